@@ -1,0 +1,72 @@
+"""The tree of errors. Each knows its exit code; each prints as what, because, hint (see docs/cli.md)."""
+
+from __future__ import annotations
+
+
+class InferplanError(Exception):
+    """Base of every error a user can cause.
+
+    Parameters: ``what`` happened, in one line; ``because``, the numbers behind it; ``hint``, what would work.
+    """
+
+    exit_code = 2
+
+    def __init__(self, what: str, because: str = "", hint: str = "") -> None:
+        self.what, self.because, self.hint = what, because, hint
+        super().__init__(self.render())
+
+    def render(self) -> str:
+        lines = [f"error: {self.what}"]
+        if self.because:
+            lines.append(f"because: {self.because}")
+        if self.hint:
+            lines.append(f"hint: {self.hint}")
+        return "\n".join(lines)
+
+
+class UsageError(InferplanError):
+    """Options that contradict each other, a value out of range (exit 2)."""
+
+
+class SpecError(InferplanError):
+    """A YAML or config that cannot be understood: file, line, field, reason (exit 2)."""
+
+
+class UnknownNameError(InferplanError):
+    """No model, GPU, format or engine of that name; close matches are in the hint (exit 2)."""
+
+
+class IndivisibleError(UsageError):
+    """A parallelism that does not divide what it splits; the divisors that work are in the hint (exit 2)."""
+
+
+class MissingFactError(InferplanError):
+    """A fact nobody has given: a peak for a format, a link, a memory size. Refused, never guessed (exit 2)."""
+
+
+class MissingExtraError(InferplanError):
+    """An optional dependency is not installed; the hint is the command that installs it (exit 2)."""
+
+
+class InfeasibleError(InferplanError):
+    """The question is clear and the answer is no: does not fit, no plan meets the SLO (exit 3)."""
+
+    exit_code = 3
+
+
+class InputFileError(InferplanError):
+    """An input file that is missing or cannot be read (exit 4)."""
+
+    exit_code = 4
+
+
+class NetworkError(InferplanError):
+    """The network or the model hub did not answer (exit 5)."""
+
+    exit_code = 5
+
+
+class ToleranceError(InferplanError):
+    """Outside the tolerance asked for (exit 6)."""
+
+    exit_code = 6

@@ -1,0 +1,114 @@
+"""What an accelerator can do, as its vendor states it: memory, dense peaks, links. SI inside."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from inferplan.errors import MissingFactError
+from inferplan.spec import Spec
+from inferplan.units import Bytes, BytesPerSecond, FlopPerSecond, Hertz, Watts
+
+
+class Memory(Spec):
+    """Device memory. ``usable`` is what the runtime reports to a program, not the label on the box."""
+
+    label: str
+    """The vendor's capacity string, for people."""
+    bandwidth: BytesPerSecond
+    """Peak bandwidth of the datasheet [B/s]."""
+    usable: Bytes | None = None
+    """Bytes as reported by the runtime; absent where nobody has published a reading."""
+    usable_basis: str = ""
+    """Which tool reported ``usable``."""
+    kind: str = ""
+    """HBM3, GDDR6, ..."""
+
+
+class Link(Spec):
+    """A network between devices."""
+
+    name: str
+    bandwidth: BytesPerSecond
+    """Per device and direction [B/s]."""
+    domain: int | None = Field(default=None, ge=1)
+    """How many devices it joins; absent means any number."""
+    switch_reduces: bool = False
+    """The switch adds in the network (NVLink SHARP), so an all-reduce sends each byte once instead of twice."""
+    note: str = ""
+
+
+class Derivation(Spec):
+    """A datasheet figure multiplied out of the chip's parts; a test checks the product."""
+
+    factors: list[str]
+    """Numbers with units, multiplied: ``["132", "4096 FLOP", "1.83 GHz"]``."""
+    note: str = ""
+
+
+class HardwareSpec(Spec):
+    """One accelerator, one YAML in ``configs/hardware``. Peaks are dense; an absent fact is refused, not guessed."""
+
+    name: str
+    vendor: str
+    product: str
+    aliases: list[str] = []
+    form_factor: str = ""
+    unit: str = "per GPU"
+    """What one device is: a GPU, a chip, a GCD, a socket."""
+    year: int | None = None
+    source: str
+    confidence: Literal["high", "medium", "low"]
+    notes: list[str] = []
+    memory: Memory
+    peak: dict[str, FlopPerSecond]
+    """Dense FLOP/s (or OP/s) by arithmetic: fp32, tf32, fp16, bf16, fp8, int8, fp4, int4."""
+    links: list[Link] = []
+    """From the fastest and smallest domain to the widest."""
+    units: int | None = None
+    """Streaming multiprocessors, compute units or cores."""
+    clock: Hertz | None = None
+    cache: Bytes | None = None
+    """Last-level cache."""
+    power: Watts | None = None
+    """TDP of one device."""
+    derivation: dict[str, Derivation] = {}
+
+    def peak_of(self, math: str) -> float:
+        """Dense FLOP/s in that arithmetic. Raises ``MissingFactError`` when the device has none on file."""
+        if math not in self.peak:
+            wide = "bf16" if "bf16" in self.peak else "fp16" if "fp16" in self.peak else "fp32"
+            raise MissingFactError(
+                f"{self.name} has no {math} arithmetic on file",
+                because=f"dense peaks known: {', '.join(self.peak) or 'none'}; unsupported, or nobody has published one",
+                hint=f"keep the activations wide (--activations {wide}), choose another --quant, or another GPU",
+            )
+        return self.peak[math]
+
+    def ridge(self, math: str) -> float:
+        """Arithmetic intensity [FLOP/B] above which that arithmetic, not the memory, is the limit."""
+        return self.peak_of(math) / self.memory.bandwidth
+
+    @property
+    def usable(self) -> float:
+        """Bytes a program can see. Raises ``MissingFactError`` when no reading is on file."""
+        if self.memory.usable is None:
+            raise MissingFactError(
+                f"how much memory a program sees on {self.name} is not on file",
+                because=f"the label says {self.memory.label}; {self.memory.usable_basis or 'no reading is published'}",
+                hint="give it: --memory 64GB",
+            )
+        return self.memory.usable
+
+    def link(self, group: int) -> Link:
+        """The narrowest link that joins ``group`` devices. Raises ``MissingFactError`` when none is on file."""
+        for link in self.links:
+            if link.domain is None or link.domain >= group:
+                return link
+        known = ", ".join(f"{link.name} joins {link.domain}" for link in self.links) or "no link is on file"
+        raise MissingFactError(
+            f"no link on file joins {group} x {self.name}",
+            because=known,
+            hint="fewer devices in the group, or add the link to a copy of the hardware YAML (scale-out: no domain)",
+        )

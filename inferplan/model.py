@@ -1,0 +1,251 @@
+"""A model: its width, its vocabulary and its layers, as a YAML in ``configs/models`` states them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
+
+from inferplan.errors import UsageError
+from inferplan.layers import Cache, FeedForward, LayerSpec, Mixer, Weight, parse_layer
+from inferplan.parallel import Parallelism, require_divides
+from inferplan.spec import Spec
+
+NormStyle = Literal["rms", "layer", "layer_plain", "plain"]
+"""RMSNorm; LayerNorm with weight and bias; with weight only; without parameters."""
+AnyMixer = Annotated[SerializeAsAny[Mixer], BeforeValidator(parse_layer)]
+AnyFeedForward = Annotated[SerializeAsAny[FeedForward], BeforeValidator(parse_layer)]
+NORM_VECTORS = {"rms": 1, "layer": 2, "layer_plain": 1, "plain": 0}
+
+
+class LayerGroup(Spec):
+    """``repeat`` identical layers, or a ``pattern`` of groups repeated."""
+
+    repeat: int = Field(default=1, ge=1)
+    mixer: AnyMixer | None = None
+    ffn: AnyFeedForward | None = None
+    norms: int | None = Field(default=None, ge=0)
+    """Norms over the model width in one layer; by default one before each part."""
+    parallel: bool = False
+    """Mixer and feed-forward read the same input, and their outputs share one all-reduce (GPT-J, PaLM, Falcon)."""
+    shared: bool = False
+    """Its parameters are those of an earlier identical layer (Zamba2): run again, counted once."""
+    pattern: list[LayerGroup] = []
+
+    @model_validator(mode="after")
+    def _one_of(self) -> LayerGroup:
+        if self.pattern and (self.mixer or self.ffn):
+            raise ValueError("a group has either a pattern or a mixer and ffn, not both")
+        if not self.pattern and not self.mixer and not self.ffn:
+            raise ValueError("a layer needs a mixer, an ffn or both")
+        return self
+
+    @property
+    def parts(self) -> list[LayerSpec]:
+        return [part for part in (self.mixer, self.ffn) if part is not None]
+
+    @property
+    def norm_count(self) -> int:
+        return len(self.parts) if self.norms is None else self.norms
+
+    def sequence(self) -> Iterator[LayerGroup]:
+        """Its layers one after another, patterns unrolled."""
+        for _ in range(self.repeat):
+            if self.pattern:
+                for group in self.pattern:
+                    yield from group.sequence()
+            else:
+                yield self
+
+
+class Published(Spec):
+    """What the vendor says of the model; one test checks every file against it."""
+
+    source: str
+    parameters: float | None = None
+    """Total parameters as printed."""
+    active: float | None = None
+    active_counts: Literal["all", "without_embedding", "without_embedding_and_head"] = "all"
+    """Which of the three meanings of "active" the vendor uses (docs/model-coverage.md)."""
+    tolerance: float = 0.01
+    """The rounding of the printed figures."""
+
+
+class Native(Spec):
+    """The formats that the released checkpoint stores, where they are not the base format."""
+
+    base: Literal["fp32", "fp16", "bf16"] = "bf16"
+    weights: str | None = None
+    experts: str | None = None
+    activations: str | None = None
+    kv: str | None = None
+
+
+class Generation(Spec):
+    """How tokens come out: one after another, or by denoising blocks."""
+
+    kind: Literal["autoregressive", "diffusion"] = "autoregressive"
+    block: int = 0
+    """Tokens denoised together (diffusion)."""
+    steps: int = 0
+    """Denoising steps for each block (diffusion)."""
+    block_cache: bool = False
+
+
+class ModelSpec(Spec):
+    """One model. Counts are exact: every parameter tensor is listed by :meth:`weights`."""
+
+    name: str
+    aliases: list[str] = []
+    family: str = ""
+    source: str
+    notes: list[str] = []
+    d_model: int = Field(ge=1)
+    vocab: int = Field(ge=1)
+    tied: bool = False
+    """The head is the embedding table."""
+    max_context: int | None = Field(default=None, ge=1)
+    positions: int = Field(default=0, ge=0)
+    """Rows of a learned position table."""
+    norm: NormStyle = "rms"
+    final_norm: bool = True
+    embedding_norm: bool = False
+    head_bias: bool = False
+    layers: list[LayerGroup]
+    native: Native = Native()
+    generation: Generation = Generation()
+    published: Published | None = None
+
+    @cached_property
+    def sequence(self) -> list[LayerGroup]:
+        """Every layer in order."""
+        return [layer for group in self.layers for layer in group.sequence()]
+
+    @cached_property
+    def distinct(self) -> list[tuple[LayerGroup, int]]:
+        """Each different layer and how many there are; the order is that of first appearance."""
+        return count_distinct(self.sequence)
+
+    def weights(self) -> Iterator[tuple[Weight, int]]:
+        """Every parameter tensor, with the number of copies of it in the model."""
+        yield from ((weight, 1) for weight in self.input_weights())
+        for layer, count in self.distinct:
+            if not layer.shared:
+                yield from ((weight, count) for weight in self.layer_weights(layer))
+        yield from ((weight, 1) for weight in self.output_weights())
+
+    def input_weights(self) -> Iterator[Weight]:
+        """The tensors before the first layer."""
+        yield Weight(
+            name="embedding", shape=(self.vocab, self.d_model), role="embedding", shard="tp", units=self.vocab
+        )
+        if self.positions:
+            yield Weight(name="positions", shape=(self.positions, self.d_model), role="embedding")
+        if self.embedding_norm:
+            yield Weight(name="embedding_norm", shape=(NORM_VECTORS[self.norm], self.d_model), role="base")
+
+    def layer_weights(self, layer: LayerGroup) -> Iterator[Weight]:
+        """The tensors of one layer."""
+        for part in layer.parts:
+            yield from part.weights(self.d_model)
+        if layer.norm_count:
+            yield Weight(name="norm", shape=(layer.norm_count, NORM_VECTORS[self.norm], self.d_model), role="base")
+
+    def output_weights(self) -> Iterator[Weight]:
+        """The tensors after the last layer; a tied head is the embedding again and is not listed."""
+        if self.final_norm:
+            yield Weight(name="final_norm", shape=(NORM_VECTORS[self.norm], self.d_model), role="base")
+        if not self.tied:
+            yield Weight(name="head", shape=(self.vocab, self.d_model), role="head", shard="tp", units=self.vocab)
+        if self.head_bias:
+            yield Weight(name="head.bias", shape=(self.vocab,), role="head", shard="tp", units=self.vocab)
+
+    @cached_property
+    def parameters(self) -> dict[str, int]:
+        """``total``, ``embedding`` (the input table), ``lm_head`` (0 when tied) and ``active``.
+
+        ``active`` counts every tensor, both vocabulary tables among them, with routed experts scaled by top_k/experts.
+        """
+        total = active = 0.0
+        for weight, count in self.weights():
+            total += count * weight.elements
+            active += count * weight.elements * weight.active
+        table = self.vocab * self.d_model
+        return {
+            "total": round(total),
+            "embedding": table,
+            "lm_head": 0 if self.tied else table,
+            "active": round(active),
+        }
+
+    def caches(self) -> Iterator[tuple[Cache, int]]:
+        """What each different layer keeps for a sequence, and how many such layers there are."""
+        for layer, count in self.distinct:
+            for part in layer.parts:
+                cache = part.cache()
+                if cache.per_token or cache.state:
+                    yield cache, count
+
+    @cached_property
+    def kv_elements_per_token(self) -> int:
+        """Elements that one more token adds while the context is below every window."""
+        return sum(cache.per_token * count for cache, count in self.caches())
+
+    @cached_property
+    def kv_elements_per_token_beyond_windows(self) -> int:
+        """Elements that one more token adds when the context is longer than every window."""
+        return sum(cache.per_token * count for cache, count in self.caches() if cache.mask.size == 0)
+
+    @cached_property
+    def state_elements_per_sequence(self) -> int:
+        """Elements of constant size that each sequence keeps: recurrent and convolution state."""
+        return sum(cache.state * count for cache, count in self.caches())
+
+    @cached_property
+    def windows(self) -> list[int]:
+        """The different window sizes, in tokens."""
+        return sorted({cache.mask.size for cache, _ in self.caches() if cache.mask.kind == "window"})
+
+    def check(self, parallel: Parallelism) -> None:
+        """Raise ``IndivisibleError`` when a layer cannot be divided so."""
+        for layer, _ in self.distinct:
+            for part in layer.parts:
+                part.check(parallel)
+        if parallel.ep > 1 and not any(w.shard == "experts" for w, _ in self.weights()):
+            raise UsageError(f"{self.name} has no routed experts to divide", hint="leave --ep out")
+        if parallel.tp > 1:
+            require_divides("tp", parallel.tp, -(-self.vocab // 64) * 64, "vocabulary rows (padded to 64)")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The mapping its YAML holds."""
+        data = self.model_dump(exclude_defaults=True)
+        data["layers"] = [_dump_group(group) for group in self.layers]
+        return data
+
+
+def _dump_group(group: LayerGroup) -> dict[str, Any]:
+    data = group.model_dump(exclude_defaults=True, exclude={"mixer", "ffn", "pattern"})
+    if group.mixer is not None:
+        data["mixer"] = group.mixer.dump()
+    if group.ffn is not None:
+        data["ffn"] = group.ffn.dump()
+    if group.pattern:
+        data["pattern"] = [_dump_group(inner) for inner in group.pattern]
+    return data
+
+
+def count_distinct(layers: list[LayerGroup]) -> list[tuple[LayerGroup, int]]:
+    """Each different layer with its number, in order of first appearance."""
+    kinds: list[tuple[LayerGroup, int]] = []
+    index: dict[int, int] = {}
+    for layer in layers:
+        where = index.get(id(layer))
+        if where is None:
+            where = next((i for i, (known, _) in enumerate(kinds) if known == layer), len(kinds))
+            index[id(layer)] = where
+        if where == len(kinds):
+            kinds.append((layer, 0))
+        kinds[where] = (kinds[where][0], kinds[where][1] + 1)
+    return kinds

@@ -1,0 +1,91 @@
+"""How one model is divided over devices, and what divides what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from inferplan.errors import IndivisibleError, UsageError
+
+
+def divisors(number: int) -> list[int]:
+    return [d for d in range(1, number + 1) if number % d == 0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parallelism:
+    """Degrees of parallelism of one replica, and how many replicas.
+
+    tp: tensor (heads, feed-forward width, vocabulary). pp: pipeline stages. ep: expert groups; the experts live on all
+    ``tp*dp`` ranks of a stage, whole ones in each of ``ep`` groups, each sliced over the ``tp*dp/ep`` ranks of its group.
+    dp: attention data parallelism (each rank group has its own sequences; attention weights are copied). cp: context
+    (queries of a prefill, cached keys of a decode). replicas: independent copies behind a balancer.
+    """
+
+    tp: int = 1
+    pp: int = 1
+    ep: int = 1
+    dp: int = 1
+    cp: int = 1
+    replicas: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("tp", "pp", "ep", "dp", "cp", "replicas"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"--{name} must be 1 or more, not {getattr(self, name)}")
+        if (self.tp * self.dp) % self.ep:
+            raise IndivisibleError(
+                f"--ep {self.ep} does not divide the {self.tp * self.dp} ranks that hold experts (tp x dp)",
+                hint=f"--ep one of {', '.join(map(str, divisors(self.tp * self.dp)))}",
+            )
+
+    @property
+    def stage_ranks(self) -> int:
+        """Devices of one pipeline stage."""
+        return self.tp * self.dp * self.cp
+
+    @property
+    def ranks(self) -> int:
+        """Devices of one replica."""
+        return self.stage_ranks * self.pp
+
+    @property
+    def devices(self) -> int:
+        return self.ranks * self.replicas
+
+    @property
+    def expert_ranks(self) -> int:
+        """Devices of a stage that share the experts between them."""
+        return self.tp * self.dp
+
+    @property
+    def expert_tp(self) -> int:
+        """How many ranks one expert is sliced over."""
+        return self.expert_ranks // self.ep
+
+    def describe(self) -> str:
+        """``"tp 4, pp 2"``; ``"1 device"`` when nothing is divided."""
+        parts = [f"{n} {getattr(self, n)}" for n in ("tp", "pp", "ep", "dp", "cp", "replicas") if getattr(self, n) > 1]
+        return ", ".join(parts) or "1 device"
+
+
+def require_divides(option: str, degree: int, units: int, of_what: str) -> None:
+    """Raise ``IndivisibleError`` unless ``degree`` divides ``units``; the hint lists the degrees that do."""
+    if units % degree:
+        options = ", ".join(str(d) for d in divisors(units) if d <= 64)
+        raise IndivisibleError(
+            f"--{option} {degree} does not divide {units} {of_what}", hint=f"--{option} one of {options}"
+        )
+
+
+def split_layers(layers: int, stages: int) -> list[int]:
+    """Layers per pipeline stage: an even split whose remainder goes to the stages before the last.
+
+    The last stage also has the head, the first the embedding (the rule of vLLM's ``get_pp_indices``). Raises
+    ``IndivisibleError`` when there are more stages than layers.
+    """
+    if stages > layers:
+        raise IndivisibleError(f"--pp {stages} is more than the model's {layers} layers", hint=f"--pp at most {layers}")
+    counts = [layers // stages] * stages
+    for extra in range(layers % stages):
+        counts[(stages - 2 - extra) % stages] += 1
+    return counts

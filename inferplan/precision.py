@@ -1,0 +1,142 @@
+"""Number formats and which tensor is kept in which.
+
+A :class:`Format` is how one tensor is stored: element bits plus the scales and zeros shared by a group. ``math`` names
+the arithmetic that two operands of this format run in; a weight-only format (W4A16, W8A16) runs in its activations'.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from inferplan.errors import UnknownNameError, UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Format:
+    """One storage format.
+
+    bits: element bits. scale_bits, zero_bits: bits of the scale and zero point that ``group`` elements share.
+    math: the key in ``HardwareSpec.peak`` of the arithmetic two such operands run in. source: where the layout is from.
+    """
+
+    name: str
+    bits: float
+    math: str
+    scale_bits: int = 0
+    zero_bits: int = 0
+    group: int = 1
+    source: str = "IEEE 754 or its truncation"
+
+    @property
+    def width(self) -> float:
+        """Bytes per element, scales and zeros included: ``(bits + (scale_bits + zero_bits)/group)/8``."""
+        return (self.bits + (self.scale_bits + self.zero_bits) / self.group) / 8
+
+
+_OCP = "OCP 8-bit Floating Point Specification 1.0"
+_MX = "OCP Microscaling Formats (MX) Specification 1.0, table 1"
+_NVFP4 = "NVIDIA Transformer Engine documentation, NVFP4: 16-element blocks with an E4M3 scale"
+_GPTQ = "AutoGPTQ/AutoAWQ packing: fp16 scale and 4-bit zero per group of 128"
+
+FORMATS: dict[str, Format] = {
+    fmt.name: fmt
+    for fmt in [
+        Format(name="fp32", bits=32, math="fp32"),
+        Format(name="tf32", bits=32, math="tf32", source="NVIDIA A100 white paper: fp32 storage, 19-bit operands"),
+        Format(name="bf16", bits=16, math="bf16"),
+        Format(name="fp16", bits=16, math="fp16"),
+        Format(name="fp8", bits=8, math="fp8", source=_OCP),
+        Format(name="fp8-block", bits=8, scale_bits=32, group=128 * 128, math="fp8", source="DeepSeek-V3 (2412.19437) 3.3"),
+        Format(name="int8", bits=8, math="int8", source="symmetric, scale per channel (not counted: 1 in d_in)"),
+        Format(name="int4", bits=4, scale_bits=16, zero_bits=4, group=128, math="int4", source=_GPTQ),
+        Format(name="nvfp4", bits=4, scale_bits=8, group=16, math="fp4", source=_NVFP4),
+        Format(name="mxfp4", bits=4, scale_bits=8, group=32, math="fp4", source=_MX),
+    ]
+}
+
+
+def find_format(name: str) -> Format:
+    """The format of that name. Raises ``UnknownNameError`` that lists the known ones."""
+    try:
+        return FORMATS[name.lower()]
+    except KeyError:
+        raise UnknownNameError(f"no number format named {name!r}", hint=f"known: {', '.join(FORMATS)}") from None
+
+
+def arithmetic(weights: Format, activations: Format) -> str:
+    """The arithmetic a matmul of these operands runs in: that of the wider operand (W4A16 runs in bf16)."""
+    return weights.math if weights.bits > activations.bits else activations.math
+
+
+@dataclass(frozen=True, kw_only=True)
+class Precision:
+    """Which format each tensor role is kept in.
+
+    weights, experts: the linear layers and the routed experts; activations: the inputs of quantised linears; kv: the
+    cached state; embedding, head: the two vocabulary tables; base: residual stream, norms, router and attention
+    arithmetic.
+    """
+
+    weights: Format
+    activations: Format
+    kv: Format
+    experts: Format
+    embedding: Format
+    head: Format
+    base: Format
+
+    def linear_input(self, weights: Format) -> Format:
+        """The format of a linear layer's input: quantised with its weights, otherwise the base format."""
+        return self.activations if weights.bits < self.base.bits else self.base
+
+    def describe(self) -> str:
+        """``"bf16"``, or every role that differs from the base format."""
+        roles = ("weights", "activations", "kv", "experts", "embedding", "head")
+        odd = [f"{role} {getattr(self, role).name}" for role in roles if getattr(self, role) != self.base]
+        return ", ".join(odd) if odd else self.base.name
+
+
+_WAKV = re.compile(r"w(?P<w>\d+)a(?P<a>\d+)(?:kv(?P<kv>\d+))?")
+_WEIGHTS = {("4", "4"): "nvfp4", ("4", "8"): "int4", ("4", "16"): "int4", ("8", "8"): "int8", ("8", "16"): "int8"}
+_WEIGHTS |= {("16", "16"): "base"}
+
+
+def uniform(base: str = "bf16") -> Precision:
+    """Every role in one format: fp32, fp16 or bf16. Raises ``UsageError`` for a format no model can run wholly in."""
+    fmt = find_format(base)
+    if fmt.bits < 16:
+        raise UsageError(f"{base} cannot be the base format", hint="fp32, tf32, bf16 or fp16")
+    return Precision(weights=fmt, activations=fmt, kv=fmt, experts=fmt, embedding=fmt, head=fmt, base=fmt)
+
+
+def parse_precision(text: str, peaks: frozenset[str], base: str = "bf16") -> Precision:
+    """Parse a ``--quant`` shorthand for a device that has arithmetic ``peaks``.
+
+    ``bf16`` and the other wide formats set every role; ``fp8``, ``fp8-block`` are weights and activations; ``w8a8`` and
+    ``int8`` are int8; ``int4`` is w4a16; ``nvfp4``, ``mxfp4`` are w4a4; ``wNaMkvK`` sets each (8-bit activations of
+    4-bit weights and ``kv8`` are fp8 where the device has it, else int8). Embedding, head, norms and router stay wide.
+    Raises ``UsageError`` for anything else.
+    """
+    name = text.lower().strip()
+    eight = find_format("fp8" if "fp8" in peaks else "int8")
+    if name in ("bf16", "fp16", "fp32", "tf32"):
+        return uniform(name)
+    wide = uniform(base)
+    if name in ("fp8", "fp8-block", "nvfp4", "mxfp4", "int8"):
+        fmt = find_format(name)
+        inputs = find_format("fp8") if name == "fp8-block" else fmt
+        return replace(wide, weights=fmt, experts=fmt, activations=inputs)
+    if name == "int4":
+        return replace(wide, weights=find_format("int4"), experts=find_format("int4"))
+    match = _WAKV.fullmatch(name)
+    weights = match and _WEIGHTS.get((match["w"], match["a"]))
+    cache = match and {None: wide.base, "16": wide.base, "8": eight, "4": find_format("int4")}.get(match["kv"])
+    if not match or not weights or not cache:
+        raise UsageError(
+            f"cannot read the precision {text!r}",
+            hint="bf16, fp16, fp32, fp8, fp8-block, w8a8, int8, int4, nvfp4, mxfp4 or wNaMkvK such as w4a16kv8",
+        )
+    fmt = wide.base if weights == "base" else find_format(weights)
+    inputs = {"16": wide.base, "4": fmt}.get(match["a"]) or (eight if weights == "int4" else fmt)
+    return replace(wide, weights=fmt, experts=fmt, activations=inputs, kv=cache)

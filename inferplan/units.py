@@ -1,0 +1,115 @@
+"""Quantities: text with a unit in, SI floats out, and back again for people.
+
+GB is 1e9 bytes and GiB is 2**30; both are accepted where written. A bare number is an error, because it has no unit.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BeforeValidator
+
+Num = float | npt.NDArray[np.float64]
+"""A load value: one float or an array of float64. Structure (layers, heads, ranks) is always int."""
+
+_SI = {"": 1.0, "n": 1e-9, "u": 1e-6, "µ": 1e-6, "m": 1e-3, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+_SI |= {"P": 1e15, "E": 1e18}
+_BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
+
+
+def _scaled(symbol: str, prefixes: str, base: float = 1.0, binary: bool = False) -> dict[str, float]:
+    table = {prefix + symbol: _SI[prefix] * base for prefix in ["", *prefixes]}
+    if binary:
+        table |= {prefix + symbol: factor * base for prefix, factor in _BINARY.items()}
+    return table
+
+
+_BYTES = _scaled("B", "kKMGTP", binary=True)
+_TIME = _scaled("s", "numµ") | {"min": 60.0, "h": 3600.0, "d": 86400.0}
+UNITS: dict[str, dict[str, float]] = {
+    "bytes": _BYTES,
+    "bytes/s": {f"{u}/s": f for u, f in (_BYTES | _scaled("b", "kKMGT", base=1 / 8)).items()},
+    "FLOP/s": {f"{u}/s": f for s in ("FLOP", "OP") for u, f in _scaled(s, "MGTPE").items()},
+    "seconds": _TIME,
+    "watts": _scaled("W", "mkM"),
+    "hertz": _scaled("Hz", "kKMGT"),
+}
+_QUANTITY = re.compile(r"^\s*([-+]?(?:\d[\d_,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(.*?)\s*$")
+
+
+def parse_quantity(value: Any, dimension: str) -> float:
+    """Parse text such as ``"4.8 TB/s"`` into SI.
+
+    ``dimension`` is a key of :data:`UNITS`. Raises ``ValueError`` for a bare number, an unknown unit or a negative or
+    infinite quantity; the message names the units that would work.
+    """
+    known = UNITS[dimension]
+    examples = ", ".join(list(known)[:8])
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} has no unit; write it as text with one of: {examples}")
+    match = _QUANTITY.match(value)
+    if not match:
+        raise ValueError(f"{value!r} is not a quantity; write a number and one of: {examples}")
+    number, unit = match.groups()
+    if unit not in known:
+        problem = "has no unit" if not unit else f"has the unit {unit!r}, which is not one of {dimension}"
+        raise ValueError(f"{value!r} {problem}; use one of: {examples}")
+    result = float(number.replace("_", "").replace(",", "")) * known[unit]
+    if not 0.0 <= result < float("inf"):
+        raise ValueError(f"{value!r} must be zero or more, and finite")
+    return result
+
+
+def _quantity(dimension: str) -> BeforeValidator:
+    return BeforeValidator(lambda value: parse_quantity(value, dimension))
+
+
+Bytes = Annotated[float, _quantity("bytes")]
+BytesPerSecond = Annotated[float, _quantity("bytes/s")]
+FlopPerSecond = Annotated[float, _quantity("FLOP/s")]
+Seconds = Annotated[float, _quantity("seconds")]
+Watts = Annotated[float, _quantity("watts")]
+Hertz = Annotated[float, _quantity("hertz")]
+
+
+def _engineering(value: float, unit: str, steps: list[tuple[float, str]], digits: int) -> str:
+    if value == 0 or not np.isfinite(value):
+        return f"{value:.{digits}g} {unit}"
+    for factor, prefix in steps:
+        if abs(value) >= factor * 0.9995:
+            break
+    scaled = value / factor
+    decimals = max(0, digits - 1 - int(np.floor(np.log10(abs(scaled)))))
+    return f"{scaled:,.{decimals}f} {prefix}{unit}"
+
+
+_UP = [(1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, "")]
+_DOWN = [(1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n")]
+
+
+def format_quantity(value: float, unit: str, digits: int = 4) -> str:
+    """``format_quantity(3.35e12, "B/s")`` is ``"3.350 TB/s"``: decimal prefixes, ``digits`` significant digits."""
+    return _engineering(value, unit, _UP + _DOWN[1:] if 0 < abs(value) < 0.9995 else _UP, digits)
+
+
+def format_bytes(value: float, digits: int = 4) -> str:
+    """Bytes with decimal prefixes: GB is 1e9."""
+    return _engineering(value, "B", _UP, digits)
+
+
+def format_time(value: float, digits: int = 4) -> str:
+    """Seconds as s, ms, us or ns."""
+    return _engineering(value, "s", _DOWN, digits)
+
+
+def parse_count(text: str) -> int:
+    """A token or request count such as ``4096``, ``8k`` or ``128Ki``. Raises ``ValueError`` when it is none."""
+    match = re.fullmatch(r"\s*([\d_]+(?:\.\d+)?)\s*([kKMG]i?)?\s*", text)
+    if not match:
+        raise ValueError(f"{text!r} is not a count; write 4096, 8k (8000) or 8Ki (8192)")
+    number, prefix = match.groups()
+    factor = 1.0 if not prefix else _BINARY.get(prefix.capitalize(), _SI.get(prefix[0], 1.0))
+    return round(float(number.replace("_", "")) * factor)
