@@ -138,9 +138,7 @@ class ModelSpec(Spec):
 
     def input_weights(self) -> Iterator[Weight]:
         """The tensors before the first layer."""
-        yield Weight(
-            name="embedding", shape=(self.vocab, self.d_model), role="embedding", shard="tp", units=self.vocab
-        )
+        yield Weight(name="embedding", shape=(self.vocab, self.d_model), role="embedding", shard="tp", units=self.vocab)
         if self.positions:
             yield Weight(name="positions", shape=(self.positions, self.d_model), role="embedding")
         if self.embedding_norm:

@@ -67,7 +67,7 @@ class Mask:
             return new * (past + new)
         if self.kind == "chunk":
             return _sawtooth(past + new, self.size) - _sawtooth(past, self.size)
-        growing = np.clip(self.size - past, 0.0, new)
+        growing: Num = np.clip(self.size - past, 0.0, new)
         return growing * past + growing * (growing + 1) / 2 + (new - growing) * self.size
 
     def reach(self, new: Num, past: Num) -> Num:
@@ -82,7 +82,10 @@ class Mask:
 
     def cached(self, tokens: Num) -> Num:
         """Positions that must be kept for a sequence of ``tokens``."""
-        return np.minimum(tokens, self.size) if self.kind in ("window", "chunk") else tokens
+        if self.kind not in ("window", "chunk"):
+            return tokens
+        kept: Num = np.minimum(tokens, self.size)
+        return kept
 
 
 def _sawtooth(tokens: Num, size: int) -> Num:
@@ -109,6 +112,10 @@ class Op:
     def work(self) -> Work:
         """FLOP and bytes of one run on one rank."""
         raise NotImplementedError
+
+    def resident(self) -> Num:
+        """Bytes of weights or cached state that one run reads: the useful traffic that MBU counts."""
+        return 0.0
 
     @property
     def math(self) -> str | None:
@@ -149,6 +156,9 @@ class Matmul(Op):
             write=self.batch * self.m * self.n * self.output.width,
         )
 
+    def resident(self) -> Num:
+        return self.batch * self.k * self.n * self.weight.width
+
     @property
     def math(self) -> str:
         return arithmetic(self.weight, self.input)
@@ -181,6 +191,9 @@ class GroupedMatmul(Op):
             read=self.m * self.k * self.input.width + self.touched * self.k * self.n * self.weight.width,
             write=self.m * self.n * self.output.width,
         )
+
+    def resident(self) -> Num:
+        return self.touched * self.k * self.n * self.weight.width
 
     @property
     def math(self) -> str:
@@ -220,16 +233,17 @@ class Attention(Op):
     def work(self) -> Work:
         pairs = self.batch * self.mask.pairs(self.new, self.past) / (self.query_shards * self.key_shards)
         queries = self.batch * self.new / self.query_shards
-        keys = self.batch * self.mask.reach(self.new, self.past) / self.key_shards
-        kv_dim = self.key_dim if self.shared_value else self.key_dim + self.value_dim
         scores = 0.0 if self.fused else 2.0 * pairs * self.heads * self.base.width
         return Work(
             flop=2.0 * pairs * self.heads * (self.key_dim + self.value_dim),
-            read=queries * self.heads * self.key_dim * self.base.width
-            + keys * self.kv_heads * kv_dim * self.kv.width
-            + scores,
+            read=queries * self.heads * self.key_dim * self.base.width + self.resident() + scores,
             write=queries * self.heads * self.value_dim * self.base.width + scores,
         )
+
+    def resident(self) -> Num:
+        keys = self.batch * self.mask.reach(self.new, self.past) / self.key_shards
+        kv_dim = self.key_dim if self.shared_value else self.key_dim + self.value_dim
+        return keys * self.kv_heads * kv_dim * self.kv.width
 
     @property
     def math(self) -> str:
@@ -368,6 +382,9 @@ class Scan(Op):
             read=tokens * self.inputs * self.base.width + state,
             write=tokens * self.outputs * self.base.width + state,
         )
+
+    def resident(self) -> Num:
+        return self.batch * self.state * self.state_format.width
 
     @property
     def math(self) -> str | None:

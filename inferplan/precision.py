@@ -47,7 +47,9 @@ FORMATS: dict[str, Format] = {
         Format(name="bf16", bits=16, math="bf16"),
         Format(name="fp16", bits=16, math="fp16"),
         Format(name="fp8", bits=8, math="fp8", source=_OCP),
-        Format(name="fp8-block", bits=8, scale_bits=32, group=128 * 128, math="fp8", source="DeepSeek-V3 (2412.19437) 3.3"),
+        Format(
+            name="fp8-block", bits=8, scale_bits=32, group=128 * 128, math="fp8", source="DeepSeek-V3 (2412.19437) 3.3"
+        ),
         Format(name="int8", bits=8, math="int8", source="symmetric, scale per channel (not counted: 1 in d_in)"),
         Format(name="int4", bits=4, scale_bits=16, zero_bits=4, group=128, math="int4", source=_GPTQ),
         Format(name="nvfp4", bits=4, scale_bits=8, group=16, math="fp4", source=_NVFP4),

@@ -78,9 +78,7 @@ Hertz = Annotated[float, _quantity("hertz")]
 def _engineering(value: float, unit: str, steps: list[tuple[float, str]], digits: int) -> str:
     if value == 0 or not np.isfinite(value):
         return f"{value:.{digits}g} {unit}"
-    for factor, prefix in steps:
-        if abs(value) >= factor * 0.9995:
-            break
+    factor, prefix = next((step for step in steps if abs(value) >= step[0] * 0.9995), steps[-1])
     scaled = value / factor
     decimals = max(0, digits - 1 - int(np.floor(np.log10(abs(scaled)))))
     return f"{scaled:,.{decimals}f} {prefix}{unit}"

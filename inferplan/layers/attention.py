@@ -93,9 +93,7 @@ class AttentionLayer(Mixer):
     def cache(self) -> Cache:
         if self.shares_cache:
             return Cache()
-        return Cache(
-            per_token=self.kv_heads * (self.head_dim + self.value_width), mask=self.mask, units=self.kv_heads
-        )
+        return Cache(per_token=self.kv_heads * (self.head_dim + self.value_width), mask=self.mask, units=self.kv_heads)
 
     def check(self, parallel: Parallelism) -> None:
         require_divides("tp", parallel.tp, self.heads, "query heads")

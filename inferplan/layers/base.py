@@ -111,7 +111,9 @@ class LayerContext:
         source = self.precision.linear_input(weight)
         if source != self.precision.base:
             yield self.quantise(f"{name}.quantise", m * k, source)
-        yield Matmul(name=name, ranks=self.ranks, m=m, k=k, n=n, weight=weight, input=source, output=self.precision.base)
+        yield Matmul(
+            name=name, ranks=self.ranks, m=m, k=k, n=n, weight=weight, input=source, output=self.precision.base
+        )
 
     def quantise(self, name: str, elements: Num, target: Format) -> Op:
         return Copy(
@@ -188,4 +190,5 @@ class FeedForward(LayerSpec):
 
 def touched(experts: int, top_k: int, tokens: Num) -> Num:
     """Distinct experts that ``tokens`` tokens reach under uniform routing: ``E*(1 - (1 - k/E)^T)``."""
-    return experts * -np.expm1(tokens * np.log1p(-min(top_k / experts, 1.0 - 1e-15)))
+    reached: Num = experts * -np.expm1(tokens * np.log1p(-min(top_k / experts, 1.0 - 1e-15)))
+    return reached

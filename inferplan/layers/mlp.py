@@ -45,7 +45,9 @@ class MlpLayer(FeedForward):
 
 def mlp_ops(context: LayerContext, prefix: str, width: int, gated: bool, role: Role = "weights") -> Iterator[Op]:
     """The matmuls of a feed-forward of ``width`` columns on one rank; gate and up are one matmul, as engines run it."""
-    yield from context.linear(f"{prefix}.{'gate_up' if gated else 'up'}", context.d_model, width * (1 + gated), role=role)
+    yield from context.linear(
+        f"{prefix}.{'gate_up' if gated else 'up'}", context.d_model, width * (1 + gated), role=role
+    )
     yield Elementwise(
         name=f"{prefix}.activation",
         ranks=context.ranks,

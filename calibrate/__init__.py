@@ -1,0 +1,1 @@
+"""Measure the operators of inferplan on a real device and fit its constants."""

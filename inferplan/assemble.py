@@ -1,0 +1,114 @@
+"""From what a user types to a :class:`Deployment`: names, formats, divisions, engine and constants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from inferplan.calibration import IDEAL, Calibration
+from inferplan.catalog import config_root, load, load_hardware, load_model, read_yaml, validate
+from inferplan.deployment import Deployment
+from inferplan.engine import Engine, EngineSpec
+from inferplan.errors import UsageError
+from inferplan.hardware import HardwareSpec
+from inferplan.model import ModelSpec
+from inferplan.parallel import Parallelism
+from inferplan.precision import Precision, find_format, parse_precision, uniform
+from inferplan.units import parse_quantity
+
+ROLES = ("weights", "activations", "kv", "experts", "embedding", "head")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a command line asks for. ``roles`` maps a tensor role to a format name and wins over ``quant``.
+
+    engine: ``name`` or ``name@version``. calibration: a file; ``None`` takes the hardware's own when there is one.
+    memory: usable memory as text, for devices whose reading is not on file.
+    """
+
+    model: str
+    gpu: str
+    quant: str | None = None
+    roles: tuple[tuple[str, str], ...] = ()
+    parallel: Parallelism = Parallelism()
+    engine: str = "vllm"
+    calibration: str | None = None
+    ideal: bool = False
+    memory: str | None = None
+    unfused_attention: bool = False
+
+
+def load_engine(name: str) -> Engine:
+    """An engine's defaults by ``name`` or ``name@version``."""
+    bare, _, version = name.partition("@")
+    spec = load("engines", bare, EngineSpec)
+    return Engine(name=spec.name, policy=spec.policy, defaults=spec.at(version or None))
+
+
+def load_calibration(hardware: HardwareSpec, path: str | None, ideal: bool) -> Calibration:
+    """The constants to price with: those asked for, the hardware's own, or :data:`IDEAL` when there are none."""
+    if ideal:
+        if path:
+            raise UsageError("--ideal and --calibration exclude each other", hint="leave one out")
+        return IDEAL
+    file = Path(path) if path else config_root() / "calibration" / f"{hardware.name}.yaml"
+    if path is None and not file.is_file():
+        return IDEAL
+    return validate(file, read_yaml(file), Calibration)
+
+
+def native_precision(model: ModelSpec) -> Precision:
+    """The formats that the released checkpoint stores."""
+    native = model.native
+    wide = uniform(native.base)
+    given = {role: getattr(native, role, None) for role in ROLES}
+    chosen = {role: find_format(name) for role, name in given.items() if name}
+    if "weights" in chosen and "experts" not in chosen:
+        chosen["experts"] = chosen["weights"]
+    return replace(wide, **chosen)
+
+
+def precision_of(request: Request, model: ModelSpec, hardware: HardwareSpec) -> Precision:
+    """The formats asked for; without ``--quant`` those of the released checkpoint."""
+    peaks = frozenset(hardware.peak)
+    base = native_precision(model)
+    if request.quant:
+        base = parse_precision(request.quant, peaks, model.native.base)
+    chosen = {}
+    for role, name in request.roles:
+        chosen[role] = find_format(name)
+        if role == "weights" and not any(other == "experts" for other, _ in request.roles):
+            chosen["experts"] = chosen[role]
+    return replace(base, **chosen)
+
+
+def assemble(
+    request: Request,
+    model_loader: Callable[[str], ModelSpec] = load_model,
+    hardware_loader: Callable[[str], HardwareSpec] = load_hardware,
+) -> Deployment:
+    """The deployment that a request describes. Raises the errors of whatever cannot be found or cannot work."""
+    model, hardware = model_loader(request.model), hardware_loader(request.gpu)
+    if request.memory:
+        hardware = with_memory(hardware, request.memory)
+    return Deployment(
+        model=model,
+        hardware=hardware,
+        precision=precision_of(request, model, hardware),
+        parallel=request.parallel,
+        engine=load_engine(request.engine),
+        calibration=load_calibration(hardware, request.calibration, request.ideal),
+        unfused_attention=request.unfused_attention,
+    )
+
+
+def with_memory(hardware: HardwareSpec, text: str) -> HardwareSpec:
+    """The hardware with the usable memory that a user states."""
+    try:
+        usable = parse_quantity(text, "bytes")
+    except ValueError as error:
+        raise UsageError(f"--memory: {error}") from None
+    memory = hardware.memory.model_copy(update={"usable": usable, "usable_basis": "--memory"})
+    return hardware.model_copy(update={"memory": memory})

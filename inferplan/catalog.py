@@ -1,0 +1,169 @@
+"""Names to specs: a catalogue name, an alias or a path to a YAML; errors with file, line, field and reason."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import ValidationError
+
+from inferplan.errors import InputFileError, SpecError, UnknownNameError
+from inferplan.hardware import HardwareSpec
+from inferplan.model import ModelSpec
+from inferplan.spec import Spec
+
+SpecType = TypeVar("SpecType", bound=Spec)
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_ALIASES = re.compile(r"^aliases: *\[(.*?)\]", re.MULTILINE)
+_SUFFIXES = ("-hf", "-instruct", "-chat", "-base", "-it")
+
+
+@cache
+def config_root() -> Path:
+    """The folder of the shipped configs: inside the installed package, else beside the package in a checkout."""
+    package = Path(__file__).parent
+    for root in (package / "configs", package.parent / "configs"):
+        if root.is_dir():
+            return root
+    raise InputFileError("the shipped configs are missing", because=f"neither in nor beside {package}")
+
+
+def names(kind: str) -> list[str]:
+    """Every name of a kind of config: ``models``, ``hardware``, ``engines``, ``workloads``, ``calibration``."""
+    return sorted(path.stem for path in (config_root() / kind).glob("*.yaml"))
+
+
+def normalise(name: str) -> str:
+    """A name as the catalogue writes it: lower case, no vendor, no leading ``Meta-``, none of the trailing variants."""
+    short = name.lower().rstrip("/").rsplit("/", 1)[-1].removeprefix("meta-")
+    changed = True
+    while changed:
+        changed = False
+        for suffix in _SUFFIXES:
+            if short.endswith(suffix):
+                short, changed = short.removesuffix(suffix), True
+    return short
+
+
+def aliases(kind: str) -> dict[str, str]:
+    """Alias to name, from a scan of the files' text; nothing is parsed."""
+    table: dict[str, str] = {}
+    for path in sorted((config_root() / kind).glob("*.yaml")):
+        with path.open(encoding="utf-8") as file:
+            match = _ALIASES.search(file.read(2000))
+        if match:
+            table |= {alias.strip(" \"'").lower(): path.stem for alias in match[1].split(",") if alias.strip()}
+    return table
+
+
+def find(kind: str, name: str) -> Path:
+    """The file of a name, an alias or a path. Raises ``UnknownNameError`` with close matches."""
+    if name.endswith((".yaml", ".yml", ".json")) or (("/" in name or name.startswith(".")) and Path(name).exists()):
+        return Path(name)
+    folder = config_root() / kind
+    candidates = (
+        [name.lower()] if kind != "models" else [name.lower(), name.lower().rsplit("/", 1)[-1], normalise(name)]
+    )
+    for candidate in candidates:
+        path = folder / f"{candidate}.yaml"
+        if "/" not in candidate and path.is_file():
+            return path
+    known = aliases(kind)
+    for candidate in candidates:
+        if candidate in known:
+            return folder / f"{known[candidate]}.yaml"
+    options = [*names(kind), *known]
+    close = difflib.get_close_matches(candidates[-1], options, n=4, cutoff=0.55)
+    singular = {"models": "model", "hardware": "GPU", "engines": "engine", "workloads": "workload"}.get(kind, kind)
+    listing = {"models": "inferplan models", "hardware": "inferplan gpus"}.get(kind, f"one of {', '.join(options)}")
+    raise UnknownNameError(
+        f"no {singular} named {name!r}",
+        hint=(f"did you mean {', '.join(close)}? " if close else "") + f"see {listing}, or give a path to a YAML",
+    )
+
+
+def read_yaml(path: Path) -> Any:
+    """The content of a YAML file. Raises ``InputFileError`` when it cannot be read, ``SpecError`` when it is no YAML."""
+    try:
+        return yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER)
+    except OSError as error:
+        raise InputFileError(f"cannot read {path}", because=error.strerror or str(error)) from None
+    except UnicodeDecodeError:
+        raise InputFileError(f"cannot read {path}", because="it is not UTF-8 text") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}:{mark.line + 1}" if mark else str(path)
+        raise SpecError(f"{where}: not YAML", because=str(getattr(error, "problem", error))) from None
+
+
+def line_of(path: Path, field: tuple[str | int, ...]) -> int | None:
+    """The line on which a field of a YAML file stands, counted from 1; of its nearest parent when it is absent."""
+    try:
+        node = yaml.compose(path.read_text(encoding="utf-8"), Loader=_LOADER)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        return None
+    line = None if node is None else node.start_mark.line + 1
+    for part in field:
+        entries = getattr(node, "value", None)
+        found = None
+        if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+            found = node.value[part]
+            line = found.start_mark.line + 1
+        elif isinstance(node, yaml.MappingNode) and isinstance(entries, list):
+            for key, value in entries:
+                if key.value == str(part):
+                    found, line = value, key.start_mark.line + 1
+        if found is None:
+            break
+        node = found
+    return line
+
+
+def validate(path: Path, data: Any, spec: type[SpecType]) -> SpecType:
+    """Data as a spec. Raises ``SpecError`` that lists every problem as ``file:line: field: reason``."""
+    try:
+        return spec.model_validate(data)
+    except ValidationError as error:
+        problems = []
+        for detail in error.errors():
+            location = tuple(part for part in detail["loc"])
+            field = ".".join(str(part) for part in location) or "(top level)"
+            line = line_of(path, location)
+            reason = detail["msg"].removeprefix("Value error, ")
+            if detail["type"] == "extra_forbidden":
+                reason = f"unknown field{_suggest(spec, location)}"
+            problems.append(f"{path}:{line}: {field}: {reason}" if line else f"{path}: {field}: {reason}")
+        count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
+        raise SpecError(
+            f"{path} is not a valid {spec.__name__} ({count})", because="\n  ".join(["", *problems])
+        ) from None
+
+
+def _suggest(spec: type[Spec], location: tuple[str | int, ...]) -> str:
+    close = difflib.get_close_matches(str(location[-1]), list(spec.model_fields), n=1) if len(location) == 1 else []
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def load(kind: str, name: str, spec: type[SpecType]) -> SpecType:
+    """The spec of a name, alias or path."""
+    path = find(kind, name)
+    return validate(path, read_yaml(path), spec)
+
+
+def load_model(name: str) -> ModelSpec:
+    """A model by name, alias or path; a path to a Hugging Face config or a checkpoint folder is imported."""
+    path = find("models", name)
+    if path.is_dir() or path.suffix in (".json", ".gguf"):
+        from inferplan.huggingface import import_model
+
+        return import_model(path)
+    return validate(path, read_yaml(path), ModelSpec)
+
+
+def load_hardware(name: str) -> HardwareSpec:
+    """An accelerator by name, alias or path."""
+    return load("hardware", name, HardwareSpec)

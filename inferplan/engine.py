@@ -1,0 +1,97 @@
+"""What a serving engine of a version does by default: how it sizes its cache, its token budget, its pages."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from pydantic import Field
+
+from inferplan.errors import UnknownNameError
+from inferplan.hardware import HardwareSpec
+from inferplan.spec import Spec
+from inferplan.units import Bytes
+
+KvRule = Literal["of_total", "static_of_total", "of_free", "all"]
+"""of_total: KV = fraction x memory - weights - activations - context (vLLM). static_of_total: the fraction holds weights
+and KV, the rest is for everything else (SGLang). of_free: KV = fraction x what is free after weights and a warm-up
+(TensorRT-LLM). all: everything that is left after a fixed margin (llama.cpp)."""
+
+
+class Tier(Spec):
+    """Defaults for devices of at least so much memory; the first tier that fits applies."""
+
+    memory_at_least: Bytes
+    not_named: list[str] = []
+    """Device names that this tier leaves out, whatever their memory."""
+    token_budget: int = Field(ge=1)
+    """Tokens a step may hold (``max_num_batched_tokens``, ``chunked_prefill_size``)."""
+    max_sequences: int = Field(ge=1)
+
+
+class EngineVersion(Spec):
+    """The defaults of one version."""
+
+    version: str
+    source: str
+    kv_rule: KvRule = "of_total"
+    memory_fraction: float | None = Field(default=None, gt=0.0, le=1.0)
+    """``None``: computed from the device (SGLang)."""
+    block_size: int = Field(default=16, ge=1)
+    tiers: list[Tier]
+    sampler_bytes_per_logit: float = Field(default=4.0, ge=0.0)
+    """Bytes of logits, probabilities and sort buffers for each (sequence, vocabulary entry) of the largest batch."""
+    context: Bytes = 0.0
+    """Driver context and libraries on each device."""
+    communicator: Bytes = 0.0
+    """Collective buffers, when there is more than one device."""
+    graphs: Bytes = 0.0
+    """Captured graphs that the cache size allows for; zero where this version does not."""
+    notes: list[str] = []
+
+    def tier(self, hardware: HardwareSpec) -> Tier:
+        """The defaults for a device."""
+        for tier in self.tiers:
+            excluded = any(hardware.name.startswith(name) for name in tier.not_named)
+            if hardware.usable >= tier.memory_at_least and not excluded:
+                return tier
+        return self.tiers[-1]
+
+
+class EngineSpec(Spec):
+    """An engine and the versions whose defaults are on file, oldest first."""
+
+    name: str
+    source: str = ""
+    policy: Literal["vllm", "sglang", "trtllm", "static"] = "static"
+    """How it schedules prefill beside decode; see docs/serving.md."""
+    versions: list[EngineVersion]
+
+    def at(self, version: str | None) -> EngineVersion:
+        """The newest version on file that is not newer than ``version``; the newest of all for ``None``.
+
+        Raises ``UnknownNameError`` for a version older than every one on file.
+        """
+        if version is None:
+            return self.versions[-1]
+        wanted = _key(version)
+        older = [entry for entry in self.versions if _key(entry.version) <= wanted]
+        if not older:
+            known = ", ".join(entry.version for entry in self.versions)
+            raise UnknownNameError(f"{self.name} {version} is older than every version on file", hint=f"known: {known}")
+        return older[-1]
+
+
+def _key(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version))
+
+
+class Engine(Spec):
+    """An engine at a version: what a deployment runs under."""
+
+    name: str
+    policy: Literal["vllm", "sglang", "trtllm", "static"]
+    defaults: EngineVersion
+
+    def describe(self) -> str:
+        return f"{self.name} {self.defaults.version}"

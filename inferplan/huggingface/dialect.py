@@ -1,0 +1,56 @@
+"""What a family of configs means: the table's row, and what a row builds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from inferplan.huggingface.reader import Reader
+
+Flag = bool | tuple[str, bool]
+"""A constant, or the field that says so with its value when absent."""
+Layer = dict[str, Any]
+"""A layer as a YAML writes it: repeat, mixer, ffn, norms, parallel."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dialect:
+    """One family.
+
+    build: reads the config into the mapping of a ModelSpec. tied: whether head and embedding are one table when the
+    config does not say. norm, norms, parallel, embedding_norm, head_bias: as in ModelSpec and LayerGroup. qkv_bias,
+    out_bias, mlp_bias: a constant or the field that says so. gated, activation: the feed-forward. qk_norm: its style
+    and the switch for it. windows: which layers slide (``layer_types`` wins). kv_default: query heads are the KV heads
+    when the config does not say. head_dim: it must be given. fixed: fields with the only values that are understood.
+    ignored: further fields that do not matter to this family.
+    """
+
+    build: Callable[[Reader, Dialect], dict[str, Any]]
+    tied: bool = False
+    norm: str = "rms"
+    norms: int | None = None
+    parallel: bool = False
+    embedding_norm: bool = False
+    head_bias: bool = False
+    qkv_bias: Flag = False
+    out_bias: Flag = False
+    mlp_bias: Flag = False
+    gated: bool = True
+    activation: str = ""
+    rotary: bool = True
+    qk_norm: tuple[str, Flag] = ("none", False)
+    windows: Callable[[Reader, int], list[int | None]] | None = None
+    kv_default: bool = False
+    head_dim: bool = False
+    positions: int | None = None
+    ffn_factor: int | None = None
+    moe: Callable[[Reader, Dialect, int], list[Layer | None]] | None = None
+    attention: dict[str, Any] = field(default_factory=dict)
+    fixed: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
+
+
+def flag(reader: Reader, value: Flag) -> bool:
+    """A constant, or what the config says."""
+    return value if isinstance(value, bool) else reader.flag(*value)

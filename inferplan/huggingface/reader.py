@@ -1,0 +1,170 @@
+"""Reads a vendor's config field by field, and knows at the end which fields nobody has read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from inferplan.errors import SpecError
+
+WIDTH = ("hidden_size", "n_embd", "n_embed", "d_model")
+LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
+KV_HEADS = ("num_key_value_heads", "num_kv_heads", "n_head_kv", "n_kv_heads", "multi_query_group_num")
+HEAD_DIM = ("head_dim", "attention_head_dim", "kv_channels")
+FFN = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "mlp_hidden_size")
+CONTEXT = (
+    "max_position_embeddings",
+    "n_positions",
+    "max_seq_len",
+    "max_sequence_length",
+    "seq_length",
+    "context_length",
+)
+ACTIVATION = (
+    "hidden_act",
+    "hidden_activation",
+    "activation_function",
+    "activation",
+    "activation_type",
+    "mlp_hidden_act",
+)
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+TOP_K = ("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk", "moe_top_k", "moe_k")
+MOE_FFN = ("moe_intermediate_size", "expert_ffn_hidden_size")
+
+# Fields of any config that change neither a tensor's shape nor the cache: what generation, training, the tokenizer, the
+# loader and position interpolation read. The position embeddings of rotary kinds have no parameters.
+UNIMPORTANT = re.compile(
+    r"""
+    architectures | auto_map | model_type | transformers_version | use_cache | torch_dtype | dtype | quantization_config
+    | .*_token | .*_token_(id|ids|index) | .*_token_index | tokenizer_(class|type)
+    | initializer_(range|factor|std) | init_.* | .*_init | .*_init_std | .*_std | embedding_initializer_range
+    | .*dropout.* | .*_pdrop | .*_drop(out)?_prob | .*loss.* | .*_coef | .*_lambda | z_loss.*
+    | (rms|layer)_?norm_eps(ilon)? | (layer_norm|norm|rms_norm)_(eps|epsilon) | layer_norm_epsilon | norm_epsilon
+    | rope_.* | rotary_.* | partial_rotary_factor | mrope_.* | yarn_.* | original_max_position_embeddings
+    | use_dynamic_ntk | use_logn_attn | alibi_bias_max | cope_.* | no_rope_layer_interval
+    | fp16 | bf16 | fp32 | use_bfloat16 | residual_in_fp32 | .*_in_fp32 | onnx_safe | use_flash_attn.* | attn_implementation
+    | return_dict.* | output_.* | torchscript | tf_legacy_loss | pruned_heads | chunk_size_feed_forward | is_decoder
+    | is_encoder_decoder | cross_attention_hidden_size | add_cross_attention | tie_encoder_decoder | max_length
+    | min_length | do_sample | early_stopping | num_beams | num_beam_groups | diversity_penalty | temperature | top_k
+    | top_p | typical_p | repetition_penalty | length_penalty | no_repeat_ngram_size | encoder_no_repeat_ngram_size
+    | bad_words_ids | num_return_sequences | suppress_tokens | begin_suppress_tokens | exponential_decay_length_penalty
+    | remove_invalid_values | finetuning_task | id2label | label2id | num_labels | prefix | problem_type | summary_.*
+    | task_specific_params | pretraining_tp | gradient_checkpointing.* | ignore_index | name_or_path
+    | unsloth_.* | router_jitter_noise | input_jitter_noise | router_dtype | routed_scaling_factor | norm_topk_prob
+    | scoring_func | topk_method | topk_group | n_group | seq_aux | ep_size | router_.*_bias_update.* | logits?_scal(e|ing)
+    | embedding_multiplier | residual_multiplier | attention_multiplier | logits_scaling | .*_multipliers?
+    | .*logit_softcapping | query_pre_attn_scalar | scale_(attn_weights|embedding|emb|depth|attention.*|by.*)
+    | reorder_and_upcast_attn | scale_attn_by_inverse_layer_idx | attention_softmax_in_fp32 | clip_qkv | swiglu_limit
+    | final_logit.* | attn_temperature_tuning | floor_scale | attn_scale | num_logits_to_keep | use_mamba_kernels
+    | time_step_.* | mamba_ssm_(cache_)?dtype | rescale_prenorm_residual | rescale_.* | cache_implementation
+    | initial_context_length | mask_token_id
+    | eos | bos | pad | model_parallel | slow_but_exact | skip_bias_add | masked_softmax_fusion | bias_dropout_fusion
+    | attention_head_scale | torch_compile | keep_.*_fp32 | enable_.*_routing_.* | sep_token_id | use_parallel_embedding
+    | attention_probs_.* | classifier_.* | language | languages | base_model_.*
+    | chunk_size | mamba_chunk_size | fused_add_norm | xla_device | layernorm_.*_(alpha|beta)
+    """,
+    re.VERBOSE,
+)
+
+
+class Reader:
+    """One config. Each method marks the fields that it reads; ``unread`` are the others.
+
+    A field that holds ``null`` counts as absent. Names are alternatives for one quantity: two that disagree are refused.
+    """
+
+    def __init__(self, config: dict[str, Any], name: str, prefix: str = "") -> None:
+        self.config = {key: value for key, value in config.items() if not key.startswith("_")}
+        self.name, self.prefix = name, prefix
+        self.read: set[str] = set()
+
+    def refuse(self, field: str, because: str, hint: str = "") -> SpecError:
+        """The error that names a field."""
+        return SpecError(f"{self.name}: {self.prefix}{field} is not understood", because=because, hint=hint)
+
+    def get(self, *names: str) -> Any:
+        """The value of the first of ``names`` that is there, ``None`` when none is."""
+        self.read.update(names)
+        found = {name: self.config[name] for name in names if self.config.get(name) is not None}
+        values = list(found.values())
+        if any(value != values[0] for value in values[1:]):
+            raise self.refuse(" and ".join(found), f"they disagree: {', '.join(map(str, values))}")
+        return values[0] if values else None
+
+    def need(self, *names: str) -> Any:
+        """As :meth:`get`. Raises ``SpecError`` when none is there."""
+        value = self.get(*names)
+        if value is None:
+            raise SpecError(
+                f"{self.name}: the config has no {self.prefix}{names[0]}",
+                because="the counts depend on it, and it is not guessed",
+                hint=f"also accepted as {', '.join(names[1:])}" if len(names) > 1 else "",
+            )
+        return value
+
+    def integer(self, *names: str, default: int | None = None) -> int:
+        """A required integer, or the given default when absent."""
+        value = self.need(*names) if default is None else self.get(*names)
+        if value is None and default is not None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value):
+            raise self.refuse(names[0], f"it is {value!r}, not an integer")
+        return int(value)
+
+    def optional(self, *names: str) -> int | None:
+        """An integer or ``None``."""
+        return None if self.get(*names) is None else self.integer(*names)
+
+    def flag(self, name: str, default: bool) -> bool:
+        """A switch."""
+        value = self.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise self.refuse(name, f"it is {value!r}, not true or false")
+        return value
+
+    def items(self, name: str, length: int) -> list[Any] | None:
+        """A list with one entry a layer, or ``None``."""
+        value = self.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, list) or len(value) != length:
+            size = f"{len(value)} entries" if isinstance(value, list) else repr(value)
+            raise self.refuse(name, f"it has {size} for {length} layers")
+        return value
+
+    def table(self, name: str) -> Reader | None:
+        """A nested mapping, to be read in its turn, or ``None``."""
+        value = self.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise self.refuse(name, f"it is {value!r}, not a mapping")
+        return Reader(value, self.name, f"{self.prefix}{name}.")
+
+    def only(self, name: str, *allowed: Any) -> None:
+        """Refuse a field whose value is not one of ``allowed``; absent is allowed."""
+        value = self.get(name)
+        if value is not None and value not in allowed:
+            known = ", ".join(repr(option) for option in allowed)
+            raise self.refuse(f"{name} = {value!r}", f"only {known} is known for this family")
+
+    def ignore(self, names: Sequence[str]) -> None:
+        """Fields that this family's counts do not depend on."""
+        self.read.update(names)
+
+    def unread(self) -> list[str]:
+        """Fields that nobody has read and that could matter: neither unimportant nor switched off."""
+        return [
+            key
+            for key, value in self.config.items()
+            if key not in self.read and not UNIMPORTANT.fullmatch(key) and value not in (None, False, "", [], {})
+        ]
+
+    def ignored(self, counted: set[str]) -> list[str]:
+        """Fields of the config that did not matter."""
+        return sorted(f"{self.prefix}{key}" for key in self.config if key not in counted)

@@ -1,0 +1,303 @@
+"""Memory of one device: weights, state, activations, the runtime's reserve; and the largest load that fits.
+
+The formulas are in docs/formulas/memory.md. Where an engine is named, activations and reserve are what that version
+sets aside at start-up, whatever the load; without one they are those of the static batch itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from inferplan.deployment import Deployment
+from inferplan.layers import Cache, Weight
+from inferplan.model import LayerGroup, count_distinct
+from inferplan.parallel import split_layers
+from inferplan.units import Num
+
+_CONTEXT_LIMIT = 2**31
+"""Longest context searched for a model that states no limit of its own."""
+_VOCAB_PAD = 64
+"""Engines pad the vocabulary to a multiple of 64 before dividing it (vLLM, vocab_parallel_embedding.py)."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StageMemory:
+    """One device of one pipeline stage: its weights in bytes, and what its layers keep for a sequence."""
+
+    deployment: Deployment
+    layers: list[LayerGroup]
+    first: bool
+    last: bool
+
+    @cached_property
+    def weights(self) -> float:
+        """Bytes of parameters, each tensor in the format of its role."""
+        return sum(self._bytes(weight) * count for weight, count in self._tensors())
+
+    def _tensors(self) -> Iterator[tuple[Weight, int]]:
+        model = self.deployment.model
+        if self.first or (self.last and model.tied):
+            yield from ((weight, 1) for weight in model.input_weights())
+        seen_shared: list[LayerGroup] = []
+        for layer, count in count_distinct(self.layers):
+            own = layer.model_copy(update={"shared": False})
+            copies = count
+            if layer.shared:  # a shared block's parameters are kept once on a stage that runs it
+                copies = 0 if own in seen_shared else 1
+            seen_shared.append(own)
+            yield from ((weight, copies) for weight in model.layer_weights(layer))
+        if self.last:
+            yield from ((weight, 1) for weight in model.output_weights())
+
+    def _bytes(self, weight: Weight) -> float:
+        parallel = self.deployment.parallel
+        elements = weight.per_rank(parallel)
+        if weight.units == self.deployment.model.vocab and parallel.tp > 1:
+            padded = -(-weight.units // _VOCAB_PAD) * _VOCAB_PAD
+            elements = weight.elements / weight.units * -(-padded // parallel.tp)
+        width: float = getattr(self.deployment.precision, weight.role).width
+        return elements * width
+
+    @cached_property
+    def caches(self) -> list[tuple[Cache, int]]:
+        return [
+            (cache, count)
+            for layer, count in count_distinct(self.layers)
+            for cache in (part.cache() for part in layer.parts)
+            if cache.per_token or cache.state
+        ]
+
+    def state(self, tokens: Num, block: int = 1) -> Num:
+        """Bytes that one sequence of ``tokens`` keeps on this device, in pages of ``block`` tokens."""
+        tp, cp = self.deployment.parallel.tp, self.deployment.parallel.cp
+        width = self.deployment.precision.kv.width
+        total: Num = self.recurrent
+        paged = tokens if block == 1 else np.ceil(tokens / block) * block
+        for cache, count in self.caches:
+            share = cache.per_token * cache.copies(cache.units, tp) * count * width / cp
+            if share:
+                total = total + share * cache.mask.cached(paged)
+        return total
+
+    @cached_property
+    def recurrent(self) -> float:
+        """Bytes of constant size that one sequence keeps on this device."""
+        tp, kv = self.deployment.parallel.tp, self.deployment.precision.kv
+        return sum(
+            cache.state * cache.copies(cache.state_units, tp) * count * (cache.state_bits or kv.bits) / 8
+            for cache, count in self.caches
+        )
+
+    @cached_property
+    def per_token(self) -> float:
+        """Bytes that one more token adds while the context is below every window."""
+        return float(self.state(1.0) - self.recurrent)
+
+    @cached_property
+    def live_width(self) -> float:
+        """Base-format elements a token that are alive at the widest point of a layer: two residuals and its inside."""
+        model, parallel = self.deployment.model, self.deployment.parallel
+        inside = [
+            part.live_width(model.d_model, parallel) for layer, _ in count_distinct(self.layers) for part in layer.parts
+        ]
+        return 2 * model.d_model + max(inside)
+
+    def activations(self, tokens: Num, rows: Num) -> Num:
+        """Peak bytes of a step of ``tokens`` rows: the widest layer, or the logits of ``rows`` sequences with the sampler."""
+        deployment = self.deployment
+        layer = tokens * self.live_width * deployment.precision.base.width
+        if not self.last:
+            return layer
+        logits = rows * deployment.model.vocab * deployment.engine.defaults.sampler_bytes_per_logit
+        return np.maximum(layer, logits)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Footprint:
+    """Bytes on the device that is fullest. ``batch`` sequences of ``context`` tokens; ``prompt`` of them in a prefill."""
+
+    deployment: Deployment
+    batch: Num
+    prompt: Num
+    context: Num
+    cached: bool = True
+    """Whether keys and values are kept at all."""
+
+    @cached_property
+    def stage(self) -> StageMemory:
+        """The pipeline stage whose devices are fullest."""
+        return max(self.stages, key=lambda stage: float(np.max(self._stage_total(stage))))
+
+    @cached_property
+    def stages(self) -> list[StageMemory]:
+        deployment = self.deployment
+        sequence, start, stages = deployment.model.sequence, 0, []
+        counts = split_layers(len(sequence), deployment.parallel.pp)
+        for index, layers in enumerate(counts):
+            stages.append(
+                StageMemory(
+                    deployment=deployment,
+                    layers=sequence[start : start + layers],
+                    first=index == 0,
+                    last=index == len(counts) - 1,
+                )
+            )
+            start += layers
+        return stages
+
+    def _stage_total(self, stage: StageMemory) -> Num:
+        return stage.weights + stage.activations(*self._step()) + self._sequences(self.batch) * self._state(stage)
+
+    def _step(self) -> tuple[Num, Num]:
+        """Tokens and sequences of the step that activations are sized for."""
+        engine, hardware = self.deployment.engine, self.deployment.hardware
+        if engine.name == "none":
+            sequences = self._sequences(self.batch)
+            return sequences * self.prompt, sequences
+        tier = engine.defaults.tier(hardware)
+        return float(tier.token_budget), float(tier.max_sequences)
+
+    def _sequences(self, batch: Num) -> Num:
+        return np.ceil(batch / self.deployment.parallel.dp)
+
+    def _state(self, stage: StageMemory, context: Num | None = None, block: int = 1) -> Num:
+        return stage.state(self.context if context is None else context, block) if self.cached else 0.0
+
+    @property
+    def weights(self) -> float:
+        return self.stage.weights
+
+    @property
+    def state_per_sequence(self) -> float:
+        """Bytes of constant size for a sequence: recurrent and convolution state."""
+        return self.stage.recurrent
+
+    @property
+    def kv_per_token(self) -> float:
+        return self.stage.per_token
+
+    @property
+    def state(self) -> Num:
+        """Bytes of KV cache and recurrent state of the whole batch, ideal: no page is partly empty."""
+        return self._sequences(self.batch) * self._state(self.stage)
+
+    @property
+    def state_allocated(self) -> Num:
+        """The same in whole pages of the engine."""
+        return self._sequences(self.batch) * self._state(self.stage, block=self.deployment.engine.defaults.block_size)
+
+    @property
+    def activations(self) -> Num:
+        return self.stage.activations(*self._step())
+
+    @property
+    def usable(self) -> float:
+        return self.deployment.hardware.usable
+
+    @cached_property
+    def reserve(self) -> float:
+        """Bytes the runtime keeps for itself: contexts, communicators, graphs, and what the engine's fraction leaves."""
+        engine, parallel = self.deployment.engine.defaults, self.deployment.parallel
+        fixed = engine.context + engine.graphs + (engine.communicator if parallel.ranks > 1 else 0.0)
+        if engine.kv_rule == "all":
+            return fixed
+        if engine.kv_rule == "static_of_total":
+            held_back = self.usable * (1.0 - self.memory_fraction)
+            return max(fixed, held_back - float(np.max(self.activations)))
+        fraction = self.memory_fraction
+        if engine.kv_rule == "of_free":
+            free = self.usable - self.weights - float(np.max(self.activations)) - fixed
+            return fixed + (1.0 - fraction) * max(free, 0.0)
+        return fixed + (1.0 - fraction) * self.usable
+
+    @cached_property
+    def memory_fraction(self) -> float:
+        """The share of memory the engine works with: its default, or SGLang's rule.
+
+        SGLang (memory_hook.py): 1 - (512 + 1.5 max(chunk, 2048) + 128 tp pp + 2 graph batch + 1536 MiB)/memory, of which
+        at least 10 GiB above 60 GB; rounded to three digits. The graph batch is 256, 512 from four ranks on.
+        """
+        engine, parallel = self.deployment.engine.defaults, self.deployment.parallel
+        if engine.memory_fraction is not None:
+            return engine.memory_fraction
+        mebibytes = self.usable / 2**20
+        graph_batch = 512 if parallel.tp >= 4 else 256
+        reserved = 512 + 1.5 * max(engine.tier(self.deployment.hardware).token_budget, 2048) + 1536
+        reserved += parallel.tp * parallel.pp * 128 + 2 * graph_batch
+        reserved = max(reserved, 10240) if mebibytes > 60 * 1024 else reserved
+        return round((mebibytes - reserved) / mebibytes, 3)
+
+    @property
+    def total(self) -> Num:
+        return self.weights + self.state + self.activations + self.reserve
+
+    @property
+    def fits(self) -> bool:
+        return bool(np.all(self.total <= self.usable))
+
+    @property
+    def headroom(self) -> Num:
+        return self.usable - self.total
+
+    @cached_property
+    def kv_pool(self) -> float:
+        """Bytes left for state on the fullest device; negative when not even the weights fit."""
+        return self._pool(self.stage)
+
+    def _pool(self, stage: StageMemory) -> float:
+        engine = self.deployment.engine
+        taken = 0.0 if engine.name == "none" else float(np.max(stage.activations(*self._step())))
+        return self.usable - stage.weights - self.reserve - taken
+
+    def max_batch(self) -> Num:
+        """The largest batch at this context whose every stage fits; 0 when none does.
+
+        Without an engine activations grow with the batch, in proportion, and are paid from the same pool.
+        """
+        best: Num = np.inf
+        for stage in self.stages:
+            per_sequence = self._state(stage)
+            if self.deployment.engine.name == "none":
+                per_sequence = per_sequence + stage.activations(self.prompt * 1.0, 1.0)
+            pool = max(self._pool(stage), 0.0)
+            best = np.minimum(best, np.floor(pool / np.maximum(per_sequence, 1e-9) * (1 + 1e-12)))
+        return best * self.deployment.parallel.dp
+
+    def max_context(self) -> int:
+        """The longest context at this batch, in tokens, up to the model's own limit; 0 when not even one token fits."""
+        limit = self.deployment.model.max_context or _CONTEXT_LIMIT
+        low, high = 0, limit
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if self._context_fits(middle) else (low, middle - 1)
+        return low
+
+    def _context_fits(self, context: int) -> bool:
+        sequences = float(np.max(self._sequences(self.batch)))
+        for stage in self.stages:
+            extra = 0.0
+            if self.deployment.engine.name == "none":
+                extra = float(np.max(stage.activations(*self._step())))
+            if sequences * float(np.max(self._state(stage, float(context)))) + extra > self._pool(stage):
+                return False
+        return True
+
+    def cache_tokens(self, max_model_len: int) -> int:
+        """The tokens vLLM's start-up line reports: concurrency at ``max_model_len`` times that length.
+
+        vllm/v1/core/kv_cache_utils.py:1061-1128: blocks over the blocks that one request of that length needs.
+        """
+        return int(self.concurrency(max_model_len) * max_model_len)
+
+    def concurrency(self, max_model_len: int) -> float:
+        """Requests of ``max_model_len`` tokens that the pool holds, as vLLM's ``Maximum concurrency`` line counts them."""
+        block = self.deployment.engine.defaults.block_size
+        ratios = [
+            max(self._pool(stage), 0.0) / max(float(stage.state(float(max_model_len), block)), 1e-9)
+            for stage in self.stages
+        ]
+        return min(ratios)

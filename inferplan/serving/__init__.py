@@ -1,0 +1,1 @@
+"""Serving under load: steady state, simulation, and one file for each technique."""

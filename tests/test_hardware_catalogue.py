@@ -1,0 +1,179 @@
+"""Each hardware file loads, cites, agrees with itself, and equals the reference table where there is one."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import yaml
+
+from inferplan.hardware import HardwareSpec
+from inferplan.units import parse_quantity
+
+ROOT = Path(__file__).parents[1]
+FILES = sorted((ROOT / "configs" / "hardware").glob("*.yaml"))
+SPECS = {path.stem: HardwareSpec.model_validate(yaml.safe_load(path.read_text("utf-8"))) for path in FILES}
+every_device = pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS.keys())
+
+ARITHMETIC = {"fp32", "tf32", "fp16", "bf16", "fp8", "int8", "fp4", "int4"}
+FP8_AT_BF16_RATE = {"gaudi3", "inferentia2", "tpu-v5p", "tpu-v6e"}
+"""Devices that store fp8 but multiply it no faster than bf16."""
+FP4_OVER_FP8 = {"b300-hgx": 3, "gb300": 3, "rtx-5090": 4}
+"""Blackwell Ultra has more fp4 units; GeForce halves fp8 (fp32 accumulate) but not fp4."""
+FP16_IS_SLOWER = {"gaudi3"}
+SWITCH_REDUCES = {"h100-sxm", "h200-sxm", "b200-hgx", "b300-hgx", "gb200", "gb300"}
+DOMAIN_FROM_ELSEWHERE = {"v100-sxm2-32gb": 8}
+"""Rates that the reference table gives without a domain; the domain has a source of its own."""
+RATE_WITHOUT_DOMAIN = {"mi250x-card"}
+"""Nobody says how many devices the rate joins, so no link is given."""
+INFINITY_CACHE = {"mi300x", "mi325x", "mi350x", "mi355x", "rx-7900-xtx"}
+"""Devices whose last-level cache is not the L2 of the reference table."""
+
+
+def factor(text: str) -> float:
+    """A factor of a derivation: a count, a count of FLOP, a clock (``GHz``) or the rate of a pin (``Gb/s``)."""
+    count = re.fullmatch(r"(\d+)( FLOP)?", text)
+    if count:
+        return float(count[1])
+    return parse_quantity(text, "bytes/s" if text.endswith("b/s") else "hertz")
+
+
+def test_catalogue_is_there() -> None:
+    assert len(FILES) >= 56
+    assert sum(bool(spec.derivation) for spec in SPECS.values()) >= 30
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_aliases_are_the_first_line(path: Path) -> None:
+    """The alias lookup reads that line and no more."""
+    first = path.read_text("utf-8").splitlines()[0]
+    assert yaml.safe_load(first) == {"aliases": SPECS[path.stem].aliases}
+
+
+@every_device
+def test_says_who_it_is(spec: HardwareSpec) -> None:
+    assert spec.name in SPECS and spec is SPECS[spec.name]
+    assert spec.source.strip() and spec.memory.label and spec.memory.kind
+    assert spec.memory.usable_basis or spec.memory.usable is not None
+    for alias in [spec.name, *spec.aliases]:
+        assert re.fullmatch(r"[a-z0-9][a-z0-9+-]*", alias), alias
+
+
+def test_a_name_means_one_device() -> None:
+    names = Counter([*SPECS, *(alias for spec in SPECS.values() for alias in spec.aliases)])
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+@every_device
+def test_peaks_are_dense(spec: HardwareSpec) -> None:
+    peak = spec.peak
+    assert set(peak) <= ARITHMETIC
+    assert all(value > 0 for value in peak.values())
+    if "fp16" in peak and "bf16" in peak:
+        assert (peak["fp16"] == peak["bf16"]) is (spec.name not in FP16_IS_SLOWER)
+    if "fp8" in peak:
+        expected = 1 if spec.name in FP8_AT_BF16_RATE else 2
+        assert peak["fp8"] / peak["bf16"] == pytest.approx(expected, rel=0.03)
+    if "fp4" in peak:
+        expected = FP4_OVER_FP8.get(spec.name, 2)
+        assert peak["fp4"] / peak["fp8"] == pytest.approx(expected, rel=0.01)
+    if "fp32" in peak and "bf16" in peak:
+        assert peak["fp32"] <= peak["bf16"]
+
+
+@every_device
+def test_derivations_multiply_out(spec: HardwareSpec) -> None:
+    for figure, derivation in spec.derivation.items():
+        stated = spec.memory.bandwidth if figure == "bandwidth" else spec.peak[figure]
+        product = math.prod(factor(text) for text in derivation.factors)
+        assert product == pytest.approx(stated, rel=0.02), figure
+        assert len(derivation.factors) >= 2 and derivation.note
+
+
+@every_device
+def test_links_widen(spec: HardwareSpec) -> None:
+    domains = [math.inf if link.domain is None else link.domain for link in spec.links]
+    assert domains == sorted(set(domains)), "each link joins more devices than the one before"
+    assert any(link.switch_reduces for link in spec.links) is (spec.name in SWITCH_REDUCES)
+    for link in spec.links:
+        assert link.note if link.switch_reduces else link.name
+
+
+@pytest.mark.parametrize(
+    ("name", "group", "gigabytes"),
+    [("mi300x", 2, 64), ("mi300x", 8, 448), ("h100-sxm", 2, 450), ("h100-sxm", 16, 50), ("h100-pcie", 4, 63)],
+)
+def test_link_of_a_group(name: str, group: int, gigabytes: float) -> None:
+    assert SPECS[name].link(group).bandwidth == gigabytes * 1e9
+
+
+def test_bytes_a_program_sees_on_h100() -> None:
+    assert SPECS["h100-sxm"].usable == 81082 * 2**20 == 85_020_639_232
+
+
+def gaps() -> dict[str, set[str]]:
+    """The facts that are absent, in the words of docs/hardware.md."""
+    absent = {
+        "`memory.usable`": lambda spec: spec.memory.usable is None,
+        "`peak`, all": lambda spec: not spec.peak,
+        "`peak.bf16`": lambda spec: bool(spec.peak) and "bf16" not in spec.peak,
+        "`peak.int8`": lambda spec: bool(spec.peak) and "int8" not in spec.peak,
+        "`links`, none": lambda spec: not spec.links,
+        "`links`, no scale-out": lambda spec: bool(spec.links) and spec.links[-1].domain is not None,
+        "`units`": lambda spec: spec.units is None,
+        "`clock`": lambda spec: spec.clock is None,
+        "`cache`": lambda spec: spec.cache is None,
+        "`power`": lambda spec: spec.power is None,
+        "`year`": lambda spec: spec.year is None,
+        "`derivation`": lambda spec: not spec.derivation,
+    }
+    return {fact: {name for name, spec in SPECS.items() if missing(spec)} for fact, missing in absent.items()}
+
+
+def test_docs_list_the_gaps() -> None:
+    text = (ROOT / "docs" / "hardware.md").read_text("utf-8").partition("## Gaps")[2]
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| `")]
+    assert {fact: set(names.split(", ")) for fact, names in rows} == gaps()
+
+
+def test_equals_the_reference_table(shared: Path) -> None:
+    with (shared / "reference" / "hardware.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["id"] for row in rows} <= set(SPECS)
+    wrong = []
+    for row in rows:
+        spec = SPECS[row["id"]]
+        cells: dict[str, tuple[float | None, float]] = {
+            "mem_bw_bytes_per_s": (spec.memory.bandwidth, 1),
+            "cuda_visible_bytes" if row["cuda_visible_bytes"] else "mem_usable_bytes": (spec.memory.usable, 1),
+            "sm_or_cu": (spec.units, 1),
+            "boost_mhz": (spec.clock, 1e6),
+            "tdp_w": (spec.power, 1),
+            "year": (spec.year, 1),
+        }
+        if spec.name not in INFINITY_CACHE:
+            cells["l2_bytes"] = (spec.cache, 1)
+        for column in row:
+            math_name, _, kind = column.partition("_")
+            if math_name in ARITHMETIC and kind in {"flops", "ops"}:
+                cells[column] = (spec.peak.get(math_name), 1)
+        for column, (ours, scale) in cells.items():
+            theirs = float(row[column]) * scale if row[column] else None
+            if theirs is not ours and (None in {theirs, ours} or theirs != pytest.approx(ours, rel=1e-12)):
+                wrong.append(f"{spec.name}: {column} is {row[column]!r}, the file has {ours}")
+        if (row["mem_label"], row["mem_type"], row["confidence"]) != (
+            spec.memory.label,
+            spec.memory.kind,
+            spec.confidence,
+        ):
+            wrong.append(f"{spec.name}: label, kind or confidence")
+        if row["scaleup_uni_bytes_per_s"] and spec.name not in RATE_WITHOUT_DOMAIN:
+            domain = DOMAIN_FROM_ELSEWHERE.get(spec.name) or int(row["scaleup_domain"].split()[0])
+            rate = float(row["scaleup_uni_bytes_per_s"])
+            if (domain, rate) not in [(link.domain, link.bandwidth) for link in spec.links]:
+                wrong.append(f"{spec.name}: no link joins {domain} at {rate}")
+    assert wrong == []
