@@ -1,0 +1,91 @@
+"""The command line: options become value objects, one library call, one report. No arithmetic here.
+
+Each command lives in a module of its own that is imported when the command runs, so that none pays for another.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+
+import click
+
+from inferplan import __version__
+from inferplan.errors import InferplanError
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "estimate": ("estimate", "What one batch costs: memory, intensity, TTFT, TPOT, the largest batch and context."),
+    "fit": ("fit", "Which GPUs hold a model, in which format, with what context and how many requests."),
+    "explain": ("explain", "Where a number of an estimate comes from: formula, inputs, YAML lines, sources."),
+    "models": ("catalog", "The models on file."),
+    "gpus": ("catalog", "The accelerators on file."),
+    "show": ("catalog", "One model or accelerator in full, from the catalogue or a path."),
+}
+"""Command name to its module in this package and its one-line help (shown without importing the module)."""
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are called, not when the program starts."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f"inferplan.cli.{COMMANDS[cmd_name][0]}")
+        command: click.Command = getattr(module, f"{cmd_name.replace('-', '_').replace('import', 'import_')}_command")
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = click.utils.make_str(args[0]) if args else ""
+        if name and name not in COMMANDS and not name.startswith("-"):
+            from difflib import get_close_matches
+
+            close = get_close_matches(name, COMMANDS, n=2)
+            hint = f" Did you mean {' or '.join(close)}?" if close else " See inferplan --help."
+            ctx.fail(f"No command named {name!r}.{hint}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="inferplan")
+def cli() -> None:
+    """Predict how a large language model runs on real hardware, before anyone buys or rents it.
+
+    Data goes to stdout, talk to stderr. Exit codes: 0 answered, 1 a bug, 2 usage or a bad spec, 3 infeasible, 4 an
+    unreadable input file, 5 network, 6 outside the tolerance asked for.
+    """
+
+
+def main() -> None:
+    """Run the command line; every error a user can cause is one message and an exit code, never a traceback."""
+    try:
+        cli.main(prog_name="inferplan", standalone_mode=False)
+    except InferplanError as error:
+        click.echo(error.render(), err=True)
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        click.echo(f"error: {error.format_message()}", err=True)
+        if isinstance(error, click.UsageError) and error.ctx is not None:
+            click.echo(f"hint: {error.ctx.command_path} --help", err=True)
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stdout = None
+        sys.exit(0)
+    except Exception as error:
+        if os.environ.get("INFERPLAN_TRACEBACK"):
+            raise
+        click.echo(f"error: a bug in inferplan: {type(error).__name__}: {error}", err=True)
+        click.echo("hint: INFERPLAN_TRACEBACK=1 shows where; please report it with the command", err=True)
+        sys.exit(1)

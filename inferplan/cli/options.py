@@ -1,0 +1,153 @@
+"""Options that commands share, and the objects they become."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from inferplan.errors import InputFileError
+from inferplan.report import FORMATS, Report, format_of, render
+from inferplan.units import parse_count
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class Count(click.ParamType):
+    """A positive count: 4096, 8k, 128Ki."""
+
+    name = "count"
+
+    def __init__(self, low: int = 1) -> None:
+        self.low = low
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            number = value if isinstance(value, int) else parse_count(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if number < self.low:
+            self.fail(f"{number} must be {self.low} or more", param, ctx)
+        return number
+
+
+def _apply(command: Command, decorators: list[Callable[[Any], Any]]) -> Command:
+    for decorate in reversed(decorators):
+        command = decorate(command)
+    return command
+
+
+_ROLES = ("weights", "activations", "kv", "experts", "embedding", "head")
+_DEGREES = {
+    "tp": "Tensor parallelism.",
+    "pp": "Pipeline stages.",
+    "ep": "Expert groups (each expert sliced over tp*dp/ep ranks).",
+    "dp": "Attention data parallelism.",
+    "cp": "Context parallelism.",
+    "replicas": "Independent copies behind a balancer.",
+}
+
+
+def deployment_options(command: Command) -> Command:
+    """Adds what describes a deployment; the command gets one ``request`` (:class:`inferplan.assemble.Request`)."""
+
+    @functools.wraps(command)
+    def wrapper(**values: Any) -> Any:
+        from inferplan.assemble import Request
+        from inferplan.parallel import Parallelism
+
+        parallel = Parallelism(**{name: values.pop(name) for name in _DEGREES})
+        roles = tuple((role, name) for role in _ROLES if (name := values.pop(f"{role}_format")))
+        names = ("model", "gpu", "quant", "engine", "calibration", "ideal", "memory", "unfused_attention")
+        request = Request(parallel=parallel, roles=roles, **{name: values.pop(name) for name in names})
+        return command(request=request, **values)
+
+    options: list[Callable[[Any], Any]] = [
+        click.argument("model"),
+        click.option("--gpu", required=True, help="Accelerator: a name (inferplan gpus) or a path to a YAML."),
+        click.option("--quant", help="Formats of all roles: bf16, fp8, w8a8, int4, nvfp4, w4a16kv8, ... [native]"),
+        *(
+            click.option(f"--{role}", f"{role}_format", metavar="FORMAT", help=f"Format of the {text}.")
+            for role, text in zip(
+                _ROLES, ("linear weights", "linear inputs", "KV cache", "routed experts", "embedding", "head")
+            )
+        ),
+        *(
+            click.option(f"--{name}", type=Count(), default=1, show_default=True, help=text)
+            for name, text in _DEGREES.items()
+        ),
+        click.option("--engine", default="vllm", show_default=True, help="Engine and version: vllm, vllm@0.19, none."),
+        click.option("--calibration", metavar="FILE", help="Fitted constants [those of the GPU, if any are on file]."),
+        click.option("--ideal", is_flag=True, help="The speed of light: every efficiency 1, every overhead 0."),
+        click.option("--memory", metavar="SIZE", help="Usable memory of one device, such as 64GB."),
+        click.option("--unfused-attention", is_flag=True, help="Attention scores go through memory."),
+    ]
+    return _apply(wrapper, options)  # type: ignore[arg-type]
+
+
+def load_options(command: Command) -> Command:
+    """Adds the static batch; the command gets one ``load`` (:class:`inferplan.estimate.StaticLoad`)."""
+
+    @functools.wraps(command)
+    def wrapper(**values: Any) -> Any:
+        from inferplan.estimate import StaticLoad
+
+        load = StaticLoad(
+            batch=float(values.pop("batch")),
+            prompt=float(values.pop("prompt")),
+            output=float(values.pop("output_tokens")),
+            kv_cache=not values.pop("no_kv_cache"),
+            all_logits=values.pop("all_logits"),
+        )
+        return command(load=load, **values)
+
+    options: list[Callable[[Any], Any]] = [
+        click.option("--batch", type=Count(), default=1, show_default=True, help="Sequences per replica."),
+        click.option("--prompt", type=Count(), default=1024, show_default=True, help="Prompt tokens of a sequence."),
+        click.option(
+            "--output", "output_tokens", type=Count(), default=256, show_default=True, help="Generated tokens."
+        ),
+        click.option("--no-kv-cache", is_flag=True, help="Recompute the whole prefix for every token."),
+        click.option("--all-logits", is_flag=True, help="The prefill sends every position through the head."),
+    ]
+    return _apply(wrapper, options)  # type: ignore[arg-type]
+
+
+def report_options(command: Command) -> Command:
+    """Adds ``--format`` and ``-o``; the command returns a :class:`Report`, which is then written."""
+
+    @functools.wraps(command)
+    def wrapper(**values: Any) -> None:
+        style, path = values.pop("style"), values.pop("report_file")
+        style = format_of(path, style)
+        write(command(**values), style, path)
+
+    options: list[Callable[[Any], Any]] = [
+        click.option("--format", "style", type=click.Choice(FORMATS), help="Output format [table, or by -o's suffix]."),
+        click.option("-o", "report_file", metavar="FILE", help="Write to a file instead of stdout."),
+    ]
+    return _apply(wrapper, options)  # type: ignore[arg-type]
+
+
+def write(report: Report, style: str, path: str | None = None) -> None:
+    """Put a report on stdout or into a file. Raises ``InputFileError`` when the file cannot be written."""
+    if path is None:
+        colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        click.echo(render(report, style, width, colour), nl=False, color=colour)
+        return
+    write_text(path, render(report, style))
+
+
+def write_text(path: str, text: str) -> None:
+    """Write a file, or raise ``InputFileError`` with the reason."""
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputFileError(f"cannot write {path}", because=error.strerror or str(error)) from None
