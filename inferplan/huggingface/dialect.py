@@ -54,3 +54,32 @@ class Dialect:
 def flag(reader: Reader, value: Flag) -> bool:
     """A constant, or what the config says."""
     return value if isinstance(value, bool) else reader.flag(*value)
+
+
+def compress(layers: list[Layer]) -> list[Layer]:
+    """Equal neighbours and repeated patterns written once: 62 layers of 5 local and 1 global become two groups."""
+    groups: list[Layer] = []
+    start = 0
+    while start < len(layers):
+        period, repeat = _longest(layers, start)
+        unit = layers[start : start + period]
+        if period == 1:
+            groups.append({"repeat": repeat, **unit[0]} if repeat > 1 else dict(unit[0]))
+        else:
+            groups.append({"repeat": repeat, "pattern": compress(unit)})
+        start += period * repeat
+    return groups
+
+
+def _longest(layers: list[Layer], start: int) -> tuple[int, int]:
+    """The period and repeats that cover most layers from ``start``; the shorter period where they cover the same."""
+    best = (1, 1)
+    rest = len(layers) - start
+    for period in range(1, rest // 2 + 1):
+        repeat = 1
+        unit = layers[start : start + period]
+        while layers[start + repeat * period : start + (repeat + 1) * period] == unit:
+            repeat += 1
+        if repeat > 1 and period * repeat > best[0] * best[1]:
+            best = (period, repeat)
+    return best

@@ -45,7 +45,8 @@ UNIMPORTANT = re.compile(
     | (rms|layer)_?norm_eps(ilon)? | (layer_norm|norm|rms_norm)_(eps|epsilon) | layer_norm_epsilon | norm_epsilon
     | rope_.* | rotary_.* | partial_rotary_factor | mrope_.* | yarn_.* | original_max_position_embeddings
     | use_dynamic_ntk | use_logn_attn | alibi_bias_max | cope_.* | no_rope_layer_interval
-    | fp16 | bf16 | fp32 | use_bfloat16 | residual_in_fp32 | .*_in_fp32 | onnx_safe | use_flash_attn.* | attn_implementation
+    | fp16 | bf16 | fp32 | use_bfloat16 | residual_in_fp32 | .*_in_fp32 | onnx_safe | use_flash_attn.*
+    | attn_implementation
     | return_dict.* | output_.* | torchscript | tf_legacy_loss | pruned_heads | chunk_size_feed_forward | is_decoder
     | is_encoder_decoder | cross_attention_hidden_size | add_cross_attention | tie_encoder_decoder | max_length
     | min_length | do_sample | early_stopping | num_beams | num_beam_groups | diversity_penalty | temperature | top_k
@@ -54,7 +55,8 @@ UNIMPORTANT = re.compile(
     | remove_invalid_values | finetuning_task | id2label | label2id | num_labels | prefix | problem_type | summary_.*
     | task_specific_params | pretraining_tp | gradient_checkpointing.* | ignore_index | name_or_path
     | unsloth_.* | router_jitter_noise | input_jitter_noise | router_dtype | routed_scaling_factor | norm_topk_prob
-    | scoring_func | topk_method | topk_group | n_group | seq_aux | ep_size | router_.*_bias_update.* | logits?_scal(e|ing)
+    | scoring_func | topk_method | topk_group | n_group | seq_aux | ep_size | router_.*_bias_update.*
+    | logits?_scal(e|ing)
     | embedding_multiplier | residual_multiplier | attention_multiplier | logits_scaling | .*_multipliers?
     | .*logit_softcapping | query_pre_attn_scalar | scale_(attn_weights|embedding|emb|depth|attention.*|by.*)
     | reorder_and_upcast_attn | scale_attn_by_inverse_layer_idx | attention_softmax_in_fp32 | clip_qkv | swiglu_limit
@@ -69,17 +71,21 @@ UNIMPORTANT = re.compile(
     re.VERBOSE,
 )
 
+# Fields beside a nested text_config that describe the media part or its placeholders, not the language model.
+MEDIA = re.compile(r"(image|video|audio|vision|media|mm|boi|eoi|boa|eoa|projector|multimodal|spatial|use_unified).*")
+
 
 class Reader:
     """One config. Each method marks the fields that it reads; ``unread`` are the others.
 
-    A field that holds ``null`` counts as absent. Names are alternatives for one quantity: two that disagree are refused.
+    A field that holds ``null`` counts as absent. Several names are alternatives; two that disagree are refused.
     """
 
     def __init__(self, config: dict[str, Any], name: str, prefix: str = "") -> None:
         self.config = {key: value for key, value in config.items() if not key.startswith("_")}
         self.name, self.prefix = name, prefix
         self.read: set[str] = set()
+        self.skipped: set[str] = set()
 
     def refuse(self, field: str, because: str, hint: str = "") -> SpecError:
         """The error that names a field."""
@@ -155,16 +161,17 @@ class Reader:
 
     def ignore(self, names: Sequence[str]) -> None:
         """Fields that this family's counts do not depend on."""
-        self.read.update(names)
+        self.skipped.update(names)
 
     def unread(self) -> list[str]:
         """Fields that nobody has read and that could matter: neither unimportant nor switched off."""
+        known = self.read | self.skipped
         return [
             key
             for key, value in self.config.items()
-            if key not in self.read and not UNIMPORTANT.fullmatch(key) and value not in (None, False, "", [], {})
+            if key not in known and not UNIMPORTANT.fullmatch(key) and value not in (None, False, "", [], {})
         ]
 
-    def ignored(self, counted: set[str]) -> list[str]:
+    def ignored(self) -> list[str]:
         """Fields of the config that did not matter."""
-        return sorted(f"{self.prefix}{key}" for key in self.config if key not in counted)
+        return sorted(f"{self.prefix}{key}" for key in self.config if key not in self.read)

@@ -1,0 +1,134 @@
+"""Hugging Face configs to :class:`~inferplan.model.ModelSpec`. The one home of vendor field names.
+
+A field that matters and is not understood is refused by name; so is a load-bearing field that is absent. What does not
+matter is listed in :attr:`Imported.ignored`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from inferplan.errors import InputFileError, SpecError
+from inferplan.huggingface.families import ALIASES, FAMILIES
+from inferplan.huggingface.reader import MEDIA, Reader
+from inferplan.model import ModelSpec
+
+__all__ = ["Imported", "import_config", "import_model", "model_from_config"]
+
+_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "torch.bfloat16": "bf16", "torch.float16": "fp16"}
+_NESTED = ("text_config", "llm_config", "language_config")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Imported:
+    """A model and the fields of its config that did not matter."""
+
+    model: ModelSpec
+    ignored: list[str]
+
+
+def model_from_config(config: dict[str, Any], name: str, source: str) -> ModelSpec:
+    """The model that a config describes. Raises ``SpecError`` that names a field it does not understand."""
+    return import_config(config, name, source).model
+
+
+def import_config(config: dict[str, Any], name: str, source: str) -> Imported:
+    """As :func:`model_from_config`, with the list of fields that did not matter."""
+    outer, reader = _readers(config, name)
+    family = _family(outer, reader)
+    dialect = FAMILIES[family]
+    fields = dialect.build(reader, dialect)
+    tied = _tied(outer, reader, dialect.tied)
+    native = {"base": _dtype(outer, reader)}
+    unknown = reader.unread()
+    if outer is not reader:
+        unknown += [name for name in outer.unread() if not MEDIA.fullmatch(name)]
+    if unknown:
+        raise SpecError(
+            f"{name}: the config has fields that are not understood: {', '.join(unknown)}",
+            because=f"a {family} config is not known to have them, and they could change the counts",
+            hint="write the model as a YAML (docs/models.md), or take the field out if it does not matter",
+        )
+    ignored = sorted({*reader.ignored(), *outer.ignored()} - set(_NESTED))
+    try:
+        model = ModelSpec.model_validate(
+            {"name": name, "family": family, "source": source, "tied": tied, **fields, "native": native}
+        )
+    except ValidationError as error:
+        problems = "; ".join(
+            f"{'.'.join(map(str, detail['loc']))}: {detail['msg'].removeprefix('Value error, ')}"
+            for detail in error.errors()
+        )
+        raise SpecError(f"{name}: the config gives no valid model", because=problems) from None
+    return Imported(model=model, ignored=ignored)
+
+
+def _readers(config: dict[str, Any], name: str) -> tuple[Reader, Reader]:
+    """The whole config, and the part that describes the language model."""
+    outer = Reader(config, name)
+    for key in _NESTED:
+        if isinstance(config.get(key), dict):
+            outer.ignore((key, "vision_config", "audio_config"))
+            return outer, Reader(config[key], name, f"{key}.")
+    return outer, outer
+
+
+def _family(outer: Reader, reader: Reader) -> str:
+    """The row of the table that the config belongs to."""
+    for candidate in (reader, outer):
+        kind = candidate.get("model_type")
+        if kind is not None:
+            kind = str(kind).lower()
+            kind = ALIASES.get(kind, kind)
+            if kind in FAMILIES:
+                return kind
+            raise SpecError(
+                f"{reader.name}: the model_type {kind!r} is not understood",
+                because="counts of a family that is not known would be guesses",
+                hint="write the model as a YAML (docs/models.md)",
+            )
+    outer.need("model_type")
+    raise AssertionError
+
+
+def _tied(outer: Reader, reader: Reader, default: bool) -> bool:
+    """The tie flag of the outer or the nested config; the family's default when neither has it."""
+    said = {
+        value
+        for r in {id(r): r for r in (outer, reader)}.values()
+        if (value := r.get("tie_word_embeddings", "weight_tying")) is not None
+    }
+    if len(said) > 1:
+        raise outer.refuse("tie_word_embeddings", "the nested config says the opposite")
+    return bool(said.pop()) if said else default
+
+
+def _dtype(outer: Reader, reader: Reader) -> str:
+    """The format of the unquantised tensors; bf16 when the config does not say."""
+    said = reader.get("torch_dtype", "dtype") or outer.get("torch_dtype", "dtype") or "bfloat16"
+    if said not in _DTYPES:
+        raise outer.refuse(f"torch_dtype = {said!r}", f"only {', '.join(_DTYPES)} are known")
+    return _DTYPES[said]
+
+
+def import_model(path: Path) -> ModelSpec:
+    """The model of a config file. Raises ``InputFileError`` when it cannot be read."""
+    return import_file(path).model
+
+
+def import_file(path: Path) -> Imported:
+    """The model of a JSON file that holds a Hugging Face config, whatever its name."""
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputFileError(f"cannot read {path}", because=str(error)) from None
+    except json.JSONDecodeError as error:
+        raise SpecError(f"{path}:{error.lineno}: not JSON", because=error.msg) from None
+    if not isinstance(config, dict):
+        raise SpecError(f"{path} holds no config", because="its top level is not a mapping")
+    return import_config(config, path.stem.lower(), str(path))

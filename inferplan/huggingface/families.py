@@ -1,0 +1,168 @@
+"""The table: one row a ``model_type``. A new dialect is a row here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from inferplan.huggingface import decoder as d
+from inferplan.huggingface.dialect import Dialect, Flag
+
+_BIAS: Flag = ("attention_bias", False)
+_PLAIN = Dialect(build=d.decoder)
+_FLAGGED = replace(_PLAIN, qkv_bias=_BIAS, out_bias=_BIAS)
+_LLAMA = replace(_FLAGGED, mlp_bias=("mlp_bias", False), kv_default=True)
+_QWEN3 = replace(_FLAGGED, qk_norm=("head", True), head_dim=True, windows=d.switched)
+_GEMMA = replace(_FLAGGED, tied=True, head_dim=True, activation="gelu")
+_CAUSAL = {"use_bidirectional_attention": (False,)}
+_OLMO2 = replace(_FLAGGED, kv_default=True, qk_norm=("full", True))
+_COHERE = replace(_FLAGGED, tied=True, norm="layer_plain", parallel=True, norms=1)
+_BIASED = replace(
+    _PLAIN, norm="layer", qkv_bias=True, out_bias=True, mlp_bias=True, gated=False, kv_default=True, ffn_factor=4
+)
+_GPT2 = replace(_BIASED, tied=True, rotary=False, positions=0)
+_GPTJ = replace(_BIASED, qkv_bias=False, out_bias=False, parallel=True, norms=1, head_bias=True, ignored=("n_ctx",))
+
+FAMILIES: dict[str, Dialect] = {
+    "llama": _LLAMA,
+    "yi": _LLAMA,
+    "granite": _LLAMA,
+    "mistral": replace(_PLAIN, windows=d.every_layer),
+    "mixtral": replace(_PLAIN, windows=d.every_layer, moe=d.all_sparse),
+    "qwen": replace(_PLAIN, build=d.qwen1, qkv_bias=True, kv_default=True),
+    "qwen2": replace(_PLAIN, qkv_bias=True, windows=d.switched, fixed={"attention_bias": (True,)}),
+    "qwen2_moe": replace(_PLAIN, qkv_bias=("qkv_bias", True), windows=d.switched, moe=d.qwen_sparse),
+    "qwen3": _QWEN3,
+    "qwen3_moe": replace(_QWEN3, moe=d.qwen_sparse),
+    "gemma": _GEMMA,
+    "gemma2": replace(_GEMMA, norms=4, windows=d.alternate, fixed=_CAUSAL),
+    "gemma3_text": replace(_GEMMA, norms=4, windows=d.last_of(6), qk_norm=("head", True), fixed=_CAUSAL),
+    "phi": replace(_BIASED, parallel=True, norms=1, head_bias=True, ffn_factor=None, fixed={"qk_layernorm": (False,)}),
+    "phi3": replace(_PLAIN, kv_default=True, windows=d.every_layer, fixed={"attention_bias": (False,)}),
+    "phimoe": replace(
+        _FLAGGED,
+        norm="layer",
+        head_bias=True,
+        windows=d.every_layer,
+        moe=d.all_sparse,
+        fixed={"lm_head_bias": (True,)},
+    ),
+    "gpt2": replace(_GPT2, ignored=("n_ctx",), fixed={"add_cross_attention": (False,)}),
+    "gpt_bigcode": replace(
+        _GPT2,
+        build=d.bigcode,
+        ignored=("inference_runner", "validate_runner_input", "pre_allocate_kv_cache", "max_batch_size"),
+    ),
+    "gptj": _GPTJ,
+    "codegen": _GPTJ,
+    "gpt_neox": replace(_BIASED, build=d.neox, qkv_bias=("attention_bias", True), out_bias=("attention_bias", True)),
+    "opt": replace(_GPT2, build=d.opt, positions=2, ffn_factor=None, activation="relu", ignored=("layerdrop",)),
+    "bloom": replace(
+        _BIASED,
+        tied=True,
+        rotary=False,
+        embedding_norm=True,
+        ignored=("apply_residual_connection_post_layernorm", "offset_alibi"),
+    ),
+    "falcon": replace(_PLAIN, build=d.falcon, tied=True, norm="layer", gated=False),
+    "mpt": replace(_PLAIN, build=d.mpt, tied=True, norm="layer_plain", rotary=False, gated=False, kv_default=True),
+    "cohere": replace(_COHERE, kv_default=True, qk_norm=("per_head", ("use_qk_norm", False))),
+    "cohere2": replace(
+        _COHERE,
+        windows=d.last_of(4),
+        fixed={"use_qk_norm": (False,), "use_parallel_block": (True,), "use_gated_activation": (True,)},
+        ignored=("order_of_interleaved_layers", "position_embedding_type", "use_embedding_sharing", "layer_switch"),
+    ),
+    "starcoder2": replace(
+        _PLAIN,
+        tied=True,
+        norm="layer",
+        qkv_bias=("use_bias", True),
+        out_bias=("use_bias", True),
+        mlp_bias=("use_bias", True),
+        gated=False,
+        windows=d.every_layer,
+        fixed={"norm_type": ("layer_norm",), "mlp_type": ("default",)},
+    ),
+    "stablelm": replace(
+        _PLAIN,
+        build=d.stablelm,
+        norm="layer",
+        qkv_bias=("use_qkv_bias", False),
+        fixed={"qk_layernorm": (False,)},
+    ),
+    "olmo": replace(_FLAGGED, norm="plain", kv_default=True),
+    "olmo2": _OLMO2,
+    "olmo3": replace(_OLMO2, windows=d.last_of(4)),
+    "olmoe": replace(_OLMO2, moe=d.all_sparse),
+    "granitemoe": replace(_FLAGGED, kv_default=True, moe=d.all_sparse),
+    "internlm": replace(_PLAIN, qkv_bias=("bias", True), out_bias=("bias", True), kv_default=True),
+    "internlm2": replace(_PLAIN, qkv_bias=("bias", False), out_bias=("bias", False), kv_default=True),
+    "baichuan": replace(_PLAIN, kv_default=True, ignored=("model_max_length",)),
+    "smollm3": replace(
+        _FLAGGED, tied=True, mlp_bias=("mlp_bias", False), windows=d.switched, ignored=("no_rope_layers",)
+    ),
+    "nemotron": replace(_FLAGGED, norm="layer", mlp_bias=("mlp_bias", False), gated=False, activation="relu2"),
+    "palm": replace(
+        _PLAIN,
+        tied=True,
+        parallel=True,
+        norms=1,
+        head_dim=True,
+        fixed={"parallel_attn_ffn": (True,), "attention_bias": (False,)},
+    ),
+    "llada": replace(
+        _PLAIN,
+        build=d.llada,
+        kv_default=True,
+        attention={"causal": False},
+        fixed={
+            "block_type": ("llama",),
+            "layer_norm_type": ("rms",),
+            "rope": (True,),
+            "alibi": (False,),
+            "attention_layer_norm": (False,),
+            "input_emb_norm": (False,),
+        },
+    ),
+    "glm4_moe": replace(
+        _PLAIN,
+        qkv_bias=_BIAS,
+        qk_norm=("head", ("use_qk_norm", False)),
+        head_dim=True,
+        moe=d.first_dense,
+        ignored=("num_nextn_predict_layers",),
+    ),
+    "dots1": replace(_FLAGGED, qk_norm=("head", True), moe=d.first_dense, ignored=("num_nextn_predict_layers",)),
+    "minimax_m2": replace(
+        _PLAIN,
+        qk_norm=("full", ("use_qk_norm", False)),
+        head_dim=True,
+        moe=d.all_sparse,
+        windows=d.every_layer,
+        fixed={"shared_intermediate_size": (0,), "qk_norm_type": ("per_layer",)},
+        ignored=("attn_type_list", "mtp_transformer_layers", "num_mtp_modules", "use_mtp", "use_routing_bias"),
+    ),
+    "gpt_oss": replace(
+        _PLAIN,
+        qkv_bias=("attention_bias", True),
+        out_bias=("attention_bias", True),
+        head_dim=True,
+        windows=d.alternate,
+        moe=d.gpt_oss_sparse,
+        attention={"sinks": True},
+    ),
+    "dbrx": replace(_PLAIN, build=d.dbrx, norm="layer_plain", kv_default=True),
+    "llama4_text": replace(_FLAGGED, build=d.llama4, head_dim=True, ignored=("for_llm_compressor",)),
+    "hunyuan": replace(_LLAMA, build=d.hunyuan, tied=True, qk_norm=("head", ("use_qk_norm", False))),
+}
+
+ALIASES = {
+    "qwen3_vl_text": "qwen3",
+    "qwen3_vl_moe_text": "qwen3_moe",
+    "gemma3": "gemma3_text",
+    "llama4": "llama4_text",
+    "refinedweb": "falcon",
+    "refinedwebmodel": "falcon",
+    "hunyuan_v1_large": "hunyuan",
+}
+"""Other names of a row."""
