@@ -135,7 +135,9 @@ def _rich(report: Report, width: int | None, colour: bool) -> str:
         emoji=False,
     )
     for table in report.tables:
-        drawn = RichTable(title=Text(table.title, style="bold"), title_justify="left", box=None, pad_edge=False)
+        if table.title:
+            console.print(Text(table.title, style="bold"), soft_wrap=True)
+        drawn = RichTable(box=None, pad_edge=False)
         for column in table.columns:
             drawn.add_column(Text(column, style="dim"), justify="right" if column in table.right else "left")
         for row in table.rows:

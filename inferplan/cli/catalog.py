@@ -1,0 +1,161 @@
+"""``inferplan models``, ``gpus`` and ``show``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from inferplan import catalog
+from inferplan.cli.options import report_options
+from inferplan.errors import InferplanError, UnknownNameError
+from inferplan.hardware import HardwareSpec
+from inferplan.model import LayerGroup, ModelSpec
+from inferplan.report import Report, Table
+from inferplan.units import format_bytes, format_quantity
+
+_RIGHT = frozenset(
+    {"parameters", "active", "KV/token", "memory", "bandwidth", "bf16", "fp8", "layers", "count", "value"}
+)
+
+
+@click.command("models")
+@report_options
+def models_command() -> Report:
+    """Every model on file: parameters, active parameters, KV elements per token."""
+    specs = [catalog.load_model(name) for name in catalog.names("models")]
+    rows = [
+        [
+            spec.name,
+            format_quantity(spec.parameters["total"], ""),
+            format_quantity(spec.parameters["active"], ""),
+            f"{spec.kv_elements_per_token:,}",
+            str(spec.max_context or "-"),
+        ]
+        for spec in specs
+    ]
+    columns = ["model", "parameters", "active", "KV/token", "context"]
+    records = [{"name": spec.name, "source": spec.source, **model_counts(spec)} for spec in specs]
+    table = Table(title=f"{len(rows)} models (KV in elements)", columns=columns, rows=rows, right=_RIGHT)
+    return Report(record={"models": records}, tables=[table], rows=records)
+
+
+@click.command("gpus")
+@report_options
+def gpus_command() -> Report:
+    """Every accelerator on file: memory, bandwidth, dense peaks, confidence."""
+    specs = [catalog.load_hardware(name) for name in catalog.names("hardware")]
+    rows = [
+        [
+            spec.name,
+            format_bytes(spec.memory.usable) if spec.memory.usable else f"({spec.memory.label})",
+            format_quantity(spec.memory.bandwidth, "B/s"),
+            *(format_quantity(spec.peak[m], "FLOP/s") if m in spec.peak else "-" for m in ("bf16", "fp8")),
+            spec.confidence,
+        ]
+        for spec in specs
+    ]
+    columns = ["GPU", "memory", "bandwidth", "bf16", "fp8", "confidence"]
+    records = [hardware_record(spec) for spec in specs]
+    title = f"{len(rows)} accelerators (usable memory as reported; in brackets the label, where no reading is on file)"
+    return Report(
+        record={"gpus": records}, tables=[Table(title=title, columns=columns, rows=rows, right=_RIGHT)], rows=records
+    )
+
+
+@click.command("show")
+@click.argument("name")
+@report_options
+def show_command(name: str) -> Report:
+    """One model or accelerator in full. NAME is a name, an alias or a path to a YAML or a Hugging Face config."""
+    if Path(name).suffix in (".yaml", ".yml") and Path(name).exists():
+        data = catalog.read_yaml(Path(name))
+        if isinstance(data, dict) and "memory" in data:
+            return _hardware(catalog.load_hardware(name))
+    try:
+        return _model(catalog.load_model(name))
+    except UnknownNameError as unknown:
+        try:
+            return _hardware(catalog.load_hardware(name))
+        except UnknownNameError:
+            raise unknown from None
+    except InferplanError:
+        raise
+
+
+def model_counts(spec: ModelSpec) -> dict[str, Any]:
+    """The exact counts that ``show --format json`` promises."""
+    return {
+        "parameters": spec.parameters,
+        "kv_elements_per_token": spec.kv_elements_per_token,
+        "kv_elements_per_token_beyond_windows": spec.kv_elements_per_token_beyond_windows,
+        "state_elements_per_sequence": spec.state_elements_per_sequence,
+        "layers": len(spec.sequence),
+        "d_model": spec.d_model,
+        "vocab": spec.vocab,
+        "max_context_tokens": spec.max_context,
+    }
+
+
+def hardware_record(spec: HardwareSpec) -> dict[str, Any]:
+    return {
+        "name": spec.name,
+        "product": spec.product,
+        "source": spec.source,
+        "confidence": spec.confidence,
+        "usable_bytes": spec.memory.usable,
+        "bandwidth_bytes_per_s": spec.memory.bandwidth,
+        "peak_flop_per_s": spec.peak,
+        "links": [{"name": x.name, "domain": x.domain, "bandwidth_bytes_per_s": x.bandwidth} for x in spec.links],
+        "power_w": spec.power,
+    }
+
+
+def _model(spec: ModelSpec) -> Report:
+    counts = model_counts(spec)
+    facts = [
+        ["parameters", f"{counts['parameters']['total']:,}"],
+        ["active per token (both vocabulary tables included)", f"{counts['parameters']['active']:,}"],
+        ["embedding", f"{counts['parameters']['embedding']:,}"],
+        ["head", f"{counts['parameters']['lm_head']:,}" if not spec.tied else "tied to the embedding"],
+        ["KV elements per token", f"{counts['kv_elements_per_token']:,}"],
+        ["  beyond every window", f"{counts['kv_elements_per_token_beyond_windows']:,}"],
+        ["state elements per sequence", f"{counts['state_elements_per_sequence']:,}"],
+        ["width, vocabulary", f"{spec.d_model:,}, {spec.vocab:,}"],
+        ["context", f"{spec.max_context:,} tokens" if spec.max_context else "not stated"],
+    ]
+    layers = [[str(count), _describe(layer.mixer), _describe(layer.ffn)] for layer, count in spec.distinct]
+    tables = [
+        Table(title=spec.name, columns=["", "value"], rows=facts, right=_RIGHT),
+        Table(
+            title=f"{counts['layers']} layers", columns=["count", "mixer", "feed-forward"], rows=layers, right=_RIGHT
+        ),
+    ]
+    record = {"name": spec.name, "source": spec.source, **counts, "spec": spec.to_dict()}
+    return Report(record=record, tables=tables, notes=[f"source: {spec.source}", *spec.notes])
+
+
+def _describe(part: Any) -> str:
+    if part is None:
+        return "-"
+    data = part.dump()
+    return f"{data.pop('kind')} " + ", ".join(f"{key} {value}" for key, value in data.items())
+
+
+def _hardware(spec: HardwareSpec) -> Report:
+    rows = [
+        ["memory usable", format_bytes(spec.memory.usable) if spec.memory.usable else "not on file (--memory)"],
+        ["memory label", spec.memory.label],
+        ["bandwidth", format_quantity(spec.memory.bandwidth, "B/s")],
+        *([f"dense {math}", format_quantity(peak, "FLOP/s")] for math, peak in spec.peak.items()),
+        *([f"ridge {math}", f"{spec.ridge(math):,.1f} FLOP/B"] for math in spec.peak),
+        *(
+            [f"link {link.name}", f"{format_quantity(link.bandwidth, 'B/s')}, joins {link.domain or 'any number'}"]
+            for link in spec.links
+        ),
+        ["power", f"{spec.power:.0f} W" if spec.power else "not on file"],
+    ]
+    table = Table(title=f"{spec.name}: {spec.product}", columns=["", "value"], rows=rows, right=_RIGHT)
+    notes = [f"confidence: {spec.confidence}", f"source: {spec.source}", *spec.notes]
+    return Report(record=hardware_record(spec), tables=[table], notes=notes)

@@ -1,0 +1,186 @@
+"""``inferplan fit``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from inferplan.assemble import Request, assemble
+from inferplan.catalog import load_hardware, load_model, names
+from inferplan.cli.options import Count, report_options
+from inferplan.errors import InfeasibleError, InferplanError
+from inferplan.fit import Fitting, default_context, footprint_at, smallest
+from inferplan.parallel import Parallelism
+from inferplan.report import Report, Table
+from inferplan.units import format_bytes
+
+_RIGHT = frozenset({"GPUs", "KV pool", "requests", "longest context", "bytes", "share", "value"})
+
+
+@click.command("fit")
+@click.argument("model")
+@click.option("--gpu", help="One accelerator: its whole memory picture. Without it, every accelerator on file.")
+@click.option("--quant", help="Formats [native; without --gpu also fp8 and int4].")
+@click.option("--tp", type=Count(), help="Tensor parallelism [the fewest GPUs that fit].")
+@click.option("--context", type=Count(), help="Tokens of a request, prompt and output [8192].")
+@click.option("--users", type=Count(), default=1, show_default=True, help="Concurrent requests that must fit.")
+@click.option("--most", type=Count(), default=8, show_default=True, help="Most GPUs to try.")
+@click.option("--engine", default="vllm", show_default=True, help="Engine and version: vllm, vllm@0.19, sglang, none.")
+@click.option("--memory", metavar="SIZE", help="Usable memory of one device, such as 64GB.")
+@report_options
+def fit_command(gpu: str | None, **values: Any) -> Report:
+    """Which GPUs hold MODEL, how many, in which format, with what context and how many requests.
+
+    Memory only, so no GPU is needed. With --gpu the answer is one screen, with the two lines that vLLM would log.
+
+    Example: inferplan fit llama-3.1-70b --context 32k --users 8
+    """
+    return _one(gpu, **values) if gpu else _all(**values)
+
+
+def _request(model: str, gpu: str, **values: Any) -> Request:
+    return Request(
+        model=model, gpu=gpu, quant=values["quant"], engine=values["engine"], memory=values["memory"], ideal=True
+    )
+
+
+def _all(model: str, tp: int | None, context: int | None, users: int, most: int, **values: Any) -> Report:
+    spec = load_model(model)
+    tokens = context or default_context(spec.max_context)
+    quants = [values.pop("quant")] if values.get("quant") else [None, "fp8", "int4"]
+    values.pop("quant", None)
+    rows, records, refused = [], [], 0
+    for gpu in names("hardware"):
+        for quant in quants:
+            request = _request(model, gpu, quant=quant, **values)
+            if tp:
+                request = replace(request, parallel=Parallelism(tp=tp))
+            try:
+                found = smallest(request, tokens, users, most)
+            except InferplanError as error:
+                found = error.what
+            if isinstance(found, str):
+                refused += 1
+                records.append({"gpu": gpu, "quant": quant or "native", "fits": False, "reason": found})
+                continue
+            records.append(_record(found, quant or "native"))
+            rows.append(_row(found, quant or "native"))
+    if not rows:
+        raise InfeasibleError(
+            f"{spec.name} with {users} x {tokens} tokens fits on no accelerator on file",
+            because=f"{refused} combinations of GPU and format were tried, up to {most} GPUs",
+            hint="--most 16, a narrower --quant, or a shorter --context",
+        )
+    rows.sort(key=lambda row: (int(row[1]), row[0], row[2]))
+    table = Table(
+        title=f"{spec.name}: the fewest GPUs that hold {users} x {tokens:,} tokens ({values['engine']} defaults)",
+        columns=["GPU", "GPUs", "format", "weights", "KV pool", "requests", "longest context"],
+        rows=rows,
+        right=_RIGHT,
+    )
+    note = f"{refused} combinations do not fit or are refused; --format json says why"
+    return Report(
+        record={"model": spec.name, "context_tokens": tokens, "options": records},
+        tables=[table],
+        notes=[note],
+        rows=records,
+    )
+
+
+def _record(found: Fitting, quant: str) -> dict[str, Any]:
+    footprint = found.footprint
+    return {
+        "gpu": found.deployment.hardware.name,
+        "quant": quant,
+        "fits": True,
+        "devices": found.deployment.parallel.devices,
+        "weights_bytes": footprint.weights,
+        "kv_pool_bytes": footprint.kv_pool,
+        "max_requests": found.requests,
+        "max_context_tokens": found.longest,
+    }
+
+
+def _row(found: Fitting, quant: str) -> list[str]:
+    footprint = found.footprint
+    return [
+        found.deployment.hardware.name,
+        str(found.deployment.parallel.devices),
+        quant,
+        format_bytes(footprint.weights),
+        format_bytes(footprint.kv_pool),
+        f"{found.requests:,}",
+        f"{found.longest:,}",
+    ]
+
+
+def _one(gpu: str, model: str, tp: int | None, context: int | None, users: int, most: int, **values: Any) -> Report:
+    spec, hardware = load_model(model), load_hardware(gpu)
+    tokens = context or default_context(spec.max_context)
+    request = _request(model, gpu, **values)
+    if tp:
+        deployment = assemble(replace(request, parallel=Parallelism(tp=tp)))
+    else:
+        found = smallest(request, tokens, users, most)
+        if isinstance(found, str):
+            raise InfeasibleError(
+                f"{spec.name} with {users} x {tokens:,} tokens does not fit on {hardware.name}",
+                because=found,
+                hint="--most, a narrower --quant such as fp8 or int4, or a shorter --context",
+            )
+        deployment = found.deployment
+    footprint = footprint_at(deployment, tokens)
+    fitting = Fitting(deployment=deployment, footprint=footprint, context=tokens)
+    if fitting.requests < users:
+        raise InfeasibleError(
+            f"{deployment.describe()} does not hold {users} x {tokens:,} tokens",
+            because=f"the cache pool is {format_bytes(footprint.kv_pool)}, room for {fitting.requests}",
+            hint="a larger --tp, a narrower --quant, or a shorter --context",
+        )
+    return _picture(fitting)
+
+
+def _picture(fitting: Fitting) -> Report:
+    footprint, deployment = fitting.footprint, fitting.deployment
+    length = fitting.deployment.model.max_context or fitting.context
+    length = min(length, max(fitting.longest, 1))
+    concurrency = footprint.concurrency(length)
+    log = [
+        f"GPU KV cache size: {footprint.cache_tokens(length):,} tokens",
+        f"Maximum concurrency for {length:,} tokens per request: {concurrency:.2f}x",
+    ]
+    parts = [
+        ("weights", footprint.weights),
+        ("activations", float(footprint.activations)),
+        ("runtime reserve", footprint.reserve),
+        ("left for KV cache and state", footprint.kv_pool),
+        ("usable", footprint.usable),
+    ]
+    memory = Table(
+        title=f"{deployment.describe()}: memory of one device ({deployment.engine.describe()} defaults)",
+        columns=["", "bytes", "share"],
+        rows=[[name, format_bytes(size), f"{size / footprint.usable:.1%}"] for name, size in parts],
+        right=_RIGHT,
+    )
+    facts = [
+        ["KV cache of one token, on one device", format_bytes(footprint.kv_per_token)],
+        ["state of one sequence, on one device", format_bytes(footprint.state_per_sequence)],
+        [f"requests of {fitting.context:,} tokens", f"{fitting.requests:,}"],
+        ["longest context of one request", f"{fitting.longest:,} tokens"],
+    ]
+    record = {
+        **_record(fitting, deployment.precision.describe()),
+        "model": deployment.model.name,
+        "context_tokens": fitting.context,
+        "activation_bytes": footprint.activations,
+        "reserve_bytes": footprint.reserve,
+        "usable_bytes": footprint.usable,
+        "kv_bytes_per_token": footprint.kv_per_token,
+        "state_bytes_per_sequence": footprint.state_per_sequence,
+        "log": {"max_model_len": length, "kv_cache_tokens": footprint.cache_tokens(length), "concurrency": concurrency},
+    }
+    capacity = Table(title="capacity", columns=["", "value"], rows=facts, right=_RIGHT)
+    notes = ["vLLM would log:", *(f"  {line}" for line in log)]
+    return Report(record=record, tables=[memory, capacity], notes=notes)

@@ -1,0 +1,211 @@
+"""An :class:`Estimate` as a report: the JSON contract, and one screen for people."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from inferplan.deployment import Deployment
+from inferplan.estimate import Estimate, Phase
+from inferplan.report import Report, Table
+from inferplan.roofline import Bound
+from inferplan.units import Num, format_bytes, format_quantity, format_time
+
+BOUND_NAMES: dict[Bound, str] = {"math": "compute", "memory": "memory", "wire": "network", "overhead": "overhead"}
+_RIGHT = frozenset({"prefill", "share", "decode", "share ", "bytes", "value", "start", "mean", "end"})
+IDEAL_NOTE = "basis: roofline, the speed of light: datasheet peaks, no overhead, no queue; real times are longer (docs/accuracy.md)"
+
+
+def deployment_record(deployment: Deployment) -> dict[str, Any]:
+    """What was asked for, as JSON: names, formats by role, degrees of parallelism."""
+    precision, parallel = deployment.precision, deployment.parallel
+    return {
+        "model": deployment.model.name,
+        "gpu": deployment.hardware.name,
+        "devices": parallel.devices,
+        "engine": f"{deployment.engine.name} {deployment.engine.defaults.version}",
+        "precision": {f.name: getattr(precision, f.name).name for f in fields(precision) if f.name != "exceptions"},
+        "parallel": {f.name: getattr(parallel, f.name) for f in fields(parallel)},
+        "calibration": deployment.calibration.name,
+    }
+
+
+def memory_record(estimate: Estimate) -> dict[str, Any]:
+    """Bytes on the fullest device."""
+    footprint = estimate.footprint
+    return {
+        "weights_bytes": footprint.weights,
+        "kv_bytes_per_token": footprint.kv_per_token,
+        "state_bytes_per_sequence": footprint.state_per_sequence,
+        "kv_bytes": footprint.state,
+        "kv_allocated_bytes": footprint.state_allocated,
+        "activation_bytes": footprint.activations,
+        "reserve_bytes": footprint.reserve,
+        "total_bytes": footprint.total,
+        "usable_bytes": footprint.usable,
+        "fits": footprint.fits,
+    }
+
+
+def phase_record(phase: Phase) -> dict[str, Any]:
+    """One step: FLOP and bytes over all ranks, wall seconds, and where the time goes."""
+    return {
+        "flop": phase.flop,
+        "bytes": phase.bytes,
+        "wire_bytes": phase.wire,
+        "intensity_flop_per_byte": phase.intensity,
+        "time_s": phase.time,
+        "bound": BOUND_NAMES[phase.bound],
+        "mfu": phase.mfu,
+        "mbu": phase.mbu,
+        "operators_s": phase.by_operator(),
+    }
+
+
+def estimate_record(estimate: Estimate) -> dict[str, Any]:
+    """The JSON of ``inferplan estimate`` (docs/json.md)."""
+    load = estimate.load
+    decoding = bool(np.all(load.output > 1))
+    return {
+        **deployment_record(estimate.deployment),
+        "load": {
+            "batch": int(load.batch),
+            "prompt_tokens": int(load.prompt),
+            "output_tokens": int(load.output),
+            "kv_cache": load.kv_cache,
+        },
+        "memory": memory_record(estimate),
+        "prefill": phase_record(estimate.prefill),
+        "decode": phase_record(estimate.decode),
+        "ridge_flop_per_byte": estimate.deployment.ridge,
+        "ttft_s": estimate.ttft,
+        "tpot_s": estimate.tpot if decoding else None,
+        "tpot_start_s": estimate.tpot_start if decoding else None,
+        "tpot_end_s": estimate.tpot_end if decoding else None,
+        "e2el_s": estimate.e2el,
+        "output_tokens_per_s": estimate.output_rate,
+        "total_tokens_per_s": estimate.total_rate,
+        "requests_per_s": estimate.request_rate,
+        "max_batch": int(estimate.footprint.max_batch()),
+        "max_context_tokens": estimate.footprint.max_context(),
+        "basis": estimate.basis,
+        "basis_shares": {"prefill": estimate.prefill.by_basis(), "decode": estimate.decode.by_basis()},
+    }
+
+
+def estimate_report(estimate: Estimate) -> Report:
+    """One screen: latency, memory, roofline and operators, and what the numbers rest on."""
+    return Report(
+        record=estimate_record(estimate),
+        tables=[_latency(estimate), _memory(estimate), _roofline(estimate), _operators(estimate)],
+        notes=_notes(estimate),
+    )
+
+
+def _latency(estimate: Estimate) -> Table:
+    load, deployment = estimate.load, estimate.deployment
+    rows = [["time to first token (TTFT)", _time(estimate.ttft)]]
+    if load.output > 1:
+        rows += [
+            ["time per output token (TPOT), mean", _time(estimate.tpot)],
+            ["  first step, last step", f"{_time(estimate.tpot_start)}, {_time(estimate.tpot_end)}"],
+        ]
+    rows += [
+        ["total latency, TTFT + (output - 1) TPOT", _time(estimate.e2el)],
+        ["output tokens a second", f"{float(estimate.output_rate):,.1f}"],
+        ["input and output tokens a second", f"{float(estimate.total_rate):,.1f}"],
+        ["output tokens a second and user", f"{1 / float(estimate.tpot):,.1f}" if load.output > 1 else "-"],
+    ]
+    copies = f", {deployment.parallel.replicas} replicas" if deployment.parallel.replicas > 1 else ""
+    title = (
+        f"{deployment.describe()}: batch {load.batch:.0f}{copies}, "
+        f"{load.prompt:.0f} tokens in, {load.output:.0f} out{'' if load.kv_cache else ', no KV cache'}"
+    )
+    return Table(title=title, columns=["latency and throughput", "value"], rows=rows, right=_RIGHT)
+
+
+def _memory(estimate: Estimate) -> Table:
+    footprint = estimate.footprint
+    parts: list[tuple[str, Num]] = [
+        ("weights", footprint.weights),
+        ("KV cache and state", footprint.state),
+        ("activations", footprint.activations),
+        ("runtime reserve", footprint.reserve),
+        ("total", footprint.total),
+        ("usable", footprint.usable),
+    ]
+    rows = [[name, _bytes(size), f"{float(size) / footprint.usable:.1%}"] for name, size in parts]
+    rows.append(["largest batch at this context", f"{float(footprint.max_batch()):,.0f}", ""])
+    rows.append(["longest context at this batch", f"{footprint.max_context():,} tokens", ""])
+    title = f"memory of one device ({estimate.deployment.engine.describe()} defaults)"
+    return Table(title=title, columns=["", "bytes", "share"], rows=rows, right=_RIGHT)
+
+
+def _roofline(estimate: Estimate) -> Table:
+    phases = (("prefill", estimate.prefill), ("decode", estimate.decode))
+    lines: list[tuple[str, Any]] = [
+        ("FLOP", lambda p: format_quantity(float(p.flop), "FLOP")),
+        ("bytes moved", lambda p: _bytes(p.bytes)),
+        ("arithmetic intensity", lambda p: f"{float(p.intensity):,.1f} FLOP/B"),
+        (f"ridge point ({estimate.deployment.math})", lambda p: f"{estimate.deployment.ridge:,.1f} FLOP/B"),
+        ("bound by", lambda p: BOUND_NAMES[p.bound]),
+        ("MFU, MBU", lambda p: f"{float(p.mfu):.1%}, {float(p.mbu):.1%}"),
+    ]
+    rows = [[name, *(show(phase) for _, phase in phases)] for name, show in lines]
+    return Table(
+        title="roofline (prefill: the whole batch; decode: one step at the mean context)",
+        columns=["", "prefill", "decode"],
+        rows=rows,
+        right=_RIGHT,
+    )
+
+
+def _operators(estimate: Estimate) -> Table:
+    prefill, decode = estimate.prefill.by_operator(), estimate.decode.by_operator()
+    whole_prefill, whole_decode = sum(prefill.values()) or 1.0, sum(decode.values()) or 1.0
+    bounds = {cost.op.name: BOUND_NAMES[cost.bound] for cost in estimate.decode.costs}
+    rows = []
+    for name in dict.fromkeys([*prefill, *decode]):
+        first, second = prefill.get(name, 0.0), decode.get(name, 0.0)
+        rows.append(
+            [
+                name,
+                _time(first),
+                f"{float(first / whole_prefill):.1%}",
+                _time(second),
+                f"{float(second / whole_decode):.1%}",
+                bounds.get(name, "overhead"),
+            ]
+        )
+    return Table(
+        title="time by operator",
+        columns=["operator", "prefill", "share", "decode", "share ", "decode bound"],
+        rows=rows,
+        right=_RIGHT,
+    )
+
+
+def basis_note(estimate: Estimate) -> str:
+    """One line that says what the times rest on."""
+    calibration = estimate.deployment.calibration
+    if estimate.basis == "roofline":
+        return IDEAL_NOTE
+    shares = ", ".join(f"{name} {share:.0%}" for name, share in sorted(estimate.decode.by_basis().items()))
+    return f"basis: {estimate.basis}, constants {calibration.name} (decode time: {shares})"
+
+
+def _notes(estimate: Estimate) -> list[str]:
+    hardware = estimate.deployment.hardware
+    confidence = f"hardware: {hardware.name}, confidence {hardware.confidence}"
+    band = "error: none known; no measurement stands behind these times" if estimate.basis == "roofline" else ""
+    return [line for line in (basis_note(estimate), band, confidence) if line]
+
+
+def _time(value: Num) -> str:
+    return format_time(float(value))
+
+
+def _bytes(value: Num) -> str:
+    return format_bytes(float(value))

@@ -1,0 +1,59 @@
+"""Which devices hold a model: how many, in which format, with what context and how many requests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from inferplan.assemble import Request, assemble
+from inferplan.deployment import Deployment
+from inferplan.errors import InferplanError
+from inferplan.memory import Footprint
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Fitting:
+    """A model that fits: on how many devices, and the room that is left."""
+
+    deployment: Deployment
+    footprint: Footprint
+    context: int
+
+    @property
+    def requests(self) -> int:
+        """Concurrent requests of ``context`` tokens that the cache holds."""
+        return int(np.floor(float(self.footprint.max_batch())))
+
+    @property
+    def longest(self) -> int:
+        """Tokens that one request may reach."""
+        return self.footprint.max_context()
+
+
+def footprint_at(deployment: Deployment, context: int) -> Footprint:
+    """The footprint of one request of ``context`` tokens."""
+    return Footprint(deployment=deployment, batch=1.0, prompt=float(context), context=float(context))
+
+
+def smallest(request: Request, context: int, users: int, most: int = 8) -> Fitting | str:
+    """The fewest devices (1, 2, 4, ... ``most``) that hold ``users`` requests of ``context`` tokens, or why none does."""
+    reason = f"does not fit on {most}"
+    degree = 1
+    while degree <= most:
+        try:
+            deployment = assemble(replace(request, parallel=replace(request.parallel, tp=degree)))
+            footprint = footprint_at(deployment, context)
+            if float(footprint.max_batch()) >= users:
+                return Fitting(deployment=deployment, footprint=footprint, context=context)
+            short = footprint.kv_pool
+            reason = f"does not fit on {degree}" + (": the weights alone are too large" if short < 0 else "")
+        except InferplanError as error:
+            reason = error.what
+        degree *= 2
+    return reason
+
+
+def default_context(deployment_context: int | None) -> int:
+    """The context asked of a device when none is given: 8192 tokens, or the model's own limit when that is shorter."""
+    return min(8192, deployment_context or 8192)
