@@ -36,9 +36,10 @@ class StageMemory:
     @cached_property
     def weights(self) -> float:
         """Bytes of parameters, each tensor in the format of its role."""
-        return sum(self._bytes(weight) * count for weight, count in self._tensors())
+        return sum(self.tensor_bytes(weight) * count for weight, count in self.tensors())
 
-    def _tensors(self) -> Iterator[tuple[Weight, int]]:
+    def tensors(self) -> Iterator[tuple[Weight, int]]:
+        """The tensors of this stage, with the number of copies of each."""
         model = self.deployment.model
         if self.first or (self.last and model.tied):
             yield from ((weight, 1) for weight in model.input_weights())
@@ -53,7 +54,8 @@ class StageMemory:
         if self.last:
             yield from ((weight, 1) for weight in model.output_weights())
 
-    def _bytes(self, weight: Weight) -> float:
+    def tensor_bytes(self, weight: Weight) -> float:
+        """Bytes of one tensor on this device."""
         parallel = self.deployment.parallel
         elements = weight.per_rank(parallel)
         if weight.units == self.deployment.model.vocab and parallel.tp > 1:
@@ -150,9 +152,10 @@ class Footprint:
         return stages
 
     def _stage_total(self, stage: StageMemory) -> Num:
-        return stage.weights + stage.activations(*self._step()) + self._sequences(self.batch) * self._state(stage)
+        return stage.weights + stage.activations(*self.step) + self._sequences(self.batch) * self._state(stage)
 
-    def _step(self) -> tuple[Num, Num]:
+    @property
+    def step(self) -> tuple[Num, Num]:
         """Tokens and sequences of the step that activations are sized for."""
         engine, hardware = self.deployment.engine, self.deployment.hardware
         if engine.name == "none":
@@ -192,7 +195,7 @@ class Footprint:
 
     @property
     def activations(self) -> Num:
-        return self.stage.activations(*self._step())
+        return self.stage.activations(*self.step)
 
     @property
     def usable(self) -> float:
@@ -250,7 +253,7 @@ class Footprint:
 
     def _pool(self, stage: StageMemory) -> float:
         engine = self.deployment.engine
-        taken = 0.0 if engine.name == "none" else float(np.max(stage.activations(*self._step())))
+        taken = 0.0 if engine.name == "none" else float(np.max(stage.activations(*self.step)))
         return self.usable - stage.weights - self.reserve - taken
 
     def max_batch(self) -> Num:
@@ -281,7 +284,7 @@ class Footprint:
         for stage in self.stages:
             extra = 0.0
             if self.deployment.engine.name == "none":
-                extra = float(np.max(stage.activations(*self._step())))
+                extra = float(np.max(stage.activations(*self.step)))
             if sequences * float(np.max(self._state(stage, float(context)))) + extra > self._pool(stage):
                 return False
         return True

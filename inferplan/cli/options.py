@@ -8,7 +8,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -16,7 +16,7 @@ from inferplan.errors import InputFileError
 from inferplan.report import FORMATS, Report, format_of, render
 from inferplan.units import parse_count
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+Command = Callable[..., Any]
 
 
 class Count(click.ParamType):
@@ -88,7 +88,7 @@ def deployment_options(command: Command) -> Command:
         click.option("--memory", metavar="SIZE", help="Usable memory of one device, such as 64GB."),
         click.option("--unfused-attention", is_flag=True, help="Attention scores go through memory."),
     ]
-    return _apply(wrapper, options)  # type: ignore[arg-type]
+    return _apply(wrapper, options)
 
 
 def load_options(command: Command) -> Command:
@@ -116,7 +116,7 @@ def load_options(command: Command) -> Command:
         click.option("--no-kv-cache", is_flag=True, help="Recompute the whole prefix for every token."),
         click.option("--all-logits", is_flag=True, help="The prefill sends every position through the head."),
     ]
-    return _apply(wrapper, options)  # type: ignore[arg-type]
+    return _apply(wrapper, options)
 
 
 def report_options(command: Command) -> Command:
@@ -132,7 +132,7 @@ def report_options(command: Command) -> Command:
         click.option("--format", "style", type=click.Choice(FORMATS), help="Output format [table, or by -o's suffix]."),
         click.option("-o", "report_file", metavar="FILE", help="Write to a file instead of stdout."),
     ]
-    return _apply(wrapper, options)  # type: ignore[arg-type]
+    return _apply(wrapper, options)
 
 
 def write(report: Report, style: str, path: str | None = None) -> None:
