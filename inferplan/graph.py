@@ -78,6 +78,7 @@ def _embedding(deployment: Deployment, context: LayerContext) -> Iterator[Op]:
     if model.embedding_norm:
         yield context.normalise("embedding_norm", model.d_model)
     yield from context.all_reduce("embedding.all_reduce", model.d_model)
+    yield from model.input_ops(context)
 
 
 def _layers(sequence: list[LayerGroup], context: LayerContext) -> Iterator[Op]:
@@ -111,6 +112,7 @@ def _add(name: str, context: LayerContext) -> Op:
 
 def _head(deployment: Deployment, context: LayerContext, step: Step) -> Iterator[Op]:
     model, parallel, precision = deployment.model, deployment.parallel, deployment.precision
+    yield from model.output_ops(context)
     if model.final_norm:
         yield context.normalise("final_norm", model.d_model)
     rows = _logit_rows(context, step, parallel.dp)

@@ -88,11 +88,8 @@ class StageMemory:
     @cached_property
     def recurrent(self) -> float:
         """Bytes of constant size that one sequence keeps on this device."""
-        tp, kv = self.deployment.parallel.tp, self.deployment.precision.kv
-        return sum(
-            cache.state * cache.copies(cache.state_units, tp) * count * (cache.state_bits or kv.bits) / 8
-            for cache, count in self.caches
-        )
+        tp, precision = self.deployment.parallel.tp, self.deployment.precision
+        return sum(cache.state_bytes(precision.base, precision.kv, tp) * count for cache, count in self.caches)
 
     @cached_property
     def per_token(self) -> float:
@@ -109,7 +106,10 @@ class StageMemory:
         return 2 * model.d_model + max(inside)
 
     def activations(self, tokens: Num, rows: Num) -> Num:
-        """Peak bytes of a step of ``tokens`` rows: the widest layer, or the logits of ``rows`` sequences with the sampler."""
+        """Peak bytes of a step of ``tokens`` rows.
+
+        The widest layer, or the logits of ``rows`` sequences with the sampler.
+        """
         deployment = self.deployment
         layer = tokens * self.live_width * deployment.precision.base.width
         if not self.last:
@@ -120,7 +120,10 @@ class StageMemory:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Footprint:
-    """Bytes on the device that is fullest. ``batch`` sequences of ``context`` tokens; ``prompt`` of them in a prefill."""
+    """Bytes on the device that is fullest.
+
+    ``batch`` sequences of ``context`` tokens; ``prompt`` of them in a prefill.
+    """
 
     deployment: Deployment
     batch: Num
@@ -203,7 +206,10 @@ class Footprint:
 
     @cached_property
     def reserve(self) -> float:
-        """Bytes the runtime keeps for itself: contexts, communicators, graphs, and what the engine's fraction leaves."""
+        """Bytes the runtime keeps for itself.
+
+        Contexts, communicators, graphs, and what the engine's fraction leaves.
+        """
         engine, parallel = self.deployment.engine.defaults, self.deployment.parallel
         fixed = engine.context + engine.graphs + (engine.communicator if parallel.ranks > 1 else 0.0)
         if engine.kv_rule == "all":
@@ -221,8 +227,8 @@ class Footprint:
     def memory_fraction(self) -> float:
         """The share of memory the engine works with: its default, or SGLang's rule.
 
-        SGLang (memory_hook.py): 1 - (512 + 1.5 max(chunk, 2048) + 128 tp pp + 2 graph batch + 1536 MiB)/memory, of which
-        at least 10 GiB above 60 GB; rounded to three digits. The graph batch is 256, 512 from four ranks on.
+        SGLang (memory_hook.py): 1 - (512 + 1.5 max(chunk, 2048) + 128 tp pp + 2 graph batch + 1536 MiB)/memory, of
+        which at least 10 GiB above 60 GB; rounded to three digits. The graph batch is 256, 512 from four ranks on.
         """
         engine, parallel = self.deployment.engine.defaults, self.deployment.parallel
         if engine.memory_fraction is not None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 
 from inferplan.errors import UsageError
-from inferplan.layers import Cache, FeedForward, LayerSpec, Mixer, Weight, parse_layer
+from inferplan.layers import Cache, FeedForward, LayerContext, LayerSpec, Mixer, Weight, parse_layer
+from inferplan.ops import Gather, Op
 from inferplan.parallel import Parallelism, require_divides
 from inferplan.spec import Spec
 
@@ -17,6 +19,7 @@ NormStyle = Literal["rms", "layer", "layer_plain", "plain"]
 """RMSNorm; LayerNorm with weight and bias; with weight only; without parameters."""
 AnyMixer = Annotated[SerializeAsAny[Mixer], BeforeValidator(parse_layer)]
 AnyFeedForward = Annotated[SerializeAsAny[FeedForward], BeforeValidator(parse_layer)]
+AnyPart = Annotated[SerializeAsAny[LayerSpec], BeforeValidator(parse_layer)]
 NORM_VECTORS = {"rms": 1, "layer": 2, "layer_plain": 1, "plain": 0}
 
 
@@ -26,6 +29,8 @@ class LayerGroup(Spec):
     repeat: int = Field(default=1, ge=1)
     mixer: AnyMixer | None = None
     ffn: AnyFeedForward | None = None
+    extras: list[AnyPart] = []
+    """Further parts: AltUp, LAuReL, per-layer inputs, a shared block, experts beside a dense feed-forward."""
     norms: int | None = Field(default=None, ge=0)
     """Norms over the model width in one layer; by default one before each part."""
     parallel: bool = False
@@ -36,19 +41,26 @@ class LayerGroup(Spec):
 
     @model_validator(mode="after")
     def _one_of(self) -> LayerGroup:
-        if self.pattern and (self.mixer or self.ffn):
+        if self.pattern and self.parts:
             raise ValueError("a group has either a pattern or a mixer and ffn, not both")
-        if not self.pattern and not self.mixer and not self.ffn:
+        if not self.pattern and not self.parts:
             raise ValueError("a layer needs a mixer, an ffn or both")
         return self
 
     @property
     def parts(self) -> list[LayerSpec]:
-        return [part for part in (self.mixer, self.ffn) if part is not None]
+        return [part for part in (self.mixer, self.ffn, *self.extras) if part is not None]
 
     @property
     def norm_count(self) -> int:
-        return len(self.parts) if self.norms is None else self.norms
+        return len(self.parts) - len(self.extras) if self.norms is None else self.norms
+
+    def weights(self, d_model: int, norm: NormStyle) -> Iterator[Weight]:
+        """Every parameter tensor of one such layer."""
+        for part in self.parts:
+            yield from part.weights(d_model)
+        if self.norm_count:
+            yield Weight(name="norm", shape=(self.norm_count, NORM_VECTORS[norm], d_model), role="base")
 
     def sequence(self) -> Iterator[LayerGroup]:
         """Its layers one after another, patterns unrolled."""
@@ -94,6 +106,88 @@ class Generation(Spec):
     block_cache: bool = False
 
 
+class PerLayerEmbedding(Spec):
+    """A second table with ``width`` columns for each layer, joined with a projection of the embedding (Gemma 3n)."""
+
+    width: int = Field(ge=1)
+    vocab: int = Field(ge=1)
+
+    def weights(self, d_model: int, layers: int) -> Iterator[Weight]:
+        columns = layers * self.width
+        yield Weight(
+            name="per_layer.table", shape=(self.vocab, columns), role="embedding", shard="tp", units=self.vocab
+        )
+        yield Weight(name="per_layer.projection", shape=(columns, d_model))
+        yield Weight(name="per_layer.norm", shape=(self.width,), role="base")
+
+    def ops(self, context: LayerContext, layers: int) -> Iterator[Op]:
+        columns = layers * self.width
+        yield Gather(
+            name="per_layer.embedding",
+            ranks=context.ranks,
+            tokens=context.tokens,
+            width=columns,
+            table=context.precision.embedding,
+            output=context.precision.base,
+        )
+        yield from context.linear("per_layer.projection", context.d_model, columns)
+        yield context.normalise("per_layer.norm", self.width, rows=context.tokens * layers)
+        yield context.pointwise("per_layer.add", columns, reads=2.0, flops=2.0)
+
+
+class Tower(Spec):
+    """An encoder beside the decoder, of images or sound: counted apart; what it puts out are prompt tokens."""
+
+    name: str
+    d_model: int = Field(ge=1)
+    norm: NormStyle = "layer"
+    layers: list[LayerGroup] = []
+    tensors: dict[str, list[int]] = {}
+    """Every tensor outside the layers with its shape: patch and position embedding, merger, projector."""
+
+    def weights(self) -> Iterator[tuple[Weight, int]]:
+        """Every parameter tensor, with the number of copies of it."""
+        for layer, count in count_distinct([layer for group in self.layers for layer in group.sequence()]):
+            yield from ((weight, count) for weight in layer.weights(self.d_model, self.norm))
+        for name, shape in self.tensors.items():
+            yield Weight(name=f"{self.name}.{name}", shape=tuple(shape), role="base"), 1
+
+    @cached_property
+    def parameters(self) -> int:
+        return sum(weight.elements * count for weight, count in self.weights())
+
+
+class PredictionHead(Spec):
+    """Multi-token prediction (DeepSeek-V3, 2412.19437 eq. 21-23): counted apart from the model's own layers.
+
+    ``modules`` times: its layers, a projection of the joined hidden state and embedding (``2*d_model`` to ``d_model``),
+    ``norms``, and its own copies of the vocabulary tables where the checkpoint stores them.
+    """
+
+    layers: list[LayerGroup]
+    modules: int = Field(default=1, ge=1)
+    projection: bool = True
+    norms: int = Field(default=3, ge=0)
+    own_embedding: bool = False
+    own_head: bool = False
+
+    def weights(self, model: ModelSpec) -> Iterator[tuple[Weight, int]]:
+        """Every parameter tensor, with the number of copies of it."""
+        d_model, copies = model.d_model, self.modules
+        for layer, count in count_distinct([layer for group in self.layers for layer in group.sequence()]):
+            yield from ((weight, count * copies) for weight in layer.weights(d_model, model.norm))
+        if self.projection:
+            yield Weight(name="mtp.projection", shape=(d_model, 2 * d_model)), copies
+        yield Weight(name="mtp.norm", shape=(self.norms, NORM_VECTORS[model.norm], d_model), role="base"), copies
+        table = Weight(
+            name="mtp.embedding", shape=(model.vocab, d_model), role="embedding", shard="tp", units=model.vocab
+        )
+        if self.own_embedding:
+            yield table, copies
+        if self.own_head:
+            yield replace(table, name="mtp.head", role="head"), copies
+
+
 class ModelSpec(Spec):
     """One model. Counts are exact: every parameter tensor is listed by :meth:`weights`."""
 
@@ -114,6 +208,11 @@ class ModelSpec(Spec):
     embedding_norm: bool = False
     head_bias: bool = False
     layers: list[LayerGroup]
+    streams: int = Field(default=1, ge=1)
+    """Residual streams (AltUp): each but the first has a square projection in and one out."""
+    per_layer_embedding: PerLayerEmbedding | None = None
+    towers: list[Tower] = []
+    mtp: PredictionHead | None = None
     native: Native = Native()
     generation: Generation = Generation()
     published: Published | None = None
@@ -143,16 +242,31 @@ class ModelSpec(Spec):
             yield Weight(name="positions", shape=(self.positions, self.d_model), role="embedding")
         if self.embedding_norm:
             yield Weight(name="embedding_norm", shape=(NORM_VECTORS[self.norm], self.d_model), role="base")
+        if self.per_layer_embedding is not None:
+            yield from self.per_layer_embedding.weights(self.d_model, len(self.sequence))
+        if self.streams > 1:
+            yield Weight(name="streams.in", shape=(self.streams - 1, self.d_model, self.d_model))
+
+    def input_ops(self, context: LayerContext) -> Iterator[Op]:
+        """What runs between the embedding and the first layer."""
+        if self.per_layer_embedding is not None:
+            yield from self.per_layer_embedding.ops(context, len(self.sequence))
+        for _ in range(1, self.streams):
+            yield from context.linear("streams.in", self.d_model, self.d_model)
+
+    def output_ops(self, context: LayerContext) -> Iterator[Op]:
+        """What runs between the last layer and the final norm."""
+        for _ in range(1, self.streams):
+            yield from context.linear("streams.out", self.d_model, self.d_model)
 
     def layer_weights(self, layer: LayerGroup) -> Iterator[Weight]:
         """The tensors of one layer."""
-        for part in layer.parts:
-            yield from part.weights(self.d_model)
-        if layer.norm_count:
-            yield Weight(name="norm", shape=(layer.norm_count, NORM_VECTORS[self.norm], self.d_model), role="base")
+        return layer.weights(self.d_model, self.norm)
 
     def output_weights(self) -> Iterator[Weight]:
         """The tensors after the last layer; a tied head is the embedding again and is not listed."""
+        if self.streams > 1:
+            yield Weight(name="streams.out", shape=(self.streams - 1, self.d_model, self.d_model))
         if self.final_norm:
             yield Weight(name="final_norm", shape=(NORM_VECTORS[self.norm], self.d_model), role="base")
         if not self.tied:
@@ -177,6 +291,16 @@ class ModelSpec(Spec):
             "lm_head": 0 if self.tied else table,
             "active": round(active),
         }
+
+    @cached_property
+    def tower_parameters(self) -> int:
+        """Parameters of the towers, which ``parameters`` leaves out."""
+        return sum(tower.parameters for tower in self.towers)
+
+    @cached_property
+    def mtp_parameters(self) -> int:
+        """Parameters of the multi-token-prediction modules, which ``parameters`` leaves out."""
+        return sum(w.elements * count for w, count in self.mtp.weights(self)) if self.mtp is not None else 0
 
     def caches(self) -> Iterator[tuple[Cache, int]]:
         """What each different layer keeps for a sequence, and how many such layers there are."""
@@ -220,15 +344,22 @@ class ModelSpec(Spec):
         """The mapping its YAML holds."""
         data = self.model_dump(exclude_defaults=True)
         data["layers"] = [_dump_group(group) for group in self.layers]
+        for tower, fields in zip(self.towers, data.get("towers", []), strict=False):
+            if tower.layers:
+                fields["layers"] = [_dump_group(group) for group in tower.layers]
+        if self.mtp is not None:
+            data["mtp"]["layers"] = [_dump_group(group) for group in self.mtp.layers]
         return data
 
 
 def _dump_group(group: LayerGroup) -> dict[str, Any]:
-    data = group.model_dump(exclude_defaults=True, exclude={"mixer", "ffn", "pattern"})
+    data = group.model_dump(exclude_defaults=True, exclude={"mixer", "ffn", "extras", "pattern"})
     if group.mixer is not None:
         data["mixer"] = group.mixer.dump()
     if group.ffn is not None:
         data["ffn"] = group.ffn.dump()
+    if group.extras:
+        data["extras"] = [part.dump() for part in group.extras]
     if group.pattern:
         data["pattern"] = [_dump_group(inner) for inner in group.pattern]
     return data

@@ -58,8 +58,8 @@ class Mask:
     def pairs(self, new: Num, past: Num) -> Num:
         """Query-key pairs of one sequence and head.
 
-        Causal: ``new*past + new*(new + 1)/2``. Window and top: ``sum_j min(past + j, size)``. Chunk: ``sum_j ((past + j -
-        1) mod size + 1)``. Full: the rectangle ``new*(past + new)``.
+        Causal: ``new*past + new*(new + 1)/2``. Window and top: ``sum_j min(past + j, size)``. Chunk: ``sum_j ((past + j
+        - 1) mod size + 1)``. Full: the rectangle ``new*(past + new)``.
         """
         if self.kind == "causal":
             return new * past + new * (new + 1) / 2
@@ -264,8 +264,52 @@ class Attention(Op):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class IndexSelect(Op):
+    """``I[t,s] = sum_j w[t,j] relu(q[t,j] k[s]^T)``, then the ``top_k`` best s (DeepSeek-V3.2 eq. 1): FLOP
+    ``2*pairs*h*(d + 1)``.
+
+    Reads the queries, the weight of each head and every reachable key once; writes the chosen positions (int32). The
+    scores never reach memory here; where a kernel stores them, that traffic is an operator of its own.
+    """
+
+    kind: ClassVar[str] = "index_select"
+    batch: Num
+    new: Num
+    past: Num
+    heads: int
+    key_dim: int
+    top_k: int
+    mask: Mask
+    base: Format
+    kv: Format
+    query_shards: int = 1
+    key_shards: int = 1
+
+    @property
+    def pairs(self) -> Num:
+        """Query-key pairs of all sequences on one rank."""
+        return self.batch * self.mask.pairs(self.new, self.past) / (self.query_shards * self.key_shards)
+
+    def work(self) -> Work:
+        queries = self.batch * self.new / self.query_shards
+        keys = self.batch * self.mask.reach(self.new, self.past) / self.key_shards
+        return Work(
+            flop=2.0 * self.pairs * self.heads * (self.key_dim + 1),
+            read=queries * self.heads * (self.key_dim + 1) * self.base.width + keys * self.key_dim * self.kv.width,
+            write=queries * np.minimum(self.past + self.new, self.top_k) * 4.0,
+        )
+
+    @property
+    def math(self) -> str:
+        return self.base.math
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Norm(Op):
-    """RMSNorm (1910.07467 eq. 4) or LayerNorm over ``width``: 4 or 7 FLOP an element; reads x and its weights, writes y."""
+    """RMSNorm (1910.07467 eq.
+
+    4) or LayerNorm over ``width``: 4 or 7 FLOP an element; reads x and its weights, writes y.
+    """
 
     kind: ClassVar[str] = "norm"
     tokens: Num
@@ -333,7 +377,8 @@ class Copy(Op):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Conv(Op):
-    """Causal depthwise convolution of ``taps`` over ``channels``: FLOP ``2*taps`` an element; carries ``taps - 1`` inputs.
+    """Causal depthwise convolution of ``taps`` over ``channels``: FLOP ``2*taps`` an element; carries ``taps - 1``
+    inputs.
 
     Reads the tokens, the carried state and the filter; writes the output and the state back.
     """
@@ -360,7 +405,8 @@ class Scan(Op):
     """A linear recurrence over ``new`` tokens with ``state`` elements a sequence.
 
     flops: FLOP a token and sequence of the algorithm used; inputs, outputs: elements a token that are read and written;
-    the state is read and written once a sequence. ``tensor`` marks chunked algorithms whose FLOP are matmuls.
+    the state is read and written once a sequence; ``parameters`` elements (decays, skips) are read once. ``tensor``
+    marks chunked algorithms whose FLOP are matmuls.
     """
 
     kind: ClassVar[str] = "scan"
@@ -372,6 +418,7 @@ class Scan(Op):
     outputs: int
     base: Format
     state_format: Format
+    parameters: int = 0
     tensor: bool = False
 
     def work(self) -> Work:
@@ -379,7 +426,7 @@ class Scan(Op):
         state = self.batch * self.state * self.state_format.width
         return Work(
             flop=tokens * self.flops,
-            read=tokens * self.inputs * self.base.width + state,
+            read=(tokens * self.inputs + self.parameters) * self.base.width + state,
             write=tokens * self.outputs * self.base.width + state,
         )
 
@@ -393,6 +440,42 @@ class Scan(Op):
     @property
     def kernel(self) -> str:
         return f"scan.{'prefill' if np.max(self.new) > WIDE else 'decode'}"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LongConv(Op):
+    """``y[t,c] = sum_{s<=t} h[t-s,c] u[s,c]``: a causal depthwise convolution as long as the context (Hyena,
+    2302.10866).
+
+    Many new tokens: two FFTs and an inverse of length ``n = 2*(past + new)``, each ``2.5*n*log2 n`` FLOP on real data
+    (Cooley-Tukey), and ``3n`` for the product. Few: the sum itself, ``2*pairs``. Reads the filter and every input so
+    far.
+    """
+
+    kind: ClassVar[str] = "long_conv"
+    batch: Num
+    new: Num
+    past: Num
+    channels: int
+    base: Format
+    kv: Format
+
+    def work(self) -> Work:
+        length = self.past + self.new
+        direct = 2.0 * Mask().pairs(self.new, self.past)
+        padded = 2.0 * length
+        transforms = 3 * 2.5 * padded * np.log2(padded) + 3.0 * padded
+        flop = np.where(np.asarray(self.new) > WIDE, transforms, direct)
+        return Work(
+            flop=self.batch * self.channels * flop,
+            read=self.channels
+            * (length * self.base.width + self.batch * (self.new * self.base.width + self.past * self.kv.width)),
+            write=self.batch * self.new * self.channels * self.base.width,
+        )
+
+    @property
+    def kernel(self) -> str:
+        return f"long_conv.{'prefill' if np.max(self.new) > WIDE else 'decode'}"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -43,6 +43,10 @@ class AttentionLayer(Mixer):
     """A learned logit for each head (gpt-oss)."""
     output_gate: bool = False
     """The query projection also gives a gate for the output (Qwen3-Next)."""
+    value_from_key: bool = False
+    """The key projection is the value too, before norm and rotary: no v of its own (Gemma 4's global layers)."""
+    input_scale: int = Field(default=1, ge=1)
+    """q, k and v read this many times the model width (Zamba2's shared block)."""
     shares_cache: bool = False
     """Attends to an earlier layer's keys and values (CLA, 2405.12981): no k and v of its own, no cache."""
 
@@ -52,6 +56,8 @@ class AttentionLayer(Mixer):
             raise ValueError(f"{self.heads} query heads are not a multiple of {self.kv_heads} kv_heads")
         if self.window is not None and self.chunk is not None:
             raise ValueError("window and chunk exclude each other")
+        if self.value_from_key and (self.value_width != self.head_dim or self.qkv_bias):
+            raise ValueError("a value that is the key has its width and no bias of its own")
         return self
 
     @property
@@ -70,10 +76,12 @@ class AttentionLayer(Mixer):
         q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
         value, out = self.kv_heads * self.value_width, self.heads * self.value_width
         q_out = q + (out if self.output_gate else 0)
-        yield Weight(name="q", shape=(q_out, d_model), shard="tp", units=self.heads)
+        inputs = d_model * self.input_scale
+        yield Weight(name="q", shape=(q_out, inputs), shard="tp", units=self.heads)
         if not self.shares_cache:
-            yield Weight(name="k", shape=(kv, d_model), shard="tp", units=self.kv_heads)
-            yield Weight(name="v", shape=(value, d_model), shard="tp", units=self.kv_heads)
+            yield Weight(name="k", shape=(kv, inputs), shard="tp", units=self.kv_heads)
+            if not self.value_from_key:
+                yield Weight(name="v", shape=(value, inputs), shard="tp", units=self.kv_heads)
         yield Weight(name="o", shape=(d_model, out), shard="tp", units=self.heads)
         if self.qkv_bias:
             yield Weight(name="q.bias", shape=(q_out,), role="base", shard="tp", units=self.heads)
@@ -115,8 +123,9 @@ class AttentionLayer(Mixer):
         ranks, base = context.ranks, context.precision.base
         own = 0 if self.shares_cache else kv
         out = heads * self.value_width
-        n = heads * self.head_dim + (out if self.output_gate else 0) + own * (self.head_dim + self.value_width)
-        yield from context.linear("attn.qkv", context.d_model, n)
+        n = heads * self.head_dim + (out if self.output_gate else 0) + own * self.head_dim
+        n += 0 if self.value_from_key else own * self.value_width
+        yield from context.linear("attn.qkv", context.d_model * self.input_scale, n)
         tokens = context.tokens
         if self.qk_norm != "none":
             yield context.normalise("attn.qk_norm", self.head_dim, rows=tokens * (heads + own), style="rms")
@@ -152,7 +161,10 @@ class AttentionLayer(Mixer):
         yield from context.all_reduce("attn.all_reduce", context.d_model)
 
     def _core(self, context: LayerContext, segment: Segment, heads: int, kv: int) -> Iterator[Op]:
-        """Attention of one segment, with the traffic of context parallelism: keys and values gathered, or outputs merged."""
+        """Attention of one segment, with the traffic of context parallelism.
+
+        Keys and values gathered, or outputs merged.
+        """
         cp = context.parallel.cp
         mask = self.mask if segment.causal else Mask(kind="full")
         yield Attention(

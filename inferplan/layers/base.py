@@ -9,9 +9,9 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from inferplan.ops import Collective, Copy, Mask, Matmul, Norm, Op
+from inferplan.ops import Collective, Conv, Copy, Elementwise, Mask, Matmul, Norm, Op
 from inferplan.parallel import Parallelism
-from inferplan.precision import Format, Precision
+from inferplan.precision import Format, Precision, find_format
 from inferplan.spec import Spec
 from inferplan.units import Num
 from inferplan.workload import Segment
@@ -56,8 +56,10 @@ class Cache:
     """What a layer keeps for each sequence.
 
     per_token: elements for each cached position, all heads. mask: which positions stay. units: KV heads over which
-    tensor parallelism divides it (1: copied on every rank). state: elements of constant size. state_bits: their width,
-    ``None`` for the KV format.
+    tensor parallelism divides it (1: copied on every rank). state: elements of constant size, as transformers keeps
+    them. state_bits: their width, ``None`` for the KV format. conv: those of them that are the last inputs of a short
+    convolution, kept in the base format. spare: those of ``conv`` that the next token does not need: transformers keeps
+    as many inputs as the filter has taps, vLLM one fewer.
     """
 
     per_token: int = 0
@@ -66,6 +68,13 @@ class Cache:
     state: int = 0
     state_units: int = 1
     state_bits: int | None = None
+    conv: int = 0
+    spare: int = 0
+
+    def state_bytes(self, base: Format, kv: Format, tp: int = 1) -> float:
+        """Bytes of constant size that one of ``tp`` ranks needs for a sequence."""
+        recurrent = (self.state - self.conv) * (kv.width if self.state_bits is None else self.state_bits / 8)
+        return (recurrent + (self.conv - self.spare) * base.width) * self.copies(self.state_units, tp)
 
     def copies(self, units: int, tp: int) -> float:
         """The share of the whole that one of ``tp`` ranks keeps."""
@@ -104,8 +113,12 @@ class LayerContext:
         chosen: Format = getattr(self.precision, role)
         return chosen
 
+    def state_format(self, bits: int | None) -> Format:
+        """The format of a recurrent state of ``bits``; the KV format where none are stated."""
+        return self.precision.kv if bits is None else find_format({16: "bf16", 32: "fp32"}[bits])
+
     def linear(self, name: str, k: int, n: int, rows: Num | None = None, role: Role = "weights") -> Iterator[Op]:
-        """A linear layer ``[rows, k] -> [rows, n]``, and the quantisation of its input where its format asks for one."""
+        """A linear layer ``[rows, k] -> [rows, n]``, and the quantisation of its input where its format asks for it."""
         weight = self.format(role)
         m = self.tokens if rows is None else rows
         source = self.precision.linear_input(weight)
@@ -130,6 +143,32 @@ class LayerContext:
             base=self.precision.base,
             style=style or self.norm,
         )
+
+    def pointwise(self, name: str, width: float, reads: float = 1.0, flops: float = 1.0) -> Op:
+        """An epilogue over every token: ``width`` outputs of ``reads`` inputs and ``flops`` FLOP each."""
+        return Elementwise(
+            name=name,
+            ranks=self.ranks,
+            fusible=True,
+            tokens=self.tokens,
+            width=width,
+            base=self.precision.base,
+            reads=reads,
+            flops=flops,
+        )
+
+    def convolve(self, name: str, channels: int, taps: int) -> Iterator[Op]:
+        """A short causal convolution over ``channels``, segment by segment."""
+        for segment in self.segments:
+            yield Conv(
+                name=name,
+                ranks=self.ranks,
+                batch=segment.batch,
+                new=segment.new,
+                channels=channels,
+                taps=taps,
+                base=self.precision.base,
+            )
 
     def collective(self, name: str, pattern: str, elements: Num, group: int, span: int | None = None) -> Iterator[Op]:
         """A collective in the base format; nothing when the group is one rank."""
