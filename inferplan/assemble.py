@@ -44,7 +44,7 @@ def load_engine(name: str) -> Engine:
     """An engine's defaults by ``name`` or ``name@version``."""
     bare, _, version = name.partition("@")
     spec = load("engines", bare, EngineSpec)
-    return Engine(name=spec.name, policy=spec.policy, defaults=spec.at(version or None))
+    return Engine(name=spec.name, policy=spec.policy, defaults=spec.at(version or None), serving=spec.serving)
 
 
 def load_calibration(hardware: HardwareSpec, path: str | None, ideal: bool) -> Calibration:

@@ -15,12 +15,18 @@ from pydantic import Field
 from inferplan.spec import Spec
 from inferplan.units import Num
 
+Constants = dict[str, dict[str, "Fit"]]
+"""``constants[kernel][label]``: the fit of a kernel in a format; the label ``any`` is for all others."""
+
+ANY = "any"
+
 
 class Fit(Spec):
-    """The constants of one kernel (design: docs/formulas/roofline.md).
+    """The constants of one kernel (docs/formulas/roofline.md).
 
-    ``t = overhead + ((flop/(math*peak))^p + (bytes/(memory*bandwidth))^p)^(1/p)`` with ``p = sharpness``. Efficiencies
-    are in (0, 1] and sharpness is at least 1, so no constant makes a kernel faster than its roofline.
+    ``t = overhead + sum(c*count) + ((F/math)^p + (B/memory)^p)^(1/p)`` with ``p = sharpness``, F and B the seconds at the
+    datasheet's rates. Efficiencies are in (0, 1], sharpness is at least 1 and every further constant is at least 0, so no
+    constant makes a kernel faster than its roofline.
     """
 
     math: float = Field(default=1.0, gt=0.0, le=1.0)
@@ -30,14 +36,23 @@ class Fit(Spec):
     sharpness: float = Field(default=float("inf"), ge=1.0)
     """How sharply the slower resource hides the faster one: 1 adds them, infinity takes the larger."""
     terms: dict[str, float] = {}
-    """Further physical constants by name; :mod:`inferplan.roofline` says what each does to its kernel."""
+    """Further physical constants by the name of their term in :data:`inferplan.roofline.TERMS`."""
+    basis: Literal["calibrated", "transferred"] = "calibrated"
+    """Transferred: measured on another device, or on another kernel of the same class."""
+    source: str = ""
+    """What was measured, where it was not this kernel in this library on this device."""
     n: int = 0
     """Measurements fitted."""
     error: dict[str, float] = {}
-    """Held-out error as fractions: mape, median, p90, bias."""
+    """Held-out error as fractions (mape, median, p90, worst, bias) and the band: 80 % of measurements lie between ``low``
+    and ``high`` times the prediction."""
     flop_range: tuple[float, float] | None = None
     """Smallest and largest FLOP of the shapes that the fit saw."""
     bytes_range: tuple[float, float] | None = None
+
+    def model_post_init(self, context: Any) -> None:
+        if any(value < 0.0 for value in self.terms.values()):
+            raise ValueError(f"terms must be zero or more: {self.terms}")
 
     def covers(self, flop: Num, moved: Num) -> bool:
         """Whether the work lies in the range that the fit saw."""
@@ -45,6 +60,13 @@ class Fit(Spec):
             if bounds is not None and (np.min(value) < bounds[0] or np.max(value) > bounds[1]):
                 return False
         return True
+
+    @property
+    def band(self) -> tuple[float, float] | None:
+        """Factors on a predicted time between which 80 % of the held-out measurements lie; ``None`` when unknown."""
+        if "low" not in self.error or "high" not in self.error:
+            return None
+        return self.error["low"], self.error["high"]
 
 
 class StepConstants(Spec):
@@ -67,12 +89,17 @@ class Anchor(Spec):
 
 
 class Calibration(Spec):
-    """Constants by kernel: ``constants["matmul"]["bf16"]``, with ``"any"`` for kernels whose format does not matter."""
+    """Constants by kernel: ``constants["matmul"]["bf16"]``, with ``"any"`` for kernels whose format does not matter.
+
+    libraries: constants of the kernels that an engine brings; :meth:`for_engine` merges them into ``constants``, which
+    holds what every engine shares.
+    """
 
     name: str
     basis: Literal["roofline", "calibrated", "transferred"] = "calibrated"
     provenance: dict[str, Any] = {}
-    constants: dict[str, dict[str, Fit]] = {}
+    constants: Constants = {}
+    libraries: dict[str, Constants] = {}
     step: StepConstants = StepConstants()
     anchor: Anchor | None = None
     held_out: dict[str, Any] = {}
@@ -81,9 +108,33 @@ class Calibration(Spec):
     """Epilogues (residuals, rotary, activation products, KV writes, norms) cost nothing of their own."""
 
     def fit(self, kernel: str, label: str) -> Fit | None:
-        """The constants of a kernel in a format; ``None`` when nobody has measured it."""
+        """The constants of a kernel in a format; ``None`` when nobody has measured it or anything like it."""
         formats = self.constants.get(kernel)
-        return None if formats is None else formats.get(label, formats.get("any"))
+        return None if formats is None else formats.get(label, formats.get(ANY))
+
+    def for_engine(self, engine: str) -> Calibration:
+        """The same with the kernels of ``engine`` chosen.
+
+        Kernel by kernel and format by format: the engine's own library; else the first of the others that has it, in the
+        file's order, as ``transferred``; else what all engines share.
+        """
+        if not self.libraries:
+            return self
+        chosen: dict[str, dict[str, Fit]] = {kernel: dict(formats) for kernel, formats in self.constants.items()}
+        others = [name for name in self.libraries if name != engine]
+        for name in [*reversed(others), engine]:
+            for kernel, formats in self.libraries.get(name, {}).items():
+                for label, fit in formats.items():
+                    own = name == engine
+                    borrowed = {} if own else {"basis": "transferred", "source": fit.source or f"{name}'s kernel"}
+                    if own or label != ANY or ANY not in chosen.get(kernel, {}):
+                        chosen.setdefault(kernel, {})[label] = fit.model_copy(update=borrowed)
+        return self.model_copy(update={"constants": chosen, "libraries": {}})
+
+    def band(self, kernel: str, label: str) -> tuple[float, float] | None:
+        """The 80 % band of a kernel, as factors on its time; ``None`` when no held-out error stands behind it."""
+        fit = self.fit(kernel, label)
+        return None if fit is None else fit.band
 
 
 IDEAL = Calibration(name="ideal", basis="roofline", fused=True)

@@ -87,7 +87,10 @@ def find(kind: str, name: str) -> Path:
 
 
 def read_yaml(path: Path) -> Any:
-    """The content of a YAML file. Raises ``InputFileError`` when it cannot be read, ``SpecError`` when it is no YAML."""
+    """The content of a YAML file.
+
+    Raises ``InputFileError`` when it cannot be read, ``SpecError`` when it is no YAML.
+    """
     try:
         return yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER)
     except OSError as error:

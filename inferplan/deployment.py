@@ -15,7 +15,10 @@ from inferplan.precision import Precision, arithmetic
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Deployment:
-    """The argument of every calculation. Raises on creation what can never work: an indivisible layer, no arithmetic."""
+    """The argument of every calculation.
+
+    Raises on creation what can never work: an indivisible layer, no arithmetic.
+    """
 
     model: ModelSpec
     hardware: HardwareSpec

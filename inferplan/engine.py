@@ -10,12 +10,12 @@ from pydantic import Field
 from inferplan.errors import UnknownNameError
 from inferplan.hardware import HardwareSpec
 from inferplan.spec import Spec
-from inferplan.units import Bytes
+from inferplan.units import Bytes, Seconds
 
 KvRule = Literal["of_total", "static_of_total", "of_free", "all"]
-"""of_total: KV = fraction x memory - weights - activations - context (vLLM). static_of_total: the fraction holds weights
-and KV, the rest is for everything else (SGLang). of_free: KV = fraction x what is free after weights and a warm-up
-(TensorRT-LLM). all: everything that is left after a fixed margin (llama.cpp)."""
+"""of_total: KV = fraction x memory - weights - activations - context (vLLM). static_of_total: the fraction holds
+weights and KV, the rest is for everything else (SGLang). of_free: KV = fraction x what is free after weights and a
+warm-up (TensorRT-LLM). all: everything that is left after a fixed margin (llama.cpp)."""
 
 
 class Tier(Spec):
@@ -27,6 +27,51 @@ class Tier(Spec):
     token_budget: int = Field(ge=1)
     """Tokens a step may hold (``max_num_batched_tokens``, ``chunked_prefill_size``)."""
     max_sequences: int = Field(ge=1)
+
+
+Policy = Literal["vllm", "sglang", "trtllm", "static"]
+"""Who shares a step. vllm: decode first, prompts fill the rest of the token budget. sglang: waiting prompts first,
+alone in their step. trtllm: as vllm, admission by what a request may grow to. static: a batch is finished before the
+next."""
+
+Admission = Literal["prompt", "reserve", "ratio"]
+"""What must find room in the cache before a request starts. prompt: its prompt (vLLM). reserve: prompt and output
+(TensorRT-LLM, GUARANTEED_NO_EVICT). ratio: prompt, output, and a falling share of what others may still write
+(SGLang)."""
+
+
+class Scheduler(Spec):
+    """How a version composes its steps, beyond its policy."""
+
+    source: str = ""
+    chunked_prefill: bool = True
+    """A prompt may be cut to fit what is left of the token budget."""
+    prefix_caching: bool = False
+    admission: Admission = "prompt"
+    growth_ratio: tuple[float, float, int] = (0.7, 0.098, 600)
+    """For ``ratio``: first and last share of the remaining outputs that is held back, and the decode steps between."""
+    longest_growth: int = 4096
+    """For ``ratio``: output tokens of a new request that are counted at most."""
+
+
+class ServingConstants(Spec):
+    """What a request and a step meet outside the kernels; all zero for no engine. See docs/serving.md."""
+
+    source: str = ""
+    latency: Seconds = 0.0
+    """Client and server latency of each request, whatever its size."""
+    front_request: Seconds = 0.0
+    """Serial work of the front end for each request."""
+    front_token: Seconds = 0.0
+    """Serial work of the front end for each prompt token."""
+    overlapped: bool = False
+    """A step is composed while the one before it runs: arrivals and finished tokens are seen one step late."""
+    eager_layer: Seconds = 0.0
+    """Host time for each layer of a step that holds a prompt, which is launched kernel by kernel."""
+    eager_moe: float = Field(default=1.0, ge=1.0)
+    """Factor on ``eager_layer`` for models with routed experts."""
+    eager_linear: Seconds = 0.0
+    """Further host time of such a step for each layer with a recurrent state."""
 
 
 class EngineVersion(Spec):
@@ -47,6 +92,7 @@ class EngineVersion(Spec):
     """Collective buffers, when there is more than one device."""
     graphs: Bytes = 0.0
     """Captured graphs that the cache size allows for; zero where this version does not."""
+    scheduler: Scheduler = Scheduler()
     notes: list[str] = []
 
     def tier(self, hardware: HardwareSpec) -> Tier:
@@ -63,8 +109,9 @@ class EngineSpec(Spec):
 
     name: str
     source: str = ""
-    policy: Literal["vllm", "sglang", "trtllm", "static"] = "static"
+    policy: Policy = "static"
     """How it schedules prefill beside decode; see docs/serving.md."""
+    serving: ServingConstants = ServingConstants()
     versions: list[EngineVersion]
 
     def at(self, version: str | None) -> EngineVersion:
@@ -90,8 +137,9 @@ class Engine(Spec):
     """An engine at a version: what a deployment runs under."""
 
     name: str
-    policy: Literal["vllm", "sglang", "trtllm", "static"]
+    policy: Policy
     defaults: EngineVersion
+    serving: ServingConstants = ServingConstants()
 
     def describe(self) -> str:
         return f"{self.name} {self.defaults.version}"

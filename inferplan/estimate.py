@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -170,7 +171,7 @@ class Phase:
 
 
 def run_step(deployment: Deployment, step: Step) -> Phase:
-    """Price one step without cutting it into microbatches (one pipeline stage after the other when there are several)."""
+    """Price one step that is not cut into microbatches: its pipeline stages run one after the other."""
     return _phase(deployment, build(deployment, step), step.sequences, 1.0, float(deployment.parallel.pp))
 
 
@@ -290,13 +291,13 @@ class Estimate:
     def _mean_decode(self) -> Num:
         """Mean over integer steps by two-point Gauss quadrature on each piece between the kinks of the masks.
 
-        A piece of ``n`` steps about ``c`` is sampled at ``c +- sqrt((n^2 - 1)/12)``: the first three moments of the steps
-        are matched, so the mean is exact for a cubic, and for anything linear in the context.
+        A piece of ``n`` steps about ``c`` is sampled at ``c +- sqrt((n^2 - 1)/12)``: the first three moments of the
+        steps are matched, so the mean is exact for a cubic, and for anything linear in the context.
         """
         prompt, steps = np.asarray(self.load.prompt, dtype=float), np.asarray(self.load.output - 1.0, dtype=float)
         edges = self._edges(prompt, steps)
         total: Num = np.zeros(np.broadcast(prompt, steps).shape)
-        for low, high in zip(edges, edges[1:]):
+        for low, high in pairwise(edges):
             count = high - low
             if not np.any(count > 0):
                 continue

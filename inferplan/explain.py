@@ -219,7 +219,8 @@ class Explainer:
             "flop": " + ".join(format_quantity(float(c.work.flop * c.op.count * c.op.ranks), "") for c in phase.costs),
             "bytes": " + ".join(format_bytes(float(c.work.bytes * c.op.count * c.op.ranks)) for c in phase.costs),
             "intensity": f"{float(phase.flop):.6g} FLOP / {float(phase.bytes):.6g} B",
-            "mfu": f"{float(phase.flop):.6g}/({float(phase.time):.6g} s * {peak:.6g} * {phase.deployment.parallel.ranks})",
+            "mfu": f"{float(phase.flop):.6g}/({float(phase.time):.6g} s * {peak:.6g} * "
+            f"{phase.deployment.parallel.ranks})",
             "mbu": f"{float(phase.resident):.6g} B/({float(phase.time):.6g} s * "
             f"{phase.deployment.hardware.memory.bandwidth:.6g} * {phase.deployment.parallel.ranks})",
         }[part]
@@ -269,7 +270,8 @@ class Explainer:
             value=float(result.e2el),
             unit="s",
             formula="total latency = TTFT + (output - 1) * TPOT: the prefill gives the first token",
-            substituted=f"{format_time(float(result.ttft))} + {self.load.output - 1:.0f} * {format_time(float(result.tpot))}",
+            substituted=f"{format_time(float(result.ttft))} + "
+            f"{self.load.output - 1:.0f} * {format_time(float(result.tpot))}",
             page="docs/concepts/two-phases.md",
             inputs=self.load_inputs(),
         )
@@ -338,10 +340,10 @@ class Explainer:
             name="memory.kv",
             value=float(footprint.state),
             unit="B",
-            formula="KV cache = sequences on this rank * sum over layers of (cached tokens * elements per token * width), "
+            formula="KV cache = sequences on this rank * sum over layers of (cached tokens * elements a token * width), "
             "and the recurrent state",
-            substituted=f"{batch:g} * {format_bytes(float(footprint.state) / max(batch, 1.0))} a sequence; below every window "
-            f"{format_bytes(footprint.kv_per_token)} a token * {context:g} tokens + "
+            substituted=f"{batch:g} * {format_bytes(float(footprint.state) / max(batch, 1.0))} a sequence; "
+            f"below every window {format_bytes(footprint.kv_per_token)} a token * {context:g} tokens + "
             f"{format_bytes(footprint.state_per_sequence)}",
             page="docs/concepts/kv-cache.md",
             inputs=(
@@ -434,7 +436,7 @@ class Explainer:
             name="max_batch",
             value=float(footprint.max_batch()),
             unit="sequences",
-            formula="largest batch = floor((usable - weights - activations - reserve) / state of one sequence at prompt + output)",
+            formula="largest batch = floor((usable - weights - activations - reserve) / state at prompt + output)",
             substituted=f"floor({format_bytes(footprint.kv_pool)} / {format_bytes(per_sequence)})",
             page="docs/concepts/context-limits.md",
             inputs=(self._usable(), *self.load_inputs()),
@@ -450,8 +452,9 @@ class Explainer:
             name="max_context",
             value=float(footprint.max_context()),
             unit="tokens",
-            formula="longest context = the most tokens for which batch * state(tokens) fits the pool, up to the model's limit",
-            substituted=f"{format_bytes(footprint.kv_pool)} / ({self.load.batch:g} * {format_bytes(footprint.kv_per_token)})",
+            formula="longest context = the most tokens with batch * state(tokens) <= pool, up to the model's limit",
+            substituted=f"{format_bytes(footprint.kv_pool)} / "
+            f"({self.load.batch:g} * {format_bytes(footprint.kv_per_token)})",
             page="docs/concepts/context-limits.md",
             inputs=tuple(inputs),
         )

@@ -37,7 +37,10 @@ def footprint_at(deployment: Deployment, context: int) -> Footprint:
 
 
 def smallest(request: Request, context: int, users: int, most: int = 8) -> Fitting | str:
-    """The fewest devices (1, 2, 4, ... ``most``) that hold ``users`` requests of ``context`` tokens, or why none does."""
+    """The fewest devices (1, 2, 4, ...
+
+    ``most``) that hold ``users`` requests of ``context`` tokens, or why none does.
+    """
     reason = f"does not fit on {most}"
     degree = 1
     while degree <= most:

@@ -81,7 +81,7 @@ class HardwareSpec(Spec):
             wide = "bf16" if "bf16" in self.peak else "fp16" if "fp16" in self.peak else "fp32"
             raise MissingFactError(
                 f"{self.name} has no {math} arithmetic on file",
-                because=f"dense peaks known: {', '.join(self.peak) or 'none'}; unsupported, or nobody has published one",
+                because=f"dense peaks known: {', '.join(self.peak) or 'none'}; not supported, or not published",
                 hint=f"keep the activations wide (--activations {wide}), choose another --quant, or another GPU",
             )
         return self.peak[math]

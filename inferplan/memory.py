@@ -303,7 +303,7 @@ class Footprint:
         return int(self.concurrency(max_model_len) * max_model_len)
 
     def concurrency(self, max_model_len: int) -> float:
-        """Requests of ``max_model_len`` tokens that the pool holds, as vLLM's ``Maximum concurrency`` line counts them."""
+        """Requests of ``max_model_len`` tokens that the pool holds: vLLM's ``Maximum concurrency`` line."""
         block = self.deployment.engine.defaults.block_size
         ratios = [
             max(self._pool(stage), 0.0) / max(float(stage.state(float(max_model_len), block)), 1e-9)

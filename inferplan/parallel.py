@@ -16,9 +16,9 @@ class Parallelism:
     """Degrees of parallelism of one replica, and how many replicas.
 
     tp: tensor (heads, feed-forward width, vocabulary). pp: pipeline stages. ep: expert groups; the experts live on all
-    ``tp*dp`` ranks of a stage, whole ones in each of ``ep`` groups, each sliced over the ``tp*dp/ep`` ranks of its group.
-    dp: attention data parallelism (each rank group has its own sequences; attention weights are copied). cp: context
-    (queries of a prefill, cached keys of a decode). replicas: independent copies behind a balancer.
+    ``tp*dp`` ranks of a stage, whole ones in each of ``ep`` groups, each sliced over the ``tp*dp/ep`` ranks of its
+    group. dp: attention data parallelism (each rank group has its own sequences; attention weights are copied). cp:
+    context (queries of a prefill, cached keys of a decode). replicas: independent copies behind a balancer.
     """
 
     tp: int = 1

@@ -1,4 +1,7 @@
-"""Results as people and programs read them: rich tables, JSON, JSON lines, CSV, Markdown. No arithmetic beyond units."""
+"""Results as people and programs read them.
+
+Rich tables, JSON, JSON lines, CSV, Markdown. No arithmetic beyond units.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,10 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """One result: ``record`` for JSON, ``rows`` for CSV (by default the record flattened), ``tables`` and notes for people."""
+    """One result.
+
+    ``record`` for JSON, ``rows`` for CSV (by default the record flattened), ``tables`` and notes for people.
+    """
 
     record: dict[str, Any]
     tables: Sequence[Table] = ()

@@ -11,7 +11,7 @@ from inferplan import catalog
 from inferplan.cli.options import report_options
 from inferplan.errors import InferplanError, UnknownNameError
 from inferplan.hardware import HardwareSpec
-from inferplan.model import LayerGroup, ModelSpec
+from inferplan.model import ModelSpec
 from inferplan.report import Report, Table
 from inferplan.units import format_bytes, format_quantity
 

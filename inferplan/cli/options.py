@@ -19,7 +19,7 @@ from inferplan.units import parse_count
 Command = Callable[..., Any]
 
 
-class Count(click.ParamType):
+class Count(click.ParamType[int]):
     """A positive count: 4096, 8k, 128Ki."""
 
     name = "count"

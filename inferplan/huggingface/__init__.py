@@ -73,7 +73,7 @@ def _readers(config: dict[str, Any], name: str) -> tuple[Reader, Reader]:
     outer = Reader(config, name)
     for key in _NESTED:
         if isinstance(config.get(key), dict):
-            outer.ignore((key, "vision_config", "audio_config"))
+            outer.skip(key, "vision_config", "audio_config")
             return outer, Reader(config[key], name, f"{key}.")
     return outer, outer
 

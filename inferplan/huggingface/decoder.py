@@ -31,7 +31,7 @@ def model(r: Reader, d: Dialect, layers: list[Layer]) -> dict[str, Any]:
     """The fields of a ModelSpec around its layers."""
     for name, allowed in d.fixed.items():
         r.only(name, *allowed)
-    r.ignore(d.ignored)
+    r.skip(*d.ignored)
     context = r.optional(*CONTEXT)
     return {
         "d_model": r.integer(*WIDTH),
@@ -134,7 +134,7 @@ def sliding(r: Reader, d: Dialect, count: int) -> list[int | None]:
     if d.windows:
         d.windows(r, count)  # marks the fields that layer_types overrules
     else:
-        r.ignore(("sliding_window",))
+        r.skip("sliding_window")
     if "sliding_attention" not in kinds:
         return [None] * count
     window = r.integer("sliding_window")
@@ -187,7 +187,7 @@ def qwen_sparse(r: Reader, d: Dialect, count: int) -> list[Layer | None]:
     dense = r.get("mlp_only_layers") or []
     shared = r.optional("shared_expert_intermediate_size")
     experts = moe(r, d, r.integer(*MOE_FFN), **({"shared_d_ff": shared, "shared_gate": True} if shared else {}))
-    r.ignore(FFN)
+    r.skip(*FFN)
     return [experts if index not in dense and (index + 1) % step == 0 else None for index in range(count)]
 
 
@@ -231,7 +231,7 @@ def falcon(r: Reader, d: Dialect) -> dict[str, Any]:
         r.need(*KV_HEADS)
     norms = r.integer("num_ln_in_parallel_attn", default=2 if new else 1) if parallel else 2
     bias = r.flag("bias", False)
-    r.ignore(("apply_residual_connection_post_layernorm",))
+    r.skip("apply_residual_connection_post_layernorm")
     alibi = r.flag("alibi", False)
     mixer = {
         "kind": "attention",
@@ -283,11 +283,11 @@ def mpt(r: Reader, d: Dialect) -> dict[str, Any]:
         raise r.refuse("attn_config.alibi = False", "learned positions are not known for this family")
     options.only("attn_type", "multihead_attention")
     options.only("qk_ln", False)
-    options.ignore(("attn_impl", "attn_uses_sequence_id", "softmax_scale", "prefix_lm", "attn_bias_max", "model_type"))
+    options.skip("attn_impl", "attn_uses_sequence_id", "softmax_scale", "prefix_lm", "attn_bias_max", "model_type")
     heads = r.integer(*HEADS)
     grouped = options.integer("kv_n_heads", default=heads)
     r.only("no_bias", True)
-    r.ignore(("learned_pos_emb", "norm_type", "init_config", "verbose", "low_precision_layernorm", "layer_norm_type"))
+    r.skip("learned_pos_emb", "norm_type", "init_config", "verbose", "low_precision_layernorm", "layer_norm_type")
     r.only("norm_type", "low_precision_layernorm", "layernorm")
     if options.unread():
         raise options.refuse(options.unread()[0], "this field of a known family is new")
@@ -301,7 +301,7 @@ def qwen1(r: Reader, d: Dialect) -> dict[str, Any]:
     """Qwen 1: ``intermediate_size`` is twice the width of each matrix."""
     fields = decoder(r, d)
     r.only("no_bias", True)
-    r.ignore(("padded_vocab_size",))
+    r.skip("padded_vocab_size")
     for layer in fields["layers"]:
         layer["ffn"]["d_ff"] //= 2
     return fields
@@ -342,8 +342,8 @@ def dbrx(r: Reader, d: Dialect) -> dict[str, Any]:
         r.need("ffn_config")
     assert options is not None
     assert experts is not None
-    options.ignore(("clip_qkv", "rope_theta", "model_type", "attn_pdrop"))
-    experts.ignore(("moe_jitter_eps", "moe_loss_weight", "moe_normalize_expert_weights", "ffn_act_fn", "model_type"))
+    options.skip("clip_qkv", "rope_theta", "model_type", "attn_pdrop")
+    experts.skip("moe_jitter_eps", "moe_loss_weight", "moe_normalize_expert_weights", "ffn_act_fn", "model_type")
     mixer = {**attention(r, d), "kv_heads": options.integer("kv_n_heads")}
     ffn = moe(experts, d, experts.integer("ffn_hidden_size"))
     for table in (options, experts):

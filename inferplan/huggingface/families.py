@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from inferplan.huggingface import decoder as d
+from inferplan.huggingface import latent, recurrent
 from inferplan.huggingface.dialect import Dialect, Flag
 
 _BIAS: Flag = ("attention_bias", False)
@@ -16,6 +17,14 @@ _GEMMA = replace(_FLAGGED, tied=True, head_dim=True, activation="gelu")
 _CAUSAL = {"use_bidirectional_attention": (False,)}
 _OLMO2 = replace(_FLAGGED, kv_default=True, qk_norm=("full", True))
 _COHERE = replace(_FLAGGED, tied=True, norm="layer_plain", parallel=True, norms=1)
+_DEEPSEEK = replace(
+    _PLAIN,
+    build=latent.latent,
+    qkv_bias=_BIAS,
+    moe=d.first_dense,
+    ignored=("num_nextn_predict_layers", "rope_interleave"),
+)
+_DELTA = replace(_FLAGGED, build=recurrent.delta_net, qk_norm=("head", True), head_dim=True)
 _BIASED = replace(
     _PLAIN, norm="layer", qkv_bias=True, out_bias=True, mlp_bias=True, gated=False, kv_default=True, ffn_factor=4
 )
@@ -153,10 +162,46 @@ FAMILIES: dict[str, Dialect] = {
     ),
     "dbrx": replace(_PLAIN, build=d.dbrx, norm="layer_plain", kv_default=True),
     "llama4_text": replace(_FLAGGED, build=d.llama4, head_dim=True, ignored=("for_llm_compressor",)),
+    "deepseek_v2": _DEEPSEEK,
+    "deepseek_v3": _DEEPSEEK,
+    "deepseek_v32": _DEEPSEEK,
+    "glm_moe_dsa": _DEEPSEEK,
+    "qwen3_next": _DELTA,
+    "qwen3_5_text": _DELTA,
+    "qwen3_5_moe_text": _DELTA,
+    "jamba": replace(_PLAIN, build=recurrent.jamba, rotary=False),
+    "nemotron_h": replace(
+        _FLAGGED,
+        build=recurrent.nemotron_h,
+        rotary=False,
+        gated=False,
+        head_dim=True,
+        mlp_bias=("mlp_bias", False),
+        activation="relu2",
+    ),
+    "mamba": replace(_PLAIN, build=recurrent.mamba1, tied=True),
+    "falcon_mamba": replace(_PLAIN, build=recurrent.mamba1, tied=True, attention={"inner_norms": "plain"}),
+    "mamba2": replace(_PLAIN, build=recurrent.mamba2),
+    "minimax_text_01": replace(_PLAIN, build=recurrent.lightning, head_dim=True),
+    "minimax": replace(_PLAIN, build=recurrent.lightning, head_dim=True),
+    "rwkv": replace(_PLAIN, build=recurrent.rwkv, norm="layer", embedding_norm=True),
+    "recurrent_gemma": replace(
+        _PLAIN,
+        build=recurrent.recurrent_gemma,
+        tied=True,
+        qkv_bias=_BIAS,
+        out_bias=True,
+        mlp_bias=True,
+        kv_default=True,
+        activation="gelu",
+    ),
     "hunyuan": replace(_LLAMA, build=d.hunyuan, tied=True, qk_norm=("head", ("use_qk_norm", False))),
 }
 
 ALIASES = {
+    "kimi_k2": "deepseek_v3",
+    "qwen3_5": "qwen3_5_text",
+    "qwen3_5_moe": "qwen3_5_moe_text",
     "qwen3_vl_text": "qwen3",
     "qwen3_vl_moe_text": "qwen3_moe",
     "gemma3": "gemma3_text",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Any
 
 from inferplan.errors import SpecError
@@ -159,7 +158,7 @@ class Reader:
             known = ", ".join(repr(option) for option in allowed)
             raise self.refuse(f"{name} = {value!r}", f"only {known} is known for this family")
 
-    def ignore(self, names: Sequence[str]) -> None:
+    def skip(self, *names: str) -> None:
         """Fields that this family's counts do not depend on."""
         self.skipped.update(names)
 
