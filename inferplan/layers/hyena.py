@@ -1,4 +1,4 @@
-"""Hyena: long convolutions with implicit filters, between elementwise gates (2302.10866 definition 3.1, section 3.3)."""
+"""Hyena: long convolutions with implicit filters between elementwise gates (2302.10866 definition 3.1)."""
 
 from __future__ import annotations
 

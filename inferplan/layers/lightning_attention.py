@@ -1,4 +1,4 @@
-"""Lightning attention: linear attention with a fixed decay (2401.04658 algorithm 1; MiniMax-01, 2501.08313 section 2.2)."""
+"""Lightning attention: linear attention with a fixed decay (2401.04658 algorithm 1; MiniMax-01, 2501.08313)."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class LightningAttentionLayer(Mixer):
         yield from context.all_reduce("lightning.all_reduce", context.d_model)
 
     def scan_flops(self, segment: Segment, heads: int) -> Num:
-        """FLOP a token: blocks of B tokens cost ``4Bd + 4d^2`` a head (2401.04658 eq. 11-13), the recurrence ``5d^2``."""
+        """FLOP a token and head: ``4Bd + 4d^2`` in blocks of B tokens (2401.04658 algorithm 1), ``5d^2`` one by one."""
         width = self.head_dim
         if not segment.wide:
             return float(heads * 5 * width * width)

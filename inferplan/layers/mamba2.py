@@ -126,9 +126,9 @@ class Mamba2Layer(Mixer):
     def scan_flops(self, segment: Segment, heads: int, groups: int) -> Num:
         """FLOP a token: the matmuls of the chunked algorithm, or the recurrence for few new tokens.
 
-        With chunks of Q tokens and P channels a head (2405.21060 section 6.3): ``C B^T`` costs ``2QN`` a group; ``(L *
-        C B^T) X``, the chunk's state ``B^T X`` and its use ``C h`` cost ``2QP + 2NP + 2NP`` a head; passing the state on
-        ``2NP/Q``. The recurrence costs ``5NP + 3P`` a head.
+        With chunks of Q tokens and P channels a head (2405.21060 section 6): ``C B^T`` costs ``2QN`` a group; ``(L * C
+        B^T) X``, the chunk's state ``B^T X`` and its use ``C h`` cost ``2QP + 2NP + 2NP`` a head; passing the state on
+        costs ``2NP/Q``. The recurrence costs ``5NP + 3P`` a head.
         """
         state, width = self.state, self.head_dim
         if not segment.wide:

@@ -133,7 +133,7 @@ class MlaLayer(Mixer):
         yield from context.all_reduce("attn.all_reduce", context.d_model)
 
     def _absorbs(self, segment: Segment) -> bool:
-        """Few new tokens attend to the latents themselves; so does every sparse segment (V3.2 section 2.1: MQA mode)."""
+        """Few new tokens attend to the latents themselves; so does every sparse segment (V3.2 section 2.1)."""
         return self.indexer is not None or not segment.wide
 
     def _project(self, context: LayerContext, heads: int) -> Iterator[Op]:

@@ -13,7 +13,7 @@ from inferplan.parallel import Parallelism, require_divides
 
 
 class RwkvLayer(Mixer):
-    """``wkv_t = (sum_{i<t} e^{-(t-1-i)w + k_i} v_i + e^{u + k_t} v_t) / (the same without v)`` for each of ``inner`` channels.
+    """``wkv_t = (sum_{i<t} e^{-(t-1-i)w + k_i} v_i + e^{u + k_t} v_t) / (the same without v)`` for each channel.
 
     A sequence keeps the last input (``width``) and numerator, denominator and exponent (``3*inner``).
     """

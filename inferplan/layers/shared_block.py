@@ -1,4 +1,4 @@
-"""Zamba2's shared attention block (2411.15242 section 2; Zamba, 2405.16712 eq. 6): one set of weights, used many times."""
+"""Zamba2's shared attention block (2411.15242 section 2; Zamba, 2405.16712 eq. 6): one set of weights, many uses."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from inferplan.parallel import Parallelism
 
 
 class SharedBlockLayer(Mixer):
-    """``linear(mlp(attention([x, embedding])))``: attention reads twice the model width; each use adds low-rank adapters.
+    """``linear(mlp(attention([x, embedding])))``: attention reads twice the model width; each use has its adapters.
 
-    The block's own tensors are counted where ``owner`` is set; adapters and the last matrix belong to each use. One use:
-    ``2*kv_heads*head_dim`` cached elements a token.
+    The block's own tensors are counted where ``owner`` is set; adapters and the last matrix belong to each use. Each
+    use caches ``2*kv_heads*head_dim`` elements a token.
     """
 
     kind: ClassVar[str] = "shared_block"
