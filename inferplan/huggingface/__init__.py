@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from inferplan.errors import InputFileError, SpecError
 from inferplan.huggingface.families import ALIASES, FAMILIES
 from inferplan.huggingface.reader import MEDIA, Reader
+from inferplan.huggingface.towers import towers
 from inferplan.model import ModelSpec
 
 __all__ = ["Imported", "import_config", "import_model", "model_from_config"]
@@ -44,6 +45,7 @@ def import_config(config: dict[str, Any], name: str, source: str) -> Imported:
     dialect = FAMILIES[family]
     fields = dialect.build(reader, dialect)
     tied = _tied(outer, reader, dialect.tied)
+    beside, notes = towers(outer, int(fields["d_model"]))
     native = {"base": _dtype(outer, reader)}
     unknown = reader.unread()
     if outer is not reader:
@@ -57,7 +59,16 @@ def import_config(config: dict[str, Any], name: str, source: str) -> Imported:
     ignored = sorted({*reader.ignored(), *outer.ignored()} - set(_NESTED))
     try:
         model = ModelSpec.model_validate(
-            {"name": name, "family": family, "source": source, "tied": tied, **fields, "native": native}
+            {
+                "name": name,
+                "family": family,
+                "source": source,
+                "tied": tied,
+                "notes": notes,
+                **fields,
+                "towers": beside,
+                "native": native,
+            }
         )
     except ValidationError as error:
         problems = "; ".join(
@@ -73,7 +84,7 @@ def _readers(config: dict[str, Any], name: str) -> tuple[Reader, Reader]:
     outer = Reader(config, name)
     for key in _NESTED:
         if isinstance(config.get(key), dict):
-            outer.skip(key, "vision_config", "audio_config")
+            outer.skip(key)
             return outer, Reader(config[key], name, f"{key}.")
     return outer, outer
 

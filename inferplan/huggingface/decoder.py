@@ -33,6 +33,8 @@ def model(r: Reader, d: Dialect, layers: list[Layer]) -> dict[str, Any]:
         r.only(name, *allowed)
     r.skip(*d.ignored)
     context = r.optional(*CONTEXT)
+    modules = r.integer("num_nextn_predict_layers", default=0) if d.mtp else 0
+    mtp = {"layers": [layers[-1]], "modules": modules, "own_embedding": True, "own_head": True}
     return {
         "d_model": r.integer(*WIDTH),
         "vocab": r.integer("vocab_size"),
@@ -42,6 +44,7 @@ def model(r: Reader, d: Dialect, layers: list[Layer]) -> dict[str, Any]:
         "embedding_norm": d.embedding_norm,
         "head_bias": d.head_bias,
         "layers": compress(layers),
+        "mtp": mtp if modules else None,
     }
 
 
@@ -385,3 +388,30 @@ def hunyuan(r: Reader, d: Dialect) -> dict[str, Any]:
         {"mixer": mixer | ({"shares_cache": True} if index % share else {}), "ffn": ffn} for index in range(count)
     ]
     return model(r, d, layers)
+
+
+def gemma3n(r: Reader, d: Dialect) -> dict[str, Any]:
+    """Gemma 3n: AltUp streams, LAuReL, per-layer embeddings; the last ``num_kv_shared_layers`` have no cache."""
+    count = r.integer(*LAYERS)
+    own = attention(r, d) | {"value_norm": True}
+    windows = sliding(r, d, count)
+    widths = r.get(*FFN)
+    widths = widths if isinstance(widths, list) else [r.integer(*FFN)] * count
+    if len(widths) != count:
+        raise r.refuse("intermediate_size", f"it has {len(widths)} entries for {count} layers")
+    first_shared = count - r.integer("num_kv_shared_layers")
+    streams, rank = r.integer("altup_num_inputs"), r.integer("laurel_rank")
+    width, rows = r.integer("hidden_size_per_layer_input"), r.integer("vocab_size_per_layer_input")
+    r.only("altup_correct_scale", True)
+    r.skip("activation_sparsity_pattern", "altup_active_idx", "altup_coef_clip")
+    extras = [
+        {"kind": "altup", "streams": streams},
+        {"kind": "laurel", "rank": rank},
+        {"kind": "per_layer_input", "width": width},
+    ]
+    layers: list[Layer] = []
+    for index in range(count):
+        window = {"window": windows[index]} if windows[index] else {}
+        shares = {"shares_cache": True} if index >= first_shared else {}
+        layers.append({"norms": 4, "mixer": own | window | shares, "ffn": mlp(r, d, widths[index]), "extras": extras})
+    return model(r, d, layers) | {"streams": streams, "per_layer_embedding": {"width": width, "vocab": rows}}

@@ -22,7 +22,8 @@ _DEEPSEEK = replace(
     build=latent.latent,
     qkv_bias=_BIAS,
     moe=d.first_dense,
-    ignored=("num_nextn_predict_layers", "rope_interleave"),
+    mtp=True,
+    ignored=("rope_interleave",),
 )
 _DELTA = replace(_FLAGGED, build=recurrent.delta_net, qk_norm=("head", True), head_dim=True)
 _BIASED = replace(
@@ -45,6 +46,7 @@ FAMILIES: dict[str, Dialect] = {
     "gemma": _GEMMA,
     "gemma2": replace(_GEMMA, norms=4, windows=d.alternate, fixed=_CAUSAL),
     "gemma3_text": replace(_GEMMA, norms=4, windows=d.last_of(6), qk_norm=("head", True), fixed=_CAUSAL),
+    "gemma3n_text": replace(_GEMMA, build=d.gemma3n, qk_norm=("head", True), windows=d.last_of(5), fixed=_CAUSAL),
     "phi": replace(_BIASED, parallel=True, norms=1, head_bias=True, ffn_factor=None, fixed={"qk_layernorm": (False,)}),
     "phi3": replace(_PLAIN, kv_default=True, windows=d.every_layer, fixed={"attention_bias": (False,)}),
     "phimoe": replace(
@@ -139,7 +141,7 @@ FAMILIES: dict[str, Dialect] = {
         qk_norm=("head", ("use_qk_norm", False)),
         head_dim=True,
         moe=d.first_dense,
-        ignored=("num_nextn_predict_layers",),
+        mtp=True,
     ),
     "dots1": replace(_FLAGGED, qk_norm=("head", True), moe=d.first_dense, ignored=("num_nextn_predict_layers",)),
     "minimax_m2": replace(
@@ -162,7 +164,7 @@ FAMILIES: dict[str, Dialect] = {
     ),
     "dbrx": replace(_PLAIN, build=d.dbrx, norm="layer_plain", kv_default=True),
     "llama4_text": replace(_FLAGGED, build=d.llama4, head_dim=True, ignored=("for_llm_compressor",)),
-    "deepseek_v2": _DEEPSEEK,
+    "deepseek_v2": replace(_DEEPSEEK, mtp=False),
     "deepseek_v3": _DEEPSEEK,
     "deepseek_v32": _DEEPSEEK,
     "glm_moe_dsa": _DEEPSEEK,
@@ -205,6 +207,7 @@ ALIASES = {
     "qwen3_vl_text": "qwen3",
     "qwen3_vl_moe_text": "qwen3_moe",
     "gemma3": "gemma3_text",
+    "gemma3n": "gemma3n_text",
     "llama4": "llama4_text",
     "refinedweb": "falcon",
     "refinedwebmodel": "falcon",

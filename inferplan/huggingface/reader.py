@@ -44,6 +44,7 @@ UNIMPORTANT = re.compile(
     | (rms|layer)_?norm_eps(ilon)? | (layer_norm|norm|rms_norm)_(eps|epsilon) | layer_norm_epsilon | norm_epsilon
     | rope_.* | rotary_.* | partial_rotary_factor | mrope_.* | yarn_.* | original_max_position_embeddings
     | use_dynamic_ntk | use_logn_attn | alibi_bias_max | cope_.* | no_rope_layer_interval
+    | hidden_act | mlp_hidden_act | .*_dtype | vision_config | audio_config
     | fp16 | bf16 | fp32 | use_bfloat16 | residual_in_fp32 | .*_in_fp32 | onnx_safe | use_flash_attn.*
     | attn_implementation
     | return_dict.* | output_.* | torchscript | tf_legacy_loss | pruned_heads | chunk_size_feed_forward | is_decoder
