@@ -18,6 +18,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "estimate": ("estimate", "What one batch costs: memory, intensity, TTFT, TPOT, the largest batch and context."),
     "fit": ("fit", "Which GPUs hold a model, in which format, with what context and how many requests."),
     "explain": ("explain", "Where a number of an estimate comes from: formula, inputs, YAML lines, sources."),
+    "cost": ("cost", "What a batch costs in money and energy: an hour, a token, a request, a user."),
+    "prices": ("cost", "The prices on file, with their dates and sources."),
     "models": ("catalog", "The models on file."),
     "gpus": ("catalog", "The accelerators on file."),
     "show": ("catalog", "One model or accelerator in full, from the catalogue or a path."),

@@ -1,0 +1,60 @@
+"""The options that say what devices cost."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from inferplan.errors import UsageError
+from inferplan.prices import DEFAULT_LIST, TERMS
+
+Command = Callable[..., Any]
+
+
+def price_options(command: Command) -> Command:
+    """Adds prices; the command gets one ``prices`` (:class:`inferplan.prices.PriceBook`)."""
+
+    @functools.wraps(command)
+    def wrapper(**values: Any) -> Any:
+        from inferplan.prices import price_book
+
+        lists, stated = values.pop("price_lists"), values.pop("stated")
+        book = price_book(lists, stated, values.pop("term"), values.pop("currency"))
+        return command(prices=book, **values)
+
+    decorated: Command = wrapper
+    for option in reversed(
+        [
+            click.option(
+                "--prices",
+                "price_lists",
+                multiple=True,
+                metavar="LIST",
+                help=f"Price list: a name (inferplan prices) or a YAML; again for a second choice [{DEFAULT_LIST}].",
+            ),
+            click.option("--price", "stated", multiple=True, metavar="GPU=PRICE", help="Your price of a device hour."),
+            click.option("--term", type=click.Choice(TERMS), default="on-demand", show_default=True, help="Terms."),
+            click.option("--currency", default="USD", show_default=True, help="Currency of --price."),
+        ]
+    ):
+        decorated = option(decorated)
+    return decorated
+
+
+def parse_api_price(text: str | None) -> Any:
+    """``"3/15"`` as an :class:`inferplan.cost.ApiPrice`: input and output, for a million tokens."""
+    from inferplan.cost import ApiPrice
+
+    if text is None:
+        return None
+    first, _, second = text.partition("/")
+    try:
+        price = ApiPrice(input=float(first), output=float(second))
+    except ValueError:
+        price = ApiPrice(input=-1.0, output=-1.0)
+    if min(price.input, price.output) < 0:
+        raise UsageError(f"--api-price {text} is not a price", hint="--api-price 3/15 (a million input/output tokens)")
+    return price

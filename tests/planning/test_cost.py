@@ -1,0 +1,103 @@
+"""Prices, bills and energy."""
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+
+from inferplan.catalog import load, load_hardware, names
+from inferplan.cost import HOURS_PER_MONTH, ApiPrice, Cost, Energy, Rates
+from inferplan.errors import MissingFactError, UsageError
+from inferplan.prices import PriceList, PriceTag, offers, price_book
+
+RATES = Rates(requests=2.0, prompt=1000.0, output=500.0)
+TAG = PriceTag(gpu="h100-sxm", per_hour=3.6, currency="USD", term="stated", date=None, source="--price")
+BILL = Cost(tag=TAG, devices=4, rates=RATES)
+
+
+@pytest.mark.parametrize("name", names("prices"))
+def test_every_list_names_known_devices_its_date_and_its_source(name: str) -> None:
+    listing = load("prices", name, PriceList)
+    assert listing.name == name
+    assert datetime.date(2024, 1, 1) < listing.date < datetime.date(2027, 1, 1)
+    assert len(listing.source) > 10
+    known = set(names("hardware"))
+    assert {price.gpu for price in listing.prices} <= known
+    keys = [(price.gpu, price.term) for price in listing.prices]
+    assert len(keys) == len(set(keys)), "two prices of one device on the same terms"
+
+
+def test_input_and_output_prices_sum_to_the_bill() -> None:
+    seconds = 3600
+    charged = (
+        BILL.per_million_input * RATES.input * seconds + BILL.per_million_output * RATES.generated * seconds
+    ) / 1e6
+    assert charged == pytest.approx(BILL.per_hour)
+    assert BILL.per_million_output == pytest.approx(4 * BILL.per_million_input)
+
+
+def test_figures_by_hand() -> None:
+    # 4 devices x 3.6 = 14.4 an hour = 0.004 a second, for 2 requests, 2000 input and 1000 output tokens
+    assert BILL.per_hour == pytest.approx(14.4)
+    assert BILL.per_request == pytest.approx(0.002)
+    assert BILL.per_million_total == pytest.approx(0.004 / 3000 * 1e6)
+    assert BILL.per_million_output_alone == pytest.approx(4.0)
+    assert BILL.per_million_output == pytest.approx(0.004 / 1500 * 1e6)
+    assert BILL.per_user_month(10) == pytest.approx(0.002 * 10 * 365 / 12)
+
+
+def test_break_even_is_where_the_two_bills_meet() -> None:
+    api = ApiPrice(input=1.0, output=3.0)
+    requests = BILL.break_even(api)
+    assert requests * (1000 * 1.0 + 500 * 3.0) / 1e6 == pytest.approx(BILL.per_hour * HOURS_PER_MONTH)
+
+
+def test_energy_by_hand() -> None:
+    energy = Energy(power=700.0, devices=4, rates=RATES, share=0.5, pue=1.2, grid=400.0)
+    assert energy.watts == pytest.approx(700 * 4 * 0.5 * 1.2)
+    assert energy.per_token == pytest.approx(1680 / 3000)
+    assert energy.per_output_token == pytest.approx(1.68)
+    assert energy.kwh_per_million_output == pytest.approx(1.68e6 / 3.6e6)
+    assert energy.carbon_per_million_output == pytest.approx(1.68e6 / 3.6e6 * 400)
+    assert "PUE 1.2" in energy.label
+    with pytest.raises(UsageError):
+        Energy(power=1.0, devices=1, rates=RATES, share=1.5)
+
+
+def test_a_stated_price_wins_and_aliases_are_understood() -> None:
+    book = price_book(stated=["H100=2.49"])
+    tag = book.require("h100-sxm")
+    assert (tag.per_hour, tag.source) == (2.49, "--price")
+    assert book.find("h200-sxm").source == "aws-us-east-1"
+
+
+def test_a_device_without_a_price_is_refused_with_what_is_on_file() -> None:
+    book = price_book()
+    assert book.find("mi300x") is None
+    with pytest.raises(MissingFactError, match="--prices"):
+        book.require("mi300x")
+    assert {name for name, _ in offers("mi300x")} >= {"amd-clouds", "rental-3-year"}
+
+
+def test_lists_are_asked_in_order_and_only_for_the_terms() -> None:
+    book = price_book(["lambda", "coreweave"])
+    assert book.require("h100-sxm").source == "lambda"
+    assert book.require("h200-sxm").source == "coreweave"
+    assert price_book(["amd-clouds"], term="spot").require("mi300x").per_hour == 1.71
+
+
+@pytest.mark.parametrize("text", ["h100", "h100=", "h100=-1", "=3", "h100=nan"])
+def test_what_is_no_price_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="not a price"):
+        price_book(stated=[text])
+
+
+def test_currencies_are_not_mixed() -> None:
+    with pytest.raises(UsageError, match="cannot be compared"):
+        price_book(stated=["h100=2.49"], currency="EUR")
+
+
+def test_power_is_on_file_for_the_priced_data_centre_gpus() -> None:
+    for gpu in price_book().gpus:
+        assert load_hardware(gpu).power, gpu
