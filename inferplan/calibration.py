@@ -24,9 +24,9 @@ ANY = "any"
 class Fit(Spec):
     """The constants of one kernel (docs/formulas/roofline.md).
 
-    ``t = overhead + sum(c*count) + ((F/math)^p + (B/memory)^p)^(1/p)`` with ``p = sharpness``, F and B the seconds at the
-    datasheet's rates. Efficiencies are in (0, 1], sharpness is at least 1 and every further constant is at least 0, so no
-    constant makes a kernel faster than its roofline.
+    ``t = overhead + sum(c*count) + ((F/math)^p + (B/memory)^p)^(1/p)`` with ``p = sharpness``, F and B the seconds at
+    the datasheet's rates. Efficiencies are in (0, 1], sharpness is at least 1 and every further constant is at least 0,
+    so no constant makes a kernel faster than its roofline.
     """
 
     math: float = Field(default=1.0, gt=0.0, le=1.0)
@@ -44,8 +44,8 @@ class Fit(Spec):
     n: int = 0
     """Measurements fitted."""
     error: dict[str, float] = {}
-    """Held-out error as fractions (mape, median, p90, worst, bias) and the band: 80 % of measurements lie between ``low``
-    and ``high`` times the prediction."""
+    """Held-out error as fractions (mape, median, p90, worst, bias) and the band: 80 % of measurements lie between
+    ``low`` and ``high`` times the prediction."""
     flop_range: tuple[float, float] | None = None
     """Smallest and largest FLOP of the shapes that the fit saw."""
     bytes_range: tuple[float, float] | None = None
@@ -115,8 +115,8 @@ class Calibration(Spec):
     def for_engine(self, engine: str) -> Calibration:
         """The same with the kernels of ``engine`` chosen.
 
-        Kernel by kernel and format by format: the engine's own library; else the first of the others that has it, in the
-        file's order, as ``transferred``; else what all engines share.
+        Kernel by kernel and format by format: the engine's own library; else the first of the others that has it, in
+        the file's order, as ``transferred``; else what all engines share.
         """
         if not self.libraries:
             return self
@@ -138,4 +138,4 @@ class Calibration(Spec):
 
 
 IDEAL = Calibration(name="ideal", basis="roofline", fused=True)
-"""The speed of light: every kernel saturates the resource that binds it, epilogues are free, nothing else costs time."""
+"""The speed of light: every kernel saturates the resource that binds it, epilogues are free, nothing else costs."""

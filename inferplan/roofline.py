@@ -1,7 +1,7 @@
 """The roofline: work in, time out. No model words in this file.
 
-Uncalibrated, ``t = max(flop/peak, bytes/bandwidth, wire/link)`` (Williams, Waterman, Patterson 2009, eq. 1). Calibrated,
-``t = overhead + sum(c*count) + ((flop/(math*peak))^p + (bytes/(memory*bandwidth))^p)^(1/p)``, which is never less
+Uncalibrated, ``t = max(flop/peak, bytes/bandwidth, wire/link)`` (Williams, Waterman, Patterson 2009, eq. 1).
+Calibrated, ``t = overhead + sum(c*count) + ((flop/(math*peak))^p + (bytes/(memory*bandwidth))^p)^(1/p)``, which is never less
 (docs/formulas/roofline.md).
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from inferplan.calibration import Calibration, Fit
 from inferplan.hardware import HardwareSpec
-from inferplan.ops import Attention, Collective, Conv, GroupedMatmul, Matmul, Op, Scan, Work
+from inferplan.ops import Attention, Collective, GroupedMatmul, Matmul, Op, Scan, Work
 from inferplan.units import Num
 
 Basis = Literal["roofline", "calibrated", "transferred", "extrapolated"]
@@ -51,8 +51,8 @@ class Times:
 class Term:
     """A further physical constant ``c``: what it multiplies (``count``, zero or more) and what the product does.
 
-    seconds: ``c*count`` is added. math, memory: that resource's time grows by the factor ``1 + c*count``. scale: a usual
-    size of the constant.
+    seconds: ``c*count`` is added. math, memory: that resource's time grows by the factor ``1 + c*count``. scale: a
+    usual size of the constant.
     """
 
     effect: Effect
@@ -102,6 +102,8 @@ class OpCost:
 
 def soft_maximum(a: Num, b: Num, sharpness: float) -> Num:
     """``(a^p + b^p)^(1/p)``: the sum at p = 1, the larger at infinity. Roots, not powers, at the usual p."""
+    if isinstance(a, float) and a == 0.0:
+        return b
     if np.isinf(sharpness):
         return np.maximum(a, b)
     if sharpness == 1.0:
@@ -123,7 +125,7 @@ def demand(op: Op, work: Work, hardware: HardwareSpec, terms: Iterable[str] = ()
 
     Raises ``MissingFactError`` when the device has no peak for the arithmetic, or no link for the group.
     """
-    wire = 0.0
+    wire: Num = 0.0
     if isinstance(op, Collective):
         link = hardware.link(op.span)
         wire = op.factor(link.switch_reduces) * op.elements * op.format.width / link.bandwidth
@@ -147,8 +149,8 @@ def times(asked: Demand, fit: Fit) -> Times:
             stretch[effect] = stretch[effect] * (1.0 + constant * asked.counts[name])
     math, memory = asked.math * stretch["math"], asked.memory * stretch["memory"]
     wire = asked.wire / fit.memory
-    busy = memory if asked.math is 0.0 else soft_maximum(math, memory, fit.sharpness)  # noqa: F632
-    return Times(math=math, memory=memory, wire=wire, overhead=overhead, total=overhead + busy + wire)
+    total = overhead + soft_maximum(math, memory, fit.sharpness) + wire
+    return Times(math=math, memory=memory, wire=wire, overhead=overhead, total=total)
 
 
 def price(op: Op, hardware: HardwareSpec, calibration: Calibration) -> OpCost:
@@ -181,5 +183,108 @@ def _basis(fit: Fit | None, work: Work, calibration: Calibration) -> Basis:
     return "transferred" if "transferred" in (fit.basis, calibration.basis) else "calibrated"
 
 
-def _blocks(size: Num, tile: int) -> Num:
-    return np.ceil(size / tile)
+def _tiles(size: Num) -> Num:
+    return np.ceil(size / TILE)
+
+
+def _units(hardware: HardwareSpec) -> float:
+    """Multiprocessors of the device; zero where their number is not on file, so that nothing is counted."""
+    return float(hardware.units or 0)
+
+
+def _spread(op: Op, hardware: HardwareSpec) -> Num:
+    """Multiprocessors for each thread block: above one, some of them idle."""
+    if isinstance(op, Matmul):
+        blocks = op.batch * _tiles(op.m) * _tiles(op.n)
+    elif isinstance(op, GroupedMatmul):
+        blocks = op.touched * _tiles(op.m / op.touched) * _tiles(op.n)
+    elif isinstance(op, Attention):
+        blocks = op.batch * op.heads * _tiles(op.new / op.query_shards)
+    else:
+        return 0.0
+    return _units(hardware) / blocks
+
+
+def _depth(op: Op, hardware: HardwareSpec) -> Num:
+    """Steps of 128 that one thread block takes one after the other."""
+    if isinstance(op, (Matmul, GroupedMatmul)):
+        return _tiles(op.k)
+    if isinstance(op, Scan):
+        return _tiles(op.new)
+    return _tiles(_reach(op)) if isinstance(op, Attention) else 0.0
+
+
+def _merges(op: Op, hardware: HardwareSpec) -> Num:
+    """Rounds in which the partial results of a split context are merged: ``log2(1 + S/128)``."""
+    return np.log2(1.0 + _reach(op) / TILE) if isinstance(op, Attention) else 0.0
+
+
+def _reach(op: Attention) -> Num:
+    return op.mask.reach(op.new, op.past) / op.key_shards
+
+
+def _items(op: Op, hardware: HardwareSpec) -> Num:
+    """Work items (a sequence's KV head, 16 query heads at a time) for each multiprocessor."""
+    if not isinstance(op, Attention):
+        return 0.0
+    items = op.batch * op.new * op.kv_heads * np.ceil(op.heads / op.kv_heads / 16)
+    return items / hardware.units if hardware.units else 0.0
+
+
+def _padding(op: Op, hardware: HardwareSpec) -> Num:
+    """FLOP spent on the padding of tiles, as a share of the useful ones."""
+    if isinstance(op, Matmul):
+        return _tiles(op.m) * _tiles(op.n) * TILE * TILE / (op.m * op.n) - 1.0
+    if isinstance(op, GroupedMatmul):
+        return op.touched * TILE / op.m
+    if not isinstance(op, Attention):
+        return 0.0
+    if not op.wide:
+        return np.ceil(op.heads / 64) * 64 / op.heads - 1.0
+    new = op.new / op.query_shards
+    queries, keys, before = _tiles(new), _tiles(op.past + op.new), _tiles(op.past)
+    tiles = queries * keys if op.mask.kind == "full" else queries * before + queries * (queries + 1) / 2
+    if op.mask.size:
+        tiles = np.minimum(tiles, queries * (_tiles(op.mask.size) + 1))
+    pairs = op.mask.pairs(op.new, op.past) / op.query_shards
+    extra: Num = np.maximum(tiles * TILE * TILE / pairs - 1.0, 0.0)
+    return extra
+
+
+def _quantised(op: Op, hardware: HardwareSpec) -> Num:
+    """Seconds at full bandwidth of reading the wide activations and writing the narrow ones."""
+    if not isinstance(op, (Matmul, GroupedMatmul)) or op.input.bits >= op.output.bits:
+        return 0.0
+    return op.m * op.k * (op.output.width + op.input.width) / hardware.memory.bandwidth
+
+
+def _experts(op: Op, hardware: HardwareSpec) -> Num:
+    """Experts touched."""
+    return op.touched if isinstance(op, GroupedMatmul) else 0.0
+
+
+def _hops(op: Op, hardware: HardwareSpec) -> Num:
+    """Doublings of the group: ``log2(n)``."""
+    return float(np.log2(op.group)) if isinstance(op, Collective) else 0.0
+
+
+def _ramp(op: Op, hardware: HardwareSpec) -> Num:
+    """Square root of the seconds on the wire: cut into chunks, a message pays ``2*sqrt(latency*wire)`` at the best."""
+    if not isinstance(op, Collective):
+        return 0.0
+    link = hardware.link(op.span)
+    return np.sqrt(op.factor(link.switch_reduces) * op.elements * op.format.width / link.bandwidth)
+
+
+TERMS: dict[str, Term] = {
+    "spread": Term(effect="math", scale=0.3, meaning="idle multiprocessors when blocks are few", count=_spread),
+    "spread_memory": Term(effect="memory", scale=0.1, meaning="bandwidth that few blocks cannot draw", count=_spread),
+    "depth": Term(effect="seconds", scale=1e-7, meaning="seconds for each serial step of a block", count=_depth),
+    "merges": Term(effect="seconds", scale=5e-7, meaning="seconds to merge once", count=_merges),
+    "items": Term(effect="seconds", scale=1e-6, meaning="seconds for each work item of a unit", count=_items),
+    "padding": Term(effect="math", scale=0.5, meaning="share of the padding that is computed", count=_padding),
+    "quantise": Term(effect="seconds", scale=3.0, meaning="inverse efficiency of quantising inputs", count=_quantised),
+    "experts": Term(effect="seconds", scale=1e-7, meaning="seconds for each expert touched", count=_experts),
+    "hops": Term(effect="seconds", scale=1e-6, meaning="seconds for each doubling of the group", count=_hops),
+    "ramp": Term(effect="seconds", scale=1e-3, meaning="root of the seconds that fill the pipeline", count=_ramp),
+}

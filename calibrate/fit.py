@@ -1,0 +1,264 @@
+"""Constants from measurements: robust least squares on the log of predicted over measured, through the roofline itself.
+
+The prediction is :func:`inferplan.roofline.times` on the demands of the measured operators; nothing here knows
+a formula.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import least_squares
+
+from inferplan.calibration import IDEAL, Calibration, Constants, Fit
+from inferplan.errors import UsageError
+from inferplan.hardware import HardwareSpec
+from inferplan.ops import Op
+from inferplan.roofline import TERMS, Demand, demand, price, times
+
+Array = npt.NDArray[np.float64]
+Group = tuple[str, str]
+MAIN = ("math", "memory", "overhead", "sharpness")
+SHARPNESS = (1.0, 1.5, 2.0, 4.0)
+"""The p-norms that need roots only; a fitted sharpness is moved to the nearest and the rest is fitted again."""
+TERMS_OF: dict[str, tuple[str, ...]] = {}
+"""The further terms of each kernel that earned their place on held-out shapes (docs/calibration.md)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """One timed kernel. ``rest`` are operators whose time ``seconds`` includes (the second half of a fused kernel)."""
+
+    op: Op
+    seconds: float
+    source: str = ""
+    rest: tuple[Op, ...] = field(default=())
+
+    @property
+    def group(self) -> Group:
+        """The constants it belongs to."""
+        return self.op.kernel, self.op.label
+
+
+def split(
+    measurements: Sequence[Measurement], share: float = 0.2, seed: int = 0
+) -> tuple[list[Measurement], list[Measurement]]:
+    """Training and held-out parts, by shape: repeats of a shape are on the same side."""
+    keys = [_shape(m.op) for m in measurements]
+    unique = sorted(set(keys))
+    order = np.random.default_rng(seed).permutation(len(unique))
+    held = {unique[index] for index in order[: round(share * len(unique))]}
+    return (
+        [m for m, key in zip(measurements, keys) if key not in held],
+        [m for m, key in zip(measurements, keys) if key in held],
+    )
+
+
+def _shape(op: Op) -> str:
+    return repr([(f.name, getattr(op, f.name)) for f in fields(op) if f.name not in ("name", "count", "ranks")])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Stack:
+    """Measurements as arrays: the demands that a fit prices, and the seconds of everything else they include."""
+
+    demands: list[Demand]
+    other: Array
+    seconds: Array
+
+    def predict(self, fit: Fit) -> Array:
+        total: Array = self.other + sum((times(asked, fit).total for asked in self.demands), start=0.0)
+        return total
+
+
+def stack(
+    measurements: Sequence[Measurement], hardware: HardwareSpec, terms: Sequence[str], rest: Calibration = IDEAL
+) -> Stack:
+    """The demands of ``measurements`` as arrays. Raises ``UsageError`` unless all are of one kernel and format."""
+    groups = {m.group for m in measurements}
+    if len(groups) != 1:
+        raise UsageError(f"a fit is of one kernel and format, not {sorted(groups)}")
+    group = groups.pop()
+    slots: dict[int, list[tuple[int, Demand]]] = defaultdict(list)
+    other = np.zeros(len(measurements))
+    for row, measurement in enumerate(measurements):
+        slot = 0
+        for op in (measurement.op, *measurement.rest):
+            if (op.kernel, op.label) == group:
+                slots[slot].append((row, demand(op, op.work(), hardware, terms)))
+                slot += 1
+            else:
+                other[row] += float(price(op, hardware, rest).total)
+    return Stack(
+        demands=[_column(rows, len(measurements), terms) for rows in slots.values()],
+        other=other,
+        seconds=np.array([m.seconds for m in measurements]),
+    )
+
+
+def _column(rows: list[tuple[int, Demand]], size: int, terms: Sequence[str]) -> Demand:
+    """Demands of several measurements side by side. Raises ``UsageError`` when one of them has none."""
+    if len(rows) != size:
+        raise UsageError("measurements of one kernel must hold equally many runs of it")
+
+    def gather(values: list[Any]) -> Array:
+        return np.array([float(value) for value in values])
+
+    return Demand(
+        math=gather([asked.math for _, asked in rows]),
+        memory=gather([asked.memory for _, asked in rows]),
+        wire=gather([asked.wire for _, asked in rows]),
+        counts={name: gather([asked.counts[name] for _, asked in rows]) for name in terms},
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Unknowns:
+    """Which constants a fit looks for: their names, sizes and physical bounds."""
+
+    names: tuple[str, ...]
+    fixed: dict[str, float]
+
+    def bounds(self) -> tuple[list[float], list[float]]:
+        limits = {"math": (0.005, 1.0), "memory": (0.005, 1.0), "overhead": (0.0, 1.0), "sharpness": (1.0, 8.0)}
+        pairs = [limits.get(name, (0.0, np.inf)) for name in self.names]
+        scales = self.scales()
+        return [low / s for (low, _), s in zip(pairs, scales)], [high / s for (_, high), s in zip(pairs, scales)]
+
+    def scales(self) -> list[float]:
+        usual = {"math": 1.0, "memory": 1.0, "overhead": 1e-5, "sharpness": 1.0}
+        return [usual[name] if name in usual else TERMS[name].scale for name in self.names]
+
+    def fit(self, x: Array) -> Fit:
+        values = self.fixed | {name: float(v * s) for name, v, s in zip(self.names, x, self.scales())}
+        main: dict[str, Any] = {name: values.pop(name) for name in MAIN if name in values}
+        return Fit.model_construct(**main, terms=values)
+
+
+def fit_kernel(
+    measurements: Sequence[Measurement],
+    hardware: HardwareSpec,
+    terms: Sequence[str] = (),
+    rest: Calibration = IDEAL,
+) -> Fit:
+    """The constants of one kernel and format: soft-L1 least squares on log error, inside the physical bounds.
+
+    ``rest`` prices the operators that measurements include besides the kernel.
+    """
+    stacked = stack(measurements, hardware, terms, rest)
+    main = _main(stacked)
+    starts: list[dict[str, float]] = [{"sharpness": 1.2}, {"sharpness": 3.0}] if "sharpness" in main else [{}]
+    free = _Unknowns(names=(*main, *terms), fixed={"sharpness": 1.0} if "sharpness" not in main else {})
+    solutions = [_solve(stacked, free, start) for start in starts]
+    best = min(solutions, key=lambda solution: solution[1])[0]
+    if "sharpness" in main:
+        candidates = sorted(SHARPNESS, key=lambda p: abs(np.log(p / best.sharpness)))[:2]
+        names = tuple(name for name in free.names if name != "sharpness")
+        again = [_solve(stacked, _Unknowns(names=names, fixed={"sharpness": p}), {}) for p in candidates]
+        best = min(again, key=lambda solution: solution[1])[0]
+    return _finished(best, measurements)
+
+
+def _main(stacked: Stack) -> tuple[str, ...]:
+    """The main constants that the measurements can tell apart."""
+    math = any(np.any(asked.math > 0) for asked in stacked.demands)
+    memory = any(np.any(asked.memory + asked.wire > 0) for asked in stacked.demands)
+    both = math and memory
+    present = {"math": math, "memory": memory, "overhead": True, "sharpness": both}
+    return tuple(name for name, there in present.items() if there)
+
+
+def _solve(stacked: Stack, unknowns: _Unknowns, start: dict[str, float]) -> tuple[Fit, float]:
+    usual = {"math": 0.6, "memory": 0.8, "overhead": float(np.min(stacked.seconds)) / 2 / len(stacked.demands)} | start
+    scales = unknowns.scales()
+    x0 = [usual.get(name, 0.3 * scale) / scale for name, scale in zip(unknowns.names, scales)]
+    measured = np.log(stacked.seconds)
+
+    def residuals(x: Array) -> Array:
+        off: Array = np.log(stacked.predict(unknowns.fit(x))) - measured
+        return off
+
+    low, high = unknowns.bounds()
+    x0 = [min(max(v, lo + 1e-9), hi - 1e-9) for v, lo, hi in zip(x0, low, high)]
+    result = least_squares(residuals, x0, bounds=(low, high), loss="soft_l1", f_scale=0.1, max_nfev=200)
+    return unknowns.fit(result.x), float(result.cost)
+
+
+def _finished(fit: Fit, measurements: Sequence[Measurement]) -> Fit:
+    """A validated fit with its range, its constants to four digits; terms that came out as nothing are left out."""
+    works = [op.work() for m in measurements for op in (m.op, *m.rest) if (op.kernel, op.label) == m.group]
+    flop = [float(w.flop) for w in works]
+    moved = [float(w.bytes + w.wire) for w in works]
+    terms = {name: _rounded(v) for name, v in fit.terms.items() if v > 1e-4 * TERMS[name].scale}
+    return Fit(
+        math=min(1.0, _rounded(fit.math)),
+        memory=min(1.0, _rounded(fit.memory)),
+        overhead=_rounded(fit.overhead),
+        sharpness=fit.sharpness,
+        terms=terms,
+        n=len(measurements),
+        flop_range=(min(flop), max(flop)) if max(flop) > 0 else None,
+        bytes_range=(min(moved), max(moved)),
+    )
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def errors(
+    measurements: Sequence[Measurement], hardware: HardwareSpec, fit: Fit, rest: Calibration = IDEAL
+) -> dict[str, float]:
+    """How far a fit is off, as fractions of the measured time: mape, median, p90, worst, bias (mean signed error).
+
+    ``low`` and ``high`` are the band: the 10 % and 90 % quantiles of measured over predicted.
+    """
+    stacked = stack(measurements, hardware, tuple(fit.terms), rest)
+    predicted = stacked.predict(fit)
+    off = predicted / stacked.seconds - 1.0
+    size = np.abs(off)
+    low, high = np.quantile(stacked.seconds / predicted, (0.1, 0.9))
+    return {
+        "mape": _rounded(float(np.mean(size))),
+        "median": _rounded(float(np.median(size))),
+        "p90": _rounded(float(np.quantile(size, 0.9))),
+        "worst": _rounded(float(np.max(size))),
+        "bias": _rounded(float(np.mean(off))),
+        "low": _rounded(float(low)),
+        "high": _rounded(float(high)),
+    }
+
+
+HeldOut = dict[str, dict[str, dict[str, float]]]
+Ranges = dict[str, dict[str, dict[str, tuple[float, float]]]]
+
+
+def fit_all(
+    measurements: Sequence[Measurement], hardware: HardwareSpec, held_out: float = 0.2, rest: Calibration = IDEAL
+) -> tuple[Constants, HeldOut, Ranges]:
+    """Every kernel and format: constants fitted on one part of the shapes, errors on the other, and the ranges covered.
+
+    Groups of fewer than five shapes are left out: nothing could be held out of them.
+    """
+    groups: dict[Group, list[Measurement]] = defaultdict(list)
+    for measurement in measurements:
+        groups[measurement.group].append(measurement)
+    constants: Constants = defaultdict(dict)
+    figures: HeldOut = defaultdict(dict)
+    ranges: Ranges = defaultdict(dict)
+    for (kernel, label), rows in sorted(groups.items()):
+        train, test = split(rows, held_out)
+        if not test or len(train) < 4:
+            continue
+        fit = fit_kernel(train, hardware, TERMS_OF.get(kernel, ()), rest)
+        figure = errors(test, hardware, fit, rest)
+        constants[kernel][label] = fit.model_copy(update={"error": figure})
+        figures[kernel][label] = figure | {"n": len(test)}
+        spans = {"flop": fit.flop_range, "bytes": fit.bytes_range}
+        ranges[kernel][label] = {name: span for name, span in spans.items() if span is not None}
+    return dict(constants), dict(figures), dict(ranges)
