@@ -15,6 +15,7 @@ from inferplan.hardware import HardwareSpec
 from inferplan.model import ModelSpec
 from inferplan.parallel import Parallelism
 from inferplan.precision import Precision, find_format, parse_precision, uniform
+from inferplan.prune import parse_prune, prune
 from inferplan.units import parse_quantity
 
 ROLES = ("weights", "activations", "kv", "experts", "embedding", "head")
@@ -25,7 +26,8 @@ class Request:
     """What a command line asks for. ``roles`` maps a tensor role to a format name and wins over ``quant``.
 
     engine: ``name`` or ``name@version``. calibration: a file; ``None`` takes the hardware's own when there is one.
-    memory: usable memory as text, for devices whose reading is not on file.
+    memory: usable memory as text, for devices whose reading is not on file. prune: axes to cut, ``layers=24,d_ff=0.75``.
+    generation: fields of a diffusion model's generation that differ from its YAML.
     """
 
     model: str
@@ -38,6 +40,8 @@ class Request:
     ideal: bool = False
     memory: str | None = None
     unfused_attention: bool = False
+    prune: str | None = None
+    generation: tuple[tuple[str, int | bool], ...] = ()
 
 
 def load_engine(name: str) -> Engine:
@@ -91,6 +95,10 @@ def assemble(
 ) -> Deployment:
     """The deployment that a request describes. Raises the errors of whatever cannot be found or cannot work."""
     model, hardware = model_loader(request.model), hardware_loader(request.gpu)
+    if request.prune:
+        model = prune(model, parse_prune(request.prune))
+    if request.generation:
+        model = with_generation(model, dict(request.generation))
     if request.memory:
         hardware = with_memory(hardware, request.memory)
     return Deployment(
@@ -102,6 +110,13 @@ def assemble(
         calibration=load_calibration(hardware, request.calibration, request.ideal),
         unfused_attention=request.unfused_attention,
     )
+
+
+def with_generation(model: ModelSpec, fields: dict[str, int | bool]) -> ModelSpec:
+    """The model with other denoising blocks or steps. Raises ``UsageError`` for a model that is not a diffusion model."""
+    if model.generation.kind != "diffusion":
+        raise UsageError(f"{model.name} is no diffusion model", hint="leave the --block-... options out")
+    return model.model_copy(update={"generation": model.generation.model_copy(update=fields)})
 
 
 def with_memory(hardware: HardwareSpec, text: str) -> HardwareSpec:

@@ -6,7 +6,7 @@ import difflib
 import re
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 from pydantic import ValidationError
@@ -15,6 +15,9 @@ from inferplan.errors import InputFileError, SpecError, UnknownNameError
 from inferplan.hardware import HardwareSpec
 from inferplan.model import ModelSpec
 from inferplan.spec import Spec
+
+if TYPE_CHECKING:
+    from inferplan.huggingface import Imported
 
 SpecType = TypeVar("SpecType", bound=Spec)
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -164,7 +167,33 @@ def load_model(name: str) -> ModelSpec:
         from inferplan.huggingface import import_model
 
         return import_model(path)
-    return validate(path, read_yaml(path), ModelSpec)
+    data = read_yaml(path)
+    if isinstance(data, dict) and "derive" in data:
+        return _derived(path, data)
+    return validate(path, data, ModelSpec)
+
+
+def _derived(path: Path, data: dict[str, Any]) -> ModelSpec:
+    """A YAML with ``derive: {from: NAME, prune: {axis: number}}``."""
+    from inferplan.prune import prune
+
+    rule = data["derive"]
+    extra = [key for key in data if key not in ("name", "source", "derive", "notes")]
+    if not isinstance(rule, dict) or set(rule) != {"from", "prune"} or not isinstance(rule["prune"], dict) or extra:
+        raise SpecError(
+            f"{path}:{line_of(path, ('derive',))}: a derived model has name, source, notes and derive: {{from, prune}}",
+            because=f"also found: {', '.join(extra)}" if extra else "",
+            hint="derive: {from: nemotron-4-15b, prune: {d_model: 4096, d_ff: 16384}}",
+        )
+    base = load_model(str(rule["from"]))
+    return prune(base, {str(k): float(v) for k, v in rule["prune"].items()}, name=data.get("name") or path.stem)
+
+
+def find_source(name: str) -> Imported:
+    """What ``inferplan import`` reads: a config, a checkpoint folder, a GGUF file or a hub id."""
+    from inferplan.huggingface import import_file
+
+    return import_file(find("models", name))
 
 
 def load_hardware(name: str) -> HardwareSpec:

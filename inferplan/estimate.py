@@ -328,6 +328,10 @@ class Estimate:
 def estimate(deployment: Deployment, load: StaticLoad) -> Estimate:
     """The estimate of a static batch; raises ``InfeasibleError`` or ``UsageError`` for a load that cannot run."""
     result = Estimate(deployment=deployment, load=load)
+    if deployment.model.generation.kind == "diffusion":
+        from inferplan.diffusion import diffusion_estimate
+
+        result = diffusion_estimate(deployment, load)
     result.require_fit()
     return result
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
 from inferplan.deployment import Deployment
+from inferplan.diffusion import DiffusionEstimate
 from inferplan.estimate import Estimate, Phase
 from inferplan.report import Report, Table
 from inferplan.roofline import Bound
@@ -91,10 +93,24 @@ def estimate_record(estimate: Estimate) -> dict[str, Any]:
         "output_tokens_per_s": estimate.output_rate,
         "total_tokens_per_s": estimate.total_rate,
         "requests_per_s": estimate.request_rate,
+        **({"diffusion": diffusion_record(estimate)} if isinstance(estimate, DiffusionEstimate) else {}),
         "max_batch": int(estimate.footprint.max_batch()),
         "max_context_tokens": estimate.footprint.max_context(),
         "basis": estimate.basis,
         "basis_shares": {"prefill": estimate.prefill.by_basis(), "decode": estimate.decode.by_basis()},
+    }
+
+
+def diffusion_record(estimate: DiffusionEstimate) -> dict[str, Any]:
+    """What a diffusion model adds: its blocks, passes and their times (docs/diffusion.md)."""
+    generation = estimate.generation
+    return {
+        "block_tokens": generation.block,
+        "steps_per_block": generation.steps,
+        "block_cache": generation.block_cache,
+        "blocks": estimate.blocks,
+        "denoising_step_s": estimate.step_time,
+        "block_s": estimate.block_time,
     }
 
 
@@ -116,6 +132,17 @@ def _latency(estimate: Estimate) -> Table:
             ["  first step, last step", f"{_time(estimate.tpot_start)}, {_time(estimate.tpot_end)}"],
         ]
     rows += [
+        *(
+            [
+                ["denoising pass, mean", _time(estimate.step_time)],
+                [
+                    f"block of {estimate.generation.block} tokens in {estimate.generation.steps}",
+                    _time(estimate.block_time),
+                ],
+            ]
+            if isinstance(estimate, DiffusionEstimate)
+            else []
+        ),
         ["total latency, TTFT + (output - 1) TPOT", _time(estimate.e2el)],
         ["output tokens a second", f"{float(estimate.output_rate):,.1f}"],
         ["input and output tokens a second", f"{float(estimate.total_rate):,.1f}"],
@@ -188,6 +215,25 @@ def _operators(estimate: Estimate) -> Table:
         rows=rows,
         right=_RIGHT,
     )
+
+
+def pruning_table(pruned: Estimate, whole: Estimate) -> Table:
+    """What pruning saves: weights, cache, FLOP and time of both, and their ratio."""
+    lines: list[tuple[str, Callable[[Estimate], float], Callable[[float], str]]] = [
+        ("parameters", lambda e: e.deployment.model.parameters["total"], lambda v: f"{v:,.0f}"),
+        ("weights on one device", lambda e: e.footprint.weights, format_bytes),
+        ("KV cache of one token", lambda e: e.footprint.kv_per_token, format_bytes),
+        ("prefill FLOP", lambda e: float(e.prefill.flop), lambda v: format_quantity(v, "FLOP")),
+        ("TTFT", lambda e: float(e.ttft), format_time),
+        ("decode step", lambda e: float(e.decode.time), format_time),
+    ]
+    rows = []
+    for name, value, shown in lines:
+        before, after = value(whole), value(pruned)
+        rows.append([name, shown(before), shown(after), f"{after / before:.3f}"])
+    columns = ["", "before", "after", "ratio"]
+    title = f"pruning {whole.deployment.model.name}"
+    return Table(title=title, columns=columns, rows=rows, right=frozenset({"before", "after", "ratio"}))
 
 
 def basis_note(estimate: Estimate) -> str:

@@ -20,6 +20,7 @@ from inferplan.units import Num
 
 _CONTEXT_LIMIT = 2**31
 """Longest context searched for a model that states no limit of its own."""
+_UNLIMITED = 1e12
 _VOCAB_PAD = 64
 """Engines pad the vocabulary to a multiple of 64 before dividing it (vLLM, vocab_parallel_embedding.py)."""
 
@@ -265,6 +266,8 @@ class Footprint:
     def max_batch(self) -> Num:
         """The largest batch at this context whose every stage fits; 0 when none does.
 
+        Where sequences keep nothing (no KV cache) memory sets no limit and the engine's slots are the answer.
+
         Without an engine activations grow with the batch, in proportion, and are paid from the same pool.
         """
         best: Num = np.inf
@@ -274,6 +277,8 @@ class Footprint:
                 per_sequence = per_sequence + stage.activations(self.prompt * 1.0, 1.0)
             pool = max(self._pool(stage), 0.0)
             best = np.minimum(best, np.floor(pool / np.maximum(per_sequence, 1e-9) * (1 + 1e-12)))
+        slots = float(self.deployment.engine.defaults.tier(self.deployment.hardware).max_sequences)
+        best = np.where(best > _UNLIMITED, slots, best)
         return best * self.deployment.parallel.dp
 
     def max_context(self) -> int:

@@ -19,9 +19,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "fit": ("fit", "Which GPUs hold a model, in which format, with what context and how many requests."),
     "explain": ("explain", "Where a number of an estimate comes from: formula, inputs, YAML lines, sources."),
     "cost": ("cost", "What a batch costs in money and energy: an hour, a token, a request, a user."),
+    "emit": ("emit", "The command line or the Kubernetes manifest of a deployment or a plan."),
     "prices": ("cost", "The prices on file, with their dates and sources."),
     "models": ("catalog", "The models on file."),
     "gpus": ("catalog", "The accelerators on file."),
+    "import": ("import_model", "A Hugging Face config, checkpoint folder or GGUF file as a model YAML."),
     "show": ("catalog", "One model or accelerator in full, from the catalogue or a path."),
 }
 """Command name to its module in this package and its one-line help (shown without importing the module)."""
@@ -37,7 +39,7 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f"inferplan.cli.{COMMANDS[cmd_name][0]}")
-        command: click.Command = getattr(module, f"{cmd_name.replace('-', '_').replace('import', 'import_')}_command")
+        command: click.Command = getattr(module, f"{cmd_name.replace('-', '_')}_command")
         return command
 
     def resolve_command(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import click
 
 from inferplan.assemble import Request, assemble
 from inferplan.cli.options import deployment_options, load_options, report_options
-from inferplan.estimate import StaticLoad, estimate
-from inferplan.estimate_report import estimate_report
+from inferplan.estimate import Estimate, StaticLoad, estimate
+from inferplan.estimate_report import estimate_report, pruning_table
 from inferplan.report import Report
 
 
@@ -23,4 +25,9 @@ def estimate_command(request: Request, load: StaticLoad) -> Report:
 
     Example: inferplan estimate llama-3.1-8b --gpu h100-sxm --batch 8 --prompt 1024 --output 256
     """
-    return estimate_report(estimate(assemble(request), load))
+    result = estimate(assemble(request), load)
+    report = estimate_report(result)
+    if request.prune:
+        whole = Estimate(deployment=assemble(replace(request, prune=None)), load=load)
+        return replace(report, tables=[*report.tables, pruning_table(result, whole)])
+    return report

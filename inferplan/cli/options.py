@@ -64,8 +64,15 @@ def deployment_options(command: Command) -> Command:
 
         parallel = Parallelism(**{name: values.pop(name) for name in _DEGREES})
         roles = tuple((role, name) for role in _ROLES if (name := values.pop(f"{role}_format")))
-        names = ("model", "gpu", "quant", "engine", "calibration", "ideal", "memory", "unfused_attention")
-        request = Request(parallel=parallel, roles=roles, **{name: values.pop(name) for name in names})
+        names = ("model", "gpu", "quant", "engine", "calibration", "ideal", "memory", "unfused_attention", "prune")
+        generation = tuple(
+            (field, value)
+            for field, option in (("block", "block_tokens"), ("steps", "block_steps"), ("block_cache", "block_cache"))
+            if (value := values.pop(option))
+        )
+        request = Request(
+            generation=generation, parallel=parallel, roles=roles, **{name: values.pop(name) for name in names}
+        )
         return command(request=request, **values)
 
     options: list[Callable[[Any], Any]] = [
@@ -87,6 +94,10 @@ def deployment_options(command: Command) -> Command:
         click.option("--ideal", is_flag=True, help="The speed of light: every efficiency 1, every overhead 0."),
         click.option("--memory", metavar="SIZE", help="Usable memory of one device, such as 64GB."),
         click.option("--unfused-attention", is_flag=True, help="Attention scores go through memory."),
+        click.option("--prune", metavar="AXES", help="Cut the model first: layers=24,d_ff=0.75 (sizes or shares)."),
+        click.option("--block-tokens", type=Count(), help="Diffusion models: tokens of a block."),
+        click.option("--block-steps", type=Count(), help="Diffusion models: denoising passes of a block."),
+        click.option("--block-cache", is_flag=True, help="Diffusion models: cache the finished blocks."),
     ]
     return _apply(wrapper, options)
 

@@ -1,0 +1,33 @@
+"""``inferplan import``."""
+
+from __future__ import annotations
+
+import click
+
+from inferplan.catalog import find_source
+from inferplan.cli.options import write_text
+
+
+@click.command("import")
+@click.argument("path")
+@click.option("-o", "output", metavar="FILE", help="Write the YAML to a file instead of stdout.")
+@click.option("--name", help="Name of the model [the file's].")
+@click.option("--verbose", is_flag=True, help="List the config fields that do not matter, on stderr.")
+def import_command(path: str, output: str | None, name: str | None, verbose: bool) -> None:
+    """A Hugging Face config (any .json), a checkpoint folder, a GGUF file or a hub id as a model YAML.
+
+    A field that matters and is not understood is refused by name. The YAML can be given wherever a model name can.
+
+    Example: inferplan import config.json -o my-model.yaml
+    """
+    from inferplan.huggingface.emit import to_yaml
+
+    imported = find_source(path)
+    model = imported.model.model_copy(update={"name": name}) if name else imported.model
+    text = to_yaml(model)
+    if output:
+        write_text(output, text)
+    else:
+        click.echo(text, nl=False)
+    if verbose:
+        click.echo(f"ignored, because it changes no count: {', '.join(imported.ignored) or 'nothing'}", err=True)
