@@ -93,6 +93,8 @@ class EngineVersion(Spec):
     graphs: Bytes = 0.0
     """Captured graphs that the cache size allows for; zero where this version does not."""
     scheduler: Scheduler = Scheduler()
+    expert_multiple: dict[str, int] = {}
+    """By expert format: the multiple that its kernels pad an expert's last dimension to."""
     notes: list[str] = []
 
     def tier(self, hardware: HardwareSpec) -> Tier:

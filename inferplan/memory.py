@@ -16,6 +16,7 @@ from inferplan.deployment import Deployment
 from inferplan.layers import Cache, Weight
 from inferplan.model import LayerGroup, count_distinct
 from inferplan.parallel import split_layers
+from inferplan.precision import Format
 from inferplan.units import Num
 
 _CONTEXT_LIMIT = 2**31
@@ -62,8 +63,10 @@ class StageMemory:
         if weight.units == self.deployment.model.vocab and parallel.tp > 1:
             padded = -(-weight.units // _VOCAB_PAD) * _VOCAB_PAD
             elements = weight.elements / weight.units * -(-padded // parallel.tp)
-        width: float = getattr(self.deployment.precision, weight.role).width
-        return elements * width
+        fmt: Format = getattr(self.deployment.precision, weight.role)
+        multiple = self.deployment.engine.defaults.expert_multiple.get(fmt.name, 1) if weight.role == "experts" else 1
+        padded_last = -(-weight.shape[-1] // multiple) * multiple
+        return elements * fmt.width * padded_last / weight.shape[-1]
 
     @cached_property
     def caches(self) -> list[tuple[Cache, int]]:
