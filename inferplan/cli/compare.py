@@ -1,0 +1,116 @@
+"""``inferplan compare``."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import click
+
+from inferplan.assemble import Request, assemble
+from inferplan.cli.options import deployment_options, load_options, report_options
+from inferplan.compare import METRICS, Comparison, compare
+from inferplan.deployment import Deployment
+from inferplan.errors import InferplanError, UsageError
+from inferplan.estimate import StaticLoad
+from inferplan.estimate_report import IDEAL_NOTE
+from inferplan.report import Report, Table
+from inferplan.units import format_bytes, format_time
+
+
+@click.command("compare")
+@deployment_options
+@click.option("--vs", "others", multiple=True, metavar="KEY=VALUE,...", help="Another candidate: what it changes.")
+@load_options
+@report_options
+def compare_command(request: Request, others: tuple[str, ...], load: StaticLoad) -> Report:
+    """Models, GPUs, formats or divisions side by side, with ratios to the first and which resource moved.
+
+    MODEL, --gpu and --quant take comma lists: every combination is a candidate, the first is the baseline. --vs adds
+    one that changes several things at once: --vs "gpu=h200-sxm,quant=fp8,tp=2".
+
+    Example: inferplan compare llama-3.1-8b --gpu a100-80gb-sxm,h100-sxm,h200-sxm --batch 16
+    """
+    requests = _requests(request, others)
+    labels = _labels(requests)
+    deployments: list[Deployment | InferplanError] = []
+    for one in requests:
+        try:
+            deployments.append(assemble(one))
+        except InferplanError as error:
+            deployments.append(error)
+    return _report(compare(deployments, labels, load))
+
+
+def _split(text: str | None) -> list[str]:
+    return [part.strip() for part in (text or "").split(",") if part.strip()]
+
+
+def _requests(request: Request, others: tuple[str, ...]) -> list[Request]:
+    quants: list[str | None] = [*_split(request.quant)] or [None]
+    grid = itertools.product(_split(request.model), _split(request.gpu), quants)
+    requests = [replace(request, model=model, gpu=gpu, quant=quant) for model, gpu, quant in grid]
+    return requests + [_change(requests[0], text) for text in others]
+
+
+def _change(request: Request, text: str) -> Request:
+    degrees = {"tp", "pp", "ep", "dp", "cp", "replicas"}
+    names = {"model", "gpu", "quant", "engine"}
+    for part in _split(text):
+        key, _, value = part.partition("=")
+        if key in degrees and value.isdigit():
+            request = replace(request, parallel=replace(request.parallel, **{key: int(value)}))
+        elif key in names and value:
+            request = replace(request, **{key: value})
+        else:
+            raise UsageError(
+                f"--vs {part!r} changes nothing known", hint=f"one of {', '.join(sorted(names | degrees))}"
+            )
+    return request
+
+
+def _labels(requests: list[Request]) -> list[str]:
+    """What tells the candidates apart, and no more."""
+    columns = [
+        [one.model for one in requests],
+        [one.gpu for one in requests],
+        [one.quant or "native" for one in requests],
+        [one.parallel.describe() for one in requests],
+        [one.engine for one in requests],
+    ]
+    told = [column for column in columns if len(set(column)) > 1] or columns[:2]
+    return [" ".join(parts) for parts in zip(*told)]
+
+
+def _show(name: str, value: float) -> str:
+    if name.endswith("_s") and "tokens" not in name:
+        return format_time(value)
+    return format_bytes(value) if "bytes" in name else f"{value:,.0f}" if value >= 100 else f"{value:,.1f}"
+
+
+def _report(result: Comparison) -> Report:
+    labels = [candidate.label for candidate in result.candidates]
+    rows = []
+    for name, title in METRICS.items():
+        cells = []
+        for candidate in result.candidates:
+            metrics = candidate.metrics()
+            if name not in metrics:
+                cells.append("-")
+                continue
+            ratio = result.ratios(candidate).get(name)
+            same = candidate is result.baseline or ratio is None
+            cells.append(_show(name, metrics[name]) + ("" if same else f" ({ratio:.3g}x)"))
+        rows.append([title, *cells])
+    load = result.load
+    title = f"batch {load.batch:.0f}, {load.prompt:.0f} tokens in, {load.output:.0f} out; ratios to {labels[0]}"
+    figures = Table(title=title, columns=["", *labels], rows=rows, right=frozenset(labels))
+    why = Table(
+        title="why",
+        columns=["candidate", "what moved"],
+        rows=[[candidate.label, result.why(candidate)] for candidate in result.candidates],
+    )
+    bases = {c.estimate.basis for c in result.candidates if c.estimate is not None}
+    notes = [IDEAL_NOTE] if bases == {"roofline"} else [f"basis: {', '.join(sorted(bases)) or 'none'}"]
+    record = {"baseline": result.baseline.label, "candidates": result.rows()}
+    return Report(record=record, tables=[figures, why], notes=notes, rows=result.rows())
