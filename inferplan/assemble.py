@@ -9,7 +9,7 @@ from pathlib import Path
 from inferplan.calibration import IDEAL, Calibration
 from inferplan.catalog import config_root, load, load_hardware, load_model, read_yaml, validate
 from inferplan.deployment import Deployment
-from inferplan.engine import Engine, EngineSpec
+from inferplan.engine import Engine, EngineFlags, EngineSpec
 from inferplan.errors import UsageError
 from inferplan.hardware import HardwareSpec
 from inferplan.model import ModelSpec
@@ -42,10 +42,11 @@ class Request:
     unfused_attention: bool = False
     prune: str | None = None
     generation: tuple[tuple[str, int | bool], ...] = ()
+    flags: EngineFlags = EngineFlags()
 
 
-def load_engine(name: str) -> Engine:
-    """An engine's defaults by ``name`` or ``name@version``."""
+def load_engine(name: str, flags: EngineFlags | None = None) -> Engine:
+    """An engine's defaults by ``name`` or ``name@version``, with the flags that replace some of them."""
     bare, _, version = name.partition("@")
     spec = load("engines", bare, EngineSpec)
     return Engine(name=spec.name, policy=spec.policy, defaults=spec.at(version or None), serving=spec.serving)
@@ -106,7 +107,7 @@ def assemble(
         hardware=hardware,
         precision=precision_of(request, model, hardware),
         parallel=request.parallel,
-        engine=load_engine(request.engine),
+        engine=load_engine(request.engine, request.flags),
         calibration=load_calibration(hardware, request.calibration, request.ideal),
         unfused_attention=request.unfused_attention,
     )

@@ -106,6 +106,25 @@ class EngineVersion(Spec):
         return self.tiers[-1]
 
 
+class EngineFlags(Spec):
+    """The flags that a user sets instead of the defaults; ``None`` keeps the default."""
+
+    memory_fraction: float | None = Field(default=None, gt=0.0, le=1.0)
+    token_budget: int | None = Field(default=None, ge=1)
+    max_sequences: int | None = Field(default=None, ge=1)
+    block_size: int | None = Field(default=None, ge=1)
+
+    def applied(self, version: EngineVersion) -> EngineVersion:
+        """The version with these flags in place of its defaults."""
+        own = {"token_budget": self.token_budget, "max_sequences": self.max_sequences}
+        tier_update = {name: value for name, value in own.items() if value is not None}
+        rest = {"memory_fraction": self.memory_fraction, "block_size": self.block_size}
+        update: dict[str, object] = {name: value for name, value in rest.items() if value is not None}
+        if tier_update:
+            update["tiers"] = [tier.model_copy(update=tier_update) for tier in version.tiers]
+        return version.model_copy(update=update)
+
+
 class EngineSpec(Spec):
     """An engine and the versions whose defaults are on file, oldest first."""
 

@@ -44,6 +44,13 @@ def _apply(command: Command, decorators: list[Callable[[Any], Any]]) -> Command:
 
 
 _ROLES = ("weights", "activations", "kv", "experts", "embedding", "head")
+_FLAGS = {
+    "memory_fraction": "gpu_memory_utilization",
+    "token_budget": "max_num_batched_tokens",
+    "max_sequences": "max_num_seqs",
+    "block_size": "block_size",
+}
+"""Fields of ``EngineFlags`` and the options that set them."""
 _DEGREES = {
     "tp": "Tensor parallelism.",
     "pp": "Pipeline stages.",
@@ -54,12 +61,27 @@ _DEGREES = {
 }
 
 
+def engine_flag_options() -> list[Callable[[Any], Any]]:
+    """The engine flags that replace its version's defaults."""
+    return [
+        click.option(
+            "--gpu-memory-utilization",
+            type=click.FloatRange(0, 1, min_open=True),
+            help="Share of the memory the engine works with.",
+        ),
+        click.option("--max-num-batched-tokens", type=Count(), help="Tokens a step may hold."),
+        click.option("--max-num-seqs", type=Count(), help="Sequences a step may hold."),
+        click.option("--block-size", type=Count(), help="Tokens of a KV page."),
+    ]
+
+
 def deployment_options(command: Command) -> Command:
     """Adds what describes a deployment; the command gets one ``request`` (:class:`inferplan.assemble.Request`)."""
 
     @functools.wraps(command)
     def wrapper(**values: Any) -> Any:
         from inferplan.assemble import Request
+        from inferplan.engine import EngineFlags
         from inferplan.parallel import Parallelism
 
         parallel = Parallelism(**{name: values.pop(name) for name in _DEGREES})
@@ -90,6 +112,7 @@ def deployment_options(command: Command) -> Command:
             for name, text in _DEGREES.items()
         ),
         click.option("--engine", default="vllm", show_default=True, help="Engine and version: vllm, vllm@0.19, none."),
+        *engine_flag_options(),
         click.option("--calibration", metavar="FILE", help="Fitted constants [those of the GPU, if any are on file]."),
         click.option("--ideal", is_flag=True, help="The speed of light: every efficiency 1, every overhead 0."),
         click.option("--memory", metavar="SIZE", help="Usable memory of one device, such as 64GB."),
