@@ -49,7 +49,8 @@ def load_engine(name: str, flags: EngineFlags | None = None) -> Engine:
     """An engine's defaults by ``name`` or ``name@version``, with the flags that replace some of them."""
     bare, _, version = name.partition("@")
     spec = load("engines", bare, EngineSpec)
-    return Engine(name=spec.name, policy=spec.policy, defaults=spec.at(version or None), serving=spec.serving)
+    defaults = (flags or EngineFlags()).applied(spec.at(version or None))
+    return Engine(name=spec.name, policy=spec.policy, defaults=defaults, serving=spec.serving)
 
 
 def load_calibration(hardware: HardwareSpec, path: str | None, ideal: bool) -> Calibration:

@@ -92,9 +92,11 @@ def deployment_options(command: Command) -> Command:
             for field, option in (("block", "block_tokens"), ("steps", "block_steps"), ("block_cache", "block_cache"))
             if (value := values.pop(option))
         )
-        request = Request(
-            generation=generation, parallel=parallel, roles=roles, **{name: values.pop(name) for name in names}
+        flags = EngineFlags(
+            **{field: value for field, option in _FLAGS.items() if (value := values.pop(option)) is not None}
         )
+        chosen = {name: values.pop(name) for name in names}
+        request = Request(generation=generation, flags=flags, parallel=parallel, roles=roles, **chosen)
         return command(request=request, **values)
 
     options: list[Callable[[Any], Any]] = [
