@@ -1,0 +1,114 @@
+"""``inferplan sweep``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from inferplan.assemble import Request
+from inferplan.cli.options import write
+from inferplan.report import FORMATS, Report, Table, format_of
+from inferplan.sweep import BACKENDS, DEGREES, Execution, Grid, Sweep, parse_counts, parse_values, save_parquet, sweep
+from inferplan.units import format_time
+
+_COUNTS = "1,8 or 1-8 or 1-64*2"
+
+
+@click.command("sweep")
+@click.argument("models")
+@click.option("--gpu", required=True, metavar="LIST", help="Accelerators.")
+@click.option("--quant", metavar="LIST", help="Formats [native].")
+@click.option("--engine", default="vllm", show_default=True, metavar="LIST", help="Engines.")
+@click.option("--tp", default="1", metavar="COUNTS", help=f"Tensor parallelism: {_COUNTS} [1].")
+@click.option("--pp", default="1", metavar="COUNTS", help="Pipeline stages [1].")
+@click.option("--ep", default="1", metavar="COUNTS", help="Expert groups [1].")
+@click.option("--dp", default="1", metavar="COUNTS", help="Attention data parallelism [1].")
+@click.option("--cp", default="1", metavar="COUNTS", help="Context parallelism [1].")
+@click.option("--replicas", default="1", metavar="COUNTS", help="Replicas [1].")
+@click.option("--batch", default="1", metavar="COUNTS", help="Sequences per replica [1].")
+@click.option("--prompt", default="1024", metavar="COUNTS", help="Prompt tokens [1024].")
+@click.option("--output", "output_tokens", default="256", metavar="COUNTS", help="Generated tokens [256].")
+@click.option("--calibration", metavar="FILE", help="Fitted constants [those of each GPU, if any are on file].")
+@click.option("--ideal", is_flag=True, help="The speed of light: every efficiency 1, every overhead 0.")
+@click.option("--backend", type=click.Choice(BACKENDS), default="joblib", show_default=True, help="Where it runs.")
+@click.option("--jobs", type=click.IntRange(min=1), help="Processes [all cores].")
+@click.option("--scheduler", metavar="ADDRESS", help="dask: tcp://host:8786 of a running cluster [a local one].")
+@click.option("--resume", "journal", metavar="FILE", help="Journal: what it holds is not run again, the rest is added.")
+@click.option("--format", "style", type=click.Choice(FORMATS), help="Output format [table, or by -o's suffix].")
+@click.option("-o", "report_file", metavar="FILE", help="Write to a file; .parquet too.")
+def sweep_command(models: str, style: str | None, report_file: str | None, **values: Any) -> None:
+    """A grid over any axes: every combination priced as a static batch.
+
+    Lists are a,b,c; counts also 1-8, 128-1024+128, 1-256*2. Structures run in parallel on all cores, or on a dask
+    cluster; loads are one array each. Points that cannot exist or do not fit stay, with the reason in status.
+
+    Example: inferplan sweep llama-3.1-8b --gpu a100-80gb-sxm,h100-sxm --batch 1-256*2 --prompt 512,2048 -o grid.csv
+    """
+    parquet = report_file is not None and report_file.endswith(".parquet")
+    style = "table" if parquet else format_of(report_file, style)
+    counts = {name: parse_counts(values[name]) for name in DEGREES}
+    grid = Grid(
+        base=Request(model="", gpu="", calibration=values["calibration"], ideal=values["ideal"]),
+        structure={
+            "model": parse_values(models),
+            "gpu": parse_values(values["gpu"]),
+            "quant": parse_values(values["quant"]) if values["quant"] else [None],
+            "engine": parse_values(values["engine"]),
+            **counts,
+        },
+        batch=parse_counts(values["batch"]),
+        prompt=parse_counts(values["prompt"]),
+        output=parse_counts(values["output_tokens"]),
+    )
+    result = _run(grid, values)
+    if parquet and report_file is not None:
+        save_parquet(result, report_file)
+        click.echo(f"{len(result.rows)} points written to {report_file}", err=True)
+        return
+    write(_report(result), style, report_file)
+
+
+def _run(grid: Grid, values: dict[str, Any]) -> Sweep:
+    execution = {
+        "backend": values["backend"],
+        "jobs": values["jobs"],
+        "scheduler": values["scheduler"],
+        "journal": Path(values["journal"]) if values["journal"] else None,
+    }
+    if not sys.stderr.isatty():
+        return sweep(grid, Execution(**execution))
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("structures", total=len(grid.tasks()))
+        return sweep(grid, Execution(**execution, progress=lambda done: bar.update(task, completed=done)))
+
+
+def _report(result: Sweep) -> Report:
+    axes = ("model", "gpu", "quant", "engine", *DEGREES, "batch", "prompt_tokens", "output_tokens")
+    varied = [axis for axis in axes if len({str(row[axis]) for row in result.rows}) > 1] or ["model", "gpu"]
+    columns = [*varied, "TTFT", "TPOT", "tokens/s", "tokens/s/device", "status"]
+    rows = []
+    refused: dict[str, int] = {}
+    for row in result.rows:
+        if "ttft_s" not in row:
+            refused[row["status"]] = refused.get(row["status"], 0) + 1
+            continue
+        figures = ["-"] * 4
+        if row["status"] == "ok":
+            figures = [
+                format_time(row["ttft_s"]),
+                "-" if row["tpot_s"] is None else format_time(row["tpot_s"]),
+                f"{row['output_tokens_per_s']:,.1f}",
+                f"{row['output_tokens_per_s_per_device']:,.1f}",
+            ]
+        rows.append([*(str(row[axis]) for axis in varied), *figures, row["status"]])
+    right = frozenset({"TTFT", "TPOT", "tokens/s", "tokens/s/device", "batch", "prompt_tokens", "output_tokens"})
+    table = Table(title=f"{len(rows)} points", columns=columns, rows=rows, right=right)
+    notes = [f"{count} points cannot exist: {status}" for status, count in refused.items()]
+    notes.append("static batches: no queue; tokens are output tokens over all replicas")
+    return Report(record={"points": result.rows}, tables=[table], notes=notes, rows=result.rows)
