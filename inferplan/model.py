@@ -13,6 +13,7 @@ from inferplan.errors import UsageError
 from inferplan.layers import Cache, FeedForward, LayerContext, LayerSpec, Mixer, Weight, parse_layer
 from inferplan.ops import Gather, Op
 from inferplan.parallel import Parallelism, require_divides
+from inferplan.precision import find_format
 from inferplan.spec import Spec
 
 NormStyle = Literal["rms", "layer", "layer_plain", "plain"]
@@ -64,12 +65,13 @@ class LayerGroup(Spec):
 
     def sequence(self) -> Iterator[LayerGroup]:
         """Its layers one after another, patterns unrolled."""
+        one = self if self.repeat == 1 else self.model_copy(update={"repeat": 1})
         for _ in range(self.repeat):
             if self.pattern:
                 for group in self.pattern:
                     yield from group.sequence()
             else:
-                yield self
+                yield one
 
 
 class Published(Spec):
@@ -85,6 +87,15 @@ class Published(Spec):
     """The rounding of the printed figures."""
 
 
+class StoredAs(Spec):
+    """Tensors of the layers, by the names that ``weights()`` gives them, whose format is not that of their role."""
+
+    tensors: list[str]
+    format: str
+    layers: list[int] = []
+    """The layers it holds for, counted from 0; empty for all."""
+
+
 class Native(Spec):
     """The formats that the released checkpoint stores, where they are not the base format."""
 
@@ -93,6 +104,19 @@ class Native(Spec):
     experts: str | None = None
     activations: str | None = None
     kv: str | None = None
+    embedding: str | None = None
+    head: str | None = None
+    exceptions: list[StoredAs] = []
+    """Tensors left wider, or narrower, than their role: a checkpoint's ignore list."""
+
+    def stored(self, weight: Weight, layer: int | None = None) -> str:
+        """The format that a tensor is stored in; ``layer`` is its layer, ``None`` outside the layers."""
+        for entry in self.exceptions if layer is not None else []:
+            if weight.name in entry.tensors and (not entry.layers or layer in entry.layers):
+                return entry.format
+        experts = self.experts or self.weights
+        roles = {"weights": self.weights, "experts": experts, "embedding": self.embedding, "head": self.head}
+        return roles.get(weight.role) or self.base
 
 
 class Generation(Spec):
@@ -291,6 +315,18 @@ class ModelSpec(Spec):
             "lm_head": 0 if self.tied else table,
             "active": round(active),
         }
+
+    @cached_property
+    def checkpoint_bytes(self) -> float:
+        """Bytes of the released checkpoint in its native formats: model and towers, without prediction modules."""
+        wide = find_format(self.native.base).width
+        total = sum(weight.elements * count * wide for tower in self.towers for weight, count in tower.weights())
+        outside = [*self.input_weights(), *self.output_weights()]
+        total += sum(weight.elements * find_format(self.native.stored(weight)).width for weight in outside)
+        for index, layer in enumerate(self.sequence):
+            for weight in [] if layer.shared else self.layer_weights(layer):
+                total += weight.elements * find_format(self.native.stored(weight, index)).width
+        return total
 
     @cached_property
     def tower_parameters(self) -> int:

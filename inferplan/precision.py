@@ -38,6 +38,31 @@ _OCP = "OCP 8-bit Floating Point Specification 1.0"
 _MX = "OCP Microscaling Formats (MX) Specification 1.0, table 1"
 _NVFP4 = "NVIDIA Transformer Engine documentation, NVFP4: 16-element blocks with an E4M3 scale"
 _GPTQ = "AutoGPTQ/AutoAWQ packing: fp16 scale and 4-bit zero per group of 128"
+_PACKED = "compressed-tensors pack-quantized, symmetric: a 16-bit scale for each group"
+_GGML = "llama.cpp ggml-common.h: the block structs and their static assertions"
+# name, element bits, scale bits and zero bits of one block, elements of a block. A super-block's packed 6- and 4-bit
+# scales, its fp16 scales and sign or grid bits count as scale bits.
+_BLOCKS: list[tuple[str, float, int, int, int]] = [
+    ("q4_0", 4, 16, 0, 32),
+    ("q4_1", 4, 16, 16, 32),
+    ("q5_0", 5, 16, 0, 32),
+    ("q5_1", 5, 16, 16, 32),
+    ("q8_0", 8, 16, 0, 32),
+    ("q2_k", 2, 144, 16, 256),
+    ("q3_k", 3, 112, 0, 256),
+    ("q4_k", 4, 112, 16, 256),
+    ("q5_k", 5, 112, 16, 256),
+    ("q6_k", 6, 144, 0, 256),
+    ("iq1_s", 1.5, 16, 0, 256),
+    ("iq1_m", 1.75, 0, 0, 256),
+    ("iq2_xxs", 2, 16, 0, 256),
+    ("iq2_xs", 2, 80, 0, 256),
+    ("iq2_s", 2.5, 16, 0, 256),
+    ("iq3_xxs", 3, 16, 0, 256),
+    ("iq3_s", 3, 112, 0, 256),
+    ("iq4_nl", 4, 16, 0, 32),
+    ("iq4_xs", 4, 64, 0, 256),
+]
 
 FORMATS: dict[str, Format] = {
     fmt.name: fmt
@@ -52,8 +77,20 @@ FORMATS: dict[str, Format] = {
         ),
         Format(name="int8", bits=8, math="int8", source="symmetric, scale per channel (not counted: 1 in d_in)"),
         Format(name="int4", bits=4, scale_bits=16, zero_bits=4, group=128, math="int4", source=_GPTQ),
+        Format(name="int4-g64z", bits=4, scale_bits=16, zero_bits=4, group=64, math="int4", source=_GPTQ),
+        Format(name="int4-g32z", bits=4, scale_bits=16, zero_bits=4, group=32, math="int4", source=_GPTQ),
+        Format(name="int4-g128", bits=4, scale_bits=16, group=128, math="int4", source=_PACKED),
+        Format(name="int4-g64", bits=4, scale_bits=16, group=64, math="int4", source=_PACKED),
+        Format(name="int4-g32", bits=4, scale_bits=16, group=32, math="int4", source=_PACKED),
+        Format(name="int4-channel", bits=4, math="int4", source="scale per channel (not counted: 1 in d_in)"),
+        Format(name="nf4", bits=4, scale_bits=32, group=64, math="bf16", source="QLoRA (2305.14314) section 3"),
         Format(name="nvfp4", bits=4, scale_bits=8, group=16, math="fp4", source=_NVFP4),
         Format(name="mxfp4", bits=4, scale_bits=8, group=32, math="fp4", source=_MX),
+        Format(name="mxfp8", bits=8, scale_bits=8, group=32, math="fp8", source=_MX),
+        *(
+            Format(name=name, bits=bits, scale_bits=scale, zero_bits=zero, group=group, math="fp16", source=_GGML)
+            for name, bits, scale, zero, group in _BLOCKS
+        ),
     ]
 }
 

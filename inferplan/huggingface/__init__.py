@@ -15,9 +15,10 @@ from pydantic import ValidationError
 
 from inferplan.errors import InputFileError, SpecError
 from inferplan.huggingface.families import ALIASES, FAMILIES
+from inferplan.huggingface.quantisation import apply, read_scheme
 from inferplan.huggingface.reader import MEDIA, Reader
 from inferplan.huggingface.towers import towers
-from inferplan.model import ModelSpec
+from inferplan.model import ModelSpec, Native
 
 __all__ = ["Imported", "import_config", "import_model", "model_from_config"]
 
@@ -38,8 +39,13 @@ def model_from_config(config: dict[str, Any], name: str, source: str) -> ModelSp
     return import_config(config, name, source).model
 
 
-def import_config(config: dict[str, Any], name: str, source: str) -> Imported:
-    """As :func:`model_from_config`, with the list of fields that did not matter."""
+def import_config(
+    config: dict[str, Any], name: str, source: str, quantization: dict[str, Any] | None = None
+) -> Imported:
+    """As :func:`model_from_config`, with the list of fields that did not matter.
+
+    quantization: the content of ``hf_quant_config.json``, used where the config itself says nothing.
+    """
     outer, reader = _readers(config, name)
     family = _family(outer, reader)
     dialect = FAMILIES[family]
@@ -76,6 +82,9 @@ def import_config(config: dict[str, Any], name: str, source: str) -> Imported:
             for detail in error.errors()
         )
         raise SpecError(f"{name}: the config gives no valid model", because=problems) from None
+    said = reader.get("quantization_config") or outer.get("quantization_config") or quantization
+    if said:
+        model = model.model_copy(update={"native": Native.model_validate(apply(read_scheme(said, name), model))})
     return Imported(model=model, ignored=ignored)
 
 

@@ -33,8 +33,9 @@ def model(r: Reader, d: Dialect, layers: list[Layer]) -> dict[str, Any]:
         r.only(name, *allowed)
     r.skip(*d.ignored)
     context = r.optional(*CONTEXT)
-    modules = r.integer("num_nextn_predict_layers", default=0) if d.mtp else 0
-    mtp = {"layers": [layers[-1]], "modules": modules, "own_embedding": True, "own_head": True}
+    modules = r.integer("num_nextn_predict_layers", default=0) if d.mtp != "none" else 0
+    own = d.mtp == "own"
+    mtp = {"layers": [layers[-1]], "modules": modules, "own_embedding": own, "own_head": own}
     return {
         "d_model": r.integer(*WIDTH),
         "vocab": r.integer("vocab_size"),
@@ -316,7 +317,9 @@ def llada(r: Reader, d: Dialect) -> dict[str, Any]:
     fields["vocab"] = r.integer("embedding_size", "vocab_size")
     if r.flag("include_bias", False) or r.flag("include_qkv_bias", False):
         raise r.refuse("include_bias or include_qkv_bias", "only layers without biases are known")
-    fields["generation"] = {"kind": "diffusion"}
+    # The defaults of the reference generate() (github.com/ML-GSAI/LLaDA, generate.py): 128 steps for 128 tokens in blocks
+    # of 32, so 32 steps a block.
+    fields["generation"] = {"kind": "diffusion", "block": 32, "steps": 32}
     return fields
 
 

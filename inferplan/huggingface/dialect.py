@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from inferplan.huggingface.reader import Reader
 
@@ -22,8 +22,8 @@ class Dialect:
     config does not say. norm, norms, parallel, embedding_norm, head_bias: as in ModelSpec and LayerGroup. qkv_bias,
     out_bias, mlp_bias: a constant or the field that says so. gated, activation: the feed-forward. qk_norm: its style
     and the switch for it. windows: which layers slide (``layer_types`` wins). kv_default: query heads are the KV heads
-    when the config does not say. head_dim: it must be given. mtp: ``num_nextn_predict_layers`` modules, each with its
-    own copies of both vocabulary tables. fixed: fields with the only values that are understood.
+    when the config does not say. head_dim: it must be given. mtp: ``num_nextn_predict_layers`` modules, with their own
+    copies of the vocabulary tables or with the model's. fixed: fields with the only values that are understood.
     ignored: further fields that do not matter to this family.
     """
 
@@ -46,7 +46,7 @@ class Dialect:
     head_dim: bool = False
     positions: int | None = None
     ffn_factor: int | None = None
-    mtp: bool = False
+    mtp: Literal["none", "own", "shared"] = "none"
     moe: Callable[[Reader, Dialect, int], list[Layer | None]] | None = None
     attention: dict[str, Any] = field(default_factory=dict)
     fixed: dict[str, tuple[Any, ...]] = field(default_factory=dict)

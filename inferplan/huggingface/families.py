@@ -22,7 +22,7 @@ _DEEPSEEK = replace(
     build=latent.latent,
     qkv_bias=_BIAS,
     moe=d.first_dense,
-    mtp=True,
+    mtp="own",
     ignored=("rope_interleave",),
 )
 _DELTA = replace(_FLAGGED, build=recurrent.delta_net, qk_norm=("head", True), head_dim=True)
@@ -141,7 +141,7 @@ FAMILIES: dict[str, Dialect] = {
         qk_norm=("head", ("use_qk_norm", False)),
         head_dim=True,
         moe=d.first_dense,
-        mtp=True,
+        mtp="own",
     ),
     "dots1": replace(_FLAGGED, qk_norm=("head", True), moe=d.first_dense, ignored=("num_nextn_predict_layers",)),
     "minimax_m2": replace(
@@ -164,10 +164,10 @@ FAMILIES: dict[str, Dialect] = {
     ),
     "dbrx": replace(_PLAIN, build=d.dbrx, norm="layer_plain", kv_default=True),
     "llama4_text": replace(_FLAGGED, build=d.llama4, head_dim=True, ignored=("for_llm_compressor",)),
-    "deepseek_v2": replace(_DEEPSEEK, mtp=False),
+    "deepseek_v2": replace(_DEEPSEEK, mtp="none"),
     "deepseek_v3": _DEEPSEEK,
     "deepseek_v32": _DEEPSEEK,
-    "glm_moe_dsa": _DEEPSEEK,
+    "glm_moe_dsa": replace(_DEEPSEEK, mtp="shared"),
     "qwen3_next": _DELTA,
     "qwen3_5_text": _DELTA,
     "qwen3_5_moe_text": _DELTA,
