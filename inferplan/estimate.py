@@ -380,6 +380,9 @@ def _fit_hint(result: Estimate, parts: dict[str, float]) -> str:
         tp *= 2
     if room > 0 and tp > parallel.tp and need * parallel.tp / tp <= room:
         hints.append(f"--tp {tp}")
-    if result.deployment.precision.weights.bits > 8:
+    precision = result.deployment.precision
+    if precision.weights.bits > 8 and precision.experts.bits > 8:
         hints.append("--weights fp8")
+    if result.deployment.engine.name != "none" and need <= result.footprint.usable - parts["reserve"]:
+        hints.append("--max-num-seqs 128 (a smaller sampler)")
     return ", or ".join(hints) or "a GPU with more memory"

@@ -232,14 +232,17 @@ class Footprint:
         """The share of memory the engine works with: its default, or SGLang's rule.
 
         SGLang (memory_hook.py): 1 - (512 + 1.5 max(chunk, 2048) + 128 tp pp + 2 graph batch + 1536 MiB)/memory, of
-        which at least 10 GiB above 60 GB; rounded to three digits. The graph batch is 256, 512 from four ranks on.
+        which at least 10 GiB above 60 GB; rounded to three digits. The graph batch is 256, 512 from four ranks on; graphs are 8 MiB for each of 58 sizes, 1536
+        for latent attention.
         """
         engine, parallel = self.deployment.engine.defaults, self.deployment.parallel
         if engine.memory_fraction is not None:
             return engine.memory_fraction
         mebibytes = self.usable / 2**20
         graph_batch = 512 if parallel.tp >= 4 else 256
-        reserved = 512 + 1.5 * max(engine.tier(self.deployment.hardware).token_budget, 2048) + 1536
+        reserved = 512 + 1.5 * max(engine.tier(self.deployment.hardware).token_budget, 2048)
+        latent = any(part.kind == "mla" for layer, _ in self.deployment.model.distinct for part in layer.parts)
+        reserved += 1536 if latent else 8 * 58
         reserved += parallel.tp * parallel.pp * 128 + 2 * graph_batch
         reserved = max(reserved, 10240) if mebibytes > 60 * 1024 else reserved
         return round((mebibytes - reserved) / mebibytes, 3)

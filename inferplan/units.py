@@ -80,7 +80,8 @@ def _engineering(value: float, unit: str, steps: list[tuple[float, str]], digits
         return f"{value:.{digits}g} {unit}"
     factor, prefix = next((step for step in steps if abs(value) >= step[0] * 0.9995), steps[-1])
     scaled = value / factor
-    decimals = max(0, digits - 1 - int(np.floor(np.log10(abs(scaled)))))
+    magnitude = max(abs(scaled), 1.0) if abs(scaled) >= 0.9995 else abs(scaled)
+    decimals = max(0, digits - 1 - int(np.floor(np.log10(magnitude))))
     return f"{scaled:,.{decimals}f} {prefix}{unit}"
 
 

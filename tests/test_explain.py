@@ -1,0 +1,68 @@
+"""Every number goes back to its formula and the line it stands on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from inferplan.assemble import Request
+from inferplan.catalog import config_root
+from inferplan.errors import UnknownNameError
+from inferplan.estimate import StaticLoad
+from inferplan.explain import Explainer
+
+CASES = [
+    ("llama-3.1-8b", "h100-sxm"),
+    ("mixtral-8x7b-v0.1", "h200-sxm"),
+    ("gpt-oss-20b", "h100-sxm"),
+    ("gemma-3-12b", "h200-sxm"),
+]
+
+
+def explainer(model: str = "llama-3.1-8b", gpu: str = "h100-sxm") -> Explainer:
+    return Explainer(request=Request(model=model, gpu=gpu, ideal=True), load=StaticLoad(batch=8.0))
+
+
+@pytest.mark.parametrize(("model", "gpu"), CASES)
+def test_every_number_has_an_explanation(model: str, gpu: str) -> None:
+    found = explainer(model, gpu)
+    for name in found.names():
+        explanation = found.explain(name)
+        assert explanation.formula, name
+        assert explanation.substituted, name
+        assert explanation.page.startswith("docs/"), name
+
+
+def test_values_are_those_of_the_estimate() -> None:
+    found = explainer()
+    estimate = found.estimate
+    assert found.explain("ttft").value == float(estimate.ttft)
+    assert found.explain("memory.kv").value == 8 * 1280 * 131072
+    assert found.explain("ridge").value == pytest.approx(989.4e12 / 3.35e12, rel=1e-3)
+    operator = found.explain("decode.ffn.down")
+    assert operator.value == pytest.approx(float(estimate.decode.by("ffn.down")), rel=1e-12)
+
+
+def test_lines_hold_what_they_are_said_to_hold() -> None:
+    found = explainer().explain("decode.ffn.down")
+    for entry in found.inputs:
+        file, _, rest = entry.origin.partition(":")
+        if not file.startswith("configs/"):
+            continue
+        line, _, field = rest.partition(": ")
+        text = (config_root() / Path(file).relative_to("configs")).read_text().splitlines()[int(line) - 1]
+        assert field.rpartition(".")[2] in text, entry
+
+
+@pytest.mark.parametrize("name", ["ttfd", "decode.fn.down", "memory.weight", "", "decode."])
+def test_unknown_numbers_are_refused_with_close_ones(name: str) -> None:
+    with pytest.raises(UnknownNameError, match="no number named"):
+        explainer().explain(name)
+
+
+def test_pages_exist() -> None:
+    root = Path(__file__).parents[1]
+    found = explainer()
+    missing = {page for name in found.names() if not (root / (page := found.explain(name).page)).is_file()}
+    assert not missing
