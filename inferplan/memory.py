@@ -231,9 +231,9 @@ class Footprint:
     def memory_fraction(self) -> float:
         """The share of memory the engine works with: its default, or SGLang's rule.
 
-        SGLang (memory_hook.py): 1 - (512 + 1.5 max(chunk, 2048) + 128 tp pp + 2 graph batch + 1536 MiB)/memory, of
-        which at least 10 GiB above 60 GB; rounded to three digits. The graph batch is 256, 512 from four ranks on; graphs are 8 MiB for each of 58 sizes, 1536
-        for latent attention.
+        SGLang (memory_hook.py): 1 - (512 + 1.5 max(chunk, 2048) + 128 tp pp + 2 graph batch + graphs MiB)/memory, of
+        which at least 10 GiB above 60 GB; rounded to three digits. The graph batch is 256, 512 from four ranks on;
+        graphs are 8 MiB for each of 58 sizes, 1536 for latent attention.
         """
         engine, parallel = self.deployment.engine.defaults, self.deployment.parallel
         if engine.memory_fraction is not None:
