@@ -60,9 +60,7 @@ def hunyuan() -> list[Layer]:
 def jamba() -> list[Layer]:
     mamba = {"kind": "mamba1", "inner": 8192, "state": 16, "dt_rank": 256, "inner_norms": "rms"}
     full = attention(32, 8, 128, rotary=False)
-    period = [
-        {"mixer": full if i == 4 else mamba, "ffn": moe(16, 2, 14336) if i % 2 else mlp(14336)} for i in range(8)
-    ]
+    period = [{"mixer": full if i == 4 else mamba, "ffn": moe(16, 2, 14336) if i % 2 else mlp(14336)} for i in range(8)]
     return [{"repeat": 4, "pattern": period}]
 
 
