@@ -32,7 +32,7 @@ class Counted:
     def __add__(self, other: object) -> Counted:
         return self._result(other)
 
-    __sub__ = __mul__ = __truediv__ = __radd__ = __rmul__ = __rsub__ = __add__
+    __sub__ = __mul__ = __truediv__ = __radd__ = __rmul__ = __rsub__ = __rtruediv__ = __add__
 
     def exp(self) -> Counted:
         return self._result()
@@ -149,11 +149,11 @@ def rwkv4_step(channels: int) -> int:
 
 
 def rglru_step(channels: int) -> int:
-    """One token of the real-gated linear recurrent unit; ``-8 softplus(L)`` is a constant."""
+    """One token of the real-gated linear recurrent unit; signs and ``8 softplus(L)`` are constants."""
     counter = Counter()
     h, x, r, i, c = (counter.array(channels) for _ in range(5))
-    r = 1 / ((r * -1).exp() + 1)
-    i = 1 / ((i * -1).exp() + 1)
+    r = 1 / (r.exp() + 1)
+    i = 1 / (i.exp() + 1)
     a = (c * r).exp()
     h = a * h + (1 - a.square()).sqrt() * (i * x)
     return counter.flop
@@ -180,5 +180,5 @@ def fft(n: int) -> int:
 
 
 def fft_convolution(n: int) -> float:
-    """Two transforms of ``n`` real points (half the work of complex ones), the product of half of them, and one back."""
+    """Two transforms of ``n`` real points (half the work of complex ones), ``n/2`` products, and one back."""
     return 3 * fft(n) / 2 + n // 2 * 6

@@ -101,7 +101,7 @@ def run_grouped(op: ops.GroupedMatmul) -> Tally:
 
 
 def explicit_mask(mask: ops.Mask, new: int, past: int) -> np.ndarray:
-    """``allowed[i, s]``: whether new token i may look at position s; an indexer spreads its choices as far as it can."""
+    """``allowed[i, s]``: whether new token i may look at position s; an indexer spreads its choices out."""
     allowed = np.zeros((new, past + new), dtype=bool)
     for i in range(new):
         me = past + i
