@@ -73,7 +73,12 @@ def native_precision(model: ModelSpec) -> Precision:
     chosen = {role: find_format(name) for role, name in given.items() if name}
     if "weights" in chosen and "experts" not in chosen:
         chosen["experts"] = chosen["weights"]
-    return replace(wide, **chosen)
+    exceptions = tuple(
+        (tensor, find_format(entry.format), frozenset(entry.layers))
+        for entry in native.exceptions
+        for tensor in entry.tensors
+    )
+    return replace(wide, exceptions=exceptions, **chosen)
 
 
 def precision_of(request: Request, model: ModelSpec, hardware: HardwareSpec) -> Precision:
@@ -87,6 +92,8 @@ def precision_of(request: Request, model: ModelSpec, hardware: HardwareSpec) -> 
         chosen[role] = find_format(name)
         if role == "weights" and not any(other == "experts" for other, _ in request.roles):
             chosen["experts"] = chosen[role]
+    if "weights" in chosen:
+        base = replace(base, exceptions=())
     return replace(base, **chosen)
 
 

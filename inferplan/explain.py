@@ -307,8 +307,8 @@ class Explainer:
     def _weights(self) -> Explanation:
         stage = self.estimate.footprint.stage
         tensors: dict[str, float] = {}
-        for weight, count in stage.tensors():
-            tensors[weight.name] = tensors.get(weight.name, 0.0) + stage.tensor_bytes(weight) * count
+        for weight, count, layer in stage.tensors():
+            tensors[weight.name] = tensors.get(weight.name, 0.0) + stage.tensor_bytes(weight, layer) * count
         precision = self.estimate.deployment.precision
         return Explanation(
             name="memory.weights",

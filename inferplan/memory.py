@@ -16,7 +16,6 @@ from inferplan.deployment import Deployment
 from inferplan.layers import Cache, Weight
 from inferplan.model import LayerGroup, count_distinct
 from inferplan.parallel import split_layers
-from inferplan.precision import Format
 from inferplan.units import Num
 
 _CONTEXT_LIMIT = 2**31
@@ -32,38 +31,48 @@ class StageMemory:
 
     deployment: Deployment
     layers: list[LayerGroup]
+    start: int
     first: bool
     last: bool
 
     @cached_property
     def weights(self) -> float:
         """Bytes of parameters, each tensor in the format of its role."""
-        return sum(self.tensor_bytes(weight) * count for weight, count in self.tensors())
+        return sum(self.tensor_bytes(weight, layer) * count for weight, count, layer in self.tensors())
 
-    def tensors(self) -> Iterator[tuple[Weight, int]]:
-        """The tensors of this stage, with the number of copies of each."""
+    def tensors(self) -> Iterator[tuple[Weight, int, int | None]]:
+        """The tensors of this stage, the number of copies of each, and the layer where that decides its format."""
         model = self.deployment.model
         if self.first or (self.last and model.tied):
-            yield from ((weight, 1) for weight in model.input_weights())
+            yield from ((weight, 1, None) for weight in model.input_weights())
+        if self.first:
+            yield from ((weight, count, None) for tower in model.towers for weight, count in tower.weights())
         seen_shared: list[LayerGroup] = []
-        for layer, count in count_distinct(self.layers):
+        for layer, count, number in self._numbered():
             own = layer.model_copy(update={"shared": False})
             copies = count
             if layer.shared:  # a shared block's parameters are kept once on a stage that runs it
                 copies = 0 if own in seen_shared else 1
             seen_shared.append(own)
-            yield from ((weight, copies) for weight in model.layer_weights(layer))
+            yield from ((weight, copies, number) for weight in model.layer_weights(layer))
         if self.last:
-            yield from ((weight, 1) for weight in model.output_weights())
+            yield from ((weight, 1, None) for weight in model.output_weights())
 
-    def tensor_bytes(self, weight: Weight) -> float:
+    def _numbered(self) -> Iterator[tuple[LayerGroup, int, int | None]]:
+        """Layers with their count; one by one with their number where formats differ from layer to layer."""
+        if any(layers for _, _, layers in self.deployment.precision.exceptions):
+            yield from ((layer, 1, self.start + index) for index, layer in enumerate(self.layers))
+        else:
+            yield from ((layer, count, None) for layer, count in count_distinct(self.layers))
+
+    def tensor_bytes(self, weight: Weight, layer: int | None = None) -> float:
         """Bytes of one tensor on this device."""
         parallel = self.deployment.parallel
         elements = weight.per_rank(parallel)
         if weight.units == self.deployment.model.vocab and parallel.tp > 1:
             padded = -(-weight.units // _VOCAB_PAD) * _VOCAB_PAD
             elements = weight.elements / weight.units * -(-padded // parallel.tp)
-        fmt: Format = getattr(self.deployment.precision, weight.role)
+        fmt = self.deployment.precision.stored(weight.role, weight.name, layer)
         multiple = self.deployment.engine.defaults.expert_multiple.get(fmt.name, 1) if weight.role == "experts" else 1
         padded_last = -(-weight.shape[-1] // multiple) * multiple
         return elements * fmt.width * padded_last / weight.shape[-1]
@@ -151,6 +160,7 @@ class Footprint:
                 StageMemory(
                     deployment=deployment,
                     layers=sequence[start : start + layers],
+                    start=start,
                     first=index == 0,
                     last=index == len(counts) - 1,
                 )

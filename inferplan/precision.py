@@ -124,6 +124,19 @@ class Precision:
     embedding: Format
     head: Format
     base: Format
+    exceptions: tuple[tuple[str, Format, frozenset[int]], ...] = ()
+    """Layer tensors kept in another format than their role: name, format, the layers it holds for (none: all)."""
+
+    def stored(self, role: str, tensor: str, layer: int | None = None) -> Format:
+        """The format of a layer's tensor: that of its role, unless an exception names it.
+
+        ``layer`` is its number; ``None`` stands for any layer, to which exceptions for some layers do not apply.
+        """
+        for name, fmt, layers in self.exceptions:
+            if name == tensor and (not layers or layer in layers):
+                return fmt
+        chosen: Format = getattr(self, role)
+        return chosen
 
     def linear_input(self, weights: Format) -> Format:
         """The format of a linear layer's input: quantised with its weights, otherwise the base format."""

@@ -21,6 +21,18 @@ Shard = Literal["none", "tp", "experts"]
 Activation = Literal["silu", "gelu", "relu", "relu2", "swiglu_limited", "xielu"]
 
 
+_TENSORS = {
+    "attn.qkv": "q",
+    "attn.out": "o",
+    "attn.qkv_a": "q_a",
+    "ffn.gate_up": "gate",
+    "ffn.shared.gate_up": "shared.gate",
+    "mamba.in": "in.zxdt",
+    "gdn.in_ba": "in.ba",
+}
+"""The tensor that stands for an operator that multiplies several, where its dotted name does not end with a tensor's."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Weight:
     """One parameter tensor.
@@ -119,7 +131,7 @@ class LayerContext:
 
     def linear(self, name: str, k: int, n: int, rows: Num | None = None, role: Role = "weights") -> Iterator[Op]:
         """A linear layer ``[rows, k] -> [rows, n]``, and the quantisation of its input where its format asks for it."""
-        weight = self.format(role)
+        weight = self.precision.stored(role, _TENSORS.get(name, name.partition(".")[2]))
         m = self.tokens if rows is None else rows
         source = self.precision.linear_input(weight)
         if source != self.precision.base:
