@@ -7,7 +7,7 @@ sets aside at start-up, whatever the load; without one they are those of the sta
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -46,7 +46,8 @@ class StageMemory:
         if self.first or (self.last and model.tied):
             yield from ((weight, 1, None) for weight in model.input_weights())
         if self.first:
-            yield from ((weight, count, None) for tower in model.towers for weight, count in tower.weights())
+            towers = (entry for tower in model.towers for entry in tower.weights())
+            yield from ((replace(weight, role="base"), count, None) for weight, count in towers)
         seen_shared: list[LayerGroup] = []
         for layer, count, number in self._numbered():
             own = layer.model_copy(update={"shared": False})
