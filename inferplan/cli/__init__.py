@@ -21,6 +21,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "cost": ("cost", "What a batch costs in money and energy: an hour, a token, a request, a user."),
     "compare": ("compare", "Models, GPUs, formats or divisions side by side, with ratios and why."),
     "sweep": ("sweep", "A grid over models, GPUs, formats, divisions and loads, on all cores or a cluster."),
+    "plot": ("plot", "Roofline, memory, operators, KV cache, latency against throughput: PNG, SVG, PDF."),
     "emit": ("emit", "The command line or the Kubernetes manifest of a deployment or a plan."),
     "prices": ("cost", "The prices on file, with their dates and sources."),
     "models": ("catalog", "The models on file."),
