@@ -6,21 +6,22 @@ matter is listed in :attr:`Imported.ignored`.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from inferplan.errors import InputFileError, SpecError
+from inferplan.checkpoint import CONFIGS, fetch_configs, read_folder, read_gguf, read_json, verify
+from inferplan.errors import SpecError
 from inferplan.huggingface.families import ALIASES, FAMILIES
+from inferplan.huggingface.gguf import config_of, native_of
 from inferplan.huggingface.quantisation import apply, read_scheme
 from inferplan.huggingface.reader import MEDIA, Reader
 from inferplan.huggingface.towers import towers
 from inferplan.model import ModelSpec, Native
 
-__all__ = ["Imported", "import_config", "import_model", "model_from_config"]
+__all__ = ["Imported", "import_config", "import_hub", "import_model", "import_path", "model_from_config"]
 
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "torch.bfloat16": "bf16", "torch.float16": "fp16"}
 _NESTED = ("text_config", "llm_config", "language_config")
@@ -137,18 +138,36 @@ def _dtype(outer: Reader, reader: Reader) -> str:
 
 
 def import_model(path: Path) -> ModelSpec:
-    """The model of a config file. Raises ``InputFileError`` when it cannot be read."""
-    return import_file(path).model
+    """The model of a config file, a checkpoint folder or a GGUF file."""
+    return import_path(path).model
 
 
-def import_file(path: Path) -> Imported:
-    """The model of a JSON file that holds a Hugging Face config, whatever its name."""
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputFileError(f"cannot read {path}", because=str(error)) from None
-    except json.JSONDecodeError as error:
-        raise SpecError(f"{path}:{error.lineno}: not JSON", because=error.msg) from None
-    if not isinstance(config, dict):
-        raise SpecError(f"{path} holds no config", because="its top level is not a mapping")
-    return import_config(config, path.stem.lower(), str(path))
+def import_path(path: Path) -> Imported:
+    """As :func:`import_model`, with what did not matter. Raises ``InputFileError`` when it cannot be read.
+
+    A folder's safetensors headers are compared with its config; the config of a GGUF file is its metadata.
+    """
+    if path.suffix == ".gguf":
+        checkpoint, metadata = read_gguf(path)
+        model = import_config(config_of(checkpoint, metadata, path.stem), path.stem.lower(), str(path)).model
+        native = Native.model_validate(native_of(checkpoint))
+        notes = [f"the file stores {checkpoint.size:,} bytes", *verify(model, checkpoint)]
+        return Imported(model=model.model_copy(update={"native": native, "notes": notes}), ignored=[])
+    if not path.is_dir():
+        return import_config(read_json(path), path.stem.lower(), str(path))
+    config, beside = path / CONFIGS[0], path / CONFIGS[1]
+    quantization = read_json(beside) if beside.is_file() else None
+    found = import_config(read_json(config), path.resolve().name.lower(), str(config), quantization)
+    stored = read_folder(path)
+    if stored is None:
+        return found
+    notes = [*found.model.notes, f"the folder stores {stored.size:,} bytes", *verify(found.model, stored)]
+    return Imported(model=found.model.model_copy(update={"notes": notes}), ignored=found.ignored)
+
+
+def import_hub(hub_id: str) -> Imported:
+    """The model of a hub id: its configs alone are fetched."""
+    found = import_path(fetch_configs(hub_id))
+    source = f"https://huggingface.co/{hub_id}/blob/main/config.json"
+    name = hub_id.rsplit("/", 1)[-1].lower()
+    return Imported(model=found.model.model_copy(update={"name": name, "source": source}), ignored=found.ignored)

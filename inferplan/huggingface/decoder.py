@@ -317,8 +317,8 @@ def llada(r: Reader, d: Dialect) -> dict[str, Any]:
     fields["vocab"] = r.integer("embedding_size", "vocab_size")
     if r.flag("include_bias", False) or r.flag("include_qkv_bias", False):
         raise r.refuse("include_bias or include_qkv_bias", "only layers without biases are known")
-    # The defaults of the reference generate() (github.com/ML-GSAI/LLaDA, generate.py): 128 steps for 128 tokens in blocks
-    # of 32, so 32 steps a block.
+    # The defaults of the reference generate() (github.com/ML-GSAI/LLaDA, generate.py): 128 steps for 128 tokens in
+    # blocks of 32, so 32 steps a block.
     fields["generation"] = {"kind": "diffusion", "block": 32, "steps": 32}
     return fields
 
@@ -418,3 +418,50 @@ def gemma3n(r: Reader, d: Dialect) -> dict[str, Any]:
         shares = {"shares_cache": True} if index >= first_shared else {}
         layers.append({"norms": 4, "mixer": own | window | shares, "ffn": mlp(r, d, widths[index]), "extras": extras})
     return model(r, d, layers) | {"streams": streams, "per_layer_embedding": {"width": width, "vocab": rows}}
+
+
+def block_configs(r: Reader, d: Dialect) -> dict[str, Any]:
+    """Nemotron-NAS and DeciLM: every layer has its own attention and feed-forward, a matrix instead, or neither."""
+    count, heads, width = r.integer(*LAYERS), r.integer(*HEADS), r.integer(*WIDTH)
+    blocks = r.items("block_configs", count)
+    if blocks is None:
+        blocks = r.need("block_configs")
+    r.skip(*KV_HEADS, *FFN, "num_key_value_heads_per_layer")
+    layers: list[Layer] = []
+    for index, block in enumerate(blocks):
+        layer: Layer = {}
+        mixer = _part(Reader(block, r.name, f"block_configs.{index}."), "attention")
+        if mixer is not None and mixer.flag("replace_with_linear", False):
+            layer["mixer"] = {"kind": "linear"}
+        elif mixer is not None:
+            kv_heads = heads // mixer.integer("n_heads_in_group")
+            layer["mixer"] = {
+                "kind": "attention",
+                "heads": heads,
+                "kv_heads": kv_heads,
+                "head_dim": width // heads,
+                "qkv_bias": flag(r, d.qkv_bias),
+                "out_bias": flag(r, d.out_bias),
+            } | ({"window": mixer.integer("window_length")} if mixer.get("window_length") else {})
+        ffn = _part(Reader(block, r.name, f"block_configs.{index}."), "ffn")
+        if ffn is not None and ffn.flag("replace_with_linear", False):
+            layer["ffn"] = {"kind": "linear"}
+        elif ffn is not None:
+            d_ff = ffn.optional("intermediate_size") or -(-int(2 * ffn.need("ffn_mult") * width / 3) // 256) * 256
+            layer["ffn"] = mlp(r, d, d_ff)
+        for part in (mixer, ffn):
+            if part is not None:
+                part.skip("n_heads_in_group", "ffn_mult")
+                if part.unread():
+                    raise part.refuse(part.unread()[0], "this field of a known family is new")
+        if layer:
+            layers.append(layer)
+    return model(r, d, layers)
+
+
+def _part(block: Reader, name: str) -> Reader | None:
+    """The table of one part, ``None`` when it is left out."""
+    part = block.table(name)
+    if part is None:
+        block.need(name)
+    return None if part is None or part.flag("no_op", False) else part

@@ -164,6 +164,7 @@ FAMILIES: dict[str, Dialect] = {
     ),
     "dbrx": replace(_PLAIN, build=d.dbrx, norm="layer_plain", kv_default=True),
     "llama4_text": replace(_FLAGGED, build=d.llama4, head_dim=True, ignored=("for_llm_compressor",)),
+    "nemotron-nas": replace(_FLAGGED, build=d.block_configs),
     "deepseek_v2": replace(_DEEPSEEK, mtp="none"),
     "deepseek_v3": _DEEPSEEK,
     "deepseek_v32": _DEEPSEEK,
@@ -201,6 +202,7 @@ FAMILIES: dict[str, Dialect] = {
 }
 
 ALIASES = {
+    "deci": "nemotron-nas",
     "kimi_k2": "deepseek_v3",
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",
