@@ -14,6 +14,9 @@ import click
 from inferplan import __version__
 from inferplan.errors import InferplanError
 
+# Plugins of pydantic are not used here, and looking for them reads the metadata of every installed package.
+os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+
 COMMANDS: dict[str, tuple[str, str]] = {
     "estimate": ("estimate", "What one batch costs: memory, intensity, TTFT, TPOT, the largest batch and context."),
     "fit": ("fit", "Which GPUs hold a model, in which format, with what context and how many requests."),
