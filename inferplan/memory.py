@@ -273,9 +273,10 @@ class Footprint:
     @cached_property
     def kv_pool(self) -> float:
         """Bytes left for state on the fullest device; negative when not even the weights fit."""
-        return self._pool(self.stage)
+        return self.pool(self.stage)
 
-    def _pool(self, stage: StageMemory) -> float:
+    def pool(self, stage: StageMemory) -> float:
+        """Bytes that a stage has left for state; negative when not even its weights fit."""
         engine = self.deployment.engine
         taken = 0.0 if engine.name == "none" else float(np.max(stage.activations(*self.step)))
         return self.usable - stage.weights - self.reserve - taken
@@ -292,7 +293,7 @@ class Footprint:
             per_sequence = self._state(stage)
             if self.deployment.engine.name == "none":
                 per_sequence = per_sequence + stage.activations(self.prompt * 1.0, 1.0)
-            pool = max(self._pool(stage), 0.0)
+            pool = max(self.pool(stage), 0.0)
             best = np.minimum(best, np.floor(pool / np.maximum(per_sequence, 1e-9) * (1 + 1e-12)))
         slots = float(self.deployment.engine.defaults.tier(self.deployment.hardware).max_sequences)
         best = np.where(best > _UNLIMITED, slots, best)
@@ -313,7 +314,7 @@ class Footprint:
             extra = 0.0
             if self.deployment.engine.name == "none":
                 extra = float(np.max(stage.activations(*self.step)))
-            if sequences * float(np.max(self._state(stage, float(context)))) + extra > self._pool(stage):
+            if sequences * float(np.max(self._state(stage, float(context)))) + extra > self.pool(stage):
                 return False
         return True
 
@@ -328,7 +329,7 @@ class Footprint:
         """Requests of ``max_model_len`` tokens that the pool holds: vLLM's ``Maximum concurrency`` line."""
         block = self.deployment.engine.defaults.block_size
         ratios = [
-            max(self._pool(stage), 0.0) / max(float(stage.state(float(max_model_len), block)), 1e-9)
+            max(self.pool(stage), 0.0) / max(float(stage.state(float(max_model_len), block)), 1e-9)
             for stage in self.stages
         ]
         return min(ratios)
