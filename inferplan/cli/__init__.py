@@ -27,6 +27,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "plot": ("plot", "Roofline, memory, operators, KV cache, latency against throughput: PNG, SVG, PDF."),
     "emit": ("emit", "The command line or the Kubernetes manifest of a deployment or a plan."),
     "prices": ("cost", "The prices on file, with their dates and sources."),
+    "settings": ("defaults", "The defaults in force here, from inferplan.yaml and INFERPLAN_*."),
+    "completion": ("defaults", "The script that completes commands, models and GPUs in a shell."),
     "models": ("catalog", "The models on file."),
     "gpus": ("catalog", "The accelerators on file."),
     "import": ("import_model", "A Hugging Face config, checkpoint folder or GGUF file as a model YAML."),
@@ -46,7 +48,7 @@ class LazyGroup(click.Group):
             return None
         module = import_module(f"inferplan.cli.{COMMANDS[cmd_name][0]}")
         command: click.Command = getattr(module, f"{cmd_name.replace('-', '_')}_command")
-        return command
+        return _prepared(command)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -58,11 +60,32 @@ class LazyGroup(click.Group):
             close = get_close_matches(name, COMMANDS, n=2)
             hint = f" Did you mean {' or '.join(close)}?" if close else " See inferplan --help."
             ctx.fail(f"No command named {name!r}.{hint}")
-        return super().resolve_command(ctx, args)
+        found = super().resolve_command(ctx, args)
+        if found[0] and found[1] is not None and not ctx.resilient_parsing:
+            ctx.default_map = {found[0]: _defaults(found[0], found[1])}
+        return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+def _prepared(command: click.Command) -> click.Command:
+    """The command with completion of names, when a shell asks for it."""
+    if "_INFERPLAN_COMPLETE" not in os.environ:
+        return command
+    from inferplan.cli.defaults import with_completion
+
+    return with_completion(command)
+
+
+def _defaults(name: str, command: click.Command) -> dict[str, object]:
+    """The user's own defaults of a command; nothing is imported when there are none."""
+    if not any(key.startswith("INFERPLAN_") for key in os.environ) and not os.path.isfile("inferplan.yaml"):
+        return {}
+    from inferplan.cli.defaults import current, defaults_for
+
+    return {} if name == "settings" else defaults_for(name, command, current(frozenset(COMMANDS)))
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

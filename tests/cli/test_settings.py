@@ -1,0 +1,80 @@
+"""Command line over environment over file; completion."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def inferplan(*words: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("INFERPLAN_")}
+    command = [sys.executable, "-c", "from inferplan.cli import main; main()", *words]
+    return subprocess.run(command, cwd=cwd, env=clean | environ, capture_output=True, text=True, check=False)
+
+
+def loaded(result: subprocess.CompletedProcess[str]) -> dict:
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def test_the_command_line_wins_over_the_environment_over_the_file(tmp_path: Path) -> None:
+    (tmp_path / "inferplan.yaml").write_text("gpu: a100-80gb-sxm\nformat: json\nestimate:\n  batch: 4\n  output: 32\n")
+    words = ("estimate", "llama-3.1-8b")
+    record = loaded(inferplan(*words, cwd=tmp_path))
+    assert (record["gpu"], record["load"]["batch"], record["load"]["output_tokens"]) == ("a100-80gb-sxm", 4, 32)
+    record = loaded(inferplan(*words, cwd=tmp_path, INFERPLAN_GPU="h100-sxm", INFERPLAN_BATCH="8"))
+    assert (record["gpu"], record["load"]["batch"]) == ("h100-sxm", 8)
+    record = loaded(inferplan(*words, cwd=tmp_path, INFERPLAN_BATCH="8", INFERPLAN_ESTIMATE_BATCH="16"))
+    assert record["load"]["batch"] == 16
+    record = loaded(inferplan(*words, "--gpu", "h200-sxm", cwd=tmp_path, INFERPLAN_GPU="h100-sxm"))
+    assert record["gpu"] == "h200-sxm"
+
+
+def test_a_file_elsewhere_is_named_by_the_environment(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("gpu: l4\n")
+    (tmp_path / "sub").mkdir()
+    result = inferplan(
+        "settings", "--format", "json", cwd=tmp_path / "sub", INFERPLAN_CONFIG=str(tmp_path / "mine.yaml")
+    )
+    assert loaded(result)["settings"][0]["value"] == "l4"
+    missing = inferplan("estimate", "llama-3.1-8b", cwd=tmp_path, INFERPLAN_CONFIG="none.yaml")
+    assert missing.returncode == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "message"),
+    [
+        ("estimate:\n  bach: 4\n", ("estimate", "llama-3.1-8b", "--gpu", "h100"), "did you mean batch"),
+        ("gpuu: h100\n", ("settings",), "did you mean gpu"),
+        ("esimate:\n  batch: 4\n", ("models",), "is no command"),
+        ("- gpu\n", ("models",), "not a mapping"),
+        ("batch: many\n", ("estimate", "llama-3.1-8b", "--gpu", "h100"), "not a count"),
+    ],
+)
+def test_mistakes_are_named(text: str, words: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    (tmp_path / "inferplan.yaml").write_text(text)
+    result = inferplan(*words, cwd=tmp_path)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert not result.stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts(shell: str, tmp_path: Path) -> None:
+    result = inferplan("completion", shell, cwd=tmp_path)
+    assert result.returncode == 0
+    assert "_INFERPLAN_COMPLETE" in result.stdout
+
+
+def test_names_of_the_catalogue_complete(tmp_path: Path) -> None:
+    asked = {"_INFERPLAN_COMPLETE": "bash_complete", "COMP_WORDS": "inferplan estimate llama-3.1-7", "COMP_CWORD": "2"}
+    assert "llama-3.1-70b" in inferplan(cwd=tmp_path, **asked).stdout
+    asked |= {"COMP_WORDS": "inferplan estimate m --gpu h200-s", "COMP_CWORD": "4"}
+    assert "h200-sxm" in inferplan(cwd=tmp_path, **asked).stdout
+    asked |= {"COMP_WORDS": "inferplan swe", "COMP_CWORD": "1"}
+    assert "sweep" in inferplan(cwd=tmp_path, **asked).stdout
