@@ -1,0 +1,156 @@
+"""What holds for every layer kind: matmuls read the tensors that are counted, ranks share them, arrays price alike."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+import pytest
+
+from inferplan.errors import IndivisibleError
+from inferplan.layers import LayerContext, kinds, parse_layer
+from inferplan.ops import Attention, GroupedMatmul, IndexSelect, Matmul
+from inferplan.parallel import Parallelism
+from inferplan.precision import uniform
+from inferplan.workload import Segment
+
+WIDTH = 64
+MAMBA2 = {"kind": "mamba2", "heads": 8, "head_dim": 16, "state": 8, "groups": 2}
+ATTENTION = {"kind": "attention", "heads": 4, "kv_heads": 2, "head_dim": 16}
+MLA = {"kind": "mla", "heads": 4, "q_lora": 24, "kv_lora": 16, "nope_dim": 12, "rope_dim": 8, "value_dim": 10}
+INDEXER = {"heads": 2, "head_dim": 16, "top_k": 8}
+LAYERS: list[dict[str, Any]] = [
+    ATTENTION,
+    ATTENTION | {"output_gate": True, "window": 8, "value_dim": 12},
+    ATTENTION | {"shares_cache": True},
+    ATTENTION | {"value_from_key": True},
+    {"kind": "mlp", "d_ff": 96},
+    {"kind": "mlp", "d_ff": 96, "gated": False},
+    {"kind": "moe", "experts": 8, "top_k": 2, "d_ff": 48, "shared_d_ff": 48},
+    {"kind": "moe", "experts": 8, "top_k": 2, "d_ff": 48, "latent": 32},
+    MLA,
+    MLA | {"q_lora": None},
+    MLA | {"indexer": INDEXER},
+    MLA | {"indexer": INDEXER | {"shared": True}},
+    {"kind": "mamba1", "inner": 128, "state": 8, "dt_rank": 4},
+    MAMBA2,
+    {"kind": "rwkv", "inner": 64, "width": WIDTH},
+    {"kind": "rwkv_channel_mix", "d_ff": 96, "width": WIDTH},
+    {"kind": "gated_linear_recurrence", "inner": 64, "blocks": 4},
+    {"kind": "gated_delta_net", "key_heads": 2, "value_heads": 4, "key_dim": 8, "value_dim": 12},
+    {"kind": "kimi_delta", "heads": 4, "head_dim": 8},
+    {"kind": "lightning_attention", "heads": 4, "head_dim": 16},
+    {"kind": "hyena", "width": WIDTH},
+    {"kind": "linear"},
+    {"kind": "laurel", "rank": 4},
+    {"kind": "per_layer_input", "width": 8},
+    {"kind": "parallel", "mixers": [ATTENTION, MAMBA2]},
+    {"kind": "shared_block", "heads": 4, "kv_heads": 4, "head_dim": 32, "d_ff": 96, "adapter_rank": 4},
+    {"kind": "altup", "streams": 4},
+]
+IDS = [f"{i}-{layer['kind']}" for i, layer in enumerate(LAYERS)]
+MULTIPLIED_BASE = ("router", "index.weights")
+RIDES_ON_A_MATMUL = {"hyena": {"in": 3 * WIDTH}}
+
+
+def context(new: Any = 1.0, tp: int = 1, batch: Any = 2.0) -> LayerContext:
+    segment = Segment(batch=batch, new=new, past=20.0)
+    return LayerContext(d_model=WIDTH, precision=uniform(), parallel=Parallelism(tp=tp), segments=(segment,))
+
+
+def test_every_kind_is_here():
+    assert {layer["kind"] for layer in LAYERS} == set(kinds())
+
+
+@pytest.mark.parametrize("layer", LAYERS[:-1], ids=IDS[:-1])
+@pytest.mark.parametrize("new", [1.0, 64.0])
+def test_matmuls_read_the_matrices_that_are_counted(layer, new):
+    """AltUp apart, whose router runs twice a layer. Biases ride on a matmul and are read with it."""
+    part = parse_layer(layer)
+    counted = sum(
+        prod(weight.shape)
+        for weight in part.weights(WIDTH)
+        if (weight.role in ("weights", "experts") or weight.name in MULTIPLIED_BASE) and len(weight.shape) > 1
+    ) - sum(RIDES_ON_A_MATMUL.get(layer["kind"], {}).values())
+    read = 0
+    for op in part.ops(context(new)):
+        if isinstance(op, Matmul):
+            read += op.batch * op.k * op.n
+        elif isinstance(op, GroupedMatmul):
+            read += op.experts * op.k * op.n
+    assert read == counted
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=IDS)
+def test_ranks_hold_the_whole_between_them(layer):
+    part, two = parse_layer(layer), Parallelism(tp=2)
+    part.check(two)
+    for weight in part.weights(WIDTH):
+        copies = 1 if weight.shard == "none" else 2
+        assert weight.per_rank(two) * copies == weight.elements
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=IDS)
+def test_ranks_share_the_flop_of_the_tensors_they_divide(layer):
+    """Two ranks do at least the work of one, and at most twice it (where every tensor is copied)."""
+    part = parse_layer(layer)
+    one = sum(float(op.work().flop) for op in part.ops(context()))
+    two = 2 * sum(float(op.work().flop) for op in part.ops(context(tp=2)))
+    assert one <= two <= 2 * one
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=IDS)
+def test_a_grid_prices_as_its_points(layer):
+    part, sizes = parse_layer(layer), np.array([32.0, 64.0, 100.0])
+    grid = [op.work() for op in part.ops(context(sizes, batch=sizes))]
+    for index, size in enumerate(sizes):
+        point = [op.work() for op in part.ops(context(float(size), batch=float(size)))]
+        for whole, one in zip(grid, point, strict=True):
+            assert np.broadcast_to(whole.flop, 3)[index] == pytest.approx(one.flop)
+            assert np.broadcast_to(whole.bytes, 3)[index] == pytest.approx(one.bytes)
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=IDS)
+def test_live_width_shrinks_with_ranks(layer):
+    part = parse_layer(layer)
+    assert 0 < part.live_width(WIDTH, Parallelism(tp=2)) <= part.live_width(WIDTH, Parallelism())
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [layer for layer in LAYERS if layer["kind"] in ("attention", "mla", "mamba2", "kimi_delta", "gated_delta_net")],
+    ids=lambda layer: layer["kind"],
+)
+def test_heads_that_do_not_divide_are_refused(layer):
+    with pytest.raises(IndivisibleError, match="does not divide"):
+        parse_layer(layer).check(Parallelism(tp=3))
+
+
+def test_mla_decodes_on_the_latent_and_prefills_in_full():
+    part = parse_layer(MLA)
+    (decode,) = [op for op in part.ops(context(1.0)) if isinstance(op, Attention)]
+    (prefill,) = [op for op in part.ops(context(64.0)) if isinstance(op, Attention)]
+    assert (decode.kv_heads, decode.key_dim, decode.value_dim, decode.shared_value) == (1, 24, 16, True)
+    assert (prefill.kv_heads, prefill.key_dim, prefill.value_dim, prefill.shared_value) == (4, 20, 10, False)
+    assert [part.cache().copies(part.cache().units, tp) for tp in (1, 2, 8)] == [1, 1, 1]
+
+
+def test_an_indexer_scores_the_whole_context_and_attends_to_its_choice():
+    part = parse_layer(MLA | {"indexer": INDEXER})
+    ops = list(part.ops(context(1.0, batch=1.0)))
+    (select,) = [op for op in ops if isinstance(op, IndexSelect)]
+    (core,) = [op for op in ops if isinstance(op, Attention)]
+    assert select.work().flop == 2 * 21 * 2 * 17
+    assert core.work().flop == 2 * 8 * 4 * (24 + 16)
+    shared = parse_layer(MLA | {"indexer": INDEXER | {"shared": True}})
+    assert not [op for op in shared.ops(context(1.0)) if isinstance(op, IndexSelect)]
+
+
+def test_mamba2_copies_its_groups_when_there_are_more_ranks():
+    part = parse_layer(MAMBA2 | {"groups": 1})
+    by_name = {weight.name: weight.per_rank(Parallelism(tp=4)) for weight in part.weights(WIDTH)}
+    assert by_name["in.bc"] == 2 * 8 * WIDTH
+    assert by_name["in.zxdt"] == (2 * 128 + 8) * WIDTH / 4
+    names = [op.name for op in part.ops(context(tp=4))]
+    assert "mamba.norm_all_reduce" in names
