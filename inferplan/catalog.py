@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import yaml
 from pydantic import ValidationError
 
-from inferplan.errors import InputFileError, SpecError, UnknownNameError
+from inferplan.errors import (
+    InputFileError,
+    MissingExtraError,
+    NetworkError,
+    SpecError,
+    UnknownNameError,
+    UsageError,
+)
 from inferplan.hardware import HardwareSpec
 from inferplan.model import ModelSpec
 from inferplan.spec import Spec
@@ -22,6 +29,7 @@ if TYPE_CHECKING:
 SpecType = TypeVar("SpecType", bound=Spec)
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _ALIASES = re.compile(r"^aliases: *\[(.*?)\]", re.MULTILINE)
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _SUFFIXES = ("-hf", "-instruct", "-chat", "-base", "-it")
 
 
@@ -65,7 +73,7 @@ def aliases(kind: str) -> dict[str, str]:
 
 def find(kind: str, name: str) -> Path:
     """The file of a name, an alias or a path. Raises ``UnknownNameError`` with close matches."""
-    if name.endswith((".yaml", ".yml", ".json")) or (("/" in name or name.startswith(".")) and Path(name).exists()):
+    if name.endswith((".yaml", ".yml", ".json", ".gguf")) or (("/" in name or name.startswith(".")) and Path(name).exists()):
         return Path(name)
     folder = config_root() / kind
     candidates = (
@@ -161,8 +169,13 @@ def load(kind: str, name: str, spec: type[SpecType]) -> SpecType:
 
 
 def load_model(name: str) -> ModelSpec:
-    """A model by name, alias or path; a path to a Hugging Face config or a checkpoint folder is imported."""
-    path = find("models", name)
+    """A model by name, alias or path; a config, a checkpoint folder, a GGUF file or a hub id is imported."""
+    try:
+        path = find("models", name)
+    except UnknownNameError:
+        if not _HUB_ID.fullmatch(name):
+            raise
+        return _from_hub(name)
     if path.is_dir() or path.suffix in (".json", ".gguf"):
         from inferplan.huggingface import import_model
 
@@ -171,6 +184,20 @@ def load_model(name: str) -> ModelSpec:
     if isinstance(data, dict) and "derive" in data:
         return _derived(path, data)
     return validate(path, data, ModelSpec)
+
+
+def _from_hub(name: str) -> ModelSpec:
+    """A model that is not in the catalogue, from the hub; where that fails, the name is unknown and the reason is said."""
+    try:
+        return find_source(name).model
+    except (NetworkError, MissingExtraError) as error:
+        known = [*names("models"), *aliases("models")]
+        close = difflib.get_close_matches(normalise(name), known, n=4, cutoff=0.55)
+        raise UnknownNameError(
+            f"no model named {name!r} in the catalogue, and the hub was not reached",
+            because=f"{error.what}{f': {error.hint}' if error.hint else ''}",
+            hint=f"did you mean {', '.join(close)}?" if close else "see inferplan models, or give a path to a config",
+        ) from None
 
 
 def _derived(path: Path, data: dict[str, Any]) -> ModelSpec:
@@ -190,10 +217,21 @@ def _derived(path: Path, data: dict[str, Any]) -> ModelSpec:
 
 
 def find_source(name: str) -> Imported:
-    """What ``inferplan import`` reads: a config, a checkpoint folder, a GGUF file or a hub id."""
-    from inferplan.huggingface import import_file
+    """What ``inferplan import`` reads: a config, a checkpoint folder, a GGUF file or a hub id.
 
-    return import_file(find("models", name))
+    Raises ``UsageError`` for the name of a model that is a YAML already.
+    """
+    from inferplan.huggingface import import_hub, import_path
+
+    path = Path(name)
+    if _HUB_ID.fullmatch(name) and not path.exists():
+        return import_hub(name)
+    if path.suffix in (".yaml", ".yml") or not (path.exists() or path.suffix in (".json", ".gguf")):
+        raise UsageError(
+            f"{name} is nothing to import",
+            hint="a Hugging Face config (.json), a checkpoint folder, a GGUF file or a hub id such as Qwen/Qwen3-8B",
+        )
+    return import_path(path)
 
 
 def load_hardware(name: str) -> HardwareSpec:

@@ -8,12 +8,15 @@ each tensor. A GGUF file is read through the ``gguf`` package (extra ``gguf``), 
 from __future__ import annotations
 
 import json
+import socket
 import struct
 from collections import Counter
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from inferplan.errors import InputFileError, MissingExtraError, NetworkError, SpecError, UnknownNameError
 from inferplan.model import ModelSpec
@@ -186,6 +189,17 @@ def read_gguf(path: Path) -> tuple[Checkpoint, dict[str, Any]]:
     return Checkpoint(path=path, tensors=tensors), metadata
 
 
+def _resolves(endpoint: str) -> bool:
+    """Whether the hub has an address here: without one its client would try again for half a minute."""
+    if getproxies():
+        return True
+    try:
+        socket.getaddrinfo(urlsplit(endpoint).hostname, None)
+    except OSError:
+        return False
+    return True
+
+
 def fetch_configs(hub_id: str, revision: str | None = None) -> Path:
     """The folder with the configs of a hub id, from its cache or the network.
 
@@ -194,6 +208,7 @@ def fetch_configs(hub_id: str, revision: str | None = None) -> Path:
     """
     try:
         from huggingface_hub import hf_hub_download
+        from huggingface_hub.constants import ENDPOINT
         from huggingface_hub.errors import (
             EntryNotFoundError,
             GatedRepoError,
@@ -206,9 +221,10 @@ def fetch_configs(hub_id: str, revision: str | None = None) -> Path:
             f"fetching {hub_id} needs huggingface_hub", hint="pip install 'inferplan[hub]'"
         ) from None
     folder: Path | None = None
+    cached = not _resolves(ENDPOINT)
     for file in CONFIGS:
         try:
-            folder = Path(hf_hub_download(hub_id, file, revision=revision)).parent
+            folder = Path(hf_hub_download(hub_id, file, revision=revision, local_files_only=cached)).parent
         except LocalEntryNotFoundError as error:
             if file == CONFIGS[0]:
                 raise NetworkError(
