@@ -1,0 +1,249 @@
+"""Several engines behind a router, and pools that compute prompts apart from decoding; the clock they share."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Literal
+
+from inferplan.deployment import Deployment
+from inferplan.errors import UsageError
+from inferplan.hardware import Link
+from inferplan.memory import Footprint
+from inferplan.serving.ledger import Ledger, Meter
+from inferplan.serving.prefix_cache import PrefixCache
+from inferplan.serving.prices import StepPrices
+from inferplan.serving.replica import Replica, Rules
+from inferplan.traffic import ClosedLoop
+
+Routing = Literal["round-robin", "least-loaded", "prefix-aware"]
+"""round-robin: one after another. least-loaded: fewest requests in the engine. prefix-aware: fewest prompt tokens to
+compute before and with the request, those found in the engine's prefix cache not counted."""
+_MOMENT = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fleet:
+    """How many engines there are and how requests find one.
+
+    prefill, decode: with both, that many replicas compute prompts and that many decode; the cache of a request moves over
+    ``kv_link``, a link of the hardware by name. Without, all ``--replicas`` do both.
+    """
+
+    routing: Routing = "round-robin"
+    prefill: int = 0
+    decode: int = 0
+    kv_link: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.prefill > 0) != (self.decode > 0) or self.prefill < 0:
+            raise UsageError("disaggregated pools need at least one prefill and one decode replica")
+
+    @property
+    def disaggregated(self) -> bool:
+        return self.prefill > 0
+
+    def engines(self, deployment: Deployment) -> int:
+        """Engines that requests are spread over: replicas times attention data-parallel ranks."""
+        replicas = self.prefill + self.decode if self.disaggregated else deployment.parallel.replicas
+        return replicas * deployment.parallel.dp
+
+
+def find_link(deployment: Deployment, name: str | None) -> Link:
+    """The link of the hardware with that name; the widest of all for ``None``. Raises ``UsageError``."""
+    links = deployment.hardware.links
+    if name is None:
+        return deployment.hardware.link(2**31)
+    chosen = next((link for link in links if link.name.lower() == name.lower()), None)
+    if chosen is None:
+        known = ", ".join(link.name for link in links) or "none"
+        raise UsageError(f"{deployment.hardware.name} has no link named {name!r}", hint=f"--kv-link one of: {known}")
+    return chosen
+
+
+def transfer_time(deployment: Deployment, link: Link, tokens: float) -> float:
+    """Seconds to move the cache of ``tokens``: every rank sends its share over its own link, ``bytes/bandwidth``."""
+    footprint = Footprint(deployment=deployment, batch=1.0, prompt=tokens, context=tokens)
+    return max(float(stage.state(tokens)) for stage in footprint.stages) / link.bandwidth
+
+
+class Cluster:
+    """The engines of a run and the events between them."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        ledger: Ledger,
+        closed: ClosedLoop | None,
+        turns: int = 1,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        self.fleet, self.ledger, self.closed, self.turns, self.progress = fleet, ledger, closed, turns, progress
+        self.front: list[Replica] = []
+        """Engines that take new requests."""
+        self.back: list[Replica] = []
+        """Engines that only decode, where pools are apart."""
+        self.events: list[tuple[float, int, bool]] = []
+        """Heap of (time, request, whether it is its cache that arrives)."""
+        self.next_request = self.limit = self.done = self.turn = 0
+        self.home: dict[int, int] = {}
+        """Which front engine has a request, where its cache leaves from there."""
+        self.link_free: list[float] = []
+        self.moves: dict[int, float] = {}
+        self.move: Callable[[float], float] = lambda _: 0.0
+
+    @property
+    def engines(self) -> list[Replica]:
+        return [*self.front, *self.back]
+
+    def build(
+        self, deployment: Deployment, prices: StepPrices, rules: Rules, cache: Callable[[], PrefixCache | None]
+    ) -> None:
+        """Make the engines of a deployment."""
+        fleet, dp = self.fleet, deployment.parallel.dp
+        if not fleet.disaggregated:
+            count = fleet.engines(deployment)
+            self.front = [Replica(prices, rules, self.ledger, self.notify, cache()) for _ in range(count)]
+        else:
+            link = find_link(deployment, fleet.kv_link)
+            self.move = lambda tokens: transfer_time(deployment, link, tokens)
+            prompts_only = replace(rules, scheduler=rules.scheduler.model_copy(update={"admission": "prompt"}))
+            self.front = [
+                Replica(prices, prompts_only, self.ledger, self.notify, cache()) for _ in range(fleet.prefill * dp)
+            ]
+            self.back = [Replica(prices, rules, self.ledger, self.notify) for _ in range(fleet.decode * dp)]
+            self.link_free = [0.0] * len(self.front)
+        for replica in self.engines:
+            replica.reactive = self.closed is not None or fleet.disaggregated
+        for replica in self.front:
+            replica.handoff = fleet.disaggregated
+
+    def run(self, warmup: int = 0) -> list[Meter]:
+        """Send every request and run until all is quiet.
+
+        In a closed loop the first ``warmup`` requests are waited for before the rest is sent, and leave no trace in the
+        meters.
+        """
+        total = len(self.ledger.prompt)
+        if self.closed is not None and 0 < warmup < total:
+            self._phase(0, warmup)
+            now = max(replica.clock for replica in self.engines)
+            del self.ledger.gaps[:], self.ledger.gap_weights[:]
+            for replica in self.engines:
+                replica.meter = Meter(timeline=None if replica.meter.timeline is None else [])
+                replica.clock = replica.previous = replica.front_free = now
+            self._phase(warmup, total)
+        else:
+            self._phase(0, total)
+        return [replica.meter for replica in self.engines]
+
+    def _phase(self, start: int, stop: int) -> None:
+        """Send requests ``start`` to ``stop`` and run until all is quiet."""
+        arrival, alone = self.ledger.arrival, len(self.engines) == 1
+        if self.closed is not None:
+            users = min(self.closed.concurrency, stop - start)
+            ramp = 0.0 if self.closed.burst else self.closed.ramp
+            now = max(replica.clock for replica in self.engines)
+            self.next_request, self.limit = start + users, stop
+            self.events = [(now + ramp * user / users, start + user, False) for user in range(users)]
+        elif not self.back and (alone or self.fleet.routing == "round-robin"):
+            for request in range(start, stop):
+                self.front[request % len(self.front)].submit(request, arrival[request])
+            for replica in self.front:
+                replica.advance(inf)
+            return
+        else:
+            self.events = [(arrival[request], request, False) for request in range(start, stop)]
+        heapq.heapify(self.events)
+        if alone:
+            self._run_alone()
+        else:
+            self._run_together()
+
+    def _run_alone(self) -> None:
+        """One engine: an arrival is told to it as soon as it is known."""
+        replica, events = self.front[0], self.events
+        while True:
+            while events:
+                time, request, _ = heapq.heappop(events)
+                self.ledger.arrival[request] = time
+                replica.submit(request, time)
+            replica.advance(inf)
+            if not events:
+                return
+
+    def _run_together(self) -> None:
+        """Several engines: none runs past the next thing that may concern it."""
+        engines, events = self.engines, self.events
+        while True:
+            earliest = min(replica.earliest() for replica in engines)
+            coming = events[0][0] if events else inf
+            if coming == earliest == inf:
+                return
+            if coming <= earliest:
+                for replica in engines:
+                    replica.advance(coming)
+                while events and events[0][0] <= coming:
+                    self._deliver(*heapq.heappop(events))
+            else:
+                until = earliest * (1 + 1e-12) + _MOMENT
+                for replica in engines:
+                    replica.advance(until)
+
+    def _deliver(self, time: float, request: int, cached: bool) -> None:
+        pool = self.back if cached else self.front
+        index = self._route(pool, request)
+        if cached:
+            pool[index].receive(request, time)
+            return
+        self.ledger.arrival[request] = time
+        if self.back:
+            self.home[request] = index
+        pool[index].submit(request, time)
+
+    def _route(self, pool: list[Replica], request: int) -> int:
+        """The engine of ``pool`` that gets a request."""
+        if len(pool) == 1:
+            return 0
+        if self.fleet.routing == "round-robin":
+            self.turn += 1
+            return self.turn % len(pool)
+        if self.fleet.routing == "least-loaded":
+            return min(range(len(pool)), key=lambda index: (pool[index].outstanding, index))
+        return min(
+            range(len(pool)), key=lambda index: (self._work_ahead(pool[index], request), pool[index].outstanding)
+        )
+
+    def _work_ahead(self, replica: Replica, request: int) -> int:
+        """Prompt tokens to compute before a request and with it."""
+        prompt, hashes = self.ledger.prompt[request], self.ledger.hashes
+        if replica.cache is None or hashes is None:
+            return replica.queued_tokens + prompt
+        device, host = replica.cache.match(hashes[request], prompt)
+        return replica.queued_tokens + prompt - (device + host) * replica.cache.block
+
+    def notify(self, request: int, time: float, finished: bool) -> None:
+        """A client has seen the end of a request, or its prompt is done and its cache can leave."""
+        if not finished:
+            tokens = self.ledger.prompt[request]
+            if tokens not in self.moves:
+                self.moves[tokens] = self.move(tokens)
+            home = self.home.pop(request)
+            self.link_free[home] = max(time, self.link_free[home]) + self.moves[tokens]
+            heapq.heappush(self.events, (self.link_free[home], request, True))
+            return
+        self.done += 1
+        if self.progress is not None and self.done % 64 == 0:
+            self.progress(self.done)
+        if self.closed is None:
+            return
+        if self.turns > 1:
+            following = request + self.closed.concurrency
+        else:
+            following = self.next_request
+            self.next_request += 1
+        if following < self.limit:
+            heapq.heappush(self.events, (time, following, False))
+            self.front[0].pause = True

@@ -1,0 +1,150 @@
+"""An engine's flags: what a user sets, resolved against the defaults of its version and the memory of the device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import inf
+
+import numpy as np
+
+from inferplan.deployment import Deployment
+from inferplan.engine import Tier
+from inferplan.errors import InfeasibleError, UsageError
+from inferplan.memory import Footprint, StageMemory
+from inferplan.serving.replica import Rules
+from inferplan.units import format_bytes
+
+_UNLIMITED = 1 << 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """Serving flags; ``None`` is the default of the engine's version. Names as on the command line.
+
+    poll_interval_steps: decode steps between looks at the request queue. batch_wait_steps, batch_wait_fill: hold prompts
+    back up to so many steps until they fill so much of the token budget. client_timeout: seconds.
+    """
+
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    max_model_len: int | None = None
+    block_size: int | None = None
+    gpu_memory_utilization: float | None = None
+    chunked_prefill: bool | None = None
+    prefix_caching: bool | None = None
+    poll_interval_steps: int = 1
+    batch_wait_steps: int = 0
+    batch_wait_fill: float = 0.0
+    client_timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "block_size", "poll_interval_steps"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"--{name.replace('_', '-')} must be 1 or more, not {value}")
+        if self.gpu_memory_utilization is not None and not 0 < self.gpu_memory_utilization <= 1:
+            raise UsageError(f"--gpu-memory-utilization is in (0, 1], not {self.gpu_memory_utilization:g}")
+        if self.batch_wait_steps < 0 or not 0 <= self.batch_wait_fill <= 1:
+            raise UsageError("--batch-wait-steps is 0 or more and --batch-wait-fill in [0, 1]")
+        if self.client_timeout is not None and not self.client_timeout > 0:
+            raise UsageError(f"--client-timeout must be more than 0 seconds, not {self.client_timeout:g}")
+
+
+def with_flags(deployment: Deployment, flags: Flags) -> Deployment:
+    """The deployment whose engine has these flags for defaults, so that memory is sized as that engine would."""
+    defaults = deployment.engine.defaults
+    tier = defaults.tier(deployment.hardware)
+    tier = Tier(
+        memory_at_least="0 B",  # type: ignore[arg-type]  # a quantity is read from text
+        token_budget=flags.max_num_batched_tokens or tier.token_budget,
+        max_sequences=flags.max_num_seqs or tier.max_sequences,
+    )
+    scheduler = defaults.scheduler.model_copy(
+        update={
+            name: value
+            for name, value in (("chunked_prefill", flags.chunked_prefill), ("prefix_caching", flags.prefix_caching))
+            if value is not None
+        }
+    )
+    defaults = defaults.model_copy(
+        update={
+            "tiers": [tier],
+            "scheduler": scheduler,
+            "block_size": flags.block_size or defaults.block_size,
+            "memory_fraction": flags.gpu_memory_utilization or defaults.memory_fraction,
+        }
+    )
+    return replace(deployment, engine=deployment.engine.model_copy(update={"defaults": defaults}))
+
+
+def rules_of(deployment: Deployment, flags: Flags, prompt: float, total: float) -> Rules:
+    """The rules of one attention rank of a deployment that already has its flags (:func:`with_flags`).
+
+    ``prompt``, ``total``: tokens of a typical prompt, and of prompt and output. Raises ``InfeasibleError`` when the
+    weights leave no room for a cache.
+    """
+    engine, ideal = deployment.engine, deployment.calibration.basis == "roofline"
+    defaults, serving = engine.defaults, engine.serving
+    tier = defaults.tier(deployment.hardware)
+    stage, pool = _tightest_stage(deployment, total)
+    unit = _slope(stage, 1e8)
+    growing = unit > 0
+    unit = unit if growing else 1.0
+    activations = float(np.max(stage.activations(prompt, 1.0))) if engine.name == "none" else 0.0
+    static = engine.policy == "static"
+    return Rules(
+        policy=engine.policy,
+        slots=tier.max_sequences,
+        budget=_UNLIMITED if static else tier.token_budget,
+        scheduler=defaults.scheduler,
+        longest=flags.max_model_len or deployment.model.max_context or _UNLIMITED,
+        capacity=pool / unit,
+        overhead=((defaults.block_size - 1) / 2 if growing else 0.0) + activations / unit,
+        windows=tuple((share / unit, size) for share, size in _bounded(stage)),
+        growing=growing,
+        overlapped=serving.overlapped and not ideal,
+        poll_interval=flags.poll_interval_steps,
+        wait_steps=flags.batch_wait_steps,
+        wait_fill=flags.batch_wait_fill,
+        latency=0.0 if ideal else serving.latency,
+        front_request=0.0 if ideal else serving.front_request,
+        front_token=0.0 if ideal else serving.front_token,
+        timeout=flags.client_timeout or inf,
+    )
+
+
+def _tightest_stage(deployment: Deployment, total: float) -> tuple[StageMemory, float]:
+    """The pipeline stage that holds the fewest requests of ``total`` tokens, and the bytes it has for their state."""
+    footprint = Footprint(deployment=deployment, batch=1.0, prompt=total, context=total)
+    best: tuple[float, StageMemory, float] | None = None
+    for stage in footprint.stages:
+        pool = footprint.pool(stage)
+        requests = pool / max(float(stage.state(total)), 1e-9)
+        if best is None or requests < best[0]:
+            best = (requests, stage, pool)
+    assert best is not None
+    if best[2] <= 0:
+        raise InfeasibleError(
+            f"{deployment.describe()} has no room for a cache",
+            because=f"weights {format_bytes(best[1].weights)} and the engine's reserve leave {format_bytes(best[2])} of "
+            f"{format_bytes(footprint.usable)} usable on each device",
+            hint="more devices (--tp), a narrower --weights, or a higher --gpu-memory-utilization",
+        )
+    return best[1], best[2]
+
+
+def _slope(stage: StageMemory, at: float) -> float:
+    """Bytes that one more token adds to a sequence of ``at`` tokens."""
+    return float(stage.state(at + 1024) - stage.state(at)) / 1024
+
+
+def _bounded(stage: StageMemory) -> list[tuple[float, float]]:
+    """State that stops growing: (bytes when full, tokens at which it is full), and (bytes, 0) for constant state."""
+    sizes = sorted({float(cache.mask.size) for cache, _ in stage.caches if cache.mask.cached(2**40) < 2**40})
+    bounded = []
+    for size in sizes:
+        bend = float(stage.state(size) - stage.state(size - 1)) - float(stage.state(size + 1) - stage.state(size))
+        bounded.append((bend * size, size))
+    if stage.recurrent:
+        bounded.append((stage.recurrent, 0.0))
+    return bounded

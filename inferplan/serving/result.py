@@ -1,0 +1,267 @@
+"""What a simulated run says: latencies at percentiles, rates, queue, cache, and whether it was steady at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from inferplan.serving.ledger import FINISHED, REJECTED, TIMED_OUT, Ledger, Meter
+from inferplan.traffic import Slo
+
+Array = npt.NDArray[np.float64]
+Verdict = Literal["stable", "saturated", "overloaded"]
+"""stable: nobody waits for a slot or for cache for long. saturated: they do, and the queue does not grow. overloaded:
+requests arrive faster than they leave, so the queue grows for as long as the traffic lasts."""
+SCHEMA_VERSION = 1
+PERCENTILES = (50, 90, 95, 99)
+_LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2el_s")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SimulationResult:
+    """One run. Arrays hold the requests that finished, in the order they were sent, warm-up left out; times in seconds.
+
+    ``start``, ``end``: first arrival and last event of the run. ``basis``: what the step prices rest on. ``conditions``:
+    the flags and the load generator, because a latency under load belongs to them.
+    """
+
+    ledger: Ledger
+    meters: Sequence[Meter]
+    closed: bool
+    slo: Slo = field(default_factory=Slo)
+    warmup: int = 0
+    basis: str = "roofline"
+    capacity: float = 0.0
+    """Tokens that the cache of one attention rank holds."""
+    slots: int = 0
+    conditions: dict[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def arrival(self) -> Array:
+        return np.asarray(self.ledger.arrival[self.warmup :], dtype=np.float64)
+
+    @cached_property
+    def _status(self) -> npt.NDArray[np.uint8]:
+        return np.frombuffer(bytes(self.ledger.status), dtype=np.uint8)[self.warmup :]
+
+    @cached_property
+    def _done(self) -> npt.NDArray[np.bool_]:
+        return self._status == FINISHED
+
+    def _column(self, name: str) -> Array:
+        return np.asarray(getattr(self.ledger, name)[self.warmup :], dtype=np.float64)
+
+    @cached_property
+    def ttft(self) -> Array:
+        """Time to the first token of each finished request."""
+        return (self._column("first") - self.arrival)[self._done]
+
+    @cached_property
+    def e2el(self) -> Array:
+        """Time to the last token of each finished request."""
+        return (self._column("finish") - self.arrival)[self._done]
+
+    @cached_property
+    def tpot(self) -> Array:
+        """``(last - first)/(output - 1)`` of each finished request with more than one output token."""
+        output = self._column("output")[self._done]
+        many = output > 1
+        return (self.e2el - self.ttft)[many] / (output[many] - 1)
+
+    @cached_property
+    def wait(self) -> Array:
+        """Time until a request was admitted into the batch; for those still waiting, until the end of the run."""
+        admitted = self._column("admitted")
+        seen = self._status != REJECTED
+        until = np.where(np.isnan(admitted), self.end, admitted)
+        return (until - self.arrival)[seen]
+
+    @cached_property
+    def start(self) -> float:
+        arrived = self.arrival[~np.isnan(self.arrival)]
+        return float(np.min(arrived)) if len(arrived) else 0.0
+
+    @cached_property
+    def end(self) -> float:
+        finish = self._column("finish")
+        return float(np.nanmax(finish)) if np.any(~np.isnan(finish)) else self.start
+
+    @property
+    def duration(self) -> float:
+        """Seconds from the first arrival to the last finish."""
+        return max(self.end - self.start, 1e-12)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Every request that was sent is in exactly one of the other entries."""
+        arrived = int(np.sum(~np.isnan(self.arrival)))
+        finished, rejected, gone = (int(np.sum(self._status == code)) for code in (FINISHED, REJECTED, TIMED_OUT))
+        return {
+            "arrived": arrived,
+            "finished": finished,
+            "rejected": rejected,
+            "timed_out": gone,
+            "waiting": arrived - finished - rejected - gone,
+        }
+
+    @property
+    def request_rate(self) -> float:
+        """Finished requests a second."""
+        return float(np.sum(self._done)) / self.duration
+
+    @property
+    def output_rate(self) -> float:
+        """Output tokens of finished requests a second."""
+        return float(np.sum(self._column("output")[self._done])) / self.duration
+
+    @property
+    def input_rate(self) -> float:
+        return float(np.sum(self._column("prompt")[self._done])) / self.duration
+
+    @cached_property
+    def attained(self) -> npt.NDArray[np.bool_]:
+        """Which finished requests meet every limit of the SLO."""
+        good = np.ones(len(self.ttft), dtype=bool)
+        output = self._column("output")[self._done]
+        tpot = (self.e2el - self.ttft) / np.maximum(output - 1, 1)
+        for name, limit in self.slo.limits.items():
+            good &= {"ttft": self.ttft, "tpot": tpot, "e2el": self.e2el}[name] <= limit
+        return good
+
+    @property
+    def goodput(self) -> float | None:
+        """Requests a second that meet the SLO; ``None`` without one."""
+        return float(np.sum(self.attained)) / self.duration if self.slo.limits else None
+
+    @property
+    def preemptions(self) -> int:
+        return sum(meter.preemptions for meter in self.meters)
+
+    @property
+    def in_system(self) -> float:
+        """Mean number of requests in the system, the integral of their number over time divided by the duration."""
+        until = np.where(np.isnan(self._column("finish")), self.end, self._column("finish"))
+        seen = (self._status != REJECTED) & ~np.isnan(self.arrival)
+        times = np.concatenate([self.arrival[seen], until[seen]])
+        steps = np.concatenate([np.ones(int(seen.sum())), -np.ones(int(seen.sum()))])
+        order = np.argsort(times, kind="stable")
+        number = np.cumsum(steps[order])[:-1]
+        return float(np.sum(number * np.diff(times[order]))) / self.duration
+
+    @property
+    def mean_batch(self) -> float:
+        """Mean number of requests that decode while the engine is busy, a replica."""
+        busy = sum(meter.busy for meter in self.meters)
+        return sum(meter.batch_seconds for meter in self.meters) / busy if busy else 0.0
+
+    @property
+    def kv_use(self) -> dict[str, float]:
+        """Share of the cache in use: mean over busy time, and peak."""
+        busy = sum(meter.busy for meter in self.meters)
+        mean = sum(meter.kv_seconds for meter in self.meters) / busy if busy else 0.0
+        return {"mean": mean, "peak": max((meter.kv_peak for meter in self.meters), default=0.0)}
+
+    @cached_property
+    def hit_rate(self) -> float:
+        """Share of the prompt tokens of admitted requests that were found in the prefix cache."""
+        admitted = ~np.isnan(self._column("admitted"))
+        tokens = float(np.sum(self._column("prompt")[admitted]))
+        hits = sum(count for request, count in self.ledger.cached.items() if request >= self.warmup)
+        return hits / tokens if tokens else 0.0
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """See :data:`Verdict`; docs/serving.md says how it is decided."""
+        if not self.closed and self._grows():
+            return "overloaded"
+        waited = {reason for meter in self.meters for reason in meter.blocked_by} & {"slots", "cache"}
+        busy, backlogged = (sum(getattr(m, name) for m in self.meters) for name in ("busy", "backlogged"))
+        return "saturated" if waited and backlogged > 0.5 * busy else "stable"
+
+    def _grows(self) -> bool:
+        """Arrivals outrun departures: while a backlog lasts fewer leave than arrive, and waits grow from quarter to quarter."""
+        arrived = self.arrival[self._status != REJECTED]
+        if len(arrived) < 20:
+            return False
+        span = float(arrived[-1] - arrived[0])
+        backlogged = sum(meter.backlogged for meter in self.meters) / max(len(self.meters), 1)
+        quarters = [float(np.mean(part)) for part in np.array_split(self.wait, 4)]
+        growing = quarters[3] > 1.15 * quarters[2] > 1.15**2 * quarters[1]
+        last = float(np.mean(self.wait[-max(len(arrived) // 20, 1) :]))
+        if span <= 0 or not growing or backlogged < 0.5 * span:
+            return False
+        return last > 0.05 * span and self.end - float(arrived[-1]) > 0.05 * span
+
+    @property
+    def steady(self) -> bool:
+        """Whether percentiles say anything beyond this run."""
+        return self.verdict != "overloaded"
+
+    def percentiles(self, name: str) -> dict[str, float | None]:
+        """Mean and percentiles of ``ttft_s``, ``tpot_s``, ``itl_s`` or ``e2el_s``; all ``None`` where the queue grows."""
+        keys = ("mean", *(f"p{q}" for q in PERCENTILES))
+        if not self.steady:
+            return dict.fromkeys(keys)
+        values = self._gap_percentiles() if name == "itl_s" else _percentiles(getattr(self, name.removesuffix("_s")))
+        return dict(zip(keys, values))
+
+    def _gap_percentiles(self) -> list[float | None]:
+        gaps, weights = np.asarray(self.ledger.gaps), np.asarray(self.ledger.gap_weights)
+        if not len(gaps) or not weights.sum() > 0:
+            return [None] * (1 + len(PERCENTILES))
+        order = np.argsort(gaps)
+        gaps, reached = gaps[order], np.cumsum(weights[order])
+        at = np.searchsorted(reached, np.asarray(PERCENTILES) / 100 * reached[-1])
+        mean = float(np.sum(gaps * weights[order]) / reached[-1])
+        return [mean, *(float(gaps[min(i, len(gaps) - 1)]) for i in at)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The record that ``inferplan simulate --format json`` prints; units are in the keys."""
+        counts = self.counts
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "verdict": self.verdict,
+            **{name: self.percentiles(name) for name in _LATENCIES},
+            "requests": counts,
+            "duration_s": self.duration,
+            "throughput": {
+                "requests_per_s": self.request_rate,
+                "output_tokens_per_s": self.output_rate,
+                "total_tokens_per_s": self.output_rate + self.input_rate,
+            },
+            "goodput_requests_per_s": self.goodput,
+            "slo": {f"{name}_s": limit for name, limit in self.slo.limits.items()},
+            "slo_attained": float(np.mean(self.attained)) if self.slo.limits and len(self.attained) else None,
+            "queue": {
+                "wait_mean_s": float(np.mean(self.wait)) if len(self.wait) and self.steady else None,
+                "wait_max_s": float(np.max(self.wait)) if len(self.wait) else None,
+                "in_system_mean": self.in_system if counts["arrived"] else None,
+                "blocked_by": self._blocked(),
+            },
+            "batch_mean": self.mean_batch,
+            "kv": {"use_mean": self.kv_use["mean"], "use_peak": self.kv_use["peak"], "capacity_tokens": self.capacity},
+            "preemptions": self.preemptions,
+            "prefix_cache_hit_rate": self.hit_rate,
+            "steps": sum(meter.steps for meter in self.meters),
+            "prompt_steps": sum(meter.prompt_steps for meter in self.meters),
+            "basis": self.basis,
+            "conditions": self.conditions,
+        }
+
+    def _blocked(self) -> dict[str, int]:
+        total: dict[str, int] = {}
+        for meter in self.meters:
+            for reason, count in meter.blocked_by.items():
+                total[reason] = total.get(reason, 0) + count
+        return total
+
+
+def _percentiles(values: Array) -> list[float | None]:
+    if not len(values):
+        return [None] * (1 + len(PERCENTILES))
+    return [float(np.mean(values)), *(float(x) for x in np.percentile(values, PERCENTILES))]

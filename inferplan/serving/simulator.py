@@ -1,0 +1,141 @@
+"""The entry point of the simulator: a deployment, its traffic and its flags in, a :class:`SimulationResult` out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from inferplan.deployment import Deployment
+from inferplan.errors import UsageError
+from inferplan.estimate import run_step
+from inferplan.serving.cluster import Cluster, Fleet
+from inferplan.serving.flags import Flags, rules_of, with_flags
+from inferplan.serving.ledger import NAN, Ledger
+from inferplan.serving.prefix_cache import PrefixCache
+from inferplan.serving.prices import Reach, StepPrices, step_prices
+from inferplan.serving.replica import Rules
+from inferplan.serving.result import SimulationResult
+from inferplan.traffic import ClosedLoop, Requests, Slo, Traffic
+from inferplan.workload import decode
+
+_LONGEST_TABLE = 1 << 22
+"""Contexts beyond this many tokens are priced along the last slope of the table."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What is not the engine's: how replicas are fed, what users accept, what is recorded.
+
+    warmup: requests sent ahead and waited for, then left out of every figure. progress: called with the number of
+    requests that are done.
+    """
+
+    fleet: Fleet = field(default_factory=Fleet)
+    slo: Slo = field(default_factory=Slo)
+    warmup: int = 0
+    timeline: bool = False
+    progress: Callable[[int], None] | None = None
+
+
+def simulate(
+    deployment: Deployment, traffic: Traffic | Requests, flags: Flags | None = None, options: Options | None = None
+) -> SimulationResult:
+    """Simulate ``traffic`` on a deployment under serving ``flags``.
+
+    ``traffic`` is a recipe, or requests with arrival times (a trace). Attention data-parallel ranks and replicas are
+    engines of their own behind the router of ``options.fleet``. Raises ``InfeasibleError`` when the weights leave no room
+    for a cache, ``UsageError`` for a trace without times.
+    """
+    flags, options = flags or Flags(), options or Options()
+    deployment = with_flags(deployment, flags)
+    block = deployment.engine.defaults.block_size
+    requests = traffic if isinstance(traffic, Requests) else traffic.requests(block)
+    closed = traffic.arrivals if isinstance(traffic, Traffic) and isinstance(traffic.arrivals, ClosedLoop) else None
+    if closed is None and requests.arrival is None:
+        raise UsageError(
+            "requests without arrival times need a closed loop", hint="--concurrency, or times in the trace"
+        )
+    typical = float(np.mean(requests.prompt)), float(np.mean(requests.prompt + requests.output))
+    rules = rules_of(deployment, flags, *typical)
+    prices = prices_for(deployment, rules, requests)
+    ledger = Ledger(
+        arrival=[NAN] * len(requests) if requests.arrival is None else requests.arrival.tolist(),
+        prompt=requests.prompt.tolist(),
+        output=requests.output.tolist(),
+        hashes=requests.hashes,
+    )
+    cluster = Cluster(options.fleet, ledger, closed, requests.turns, options.progress)
+    cluster.build(deployment, prices, rules, lambda: _cache(requests, rules))
+    for replica in cluster.engines:
+        replica.meter.timeline = [] if options.timeline else None
+    meters = cluster.run(options.warmup)
+    return SimulationResult(
+        ledger=ledger,
+        meters=meters,
+        closed=closed is not None,
+        slo=options.slo,
+        warmup=options.warmup,
+        basis=_basis(deployment, typical[0]),
+        capacity=rules.capacity if rules.growing else 0.0,
+        slots=rules.slots,
+        conditions=_conditions(deployment, rules, flags, traffic, options),
+    )
+
+
+def _cache(requests: Requests, rules: Rules) -> PrefixCache | None:
+    """A prefix cache where prompts share anything and the engine looks for it."""
+    shares = requests.hashes is not None and rules.scheduler.prefix_caching and rules.growing
+    return PrefixCache(requests.hash_block) if shares else None
+
+
+def prices_for(deployment: Deployment, rules: Rules, requests: Requests) -> StepPrices:
+    """Step prices as far as these requests under these rules can reach."""
+    count = len(requests)
+    longest = int(np.max(requests.prompt + requests.output))
+    sequences = min(rules.slots, count, max(int(rules.capacity // rules.held(1)), 1))
+    whole_batch = int(np.max(requests.prompt)) * sequences
+    return step_prices(
+        deployment,
+        Reach(
+            sequences=sequences,
+            tokens=min(rules.budget, max(whole_batch, longest)),
+            context=min(longest, rules.longest, _LONGEST_TABLE),
+        ),
+    )
+
+
+def _basis(deployment: Deployment, context: float) -> str:
+    shares = run_step(deployment, decode(1.0, context)).by_basis()
+    return max(shares, key=lambda name: shares[name])
+
+
+def _conditions(
+    deployment: Deployment, rules: Rules, flags: Flags, traffic: Traffic | Requests, options: Options
+) -> dict[str, Any]:
+    """Everything that the figures are conditional on."""
+    record: dict[str, Any] = {
+        "engine": deployment.engine.describe(),
+        "policy": rules.policy,
+        "max_num_seqs": rules.slots,
+        "max_num_batched_tokens": rules.budget if rules.budget < 1 << 50 else None,
+        "max_model_len": rules.longest if rules.longest < 1 << 50 else None,
+        "block_size": deployment.engine.defaults.block_size,
+        "chunked_prefill": rules.scheduler.chunked_prefill,
+        "prefix_caching": rules.scheduler.prefix_caching,
+        "overlapped": rules.overlapped,
+        "poll_interval_steps": rules.poll_interval,
+        "batch_wait_steps": rules.wait_steps,
+        "batch_wait_fill": rules.wait_fill,
+        "client_timeout_s": flags.client_timeout,
+        "latency_s": rules.latency,
+        "front_end_s": {"request": rules.front_request, "prompt_token": rules.front_token},
+        "warmup": options.warmup,
+        "replicas": options.fleet.engines(deployment),
+        "routing": options.fleet.routing,
+    }
+    if isinstance(traffic, Traffic):
+        record["traffic"] = asdict(traffic)
+    return record

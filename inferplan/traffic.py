@@ -1,0 +1,303 @@
+"""Traffic: lengths of prompts and outputs, arrivals, shared prefixes, conversations, traces; and what users accept.
+
+A :class:`Traffic` is a recipe with a seed; :meth:`Traffic.requests` makes the list of requests, the same one each time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from inferplan.errors import UsageError
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+LengthKind = Literal["fixed", "uniform", "normal", "lognormal", "gamma", "empirical"]
+ArrivalKind = Literal["constant", "poisson", "gamma"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lengths:
+    """A distribution of token counts; every draw is rounded to a whole number of at least 1.
+
+    fixed: ``mean``. uniform: whole numbers from ``spread*mean`` to ``mean``, ends included: ``mean`` is then the nominal
+    length and ``spread`` the smallest ratio (``random_range_ratio`` of vLLM's benchmark client). normal, lognormal,
+    gamma: mean and standard deviation ``spread*mean``. empirical: the ``values``, drawn with replacement.
+    """
+
+    kind: LengthKind = "fixed"
+    mean: float = 1.0
+    spread: float = 0.0
+    values: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind == "empirical" and not self.values:
+            raise UsageError("an empirical length distribution needs at least one value")
+        if self.kind != "empirical" and self.mean < 1:
+            raise UsageError(f"a length must be 1 token or more, not {self.mean:g}")
+        if self.spread < 0 or (self.kind == "uniform" and not 0 < self.spread <= 1):
+            limits = "in (0, 1]" if self.kind == "uniform" else "0 or more"
+            raise UsageError(f"the spread of a {self.kind} length must be {limits}, not {self.spread:g}")
+
+    def sample(self, rng: np.random.Generator, count: int) -> Ints:
+        """``count`` lengths."""
+        mean, deviation = self.mean, self.spread * self.mean
+        if self.kind == "fixed" or (self.kind != "empirical" and self.kind != "uniform" and deviation == 0):
+            draws: npt.NDArray[np.generic] = np.full(count, mean)
+        elif self.kind == "uniform":
+            draws = rng.integers(max(1, int(np.floor(self.spread * mean))), int(mean) + 1, count)
+        elif self.kind == "normal":
+            draws = rng.normal(mean, deviation, count)
+        elif self.kind == "lognormal":
+            variance = np.log1p(self.spread**2)
+            draws = rng.lognormal(np.log(mean) - variance / 2, np.sqrt(variance), count)
+        elif self.kind == "gamma":
+            draws = rng.gamma(1 / self.spread**2, mean * self.spread**2, count)
+        else:
+            draws = rng.choice(np.asarray(self.values), count)
+        return np.maximum(np.rint(draws.astype(np.float64)), 1).astype(np.int64)
+
+    @property
+    def average(self) -> float:
+        """The mean of the distribution before rounding (a normal's cut at 1 is not counted)."""
+        if self.kind == "uniform":
+            return (max(1.0, np.floor(self.spread * self.mean)) + self.mean) / 2
+        return float(np.mean(self.values)) if self.kind == "empirical" else self.mean
+
+
+_LENGTHS = re.compile(
+    r"^(?:(uniform|normal|lognormal|gamma)\s*[:(])?\s*([\d_.]+[kKMG]?i?)\s*(?:[:,]\s*([\d.]+)\s*\)?)?$"
+)
+
+
+def parse_lengths(text: str, ratio_min: float = 1.0) -> Lengths:
+    """``1024``, ``uniform:1024:0.8``, ``normal:1024:0.3``, ``lognormal:1024:0.8``, ``gamma:1024:0.5``.
+
+    The last number is the smallest ratio (uniform) or the standard deviation over the mean. ``ratio_min`` below 1 makes
+    a plain number uniform. Raises ``UsageError``.
+    """
+    from inferplan.units import parse_count
+
+    match = _LENGTHS.match(text.strip())
+    if not match:
+        raise UsageError(
+            f"{text!r} is not a length",
+            hint="1024, uniform:1024:0.8, normal:1024:0.3, lognormal:1024:0.8, gamma:1024:0.5",
+        )
+    kind, mean, spread = match.groups()
+    try:
+        tokens = float(parse_count(mean))
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    if kind is None:
+        return Lengths(kind="fixed" if ratio_min >= 1 else "uniform", mean=tokens, spread=min(ratio_min, 1.0))
+    if spread is None:
+        raise UsageError(f"{text!r} has no spread", hint=f"{kind}:{mean}:0.5")
+    return Lengths(kind=kind, mean=tokens, spread=float(spread))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClosedLoop:
+    """``concurrency`` users, each with one request at a time. burst: all begin at once; else one after another over
+    ``ramp`` seconds.
+    """
+
+    concurrency: int
+    burst: bool = True
+    ramp: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.concurrency < 1:
+            raise UsageError(f"--concurrency must be 1 or more, not {self.concurrency}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenLoop:
+    """``rate`` requests a second, whatever the system does.
+
+    constant: one every ``1/rate``. poisson: exponential gaps. gamma: gaps of coefficient of variation ``1/sqrt(b)`` with
+    ``b = burstiness`` (1 is Poisson, less is burstier: ``--burstiness`` of vLLM's benchmark client).
+    """
+
+    rate: float
+    kind: ArrivalKind = "poisson"
+    burstiness: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("rate", "burstiness"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise UsageError(f"--{name} must be more than 0, not {getattr(self, name):g}")
+
+    def sample(self, rng: np.random.Generator, count: int) -> Floats:
+        """Arrival times in seconds; the first gap comes before the first arrival."""
+        if self.kind == "constant":
+            return np.arange(count) / self.rate
+        shape = 1.0 if self.kind == "poisson" else self.burstiness
+        return np.cumsum(rng.gamma(shape, 1.0 / (self.rate * shape), count))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedPrefix:
+    """What prompts have in common. ``tokens`` at the head of every prompt are one of ``distinct`` texts; ``turns`` of a
+    conversation each carry all that was said before. ``gap``: seconds between the turns of an open loop.
+    """
+
+    tokens: int = 0
+    distinct: int = 1
+    turns: int = 1
+    gap: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.tokens < 0 or self.distinct < 1 or self.turns < 1 or self.gap < 0:
+            raise UsageError("a shared prefix has 0 or more tokens, 1 or more texts and turns, and no negative gap")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Requests:
+    """Requests in the order in which they are sent.
+
+    arrival: seconds, absent in a closed loop. hashes: the blocks of each prompt, every one named by all that precedes
+    it, ``hash_block`` tokens each; absent where prompts share nothing.
+    """
+
+    prompt: Ints
+    output: Ints
+    arrival: Floats | None = None
+    hashes: Sequence[Sequence[int]] | None = None
+    hash_block: int = 0
+    turns: int = 1
+
+    def __len__(self) -> int:
+        return len(self.prompt)
+
+    def head(self, count: int) -> Requests:
+        """The first ``count`` requests."""
+        return Requests(
+            prompt=self.prompt[:count],
+            output=self.output[:count],
+            arrival=None if self.arrival is None else self.arrival[:count],
+            hashes=None if self.hashes is None else self.hashes[:count],
+            hash_block=self.hash_block,
+            turns=self.turns,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """A load generator: arrivals, lengths, what prompts share, how many requests, the seed.
+
+    samples: completions of each prompt; each is a request of its own with the same prompt, sent at the same time.
+    """
+
+    arrivals: ClosedLoop | OpenLoop
+    prompt: Lengths
+    output: Lengths
+    requests_count: int | None = None
+    """``None``: ten times the concurrency, as the usual closed-loop clients do; 1000 in an open loop."""
+    prefix: SharedPrefix = field(default_factory=SharedPrefix)
+    samples: int = 1
+    seed: int = 0
+
+    @property
+    def count(self) -> int:
+        if self.requests_count is not None:
+            if self.requests_count < 1:
+                raise UsageError(f"--requests must be 1 or more, not {self.requests_count}")
+            return self.requests_count
+        return 10 * self.arrivals.concurrency if isinstance(self.arrivals, ClosedLoop) else 1000
+
+    def requests(self, block: int = 16) -> Requests:
+        """The requests; ``block`` is the page of the cache that shared prompts are cut into."""
+        rng = np.random.default_rng(self.seed)
+        count = self.count
+        prompt, output = self.prompt.sample(rng, count), self.output.sample(rng, count)
+        arrival = None
+        if isinstance(self.arrivals, OpenLoop):
+            arrival = self._open_arrivals(rng, count)
+        if not self.prefix.tokens and self.prefix.turns == 1 and self.samples == 1:
+            return Requests(prompt=prompt, output=output, arrival=arrival)
+        return self._shared(rng, block, (prompt, output, arrival))
+
+    def _open_arrivals(self, rng: np.random.Generator, count: int) -> Floats:
+        arrivals, turns = self.arrivals, self.prefix.turns
+        assert isinstance(arrivals, OpenLoop)
+        if turns == 1:
+            return arrivals.sample(rng, count)
+        sessions = -(-count // turns)
+        starts = OpenLoop(rate=arrivals.rate / turns, kind=arrivals.kind, burstiness=arrivals.burstiness).sample(
+            rng, sessions
+        )
+        return (starts[:, None] + self.prefix.gap * np.arange(turns)[None, :]).ravel()[:count]
+
+    def _shared(self, rng: np.random.Generator, block: int, drawn: tuple[Ints, Ints, Floats | None]) -> Requests:
+        """Name the blocks of every prompt and lengthen later turns by what was said before."""
+        prompt, output, arrival = drawn
+        prefix, count = self.prefix, len(prompt)
+        closed = isinstance(self.arrivals, ClosedLoop)
+        users = self.arrivals.concurrency if isinstance(self.arrivals, ClosedLoop) else 1
+        lengths = np.empty(count, dtype=np.int64)
+        hashes: list[tuple[int, ...]] = []
+        told: dict[int, int] = {}
+        text: dict[int, int] = {}
+        for index in range(count):
+            # closed loop: a user's requests are index, index + users, ...; open loop: a session's are consecutive
+            order = index // users if closed else index
+            session = (order // prefix.turns) * users + (index % users if closed else 0)
+            if session not in told:
+                text[session] = int(rng.integers(prefix.distinct)) if prefix.tokens else 0
+                told[session] = prefix.tokens
+            lengths[index] = told[session] + prompt[index]
+            hashes.append(_names(text[session], prefix.tokens, session, int(lengths[index]), block))
+            told[session] = int(lengths[index] + output[index])
+            if order % prefix.turns == prefix.turns - 1:
+                del told[session], text[session]
+        if arrival is not None and prefix.turns > 1:
+            order_of = np.argsort(arrival, kind="stable")
+            arrival, lengths, output = arrival[order_of], lengths[order_of], output[order_of]
+            hashes = [hashes[i] for i in order_of]
+        repeat = np.repeat(np.arange(count), self.samples)
+        return Requests(
+            prompt=lengths[repeat],
+            output=output[repeat],
+            arrival=None if arrival is None else arrival[repeat],
+            hashes=[hashes[i] for i in repeat],
+            hash_block=block,
+            turns=prefix.turns,
+        )
+
+
+def _names(text: int, shared: int, session: int, tokens: int, block: int) -> tuple[int, ...]:
+    """Names of the full blocks of a prompt: those of the shared text are negative, those of the session positive."""
+    common, full = shared // block, tokens // block
+    room = 1 << 24
+    own = (session + 1) * room
+    return tuple(-(text * room + i + 1) if i < common else own + i for i in range(full))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slo:
+    """What users accept, in seconds; ``percentile`` percent of the requests have to meet all that is set."""
+
+    ttft: float | None = None
+    tpot: float | None = None
+    e2el: float | None = None
+    percentile: float = 90.0
+
+    def __post_init__(self) -> None:
+        for name in ("ttft", "tpot", "e2el"):
+            limit = getattr(self, name)
+            if limit is not None and not limit > 0:
+                raise UsageError(f"an SLO must be more than 0 seconds: {name} {limit:g}")
+        if not 0 < self.percentile <= 100:
+            raise UsageError(f"an SLO percentile is in (0, 100], not {self.percentile:g}")
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """The limits that are set, by metric."""
+        pairs = (("ttft", self.ttft), ("tpot", self.tpot), ("e2el", self.e2el))
+        return {name: limit for name, limit in pairs if limit is not None}
