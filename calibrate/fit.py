@@ -26,7 +26,19 @@ Group = tuple[str, str]
 MAIN = ("math", "memory", "overhead", "sharpness")
 SHARPNESS = (1.0, 1.5, 2.0, 4.0)
 """The p-norms that need roots only; a fitted sharpness is moved to the nearest and the rest is fitted again."""
-TERMS_OF: dict[str, tuple[str, ...]] = {}
+TERMS_OF: dict[str, tuple[str, ...]] = {
+    "matmul": ("depth", "rows", "spread", "padding"),
+    "grouped_matmul": ("experts", "spread", "depth"),
+    "attention.decode": ("merges", "items", "windowed"),
+    "attention.prefill": ("spread", "blocks", "items"),
+    "mla.decode": ("padding", "merges", "items", "depth"),
+    "mla.prefill": ("padding", "spread"),
+    "collective.all_reduce": ("hops", "ramp"),
+    "collective.all_gather": ("hops", "ramp"),
+    "collective.reduce_scatter": ("hops", "ramp"),
+    "collective.all_to_all": ("hops", "ramp"),
+    "scan.prefill": ("depth",),
+}
 """The further terms of each kernel that earned their place on held-out shapes (docs/calibration.md)."""
 
 
@@ -65,11 +77,16 @@ def _shape(op: Op) -> str:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Stack:
-    """Measurements as arrays: the demands that a fit prices, and the seconds of everything else they include."""
+    """Measurements as arrays: the demands that a fit prices, and the seconds of everything else they include.
+
+    flop, moved: the smallest and largest work of one run.
+    """
 
     demands: list[Demand]
     other: Array
     seconds: Array
+    flop: tuple[float, float]
+    moved: tuple[float, float]
 
     def predict(self, fit: Fit) -> Array:
         total: Array = self.other + sum((times(asked, fit).total for asked in self.demands), start=0.0)
@@ -86,11 +103,13 @@ def stack(
     group = groups.pop()
     slots: dict[int, list[tuple[int, Demand]]] = defaultdict(list)
     other = np.zeros(len(measurements))
+    works = []
     for row, measurement in enumerate(measurements):
         slot = 0
         for op in (measurement.op, *measurement.rest):
             if (op.kernel, op.label) == group:
-                slots[slot].append((row, demand(op, op.work(), hardware, terms)))
+                works.append(op.work())
+                slots[slot].append((row, demand(op, works[-1], hardware, terms)))
                 slot += 1
             else:
                 other[row] += float(price(op, hardware, rest).total)
@@ -98,6 +117,32 @@ def stack(
         demands=[_column(rows, len(measurements), terms) for rows in slots.values()],
         other=other,
         seconds=np.array([m.seconds for m in measurements]),
+        flop=_span([float(work.flop) for work in works]),
+        moved=_span([float(work.bytes + work.wire) for work in works]),
+    )
+
+
+def _span(values: list[float]) -> tuple[float, float]:
+    return min(values), max(values)
+
+
+def join(stacks: Sequence[Stack]) -> Stack:
+    """Measurements of several devices, each priced on its own: what their common constants are fitted to."""
+    demands = [
+        Demand(
+            math=np.concatenate([asked.math for asked in column]),
+            memory=np.concatenate([asked.memory for asked in column]),
+            wire=np.concatenate([asked.wire for asked in column]),
+            counts={name: np.concatenate([asked.counts[name] for asked in column]) for name in column[0].counts},
+        )
+        for column in zip(*(one.demands for one in stacks), strict=True)
+    ]
+    return Stack(
+        demands=demands,
+        other=np.concatenate([one.other for one in stacks]),
+        seconds=np.concatenate([one.seconds for one in stacks]),
+        flop=_span([value for one in stacks for value in one.flop]),
+        moved=_span([value for one in stacks for value in one.moved]),
     )
 
 
@@ -150,18 +195,25 @@ def fit_kernel(
 
     ``rest`` prices the operators that measurements include besides the kernel.
     """
-    stacked = stack(measurements, hardware, terms, rest)
+    return fit_stack(stack(measurements, hardware, terms, rest))
+
+
+def fit_stack(stacked: Stack) -> Fit:
+    """The constants of stacked measurements. Terms that nothing in them counts are left out."""
+    terms = [name for name, counts in stacked.demands[0].counts.items() if np.any(counts > 0)]
     main = _main(stacked)
-    starts: list[dict[str, float]] = [{"sharpness": 1.2}, {"sharpness": 3.0}] if "sharpness" in main else [{}]
-    free = _Unknowns(names=(*main, *terms), fixed={"sharpness": 1.0} if "sharpness" not in main else {})
+    dead = dict.fromkeys((name for name in stacked.demands[0].counts if name not in terms), 0.0)
+    sharp = "sharpness" in main
+    starts: list[dict[str, float]] = [{"sharpness": 1.2}, {"sharpness": 3.0}] if sharp else [{}]
+    free = _Unknowns(names=(*main, *terms), fixed=dead | ({} if sharp else {"sharpness": 1.0}))
     solutions = [_solve(stacked, free, start) for start in starts]
     best = min(solutions, key=lambda solution: solution[1])[0]
-    if "sharpness" in main:
+    if sharp:
         candidates = sorted(SHARPNESS, key=lambda p: abs(np.log(p / best.sharpness)))[:2]
         names = tuple(name for name in free.names if name != "sharpness")
-        again = [_solve(stacked, _Unknowns(names=names, fixed={"sharpness": p}), {}) for p in candidates]
+        again = [_solve(stacked, _Unknowns(names=names, fixed=dead | {"sharpness": p}), {}) for p in candidates]
         best = min(again, key=lambda solution: solution[1])[0]
-    return _finished(best, measurements)
+    return _finished(best, stacked)
 
 
 def _main(stacked: Stack) -> tuple[str, ...]:
@@ -189,11 +241,8 @@ def _solve(stacked: Stack, unknowns: _Unknowns, start: dict[str, float]) -> tupl
     return unknowns.fit(result.x), float(result.cost)
 
 
-def _finished(fit: Fit, measurements: Sequence[Measurement]) -> Fit:
+def _finished(fit: Fit, stacked: Stack) -> Fit:
     """A validated fit with its range, its constants to four digits; terms that came out as nothing are left out."""
-    works = [op.work() for m in measurements for op in (m.op, *m.rest) if (op.kernel, op.label) == m.group]
-    flop = [float(w.flop) for w in works]
-    moved = [float(w.bytes + w.wire) for w in works]
     terms = {name: _rounded(v) for name, v in fit.terms.items() if v > 1e-4 * TERMS[name].scale}
     return Fit(
         math=min(1.0, _rounded(fit.math)),
@@ -201,9 +250,9 @@ def _finished(fit: Fit, measurements: Sequence[Measurement]) -> Fit:
         overhead=_rounded(fit.overhead),
         sharpness=fit.sharpness,
         terms=terms,
-        n=len(measurements),
-        flop_range=(min(flop), max(flop)) if max(flop) > 0 else None,
-        bytes_range=(min(moved), max(moved)),
+        n=len(stacked.seconds),
+        flop_range=stacked.flop if stacked.flop[1] > 0 else None,
+        bytes_range=stacked.moved,
     )
 
 
@@ -218,7 +267,11 @@ def errors(
 
     ``low`` and ``high`` are the band: the 10 % and 90 % quantiles of measured over predicted.
     """
-    stacked = stack(measurements, hardware, tuple(fit.terms), rest)
+    return stack_errors(stack(measurements, hardware, tuple(fit.terms), rest), fit)
+
+
+def stack_errors(stacked: Stack, fit: Fit) -> dict[str, float]:
+    """:func:`errors` of stacked measurements."""
     predicted = stacked.predict(fit)
     off = predicted / stacked.seconds - 1.0
     size = np.abs(off)

@@ -100,6 +100,8 @@ class Calibration(Spec):
     provenance: dict[str, Any] = {}
     constants: Constants = {}
     libraries: dict[str, Constants] = {}
+    vendors: list[str] = []
+    """Makers of the devices that were measured; empty for constants that belong to one device."""
     step: StepConstants = StepConstants()
     anchor: Anchor | None = None
     held_out: dict[str, Any] = {}
@@ -108,9 +110,14 @@ class Calibration(Spec):
     """Epilogues (residuals, rotary, activation products, KV writes, norms) cost nothing of their own."""
 
     def fit(self, kernel: str, label: str) -> Fit | None:
-        """The constants of a kernel in a format; ``None`` when nobody has measured it or anything like it."""
+        """The constants of a kernel in a format; ``None`` when nobody has measured it or anything like it.
+
+        A head size that nobody has measured (``bf16-d64``) takes the format's own constants, a format the kernel's.
+        """
         formats = self.constants.get(kernel)
-        return None if formats is None else formats.get(label, formats.get(ANY))
+        if formats is None:
+            return None
+        return formats.get(label) or formats.get(label.rsplit("-d", 1)[0]) or formats.get(ANY)
 
     def for_engine(self, engine: str) -> Calibration:
         """The same with the kernels of ``engine`` chosen.
@@ -130,6 +137,20 @@ class Calibration(Spec):
                     if own or label != ANY or ANY not in chosen.get(kernel, {}):
                         chosen.setdefault(kernel, {})[label] = fit.model_copy(update=borrowed)
         return self.model_copy(update={"constants": chosen, "libraries": {}})
+
+    def for_vendor(self, vendor: str) -> Calibration:
+        """The same for a device of ``vendor``: where none of its devices was measured, no error is known."""
+        if not self.vendors or vendor in self.vendors:
+            return self
+
+        def unknown(constants: Constants) -> Constants:
+            return {
+                kernel: {label: fit.model_copy(update={"error": {}}) for label, fit in formats.items()}
+                for kernel, formats in constants.items()
+            }
+
+        libraries = {name: unknown(constants) for name, constants in self.libraries.items()}
+        return self.model_copy(update={"constants": unknown(self.constants), "libraries": libraries})
 
     def band(self, kernel: str, label: str) -> tuple[float, float] | None:
         """The 80 % band of a kernel, as factors on its time; ``None`` when no held-out error stands behind it."""

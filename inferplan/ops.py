@@ -255,12 +255,16 @@ class Attention(Op):
 
     @property
     def kernel(self) -> str:
-        mla = "mla" if self.shared_value else "attention"
+        mla = "mla" if self.shared_value or self.key_dim != self.value_dim else "attention"
         return f"{mla}.{'prefill' if self.wide else 'decode'}"
 
     @property
     def label(self) -> str:
-        return self.base.name if self.kv == self.base else f"{self.base.name}-kv-{self.kv.name}"
+        """Formats, then the head size that the kernel is compiled for (128 unless said): ``bf16-kv-fp8-d64``."""
+        formats = self.base.name if self.kv == self.base else f"{self.base.name}-kv-{self.kv.name}"
+        if self.kernel.startswith("mla") or 64 < self.key_dim <= 128:
+            return formats
+        return f"{formats}-d{64 if self.key_dim <= 64 else 256}"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

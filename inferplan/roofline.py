@@ -1,7 +1,7 @@
 """The roofline: work in, time out. No model words in this file.
 
 Uncalibrated, ``t = max(flop/peak, bytes/bandwidth, wire/link)`` (Williams, Waterman, Patterson 2009, eq. 1).
-Calibrated, ``t = overhead + sum(c*count) + ((flop/(math*peak))^p + (bytes/(memory*bandwidth))^p)^(1/p)``, which is never less
+Calibrated, ``t = overhead + sum(c*count) + ((flop/(math*peak))^p + (bytes/(memory*bandwidth))^p)^(1/p)``, never less
 (docs/formulas/roofline.md).
 """
 
@@ -231,6 +231,18 @@ def _items(op: Op, hardware: HardwareSpec) -> Num:
     return items / hardware.units if hardware.units else 0.0
 
 
+def _blocks(op: Op, hardware: HardwareSpec) -> Num:
+    """Thread blocks of 128 queries of a head for each multiprocessor."""
+    if not isinstance(op, Attention) or not hardware.units:
+        return 0.0
+    return op.batch * op.heads * _tiles(op.new / op.query_shards) / hardware.units
+
+
+def _windowed(op: Op, hardware: HardwareSpec) -> Num:
+    """The same under a window, where some libraries give every query head a block of its own."""
+    return _blocks(op, hardware) if isinstance(op, Attention) and op.mask.size else 0.0
+
+
 def _padding(op: Op, hardware: HardwareSpec) -> Num:
     """FLOP spent on the padding of tiles, as a share of the useful ones."""
     if isinstance(op, Matmul):
@@ -240,7 +252,7 @@ def _padding(op: Op, hardware: HardwareSpec) -> Num:
     if not isinstance(op, Attention):
         return 0.0
     if not op.wide:
-        return np.ceil(op.heads / 64) * 64 / op.heads - 1.0
+        return float(np.ceil(op.heads / 64)) * 64 / op.heads - 1.0
     new = op.new / op.query_shards
     queries, keys, before = _tiles(new), _tiles(op.past + op.new), _tiles(op.past)
     tiles = queries * keys if op.mask.kind == "full" else queries * before + queries * (queries + 1) / 2
@@ -256,6 +268,13 @@ def _quantised(op: Op, hardware: HardwareSpec) -> Num:
     if not isinstance(op, (Matmul, GroupedMatmul)) or op.input.bits >= op.output.bits:
         return 0.0
     return op.m * op.k * (op.output.width + op.input.width) / hardware.memory.bandwidth
+
+
+def _rows(op: Op, hardware: HardwareSpec) -> Num:
+    """Input rows to quantise for each multiprocessor: one thread block takes one row."""
+    if not isinstance(op, Matmul) or op.input.bits >= op.output.bits or not hardware.units:
+        return 0.0
+    return op.m / hardware.units
 
 
 def _experts(op: Op, hardware: HardwareSpec) -> Num:
@@ -282,8 +301,11 @@ TERMS: dict[str, Term] = {
     "depth": Term(effect="seconds", scale=1e-7, meaning="seconds for each serial step of a block", count=_depth),
     "merges": Term(effect="seconds", scale=5e-7, meaning="seconds to merge once", count=_merges),
     "items": Term(effect="seconds", scale=1e-6, meaning="seconds for each work item of a unit", count=_items),
+    "blocks": Term(effect="seconds", scale=1e-6, meaning="seconds for each query block of a unit", count=_blocks),
+    "windowed": Term(effect="seconds", scale=1e-6, meaning="seconds for each of these under a window", count=_windowed),
     "padding": Term(effect="math", scale=0.5, meaning="share of the padding that is computed", count=_padding),
     "quantise": Term(effect="seconds", scale=3.0, meaning="inverse efficiency of quantising inputs", count=_quantised),
+    "rows": Term(effect="seconds", scale=1e-7, meaning="seconds for each quantised row of a unit", count=_rows),
     "experts": Term(effect="seconds", scale=1e-7, meaning="seconds for each expert touched", count=_experts),
     "hops": Term(effect="seconds", scale=1e-6, meaning="seconds for each doubling of the group", count=_hops),
     "ramp": Term(effect="seconds", scale=1e-3, meaning="root of the seconds that fill the pipeline", count=_ramp),

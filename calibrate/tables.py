@@ -1,0 +1,284 @@
+"""Kernel tables into measurements, and measurements into ``configs/calibration``.
+
+The tables are CSV files (gzipped or not) whose columns name shapes and formats; each row becomes the operator of
+exactly that shape, or the operators that its kernel fuses. Collective ``message_size`` is in elements.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from calibrate.fit import Measurement
+from inferplan.errors import InputFileError
+from inferplan.layers.gated_delta_net import delta_flops
+from inferplan.ops import (
+    Attention,
+    Collective,
+    Conv,
+    Copy,
+    Elementwise,
+    GroupedMatmul,
+    Mask,
+    Matmul,
+    Op,
+    Scan,
+)
+from inferplan.precision import Format, find_format
+from inferplan.workload import WIDE, Segment
+
+BF16 = find_format("bf16")
+FP8 = find_format("fp8")
+FORMATS: dict[str, tuple[str, str]] = {
+    "bfloat16": ("bf16", "bf16"),
+    "half": ("bf16", "bf16"),
+    "fp8": ("fp8", "fp8"),
+    "fp8_block": ("fp8-block", "fp8"),
+    "nvfp4": ("nvfp4", "nvfp4"),
+    "sq": ("int8", "int8"),
+    "int8_wo": ("int8", "bf16"),
+    "int4_wo": ("int4", "bf16"),
+    "w4a16_mxfp4": ("mxfp4", "bf16"),
+    "w4a8_mxfp4_mxfp8": ("mxfp4", "fp8"),
+}
+"""The tables' names of formats: (weights, inputs)."""
+DELTA_CHUNK = 64
+SKIPPED = ("nongated", "situ_as_silu", "eager")
+"""Kernels of experts without a gate or with one model's activation: other operators. Collectives launched eagerly:
+serving launches them inside a graph."""
+LARGE_MESSAGE = 2**19
+"""Elements from which the slowest of the unlabelled collectives is the all-reduce: it sends twice the bytes."""
+
+
+Reader = Callable[[Any], tuple[Op, ...]]
+
+
+class Row(NamedTuple):
+    """One measurement and where it belongs; ``kernel`` is the source's name for the kernel that ran."""
+
+    gpu: str
+    library: str
+    kernel: str
+    measurement: Measurement
+
+
+def _formats(name: str) -> tuple[Format, Format]:
+    weight, inputs = FORMATS[name]
+    return find_format(weight), find_format(inputs)
+
+
+def _quantise(name: str, elements: float, inputs: Format) -> tuple[Op, ...]:
+    """The operator with which the graph quantises a matmul's input; the tables time it with the matmul."""
+    return () if inputs == BF16 else (Copy(name=name, elements=elements, source=BF16, target=inputs),)
+
+
+def _gemm(row: Any) -> tuple[Op, ...]:
+    weight, inputs = _formats(row.gemm_dtype)
+    matmul = Matmul(name="gemm", m=float(row.m), k=int(row.k), n=int(row.n), weight=weight, input=inputs, output=BF16)
+    return (matmul, *_quantise("gemm.quantise", float(row.m) * row.k, inputs))
+
+
+def _mask(row: Any) -> Mask:
+    window = getattr(row, "window_size", 0.0)
+    return Mask(kind="window", size=int(window)) if window and window > 0 else Mask()
+
+
+def _attention(row: Any) -> tuple[Op, ...]:
+    prefill = row.step == 0
+    return (
+        Attention(
+            name="attention",
+            batch=float(row.batch_size),
+            new=float(row.isl) if prefill else 1.0,
+            past=0.0 if prefill else float(row.step),
+            heads=int(row.num_heads),
+            kv_heads=int(row.num_key_value_heads),
+            key_dim=int(row.head_dim),
+            value_dim=int(row.head_dim),
+            mask=_mask(row),
+            base=BF16,
+            kv=FP8 if row.kv_cache_dtype == "fp8" else BF16,
+        ),
+    )
+
+
+def _mla(row: Any) -> tuple[Op, ...]:
+    prefill = row.step == 0
+    return (
+        Attention(
+            name="mla",
+            batch=float(row.batch_size),
+            new=float(row.isl) if prefill else 1.0,
+            past=0.0 if prefill else float(row.step),
+            heads=int(row.num_heads),
+            kv_heads=int(row.num_heads) if prefill else 1,
+            key_dim=192 if prefill else 576,
+            value_dim=128 if prefill else 512,
+            mask=Mask(),
+            base=BF16,
+            kv=FP8 if row.kv_cache_dtype == "fp8" and not prefill else BF16,
+            shared_value=not prefill,
+        ),
+    )
+
+
+def routed(tokens: int, top_k: int, experts: int, ranks: int, skew: float) -> tuple[float, float]:
+    """Rows and touched experts of the busiest of ``ranks`` ranks that share ``experts``.
+
+    ``skew = 0`` deals the tokens out evenly; otherwise the load of an expert is drawn from a power law of that exponent
+    between 1 and 0.8 of the tokens, as the tables' benchmark does, averaged over a few draws.
+    """
+    if skew == 0.0:
+        return tokens * top_k / ranks, min(experts, tokens * top_k) / ranks
+    generator, rows, reached = np.random.default_rng(0), [], []
+    for _ in range(8):
+        high = max(tokens * 0.8, 1.0 + 1e-9)
+        draw = generator.random(experts)
+        load = ((high ** (1 - skew) - 1.0) * draw + 1.0) ** (1 / (1 - skew))
+        load = _dealt(load / load.sum() * tokens * top_k, tokens, tokens * top_k)
+        shards = load.reshape(ranks, -1)
+        busiest = shards[np.argmax(shards.sum(axis=1))]
+        rows.append(float(busiest.sum()))
+        reached.append(float((busiest > 0).sum()))
+    return max(float(np.mean(rows)), 1.0), max(float(np.mean(reached)), 1.0)
+
+
+def _dealt(load: npt.NDArray[np.float64], cap: int, total: int) -> npt.NDArray[np.float64]:
+    """Whole rows for each expert, no more than ``cap``, that add up to ``total``: the largest remainders first."""
+    whole = np.minimum(np.floor(load), cap)
+    order = np.argsort(-(load - whole))
+    while (short := int(total - whole.sum())) > 0:
+        open_ = order[whole[order] < cap][:short]
+        if not len(open_):
+            break
+        whole[open_] += 1
+    return whole
+
+
+def _moe(row: Any) -> tuple[Op, ...]:
+    weight, inputs = _formats(row.moe_dtype)
+    skew = 0.0 if row.distribution == "balanced" else float(row.distribution.rsplit("_", 1)[1])
+    ranks = int(row.moe_ep_size)
+    rows, reached = routed(int(row.num_tokens), int(row.topk), int(row.num_experts), ranks, skew)
+    width, columns = int(row.hidden_size), int(row.inter_size) // int(row.moe_tp_size)
+    shared: dict[str, Any] = {"experts": int(row.num_experts) // ranks, "touched": reached, "weight": weight}
+    shared |= {"input": inputs, "output": BF16, "m": rows}
+    return (
+        GroupedMatmul(name="gate_up", k=width, n=2 * columns, **shared),
+        GroupedMatmul(name="down", k=columns, n=width, **shared),
+        *_quantise("gate_up.quantise", rows * width, inputs),
+        *_quantise("down.quantise", rows * columns, inputs),
+        Elementwise(name="activation", tokens=rows, width=columns, base=BF16, reads=2.0, flops=5.0),
+        Elementwise(name="combine", tokens=rows, width=width, base=BF16, flops=2.0),
+    )
+
+
+def _collective(pattern: str, elements: float, group: int) -> Op:
+    return Collective(name=pattern, pattern=pattern, elements=elements, group=group, format=BF16, span=group)
+
+
+def _all_reduce(row: Any) -> tuple[Op, ...]:
+    return (_collective("all_reduce", float(row.message_size), int(row.num_gpus)),)
+
+
+def _conv(row: Any, channels: int) -> tuple[Op, ...]:
+    new = float(row.seq_len) if row.phase == "context" else 1.0
+    return (
+        Conv(name="conv", batch=float(row.batch_size), new=new, channels=channels, taps=int(row.d_conv), base=BF16),
+    )
+
+
+def _delta_net(row: Any) -> tuple[Op, ...]:
+    heads, key, value = int(row.num_v_heads), int(row.head_k_dim), int(row.head_v_dim)
+    keys = int(row.num_k_heads) * key
+    if row.kernel_source.startswith("causal_conv1d"):
+        return _conv(row, 2 * keys + heads * value)
+    prefill = row.phase == "context"
+    segment = Segment(batch=float(row.batch_size), new=float(row.seq_len) if prefill else 1.0, past=0.0)
+    return (
+        Scan(
+            name="delta",
+            batch=segment.batch,
+            new=segment.new,
+            state=heads * key * value,
+            flops=delta_flops(segment, (heads, key, value), DELTA_CHUNK),
+            inputs=2 * keys + heads * value + 2 * heads,
+            outputs=heads * value,
+            base=BF16,
+            state_format=find_format("fp32"),
+            parameters=2 * heads,
+            tensor=segment.wide,
+        ),
+    )
+
+
+READERS: dict[str, Reader] = {
+    "gemm": _gemm,
+    "attention_decode": _attention,
+    "attention_prefill": _attention,
+    "mla_decode": _mla,
+    "mla_prefill": _mla,
+    "moe": _moe,
+    "allreduce_custom": _all_reduce,
+    "gated_delta_net": _delta_net,
+}
+"""Tables by file name (without suffixes), and how a row becomes operators. ``mamba2`` is left out: its convolutions
+take the same time at every width, so it does not say what was timed."""
+
+
+def read_tables(folder: Path) -> list[Row]:
+    """Every row of the known tables in ``folder``. Raises ``InputFileError`` when there is none."""
+    rows = [row for name, reader in READERS.items() for row in _read(folder, name, reader)]
+    rows += _nccl(folder)
+    if not rows:
+        raise InputFileError(f"no kernel table in {folder}", hint=f"{', '.join(READERS)}, as .csv or .csv.gz")
+    return rows
+
+
+def _frame(folder: Path, name: str) -> pd.DataFrame | None:
+    for suffix in (".csv.gz", ".csv"):
+        if (folder / f"{name}{suffix}").is_file():
+            return pd.read_csv(folder / f"{name}{suffix}")
+    return None
+
+
+def _records(frame: pd.DataFrame | None) -> Iterator[Any]:
+    """Rows whose columns are attributes."""
+    if frame is not None:
+        yield from frame.itertuples(index=False)
+
+
+def _read(folder: Path, name: str, reader: Reader) -> Iterator[Row]:
+    frame = _frame(folder, name)
+    for row in _records(frame):
+        kernel = str(row.kernel_source)
+        short = "attention" in name or "mla" in name
+        if any(word in kernel for word in SKIPPED) or (short and row.step == 0 and row.isl <= WIDE):
+            continue
+        ops = reader(row)
+        measurement = Measurement(op=ops[0], rest=ops[1:], seconds=float(row.latency_ms) * 1e-3, source=kernel)
+        yield Row(str(row.gpu), str(row.framework).lower(), kernel, measurement)
+
+
+def _nccl(folder: Path) -> Iterator[Row]:
+    """The collective library's table does not name the operation: of a size's four, the slowest is the all-reduce.
+
+    That holds where the wire decides (``LARGE_MESSAGE``); there the other three, which send equally much, are taken as
+    one pattern. Smaller rows cannot be told apart and count for all patterns alike.
+    """
+    frame = _frame(folder, "collective_nccl")
+    if frame is None:
+        return
+    sizes: dict[tuple[str, int, int], list[float]] = defaultdict(list)
+    for row in _records(frame[frame.nccl_dtype == "half"]):
+        sizes[str(row.gpu), int(row.num_gpus), int(row.message_size)].append(float(row.latency_ms) * 1e-3)
+    for (gpu, group, elements), seconds in sizes.items():
+        for one in sorted(seconds)[:-1] if elements >= LARGE_MESSAGE else seconds:
+            op = _collective("all_gather", float(elements), group)
+            yield Row(gpu, "nccl", "NCCL", Measurement(op=op, seconds=one, source="NCCL"))
