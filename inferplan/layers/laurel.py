@@ -1,4 +1,4 @@
-"""Learned augmented residual layers (LAuReL, 2411.07501 eq. 3, the low-rank form), as in Gemma 3n."""
+"""Learned augmented residual layers (LAuReL, 2411.07501 section 2, the low-rank form), as in Gemma 3n."""
 
 from __future__ import annotations
 

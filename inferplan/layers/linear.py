@@ -1,4 +1,4 @@
-"""One matrix in the place of a mixer or a feed-forward (Puzzle, 2411.19146 section 2.1; Nemotron NAS models)."""
+"""One matrix in the place of a mixer or a feed-forward (Puzzle, 2411.19146 section 2; Nemotron NAS models)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several mixers that read the same input and whose outputs are added (Falcon-H1, 2507.22448 section 2.1)."""
+"""Several mixers that read the same input and whose outputs are added (Falcon-H1, 2507.22448 section 2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RWKV-4's time mixing (2305.13048 eq. 11-16, in the stable form of its appendix D)."""
+"""RWKV-4's time mixing (2305.13048 eq. 11-13 and 16-17, in the stable form of its RNN cell)."""
 
 from __future__ import annotations
 

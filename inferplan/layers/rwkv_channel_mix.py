@@ -1,4 +1,4 @@
-"""RWKV-4's channel mixing (2305.13048 eq. 17-18): a feed-forward that also sees the token before."""
+"""RWKV-4's channel mixing (2305.13048 eq. 14-15 and 18): a feed-forward that also sees the token before."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def lightning_step(rows: int, columns: int) -> int:
 
 
 def rwkv4_step(channels: int) -> int:
-    """One token of wkv in its stable form (2305.13048 appendix D)."""
+    """One token of wkv in its stable form (2305.13048, the RNN cell)."""
     counter = Counter()
     k, v, u, w, num, den, top = (counter.array(channels) for _ in range(7))
     bonus = u + k
