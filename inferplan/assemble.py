@@ -26,8 +26,8 @@ class Request:
     """What a command line asks for. ``roles`` maps a tensor role to a format name and wins over ``quant``.
 
     engine: ``name`` or ``name@version``. calibration: a file; ``None`` takes the hardware's own when there is one.
-    memory: usable memory as text, for devices whose reading is not on file. prune: axes to cut, ``layers=24,d_ff=0.75``.
-    generation: fields of a diffusion model's generation that differ from its YAML.
+    memory: usable memory as text, for devices whose reading is not on file. prune: axes to cut,
+    ``layers=24,d_ff=0.75``. generation: fields of a diffusion model's generation that differ from its YAML.
     """
 
     model: str
@@ -122,7 +122,10 @@ def assemble(
 
 
 def with_generation(model: ModelSpec, fields: dict[str, int | bool]) -> ModelSpec:
-    """The model with other denoising blocks or steps. Raises ``UsageError`` for a model that is not a diffusion model."""
+    """The model with other denoising blocks or steps.
+
+    Raises ``UsageError`` for a model that is not a diffusion model.
+    """
     if model.generation.kind != "diffusion":
         raise UsageError(f"{model.name} is no diffusion model", hint="leave the --block-... options out")
     return model.model_copy(update={"generation": model.generation.model_copy(update=fields)})

@@ -73,7 +73,8 @@ def aliases(kind: str) -> dict[str, str]:
 
 def find(kind: str, name: str) -> Path:
     """The file of a name, an alias or a path. Raises ``UnknownNameError`` with close matches."""
-    if name.endswith((".yaml", ".yml", ".json", ".gguf")) or (("/" in name or name.startswith(".")) and Path(name).exists()):
+    looks_like_path = "/" in name or name.startswith(".")
+    if name.endswith((".yaml", ".yml", ".json", ".gguf")) or (looks_like_path and Path(name).exists()):
         return Path(name)
     folder = config_root() / kind
     candidates = (
@@ -187,7 +188,7 @@ def load_model(name: str) -> ModelSpec:
 
 
 def _from_hub(name: str) -> ModelSpec:
-    """A model that is not in the catalogue, from the hub; where that fails, the name is unknown and the reason is said."""
+    """A model that is not in the catalogue, from the hub; where the hub fails, the name is unknown and it says why."""
     try:
         return find_source(name).model
     except (NetworkError, MissingExtraError) as error:

@@ -1,10 +1,11 @@
 """Diffusion language models: blocks of masked tokens, each denoised in several bidirectional passes.
 
-Definitions (docs/diffusion.md). A block of ``block`` tokens takes ``steps`` denoising passes. Without a block cache each
-pass runs over the whole sequence, prompt and every position still to come (LLaDA, 2502.09992 section 2.4, and its
+Definitions (docs/diffusion.md). A block of ``block`` tokens takes ``steps`` denoising passes. Without a block cache
+each pass runs over the whole sequence, prompt and every position still to come (LLaDA, 2502.09992 section 2.4, and its
 reference ``generate``). With one, a pass runs over the block alone and attends to what is cached (Fast-dLLM, 2505.22618
-section 3.1); the prompt is encoded once before. ``TTFT`` is when the first block is finished, for no token of it is final
-before; ``TPOT`` spreads the rest of the time over the other tokens, so ``TTFT + (output - 1)*TPOT`` stays the total.
+section 3.1); the prompt is encoded once before. ``TTFT`` is when the first block is finished, for no token of it is
+final before; ``TPOT`` spreads the rest of the time over the other tokens, so ``TTFT + (output - 1)*TPOT`` stays the
+total.
 """
 
 from __future__ import annotations

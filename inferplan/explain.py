@@ -340,7 +340,7 @@ class Explainer:
             name="memory.kv",
             value=float(footprint.state),
             unit="B",
-            formula="KV cache = sequences on this rank * sum over layers of (cached tokens * elements a token * width), "
+            formula="KV cache = sequences on this rank * sum over layers of (cached tokens * elements * width), "
             "and the recurrent state",
             substituted=f"{batch:g} * {format_bytes(float(footprint.state) / max(batch, 1.0))} a sequence; "
             f"below every window {format_bytes(footprint.kv_per_token)} a token * {context:g} tokens + "

@@ -40,8 +40,9 @@ def parse_prune(text: str) -> dict[str, float]:
 def prune(model: ModelSpec, wanted: dict[str, float], name: str | None = None) -> ModelSpec:
     """The model with ``wanted`` axes cut: a number up to 1 is the share kept, a larger one the size kept.
 
-    Layers are dropped evenly over the depth, in the same share of every kind of layer. Raises ``UsageError`` for an unknown axis, a size that grows, or an axis
-    that the model does not have, and ``SpecError`` when the result is no valid model.
+    Layers are dropped evenly over the depth, in the same share of every kind of layer. Raises ``UsageError`` for an
+    unknown axis, a size that grows, or an axis that the model does not have, and ``SpecError`` when the result is no
+    valid model.
     """
     unknown = [axis for axis in wanted if axis not in AXES]
     if unknown:
