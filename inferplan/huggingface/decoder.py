@@ -43,7 +43,7 @@ def model(r: Reader, d: Dialect, layers: list[Layer]) -> dict[str, Any]:
         "positions": 0 if d.positions is None else r.integer(*CONTEXT) + d.positions,
         "norm": d.norm,
         "embedding_norm": d.embedding_norm,
-        "head_bias": d.head_bias,
+        "head_bias": flag(r, d.head_bias),
         "layers": compress(layers),
         "mtp": mtp if modules else None,
     }
@@ -291,7 +291,15 @@ def mpt(r: Reader, d: Dialect) -> dict[str, Any]:
     heads = r.integer(*HEADS)
     grouped = options.integer("kv_n_heads", default=heads)
     r.only("no_bias", True)
-    r.skip("learned_pos_emb", "norm_type", "init_config", "verbose", "low_precision_layernorm", "layer_norm_type")
+    r.skip(
+        "learned_pos_emb",
+        "norm_type",
+        "init_config",
+        "embedding_fraction",
+        "verbose",
+        "low_precision_layernorm",
+        "layer_norm_type",
+    )
     r.only("norm_type", "low_precision_layernorm", "layernorm")
     if options.unread():
         raise options.refuse(options.unread()[0], "this field of a known family is new")

@@ -33,7 +33,7 @@ class Dialect:
     norms: int | None = None
     parallel: bool = False
     embedding_norm: bool = False
-    head_bias: bool = False
+    head_bias: Flag = False
     qkv_bias: Flag = False
     out_bias: Flag = False
     mlp_bias: Flag = False

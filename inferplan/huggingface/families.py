@@ -12,7 +12,7 @@ _BIAS: Flag = ("attention_bias", False)
 _PLAIN = Dialect(build=d.decoder)
 _FLAGGED = replace(_PLAIN, qkv_bias=_BIAS, out_bias=_BIAS)
 _LLAMA = replace(_FLAGGED, mlp_bias=("mlp_bias", False), kv_default=True)
-_QWEN3 = replace(_FLAGGED, qk_norm=("head", True), head_dim=True, windows=d.switched)
+_QWEN3 = replace(_FLAGGED, qk_norm=("head", True), windows=d.switched)
 _GEMMA = replace(_FLAGGED, tied=True, head_dim=True, activation="gelu")
 _CAUSAL = {"use_bidirectional_attention": (False,)}
 _OLMO2 = replace(_FLAGGED, kv_default=True, qk_norm=("full", True))
@@ -32,6 +32,10 @@ _BIASED = replace(
 _GPT2 = replace(_BIASED, tied=True, rotary=False, positions=0)
 _GPTJ = replace(_BIASED, qkv_bias=False, out_bias=False, parallel=True, norms=1, head_bias=True, ignored=("n_ctx",))
 
+_ALPHAS = tuple(
+    f"{part}_{end}" for part in ("full_attn", "linear_attn", "mlp") for end in ("alpha_factor", "beta_factor")
+)
+
 FAMILIES: dict[str, Dialect] = {
     "llama": _LLAMA,
     "yi": _LLAMA,
@@ -41,7 +45,7 @@ FAMILIES: dict[str, Dialect] = {
     "qwen": replace(_PLAIN, build=d.qwen1, qkv_bias=True, kv_default=True),
     "qwen2": replace(_PLAIN, qkv_bias=True, windows=d.switched, fixed={"attention_bias": (True,)}),
     "qwen2_moe": replace(_PLAIN, qkv_bias=("qkv_bias", True), windows=d.switched, moe=d.qwen_sparse),
-    "qwen3": _QWEN3,
+    "qwen3": replace(_QWEN3, head_dim=True),
     "qwen3_moe": replace(_QWEN3, moe=d.qwen_sparse),
     "gemma": _GEMMA,
     "gemma2": replace(_GEMMA, norms=4, windows=d.alternate, fixed=_CAUSAL),
@@ -52,10 +56,9 @@ FAMILIES: dict[str, Dialect] = {
     "phimoe": replace(
         _FLAGGED,
         norm="layer",
-        head_bias=True,
+        head_bias=("lm_head_bias", False),
         windows=d.every_layer,
         moe=d.all_sparse,
-        fixed={"lm_head_bias": (True,)},
     ),
     "gpt2": replace(_GPT2, ignored=("n_ctx",), fixed={"add_cross_attention": (False,)}),
     "gpt_bigcode": replace(
@@ -139,14 +142,13 @@ FAMILIES: dict[str, Dialect] = {
         _PLAIN,
         qkv_bias=_BIAS,
         qk_norm=("head", ("use_qk_norm", False)),
-        head_dim=True,
         moe=d.first_dense,
         mtp="own",
     ),
     "dots1": replace(_FLAGGED, qk_norm=("head", True), moe=d.first_dense, ignored=("num_nextn_predict_layers",)),
     "minimax_m2": replace(
         _PLAIN,
-        qk_norm=("full", ("use_qk_norm", False)),
+        qk_norm=("full", ("use_qk_norm", True)),
         head_dim=True,
         moe=d.all_sparse,
         windows=d.every_layer,
@@ -182,11 +184,24 @@ FAMILIES: dict[str, Dialect] = {
         mlp_bias=("mlp_bias", False),
         activation="relu2",
     ),
+    "falcon_h1": replace(_LLAMA, build=recurrent.falcon_h1),
+    "bamba": replace(_LLAMA, build=recurrent.bamba),
+    "granitemoehybrid": replace(_FLAGGED, build=recurrent.granite_hybrid),
+    "zamba2": replace(_PLAIN, build=recurrent.zamba2, tied=True),
+    "kimi_linear": replace(_PLAIN, build=recurrent.kimi_linear),
+    "glm": replace(_PLAIN, qkv_bias=_BIAS, head_dim=True),
+    "glm4": replace(_PLAIN, qkv_bias=_BIAS, head_dim=True, norms=4),
+    "seed_oss": replace(
+        _PLAIN, qkv_bias=_BIAS, out_bias=("attention_out_bias", False), mlp_bias=("mlp_bias", False), head_dim=True
+    ),
+    "exaone4": replace(_PLAIN, qk_norm=("head", True), windows=d.last_of(4)),
+    "hunyuan_v1_dense": replace(_FLAGGED, qk_norm=("head", True), kv_default=True),
+    "ministral3": replace(_PLAIN, windows=d.every_layer),
     "mamba": replace(_PLAIN, build=recurrent.mamba1, tied=True),
     "falcon_mamba": replace(_PLAIN, build=recurrent.mamba1, tied=True, attention={"inner_norms": "plain"}),
     "mamba2": replace(_PLAIN, build=recurrent.mamba2),
-    "minimax_text_01": replace(_PLAIN, build=recurrent.lightning, head_dim=True),
-    "minimax": replace(_PLAIN, build=recurrent.lightning, head_dim=True),
+    "minimax_text_01": replace(_PLAIN, build=recurrent.lightning),
+    "minimax": replace(_PLAIN, build=recurrent.lightning, ignored=_ALPHAS),
     "rwkv": replace(_PLAIN, build=recurrent.rwkv, norm="layer", embedding_norm=True),
     "recurrent_gemma": replace(
         _PLAIN,

@@ -59,14 +59,15 @@ UNIMPORTANT = re.compile(
     | logits?_scal(e|ing)
     | embedding_multiplier | residual_multiplier | attention_multiplier | logits_scaling | .*_multipliers?
     | .*logit_softcapping | query_pre_attn_scalar | scale_(attn_weights|embedding|emb|depth|attention.*|by.*)
-    | reorder_and_upcast_attn | scale_attn_by_inverse_layer_idx | attention_softmax_in_fp32 | clip_qkv | swiglu_limit
+    | reorder_and_upcast_attn | scale_attn_by_inverse_layer_idx | attention_softmax_in_fp32 | clip_qkv
     | final_logit.* | attn_temperature_tuning | floor_scale | attn_scale | num_logits_to_keep | use_mamba_kernels
     | time_step_.* | mamba_ssm_(cache_)?dtype | rescale_prenorm_residual | rescale_.* | cache_implementation
     | initial_context_length | mask_token_id
     | eos | bos | pad | model_parallel | slow_but_exact | skip_bias_add | masked_softmax_fusion | bias_dropout_fusion
     | attention_head_scale | torch_compile | keep_.*_fp32 | enable_.*_routing_.* | sep_token_id | use_parallel_embedding
     | attention_probs_.* | classifier_.* | language | languages | base_model_.*
-    | chunk_size | mamba_chunk_size | fused_add_norm | xla_device | layernorm_.*_(alpha|beta)
+    | chunk_size | mamba_chunk_size | fused_add_norm | use_associative_scan | swiglu_.* | xla_device
+    | layernorm_.*_(alpha|beta)
     """,
     re.VERBOSE,
 )

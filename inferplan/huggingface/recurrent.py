@@ -5,8 +5,9 @@ from __future__ import annotations
 from math import ceil
 from typing import Any
 
-from inferplan.huggingface.decoder import all_sparse, attention, mlp, model, moe, qwen_sparse
+from inferplan.huggingface.decoder import all_sparse, attention, first_dense, mlp, model, moe, qwen_sparse
 from inferplan.huggingface.dialect import Dialect, Layer
+from inferplan.huggingface.latent import mla
 from inferplan.huggingface.reader import EXPERTS, FFN, HEAD_DIM, HEADS, LAYERS, MOE_FFN, WIDTH, Reader
 
 
@@ -84,12 +85,15 @@ def jamba(r: Reader, d: Dialect) -> dict[str, Any]:
     return model(r, d, layers)
 
 
+_NAMES = {"linear_attention": "mamba", "full_attention": "attention"}
 _BLOCKS = {"M": "mamba", "*": "attention", "E": "moe", "-": "mlp"}
 
 
 def nemotron_h(r: Reader, d: Dialect) -> dict[str, Any]:
     """Nemotron-H: each layer is one part, in the order of a pattern of letters or a list of names."""
-    names = r.get("layers_block_type") or [_BLOCKS.get(c, c) for c in r.need("hybrid_override_pattern")]
+    names = [_NAMES.get(name, name) for name in r.get("layers_block_type") or []] or [
+        _BLOCKS.get(c, c) for c in r.need("hybrid_override_pattern")
+    ]
     count = r.optional(*LAYERS)
     if count is not None and count != len(names):
         raise r.refuse("hybrid_override_pattern", f"it has {len(names)} entries for {count} layers")
@@ -221,4 +225,131 @@ def recurrent_gemma(r: Reader, d: Dialect) -> dict[str, Any]:
             raise r.refuse(f"block_types entry {kind!r}", "only recurrent and attention are known")
         layers.append({"mixer": known[kind], "ffn": dense})
     r.skip("logits_soft_cap", "embeddings_scale_by_sqrt_dim", "w_init_variance_scale", "final_w_init_variance_scale")
+    return model(r, d, layers)
+
+
+def _mamba2_of(r: Reader, **fields: Any) -> dict[str, Any]:
+    """The Mamba-2 part of a hybrid, in the field names of Bamba, Falcon-H1 and Granite 4."""
+    return {
+        "kind": "mamba2",
+        "heads": r.integer("mamba_n_heads"),
+        "head_dim": r.integer("mamba_d_head"),
+        "state": r.integer("mamba_d_state"),
+        "groups": r.integer("mamba_n_groups"),
+        "taps": r.integer("mamba_d_conv"),
+        "chunk": r.integer("mamba_chunk_size", default=256),
+        "bias": r.flag("mamba_proj_bias", False),
+        "conv_bias": r.flag("mamba_conv_bias", True),
+        **fields,
+    }
+
+
+def falcon_h1(r: Reader, d: Dialect) -> dict[str, Any]:
+    """Falcon-H1: attention and Mamba-2 heads read the same input in every layer."""
+    state = _mamba2_of(r, gated_norm=r.flag("mamba_rms_norm", False))
+    inner = r.optional("mamba_d_ssm") or r.integer("mamba_expand") * r.integer(*WIDTH)
+    if inner != state["heads"] * state["head_dim"]:
+        raise r.refuse("mamba_d_ssm", f"it is {inner}, not {state['heads']} heads of {state['head_dim']}")
+    r.skip("mamba_expand", "mamba_norm_before_gate", "mamba_use_mlp", "ssm_multipliers", "attn_layer_indices")
+    r.only("projectors_bias", False)
+    mixer = {"kind": "parallel", "mixers": [attention(r, d), state]}
+    return model(r, d, [{"mixer": mixer, "ffn": mlp(r, d)}] * r.integer(*LAYERS))
+
+
+def bamba(r: Reader, d: Dialect) -> dict[str, Any]:
+    """Bamba: Mamba-2, with attention in the layers of ``attn_layer_indices``."""
+    count = r.integer(*LAYERS)
+    own, state = attention(r, d), _mamba2_of(r)
+    places = r.get("attn_layer_indices") or []
+    kinds = r.items("layer_types", count)
+    r.skip("mamba_expand")
+    ffn = mlp(r, d)
+    on = [kind == "full_attention" for kind in kinds] if kinds else [index in places for index in range(count)]
+    return model(r, d, [{"mixer": own if full else state, "ffn": ffn} for full in on])
+
+
+def granite_hybrid(r: Reader, d: Dialect) -> dict[str, Any]:
+    """Granite 4: Mamba-2 and attention layers, each with experts and a shared expert, or with the shared one alone."""
+    count = r.integer(*LAYERS)
+    kinds = r.items("layer_types", count) or r.items("layers_block_type", count)
+    if kinds is None:
+        kinds = r.need("layer_types")
+    own, state = attention(r, d), _mamba2_of(r)
+    known = {"attention": own, "full_attention": own, "mamba": state, "linear_attention": state}
+    shared = r.integer("shared_intermediate_size")
+    r.skip("mamba_expand", "position_embedding_type", *FFN)
+    if r.integer(*EXPERTS, default=0):
+        ffn = moe(r, d, r.integer(*FFN), shared_d_ff=shared)
+    else:
+        ffn = mlp(r, d, shared)
+        r.skip("num_experts_per_tok")
+    for kind in kinds:
+        if kind not in known:
+            raise r.refuse(f"layer_types entry {kind!r}", f"only {', '.join(known)} are known here")
+    return model(r, d, [{"mixer": known[kind], "ffn": ffn} for kind in kinds])
+
+
+def zamba2(r: Reader, d: Dialect) -> dict[str, Any]:
+    """Zamba2: Mamba-2 layers; hybrid ones run one of ``num_mem_blocks`` shared blocks first, each use with adapters."""
+    width, names = r.integer(*WIDTH), r.need("layers_block_type")
+    heads, inner = r.integer("n_mamba_heads"), r.integer("mamba_expand") * width
+    state = {
+        "kind": "mamba2",
+        "heads": heads,
+        "head_dim": inner // heads,
+        "state": r.integer("mamba_d_state", "state_size"),
+        "groups": r.integer("mamba_ngroups"),
+        "taps": r.integer("mamba_d_conv"),
+        "chunk": r.integer("chunk_size", default=256),
+        "bias": r.flag("add_bias_linear", False),
+        "conv_bias": r.flag("use_conv_bias", True),
+    }
+    block = {
+        "kind": "shared_block",
+        "heads": r.integer(*HEADS),
+        "kv_heads": r.integer("num_key_value_heads"),
+        "head_dim": 2 * width // r.integer(*HEADS),
+        "d_ff": r.integer("intermediate_size", "ffn_hidden_size"),
+        "adapter_rank": r.integer("adapter_rank"),
+        "attention_adapters": r.flag("use_shared_attention_adapter", False),
+        "rotary": r.flag("use_mem_rope", False),
+    }
+    r.only("use_shared_mlp_adapter", True)
+    r.skip("hybrid_layer_ids", "attention_hidden_size", "attention_head_dim", "kv_channels", "mamba_headdim")
+    r.skip("num_query_groups", "use_mem_eff_path", "use_long_context", "num_logits_to_keep")
+    blocks, uses = r.integer("num_mem_blocks"), 0
+    layers: list[Layer] = []
+    for name in names:
+        if name not in ("mamba", "linear_attention", "hybrid"):
+            raise r.refuse(f"layers_block_type entry {name!r}", "only mamba and hybrid are known")
+        extra = [block if uses < blocks else block | {"owner": False}] if name == "hybrid" else []
+        uses += len(extra)
+        layers.append({"mixer": state, **({"extras": extra} if extra else {})})
+    r.skip(*LAYERS)
+    return model(r, d, layers)
+
+
+def kimi_linear(r: Reader, d: Dialect) -> dict[str, Any]:
+    """Kimi Linear: Kimi delta attention, with latent attention in the layers of ``full_attn_layers``."""
+    count = r.integer(*LAYERS)
+    table = r.table("linear_attn_config") or r
+    state = {
+        "kind": "kimi_delta",
+        "heads": table.integer("num_heads", "linear_num_heads"),
+        "head_dim": table.integer("head_dim", "linear_head_dim") if table is not r else r.integer("linear_head_dim"),
+        "taps": table.integer("short_conv_kernel_size", "linear_conv_kernel_dim"),
+    }
+    kinds = r.items("layer_types", count)
+    if kinds is None:
+        places = table.need("full_attn_layers")  # counted from 1
+        kinds = ["full_attention" if index + 1 in places else "linear_attention" for index in range(count)]
+    own = mla(r, d)
+    r.skip("kda_layers", "num_expert_group", "moe_renormalize", "moe_router_activation_func", "mla_use_nope")
+    r.skip("use_grouped_topk", "model_max_length", "moe_router_use_sigmoid")
+    sparse = first_dense(r, d, count)
+    dense = mlp(r, d) if None in sparse else None
+    layers: list[Layer] = [
+        {"mixer": own if kind == "full_attention" else state, "ffn": experts or dense}
+        for kind, experts in zip(kinds, sparse, strict=True)
+    ]
     return model(r, d, layers)
