@@ -239,7 +239,7 @@ def pruning_table(pruned: Estimate, whole: Estimate) -> Table:
 def basis_note(estimate: Estimate) -> str:
     """One line that says what the times rest on."""
     calibration = estimate.deployment.calibration
-    if estimate.basis == "roofline":
+    if not calibration.constants:
         return IDEAL_NOTE
     shares = ", ".join(f"{name} {share:.0%}" for name, share in sorted(estimate.decode.by_basis().items()))
     return f"basis: {estimate.basis}, constants {calibration.name} (decode time: {shares})"
