@@ -23,6 +23,9 @@ from inferplan.roofline import Bound, OpCost, price
 from inferplan.units import Num, format_bytes
 from inferplan.workload import Step, decode, prefill, recompute
 
+_RECOMPUTED_PIECES = 16
+"""Pieces over which the mean step without a KV cache is taken."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StaticLoad:
@@ -322,6 +325,9 @@ class Estimate:
             elif size and low < size < high:
                 kinks.add(float(size))
         inner = [np.clip(kink - prompt, 0.0, steps) for kink in sorted(kinks)]
+        if not self.load.kv_cache:  # a recomputed prefix grows through the ridge points of its operators
+            inner += [np.floor(steps * piece / _RECOMPUTED_PIECES) for piece in range(1, _RECOMPUTED_PIECES)]
+            inner = list(np.sort(np.stack(np.broadcast_arrays(*inner)), axis=0))
         return [np.zeros_like(steps), *inner, steps]
 
 
