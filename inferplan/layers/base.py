@@ -27,10 +27,32 @@ _TENSORS = {
     "attn.qkv_a": "q_a",
     "ffn.gate_up": "gate",
     "ffn.shared.gate_up": "shared.gate",
-    "mamba.in": "in.zxdt",
+    "ffn.latent_in": "latent.in",
+    "ffn.latent_out": "latent.out",
+    "mamba.in_proj": "in.zxdt",
+    "gdn.in_qkvz": "in.vz",
     "gdn.in_ba": "in.ba",
+    "kda.in_qkv": "qkv",
+    "kda.in_b": "b",
+    "kda.decay_a": "gates_a",
+    "kda.decay_b": "gates_b",
+    "kda.output_a": "gates_a",
+    "kda.output_b": "gates_b",
+    "linear": "linear",
+    "block.ffn.gate_up": "gate",
+    "block.ffn.down": "down",
+    "altup.predict_router": "router",
+    "altup.predict_coefficients": "prediction",
+    "altup.correct_router": "router",
+    "altup.correct_coefficients": "correction",
 }
-"""The tensor that stands for an operator that multiplies several, where its dotted name does not end with a tensor's."""
+_TENSORS |= {f"block.{name}_adapter_{half}": f"adapter.{name}" for name in ("q", "k", "v", "ffn") for half in "ab"}
+"""The tensor that stands for an operator that multiplies several, or whose dotted name does not end with a tensor's."""
+
+
+def tensor_of(operator: str) -> str:
+    """The name of the tensor that the matmul of this name multiplies."""
+    return _TENSORS.get(operator, operator.partition(".")[2])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,17 +143,13 @@ class LayerContext:
     def ranks(self) -> int:
         return self.parallel.stage_ranks
 
-    def format(self, role: Role) -> Format:
-        chosen: Format = getattr(self.precision, role)
-        return chosen
-
     def state_format(self, bits: int | None) -> Format:
         """The format of a recurrent state of ``bits``; the KV format where none are stated."""
         return self.precision.kv if bits is None else find_format({16: "bf16", 32: "fp32"}[bits])
 
     def linear(self, name: str, k: int, n: int, rows: Num | None = None, role: Role = "weights") -> Iterator[Op]:
         """A linear layer ``[rows, k] -> [rows, n]``, and the quantisation of its input where its format asks for it."""
-        weight = self.precision.stored(role, _TENSORS.get(name, name.partition(".")[2]))
+        weight = self.precision.stored(role, tensor_of(name))
         m = self.tokens if rows is None else rows
         source = self.precision.linear_input(weight)
         if source != self.precision.base:

@@ -77,7 +77,7 @@ class GatedLinearRecurrenceLayer(Mixer):
             m=context.tokens,
             k=self.block,
             n=2 * self.block,
-            weight=context.precision.weights,
+            weight=context.precision.stored("weights", "gates"),
             input=base,
             output=base,
         )

@@ -98,7 +98,7 @@ class Mamba2Layer(Mixer):
         parallel, tokens, base = context.parallel, context.tokens, context.precision.base
         heads, groups = self.heads // parallel.tp, self.rank_groups(parallel)
         inner, shared = heads * self.head_dim, 2 * groups * self.state
-        yield from context.linear("mamba.in", context.d_model, 2 * inner + shared + heads)
+        yield from context.linear("mamba.in_proj", context.d_model, 2 * inner + shared + heads)
         yield from context.convolve("mamba.conv", inner + shared, self.taps)
         for segment in context.segments:
             yield Scan(

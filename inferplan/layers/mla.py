@@ -152,7 +152,7 @@ class MlaLayer(Mixer):
     def _absorb(self, context: LayerContext, name: str, rows: Num, size: tuple[int, int, int]) -> Op:
         """One half of kv_b applied for each head to the query or to the output (2405.04434 section 2.1.2)."""
         batch, k, n = size
-        weight, base = context.format("weights"), context.precision.base
+        weight, base = context.precision.stored("weights", "kv_b"), context.precision.base
         return Matmul(
             name=name, ranks=context.ranks, batch=batch, m=rows, k=k, n=n, weight=weight, input=base, output=base
         )

@@ -10,6 +10,7 @@ import pytest
 
 from inferplan.errors import IndivisibleError
 from inferplan.layers import LayerContext, kinds, parse_layer
+from inferplan.layers.base import tensor_of
 from inferplan.ops import Attention, GroupedMatmul, IndexSelect, Matmul
 from inferplan.parallel import Parallelism
 from inferplan.precision import uniform
@@ -80,6 +81,16 @@ def test_matmuls_read_the_matrices_that_are_counted(layer, new):
         elif isinstance(op, GroupedMatmul):
             read += op.experts * op.k * op.n
     assert read == counted
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=IDS)
+def test_a_matmul_is_named_after_a_tensor(layer):
+    """So that an exception of a checkpoint (a tensor kept wide) reaches the operator that reads it."""
+    part = parse_layer(layer)
+    names = {weight.name for weight in part.weights(WIDTH)}
+    matmuls = {op.name for new in (1.0, 64.0) for op in part.ops(context(new)) if isinstance(op, Matmul)}
+    absorbed = {"attn.absorb_q", "attn.absorb_v"}
+    assert {tensor_of(name) for name in matmuls - absorbed} <= names
 
 
 @pytest.mark.parametrize("layer", LAYERS, ids=IDS)
