@@ -1,0 +1,374 @@
+"""The search: every point of every candidate's surface against the limits, and the cheapest that stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from inferplan.assemble import Request
+from inferplan.deployment import Deployment
+from inferplan.errors import InferplanError
+from inferplan.planning.demand import Demand
+from inferplan.planning.space import Rejections, Space, candidates
+from inferplan.planning.surface import Axes, Surface, axes_for, surface
+from inferplan.prices import PriceBook, PriceTag
+from inferplan.traffic import Slo
+
+Array = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizing:
+    """How replicas are counted. utilisation: the share of its capacity that a replica is given. spare: more of them."""
+
+    utilisation: float = 0.8
+    spare: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Option:
+    """One point of one surface with its replicas: a plan before it is simulated.
+
+    rate: requests a second of one replica at this point, which is its capacity under the limits. replicas: without the
+    spare ones. cost: the bill of an hour, or of the whole job where it is offline; ``None`` without a price.
+    """
+
+    request: Request
+    deployment: Deployment
+    budget: int
+    batch: int
+    concurrency: float
+    ttft: float
+    tpot: float
+    e2el: float
+    rate: float
+    output: float
+    replicas: int
+    spare: int
+    tag: PriceTag | None
+    cost: float | None
+    hours: float | None = None
+    """Hours of an offline job."""
+    pools: tuple[int, int] | None = None
+    """Replicas that compute prompts and replicas that decode, where they are apart."""
+
+    @property
+    def devices(self) -> int:
+        return self.deployment.parallel.ranks * (self.replicas + self.spare)
+
+    @property
+    def per_device(self) -> float:
+        """Output tokens a second and device at capacity."""
+        whole = self.rate * self.output
+        return whole * (self.replicas if self.pools else 1) / (
+            self.deployment.parallel.ranks * (self.replicas if self.pools else 1)
+        )
+
+    @property
+    def per_user(self) -> float:
+        """Output tokens a second and user."""
+        return 1.0 / self.tpot
+
+    def violations(self, slo: Slo) -> dict[str, float]:
+        """Each limit that is not met, with the factor by which it would have to be relaxed."""
+        return {name: getattr(self, name) / limit for name, limit in slo.limits.items() if getattr(self, name) > limit}
+
+
+class Found(NamedTuple):
+    """What a search gives: the cheapest option of each candidate that meets the limits, cheapest first; the frontier;
+    the options that cost less or come closest and miss a limit; and the counts."""
+
+    options: list[Option]
+    frontier: list[Option]
+    misses: list[Option]
+    rejections: Rejections
+    evaluated: int
+    structures: int
+
+
+def costs(demand: Demand, sizing: Sizing, found: Surface, price: float) -> tuple[Array, Array, Array]:
+    """Replicas, bill and hours of every point of a surface (hours are those of an offline job, else one)."""
+    ranks = found.devices
+    if demand.users is not None:
+        replicas = np.ceil(demand.users / (found.concurrency * sizing.utilisation) - 1e-9)
+    else:
+        rate = demand.requests_per_second or 0.0
+        replicas = np.ceil(rate / (found.rate * sizing.utilisation) - 1e-9)
+    replicas = np.maximum(replicas, 1.0)
+    hours = np.ones_like(replicas)
+    if demand.requests is not None:
+        hours = demand.requests / (found.rate * replicas) / 3600
+    return replicas, (replicas + sizing.spare) * ranks * price * hours, hours
+
+
+def meets(found: Surface, slo: Slo) -> dict[str, Mask]:
+    """For each limit, which points keep it."""
+    return {name: np.asarray(getattr(found, name) <= limit) for name, limit in slo.limits.items()}
+
+
+def search(space: Space, demand: Demand, slo: Slo, sizing: Sizing, prices: PriceBook) -> Found:
+    """Evaluate the whole space. Memory first, then the limits one after another; each rules out what it rules out."""
+    gathered = _Gathered(demand=demand, slo=slo, sizing=sizing)
+    for request, deployment in candidates(space, gathered.rejections):
+        axes = axes_for(deployment, list(space.budgets) if space.budgets else None)
+        tag = prices.find(deployment.hardware.name)
+        if not _weights_fit(deployment):
+            gathered.rejections.add("weights", axes.batch.size * axes.budget.size, deployment.describe())
+            gathered.evaluated += axes.batch.size * axes.budget.size
+            continue
+        try:
+            found = surface(deployment, demand, slo.percentile, axes)
+        except InferplanError as error:
+            gathered.rejections.add("impossible", axes.batch.size * axes.budget.size, error.what)
+            continue
+        gathered.take(request, found, tag)
+        if space.disaggregate and not demand.offline and demand.users is None:
+            gathered.take_apart(request, found, tag)
+    return gathered.result()
+
+
+def _weights_fit(deployment: Deployment) -> bool:
+    from inferplan.memory import Footprint
+
+    footprint = Footprint(deployment=deployment, batch=1.0, prompt=1.0, context=1.0)
+    return all(stage.weights < footprint.usable for stage in footprint.stages)
+
+
+@dataclass(kw_only=True, eq=False)
+class _Gathered:
+    """What the search has seen so far."""
+
+    demand: Demand
+    slo: Slo
+    sizing: Sizing
+    options: list[Option] = field(default_factory=list)
+    points: list[Option] = field(default_factory=list)
+    misses: list[Option] = field(default_factory=list)
+    rejections: Rejections = field(default_factory=Rejections)
+    evaluated: int = 0
+    structures: int = 0
+
+    def take(self, request: Request, found: Surface, tag: PriceTag | None) -> None:
+        """One surface: count what is ruled out, keep its best option, its frontier and its nearest miss."""
+        self.structures += 1
+        self.evaluated += found.rate.size
+        kept = self._count(found)
+        replicas, bill, hours = costs(self.demand, self.sizing, found, tag.per_hour if tag else 1.0)
+        tables = (replicas, bill if tag else None, hours)
+        if kept.any():
+            order = np.lexsort((found.tpot[kept], found.e2el[kept], bill[kept]))
+            self.options.append(self._option(request, found, tag, tables, np.argwhere(kept)[order[0]]))
+        alive = found.possible
+        if not alive.any():
+            return
+        self._frontier(request, found, tag, tables, alive)
+        missed = alive & ~kept
+        if missed.any():
+            worst = np.ones_like(found.rate)
+            for name, limit in self.slo.limits.items():
+                worst = np.maximum(worst, getattr(found, name) / limit)
+            for ranking in ((bill, worst), (worst, bill)):  # the nearest of the cheap ones, and the nearest of all
+                score = np.where(missed, ranking[0] * 1e6 + ranking[1], np.inf)
+                if ranking[0] is bill:
+                    score = np.where(missed & (worst < 1.5), worst, np.inf)
+                at = np.unravel_index(int(np.argmin(score)), score.shape)
+                if np.isfinite(score[at]):
+                    self.misses.append(self._option(request, found, tag, tables, np.array(at)))
+
+    def _count(self, found: Surface) -> Mask:
+        """The points that meet everything; each other point is counted once, under the first reason that applies."""
+        alive = np.ones(found.rate.shape, dtype=bool)
+        tests: list[tuple[str, Mask]] = [
+            ("memory", np.asarray(found.memory_use <= 1)),
+            ("slots", np.asarray(found.concurrency <= found.slots)),
+            ("prefill", np.asarray(found.prefill_use < 1)),
+            *meets(found, self.slo).items(),
+        ]
+        label = found.deployment.describe()
+        for reason, kept in tests:
+            self.rejections.add(reason, int((alive & ~kept).sum()), label)
+            alive &= kept
+        return alive
+
+    def _frontier(
+        self,
+        request: Request,
+        found: Surface,
+        tag: PriceTag | None,
+        tables: tuple[Array, Array | None, Array],
+        alive: Mask,
+    ) -> None:
+        where = np.argwhere(alive)
+        user, device = 1 / found.tpot[alive], found.rate[alive] / found.devices
+        for index in pareto(user, device):
+            self.points.append(self._option(request, found, tag, tables, where[index]))
+
+    def _option(
+        self,
+        request: Request,
+        found: Surface,
+        tag: PriceTag | None,
+        tables: tuple[Array, Array | None, Array],
+        at: npt.NDArray[np.intp],
+    ) -> Option:
+        replicas, bill, hours = tables
+        i, j = int(at[0]), int(at[1])
+        return Option(
+            request=request,
+            deployment=found.deployment,
+            budget=int(found.axes.budget[j]),
+            batch=int(found.axes.batch[i]),
+            concurrency=float(found.concurrency[i, j]),
+            ttft=float(found.ttft[i, j]),
+            tpot=float(found.tpot[i, j]),
+            e2el=float(found.e2el[i, j]),
+            rate=float(found.rate[i, j]),
+            output=self.demand.output.average,
+            replicas=int(replicas[i, j]),
+            spare=self.sizing.spare,
+            tag=tag,
+            cost=None if bill is None else float(bill[i, j]),
+            hours=float(hours[i, j]) if self.demand.offline else None,
+        )
+
+    def take_apart(self, request: Request, found: Surface, tag: PriceTag | None) -> None:
+        """Prompts on replicas of their own: the two pools are sized apart, each for the demand (docs/planning.md)."""
+        option = apart(self.demand, self.slo, self.sizing, found, tag)
+        if option is None:
+            self.rejections.add("disaggregated", 1, found.deployment.describe())
+            return
+        self.options.append(replace(option, request=request))
+
+    def result(self) -> Found:
+        priced = [option for option in self.options if option.cost is not None]
+        priced.sort(key=lambda option: (option.cost, option.devices, option.e2el))
+        user = np.array([option.per_user for option in self.points])
+        device = np.array([option.per_device for option in self.points])
+        frontier = [self.points[index] for index in pareto(user, device)]
+        return Found(
+            options=priced,
+            frontier=frontier,
+            misses=self.misses,
+            rejections=self.rejections,
+            evaluated=self.evaluated,
+            structures=self.structures,
+        )
+
+
+def pareto(first: Array, second: Array) -> list[int]:
+    """Indices of the points that no other beats in both, by falling ``first``; of equals the first is kept."""
+    order = np.lexsort((-second, -first))
+    kept: list[int] = []
+    best = -np.inf
+    for index in order:
+        if second[index] > best:
+            kept.append(int(index))
+            best = float(second[index])
+    return kept
+
+
+def apart(demand: Demand, slo: Slo, sizing: Sizing, found: Surface, tag: PriceTag | None) -> Option | None:
+    """The cheapest pair of pools of one structure that meets the limits; ``None`` when there is none.
+
+    A decode replica runs steps of its own only, at the largest batch whose step meets the limit on TPOT; a prefill
+    replica computes one prompt after another, an M/D/1 queue that must meet the limit on TTFT; the cache moves in
+    between over the scale-out link, and its time is part of TTFT.
+    """
+    from inferplan.serving.cluster import find_link, transfer_time
+
+    rate = demand.requests_per_second
+    if rate is None or tag is None:
+        return None
+    deployment = found.deployment
+    try:
+        link = find_link(deployment, None)
+    except InferplanError:
+        return None
+    prompt, output = demand.prompt.average - demand.cached, demand.output.average
+    moved = transfer_time(deployment, link, demand.prompt.average)
+    steps = output - 1.0
+    dp = deployment.parallel.dp
+    batch = found.axes.batch
+    capacity = batch / (steps * found.step_decode) * dp
+    concurrency = batch * dp
+    cache = _decode_cache(found, demand)
+    good = (cache <= 1) & (concurrency <= found.slots)
+    if "tpot" in slo.limits:
+        good &= found.step_decode <= slo.limits["tpot"]
+    if not good.any():
+        return None
+    i = int(np.flatnonzero(good)[-1])
+    decoders = max(int(np.ceil(rate / (capacity[i] * sizing.utilisation) - 1e-9)), 1)
+    best: Option | None = None
+    for j, budget in enumerate(found.axes.budget):
+        service = float(np.ceil(prompt / min(budget, prompt)) * found.prefill[j])
+        for workers in range(1, 10000):
+            load = rate * service / (workers * dp)
+            if load > sizing.utilisation:
+                continue
+            tail = max(1 - slo.percentile / 100, 1e-6)
+            wait = service / (2 * (1 - load)) * max(np.log(max(load / tail, 1.0)), load)
+            ttft = _fixed(deployment, demand) + service + wait + moved
+            tpot = float(found.step_decode[i])
+            e2el = ttft + steps * tpot
+            values = {"ttft": ttft, "tpot": tpot, "e2el": e2el}
+            if all(values[name] <= limit for name, limit in slo.limits.items()):
+                total = workers + decoders
+                cost = (total + sizing.spare) * found.devices * tag.per_hour
+                if best is None or best.cost is None or cost < best.cost:
+                    best = Option(
+                        request=Request(model="", gpu=""),
+                        deployment=deployment,
+                        budget=int(budget),
+                        batch=int(batch[i]),
+                        concurrency=float(concurrency[i]),
+                        ttft=ttft,
+                        tpot=tpot,
+                        e2el=e2el,
+                        rate=rate / sizing.utilisation / total,
+                        output=output,
+                        replicas=total,
+                        spare=sizing.spare,
+                        tag=tag,
+                        cost=cost,
+                        pools=(workers, decoders),
+                    )
+                break
+            if load < 0.05:
+                break
+    return best
+
+
+def _fixed(deployment: Deployment, demand: Demand) -> float:
+    if deployment.calibration.basis == "roofline":
+        return 0.0
+    serving = deployment.engine.serving
+    return serving.latency + serving.front_request + serving.front_token * demand.prompt.average
+
+
+def _decode_cache(found: Surface, demand: Demand) -> Array:
+    """Cache use of a rank that only decodes, by batch: the surface's, without what waits for its prompt."""
+    column = found.memory_use[:, 0] / np.maximum(found.concurrency[:, 0] / found.deployment.parallel.dp, 1e-9)
+    return np.asarray(column * found.axes.batch)
+
+
+def point(deployment: Deployment, demand: Demand, percentile: float, batch: int, budget: int) -> Surface:
+    """The surface of a single point."""
+    return surface(
+        deployment, demand, percentile, Axes(batch=np.array([float(batch)]), budget=np.array([float(budget)]))
+    )
+
+
+def ranked(options: list[Option]) -> Iterator[Option]:
+    """Options by rising cost, one for each structure and way of serving."""
+    seen = set()
+    for option in options:
+        key = (option.deployment.describe(), option.deployment.engine.name, option.pools is not None)
+        if key not in seen:
+            seen.add(key)
+            yield option

@@ -1,0 +1,109 @@
+"""Which deployments are candidates: every way to divide the model over up to so many devices of each GPU."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+from inferplan.assemble import Request, assemble, native_precision
+from inferplan.catalog import load_hardware, load_model
+from inferplan.deployment import Deployment
+from inferplan.errors import InferplanError
+from inferplan.model import ModelSpec
+from inferplan.parallel import Parallelism
+from inferplan.prices import PriceBook
+
+CONSUMER = ("rtx-2", "rtx-3", "rtx-4", "rtx-5", "rtx-6000-ada", "rx-", "arc-", "m2-", "m3-", "m4-", "jetson", "dgx-spark")
+"""Beginnings of the names of devices that are not sold for data centres."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Space:
+    """What may be chosen from. ``base`` holds everything else (model, engine defaults, constants).
+
+    most: devices of one replica. budgets: token budgets to try; ``None`` for powers of two about the engine's own.
+    """
+
+    base: Request
+    gpus: tuple[str, ...]
+    quants: tuple[str | None, ...] = (None,)
+    engines: tuple[str, ...] = ("vllm",)
+    most: int = 8
+    tp: tuple[int, ...] | None = None
+    pp: tuple[int, ...] | None = None
+    ep: tuple[int, ...] | None = None
+    dp: tuple[int, ...] | None = None
+    budgets: tuple[int, ...] | None = None
+    disaggregate: bool = True
+
+
+@dataclass(kw_only=True)
+class Rejections:
+    """How many candidates each reason ruled out, and one example of every message."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, str] = field(default_factory=dict)
+
+    def add(self, reason: str, number: int, example: str = "") -> None:
+        if number:
+            self.counts[reason] += number
+            self.examples.setdefault(reason, example)
+
+
+def data_centre(gpus: list[str]) -> tuple[str, ...]:
+    """Those of the devices that are sold for data centres."""
+    return tuple(gpu for gpu in gpus if not gpu.startswith(CONSUMER))
+
+
+def default_gpus(prices: PriceBook) -> tuple[str, ...]:
+    """Data-centre devices that have a price."""
+    return data_centre(prices.gpus)
+
+
+def default_quants(model: ModelSpec) -> tuple[str | None, ...]:
+    """The checkpoint's own formats, and fp8 where it stores 16 bits."""
+    native = native_precision(model)
+    wide = min(native.weights.bits, native.experts.bits) >= 16
+    return (None, "fp8") if wide else (None,)
+
+
+def divisions(model: ModelSpec, space: Space) -> list[Parallelism]:
+    """Ways to divide a model over 1, 2, 4, ... devices: tp x pp, and for experts attention dp and ep in {1, tp x dp}."""
+    experts = any(weight.shard == "experts" for weight, _ in model.weights())
+    powers = [1 << n for n in range(space.most.bit_length()) if 1 << n <= space.most]
+    found = []
+    for tp, pp, dp in itertools.product(space.tp or powers, space.pp or powers, space.dp or (powers if experts else [1])):
+        if tp * pp * dp > space.most:
+            continue
+        groups = space.ep or ((1, tp * dp) if experts else (1,))
+        for ep in dict.fromkeys(groups):
+            if (tp * dp) % ep == 0 and (experts or ep == 1):
+                found.append(Parallelism(tp=tp, pp=pp, dp=dp, ep=ep))
+    return found
+
+
+@lru_cache(maxsize=256)
+def _model(name: str) -> ModelSpec:
+    return load_model(name)
+
+
+def candidates(space: Space, rejections: Rejections) -> Iterator[tuple[Request, Deployment]]:
+    """Every deployment that can exist, with the request that makes it; the others are counted as ``impossible``."""
+    model = _model(space.base.model)
+    shapes = divisions(model, space)
+    for gpu, engine, quant in itertools.product(space.gpus, space.engines, space.quants):
+        request = replace(space.base, gpu=gpu, engine=engine, quant=quant, parallel=Parallelism())
+        try:
+            single = assemble(request, model_loader=_model, hardware_loader=load_hardware)
+            _ = single.hardware.usable
+        except InferplanError as error:
+            rejections.add("impossible", len(shapes), error.what)
+            continue
+        for parallel in shapes:
+            try:
+                yield replace(request, parallel=parallel), replace(single, parallel=parallel)
+            except InferplanError as error:
+                rejections.add("impossible", 1, error.what)
