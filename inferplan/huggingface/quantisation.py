@@ -53,7 +53,8 @@ _MODULES: dict[str, list[tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "latent.in": [(("mixer",), ("fc1_latent_proj",))],
     "latent.out": [(("mixer",), ("fc2_latent_proj",))],
 }
-_ROOTS = ("model.", "model.language_model.", "language_model.model.", "backbone.", "")
+_ROOT = re.compile(r"^(model\.language_model\.|language_model\.model\.|model\.|backbone\.)")
+_PLACE = re.compile(r"layers\.(\d+)\.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +72,7 @@ class Scheme:
 def matches(pattern: str, module: str) -> bool:
     """Whether a pattern means a module: ``re:`` is an expression, ``*`` a wildcard, else itself or what is in it."""
     if pattern.startswith("re:"):
-        return re.match(pattern[3:], module) is not None
+        return re.match(pattern[3:], module) is not None or re.match(pattern[3:], f"model.{module}") is not None
     if "*" in pattern:
         return fnmatchcase(module, pattern) or fnmatchcase(module, f"{pattern}.*")
     return module == pattern or module.startswith(f"{pattern}.") or module.endswith(f".{pattern}")
@@ -197,39 +198,48 @@ def _group_format(weights: dict[str, Any], name: str) -> str:
     return _integer(name, bits, group, not weights.get("symmetric", True))
 
 
+class _Patterns:
+    """Patterns of one scheme, sorted by the layer that they name; the others are tried for every layer."""
+
+    def __init__(self, scheme: Scheme) -> None:
+        self.default = scheme.default
+        self.by_layer: dict[int, list[tuple[str, str | None]]] = defaultdict(list)
+        self.everywhere: list[tuple[str, str | None]] = []
+        for pattern, name in [*((p, None) for p in scheme.excluded), *scheme.named.items()]:
+            short = pattern if pattern.startswith("re:") else _ROOT.sub("", pattern)
+            place = _PLACE.match(short)
+            (self.by_layer[int(place[1])] if place else self.everywhere).append((short, name))
+
+    def stored(self, tensor: str, layer: int) -> str | None:
+        """The format of a tensor; ``None`` when it is not quantised."""
+        modules = _modules(tensor, layer)
+        for pattern, name in [*self.everywhere, *self.by_layer[layer]]:
+            if any(matches(pattern, module) for module in modules):
+                return name
+        return self.default
+
+
 def _modules(tensor: str, layer: int) -> list[str]:
-    """Every name that a checkpoint may give the module of a tensor."""
+    """Every name that a checkpoint may give the module of a tensor, without the root of the model."""
     return [
-        f"{root}layers.{layer}.{parent}.{leaf}"
+        f"layers.{layer}.{parent}.{leaf}"
         for parents, leaves in _MODULES.get(tensor, [])
         for parent in parents
         for leaf in leaves
-        for root in _ROOTS
     ]
-
-
-def _stored(scheme: Scheme, modules: list[str]) -> str | None:
-    """The format of a module; ``None`` when it is not quantised."""
-    for pattern in scheme.excluded:
-        if any(matches(pattern, module) for module in modules):
-            return None
-    for pattern, name in scheme.named.items():
-        if any(matches(pattern, module) for module in modules):
-            return name
-    return scheme.default
 
 
 def apply(scheme: Scheme, model: ModelSpec) -> dict[str, Any]:
     """The ``native`` table of a model: a format for each role, and the tensors that differ from it."""
     elements: dict[str, Counter[str]] = defaultdict(Counter)
     stored: dict[tuple[str, str], dict[int, str]] = defaultdict(dict)
-    base = model.native.base
+    base, patterns = model.native.base, _Patterns(scheme)
     for index, layer in enumerate(model.sequence):
         for weight in layer.weights(model.d_model, model.norm):
             if weight.role not in ("weights", "experts") or layer.shared:
                 continue
             quantised = not scheme.experts_only or weight.role == "experts"
-            found = _stored(scheme, _modules(weight.name, index)) if quantised else None
+            found = patterns.stored(weight.name, index) if quantised else None
             elements[weight.role][found or base] += weight.elements
             stored[weight.role, weight.name][index] = found or base
     native: dict[str, Any] = {"base": base, "activations": scheme.activations, "kv": scheme.kv}

@@ -1,0 +1,112 @@
+"""Counts against the reference table: exact, through the importer and through the catalogue."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from inferplan import catalog
+from inferplan.huggingface import import_config, model_from_config
+from inferplan.model import ModelSpec
+
+
+def rows(shared: Path) -> list[dict[str, str]]:
+    with (shared / "reference" / "model_oracle.csv").open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def number(row: dict[str, str], *columns: str) -> int:
+    return next((int(float(row[column])) for column in columns if row[column]), 0)
+
+
+def check(model: ModelSpec, row: dict[str, str]) -> None:
+    counts = model.parameters
+    found = {
+        "total": counts["total"],
+        "embedding": counts["embedding"],
+        "lm_head": counts["lm_head"],
+        "active": counts["active"],
+        "layers": len(model.sequence),
+        "kv": model.kv_elements_per_token,
+        "state": model.state_elements_per_sequence,
+        "towers": model.tower_parameters,
+    }
+    expected = {
+        "total": number(row, "total_params_text"),
+        "embedding": number(row, "embedding_params"),
+        "lm_head": number(row, "lm_head_params"),
+        "active": number(row, "active_params_per_token"),
+        "layers": number(row, "layers"),
+        "kv": number(row, "serving_kv_elements_per_token", "kv_elements_per_token_all_layers"),
+        "state": number(row, "state_elements_per_sequence"),
+        "towers": number(row, "vision_audio_params"),
+    }
+    assert found == expected
+    beyond = row["long_ctx_kv_elements_per_token"]
+    if beyond:
+        assert model.kv_elements_per_token_beyond_windows == int(float(beyond))
+
+
+def config_of(shared: Path, name: str) -> dict[str, object]:
+    path = shared / "model_configs" / f"{name.replace('/', '--')}.json"
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def test_every_row_through_the_importer(shared):
+    table = rows(shared)
+    assert len(table) > 100
+    for row in table:
+        model = model_from_config(config_of(shared, row["name"]), row["name"], "test")
+        try:
+            check(model, row)
+        except AssertionError as error:
+            raise AssertionError(f"{row['name']}: {error}") from None
+
+
+def test_every_row_through_the_catalogue(shared):
+    for row in rows(shared):
+        model = catalog.load_model(row["name"])
+        try:
+            check(model, row)
+        except AssertionError as error:
+            raise AssertionError(f"{row['name']} ({model.name}): {error}") from None
+
+
+def test_prediction_modules(shared):
+    """DeepSeek-V3: 684.49B with its module; GLM-5: 9.95B beside it (the traps of counting)."""
+    deepseek = model_from_config(config_of(shared, "deepseek-ai/DeepSeek-V3"), "v3", "test")
+    assert deepseek.parameters["total"] + deepseek.mtp_parameters == pytest.approx(684.49e9, abs=5e6)
+    glm = model_from_config(config_of(shared, "zai-org/GLM-5"), "glm", "test")
+    assert glm.mtp_parameters == pytest.approx(9.95e9, abs=5e6)
+
+
+def truth(shared: Path, model: str, metric: str) -> float:
+    with (shared / "reference" / "memory_truths.csv").open(encoding="utf-8") as file:
+        return next(float(r["value"]) for r in csv.DictReader(file) if r["model"] == model and r["metric"] == metric)
+
+
+@pytest.mark.parametrize(
+    ("row", "name"),
+    [
+        ("mistralai/Devstral-Small-2507 (Mistral-Small-24B arch)", "mistral-small-24b"),
+        ("cognitivecomputations/Dolphin3.0-R1-Mistral-24B", "dolphin3.0-r1-mistral-24b"),
+        ("google/medgemma-27b-it (Gemma-3-27B arch)", "medgemma-27b"),
+        ("meta-llama/Llama-3.2-3B", "llama-3.2-3b"),
+        ("state-spaces/mamba-2.8b-hf", "mamba-2.8b"),
+    ],
+)
+def test_checkpoint_bytes_are_exact(shared, row, name):
+    assert catalog.load_model(name).checkpoint_bytes == truth(shared, row, "checkpoint total_size")
+
+
+def test_checkpoint_bytes_of_quantised_releases(shared):
+    """gpt-oss-120b: 60.8 GiB on its card. Llama-3.1-8B in LLM.int8: a scale a row (0.03 %) is not counted."""
+    assert catalog.load_model("gpt-oss-120b").checkpoint_bytes / 2**30 == pytest.approx(60.8, abs=0.05)
+    config = config_of(shared, "meta-llama/Meta-Llama-3.1-8B")
+    config["quantization_config"] = {"quant_method": "bitsandbytes", "load_in_8bit": True}
+    stored = import_config(config, "llama", "test").model.checkpoint_bytes
+    expected = truth(shared, "meta-llama/Llama-3.1-8B-Instruct", "checkpoint total_size")
+    assert stored == pytest.approx(expected, rel=1e-3)

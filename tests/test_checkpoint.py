@@ -1,0 +1,188 @@
+"""Headers of safetensors and GGUF files, and their comparison with a config."""
+
+from __future__ import annotations
+
+import json
+import struct
+import sys
+
+import pytest
+
+from inferplan.catalog import load_model
+from inferplan.checkpoint import fetch_configs, read_folder, read_gguf, read_header, verify
+from inferplan.errors import InputFileError, MissingExtraError, SpecError
+from inferplan.huggingface import import_path
+
+CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "intermediate_size": 16,
+    "vocab_size": 32,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+}
+SHAPES = {
+    "model.embed_tokens.weight": [32, 8],
+    "model.layers.0.self_attn.q_proj.weight": [8, 8],
+    "model.layers.0.self_attn.k_proj.weight": [4, 8],
+    "model.layers.0.self_attn.v_proj.weight": [4, 8],
+    "model.layers.0.self_attn.o_proj.weight": [8, 8],
+    "model.layers.0.mlp.gate_proj.weight": [16, 8],
+    "model.layers.0.mlp.up_proj.weight": [16, 8],
+    "model.layers.0.mlp.down_proj.weight": [8, 16],
+    "model.layers.0.input_layernorm.weight": [8],
+    "model.layers.0.post_attention_layernorm.weight": [8],
+    "model.norm.weight": [8],
+    "lm_head.weight": [32, 8],
+}
+
+
+def write(path, shapes, cut=0):
+    header, offset = {"__metadata__": {"format": "pt"}}, 0
+    for name, shape in shapes.items():
+        size = 2
+        for length in shape:
+            size *= length
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [offset, offset + size]}
+        offset += size
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + b"\0" * (offset - cut))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+    write(tmp_path / "model.safetensors", SHAPES)
+    return tmp_path
+
+
+def test_bytes_are_exact_and_agree_with_the_config(folder):
+    stored = read_folder(folder)
+    model = load_model(str(folder))
+    assert stored.size == model.checkpoint_bytes == 2 * model.parameters["total"]
+    assert stored.by_dtype == {"BF16": stored.size}
+    assert stored.elements == model.parameters["total"]
+    assert f"{stored.size:,} bytes" in model.notes[0]
+
+
+def test_shards_by_their_index(folder):
+    names = list(SHAPES)
+    files = {"a.safetensors": names[:5], "b.safetensors": names[5:]}
+    for file, part in files.items():
+        write(folder / file, {name: SHAPES[name] for name in part})
+    table = {name: file for file, part in files.items() for name in part}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": table}), encoding="utf-8")
+    assert read_folder(folder).size == 2 * load_model(str(folder)).parameters["total"]
+    (folder / "b.safetensors").unlink()
+    with pytest.raises(InputFileError, match=r"b\.safetensors"):
+        read_folder(folder)
+
+
+def test_a_folder_without_weights_is_its_config(folder):
+    (folder / "model.safetensors").unlink()
+    assert load_model(str(folder)).notes == []
+
+
+def test_a_checkpoint_of_another_model_is_refused(folder):
+    write(folder / "model.safetensors", SHAPES | {"model.layers.1.mlp.up_proj.weight": [16, 8]})
+    with pytest.raises(SpecError, match=r"\+128"):
+        load_model(str(folder))
+
+
+def test_buffers_and_a_stored_tied_head_are_noted(folder):
+    (folder / "config.json").write_text(json.dumps(CONFIG | {"tie_word_embeddings": True}), encoding="utf-8")
+    buffers = {"model.layers.0.self_attn.rotary_emb.inv_freq": [2]}
+    write(folder / "model.safetensors", SHAPES | buffers)
+    assert "tied head" in load_model(str(folder)).notes[-1]
+
+
+def test_quantised_checkpoints_are_not_compared(folder):
+    write(folder / "model.safetensors", {"model.layers.0.mlp.up_proj.weight_scale": [1]})
+    assert "quantised" in load_model(str(folder)).notes[-1]
+
+
+@pytest.mark.parametrize("content", [b"", b"short", b"\xff" * 64, struct.pack("<Q", 4) + b"nope"])
+def test_what_is_no_safetensors_file(tmp_path, content):
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(InputFileError):
+        read_header(path)
+
+
+def test_a_file_cut_short(tmp_path):
+    write(tmp_path / "x.safetensors", SHAPES, cut=10)
+    with pytest.raises(InputFileError, match="cut short"):
+        read_header(tmp_path / "x.safetensors")
+
+
+def test_files_that_are_not_there(tmp_path):
+    with pytest.raises(InputFileError):
+        load_model(str(tmp_path / "config.json"))
+    with pytest.raises(InputFileError):
+        import_path(tmp_path)
+
+
+def test_a_quantisation_beside_the_config(folder):
+    quantised = {"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}}
+    (folder / "hf_quant_config.json").write_text(json.dumps(quantised), encoding="utf-8")
+    native = load_model(str(folder)).native
+    assert (native.weights, native.kv) == ("fp8", "fp8")
+
+
+def test_a_gguf_file(tmp_path):
+    gguf = pytest.importorskip("gguf")
+    import numpy as np
+
+    path = tmp_path / "tiny.gguf"
+    writer = gguf.GGUFWriter(str(path), "llama")
+    writer.add_context_length(64)
+    writer.add_embedding_length(32)
+    writer.add_block_count(1)
+    writer.add_feed_forward_length(64)
+    writer.add_head_count(2)
+    writer.add_head_count_kv(1)
+    shapes = {"token_embd": (96, 32), "output": (96, 32), "output_norm": (32,), "blk.0.attn_norm": (32,)}
+    shapes |= {"blk.0.attn_q": (32, 32), "blk.0.attn_k": (16, 32), "blk.0.attn_v": (16, 32)}
+    shapes |= {"blk.0.attn_output": (32, 32), "blk.0.ffn_norm": (32,), "blk.0.ffn_gate": (64, 32)}
+    shapes |= {"blk.0.ffn_up": (64, 32), "blk.0.ffn_down": (32, 64)}
+    for name, shape in shapes.items():
+        values = np.zeros(shape, dtype=np.float32)
+        kind = gguf.GGMLQuantizationType.F32
+        if len(shape) > 1:
+            kind = gguf.GGMLQuantizationType.Q8_0
+            values = gguf.quants.quantize(values, kind)
+        writer.add_tensor(f"{name}.weight", values, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    model = load_model(str(path))
+    assert model.parameters["total"] == sum(np.prod(shape) for shape in shapes.values())
+    checkpoint, _ = read_gguf(path)
+    matrices = model.parameters["total"] - 3 * 32
+    assert checkpoint.size == matrices * 34 / 32 + 3 * 32 * 4
+    assert (model.native.weights, model.native.embedding, model.native.head) == ("q8_0", "q8_0", "q8_0")
+    assert verify(model, checkpoint) == []
+
+
+@pytest.mark.parametrize(("module", "call"), [("gguf", read_gguf), ("huggingface_hub", fetch_configs)])
+def test_a_missing_extra_says_how_to_install_it(monkeypatch, tmp_path, module, call):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'inferplan\["):
+        call(tmp_path / "x.gguf")
+
+
+def test_gguf_formats_are_those_of_the_package():
+    gguf = pytest.importorskip("gguf")
+    from inferplan.precision import FORMATS
+
+    checked = 0
+    for kind, (block, size) in gguf.GGML_QUANT_SIZES.items():
+        found = FORMATS.get(kind.name.lower())
+        if found and found.group > 1 and kind.name.lower() not in ("mxfp4", "nvfp4"):
+            assert found.width == size / block, kind.name
+            checked += 1
+    assert checked >= 18

@@ -1,0 +1,268 @@
+"""Importing configs: what is read, what is refused by name, what is ignored, and each family's defaults."""
+
+from __future__ import annotations
+
+import pytest
+
+from inferplan.errors import SpecError
+from inferplan.huggingface import import_config, model_from_config
+from inferplan.huggingface.dialect import compress
+from inferplan.huggingface.families import ALIASES, FAMILIES
+from inferplan.huggingface.quantisation import matches
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 96,
+    "vocab_size": 100,
+    "max_position_embeddings": 512,
+    "tie_word_embeddings": False,
+}
+MOE = LLAMA | {"model_type": "qwen3_moe", "head_dim": 16, "num_experts": 8, "num_experts_per_tok": 2}
+MOE |= {"moe_intermediate_size": 32, "decoder_sparse_step": 1, "mlp_only_layers": []}
+LATENT = {
+    "model_type": "deepseek_v3",
+    "hidden_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "intermediate_size": 96,
+    "vocab_size": 100,
+    "kv_lora_rank": 16,
+    "q_lora_rank": 24,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 10,
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "first_k_dense_replace": 1,
+    "moe_layer_freq": 1,
+}
+
+
+def model(config, **changes):
+    return model_from_config({k: v for k, v in (config | changes).items() if v != "absent"}, "tiny", "test")
+
+
+def test_a_small_llama_by_hand():
+    spec = model(LLAMA)
+    attention = 64 * 64 + 2 * (2 * 16) * 64 + 64 * 64
+    layer = attention + 3 * 64 * 96 + 2 * 64
+    assert spec.parameters == {
+        "total": 2 * layer + 2 * 100 * 64 + 64,
+        "embedding": 6400,
+        "lm_head": 6400,
+        "active": 2 * layer + 2 * 100 * 64 + 64,
+    }
+    assert spec.kv_elements_per_token == 2 * 2 * 2 * 16
+    assert spec.max_context == 512
+
+
+def test_a_small_mixture_by_hand():
+    spec = model(MOE)
+    attention = 64 * 64 + 2 * (2 * 16) * 64 + 64 * 64 + 2 * 16
+    router, expert = 8 * 64, 3 * 64 * 32
+    outside = 2 * 6400 + 64
+    assert spec.parameters["total"] == outside + 2 * (attention + router + 8 * expert + 2 * 64)
+    assert spec.parameters["active"] == outside + 2 * (attention + router + 2 * expert + 2 * 64)
+
+
+def test_a_small_latent_model_by_hand():
+    spec = model(LATENT)
+    heads = 24 * 64 + 24 + 4 * 20 * 24 + 24 * 64 + 16 + 4 * 22 * 16 + 64 * 40
+    dense, sparse = 3 * 64 * 96, 4 * 64 + 5 * 3 * 64 * 32
+    assert spec.parameters["total"] == 2 * 6400 + 64 + 3 * (heads + 128) + dense + 2 * sparse
+    assert spec.kv_elements_per_token == 3 * (16 + 8)
+
+
+@pytest.mark.parametrize(
+    ("config", "changes", "named"),
+    [
+        (LLAMA, {"mystery_layers": 4}, "mystery_layers"),
+        (LLAMA, {"sliding_window": 128}, "sliding_window"),
+        (LLAMA, {"num_experts": 8}, "num_experts"),
+        (LLAMA, {"kv_lora_rank": 8}, "kv_lora_rank"),
+        (LLAMA, {"hidden_act": "cubic"}, "cubic"),
+        (LLAMA, {"torch_dtype": "float12"}, "float12"),
+        (LLAMA, {"hidden_size": "absent"}, "hidden_size"),
+        (LLAMA, {"intermediate_size": "absent"}, "intermediate_size"),
+        (LLAMA, {"vocab_size": "absent"}, "vocab_size"),
+        (LLAMA, {"model_type": "absent"}, "model_type"),
+        (LLAMA, {"model_type": "perceiver"}, "perceiver"),
+        (LLAMA, {"n_layer": 3}, "n_layer"),
+        (LLAMA, {"num_hidden_layers": 2.5}, "num_hidden_layers"),
+        (LLAMA, {"num_attention_heads": True}, "num_attention_heads"),
+        (LLAMA, {"attention_bias": "yes"}, "attention_bias"),
+        (LLAMA, {"layer_types": ["full_attention"]}, "layer_types"),
+        (LLAMA, {"layer_types": ["full_attention", "odd"]}, "odd"),
+        (LLAMA, {"model_type": "mistral", "num_key_value_heads": "absent"}, "num_key_value_heads"),
+        (LLAMA, {"model_type": "qwen3"}, "head_dim"),
+        (LLAMA, {"quantization_config": {"quant_method": "quip"}}, "quip"),
+        (LLAMA, {"quantization_config": {"quant_method": "fp8", "weight_block_size": [64, 64]}}, "weight_block_size"),
+        (MOE, {"num_experts_per_tok": "absent"}, "num_experts_per_tok"),
+        (MOE, {"num_experts_per_tok": 9}, "top_k"),
+        (MOE, {"n_shared_experts": 2}, "n_shared_experts"),
+        (LATENT, {"kv_lora_rank": "absent"}, "kv_lora_rank"),
+        (LATENT, {"first_k_dense_replace": "absent"}, "first_k_dense_replace"),
+        (LATENT, {"moe_layer_freq": [1, 1]}, "moe_layer_freq"),
+    ],
+)
+def test_what_matters_and_is_not_understood_is_refused_by_name(config, changes, named):
+    with pytest.raises(SpecError, match=named) as caught:
+        model(config, **changes)
+    assert caught.value.because or caught.value.hint
+
+
+def test_what_does_not_matter_is_listed():
+    config = LLAMA | {"rope_theta": 1e6, "bos_token_id": 1, "temperature": 0.7, "new_switch": False, "_source": "x"}
+    imported = import_config(config, "tiny", "test")
+    assert {"rope_theta", "bos_token_id", "temperature", "new_switch"} <= set(imported.ignored)
+    assert "hidden_size" not in imported.ignored
+    assert "_source" not in imported.ignored
+
+
+@pytest.mark.parametrize(
+    ("family", "tied"),
+    [("llama", False), ("mistral", False), ("qwen2", False), ("qwen3_moe", False), ("phi3", False), ("gemma", True)],
+)
+def test_the_tie_flag_takes_the_default_of_its_family(family, tied):
+    extra = {"gemma": {"head_dim": 16}, "qwen3_moe": MOE}.get(family, {})
+    spec = model(LLAMA | extra, model_type=family, tie_word_embeddings="absent")
+    assert spec.tied is tied
+    assert model(LLAMA | extra, model_type=family, tie_word_embeddings=not tied).tied is not tied
+
+
+def test_tie_defaults_are_those_of_transformers():
+    mapping = pytest.importorskip("transformers").CONFIG_MAPPING
+    checked = 0
+    for family, dialect in FAMILIES.items():
+        if family in mapping:
+            assert mapping[family]().tie_word_embeddings is dialect.tied, family
+            checked += 1
+    assert checked > 40
+
+
+def test_aliases_lead_to_families():
+    assert set(ALIASES.values()) <= set(FAMILIES)
+
+
+def test_a_dead_window_is_dead():
+    base = LLAMA | {"model_type": "qwen2", "sliding_window": 64, "max_window_layers": 1}
+    assert model(base, use_sliding_window=False).windows == []
+    alive = model(base, use_sliding_window=True)
+    assert [layer.mixer.window for layer in alive.sequence] == [None, 64]
+    assert model(LLAMA, model_type="mistral", sliding_window=None).windows == []
+    assert model(LLAMA, model_type="mistral", sliding_window=64).windows == [64]
+
+
+def test_placement_of_experts():
+    def sparse(config, **changes):
+        return [layer.ffn.kind == "moe" for layer in model(config, **changes).sequence]
+
+    four = MOE | {"num_hidden_layers": 4}
+    assert sparse(four, decoder_sparse_step=2) == [False, True, False, True]
+    assert sparse(four, mlp_only_layers=[0, 3]) == [False, True, True, False]
+    assert sparse(LATENT, first_k_dense_replace=2) == [False, False, True]
+    assert sparse(LATENT, moe_layer_freq=[0, 1, 0]) == [False, True, False]
+
+
+def test_a_nested_config_and_its_contradictions():
+    nested = {"model_type": "mistral3", "text_config": LLAMA | {"model_type": "mistral"}, "image_token_index": 10}
+    assert model_from_config(nested, "tiny", "test").parameters["total"] == model(LLAMA).parameters["total"]
+    with pytest.raises(SpecError, match="tie_word_embeddings"):
+        model_from_config(nested | {"tie_word_embeddings": True}, "tiny", "test")
+    with pytest.raises(SpecError, match=r"text_config\.num_hidden_layers"):
+        model_from_config({"model_type": "llama4", "text_config": {"model_type": "llama4_text"}}, "tiny", "test")
+
+
+def test_a_table_for_each_layer():
+    """DeciLM: 4 query heads in groups of 2, a matrix instead of attention, nothing; widths rounded up to 256."""
+    blocks = [
+        {"attention": {"n_heads_in_group": 2, "no_op": False}, "ffn": {"ffn_mult": 2.0, "no_op": False}},
+        {"attention": {"replace_with_linear": True}, "ffn": {"ffn_mult": 7.0}},
+        {"attention": {"no_op": True}, "ffn": {"ffn_mult": 2.0}},
+        {"attention": {"n_heads_in_group": 4}, "ffn": {"no_op": True}},
+    ]
+    config = LLAMA | {"model_type": "nemotron-nas", "num_hidden_layers": 4, "block_configs": blocks}
+    spec = model(config | {"num_key_value_heads": None, "intermediate_size": None})
+    assert spec.kv_elements_per_token == 2 * 2 * 16 + 2 * 1 * 16
+    attention = [64 * 64 * 2 + 64 * 64, 64 * 64, 0, 64 * 64 * 2 + 64 * 32]
+    widths, norms = [256, 512, 256, 0], [2, 2, 1, 1]
+    layers = sum(a + 3 * 64 * w + 64 * n for a, w, n in zip(attention, widths, norms, strict=True))
+    assert spec.parameters["total"] == layers + 2 * 6400 + 64
+
+
+@pytest.mark.parametrize("pattern", ["model.layers.*.self_attn", "re:.*self_attn.*", "model.layers.1.self_attn.q_proj"])
+def test_patterns_name_modules(pattern):
+    assert matches(pattern, "model.layers.1.self_attn.q_proj")
+    assert not matches(pattern, "model.layers.1.mlp.up_proj")
+
+
+def test_gate_is_not_gate_proj():
+    assert matches("gate", "model.layers.1.mlp.gate")
+    assert not matches("gate", "model.layers.1.mlp.gate_proj")
+
+
+FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic"}
+
+
+def native(config, **quantization):
+    return model(config, quantization_config=quantization).native.model_dump(exclude_defaults=True)
+
+
+def test_formats_by_role():
+    fp8 = {"weights": "fp8-block", "experts": "fp8-block", "activations": "fp8"}
+    assert native(MOE, **FP8) == fp8
+    assert native(LLAMA, quant_method="fp8") == {"weights": "fp8", "activations": "fp8"}
+    assert native(LLAMA, quant_method="gptq", bits=4, group_size=128) == {"weights": "int4"}
+    assert native(LLAMA, quant_method="awq", bits=4, group_size=64) == {"weights": "int4-g64z"}
+    assert native(LLAMA, quant_method="bitsandbytes", load_in_8bit=True) == {"weights": "int8"}
+    assert native(MOE, quant_method="mxfp4") == {"experts": "mxfp4"}
+    modelopt = {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}
+    assert native(LLAMA, **modelopt) == {"weights": "nvfp4", "activations": "nvfp4", "kv": "fp8"}
+    group = {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "int", "group_size": 32, "symmetric": True}}
+    packed = {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}, "ignore": ["lm_head"]}
+    assert native(LLAMA, **packed) == {"weights": "int4-g32"}
+
+
+def test_ignore_lists_become_exceptions():
+    ignored = ["lm_head", "model.layers.1.self_attn*", "model.layers.0.mlp.down_proj"]
+    found = native(LLAMA, quant_algo="NVFP4", exclude_modules=ignored)
+    assert found["weights"] == "nvfp4"
+    assert found["exceptions"] == [
+        {"tensors": ["q", "k", "v", "o"], "format": "bf16", "layers": [1]},
+        {"tensors": ["down"], "format": "bf16", "layers": [0]},
+    ]
+    spec = model(LLAMA, quantization_config={"quant_algo": "NVFP4", "exclude_modules": ignored})
+    attention, down = 64 * 64 * 2 + 2 * 32 * 64, 64 * 96
+    narrow = 2 * (attention + 3 * down) - attention - down
+    wide = spec.parameters["total"] - narrow
+    assert spec.checkpoint_bytes == pytest.approx(2 * wide + narrow * 4.5 / 8)
+
+
+def test_a_layer_by_layer_quantisation():
+    layers = {"model.layers.0.mlp.up_proj": {"quant_algo": "FP8"}, "lm_head": {"quant_algo": "W4A16_NVFP4"}}
+    found = native(LLAMA, quant_algo="MIXED_PRECISION", quantized_layers=layers)
+    assert found["head"] == "nvfp4"
+    assert {"tensors": ["up"], "format": "fp8", "layers": [0]} in found["exceptions"]
+
+
+def test_layers_are_compressed_and_come_back():
+    a, b = {"mixer": 1}, {"mixer": 2}
+    assert compress([a] * 5) == [{"repeat": 5, "mixer": 1}]
+    assert compress([a, a, b] * 3 + [a]) == [{"repeat": 3, "pattern": [{"repeat": 2, "mixer": 1}, b]}, a]
+
+    def unroll(groups):
+        for group in groups:
+            body = group.get("pattern")
+            for _ in range(group.get("repeat", 1)):
+                yield from unroll(body) if body else [{"mixer": group["mixer"]}]
+
+    for text in ("aabab", "abbaabba", "a", "aaabbbab", "abcabcab"):
+        layers = [{"mixer": letter} for letter in text]
+        assert list(unroll(compress(layers))) == layers
