@@ -41,7 +41,7 @@ class Demand:
         if (self.deadline is None) != (self.requests is None):
             raise UsageError("an offline job needs both --requests and --deadline")
         if self.output.average < 2:
-            raise UsageError("a plan needs two output tokens or more", hint="--output 2, or inferplan sweep for prefill")
+            raise UsageError("a plan needs two output tokens or more", hint="--output 2, or inferplan sweep")
         if not 0 <= self.cached < self.prompt.average:
             raise UsageError("--cached-prefix must be less than the prompt")
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from inferplan.deployment import Deployment
 from inferplan.errors import InferplanError
 from inferplan.planning.demand import Demand
 from inferplan.planning.space import Rejections, Space, candidates
-from inferplan.planning.surface import Axes, Surface, axes_for, surface
+from inferplan.planning.surface import Axes, Surface, axes_for, single, surface
 from inferplan.prices import PriceBook, PriceTag
 from inferplan.traffic import Slo
 
@@ -65,8 +66,10 @@ class Option:
     def per_device(self) -> float:
         """Output tokens a second and device at capacity."""
         whole = self.rate * self.output
-        return whole * (self.replicas if self.pools else 1) / (
-            self.deployment.parallel.ranks * (self.replicas if self.pools else 1)
+        return (
+            whole
+            * (self.replicas if self.pools else 1)
+            / (self.deployment.parallel.ranks * (self.replicas if self.pools else 1))
         )
 
     @property
@@ -79,13 +82,21 @@ class Option:
         return {name: getattr(self, name) / limit for name, limit in slo.limits.items() if getattr(self, name) > limit}
 
 
+class Entry(NamedTuple):
+    """A surface, how it is asked for, and its price."""
+
+    request: Request
+    surface: Surface
+    tag: PriceTag | None
+
+
 class Found(NamedTuple):
     """What a search gives: the cheapest option of each candidate that meets the limits, cheapest first; the frontier;
-    the options that cost less or come closest and miss a limit; and the counts."""
+    every surface that was evaluated; and the counts."""
 
     options: list[Option]
     frontier: list[Option]
-    misses: list[Option]
+    surfaces: list[Entry]
     rejections: Rejections
     evaluated: int
     structures: int
@@ -133,9 +144,7 @@ def search(space: Space, demand: Demand, slo: Slo, sizing: Sizing, prices: Price
 
 
 def _weights_fit(deployment: Deployment) -> bool:
-    from inferplan.memory import Footprint
-
-    footprint = Footprint(deployment=deployment, batch=1.0, prompt=1.0, context=1.0)
+    footprint = single(deployment)
     return all(stage.weights < footprint.usable for stage in footprint.stages)
 
 
@@ -147,8 +156,9 @@ class _Gathered:
     slo: Slo
     sizing: Sizing
     options: list[Option] = field(default_factory=list)
-    points: list[Option] = field(default_factory=list)
-    misses: list[Option] = field(default_factory=list)
+    points: list[tuple[float, float, Callable[[], Option]]] = field(default_factory=list)
+    """Of each surface the frontier: tokens a second and user, and device, and how to make the option."""
+    surfaces: list[Entry] = field(default_factory=list)
     rejections: Rejections = field(default_factory=Rejections)
     evaluated: int = 0
     structures: int = 0
@@ -157,28 +167,18 @@ class _Gathered:
         """One surface: count what is ruled out, keep its best option, its frontier and its nearest miss."""
         self.structures += 1
         self.evaluated += found.rate.size
+        self.surfaces.append(Entry(request, found, tag))
         kept = self._count(found)
-        replicas, bill, hours = costs(self.demand, self.sizing, found, tag.per_hour if tag else 1.0)
-        tables = (replicas, bill if tag else None, hours)
+        _, bill, _ = costs(self.demand, self.sizing, found, tag.per_hour if tag else 1.0)
+        entry = self.surfaces[-1]
         if kept.any():
             order = np.lexsort((found.tpot[kept], found.e2el[kept], bill[kept]))
-            self.options.append(self._option(request, found, tag, tables, np.argwhere(kept)[order[0]]))
+            at = np.argwhere(kept)[order[0]]
+            self.options.append(option_at(entry, self.demand, self.sizing, (int(at[0]), int(at[1]))))
         alive = found.possible
         if not alive.any():
             return
-        self._frontier(request, found, tag, tables, alive)
-        missed = alive & ~kept
-        if missed.any():
-            worst = np.ones_like(found.rate)
-            for name, limit in self.slo.limits.items():
-                worst = np.maximum(worst, getattr(found, name) / limit)
-            for ranking in ((bill, worst), (worst, bill)):  # the nearest of the cheap ones, and the nearest of all
-                score = np.where(missed, ranking[0] * 1e6 + ranking[1], np.inf)
-                if ranking[0] is bill:
-                    score = np.where(missed & (worst < 1.5), worst, np.inf)
-                at = np.unravel_index(int(np.argmin(score)), score.shape)
-                if np.isfinite(score[at]):
-                    self.misses.append(self._option(request, found, tag, tables, np.array(at)))
+        self._frontier(entry, alive)
 
     def _count(self, found: Surface) -> Mask:
         """The points that meet everything; each other point is counted once, under the first reason that applies."""
@@ -195,46 +195,14 @@ class _Gathered:
             alive &= kept
         return alive
 
-    def _frontier(
-        self,
-        request: Request,
-        found: Surface,
-        tag: PriceTag | None,
-        tables: tuple[Array, Array | None, Array],
-        alive: Mask,
-    ) -> None:
+    def _frontier(self, entry: Entry, alive: Mask) -> None:
+        found = entry.surface
         where = np.argwhere(alive)
-        user, device = 1 / found.tpot[alive], found.rate[alive] / found.devices
+        user, device = 1 / found.tpot[alive], found.rate[alive] * self.demand.output.average / found.devices
         for index in pareto(user, device):
-            self.points.append(self._option(request, found, tag, tables, where[index]))
-
-    def _option(
-        self,
-        request: Request,
-        found: Surface,
-        tag: PriceTag | None,
-        tables: tuple[Array, Array | None, Array],
-        at: npt.NDArray[np.intp],
-    ) -> Option:
-        replicas, bill, hours = tables
-        i, j = int(at[0]), int(at[1])
-        return Option(
-            request=request,
-            deployment=found.deployment,
-            budget=int(found.axes.budget[j]),
-            batch=int(found.axes.batch[i]),
-            concurrency=float(found.concurrency[i, j]),
-            ttft=float(found.ttft[i, j]),
-            tpot=float(found.tpot[i, j]),
-            e2el=float(found.e2el[i, j]),
-            rate=float(found.rate[i, j]),
-            output=self.demand.output.average,
-            replicas=int(replicas[i, j]),
-            spare=self.sizing.spare,
-            tag=tag,
-            cost=None if bill is None else float(bill[i, j]),
-            hours=float(hours[i, j]) if self.demand.offline else None,
-        )
+            at = (int(where[index][0]), int(where[index][1]))
+            make = partial(option_at, entry, self.demand, self.sizing, at)
+            self.points.append((float(user[index]), float(device[index]), make))
 
     def take_apart(self, request: Request, found: Surface, tag: PriceTag | None) -> None:
         """Prompts on replicas of their own: the two pools are sized apart, each for the demand (docs/planning.md)."""
@@ -247,29 +215,68 @@ class _Gathered:
     def result(self) -> Found:
         priced = [option for option in self.options if option.cost is not None]
         priced.sort(key=lambda option: (option.cost, option.devices, option.e2el))
-        user = np.array([option.per_user for option in self.points])
-        device = np.array([option.per_device for option in self.points])
-        frontier = [self.points[index] for index in pareto(user, device)]
+        user, device = (np.array([entry[axis] for entry in self.points]) for axis in (0, 1))
+        frontier = [self.points[index][2]() for index in pareto(user, device)]
         return Found(
             options=priced,
             frontier=frontier,
-            misses=self.misses,
+            surfaces=self.surfaces,
             rejections=self.rejections,
             evaluated=self.evaluated,
             structures=self.structures,
         )
 
 
+def option_at(entry: Entry, demand: Demand, sizing: Sizing, at: tuple[int, int]) -> Option:
+    """The option at one point of a surface."""
+    found, tag = entry.surface, entry.tag
+    replicas, bill, hours = costs(demand, sizing, found, tag.per_hour if tag else 1.0)
+    return Option(
+        request=entry.request,
+        deployment=found.deployment,
+        budget=int(found.axes.budget[at[1]]),
+        batch=int(found.axes.batch[at[0]]),
+        concurrency=float(found.concurrency[at]),
+        ttft=float(found.ttft[at]),
+        tpot=float(found.tpot[at]),
+        e2el=float(found.e2el[at]),
+        rate=float(found.rate[at]),
+        output=demand.output.average,
+        replicas=int(replicas[at]),
+        spare=sizing.spare,
+        tag=tag,
+        cost=None if tag is None else float(bill[at]),
+        hours=float(hours[at]) if demand.offline else None,
+    )
+
+
+def nearest_miss(found: Found, demand: Demand, slo: Slo, sizing: Sizing, below: float | None = None) -> Option | None:
+    """The point that comes closest to the limits without meeting them, of all or of those that cost less."""
+    best: tuple[float, Entry, tuple[int, int]] | None = None
+    for entry in found.surfaces:
+        surface_ = entry.surface
+        if entry.tag is None:
+            continue
+        worst = np.ones_like(surface_.rate)
+        for name, limit in slo.limits.items():
+            worst = np.maximum(worst, getattr(surface_, name) / limit)
+        open_ = surface_.possible & (worst > 1.0)
+        if below is not None:
+            open_ &= costs(demand, sizing, surface_, entry.tag.per_hour)[1] < below * (1 - 1e-9)
+        score = np.where(open_, worst, np.inf)
+        where = np.unravel_index(int(np.argmin(score)), score.shape)
+        at = (int(where[0]), int(where[1]))
+        if np.isfinite(score[at]) and (best is None or score[at] < best[0]):
+            best = (float(score[at]), entry, at)
+    return None if best is None else option_at(best[1], demand, sizing, best[2])
+
+
 def pareto(first: Array, second: Array) -> list[int]:
     """Indices of the points that no other beats in both, by falling ``first``; of equals the first is kept."""
     order = np.lexsort((-second, -first))
-    kept: list[int] = []
-    best = -np.inf
-    for index in order:
-        if second[index] > best:
-            kept.append(int(index))
-            best = float(second[index])
-    return kept
+    best = np.maximum.accumulate(second[order])
+    kept = np.concatenate([[True], best[1:] > best[:-1]]) if len(order) else np.zeros(0, dtype=bool)
+    return [int(index) for index in order[kept]]
 
 
 def apart(demand: Demand, slo: Slo, sizing: Sizing, found: Surface, tag: PriceTag | None) -> Option | None:

@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from inferplan.assemble import Request, assemble, native_precision
-from inferplan.catalog import load_hardware, load_model
+from inferplan.assemble import Request, assemble, native_precision, precision_of
+from inferplan.catalog import load_model
 from inferplan.deployment import Deployment
 from inferplan.errors import InferplanError
 from inferplan.model import ModelSpec
 from inferplan.parallel import Parallelism
 from inferplan.prices import PriceBook
 
-CONSUMER = ("rtx-2", "rtx-3", "rtx-4", "rtx-5", "rtx-6000-ada", "rx-", "arc-", "m2-", "m3-", "m4-", "jetson", "dgx-spark")
+CONSUMER = ("rtx-3", "rtx-4", "rtx-5", "rtx-6000-ada", "rx-", "arc-", "m2-", "m3-", "m4-", "jetson", "dgx-spark")
 """Beginnings of the names of devices that are not sold for data centres."""
 
 
@@ -71,11 +71,12 @@ def default_quants(model: ModelSpec) -> tuple[str | None, ...]:
 
 
 def divisions(model: ModelSpec, space: Space) -> list[Parallelism]:
-    """Ways to divide a model over 1, 2, 4, ... devices: tp x pp, and for experts attention dp and ep in {1, tp x dp}."""
+    """Ways to divide a model over 1, 2, 4, ... devices: tp x pp; for experts attention dp, and ep in {1, tp x dp}."""
     experts = any(weight.shard == "experts" for weight, _ in model.weights())
     powers = [1 << n for n in range(space.most.bit_length()) if 1 << n <= space.most]
     found = []
-    for tp, pp, dp in itertools.product(space.tp or powers, space.pp or powers, space.dp or (powers if experts else [1])):
+    ranks = space.dp or (powers if experts else [1])
+    for tp, pp, dp in itertools.product(space.tp or powers, space.pp or powers, ranks):
         if tp * pp * dp > space.most:
             continue
         groups = space.ep or ((1, tp * dp) if experts else (1,))
@@ -94,16 +95,25 @@ def candidates(space: Space, rejections: Rejections) -> Iterator[tuple[Request, 
     """Every deployment that can exist, with the request that makes it; the others are counted as ``impossible``."""
     model = _model(space.base.model)
     shapes = divisions(model, space)
-    for gpu, engine, quant in itertools.product(space.gpus, space.engines, space.quants):
-        request = replace(space.base, gpu=gpu, engine=engine, quant=quant, parallel=Parallelism())
-        try:
-            single = assemble(request, model_loader=_model, hardware_loader=load_hardware)
-            _ = single.hardware.usable
-        except InferplanError as error:
-            rejections.add("impossible", len(shapes), error.what)
-            continue
-        for parallel in shapes:
+    for gpu, engine in itertools.product(space.gpus, space.engines):
+        known: Deployment | None = None
+        for quant in space.quants:
+            request = replace(space.base, gpu=gpu, engine=engine, quant=quant, parallel=Parallelism())
             try:
-                yield replace(request, parallel=parallel), replace(single, parallel=parallel)
+                known = _in_format(request, known)
+                _ = known.hardware.usable
             except InferplanError as error:
-                rejections.add("impossible", 1, error.what)
+                rejections.add("impossible", len(shapes), error.what)
+                continue
+            for parallel in shapes:
+                try:
+                    yield replace(request, parallel=parallel), replace(known, parallel=parallel)
+                except InferplanError as error:
+                    rejections.add("impossible", 1, error.what)
+
+
+def _in_format(request: Request, known: Deployment | None) -> Deployment:
+    """The deployment on one device; from one in another format everything but the formats is taken over."""
+    if known is None:
+        return assemble(request, model_loader=_model)
+    return replace(known, precision=precision_of(request, known.model, known.hardware))

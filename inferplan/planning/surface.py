@@ -6,16 +6,17 @@ over the users, so that nothing has to be solved for: rate, waiting and the numb
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from inferplan.deployment import Deployment
-from inferplan.graph import build
-from inferplan.memory import Footprint, StageMemory
+from inferplan.graph import Stage, build
+from inferplan.memory import Footprint
 from inferplan.ops import Op
 from inferplan.planning.demand import Demand, tail, variance
 from inferplan.roofline import OpCost, price
@@ -49,8 +50,8 @@ class Axes:
 class Surface:
     """One deployment under a demand over a grid (batch down, budget across); times in seconds, rates of one replica.
 
-    ttft, tpot, e2el: at the percentile asked for (screening formulas; finalists are simulated). concurrency: requests in
-    the system. rejected: for each reason of :data:`REASONS` the points it rules out.
+    ttft, tpot, e2el: at the percentile asked for (screening formulas; finalists are simulated). concurrency: requests
+    in the system.
     """
 
     deployment: Deployment
@@ -80,12 +81,19 @@ class Surface:
 
 
 def axes_for(deployment: Deployment, budgets: list[int] | None = None) -> Axes:
-    """Every batch to 64, then 6 % apart up to the engine's slots; the engine's budget and powers of two about it."""
+    """Every batch to 128, then 2.5 % apart up to the engine's slots; the engine's budget and others about it."""
     tier = deployment.engine.defaults.tier(deployment.hardware)
-    most = float(min(tier.max_sequences, 4096))
-    batch = np.unique(np.round(np.concatenate([np.arange(1, min(64, most) + 1), np.geomspace(min(64, most), most, 73)])))
-    chosen = budgets or sorted({512, 1024, 2048, 4096, 8192, 16384, tier.token_budget})
+    most = min(tier.max_sequences, 4096)
+    batch = _batches(float(most))
+    chosen = budgets or sorted({512, 1024, 1536, 2048, 3072, 4096, 8192, 16384, tier.token_budget})
     return Axes(batch=batch, budget=np.array([float(budget) for budget in chosen]))
+
+
+@cache
+def _batches(most: float) -> Array:
+    dense = min(128.0, most)
+    count = max(round(np.log(most / dense) / np.log(1.025)), 1)
+    return np.unique(np.round(np.concatenate([np.arange(1, dense + 1), np.geomspace(dense, most, count + 1)])))
 
 
 def surface(deployment: Deployment, demand: Demand, percentile: float, axes: Axes) -> Surface:
@@ -179,7 +187,8 @@ def _step_times(
         past=demand.cached + (prompt - new) / 2,
     )
     seconds = step_seconds(deployment, points)
-    return seconds[:rows], seconds[rows : rows + rows * columns].reshape(rows, columns), seconds[rows + rows * columns :]
+    decode, mixed, alone = np.split(seconds, [rows, rows + rows * columns])
+    return decode, mixed.reshape(rows, columns), alone
 
 
 def step_seconds(deployment: Deployment, points: Points) -> Array:
@@ -192,12 +201,20 @@ def step_seconds(deployment: Deployment, points: Points) -> Array:
     prefill = Segment(batch=points.prompts * scale, new=points.new, past=points.past)
     slowest: Array = np.zeros_like(points.batch)
     with np.errstate(divide="ignore", invalid="ignore"):
-        for stage in build(deployment, Step(segments=(decode, prefill))):
+        for stage in _different(deployment, build(deployment, Step(segments=(decode, prefill)))):
             costs = (_seconds(op, deployment) for op in stage.ops)
             total = sum(costs, start=np.zeros_like(points.batch)) + constants.layer * stage.layers
             slowest = np.maximum(slowest, total)
     whole: Array = slowest * (parallel.pp if parallel.pp > 1 else 1.0)
     return whole + constants.host + constants.sequence * sequences * parallel.dp
+
+
+def _different(deployment: Deployment, stages: list[Stage]) -> list[Stage]:
+    """The stages without those that repeat another: all in the middle of a model of one kind of layer do."""
+    if len(stages) <= 3 or len(deployment.model.distinct) > 1:
+        return stages
+    middle = max(stages[1:-1], key=lambda stage: stage.layers)
+    return [stages[0], middle, stages[-1]]
 
 
 def _seconds(op: Op, deployment: Deployment) -> Array:
@@ -214,22 +231,34 @@ def _cache_use(deployment: Deployment, demand: Demand, axes: Axes, concurrency: 
     """
     prompt, output = demand.prompt.average, demand.output.average
     reserve = deployment.engine.defaults.scheduler.admission == "reserve"
-    spread = np.sqrt((variance(demand.prompt) + variance(demand.output) / 4 + output**2 / 12) / np.maximum(concurrency, 1))
+    each = variance(demand.prompt) + variance(demand.output) / 4 + output**2 / 12
+    spread = np.sqrt(each / np.maximum(concurrency, 1))
     held = prompt + output if reserve else np.minimum(prompt + output / 2 + 2 * spread, prompt + output)
     use = np.zeros_like(concurrency)
+    footprint = single(deployment)
     for column, budget in enumerate(axes.budget):
-        for stage, pool in _pools(deployment, int(budget), prompt + output):
+        sized = _sized(footprint, int(budget))
+        for stage in footprint.stages:
+            pool = sized.pool(stage)
             tokens = held if reserve else held[:, column]
             state = concurrency[:, column] * stage.state(np.asarray(tokens))
             use[:, column] = np.maximum(use[:, column], state / pool if pool > 0 else np.inf)
     return use
 
 
-def _pools(deployment: Deployment, budget: int, total: float) -> list[tuple[StageMemory, float]]:
-    """Each stage with the bytes it has left for state when a step holds ``budget`` tokens."""
+def single(deployment: Deployment) -> Footprint:
+    """The footprint of one short request: what is left of a device after the weights."""
+    return Footprint(deployment=deployment, batch=1.0, prompt=1.0, context=1.0)
+
+
+def _sized(footprint: Footprint, budget: int) -> Footprint:
+    """The same when a step holds ``budget`` tokens; its stages, whose weights are known, are shared."""
+    deployment = footprint.deployment
     engine = deployment.engine
     tiers = [tier.model_copy(update={"token_budget": budget}) for tier in engine.defaults.tiers]
     defaults = engine.defaults.model_copy(update={"tiers": tiers})
-    sized = replace(deployment, engine=engine.model_copy(update={"defaults": defaults}))
-    footprint = Footprint(deployment=sized, batch=1.0, prompt=total, context=total)
-    return [(stage, footprint.pool(stage)) for stage in footprint.stages]
+    sized = copy(deployment)
+    object.__setattr__(sized, "engine", engine.model_copy(update={"defaults": defaults}))
+    other = replace(footprint, deployment=sized)
+    vars(other)["stages"] = footprint.stages
+    return other

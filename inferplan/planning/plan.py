@@ -1,0 +1,295 @@
+"""A plan: the cheapest deployment whose simulated percentiles meet the limits, and what stands behind the choice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from inferplan.deployment import Deployment
+from inferplan.errors import InfeasibleError, UsageError
+from inferplan.estimate import run_step
+from inferplan.planning.demand import Demand, percentile_of
+from inferplan.planning.search import Found, Option, Sizing, nearest_miss, point, ranked, search
+from inferplan.planning.space import Space
+from inferplan.planning.verify import Verified, verify
+from inferplan.prices import PriceBook
+from inferplan.traffic import Slo
+from inferplan.units import format_time
+from inferplan.workload import decode
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NAMES = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "end-to-end latency"}
+REASONS = {
+    "impossible": "cannot be divided so, or the device lacks the arithmetic or a fact",
+    "weights": "the weights do not fit",
+    "memory": "the cache does not hold the requests",
+    "slots": "more requests than the engine admits",
+    "prefill": "steps have no room for the prompts",
+    "ttft": "TTFT is over the limit",
+    "tpot": "TPOT is over the limit",
+    "e2el": "end-to-end latency is over the limit",
+    "disaggregated": "no pair of pools meets the limits",
+}
+_EACH = 4
+"""Finalists of one device that are kept."""
+_SIMULATIONS = 48
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """Everything that a plan answers to."""
+
+    space: Space
+    demand: Demand
+    slo: Slo
+    sizing: Sizing
+    prices: PriceBook
+
+    def __post_init__(self) -> None:
+        if not 0 < self.sizing.utilisation <= 1:
+            raise UsageError("--utilisation is in (0, 1]")
+        if not self.slo.limits and not self.demand.offline:
+            raise UsageError("a plan needs a limit on latency", hint="--ttft 500ms --tpot 40ms, or --slo NAME")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Plan:
+    """The answer. ``alternatives``: other finalists that meet the limits, cheapest first, the plan left out."""
+
+    question: Question
+    best: Verified
+    alternatives: list[Verified]
+    found: Found
+
+    @property
+    def option(self) -> Option:
+        return self.best.option
+
+    @property
+    def deployment(self) -> Deployment:
+        """The chosen deployment with all its replicas, spare ones too."""
+        option = self.option
+        parallel = replace(option.deployment.parallel, replicas=option.replicas + option.spare)
+        return replace(option.deployment, parallel=parallel)
+
+    @property
+    def rate(self) -> float:
+        """Requests a second that are served."""
+        demand = self.question.demand
+        if demand.requests_per_second is not None:
+            return demand.requests_per_second
+        return (demand.users or 0) / self.option.e2el if self.best.result is None else self._measured_rate
+
+    @property
+    def _measured_rate(self) -> float:
+        assert self.best.result is not None
+        return self.best.result.request_rate * self.option.replicas
+
+    @cached_property
+    def binding(self) -> str:
+        """What stops one replica from taking more: the first limit to break when its batch grows."""
+        option, question = self.option, self.question
+        if option.pools:
+            return "ttft" if "ttft" in question.slo.limits else "tpot"
+        batch = option.batch
+        for _ in range(200):
+            batch = max(batch + 1, round(batch * 1.03))
+            found = point(option.deployment, question.demand, question.slo.percentile, batch, option.budget)
+            checks = [
+                ("memory", float(found.memory_use[0, 0]) <= 1),
+                ("slots", float(found.concurrency[0, 0]) <= found.slots),
+                ("prefill", float(found.prefill_use[0, 0]) < 1),
+                *((n, float(getattr(found, n)[0, 0]) <= limit) for n, limit in question.slo.limits.items()),
+            ]
+            broken = [name for name, holds in checks if not holds]
+            if broken:
+                return broken[0]
+        return "slots"
+
+    @cached_property
+    def cheaper(self) -> Option | None:
+        """The option that costs less and misses the limits by least."""
+        question = self.question
+        return nearest_miss(self.found, question.demand, question.slo, question.sizing, self.option.cost)
+
+    @cached_property
+    def band(self) -> tuple[float, float] | None:
+        """Factors on the times of the plan between which 80 % of measured kernels lie; ``None`` when none is known."""
+        option = self.option
+        phase = run_step(option.deployment, decode(float(option.batch), self.question.demand.prompt.average))
+        known = [(float(c.total), c.band) for c in phase.costs if c.band is not None]
+        whole = sum(float(cost.total) for cost in phase.costs)
+        covered = sum(time for time, _ in known)
+        if not known or covered < 0.8 * whole:
+            return None
+        low, high = (sum(time * band[side] for time, band in known) / covered for side in (0, 1))
+        return low, high
+
+    @property
+    def holds_at_the_far_end(self) -> bool | None:
+        """Whether the limits still hold when every time is at the slow end of the band; ``None`` without a band."""
+        if self.band is None:
+            return None
+        limits = self.question.slo.limits
+        return all(self.best.achieved[name] * self.band[1] <= limit for name, limit in limits.items())
+
+    @cached_property
+    def sensitivity(self) -> list[dict[str, Any]]:
+        """The same replicas under more and less load, simulated; and how many replicas each load would need."""
+        demand, slo = self.question.demand, self.question.slo
+        rows = []
+        for factor in (0.8, 1.1, 1.25, 1.5):
+            checked = verify(self.option, demand, slo, factor)
+            rows.append(
+                {
+                    "load": factor,
+                    **{f"{name}_s": checked.achieved[name] for name in slo.limits},
+                    "meets": not checked.violations(slo) and checked.verdict != "overloaded",
+                    "verdict": checked.verdict,
+                    "replicas_needed": self._replicas_at(factor),
+                }
+            )
+        return rows
+
+    def _replicas_at(self, factor: float) -> int:
+        option, demand, sizing = self.option, self.question.demand, self.question.sizing
+        per = option.concurrency if demand.users is not None else option.rate
+        whole = demand.users if demand.users is not None else (demand.requests_per_second or 0.0)
+        return max(int(np.ceil(whole * factor / (per * sizing.utilisation) - 1e-9)), 1)
+
+    def to_frame(self) -> pd.DataFrame:
+        """The plan and its alternatives, one row each."""
+        import pandas as pd
+
+        return pd.DataFrame([row(verified) for verified in [self.best, *self.alternatives]])
+
+
+def row(verified: Verified) -> dict[str, Any]:
+    """One finalist as a flat record."""
+    option = verified.option
+    parallel = option.deployment.parallel
+    return {
+        "gpu": option.deployment.hardware.name,
+        "devices": option.devices,
+        "replicas": option.replicas,
+        "spare": option.spare,
+        "precision": option.deployment.precision.describe(),
+        "tp": parallel.tp,
+        "pp": parallel.pp,
+        "ep": parallel.ep,
+        "dp": parallel.dp,
+        "engine": option.deployment.engine.describe(),
+        "prefill_replicas": option.pools[0] if option.pools else None,
+        "decode_replicas": option.pools[1] if option.pools else None,
+        "token_budget": option.budget,
+        "max_num_seqs": verified.slots,
+        "ttft_s": verified.achieved["ttft"],
+        "tpot_s": verified.achieved["tpot"],
+        "e2el_s": verified.achieved["e2el"],
+        "verdict": verified.verdict,
+        "capacity_requests_per_s": option.rate,
+        "output_tokens_per_s_per_device": option.per_device,
+        "output_tokens_per_s_per_user": option.per_user,
+        "cost": option.cost,
+        "currency": option.tag.currency if option.tag else None,
+        "hours": option.hours,
+        "calibration": option.deployment.calibration.name,
+    }
+
+
+def plan(question: Question) -> Plan:
+    """Search, then simulate the cheapest finalists until no cheaper one is left.
+
+    Raises ``InfeasibleError`` with the nearest miss when nothing meets the limits.
+    """
+    found = search(question.space, question.demand, question.slo, question.sizing, question.prices)
+    if not found.options:
+        raise _infeasible(question, found)
+    passed: list[Verified] = []
+    failed: list[Verified] = []
+    runs = 0
+    for option in ranked(found.options):
+        cheapest = min((v.option.cost or np.inf for v in passed), default=np.inf)
+        same = sum(v.option.deployment.hardware.name == option.deployment.hardware.name for v in passed)
+        if same >= _EACH or (same and (option.cost or 0.0) > cheapest):
+            continue  # this device is already represented, and nothing cheaper can come
+        if runs >= _SIMULATIONS:
+            break
+        trial: Option | None = option
+        while trial is not None and runs < _SIMULATIONS:
+            checked = verify(trial, question.demand, question.slo)
+            runs += 1
+            if not checked.violations(question.slo) and not checked.verdict.startswith(("overloaded", "refused")):
+                passed.append(checked)
+                break
+            failed.append(checked)
+            trial = _one_more(trial, question, np.inf if not same else cheapest)
+    if not passed:
+        raise _infeasible(question, found, failed)
+    passed.sort(key=lambda v: (v.option.cost, v.option.devices, v.achieved["e2el"]))
+    return Plan(question=question, best=passed[0], alternatives=passed[1:], found=found)
+
+
+def _one_more(option: Option, question: Question, cheapest: float) -> Option | None:
+    """The same with more replicas; ``None`` when that is no longer cheaper than what has passed."""
+    if option.cost is None or option.tag is None:
+        return None
+    first = next((o for o in [option] if o.pools is None), None)
+    step = max(1, round(option.replicas * 0.08))
+    pools = option.pools
+    if first is None and pools is not None:
+        pools = (pools[0] + 1, pools[1]) if pools[0] <= pools[1] else (pools[0], pools[1] + 1)
+        step = 1
+    replicas = option.replicas + step
+    cost = (replicas + option.spare) * option.deployment.parallel.ranks * option.tag.per_hour * (option.hours or 1.0)
+    grown = replicas > 1.6 * max(_first_replicas(option, question), 1) + 2
+    if cost >= cheapest or grown:
+        return None
+    return replace(option, replicas=replicas, cost=cost, pools=pools)
+
+
+def _first_replicas(option: Option, question: Question) -> int:
+    per = option.concurrency if question.demand.users is not None else option.rate
+    whole = question.demand.users or question.demand.requests_per_second or 0.0
+    return int(np.ceil(whole / (per * question.sizing.utilisation)))
+
+
+def _infeasible(question: Question, found: Found, failed: list[Verified] | None = None) -> InfeasibleError:
+    slo = question.slo
+    asked = ", ".join(f"{NAMES[n]} {percentile_of(slo)} < {format_time(v, 3)}" for n, v in slo.limits.items())
+    what = f"no plan serves {question.space.base.model} with {question.demand.describe()}" + (
+        f" under {asked}" if asked else ""
+    )
+    counts = ", ".join(f"{count:,} {REASONS[reason]}" for reason, count in found.rejections.counts.most_common(4))
+    miss = nearest_miss(found, question.demand, slo, question.sizing)
+    if failed:
+        nearest = min(failed, key=lambda v: max(v.violations(slo).values(), default=1.0))
+        factor = nearest.violations(slo)
+        relaxed = ", ".join(f"--{n} {format_time(slo.limits[n] * f, 3).replace(' ', '')}" for n, f in factor.items())
+        return InfeasibleError(
+            what,
+            because=f"the simulated {percentile_of(slo)} of {nearest.option.deployment.describe()} is over",
+            hint=f"relax to {relaxed}"
+            if np.isfinite(max(factor.values(), default=np.inf))
+            else "more --most, other GPUs",
+        )
+    if miss is None:
+        priced = [entry for entry in found.surfaces if entry.tag is not None]
+        hint = "--most 16, --quant fp8 or int4, other --gpu" if priced or not found.surfaces else "--price gpu=2.49"
+        return InfeasibleError(what, because=counts or "no candidate exists", hint=hint)
+    relaxed = ", ".join(
+        f"--{name} {format_time(slo.limits[name] * factor, 3).replace(' ', '')}"
+        for name, factor in miss.violations(slo).items()
+    )
+    cost = "" if miss.cost is None or miss.tag is None else f", {miss.cost:,.2f} {miss.tag.currency}/h"
+    return InfeasibleError(
+        what,
+        because=f"of {found.evaluated:,} candidates: {counts}; nearest: {miss.replicas} x {miss.deployment.describe()} "
+        f"(TTFT {format_time(miss.ttft, 3)}, TPOT {format_time(miss.tpot, 3)}{cost})",
+        hint=f"relax to {relaxed}",
+    )
