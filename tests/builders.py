@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from inferplan.assemble import load_engine
 from inferplan.calibration import IDEAL, Calibration
 from inferplan.deployment import Deployment
+from inferplan.engine import Engine
 from inferplan.hardware import HardwareSpec, Link, Memory
 from inferplan.model import ModelSpec
 from inferplan.parallel import Parallelism
@@ -74,6 +76,11 @@ def all_in(fmt: Format, base: str = "bf16") -> Precision:
     return replace(wide, weights=fmt, experts=fmt, kv=fmt, embedding=fmt, head=fmt)
 
 
+@cache
+def engine_named(name: str) -> Engine:
+    return load_engine(name)
+
+
 def deploy(
     model: ModelSpec,
     hardware: HardwareSpec,
@@ -88,6 +95,6 @@ def deploy(
         hardware=hardware,
         precision=uniform(precision) if isinstance(precision, str) else precision,
         parallel=Parallelism(tp=parallel) if isinstance(parallel, int) else parallel,
-        engine=load_engine(engine),
+        engine=engine_named(engine),
         calibration=calibration,
     )
