@@ -194,7 +194,7 @@ class Explainer:
             unit="s",
             formula=f"{op.kind}: {formula} Time: overhead + (math^p + memory^p)^(1/p), the larger when p is infinite",
             substituted="; ".join(lines),
-            page=f"docs/formulas/{_PAGES.get(op.kind, 'roofline')}.md",
+            page=f"docs/operators/{op.kind}.md",
             inputs=tuple(inputs),
             parts=tuple((f"basis {cost.basis}", f"{cost.op.count:g} runs") for cost in costs),
         )
@@ -482,7 +482,6 @@ _NUMBERS: dict[str, Callable[[Explainer], Explanation]] = {
     "max_batch": Explainer._max_batch,
     "max_context": Explainer._max_context,
 }
-_PAGES = {"matmul": "mlp", "grouped_matmul": "moe", "attention": "attention", "collective": "roofline"}
 
 
 def _short(path: Path) -> str:

@@ -137,7 +137,7 @@ class Op:
 class Matmul(Op):
     """``Y[m, n] = X[m, k] W[k, n]``: FLOP ``2mkn``; reads X and W, writes Y.
 
-    ``batch`` independent products share nothing (per-head projections). Source: any; see docs/formulas/matmul.md.
+    ``batch`` independent products share nothing (per-head projections). Source: any; see docs/operators/matmul.md.
     """
 
     kind: ClassVar[str] = "matmul"
@@ -310,10 +310,7 @@ class IndexSelect(Op):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Norm(Op):
-    """RMSNorm (1910.07467 eq.
-
-    4) or LayerNorm over ``width``: 4 or 7 FLOP an element; reads x and its weights, writes y.
-    """
+    """RMSNorm (1910.07467, equation 4) or LayerNorm over ``width``: 4 or 7 FLOP an element; reads x and its weights."""
 
     kind: ClassVar[str] = "norm"
     tokens: Num

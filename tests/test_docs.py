@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from inferplan import ops
 from inferplan.layers import kinds
 
 ROOT = Path(__file__).parents[1]
@@ -46,3 +47,17 @@ def test_every_layer_kind_has_a_page_with_a_worked_number(kind: str):
     text = page.read_text(encoding="utf-8")
     assert text.startswith(f"# {kind}: ")
     assert "Source" in text
+
+
+def operators() -> list[str]:
+    """Every operator kind: the concrete classes of ops.py."""
+    return sorted(
+        c.kind for c in vars(ops).values() if isinstance(c, type) and issubclass(c, ops.Op) and c is not ops.Op
+    )
+
+
+@pytest.mark.parametrize("kind", operators())
+def test_every_operator_has_a_page_with_a_worked_number(kind: str):
+    page = ROOT / "docs" / "operators" / f"{kind}.md"
+    assert page in RUNNABLE
+    assert "Source" in page.read_text(encoding="utf-8")
