@@ -170,7 +170,8 @@ class Footprint:
         return stages
 
     def _stage_total(self, stage: StageMemory) -> Num:
-        return stage.weights + stage.activations(*self.step) + self._sequences(self.batch) * self._state(stage)
+        held = stage.weights + stage.activations(*self.step) + self._sequences(self.batch) * self._state(stage)
+        return held + self._reserve(stage)
 
     @property
     def step(self) -> tuple[Num, Num]:
@@ -221,20 +222,23 @@ class Footprint:
 
     @cached_property
     def reserve(self) -> float:
-        """Bytes the runtime keeps for itself.
+        """Bytes the runtime keeps for itself on the fullest device.
 
         Contexts, communicators, graphs, and what the engine's fraction leaves.
         """
+        return self._reserve(self.stage)
+
+    def _reserve(self, stage: StageMemory) -> float:
         engine, parallel = self.deployment.engine.defaults, self.deployment.parallel
         fixed = engine.context + engine.graphs + (engine.communicator if parallel.ranks > 1 else 0.0)
         if engine.kv_rule == "all":
             return fixed
         if engine.kv_rule == "static_of_total":
             held_back = self.usable * (1.0 - self.memory_fraction)
-            return max(fixed, held_back - float(np.max(self.activations)))
+            return max(fixed, held_back - float(np.max(stage.activations(*self.step))))
         fraction = self.memory_fraction
         if engine.kv_rule == "of_free":
-            free = self.usable - self.weights - float(np.max(self.activations)) - fixed
+            free = self.usable - stage.weights - float(np.max(stage.activations(*self.step))) - fixed
             return fixed + (1.0 - fraction) * max(free, 0.0)
         return fixed + (1.0 - fraction) * self.usable
 
@@ -264,7 +268,7 @@ class Footprint:
 
     @property
     def fits(self) -> bool:
-        return bool(np.all(self.total <= self.usable))
+        return all(bool(np.all(self._stage_total(stage) <= self.usable)) for stage in self.stages)
 
     @property
     def headroom(self) -> Num:
@@ -279,7 +283,7 @@ class Footprint:
         """Bytes that a stage has left for state; negative when not even its weights fit."""
         engine = self.deployment.engine
         taken = 0.0 if engine.name == "none" else float(np.max(stage.activations(*self.step)))
-        return self.usable - stage.weights - self.reserve - taken
+        return self.usable - stage.weights - self._reserve(stage) - taken
 
     def max_batch(self) -> Num:
         """The largest batch at this context whose every stage fits; 0 when none does.
