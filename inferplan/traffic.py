@@ -25,9 +25,9 @@ ArrivalKind = Literal["constant", "poisson", "gamma"]
 class Lengths:
     """A distribution of token counts; every draw is rounded to a whole number of at least 1.
 
-    fixed: ``mean``. uniform: whole numbers from ``spread*mean`` to ``mean``, ends included: ``mean`` is then the nominal
-    length and ``spread`` the smallest ratio (``random_range_ratio`` of vLLM's benchmark client). normal, lognormal,
-    gamma: mean and standard deviation ``spread*mean``. empirical: the ``values``, drawn with replacement.
+    fixed: ``mean``. uniform: whole numbers from ``spread*mean`` to ``mean``, ends included: ``mean`` is then the
+    nominal length and ``spread`` the smallest ratio (``random_range_ratio`` of vLLM's benchmark client). normal,
+    lognormal, gamma: mean and standard deviation ``spread*mean``. empirical: the ``values``, drawn with replacement.
     """
 
     kind: LengthKind = "fixed"
@@ -47,7 +47,7 @@ class Lengths:
     def sample(self, rng: np.random.Generator, count: int) -> Ints:
         """``count`` lengths."""
         mean, deviation = self.mean, self.spread * self.mean
-        if self.kind == "fixed" or (self.kind != "empirical" and self.kind != "uniform" and deviation == 0):
+        if self.kind == "fixed" or (self.kind in ("normal", "lognormal", "gamma") and deviation == 0):
             draws: npt.NDArray[np.generic] = np.full(count, mean)
         elif self.kind == "uniform":
             draws = rng.integers(max(1, int(np.floor(self.spread * mean))), int(mean) + 1, count)
@@ -66,7 +66,7 @@ class Lengths:
     def average(self) -> float:
         """The mean of the distribution before rounding (a normal's cut at 1 is not counted)."""
         if self.kind == "uniform":
-            return (max(1.0, np.floor(self.spread * self.mean)) + self.mean) / 2
+            return (max(1.0, float(np.floor(self.spread * self.mean))) + float(np.floor(self.mean))) / 2
         return float(np.mean(self.values)) if self.kind == "empirical" else self.mean
 
 
@@ -89,15 +89,16 @@ def parse_lengths(text: str, ratio_min: float = 1.0) -> Lengths:
             f"{text!r} is not a length",
             hint="1024, uniform:1024:0.8, normal:1024:0.3, lognormal:1024:0.8, gamma:1024:0.5",
         )
-    kind, mean, spread = match.groups()
+    name, mean, spread = match.groups()
     try:
         tokens = float(parse_count(mean))
     except ValueError as error:
         raise UsageError(str(error)) from None
-    if kind is None:
+    if name is None:
         return Lengths(kind="fixed" if ratio_min >= 1 else "uniform", mean=tokens, spread=min(ratio_min, 1.0))
     if spread is None:
-        raise UsageError(f"{text!r} has no spread", hint=f"{kind}:{mean}:0.5")
+        raise UsageError(f"{text!r} has no spread", hint=f"{name}:{mean}:0.5")
+    kind: LengthKind = name
     return Lengths(kind=kind, mean=tokens, spread=float(spread))
 
 
@@ -120,8 +121,8 @@ class ClosedLoop:
 class OpenLoop:
     """``rate`` requests a second, whatever the system does.
 
-    constant: one every ``1/rate``. poisson: exponential gaps. gamma: gaps of coefficient of variation ``1/sqrt(b)`` with
-    ``b = burstiness`` (1 is Poisson, less is burstier: ``--burstiness`` of vLLM's benchmark client).
+    constant: one every ``1/rate``. poisson: exponential gaps. gamma: gaps of coefficient of variation ``1/sqrt(b)``
+    with ``b = burstiness`` (1 is Poisson, less is burstier: ``--burstiness`` of vLLM's benchmark client).
     """
 
     rate: float

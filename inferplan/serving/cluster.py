@@ -28,8 +28,8 @@ _MOMENT = 1e-9
 class Fleet:
     """How many engines there are and how requests find one.
 
-    prefill, decode: with both, that many replicas compute prompts and that many decode; the cache of a request moves over
-    ``kv_link``, a link of the hardware by name. Without, all ``--replicas`` do both.
+    prefill, decode: with both, that many replicas compute prompts and that many decode; the cache of a request moves
+    over ``kv_link``, a link of the hardware by name. Without, all ``--replicas`` do both.
     """
 
     routing: Routing = "round-robin"

@@ -21,8 +21,8 @@ _UNLIMITED = 1 << 60
 class Flags:
     """Serving flags; ``None`` is the default of the engine's version. Names as on the command line.
 
-    poll_interval_steps: decode steps between looks at the request queue. batch_wait_steps, batch_wait_fill: hold prompts
-    back up to so many steps until they fill so much of the token budget. client_timeout: seconds.
+    poll_interval_steps: decode steps between looks at the request queue. batch_wait_steps, batch_wait_fill: hold
+    prompts back up to so many steps until they fill so much of the token budget. client_timeout: seconds.
     """
 
     max_num_seqs: int | None = None
@@ -55,7 +55,7 @@ def with_flags(deployment: Deployment, flags: Flags) -> Deployment:
     defaults = deployment.engine.defaults
     tier = defaults.tier(deployment.hardware)
     tier = Tier(
-        memory_at_least="0 B",  # type: ignore[arg-type]  # a quantity is read from text
+        memory_at_least="0 B",
         token_budget=flags.max_num_batched_tokens or tier.token_budget,
         max_sequences=flags.max_num_seqs or tier.max_sequences,
     )
@@ -126,8 +126,8 @@ def _tightest_stage(deployment: Deployment, total: float) -> tuple[StageMemory, 
     if best[2] <= 0:
         raise InfeasibleError(
             f"{deployment.describe()} has no room for a cache",
-            because=f"weights {format_bytes(best[1].weights)} and the engine's reserve leave {format_bytes(best[2])} of "
-            f"{format_bytes(footprint.usable)} usable on each device",
+            because=f"weights {format_bytes(best[1].weights)} and the engine's reserve leave {format_bytes(best[2])} "
+            f"of {format_bytes(footprint.usable)} usable on each device",
             hint="more devices (--tp), a narrower --weights, or a higher --gpu-memory-utilization",
         )
     return best[1], best[2]

@@ -155,7 +155,7 @@ class StageTable:
 class StepPrices:
     """Seconds of any step of a deployment. ``width`` new tokens for each decode (1; ``k + 1`` when verifying drafts).
 
-    ``extra``: seconds a step and batch beyond the model's own (a draft model's), by batch and context.
+    ``draft``: prices of a draft model that runs ``draft_steps`` decodes ahead of each step.
     Build with :func:`step_prices`.
     """
 
@@ -265,7 +265,7 @@ class StepPrices:
         return row
 
     def _prompts(self, table: StageTable, chunk: Chunk, micro: int) -> float:
-        """The prompt segments' own operators: as many equal prompts with the same tokens and the same attention work."""
+        """The prompt segments' own operators: equal prompts of the same number, tokens and attention work."""
         prompts = chunk.prompts / micro
         if not chunk.tokens:
             return 0.0

@@ -190,7 +190,8 @@ class Replica:
                 return
             if self.inbox:
                 self._look()
-            chunk, entering = None, []
+            chunk: Chunk | None = None
+            entering: list[int] = []
             if self.waiting or self.partial is not None:
                 if self.batch and self.rules.mixed:
                     self._make_room()
@@ -459,7 +460,7 @@ class Replica:
                 self._preempt()
 
     def _count_decodes(self, run: int, batch: int, start: float, price: float) -> None:
-        """Book ``run`` decode steps of ``batch`` requests, each ``price`` seconds, and the gaps between their tokens."""
+        """Book ``run`` decode steps of ``batch`` requests, ``price`` seconds each, and the gaps between their tokens."""
         each, ledger = self.rules.tokens_per_step, self.ledger
         tokens = run * batch * each
         self.steps += run
@@ -488,8 +489,7 @@ class Replica:
         meter.batch_seconds += batch * duration
         share = self.used / self.rules.capacity
         meter.kv_seconds += share * duration
-        if share > meter.kv_peak:
-            meter.kv_peak = share
+        meter.kv_peak = max(meter.kv_peak, share)
         if self.waiting:
             meter.backlogged += duration
         if meter.timeline is not None:

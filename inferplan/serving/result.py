@@ -26,8 +26,8 @@ _LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2el_s")
 class SimulationResult:
     """One run. Arrays hold the requests that finished, in the order they were sent, warm-up left out; times in seconds.
 
-    ``start``, ``end``: first arrival and last event of the run. ``basis``: what the step prices rest on. ``conditions``:
-    the flags and the load generator, because a latency under load belongs to them.
+    ``start``, ``end``: first arrival and last event of the run. ``basis``: what the step prices rest on.
+    ``conditions``: the flags and the load generator, because a latency under load belongs to them.
     """
 
     ledger: Ledger
@@ -51,7 +51,7 @@ class SimulationResult:
 
     @cached_property
     def _done(self) -> npt.NDArray[np.bool_]:
-        return self._status == FINISHED
+        return np.equal(self._status, FINISHED)
 
     def _column(self, name: str) -> Array:
         return np.asarray(getattr(self.ledger, name)[self.warmup :], dtype=np.float64)
@@ -71,7 +71,7 @@ class SimulationResult:
         """``(last - first)/(output - 1)`` of each finished request with more than one output token."""
         output = self._column("output")[self._done]
         many = output > 1
-        return (self.e2el - self.ttft)[many] / (output[many] - 1)
+        return np.divide((self.e2el - self.ttft)[many], output[many] - 1)
 
     @cached_property
     def wait(self) -> Array:
@@ -79,7 +79,8 @@ class SimulationResult:
         admitted = self._column("admitted")
         seen = self._status != REJECTED
         until = np.where(np.isnan(admitted), self.end, admitted)
-        return (until - self.arrival)[seen]
+        waited: Array = (until - self.arrival)[seen]
+        return waited
 
     @cached_property
     def start(self) -> float:
@@ -184,7 +185,7 @@ class SimulationResult:
         return "saturated" if waited and backlogged > 0.5 * busy else "stable"
 
     def _grows(self) -> bool:
-        """Arrivals outrun departures: while a backlog lasts fewer leave than arrive, and waits grow from quarter to quarter."""
+        """Whether there was a backlog most of the time, and waits grew from quarter to quarter up to the end."""
         arrived = self.arrival[self._status != REJECTED]
         if len(arrived) < 20:
             return False
@@ -203,7 +204,7 @@ class SimulationResult:
         return self.verdict != "overloaded"
 
     def percentiles(self, name: str) -> dict[str, float | None]:
-        """Mean and percentiles of ``ttft_s``, ``tpot_s``, ``itl_s`` or ``e2el_s``; all ``None`` where the queue grows."""
+        """Mean and percentiles of ``ttft_s``, ``tpot_s``, ``itl_s`` or ``e2el_s``; ``None`` where the queue grows."""
         keys = ("mean", *(f"p{q}" for q in PERCENTILES))
         if not self.steady:
             return dict.fromkeys(keys)

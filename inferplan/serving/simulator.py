@@ -46,8 +46,8 @@ def simulate(
     """Simulate ``traffic`` on a deployment under serving ``flags``.
 
     ``traffic`` is a recipe, or requests with arrival times (a trace). Attention data-parallel ranks and replicas are
-    engines of their own behind the router of ``options.fleet``. Raises ``InfeasibleError`` when the weights leave no room
-    for a cache, ``UsageError`` for a trace without times.
+    engines of their own behind the router of ``options.fleet``. Raises ``InfeasibleError`` when the weights leave no
+    room for a cache, ``UsageError`` for a trace without times.
     """
     flags, options = flags or Flags(), options or Options()
     deployment = with_flags(deployment, flags)
