@@ -1,0 +1,179 @@
+"""``inferplan validate``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from inferplan.cli.options import report_options, write_text
+from inferplan.errors import InputFileError, ToleranceError, UsageError
+from inferplan.report import Report
+
+_SUPPLIED = {
+    "model": "Model of the rows, where the file does not say: a name, or a path to a YAML or a config.",
+    "gpu": "Accelerator.",
+    "engine": "Engine and version: vllm, vllm@0.19, sglang, trtllm, llama.cpp.",
+    "quant": "Formats as a label: bf16, fp8, fp4, int4, nvfp4, w4a16, native.",
+    "weights": "Format of the linear weights.",
+    "experts": "Format of the routed experts [that of the weights].",
+    "kv": "Format of the KV cache [the base format].",
+    "tp": "Tensor parallelism.",
+    "pp": "Pipeline stages.",
+    "ep": "Expert groups.",
+    "dp": "Attention data parallelism.",
+    "isl": "Prompt tokens.",
+    "osl": "Output tokens.",
+    "concurrency": "Users of a closed loop.",
+    "requests": "Requests of the run.",
+    "length-ratio-min": "Lengths are uniform from this share of the nominal ones.",
+    "max-num-batched-tokens": "Token budget of a step.",
+    "max-num-seqs": "Slots.",
+    "max-model-len": "Longest sequence that the server takes.",
+    "memory-fraction": "Share of memory that the engine works with.",
+}
+_FACTS = {"quant": "precision"}
+
+
+def _supplied_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for name in reversed(_SUPPLIED):
+        command = click.option(f"--{name}", metavar="VALUE", help=_SUPPLIED[name])(command)
+    return command
+
+
+@click.command("validate")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@_supplied_options
+@click.option("--rows", "rows_file", metavar="FILE.csv", help="Write every row with its predictions.")
+@click.option("--show-rows", is_flag=True, help="List every row in the table.")
+@click.option("--plot", metavar="FILE", help="Write a scatter plot: PNG, SVG or PDF.")
+@click.option("--max-error", metavar="SHARE", help="Exit 6 when TPOT's or TTFT's mean error is above: 15% or 0.15.")
+@click.option("--anchor", "anchor_file", metavar="OUT.yaml", help="Write constants anchored to these rows.")
+@click.option("--calibration", metavar="FILE", help="Fitted constants [those of each row's GPU].")
+@click.option("--ideal", is_flag=True, help="Price at the speed of light, to compare.")
+@report_options
+def validate_command(files: tuple[str, ...], **values: Any) -> Report:
+    """Predicted against measured for every row of benchmark FILEs.
+
+    Reads plain CSV, vLLM bench serve, SGLang bench_serving, GuideLLM, AIPerf, genai-perf, InferenceX and llama-bench
+    JSON, MLPerf summaries, and start-up logs of vLLM and SGLang (docs/validate.md). The options below fill what a file
+    does not record; what is still missing is refused with its reason, never guessed. Suspect rows (hidden speculation,
+    cold starts) are scored apart.
+
+    Example: inferplan validate bench.json --gpu h100-sxm --tp 2 --quant fp8 --rows predicted.csv
+    """
+    supplied = _facts(values)
+    logs = [path for path in files if _is_log(Path(path))]
+    if logs:
+        if len(logs) < len(files):
+            raise UsageError("start-up logs and benchmark files do not mix", hint=f"leave out {', '.join(logs)}")
+        return _logs(logs, supplied)
+    return _benchmarks(files, supplied, values)
+
+
+def _facts(values: dict[str, Any]) -> dict[str, str]:
+    named = {name: values.pop(name.replace("-", "_")) for name in _SUPPLIED}
+    facts = {_FACTS.get(name, name).replace("-", "_"): value for name, value in named.items() if value is not None}
+    if "@" in facts.get("engine", ""):
+        facts["engine"], _, facts["engine_version"] = facts["engine"].partition("@")
+    return facts
+
+
+def _is_log(path: Path) -> bool:
+    from inferplan.validation.startup_logs import is_startup_log
+
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return text.lstrip()[:1] not in ("{", "[") and is_startup_log(text)
+
+
+def _logs(files: list[str], supplied: dict[str, str]) -> Report:
+    from inferplan.validation.report import log_report
+    from inferplan.validation.startup_logs import compare, read_log
+
+    reports = []
+    for path in files:
+        run, startup = read_log(Path(path), supplied)
+        reports.append(
+            log_report(compare(run, startup), f"{path}: memory of {run.model} on {run.gpu} under {run.engine}")
+        )
+    if len(reports) == 1:
+        return reports[0]
+    record = {"logs": [{"file": path, **report.record} for path, report in zip(files, reports)]}
+    return Report(record=record, tables=[table for report in reports for table in report.tables])
+
+
+def _benchmarks(files: tuple[str, ...], supplied: dict[str, str], values: dict[str, Any]) -> Report:
+    from inferplan.validation.importers import read_file
+    from inferplan.validation.report import rows_csv, scatter, validation_report
+    from inferplan.validation.run import Pricing, price_rows
+
+    limit = _share(values["max_error"])
+    rows: list[Any] = []
+    tools: list[str] = []
+    for path in files:
+        tool, found = read_file(Path(path), supplied)
+        tools.append(tool)
+        rows += found
+    pricing = Pricing(calibration=values["calibration"], ideal=values["ideal"])
+    with click.progressbar(length=len(rows), label="pricing rows", file=click.get_text_stream("stderr")) as bar:
+        scored = price_rows(rows, pricing, lambda _: bar.update(1))  # type: ignore[attr-defined]
+    title = f"{', '.join(files)} ({', '.join(dict.fromkeys(tools))})"
+    report = validation_report(scored, title, per_row=values["show_rows"] or len(rows) <= 12)
+    if values["rows_file"]:
+        write_text(values["rows_file"], rows_csv(scored))
+    if values["plot"]:
+        from inferplan.plots import save
+
+        save(scatter(scored, title), values["plot"])
+    if values["anchor_file"]:
+        _write_anchor(scored, files, values)
+    if limit is not None:
+        _check(report.record, limit)
+    return report
+
+
+def _write_anchor(scored: Any, files: tuple[str, ...], values: dict[str, Any]) -> None:
+    from inferplan.validation.anchor import anchor_of, anchored_yaml
+    from inferplan.validation.deploy import calibration_of
+
+    anchor = anchor_of(scored)
+    run = next(one.row.run for one in scored if one.prediction is not None)
+    calibration = calibration_of(run.gpu, values["calibration"], values["ideal"])
+    source = f"{anchor.rows} rows of {', '.join(files)}: {run.model} on {run.gpu} under {run.engine}"
+    write_text(values["anchor_file"], anchored_yaml(calibration, anchor, source))
+    click.echo(
+        f"anchor: prefill x {anchor.prefill:.3f}, decode x {anchor.decode:.3f} from {anchor.rows} rows, in "
+        f"{values['anchor_file']}; use it with --calibration {values['anchor_file']}",
+        err=True,
+    )
+
+
+def _share(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        value = float(text.rstrip("%")) / (100.0 if text.endswith("%") else 1.0)
+    except ValueError:
+        raise UsageError(f"--max-error {text} is no share", hint="15% or 0.15") from None
+    if not value >= 0:
+        raise UsageError(f"--max-error {text} must be 0 or more")
+    return value
+
+
+def _check(record: dict[str, Any], limit: float) -> None:
+    """Raise ``ToleranceError`` when the mean error of TTFT or TPOT is above ``limit``."""
+    scores: dict[str, Any] = next(iter(record["scores"].values()), {})
+    found = {metric: scores[metric]["mape"] for metric in ("ttft", "tpot") if metric in scores}
+    if not found:
+        raise InputFileError("no row could be scored, so --max-error cannot be checked")
+    above = {metric: value for metric, value in found.items() if value > limit}
+    if above:
+        raise ToleranceError(
+            f"mean error above {limit:.1%}",
+            because=", ".join(f"{metric.upper()} {value:.1%}" for metric, value in above.items()),
+        )

@@ -1,0 +1,1 @@
+"""Predicted against measured: importers of benchmark files, scores, anchors, the accuracy report."""

@@ -1,0 +1,135 @@
+"""A run in names to a :class:`Deployment`: the formats its label means, the engine's nearest version, its flags."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import cache, lru_cache
+
+from inferplan.assemble import load_calibration, native_precision
+from inferplan.calibration import Calibration
+from inferplan.catalog import load, load_hardware, load_model
+from inferplan.deployment import Deployment
+from inferplan.engine import Engine, EngineFlags, EngineSpec
+from inferplan.errors import UnknownNameError
+from inferplan.hardware import HardwareSpec
+from inferplan.model import ModelSpec
+from inferplan.parallel import Parallelism
+from inferplan.precision import Format, Precision, find_format, parse_precision
+from inferplan.validation.facts import Run
+
+_WEIGHT_ONLY = 4
+"""Formats of this many bits run in the base arithmetic where a device has none for them."""
+
+model_of = lru_cache(maxsize=None)(load_model)
+hardware_of = lru_cache(maxsize=None)(load_hardware)
+
+
+@cache
+def _engine_spec(name: str) -> EngineSpec:
+    return load("engines", name, EngineSpec)
+
+
+@cache
+def calibration_of(gpu: str, path: str | None, ideal: bool) -> Calibration:
+    """The constants of a device; those in ``path`` when given."""
+    return load_calibration(hardware_of(gpu), path, ideal)
+
+
+def engine_of(name: str, version: str | None, flags: EngineFlags) -> tuple[Engine, str]:
+    """The engine at the version on file nearest to ``version``, and a note when that is not what was asked for.
+
+    A version is on file when a documented one is not newer and of the same release line; names such as ``nightly`` are
+    not, and take the newest.
+    """
+    spec = _engine_spec(name)
+    note = ""
+    known = spec.versions[-1]
+    if version is not None:
+        numbers = re.match(r"v?\d+(\.\d+)*", version)
+        if numbers is None:
+            note = f"{name} {version} is not on file: defaults of {known.version}, the newest"
+        else:
+            try:
+                known = spec.at(numbers[0])
+            except UnknownNameError:
+                known = spec.versions[0]
+                note = f"{name} {version} is older than every version on file: defaults of {known.version}, the nearest"
+    engine = Engine(name=spec.name, policy=spec.policy, defaults=flags.applied(known), serving=spec.serving)
+    return engine, note
+
+
+def precision_of(run: Run, model: ModelSpec, hardware: HardwareSpec) -> Precision:
+    """The formats of a run. Inputs of quantised layers are those that engines run the weights' format with.
+
+    ``fp8``: 8-bit inputs; 4-bit floats: their own where the device has the arithmetic (mxfp4 experts: 8-bit), else the
+    base format, as for ``int4``. A label alone names the linear weights and the experts; ``fp4`` is the checkpoint's
+    own 4-bit format where it has one, else nvfp4. An empty ``kv`` is the engine's ``auto``, the base format.
+    """
+    native = native_precision(model)
+    label = (run.precision or "native").lower()
+    if run.weights is None:
+        precision = native if label == "native" else _labelled(label, native, hardware)
+    else:
+        weights = _format(run.weights, native.weights)
+        experts = _format(run.experts, native.experts) if run.experts else weights
+        own = weights == native.weights and experts == native.experts
+        tables: dict[str, Any] = {} if own else {"head": native.base, "embedding": native.base, "exceptions": ()}
+        precision = replace(native, weights=weights, experts=experts, **tables)
+    inputs = find_format(run.activations) if run.activations else _inputs(precision, hardware)
+    cache = find_format(_CACHES.get(run.kv, run.kv)) if run.kv and run.kv != "auto" else precision.base
+    return replace(precision, activations=inputs, kv=cache)
+
+
+_CACHES = {"f16": "fp16", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
+
+
+def _labelled(label: str, native: Precision, hardware: HardwareSpec) -> Precision:
+    own = [fmt for fmt in (native.weights, native.experts) if fmt.bits == _WEIGHT_ONLY]
+    eight = [fmt for fmt in (native.weights, native.experts) if fmt.math == "fp8"]
+    if (label in ("fp4", "int4", "mxfp4") and own) or (label == "fp8" and eight):
+        return native
+    return parse_precision("nvfp4" if label == "fp4" else label, frozenset(hardware.peak), native.base.name)
+
+
+def _format(name: str, native: Format) -> Format:
+    """A format by name; the checkpoint's own variant of it where there is one (``int4`` in groups of 32)."""
+    fmt = find_format(name)
+    return native if native.name.startswith(f"{fmt.name}-g") else fmt
+
+
+def _inputs(precision: Precision, hardware: HardwareSpec) -> Format:
+    """The narrowest inputs that a quantised role runs with."""
+    candidates = [_input(fmt, precision.base, hardware) for fmt in (precision.weights, precision.experts)]
+    return min(candidates, key=lambda fmt: fmt.bits)
+
+
+def _input(weights: Format, base: Format, hardware: HardwareSpec) -> Format:
+    if weights.bits >= base.bits:
+        return base
+    if weights.name == "mxfp4" and "fp4" in hardware.peak and "fp8" in hardware.peak:
+        return find_format("fp8")
+    if weights.math in ("fp8", "int8") and weights.math in hardware.peak:
+        return find_format(weights.math)
+    if weights.name == "nvfp4" and "fp4" in hardware.peak:
+        return weights
+    return base
+
+
+def deployment_of(run: Run, calibration: str | None = None, ideal: bool = False) -> tuple[Deployment, tuple[str, ...]]:
+    """The deployment of a run, and notes on what was taken instead of what the row says.
+
+    Raises the errors of names that are unknown and of divisions or formats that cannot work.
+    """
+    model, hardware = model_of(run.model), hardware_of(run.gpu)
+    flags = EngineFlags(token_budget=run.token_budget, max_sequences=run.slots, memory_fraction=run.memory_fraction)
+    engine, note = engine_of(run.engine, run.engine_version, flags)
+    deployment = Deployment(
+        model=model,
+        hardware=hardware,
+        precision=precision_of(run, model, hardware),
+        parallel=Parallelism(tp=run.tp, pp=run.pp, ep=run.ep, dp=run.dp),
+        engine=engine,
+        calibration=calibration_of(run.gpu, calibration, ideal).for_engine(run.engine),
+    )
+    return deployment, (note,) if note else ()

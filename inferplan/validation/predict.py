@@ -1,0 +1,163 @@
+"""Price one measured run: the simulator, told its flags and its load generator; for a static batch the estimate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from inferplan.calibration import IDEAL
+from inferplan.deployment import Deployment
+from inferplan.estimate import Estimate, StaticLoad, decode_phase, prefill_phase
+from inferplan.serving.flags import Flags
+from inferplan.serving.simulator import Options, simulate
+from inferplan.traffic import ClosedLoop, Lengths, OpenLoop, Requests, Traffic
+from inferplan.validation.deploy import deployment_of
+from inferplan.validation.facts import Measured, Run
+
+Band = tuple[float, float]
+_BLOCK = 16
+_PERCENTILES = {"mean": None, "median": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """Seconds and tokens a second; ``bands`` by metric; what is measured faster than the speed of light."""
+
+    ttft: float | None = None
+    tpot: float | None = None
+    e2el: float | None = None
+    rate: float | None = None
+    bands: Mapping[str, Band] = field(default_factory=dict)
+    impossible: tuple[str, ...] = ()
+    basis: str = ""
+    verdict: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def predict(run: Run, measured: Measured, deployment: Deployment | None = None) -> Prediction:
+    """The prediction for a run. Raises the errors of a deployment that cannot work."""
+    notes: tuple[str, ...] = ()
+    if deployment is None:
+        deployment, notes = deployment_of(run)
+    result = _static(deployment, run) if run.batch is not None else _served(deployment, run, measured.statistic)
+    return replace(result, notes=notes, impossible=impossible(deployment, run, measured))
+
+
+def _static(deployment: Deployment, run: Run) -> Prediction:
+    """A static batch: prefilled together, then decoded together."""
+    assert run.batch is not None
+    load = StaticLoad(batch=float(run.batch), prompt=run.prompt, output=run.output)
+    estimate = Estimate(deployment=deployment, load=load)
+    return Prediction(
+        ttft=float(estimate.ttft),
+        tpot=float(estimate.tpot) if run.output > 1 else None,
+        e2el=float(estimate.e2el),
+        rate=float(estimate.output_rate),
+        basis=estimate.basis,
+    )
+
+
+def _served(deployment: Deployment, run: Run, statistic: str) -> Prediction:
+    """A closed or an open loop."""
+    result = simulate(deployment, traffic_of(run), flags_of(run), Options(warmup=run.warmup))
+    return Prediction(
+        ttft=_figure(result.ttft, statistic),
+        tpot=_figure(result.tpot, statistic),
+        e2el=_figure(result.e2el, statistic),
+        rate=result.output_rate,
+        basis=result.basis,
+        verdict=result.verdict,
+    )
+
+
+def _figure(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]], statistic: str) -> float | None:
+    if not len(values):
+        return None
+    percentile = _PERCENTILES[statistic]
+    return float(np.mean(values) if percentile is None else np.percentile(values, percentile))
+
+
+def flags_of(run: Run) -> Flags:
+    """The engine's flags that a row states; the rest are the version's defaults."""
+    return Flags(
+        max_num_seqs=run.slots,
+        max_num_batched_tokens=run.token_budget,
+        max_model_len=run.context,
+        gpu_memory_utilization=run.memory_fraction,
+        poll_interval_steps=run.poll_steps,
+        batch_wait_steps=run.wait_steps,
+        batch_wait_fill=run.wait_fill,
+        client_timeout=run.timeout,
+    )
+
+
+def traffic_of(run: Run) -> Traffic | Requests:
+    """The load generator of a row."""
+    kind = "fixed" if run.ratio_min >= 1 else "uniform"
+    spread = 0.0 if run.ratio_min >= 1 else run.ratio_min
+    prompt = Lengths(kind=kind, mean=run.prompt, spread=spread)  # type: ignore[arg-type]
+    output = Lengths(kind=kind, mean=run.output, spread=spread)  # type: ignore[arg-type]
+    if run.concurrency is not None:
+        count = (run.requests or 10 * run.concurrency) + run.warmup
+        loop = ClosedLoop(concurrency=run.concurrency)
+        return Traffic(arrivals=loop, prompt=prompt, output=output, requests_count=count)
+    assert run.rate is not None
+    count = run.requests or max(round(run.rate * (run.duration or 1000 / run.rate)), 1)
+    if run.system_prompt:
+        return _cycled(run, count)
+    kind_of = "constant" if run.system_prompts > 1 else "poisson"
+    arrivals = OpenLoop(rate=run.rate, kind=kind_of)  # type: ignore[arg-type]
+    return Traffic(arrivals=arrivals, prompt=prompt, output=output, requests_count=count)
+
+
+def _cycled(run: Run, count: int) -> Requests:
+    """A generator that cycles through fixed prompts, system prompt and user by turns, at a constant rate."""
+    assert run.rate is not None
+    texts = run.system_prompts * run.users
+    shared = int(min(run.system_prompt, run.prompt)) // _BLOCK
+    blocks = int(run.prompt) // _BLOCK
+    names = [
+        tuple(_name(text % run.system_prompts, -1, b) for b in range(shared))
+        + tuple(_name(text % run.system_prompts, text, b) for b in range(shared, blocks))
+        for text in range(texts)
+    ]
+    whole = np.ones(count, dtype=np.int64)
+    return Requests(
+        prompt=whole * round(run.prompt),
+        output=whole * round(run.output),
+        arrival=np.arange(count) / run.rate,
+        hashes=[names[i % texts] for i in range(count)],
+        hash_block=_BLOCK,
+    )
+
+
+def _name(prompt: int, text: int, block: int) -> int:
+    return ((prompt + 1) << 40) + ((text + 1) << 20) + block
+
+
+def impossible(deployment: Deployment, run: Run, measured: Measured) -> tuple[str, ...]:
+    """The means that are faster than the speed of light of what the row says was run.
+
+    TPOT: an ideal decode step of the batch that follows from the measured figures themselves by Little's law, at half
+    the output. TTFT: an ideal prefill of one prompt, where none can be cached.
+    """
+    if run.rate is not None or measured.statistic != "mean":
+        return ()
+    ideal = replace(deployment, calibration=IDEAL)
+    share = (1 + run.ratio_min) / 2
+    prompt, output = run.prompt * share, run.output * share
+    found = []
+    users = float(run.concurrency or run.batch or 1)
+    if measured.tpot is not None and output > 1:
+        decoding = (output - 1) * measured.tpot
+        batch = users * decoding / (decoding + (measured.ttft or 0.0)) if run.concurrency else users
+        load = StaticLoad(batch=max(batch, 1.0), prompt=prompt, output=output)
+        if measured.tpot < float(decode_phase(ideal, load, prompt + output / 2).time):
+            found.append("tpot")
+    if measured.ttft is not None:
+        first = StaticLoad(batch=float(run.batch or 1), prompt=prompt, output=output)
+        if measured.ttft < float(prefill_phase(ideal, first).time):
+            found.append("ttft")
+    return tuple(found)

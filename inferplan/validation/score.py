@@ -1,0 +1,105 @@
+"""How far predictions are off: mean, median and 90th percentile of the relative error, and its bias, by group."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from inferplan.validation.facts import Measured, Row
+from inferplan.validation.predict import Prediction
+
+METRICS = ("ttft", "tpot", "e2el", "rate")
+NAMES = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "end-to-end", "rate": "output rate"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scored:
+    """A row, its prediction, and why there is none."""
+
+    row: Row
+    prediction: Prediction | None
+    refused: str = ""
+
+    def error(self, metric: str) -> float | None:
+        """Predicted over measured, less one; ``None`` where either is missing."""
+        if self.prediction is None:
+            return None
+        measured, predicted = getattr(self.row.measured, metric), getattr(self.prediction, metric)
+        return None if measured is None or predicted is None else predicted / measured - 1.0
+
+    @property
+    def impossible(self) -> tuple[str, ...]:
+        """The metrics that are measured faster than the speed of light."""
+        return self.prediction.impossible if self.prediction else ()
+
+    @property
+    def suspect(self) -> bool:
+        return self.row.run is not None and bool(self.row.run.suspect)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """Errors as fractions. coverage: the share of measurements inside the printed band."""
+
+    n: int
+    mape: float
+    median: float
+    p90: float
+    bias: float
+    coverage: float | None = None
+
+    def record(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("n", "mape", "median", "p90", "bias", "coverage")}
+
+    @property
+    def text(self) -> str:
+        """``MAPE / median / p90`` in percent."""
+        return f"{self.mape:.1%} / {self.median:.1%} / {self.p90:.1%}"
+
+
+def score(scored: Iterable[Scored], metric: str) -> Score | None:
+    """The score of a metric over rows; ``None`` when no row has both figures."""
+    pairs = [(s, error) for s in scored if (error := s.error(metric)) is not None]
+    if not pairs:
+        return None
+    errors = np.array([error for _, error in pairs])
+    inside = [_inside(s.row.measured, s.prediction, metric) for s, _ in pairs if s.prediction is not None]
+    known = [value for value in inside if value is not None]
+    size = np.abs(errors)
+    return Score(
+        n=len(errors),
+        mape=float(np.mean(size)),
+        median=float(np.median(size)),
+        p90=float(np.quantile(size, 0.9)),
+        bias=float(np.mean(errors)),
+        coverage=sum(known) / len(known) if known else None,
+    )
+
+
+def _inside(measured: Measured, prediction: Prediction, metric: str) -> bool | None:
+    band = prediction.bands.get(metric)
+    value = getattr(measured, metric)
+    return None if band is None or value is None else bool(band[0] <= value <= band[1])
+
+
+Key = Callable[[Scored], str]
+GROUPS: dict[str, Key] = {
+    "model": lambda s: s.row.run.model if s.row.run else "",
+    "gpu": lambda s: s.row.run.gpu if s.row.run else "",
+    "engine": lambda s: s.row.run.engine if s.row.run else "",
+    "format": lambda s: s.row.run.label if s.row.run else "",
+}
+
+
+def by(scored: Sequence[Scored], key: Key, metric: str) -> dict[str, Score]:
+    """The score of each group that has one, by name."""
+    groups: dict[str, list[Scored]] = defaultdict(list)
+    for one in scored:
+        if one.prediction is not None:
+            groups[key(one)].append(one)
+    found = {name: score(rows, metric) for name, rows in sorted(groups.items())}
+    return {name: value for name, value in found.items() if value is not None}
