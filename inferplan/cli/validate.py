@@ -110,7 +110,7 @@ def _logs(files: list[str], supplied: dict[str, str]) -> Report:
 def _benchmarks(files: tuple[str, ...], supplied: dict[str, str], values: dict[str, Any]) -> Report:
     from inferplan.validation.importers import read_file
     from inferplan.validation.report import rows_csv, scatter, validation_report
-    from inferplan.validation.run import Pricing, price_rows
+    from inferplan.validation.run import Pricing
 
     limit = _share(values["max_error"])
     rows: list[Any] = []
@@ -120,8 +120,7 @@ def _benchmarks(files: tuple[str, ...], supplied: dict[str, str], values: dict[s
         tools.append(tool)
         rows += found
     pricing = Pricing(calibration=values["calibration"], ideal=values["ideal"])
-    with click.progressbar(length=len(rows), label="pricing rows", file=click.get_text_stream("stderr")) as bar:
-        scored = price_rows(rows, pricing, lambda _: bar.update(1))  # type: ignore[attr-defined]
+    scored = _priced(rows, pricing)
     title = f"{', '.join(files)} ({', '.join(dict.fromkeys(tools))})"
     report = validation_report(scored, title, per_row=values["show_rows"] or len(rows) <= 12)
     if values["rows_file"]:
@@ -135,6 +134,17 @@ def _benchmarks(files: tuple[str, ...], supplied: dict[str, str], values: dict[s
     if limit is not None:
         _check(report.record, limit)
     return report
+
+
+def _priced(rows: list[Any], pricing: Any) -> Any:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from inferplan.validation.run import price_rows
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("rows", total=len(rows))
+        return price_rows(rows, pricing, lambda done: bar.update(task, completed=done))
 
 
 def _write_anchor(scored: Any, files: tuple[str, ...], values: dict[str, Any]) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import cache
+from typing import Any
 
 from inferplan.assemble import load_calibration, native_precision
 from inferplan.calibration import Calibration
@@ -21,8 +22,8 @@ from inferplan.validation.facts import Run
 _WEIGHT_ONLY = 4
 """Formats of this many bits run in the base arithmetic where a device has none for them."""
 
-model_of = lru_cache(maxsize=None)(load_model)
-hardware_of = lru_cache(maxsize=None)(load_hardware)
+model_of = cache(load_model)
+hardware_of = cache(load_hardware)
 
 
 @cache
@@ -77,8 +78,8 @@ def precision_of(run: Run, model: ModelSpec, hardware: HardwareSpec) -> Precisio
         tables: dict[str, Any] = {} if own else {"head": native.base, "embedding": native.base, "exceptions": ()}
         precision = replace(native, weights=weights, experts=experts, **tables)
     inputs = find_format(run.activations) if run.activations else _inputs(precision, hardware)
-    cache = find_format(_CACHES.get(run.kv, run.kv)) if run.kv and run.kv != "auto" else precision.base
-    return replace(precision, activations=inputs, kv=cache)
+    keys = find_format(_CACHES.get(run.kv, run.kv)) if run.kv and run.kv != "auto" else precision.base
+    return replace(precision, activations=inputs, kv=keys)
 
 
 _CACHES = {"f16": "fp16", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
