@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from inferplan.errors import InferplanError
+
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
@@ -32,7 +34,10 @@ class Row:
 
     def failure(self) -> str:
         """Why the library does not give this number; empty when it does."""
-        ours = float(self.compute())
+        try:
+            ours = float(self.compute())
+        except (InferplanError, ArithmeticError) as error:
+            return f"{self.id} {self.what}: {error}"
         if self.floor:
             wrong = not 0.0 < ours <= self.expected
             return f"{self.id} {self.what}: ideal {ours!r} is beyond the measured {self.expected!r}" if wrong else ""
