@@ -38,7 +38,7 @@ MOE_FFN = ("moe_intermediate_size", "expert_ffn_hidden_size")
 UNIMPORTANT = re.compile(
     r"""
     architectures | auto_map | model_type | transformers_version | use_cache | torch_dtype | dtype | quantization_config
-    | .*_token | .*_token_(id|ids|index) | .*_token_index | tokenizer_(class|type)
+    | .*_token | .*_token_(id|ids|index) | .*_token_index | tokenizer_(class|type|name)
     | initializer_(range|factor|std) | init_.* | .*_init | .*_init_std | .*_std | embedding_initializer_range
     | .*dropout.* | .*_pdrop | .*_drop(out)?_prob | .*loss.* | .*_coef | .*_lambda | z_loss.*
     | (rms|layer)_?norm_eps(ilon)? | (layer_norm|norm|rms_norm)_(eps|epsilon) | layer_norm_epsilon | norm_epsilon
@@ -135,9 +135,9 @@ class Reader:
         return value
 
     def items(self, name: str, length: int) -> list[Any] | None:
-        """A list with one entry a layer, or ``None``."""
+        """A list with one entry a layer, or ``None`` when absent or empty."""
         value = self.get(name)
-        if value is None:
+        if value is None or value == []:
             return None
         if not isinstance(value, list) or len(value) != length:
             size = f"{len(value)} entries" if isinstance(value, list) else repr(value)
