@@ -1,7 +1,5 @@
 """What a serving engine of a version does by default: how it sizes its cache, its token budget, its pages."""
 
-from __future__ import annotations
-
 import re
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """What an accelerator can do, as its vendor states it: memory, dense peaks, links. SI inside."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

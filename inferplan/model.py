@@ -1,11 +1,9 @@
 """A model: its width, its vocabulary and its layers, as a YAML in ``configs/models`` states them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 
@@ -38,10 +36,10 @@ class LayerGroup(Spec):
     """Mixer and feed-forward read the same input, and their outputs share one all-reduce (GPT-J, PaLM, Falcon)."""
     shared: bool = False
     """Its parameters are those of an earlier identical layer (Zamba2): run again, counted once."""
-    pattern: list[LayerGroup] = []
+    pattern: list["LayerGroup"] = []
 
     @model_validator(mode="after")
-    def _one_of(self) -> LayerGroup:
+    def _one_of(self) -> Self:
         if self.pattern and self.parts:
             raise ValueError("a group has either a pattern or a mixer and ffn, not both")
         if not self.pattern and not self.parts:
@@ -63,7 +61,7 @@ class LayerGroup(Spec):
         if self.norm_count:
             yield Weight(name="norm", shape=(self.norm_count, NORM_VECTORS[norm], d_model), role="base")
 
-    def sequence(self) -> Iterator[LayerGroup]:
+    def sequence(self) -> Iterator["LayerGroup"]:
         """Its layers one after another, patterns unrolled."""
         one = self if self.repeat == 1 else self.model_copy(update={"repeat": 1})
         for _ in range(self.repeat):
@@ -195,7 +193,7 @@ class PredictionHead(Spec):
     own_embedding: bool = False
     own_head: bool = False
 
-    def weights(self, model: ModelSpec) -> Iterator[tuple[Weight, int]]:
+    def weights(self, model: "ModelSpec") -> Iterator[tuple[Weight, int]]:
         """Every parameter tensor, with the number of copies of it."""
         d_model, copies = model.d_model, self.modules
         for layer, count in count_distinct([layer for group in self.layers for layer in group.sequence()]):

@@ -1,7 +1,5 @@
 """The base of every value that is read from YAML: frozen, and strict about fields it does not know."""
 
-from __future__ import annotations
-
 from pydantic import BaseModel, ConfigDict
 
 

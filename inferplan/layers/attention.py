@@ -1,9 +1,7 @@
 """Multi-head, grouped-query and multi-query attention (1706.03762 section 3.2; GQA 2305.13245; MQA 1911.02150)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -51,7 +49,7 @@ class AttentionLayer(Mixer):
     """Attends to an earlier layer's keys and values (CLA, 2405.12981): no k and v of its own, no cache."""
 
     @model_validator(mode="after")
-    def _consistent(self) -> AttentionLayer:
+    def _consistent(self) -> Self:
         if self.heads % self.kv_heads:
             raise ValueError(f"{self.heads} query heads are not a multiple of {self.kv_heads} kv_heads")
         if self.window is not None and self.chunk is not None:

@@ -1,7 +1,5 @@
 """The dense feed-forward: plain (1706.03762 section 3.3) or gated (GLU variants, 2002.05202 eq. 6)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import ClassVar
 

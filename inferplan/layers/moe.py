@@ -1,9 +1,7 @@
 """Mixture of experts with top-k routing and shared experts (1701.06538 eq. 1-5; DeepSeekMoE 2401.06066 eq. 9-11)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -38,7 +36,7 @@ class MoeLayer(FeedForward):
     """Experts work in this width, with a projection into it and out of it (Nemotron 3 latent experts)."""
 
     @model_validator(mode="after")
-    def _consistent(self) -> MoeLayer:
+    def _consistent(self) -> Self:
         if self.top_k > self.experts:
             raise ValueError(f"top_k {self.top_k} is more than the {self.experts} experts")
         return self
