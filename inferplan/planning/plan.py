@@ -34,6 +34,7 @@ REASONS = {
     "tpot": "TPOT is over the limit",
     "e2el": "end-to-end latency is over the limit",
     "disaggregated": "no pair of pools meets the limits",
+    "unmeasured": "no constants on file: at the bare roofline they would look better than they are",
 }
 _EACH = 4
 """Finalists of one device that are kept."""
@@ -81,6 +82,8 @@ class Plan:
     def rate(self) -> float:
         """Requests a second that are served."""
         demand = self.question.demand
+        if demand.requests is not None and self.option.hours is not None:
+            return demand.requests / (self.option.hours * 3600)
         if demand.requests_per_second is not None:
             return demand.requests_per_second
         return (demand.users or 0) / self.option.e2el if self.best.result is None else self._measured_rate
@@ -207,7 +210,7 @@ def plan(question: Question) -> Plan:
 
     Raises ``InfeasibleError`` with the nearest miss when nothing meets the limits.
     """
-    found = search(question.space, question.demand, question.slo, question.sizing, question.prices)
+    found = _measured(search(question.space, question.demand, question.slo, question.sizing, question.prices))
     if not found.options:
         raise _infeasible(question, found)
     passed: list[Verified] = []
@@ -231,8 +234,19 @@ def plan(question: Question) -> Plan:
             trial = _one_more(trial, question, np.inf if not same else cheapest)
     if not passed:
         raise _infeasible(question, found, failed)
-    passed.sort(key=lambda v: (v.option.cost, v.option.devices, v.achieved["e2el"]))
+    passed.sort(key=lambda v: (v.option.cost, v.option.devices, v.option.pools is not None, v.achieved["e2el"]))
     return Plan(question=question, best=passed[0], alternatives=passed[1:], found=found)
+
+
+def _measured(found: Found) -> Found:
+    """Without the options that are priced at the bare roofline, where others have constants: the two do not compare."""
+    measured = [o for o in found.options if o.deployment.calibration.basis != "roofline"]
+    if not measured or len(measured) == len(found.options):
+        return found
+    bare = [o for o in found.options if o.deployment.calibration.basis == "roofline"]
+    names = sorted({o.deployment.hardware.name for o in bare})
+    found.rejections.add("unmeasured", len(bare), ", ".join(names))
+    return found._replace(options=measured)
 
 
 def _one_more(option: Option, question: Question, cheapest: float) -> Option | None:

@@ -214,7 +214,7 @@ class _Gathered:
 
     def result(self) -> Found:
         priced = [option for option in self.options if option.cost is not None]
-        priced.sort(key=lambda option: (option.cost, option.devices, option.e2el))
+        priced.sort(key=lambda option: (option.cost, option.devices, option.pools is not None, option.e2el))
         user, device = (np.array([entry[axis] for entry in self.points]) for axis in (0, 1))
         frontier = [self.points[index][2]() for index in pareto(user, device)]
         return Found(

@@ -1,0 +1,189 @@
+"""``inferplan plan`` and ``inferplan report``."""
+
+from __future__ import annotations
+
+import functools
+import shlex
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from inferplan.assemble import Request
+from inferplan.catalog import load_hardware, load_model
+from inferplan.cli.options import Count, report_options, write_text
+from inferplan.cli.price_options import price_options
+from inferplan.errors import UsageError
+from inferplan.planning.demand import Demand, demand_of_trace
+from inferplan.planning.plan import Plan, Question, plan
+from inferplan.planning.plan_report import plan_report
+from inferplan.planning.search import Sizing
+from inferplan.planning.space import Space, default_gpus, default_quants
+from inferplan.prices import PriceBook
+from inferplan.report import Report
+from inferplan.sweep import parse_counts, parse_values
+from inferplan.traffic import Slo, parse_lengths
+from inferplan.units import parse_quantity
+
+Command = Callable[..., Any]
+
+
+def seconds(text: str | None, option: str) -> float | None:
+    """Seconds of a text such as ``500ms``. Raises ``UsageError`` that names the option."""
+    try:
+        return None if text is None else parse_quantity(text, "seconds")
+    except ValueError as error:
+        raise UsageError(f"{option}: {error}") from None
+
+
+def question_options(command: Command) -> Command:
+    """Adds everything that a plan answers to; the command gets one ``question``."""
+
+    @functools.wraps(command)
+    def wrapper(prices: PriceBook, **values: Any) -> Any:
+        names = [option.name for option in _OPTIONS]
+        chosen = {name: values.pop(name) for name in names}
+        return command(question=build_question(values.pop("model"), prices, chosen), **values)
+
+    decorated: Command = price_options(wrapper)
+    for option in reversed(_OPTIONS):
+        decorated = click.option(*option.declarations, **option.keywords)(decorated)
+    return click.argument("model")(decorated)
+
+
+class _Option:
+    """An option as data, so that its name is known."""
+
+    def __init__(self, *declarations: str, **keywords: Any) -> None:
+        self.declarations, self.keywords = declarations, keywords
+        self.name = next((d for d in declarations if not d.startswith("-")), declarations[0].lstrip("-")).replace(
+            "-", "_"
+        )
+
+
+_OPTIONS = [
+    _Option("--prompt", metavar="LENGTHS", help="Prompt tokens: 1024, uniform:1024:0.8, lognormal:1024:0.6."),
+    _Option("--output", "output_tokens", metavar="LENGTHS", help="Generated tokens, in the same way."),
+    _Option("--cached-prefix", type=Count(0), default=0, help="Prompt tokens always found in the prefix cache [0]."),
+    _Option("--rate", type=float, help="Requests a second."),
+    _Option("--users", type=Count(), help="Clients with one request each at a time."),
+    _Option("--trace", metavar="FILE", help="A trace of requests with arrival times."),
+    _Option("--requests", type=Count(), help="Offline: how many requests."),
+    _Option("--deadline", metavar="TIME", help="Offline: in how long, such as 24h."),
+    _Option("--ttft", metavar="TIME", help="Limit on the time to first token, such as 500ms."),
+    _Option("--tpot", metavar="TIME", help="Limit on the time per output token."),
+    _Option("--e2e", metavar="TIME", help="Limit on the end-to-end latency."),
+    _Option("--percentile", type=float, default=95.0, show_default=True, help="Share of requests that meet them."),
+    _Option("--gpu", metavar="LIST", help="Accelerators [data-centre GPUs with a price]."),
+    _Option("--quant", metavar="LIST", help="Formats; native is the checkpoint's own [native and fp8]."),
+    _Option("--engine", default="vllm", show_default=True, metavar="LIST", help="Engines."),
+    _Option("--most", type=Count(), default=8, show_default=True, help="Most GPUs of one replica."),
+    _Option("--tp", metavar="COUNTS", help="Tensor parallelism [1,2,4,...]."),
+    _Option("--pp", metavar="COUNTS", help="Pipeline stages [1,2,4,...]."),
+    _Option("--ep", metavar="COUNTS", help="Expert groups [1 and all ranks]."),
+    _Option("--dp", metavar="COUNTS", help="Attention data parallelism [1,2,4,... for experts]."),
+    _Option("--token-budget", metavar="COUNTS", help="Tokens of a step [512 to 16384]."),
+    _Option("--aggregated", is_flag=True, help="Leave separate prefill and decode pools out."),
+    _Option("--utilisation", type=float, help="Share of its capacity that a replica is given [0.8; offline 0.95]."),
+    _Option("--spare", type=Count(0), default=0, help="Replicas more than needed (N+1) [0]."),
+    _Option("--calibration", metavar="FILE", help="Fitted constants [those of each GPU, if any are on file]."),
+    _Option("--ideal", is_flag=True, help="The speed of light: every efficiency 1, every overhead 0."),
+]
+
+
+def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Question:
+    """The question that the options ask."""
+    demand = _demand(values)
+    slo = Slo(
+        ttft=seconds(values["ttft"], "--ttft"),
+        tpot=seconds(values["tpot"], "--tpot"),
+        e2el=seconds(values["e2e"], "--e2e"),
+        percentile=values["percentile"],
+    )
+    spec = load_model(model)
+    gpus = tuple(load_hardware(name).name for name in parse_values(values["gpu"] or "")) or default_gpus(prices)
+    quants = tuple(None if q == "native" else q for q in parse_values(values["quant"] or "")) or default_quants(spec)
+    degrees = {name: tuple(parse_counts(values[name])) if values[name] else None for name in ("tp", "pp", "ep", "dp")}
+    space = Space(
+        base=Request(model=model, gpu="", calibration=values["calibration"], ideal=values["ideal"]),
+        gpus=gpus,
+        quants=quants,
+        engines=tuple(parse_values(values["engine"])),
+        most=max(values["most"], *(max(given) for given in degrees.values() if given), 1),
+        budgets=tuple(parse_counts(values["token_budget"])) if values["token_budget"] else None,
+        disaggregate=not values["aggregated"],
+        **degrees,
+    )
+    utilisation = values["utilisation"] if values["utilisation"] is not None else 0.95 if demand.offline else 0.8
+    sizing = Sizing(utilisation=utilisation, spare=values["spare"])
+    return Question(space=space, demand=demand, slo=slo, sizing=sizing, prices=prices)
+
+
+def _demand(values: dict[str, Any]) -> Demand:
+    if values["trace"]:
+        return _traced(values)
+    if not values["prompt"] or not values["output_tokens"]:
+        raise UsageError("the lengths of requests are missing", hint="--prompt 1024 --output 256, or --trace FILE")
+    return Demand(
+        prompt=parse_lengths(values["prompt"]),
+        output=parse_lengths(values["output_tokens"]),
+        cached=values["cached_prefix"],
+        rate=values["rate"],
+        users=values["users"],
+        requests=values["requests"],
+        deadline=seconds(values["deadline"], "--deadline"),
+    )
+
+
+def _traced(values: dict[str, Any]) -> Demand:
+    from inferplan import traces
+
+    demand = demand_of_trace(traces.read(Path(values["trace"])))
+    given = [name for name in ("prompt", "output_tokens", "users", "requests", "deadline") if values[name]]
+    if given:
+        raise UsageError(f"--trace says everything that --{given[0].split('_')[0]} would", hint="leave one out")
+    return demand if values["rate"] is None else replace(demand, rate=values["rate"])
+
+
+@click.command("plan")
+@question_options
+@click.option("--report", "html", metavar="FILE", help="Also write the report to send on: .html or .md.")
+@report_options
+def plan_command(question: Question, html: str | None) -> Report:
+    """What to buy and how to run it: the cheapest deployment that meets the limits under the load.
+
+    The load is --rate, --users, --trace, or --requests with --deadline. Every candidate is evaluated in closed form;
+    the cheapest are simulated until none that costs less is left. Without a plan: exit code 3, the nearest miss and the
+    smallest relaxation.
+
+    Example: inferplan plan llama-3.1-70b --rate 50 --prompt 1024 --output 256 --ttft 500ms --tpot 40ms
+    """
+    found = plan(question)
+    if html:
+        _write(found, html)
+    return plan_report(found)
+
+
+@click.command("report")
+@question_options
+@click.option("-o", "report_file", required=True, metavar="FILE", help="report.html or report.md")
+def report_command(question: Question, report_file: str) -> None:
+    """The plan as one self-contained page to send on: question, plan, alternatives, plots, assumptions, formulas.
+
+    Example: inferplan report llama-3.1-70b --rate 50 --prompt 1024 --output 256 --ttft 500ms --tpot 40ms -o plan.html
+    """
+    _write(plan(question), report_file)
+
+
+def _write(found: Plan, path: str) -> None:
+    from inferplan.planning.document import html_document, markdown_document
+
+    suffix = Path(path).suffix.lower()
+    if suffix not in (".html", ".md"):
+        raise UsageError(f"cannot write a report as {path}", hint="a suffix of .html or .md")
+    command = shlex.join(["inferplan", *sys.argv[1:]])
+    write_text(path, (html_document if suffix == ".html" else markdown_document)(found, command))
+    click.echo(f"report written to {path}", err=True)
