@@ -171,7 +171,7 @@ class _Unknowns:
 
     def bounds(self) -> tuple[list[float], list[float]]:
         limits = {"math": (0.005, 1.0), "memory": (0.005, 1.0), "overhead": (0.0, 1.0), "sharpness": (1.0, 8.0)}
-        pairs = [limits.get(name, (0.0, np.inf)) for name in self.names]
+        pairs = [limits.get(name) or (0.0, TERMS[name].limit) for name in self.names]
         scales = self.scales()
         return [low / s for (low, _), s in zip(pairs, scales)], [high / s for (_, high), s in zip(pairs, scales)]
 
@@ -272,10 +272,14 @@ def errors(
 
 def stack_errors(stacked: Stack, fit: Fit) -> dict[str, float]:
     """:func:`errors` of stacked measurements."""
-    predicted = stacked.predict(fit)
-    off = predicted / stacked.seconds - 1.0
+    return ratio_errors(stacked.seconds / stacked.predict(fit))
+
+
+def ratio_errors(ratios: Array) -> dict[str, float]:
+    """:func:`errors` of measured over predicted."""
+    off = 1.0 / ratios - 1.0
     size = np.abs(off)
-    low, high = np.quantile(stacked.seconds / predicted, (0.1, 0.9))
+    low, high = np.quantile(ratios, (0.1, 0.9))
     return {
         "mape": _rounded(float(np.mean(size))),
         "median": _rounded(float(np.median(size))),

@@ -11,11 +11,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import click
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from calibrate.fit import Measurement
+from inferplan.calibration import MEMORY_CLASSES
+from inferplan.catalog import load_hardware
 from inferplan.errors import InputFileError
 from inferplan.layers.gated_delta_net import delta_flops
 from inferplan.ops import (
@@ -282,3 +285,35 @@ def _nccl(folder: Path) -> Iterator[Row]:
         for one in sorted(seconds)[:-1] if elements >= LARGE_MESSAGE else seconds:
             op = _collective("all_gather", float(elements), group)
             yield Row(gpu, "nccl", "NCCL", Measurement(op=op, seconds=one, source="NCCL"))
+
+
+DATE = "2026-11-21"
+LICENCE = "Apache-2.0"
+SOURCE = "kernel tables of ai-dynamo/aiconfigurator (see NOTICE)"
+
+
+@click.command("fit-tables")
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder for the calibration files.")
+@click.option("--source", default=SOURCE, show_default=True, help="Where the tables come from, for the files.")
+@click.option("--licence", default=LICENCE, show_default=True, help="Their licence, for the files.")
+@click.option("--date", default=DATE, show_default=True, help="Day of the fit, for the files.")
+def fit_tables(folder: Path, out: Path, source: str, licence: str, date: str) -> None:
+    """Fit the constants of every device in FOLDER's kernel tables and write them to OUT.
+
+    One file for each device, and for each class of memory one for devices without measurements.
+    """
+    from calibrate.constants import calibrate_device, calibrate_unmeasured, gather, vector_constants, write
+
+    command = f"python -m calibrate fit-tables DIR --out {out.name}"
+    provenance = {"source": source, "licence": licence, "date": date, "command": command}
+    devices = gather(read_tables(folder), load_hardware)
+    vector = vector_constants(devices)
+    for device in devices:
+        file = out / f"{device.hardware.name}.yaml"
+        write(calibrate_device(device, vector, provenance), file)
+        click.echo(f"{file}: {device.rows} rows, {device.impossible} of them faster than the roofline", err=True)
+    for memory in MEMORY_CLASSES:
+        file = out / f"_transferred-{memory}.yaml"
+        write(calibrate_unmeasured(devices, memory, vector, provenance), file)
+        click.echo(f"{file}: for devices without measurements", err=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from inferplan.calibration import IDEAL, Calibration
+from inferplan.calibration import IDEAL, Calibration, memory_class
 from inferplan.catalog import config_root, load, load_hardware, load_model, read_yaml, validate
 from inferplan.deployment import Deployment
 from inferplan.engine import Engine, EngineFlags, EngineSpec
@@ -53,16 +53,24 @@ def load_engine(name: str, flags: EngineFlags | None = None) -> Engine:
     return Engine(name=spec.name, policy=spec.policy, defaults=defaults, serving=spec.serving)
 
 
-def load_calibration(hardware: HardwareSpec, path: str | None, ideal: bool) -> Calibration:
-    """The constants to price with: those asked for, the hardware's own, or :data:`IDEAL` when there are none."""
+def load_calibration(hardware: HardwareSpec, path: str | None, ideal: bool, engine: str = "vllm") -> Calibration:
+    """The constants to price with, of the kernels that ``engine`` brings (``name`` or ``name@version``).
+
+    Those asked for, else the hardware's own, else those carried over from measured devices of its class of memory;
+    :data:`IDEAL` when asked for or when there are none.
+    """
     if ideal:
         if path:
             raise UsageError("--ideal and --calibration exclude each other", hint="leave one out")
         return IDEAL
-    file = Path(path) if path else config_root() / "calibration" / f"{hardware.name}.yaml"
+    folder = config_root() / "calibration"
+    file = Path(path) if path else folder / f"{hardware.name}.yaml"
+    if path is None and not file.is_file():
+        file = folder / f"_transferred-{memory_class(hardware)}.yaml"
     if path is None and not file.is_file():
         return IDEAL
-    return validate(file, read_yaml(file), Calibration)
+    found = validate(file, read_yaml(file), Calibration)
+    return found.for_vendor(hardware.vendor).for_engine(engine.partition("@")[0])
 
 
 def native_precision(model: ModelSpec) -> Precision:
@@ -116,7 +124,7 @@ def assemble(
         precision=precision_of(request, model, hardware),
         parallel=request.parallel,
         engine=load_engine(request.engine, request.flags),
-        calibration=load_calibration(hardware, request.calibration, request.ideal),
+        calibration=load_calibration(hardware, request.calibration, request.ideal, request.engine),
         unfused_attention=request.unfused_attention,
     )
 

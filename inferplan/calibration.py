@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
+from inferplan.hardware import HardwareSpec
 from inferplan.spec import Spec
 from inferplan.units import Num
 
@@ -19,6 +20,13 @@ Constants = dict[str, dict[str, "Fit"]]
 """``constants[kernel][label]``: the fit of a kernel in a format; the label ``any`` is for all others."""
 
 ANY = "any"
+MEMORY_CLASSES = ("hbm", "other")
+"""Stacked memory on data-centre devices, and everything else: what constants are carried within."""
+
+
+def memory_class(hardware: HardwareSpec) -> str:
+    """Which of :data:`MEMORY_CLASSES` a device belongs to."""
+    return "hbm" if hardware.memory.kind.upper().startswith("HBM") else "other"
 
 
 class Fit(Spec):
@@ -131,11 +139,9 @@ class Calibration(Spec):
         others = [name for name in self.libraries if name != engine]
         for name in [*reversed(others), engine]:
             for kernel, formats in self.libraries.get(name, {}).items():
+                borrowed = {} if name == engine else {"basis": "transferred", "source": f"{name}'s kernel"}
                 for label, fit in formats.items():
-                    own = name == engine
-                    borrowed = {} if own else {"basis": "transferred", "source": fit.source or f"{name}'s kernel"}
-                    if own or label != ANY or ANY not in chosen.get(kernel, {}):
-                        chosen.setdefault(kernel, {})[label] = fit.model_copy(update=borrowed)
+                    chosen.setdefault(kernel, {})[label] = fit.model_copy(update=borrowed)
         return self.model_copy(update={"constants": chosen, "libraries": {}})
 
     def for_vendor(self, vendor: str) -> Calibration:

@@ -20,7 +20,7 @@ from inferplan.units import Num
 
 Basis = Literal["roofline", "calibrated", "transferred", "extrapolated"]
 Bound = Literal["math", "memory", "wire", "overhead"]
-Effect = Literal["seconds", "math", "memory"]
+Effect = Literal["seconds", "math"]
 _IDEAL_FIT = Fit()
 TILE = 128
 """Rows and columns that one thread block of a matmul works on, queries and keys that one of an attention does."""
@@ -51,12 +51,13 @@ class Times:
 class Term:
     """A further physical constant ``c``: what it multiplies (``count``, zero or more) and what the product does.
 
-    seconds: ``c*count`` is added. math, memory: that resource's time grows by the factor ``1 + c*count``. scale: a
-    usual size of the constant.
+    seconds: ``c*count`` is added. math: its time grows by the factor ``1 + c*count``. scale: a
+    usual size of the constant. limit: the largest that the physics allows.
     """
 
     effect: Effect
     scale: float
+    limit: float = float("inf")
     meaning: str
     count: Callable[[Op, HardwareSpec], Num]
 
@@ -140,15 +141,13 @@ def demand(op: Op, work: Work, hardware: HardwareSpec, terms: Iterable[str] = ()
 def times(asked: Demand, fit: Fit) -> Times:
     """The one formula: a demand priced with the constants of a fit."""
     overhead: Num = fit.overhead
-    stretch: dict[Effect, Num] = {"math": 1.0 / fit.math, "memory": 1.0 / fit.memory}
+    stretch: Num = 1.0
     for name, constant in fit.terms.items():
-        effect = TERMS[name].effect
-        if effect == "seconds":
+        if TERMS[name].effect == "seconds":
             overhead = overhead + constant * asked.counts[name]
         else:
-            stretch[effect] = stretch[effect] * (1.0 + constant * asked.counts[name])
-    math, memory = asked.math * stretch["math"], asked.memory * stretch["memory"]
-    wire = asked.wire / fit.memory
+            stretch = stretch + constant * asked.counts[name]
+    math, memory, wire = asked.math * stretch / fit.math, asked.memory / fit.memory, asked.wire / fit.memory
     total = overhead + soft_maximum(math, memory, fit.sharpness) + wire
     return Times(math=math, memory=memory, wire=wire, overhead=overhead, total=total)
 
@@ -187,22 +186,23 @@ def _tiles(size: Num) -> Num:
     return np.ceil(size / TILE)
 
 
-def _units(hardware: HardwareSpec) -> float:
-    """Multiprocessors of the device; zero where their number is not on file, so that nothing is counted."""
-    return float(hardware.units or 0)
-
-
 def _spread(op: Op, hardware: HardwareSpec) -> Num:
-    """Multiprocessors for each thread block: above one, some of them idle."""
+    """Multiprocessors for each thread block: above one, some of them idle.
+
+    Blocks are counted in parts of a tile beyond the first, so that one more row never makes a kernel faster.
+    """
+    if not hardware.units:
+        return 0.0
     if isinstance(op, Matmul):
-        blocks = op.batch * _tiles(op.m) * _tiles(op.n)
+        blocks = op.batch * np.maximum(op.m / TILE, 1.0) * np.maximum(op.n / TILE, 1.0)
     elif isinstance(op, GroupedMatmul):
-        blocks = op.touched * _tiles(op.m / op.touched) * _tiles(op.n)
+        blocks = np.maximum(op.m / TILE, op.touched) * np.maximum(op.n / TILE, 1.0)
     elif isinstance(op, Attention):
-        blocks = op.batch * op.heads * _tiles(op.new / op.query_shards)
+        blocks = op.batch * op.heads * np.maximum(op.new / op.query_shards / TILE, 1.0)
     else:
         return 0.0
-    return _units(hardware) / blocks
+    share: Num = hardware.units / blocks
+    return share
 
 
 def _depth(op: Op, hardware: HardwareSpec) -> Num:
@@ -263,13 +263,6 @@ def _padding(op: Op, hardware: HardwareSpec) -> Num:
     return extra
 
 
-def _quantised(op: Op, hardware: HardwareSpec) -> Num:
-    """Seconds at full bandwidth of reading the wide activations and writing the narrow ones."""
-    if not isinstance(op, (Matmul, GroupedMatmul)) or op.input.bits >= op.output.bits:
-        return 0.0
-    return op.m * op.k * (op.output.width + op.input.width) / hardware.memory.bandwidth
-
-
 def _rows(op: Op, hardware: HardwareSpec) -> Num:
     """Input rows to quantise for each multiprocessor: one thread block takes one row."""
     if not isinstance(op, Matmul) or op.input.bits >= op.output.bits or not hardware.units:
@@ -297,14 +290,14 @@ def _ramp(op: Op, hardware: HardwareSpec) -> Num:
 
 TERMS: dict[str, Term] = {
     "spread": Term(effect="math", scale=0.3, meaning="idle multiprocessors when blocks are few", count=_spread),
-    "spread_memory": Term(effect="memory", scale=0.1, meaning="bandwidth that few blocks cannot draw", count=_spread),
     "depth": Term(effect="seconds", scale=1e-7, meaning="seconds for each serial step of a block", count=_depth),
     "merges": Term(effect="seconds", scale=5e-7, meaning="seconds to merge once", count=_merges),
     "items": Term(effect="seconds", scale=1e-6, meaning="seconds for each work item of a unit", count=_items),
     "blocks": Term(effect="seconds", scale=1e-6, meaning="seconds for each query block of a unit", count=_blocks),
     "windowed": Term(effect="seconds", scale=1e-6, meaning="seconds for each of these under a window", count=_windowed),
-    "padding": Term(effect="math", scale=0.5, meaning="share of the padding that is computed", count=_padding),
-    "quantise": Term(effect="seconds", scale=3.0, meaning="inverse efficiency of quantising inputs", count=_quantised),
+    "padding": Term(
+        effect="math", scale=0.5, limit=1.0, meaning="share of the padding that is computed", count=_padding
+    ),
     "rows": Term(effect="seconds", scale=1e-7, meaning="seconds for each quantised row of a unit", count=_rows),
     "experts": Term(effect="seconds", scale=1e-7, meaning="seconds for each expert touched", count=_experts),
     "hops": Term(effect="seconds", scale=1e-6, meaning="seconds for each doubling of the group", count=_hops),

@@ -1,0 +1,233 @@
+"""The roofline: its formula by hand, its terms, and which constants an operator gets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from inferplan.assemble import load_calibration
+from inferplan.calibration import IDEAL, Calibration, Fit, StepConstants
+from inferplan.catalog import config_root, load_hardware, read_yaml, validate
+from inferplan.errors import MissingFactError
+from inferplan.hardware import HardwareSpec, Link
+from inferplan.ops import Attention, Collective, Copy, GroupedMatmul, Mask, Matmul, Op
+from inferplan.precision import find_format
+from inferplan.roofline import TERMS, Demand, demand, price, soft_maximum, times
+from tests.builders import chip
+
+BF16, FP8 = find_format("bf16"), find_format("fp8")
+MEASURED = ("a100-80gb-sxm", "b200-hgx", "h100-sxm", "h200-sxm", "l40s")
+
+
+def device(units: int | None = 100) -> HardwareSpec:
+    found = chip(1e12, {"bf16": 1e14, "fp8": 2e14}, link=[Link(name="wire", bandwidth="100 GB/s", domain=8)])
+    return found.model_copy(update={"units": units})
+
+
+def matmul(m: float = 256.0, k: int = 1024, n: int = 512) -> Matmul:
+    return Matmul(name="x", m=m, k=k, n=n, weight=BF16, input=BF16, output=BF16)
+
+
+def attention(new: float = 1.0, past: float = 1023.0, mask: Mask | None = None, dim: int = 128) -> Attention:
+    sizes = {"heads": 32, "kv_heads": 8, "key_dim": dim, "value_dim": dim}
+    return Attention(name="a", batch=4.0, new=new, past=past, mask=mask or Mask(), base=BF16, kv=BF16, **sizes)
+
+
+def with_fit(op: Op, fit: Fit, label: str = "any") -> Calibration:
+    return Calibration(name="test", constants={op.kernel: {label: fit}})
+
+
+def seconds(op: Op, fit: Fit, hardware: HardwareSpec | None = None) -> float:
+    return float(price(op, hardware or device(), with_fit(op, fit)).time)
+
+
+def test_ideal_is_the_larger_of_math_and_memory() -> None:
+    op = matmul()
+    flop = 2 * 256 * 1024 * 512
+    moved = 2 * (256 * 1024 + 1024 * 512 + 256 * 512)
+    assert seconds(op, Fit()) == pytest.approx(max(flop / 1e14, moved / 1e12))
+    assert price(op, device(), IDEAL).basis == "roofline"
+
+
+def test_calibrated_is_the_formula() -> None:
+    op, fit = matmul(), Fit(math=0.5, memory=0.8, overhead=3e-6, sharpness=2.0)
+    math, memory = 2 * 256 * 1024 * 512 / (0.5 * 1e14), 2 * (256 * 1024 + 1024 * 512 + 256 * 512) / (0.8 * 1e12)
+    assert seconds(op, fit) == pytest.approx(3e-6 + (math**2 + memory**2) ** 0.5)
+
+
+@pytest.mark.parametrize("p", [1.0, 1.5, 2.0, 3.3, 4.0, float("inf")])
+def test_soft_maximum_is_the_p_norm(p: float) -> None:
+    a, b = np.array([1e-9, 3.0, 0.0]), np.array([2e-3, 4.0, 5.0])
+    expected = np.maximum(a, b) if np.isinf(p) else (a**p + b**p) ** (1 / p)
+    assert np.allclose(soft_maximum(a, b, p), expected)
+
+
+@pytest.mark.parametrize(
+    ("op", "term", "count"),
+    [
+        (matmul(m=64.0, k=1000, n=512), "depth", 8),
+        (matmul(m=64.0, n=512), "spread", 100 / 4),
+        (matmul(m=192.0, n=512), "padding", 256 / 192 - 1),
+        (matmul(), "rows", 0),
+        (attention(), "merges", np.log2(1 + 1024 / 128)),
+        (attention(), "items", 4 * 8 / 100),
+        (attention(), "windowed", 0),
+        (attention(mask=Mask(kind="window", size=128)), "windowed", 4 * 32 / 100),
+        (attention(mask=Mask(kind="window", size=128)), "merges", 1.0),
+        (attention(new=300.0, past=0.0), "blocks", 4 * 32 * 3 / 100),
+        (attention(new=512.0, past=0.0), "spread", 100 / (4 * 32 * 4)),
+        (attention(new=128.0, past=0.0), "padding", 128 * 128 / (128 * 129 / 2) - 1),
+    ],
+)
+def test_terms_count_what_they_say(op: Op, term: str, count: float) -> None:
+    assert demand(op, op.work(), device(), [term]).counts[term] == pytest.approx(count)
+
+
+def test_quantised_rows_and_experts_are_counted() -> None:
+    narrow = Matmul(name="x", m=300.0, k=64, n=64, weight=FP8, input=FP8, output=BF16)
+    assert demand(narrow, narrow.work(), device(), ["rows"]).counts["rows"] == pytest.approx(3.0)
+    sizes = {"k": 64, "n": 256, "experts": 8}
+    moe = GroupedMatmul(name="x", m=32.0, touched=6.5, weight=BF16, input=BF16, output=BF16, **sizes)
+    counts = demand(moe, moe.work(), device(), ["experts", "spread"]).counts
+    assert counts["experts"] == 6.5
+    assert counts["spread"] == pytest.approx(100 / (6.5 * 2))
+
+
+def test_collective_terms_are_hops_and_pipeline() -> None:
+    op = Collective(name="c", pattern="all_gather", elements=1e6, group=4, format=BF16, span=4)
+    wire = 0.75 * 2e6 / 100e9
+    counts = demand(op, op.work(), device(), ["hops", "ramp"]).counts
+    assert counts == {"hops": 2.0, "ramp": pytest.approx(wire**0.5)}
+    fit = Fit(memory=0.5, overhead=4e-6, terms={"hops": 1e-6, "ramp": 1e-3})
+    assert seconds(op, fit) == pytest.approx(4e-6 + 2e-6 + 1e-3 * wire**0.5 + wire / 0.5)
+
+
+def test_every_term_counts_nothing_where_the_units_are_unknown() -> None:
+    hardware = device(units=None)
+    for name in ("spread", "items", "blocks", "windowed", "rows"):
+        for op in (matmul(), attention(), attention(new=100.0)):
+            assert demand(op, op.work(), hardware, [name]).counts[name] == 0.0
+
+
+def test_terms_stretch_math_or_add_seconds() -> None:
+    counts: dict[str, float] = {"spread": 2.0, "depth": 3.0}
+    asked = Demand(math=1.0, memory=0.5, wire=0.0, counts=counts)  # type: ignore[arg-type]
+    spent = times(asked, Fit(sharpness=1.0, terms={"spread": 0.25, "depth": 0.1}))
+    assert (spent.math, spent.overhead, spent.total) == pytest.approx((1.5, 0.3, 0.3 + 1.5 + 0.5))
+    assert all(term.scale > 0 and term.limit > 0 for term in TERMS.values())
+
+
+def test_no_peak_is_refused() -> None:
+    op = Matmul(name="x", m=1.0, k=8, n=8, weight=find_format("nvfp4"), input=find_format("nvfp4"), output=BF16)
+    with pytest.raises(MissingFactError, match="no fp4 arithmetic"):
+        price(op, device(), IDEAL)
+
+
+def test_negative_terms_are_refused() -> None:
+    with pytest.raises(ValueError, match="zero or more"):
+        Fit(terms={"depth": -1.0})
+
+
+def test_basis_says_calibrated_transferred_extrapolated() -> None:
+    op = matmul()
+    work = op.work()
+    inside = Fit(flop_range=(1.0, 1e15), bytes_range=(1.0, 1e15))
+    assert price(op, device(), with_fit(op, inside)).basis == "calibrated"
+    assert price(op, device(), with_fit(op, Fit(basis="transferred"))).basis == "transferred"
+    outside = Fit(flop_range=(1.0, float(work.flop) / 2))
+    assert price(op, device(), with_fit(op, outside)).basis == "extrapolated"
+
+
+def test_head_sizes_are_kernels_of_their_own_and_fall_back() -> None:
+    small, usual, large = (attention(dim=dim).label for dim in (64, 128, 256))
+    assert (small, usual, large) == ("bf16-d64", "bf16", "bf16-d256")
+    table = {"attention.decode": {"bf16": Fit(math=0.5), "any": Fit(math=0.1), "bf16-d256": Fit(math=0.9)}}
+    constants = Calibration(name="test", constants=table)
+    found = [constants.fit("attention.decode", label) for label in (small, usual, large, "bf16-kv-fp8-d64")]
+    assert [fit.math for fit in found if fit] == [0.5, 0.5, 0.9, 0.1]
+    assert constants.fit("norm", "any") is None
+
+
+def engines() -> Calibration:
+    return Calibration(
+        name="test",
+        constants={"copy": {"any": Fit(overhead=1e-6)}},
+        libraries={
+            "trtllm": {"matmul": {"bf16": Fit(math=0.7), "int8": Fit(math=0.6)}},
+            "vllm": {"matmul": {"bf16": Fit(math=0.8), "fp8": Fit(math=0.5)}},
+        },
+    )
+
+
+def test_engine_brings_its_library_and_borrows_the_rest() -> None:
+    chosen = engines().for_engine("vllm")
+    own, borrowed = chosen.fit("matmul", "bf16"), chosen.fit("matmul", "int8")
+    assert own is not None and (own.math, own.basis) == (0.8, "calibrated")
+    assert borrowed is not None and (borrowed.math, borrowed.basis, borrowed.source) == (
+        0.6,
+        "transferred",
+        "trtllm's kernel",
+    )
+    assert chosen.fit("copy", "any") == Fit(overhead=1e-6)
+
+
+def test_engine_without_rows_borrows_in_the_order_of_the_file() -> None:
+    chosen = engines().for_engine("llama.cpp")
+    fits = [chosen.fit("matmul", label) for label in ("bf16", "fp8")]
+    assert [(fit.math, fit.basis) for fit in fits if fit] == [(0.7, "transferred"), (0.5, "transferred")]
+
+
+def test_errors_are_unknown_on_devices_of_other_makers() -> None:
+    fit = Fit(error={"low": 0.9, "high": 1.2})
+    constants = Calibration(name="t", vendors=["NVIDIA"], constants={"copy": {"any": fit}}, step=StepConstants())
+    assert constants.for_vendor("NVIDIA").band("copy", "any") == (0.9, 1.2)
+    assert constants.for_vendor("AMD").band("copy", "any") is None
+    assert constants.band("matmul", "bf16") is None
+
+
+def test_price_carries_the_band() -> None:
+    op = Copy(name="c", elements=1e6, source=BF16, target=BF16)
+    fit = Fit(error={"low": 0.9, "high": 1.2})
+    assert price(op, device(), with_fit(op, fit)).band == (0.9, 1.2)
+    assert price(op, device(), IDEAL).band is None
+
+
+# What ships -----------------------------------------------------------------------------------------------------------
+
+
+def shipped() -> list[Path]:
+    return sorted((config_root() / "calibration").glob("*.yaml"))
+
+
+def test_measured_devices_have_their_own_constants() -> None:
+    assert {file.stem for file in shipped()} >= {*MEASURED, "_transferred-hbm", "_transferred-other"}
+
+
+@pytest.mark.parametrize("file", shipped(), ids=lambda file: file.stem)
+def test_shipped_constants_load_with_their_provenance(file: Path) -> None:
+    found = validate(file, read_yaml(file), Calibration)
+    assert {"source", "licence", "date", "command"} <= set(found.provenance)
+    assert found.held_out and set(found.libraries) == {"vllm", "sglang", "trtllm"}
+    for library in found.libraries:
+        for kernel in ("matmul", "attention.decode", "attention.prefill", "grouped_matmul", "collective.all_reduce"):
+            fit = found.for_engine(library).fit(kernel, "bf16")
+            assert fit is not None and fit.band is not None and fit.error["median"] > 0
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_a_measured_device_is_priced_with_its_own_constants(name: str) -> None:
+    constants = load_calibration(load_hardware(name), None, False, "vllm@0.10")
+    fit = constants.fit("matmul", "bf16")
+    assert (constants.name, constants.basis) == (name, "calibrated")
+    assert fit is not None and fit.basis == "calibrated"
+    assert 0.4 < fit.math <= 1.0 and 0.5 < fit.memory <= 1.0 and 1e-6 < fit.overhead < 1e-5
+
+
+@pytest.mark.parametrize(("name", "known"), [("gh200-96gb", True), ("rtx-4090", True), ("mi300x", False)])
+def test_other_devices_get_transferred_constants(name: str, known: bool) -> None:
+    constants = load_calibration(load_hardware(name), None, False)
+    cost = price(matmul(), load_hardware(name), constants)
+    assert cost.basis == "transferred"
+    assert (cost.band is not None) == known
