@@ -98,7 +98,7 @@ def parse_lengths(text: str, ratio_min: float = 1.0) -> Lengths:
         return Lengths(kind="fixed" if ratio_min >= 1 else "uniform", mean=tokens, spread=min(ratio_min, 1.0))
     if spread is None:
         raise UsageError(f"{text!r} has no spread", hint=f"{name}:{mean}:0.5")
-    kind: LengthKind = name
+    kind: LengthKind = name  # type: ignore[assignment]  # the pattern lets no other pass
     return Lengths(kind=kind, mean=tokens, spread=float(spread))
 
 

@@ -460,7 +460,7 @@ class Replica:
                 self._preempt()
 
     def _count_decodes(self, run: int, batch: int, start: float, price: float) -> None:
-        """Book ``run`` decode steps of ``batch`` requests, ``price`` seconds each, and the gaps between their tokens."""
+        """Book ``run`` decode steps of ``batch`` requests, ``price`` seconds each, and the gaps between tokens."""
         each, ledger = self.rules.tokens_per_step, self.ledger
         tokens = run * batch * each
         self.steps += run

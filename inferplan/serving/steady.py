@@ -1,0 +1,270 @@
+"""Steady state of a closed loop in closed form: what users feel when the first burst is long over.
+
+With ``B`` requests decoding and ``O`` output tokens each, ``x = B/(O - 1)`` prompts come with every decode step.
+Arrivals are taken as independent, so a share ``p = 1 - exp(-x)`` of the steps holds prompts, more where the token budget
+``M`` spreads them: ``p = max(1 - exp(-x), x*I/(M - B))``, at most 1. Such a step holds ``x*I/p`` prompt tokens. Then
+
+    TPOT = (1 - p)*t_decode(B) + p*t_mixed(B, x*I/p)      decodes and prompts share a step (vllm, trtllm)
+    TPOT = t_decode(B) + p*t_prompt(x*I/p)                prompts run alone, decodes stand still (sglang)
+    TTFT = front end + rest of the step in progress + queue + own steps [+ 2 steps, overlapped scheduling]
+    rate = C/(TTFT + (O - 1)*TPOT)                        Little's law: every one of C users has one request
+
+and ``B = rate*(O - 1)*TPOT`` closes the loop. The batch is what slots and cache admit, never more: who does not fit
+waits, and that wait is part of TTFT. Step prices are those of :func:`inferplan.estimate.run_step`; everything broadcasts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from inferplan.deployment import Deployment
+from inferplan.errors import UsageError
+from inferplan.estimate import run_step
+from inferplan.serving.flags import Flags, rules_of, with_flags
+from inferplan.serving.prices import eager_floor
+from inferplan.serving.replica import Rules
+from inferplan.serving.speculation import PLAIN, Speculation
+from inferplan.units import Num
+from inferplan.workload import Segment, Step
+
+_ROUNDS = 200
+_TOLERANCE = 1e-7
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class UserLoad:
+    """``concurrency`` users over all replicas, each with one request of ``prompt`` and ``output`` tokens at a time.
+
+    hit_rate: share of the prompt that is found in the prefix cache.
+    """
+
+    concurrency: Num
+    prompt: Num
+    output: Num
+    hit_rate: Num = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("concurrency", "prompt", "output"):
+            if np.any(np.asarray(getattr(self, name)) < 1):
+                raise UsageError(f"--{name} must be 1 or more")
+        if np.any(np.asarray(self.hit_rate) < 0) or np.any(np.asarray(self.hit_rate) >= 1):
+            raise UsageError("a prefix-cache hit rate is in [0, 1)")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SteadyState:
+    """The steady state of a load: seconds, tokens a second, requests. Scalars or arrays, as the load."""
+
+    load: UserLoad
+    tpot: Num
+    ttft: Num
+    request_rate: Num
+    """Requests a second over all replicas."""
+    admitted: Num
+    """Requests in the batch over all replicas: decoding or computing their prompt."""
+    decoding: Num
+    wait: Num
+    """Seconds a request waits for a slot or for cache; part of TTFT."""
+    queue: Num
+    """Users who wait so."""
+    admissible: Num
+    """The most that slots and cache admit, over all replicas, whatever the concurrency."""
+    kv_use: Num
+    """Share of the cache in use."""
+    prompt_share: Num
+    """Share of the steps that hold prompts."""
+
+    @property
+    def e2el(self) -> Num:
+        """``TTFT + (output - 1)*TPOT``."""
+        return self.ttft + (self.load.output - 1.0) * self.tpot
+
+    @property
+    def output_rate(self) -> Num:
+        """Output tokens a second over all replicas."""
+        return self.request_rate * self.load.output
+
+    @property
+    def total_rate(self) -> Num:
+        """Input and output tokens a second over all replicas."""
+        return self.request_rate * (self.load.prompt + self.load.output)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The figures with their units in the keys."""
+        return {
+            "concurrency": self.load.concurrency,
+            "ttft_s": self.ttft,
+            "tpot_s": self.tpot,
+            "e2el_s": self.e2el,
+            "requests_per_s": self.request_rate,
+            "output_tokens_per_s": self.output_rate,
+            "total_tokens_per_s": self.total_rate,
+            "admitted": self.admitted,
+            "decoding": self.decoding,
+            "admissible": self.admissible,
+            "queue": self.queue,
+            "wait_s": self.wait,
+            "kv_use": self.kv_use,
+            "prompt_step_share": self.prompt_share,
+        }
+
+
+def steady_state(
+    deployment: Deployment, load: UserLoad, flags: Flags | None = None, speculation: Speculation = PLAIN
+) -> SteadyState:
+    """The steady state of ``load`` on a deployment under serving ``flags``; vectorised over the load.
+
+    Raises ``InfeasibleError`` when the weights leave no room for a cache.
+    """
+    flags = flags or Flags()
+    deployment = with_flags(deployment, flags)
+    total = load.prompt + load.output
+    rules = rules_of(deployment, flags, float(np.mean(load.prompt)), float(np.mean(total)))
+    return _Loop(deployment=deployment, rules=rules, load=load, speculation=speculation).solve()
+
+
+def admissible(rules: Rules, prompt: Num, output: Num) -> Num:
+    """Requests that one engine admits: slots, and what the cache holds when their ages are evenly spread.
+
+    ``prompt`` admission fills the cache to the brim with requests that hold ``prompt + output/2`` on average;
+    ``reserve`` keeps ``prompt + output`` for each; ``ratio`` keeps back a share of what all may still write.
+    """
+    total = prompt + output
+    fixed = rules.overhead + sum(
+        (share * (np.minimum(total, size) / size if size else 1.0) for share, size in rules.windows), start=0.0
+    )
+    if not rules.growing:
+        return np.minimum(float(rules.slots), np.floor(rules.capacity / np.maximum(fixed, 1e-9)))
+    held: Num
+    if rules.admission == "reserve":
+        held = np.floor(rules.capacity / (total + fixed))
+    elif rules.admission == "ratio":
+        last = rules.scheduler.growth_ratio[1]
+        reserve = prompt + np.minimum(output, float(rules.scheduler.longest_growth))
+        held = 1.0 + np.maximum(rules.capacity - reserve - fixed, 0.0) / (prompt + output / 2 * (1 + last) + fixed)
+    else:
+        held = rules.capacity / (prompt + output / 2 + fixed)
+    fits = (total + fixed) <= rules.capacity
+    limited: Num = np.where(fits, np.minimum(float(rules.slots), np.maximum(held, 1.0)), 0.0)
+    return limited
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Loop:
+    """One fixed point: prices of a step under a guess of the batch, and the batch that follows."""
+
+    deployment: Deployment
+    rules: Rules
+    load: UserLoad
+    speculation: Speculation
+
+    def solve(self) -> SteadyState:
+        rules, load = self.rules, self.load
+        engines = self.deployment.parallel.replicas * self.deployment.parallel.dp
+        prompt, output, users = (np.asarray(v, dtype=np.float64) for v in (load.prompt, load.output, load.concurrency))
+        users, prompt, output = np.broadcast_arrays(users / engines, prompt, output)
+        limit = np.asarray(admissible(rules, prompt, output))
+        inside = np.minimum(users, limit)
+        steps = np.maximum(output - 1.0, 1e-9) / self.speculation.tokens
+        batch = np.maximum(inside * 0.9, 1e-6)
+        for _ in range(_ROUNDS):
+            step, before, after, share = self._times(batch, inside)
+            spent = before + after
+            held = spent + steps * step  # time from admission (or arrival, if nobody waits) to the last token
+            new = np.where(inside > 0, inside * steps * step / held, 0.0)
+            change = float(np.max(np.abs(new - batch) / np.maximum(inside, 1e-9), initial=0.0))
+            batch = np.maximum(0.5 * batch + 0.5 * new, 1e-9)
+            if change < _TOLERANCE:
+                break
+        step, before, after, share = self._times(batch, inside)
+        tpot = step / self.speculation.tokens
+        held = before + after + steps * step
+        rate = np.where(inside > 0, inside / held, 0.0)
+        queue = users - inside
+        wait = np.where(queue > 0, queue / np.maximum(rate, 1e-300), 0.0)
+        fixed = rules.overhead
+        use = (
+            inside * (prompt + output / 2 + fixed) / rules.capacity
+            if rules.growing
+            else inside / np.maximum(limit, 1.0)
+        )
+        nothing = inside <= 0
+        return SteadyState(
+            load=load,
+            tpot=_plain(np.where(nothing, np.nan, tpot)),
+            ttft=_plain(np.where(nothing, np.nan, wait + before + after)),
+            request_rate=_plain(rate * engines),
+            admitted=_plain(inside * engines),
+            decoding=_plain(batch * engines),
+            wait=_plain(np.where(nothing, np.nan, wait)),
+            queue=_plain(queue * engines),
+            admissible=_plain(limit * engines),
+            kv_use=_plain(np.minimum(use, 1.0)),
+            prompt_share=_plain(share),
+        )
+
+    def _times(self, batch: Num, inside: Num) -> tuple[Num, Num, Num, Num]:
+        """Mean decode step; time before a prompt's first step; its own time to the first token seen; share of steps."""
+        rules, load = self.rules, self.load
+        prompt, output = np.asarray(load.prompt, float), np.asarray(load.output, float)
+        new = prompt * (1.0 - np.asarray(load.hit_rate, float))
+        past = prompt - new
+        steps = np.maximum(output - 1.0, 1e-9) / self.speculation.tokens
+        coming = np.where(output > 1, batch / steps, inside)  # prompts that come with every decode step
+        context = prompt + np.maximum(output - 2.0, 0.0) / 2
+        room = np.maximum(rules.budget - (batch * self.speculation.width if rules.mixed else 0.0), 1.0)
+        if not rules.scheduler.chunked_prefill:
+            room = np.maximum(np.floor(room / new), 1.0) * new
+        tokens = coming * new
+        share = np.minimum(np.maximum(1.0 - np.exp(-coming), tokens / room), 1.0)
+        each = tokens / np.maximum(share, 1e-12)
+        prompts = np.maximum(each / new, 1e-9)
+        many = np.maximum(prompts, 1.0)
+        chunk = np.minimum(each / many, room)
+        decode = self._price(batch, context, 0.0, 0.0, 0.0)
+        behind = past + (new - chunk) / 2 * (chunk < new)
+        if rules.mixed:
+            mixed = self._price(batch, context, many, chunk, behind)
+            step = (1.0 - share) * decode + share * mixed
+            square = (1.0 - share) * decode**2 + share * mixed**2
+            own = mixed
+        else:
+            alone = self._price(0.0, context, many, chunk, behind)
+            step = decode + share * alone
+            square = decode**2 + share * alone**2
+            own = alone
+        pieces = np.maximum(np.ceil(new / room), 1.0)
+        busy = np.minimum(share, 0.98)
+        queue = np.where(new > room, busy * busy / (2 * (1 - busy)) * pieces * own, 0.0)
+        queue = np.minimum(queue, np.maximum(inside - 1.0, 0.0) * pieces * own / 2)
+        rest = square / (2 * np.maximum(step, 1e-300)) * np.minimum(np.maximum(batch, 0.0), 1.0)
+        late = step * np.minimum(batch, 1.0) if rules.overlapped else 0.0
+        front = rules.latency + rules.front_request + rules.front_token * prompt
+        return step, front + rest + late + queue, pieces * own + late, share
+
+    def _price(self, batch: Num, context: Num, prompts: Num, new: Num, past: Num) -> Num:
+        """Seconds of a step of one engine, by the roofline, with the eager floor where it holds prompts."""
+        deployment, width = self.deployment, self.speculation.width
+        parallel = deployment.parallel
+        sequences = batch + prompts
+        micro = np.clip(sequences, 1.0, float(parallel.pp))
+        segments = []
+        if np.any(np.asarray(batch) > 0):
+            segments.append(Segment(batch=batch * parallel.dp / micro, new=float(width), past=context))
+        holds = bool(np.any(np.asarray(prompts) > 0))
+        if holds:
+            segments.append(Segment(batch=prompts * parallel.dp / micro, new=np.maximum(new, 1.0), past=past))
+        rows = (batch * width + prompts) * parallel.dp / micro
+        time = run_step(deployment, Step(segments=tuple(segments), logits=rows)).time
+        time = time + deployment.calibration.step.sequence * sequences * parallel.dp * (1.0 - 1.0 / micro)
+        time = time + self.speculation.draft_time(batch, context)
+        floor = eager_floor(deployment) if holds else 0.0
+        return (time**4 + floor**4) ** 0.25 if floor else time
+
+
+def _plain(value: Num) -> Num:
+    array = np.asarray(value, dtype=np.float64)
+    return float(array) if array.ndim == 0 else array
