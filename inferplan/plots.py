@@ -272,7 +272,9 @@ def frontier(points: Sequence[Curve], chosen: tuple[float, float] | None, title:
     figure, axes = _axes(title)
     for index, curve in enumerate(points):
         style = {"color": COLOURS[index % 6], "marker": MARKERS[index % 6], "linestyle": DASHES[index % 4]}
-        axes.plot(np.asarray(curve.x), np.asarray(curve.y), label=curve.label, markersize=4, linewidth=1.1, **style)
+        every = max(np.size(curve.x) // 12, 1)
+        x, y = np.asarray(curve.x), np.asarray(curve.y)
+        axes.plot(x, y, label=curve.label, markersize=5, markevery=every, linewidth=1.4, **style)
     if chosen is not None:
         ring = {"marker": "o", "markersize": 14, "markerfacecolor": "none", "markeredgewidth": 2, "linestyle": "none"}
         axes.plot([chosen[0]], [chosen[1]], color=COLOURS[3], label="the plan", **ring)
@@ -286,7 +288,7 @@ def _draw(axes: Axes, curves: Sequence[Curve], scale: float) -> None:
     for index, curve in enumerate(curves):
         style = {"color": COLOURS[index % 6], "marker": MARKERS[index % 6], "linestyle": DASHES[index % 4]}
         x, y = np.asarray(curve.x, dtype=float), np.asarray(curve.y, dtype=float) * scale
-        axes.plot(x, y, label=curve.label, markersize=4, linewidth=1.4, **style)
+        axes.plot(x, y, label=curve.label, markersize=5, markevery=max(x.size // 12, 1), linewidth=1.4, **style)
         for px, py, note in zip(x, y, curve.notes):
             axes.annotate(note, (px, py), xytext=(4, -9), textcoords="offset points", fontsize=7, color=INK)
 

@@ -94,7 +94,8 @@ def _frontier(plan: Plan) -> object:
         alive = found.possible
         if not alive.any():
             continue
-        name = found.deployment.hardware.name + ("" if entry.tag else " (no price)")
+        bare = found.deployment.calibration.basis == "roofline"
+        name = found.deployment.hardware.name + ("" if entry.tag else ", no price") + (", roofline" if bare else "")
         rate = found.rate * question.demand.output.average / found.devices
         curves.setdefault(name, []).extend(zip((1 / found.tpot[alive]).tolist(), rate[alive].tolist()))
     drawn = []

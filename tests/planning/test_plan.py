@@ -1,0 +1,274 @@
+"""The search against brute force, the plan against its own promises."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from inferplan.assemble import Request, assemble
+from inferplan.errors import InfeasibleError, UsageError
+from inferplan.estimate import run_step
+from inferplan.parallel import Parallelism
+from inferplan.planning.demand import Demand
+from inferplan.planning.plan import Plan, Question, plan
+from inferplan.planning.plan_report import plan_record, plan_report
+from inferplan.planning.search import Sizing, pareto, point, search
+from inferplan.planning.space import Rejections, Space, candidates, default_gpus, default_quants, divisions
+from inferplan.planning.surface import axes_for, surface
+from inferplan.prices import PriceBook, price_book
+from inferplan.report import render
+from inferplan.traffic import Lengths, Slo
+from inferplan.workload import Segment, Step, decode
+
+SLO = Slo(ttft=0.4, tpot=0.03, percentile=95.0)
+DEMAND = Demand(prompt=Lengths(mean=700), output=Lengths(mean=200), rate=30.0)
+
+
+@pytest.fixture(scope="module")
+def prices() -> PriceBook:
+    return price_book(stated=["h100-sxm=3", "h200-sxm=4", "l40s=1.5"])
+
+
+@pytest.fixture(scope="module")
+def space() -> Space:
+    return Space(
+        base=Request(model="llama-3.1-8b", gpu="", ideal=True),
+        gpus=("h100-sxm", "h200-sxm", "l40s"),
+        quants=(None, "fp8"),
+        most=2,
+        budgets=(512, 2048),
+        disaggregate=False,
+    )
+
+
+def brute(space: Space, demand: Demand, slo: Slo, sizing: Sizing, prices: PriceBook):
+    """Every point on its own, one after another: the cheapest cost, and the frontier."""
+    best, points = math.inf, []
+    for _, deployment in candidates(space, Rejections()):
+        axes = axes_for(deployment, list(space.budgets))
+        for batch, budget in itertools.product(axes.batch[::9], axes.budget):
+            one = point(deployment, demand, slo.percentile, int(batch), int(budget))
+            if one.memory_use[0, 0] > 1 or one.prefill_use[0, 0] >= 1 or one.concurrency[0, 0] > one.slots:
+                continue
+            rate = float(one.rate[0, 0])
+            devices = deployment.parallel.ranks
+            points.append((1 / float(one.tpot[0, 0]), rate * demand.output.average / devices))
+            if any(float(getattr(one, name)[0, 0]) > limit for name, limit in slo.limits.items()):
+                continue
+            replicas = max(math.ceil(demand.requests_per_second / (rate * sizing.utilisation) - 1e-9), 1)
+            price = prices.require(deployment.hardware.name).per_hour
+            best = min(best, (replicas + sizing.spare) * devices * price)
+    frontier = [
+        p
+        for p in points
+        if not any(q != p and q[0] >= p[0] and q[1] >= p[1] and (q[0] > p[0] or q[1] > p[1]) for q in points)
+    ]
+    return best, sorted(set(frontier))
+
+
+@pytest.mark.parametrize(
+    ("rate", "limits", "sizing"),
+    [
+        (30.0, {"ttft": 0.4, "tpot": 0.03}, Sizing()),
+        (300.0, {"tpot": 0.012}, Sizing(utilisation=0.6, spare=2)),
+        (5.0, {"e2el": 2.0}, Sizing(utilisation=1.0)),
+    ],
+)
+def test_the_search_finds_what_brute_force_finds(
+    rate: float,
+    limits: dict[str, float],
+    sizing: Sizing,
+    space: Space,
+    prices: PriceBook,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    demand, slo = replace(DEMAND, rate=rate), Slo(**limits, percentile=95.0)
+
+    def thinned(deployment, budgets=None):
+        axes = axes_for(deployment, budgets)
+        return replace(axes, batch=axes.batch[::9])
+
+    monkeypatch.setattr("inferplan.planning.search.axes_for", thinned)
+    found = search(space, demand, slo, sizing, prices)
+    best, frontier = brute(space, demand, slo, sizing, prices)
+    assert found.options[0].cost == pytest.approx(best, rel=1e-12)
+    seen = sorted((option.per_user, option.per_device) for option in found.frontier)
+    assert np.allclose(np.array(seen), np.array(frontier), rtol=1e-9)
+
+
+def test_a_surface_prices_what_the_estimate_prices() -> None:
+    """The three kinds of step of the grid are steps of the graph builder, one by one."""
+    for model, parallel in (
+        ("llama-3.1-8b", Parallelism(tp=2)),
+        ("llama-3.1-8b", Parallelism(pp=2)),
+        ("mixtral-8x7b-v0.1", Parallelism(tp=2, dp=2, ep=4)),
+    ):
+        deployment = assemble(Request(model=model, gpu="h200-sxm", parallel=parallel, ideal=True))
+        demand = Demand(prompt=Lengths(mean=1000), output=Lengths(mean=101), rate=1.0)
+        found = surface(deployment, demand, 95.0, axes_for(deployment, [2048]))
+        dp, pp = parallel.dp, parallel.pp
+        for index in (3, 15, 63):
+            batch = float(found.axes.batch[index])
+            alone = run_step(deployment, decode(batch * dp / pp, 1050.5)).time
+            assert found.step_decode[index] == pytest.approx(float(alone), rel=1e-9)
+            prompt = Segment(batch=1.0 * dp / pp, new=1000.0, past=0.0)
+            both = Step(segments=(Segment(batch=batch * dp / pp, new=1.0, past=1050.5), prompt))
+            assert found.step_mixed[index, 0] == pytest.approx(float(run_step(deployment, both).time), rel=1e-9)
+
+
+def test_the_surface_keeps_littles_law_and_its_laws() -> None:
+    deployment = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm"))
+    found = surface(deployment, DEMAND, 50.0, axes_for(deployment))
+    good = found.prefill_use < 0.95
+    assert np.all(np.diff(found.step_decode) >= -1e-12)
+    assert np.all(found.tpot[good] >= np.broadcast_to(found.step_decode[:, None], found.tpot.shape)[good] - 1e-12)
+    assert np.all(found.concurrency >= found.axes.batch[:, None] - 1e-9)
+    steps = found.rate * (DEMAND.output.average - 1) * found.tpot
+    assert np.allclose(steps, np.broadcast_to(found.axes.batch[:, None], steps.shape))
+
+
+def test_pareto_keeps_exactly_what_is_not_beaten() -> None:
+    rng = np.random.default_rng(3)
+    first, second = rng.integers(0, 12, 200).astype(float), rng.integers(0, 12, 200).astype(float)
+    kept = {(first[i], second[i]) for i in pareto(first, second)}
+    every = set(zip(first.tolist(), second.tolist()))
+    expected = {p for p in every if not any(q[0] >= p[0] and q[1] >= p[1] and q != p for q in every)}
+    assert kept == expected
+
+
+def question(space: Space, prices: PriceBook, **changes) -> Question:
+    values = {"space": space, "demand": DEMAND, "slo": SLO, "sizing": Sizing(), "prices": prices} | changes
+    return Question(**values)
+
+
+@pytest.fixture(scope="module")
+def found(space: Space, prices: PriceBook) -> Plan:
+    return plan(question(space, prices))
+
+
+def test_the_plan_meets_its_limits_in_simulation_and_is_the_cheapest(found: Plan) -> None:
+    assert found.best.verdict in ("stable", "saturated")
+    assert not found.best.violations(SLO)
+    costs = [verified.option.cost for verified in [found.best, *found.alternatives]]
+    assert costs == sorted(costs)
+    assert found.binding in ("ttft", "tpot", "memory", "slots", "prefill")
+    cheaper = found.cheaper
+    assert cheaper is None or (cheaper.cost < found.option.cost and cheaper.violations(SLO))
+
+
+def test_counts_add_up(found: Plan) -> None:
+    counts = found.found.rejections.counts
+    kept = sum(
+        int((entry.surface.possible & (entry.surface.ttft <= SLO.ttft) & (entry.surface.tpot <= SLO.tpot)).sum())
+        for entry in found.found.surfaces
+    )
+    ruled_out = sum(counts[reason] for reason in ("memory", "slots", "prefill", "ttft", "tpot", "weights"))
+    assert kept + ruled_out == found.found.evaluated
+
+
+def test_the_record_is_json_and_the_report_renders(found: Plan) -> None:
+    record = json.loads(render(plan_report(found), "json"))
+    assert record["plan"]["deployment"]["model"] == "llama-3.1-8b"
+    assert record["plan"]["launch"].startswith("vllm serve")
+    assert record["cost"]["per_hour"] == pytest.approx(found.option.cost)
+    assert {entry["load"] for entry in record["sensitivity"]} == {0.8, 1.1, 1.25, 1.5}
+    assert plan_record(found)["frontier"]
+    assert len(found.to_frame()) == 1 + len(found.alternatives)
+
+
+def test_more_load_never_costs_less_and_tighter_limits_neither(space: Space, prices: PriceBook) -> None:
+    def cheapest(rate: float, tpot: float) -> float:
+        options = search(space, replace(DEMAND, rate=rate), Slo(tpot=tpot, percentile=95.0), Sizing(), prices).options
+        return options[0].cost if options else math.inf
+
+    by_rate = [cheapest(rate, 0.03) for rate in (1, 10, 50, 200)]
+    by_limit = [cheapest(50, tpot) for tpot in (0.1, 0.03, 0.01, 0.005)]
+    assert by_rate == sorted(by_rate)
+    assert by_limit == sorted(by_limit)
+
+
+def test_spare_replicas_and_headroom_are_paid_for(space: Space, prices: PriceBook, found: Plan) -> None:
+    spared = plan(question(space, prices, sizing=Sizing(spare=1)))
+    assert spared.option.spare == 1
+    assert spared.option.cost > found.option.cost
+    assert spared.deployment.parallel.replicas == spared.option.replicas + 1
+
+
+def test_a_device_without_a_price_is_on_the_frontier_only(space: Space) -> None:
+    only = price_book(stated=["l40s=1.5"], lists=["lambda"], term="spot")
+    found = plan(question(space, only))
+    assert {v.option.deployment.hardware.name for v in [found.best, *found.alternatives]} == {"l40s"}
+    assert {option.deployment.hardware.name for option in found.found.frontier} - {"l40s"}
+    assert any("without a price" in note for note in plan_report(found).notes)
+
+
+def test_no_plan_is_infeasible_with_the_nearest_miss(space: Space, prices: PriceBook) -> None:
+    with pytest.raises(InfeasibleError) as caught:
+        plan(question(space, prices, slo=Slo(tpot=0.0005, percentile=95.0)))
+    assert caught.value.exit_code == 3
+    assert "nearest" in caught.value.because
+    relaxed = caught.value.hint.split("--tpot ")[1]
+    milliseconds = float(relaxed.removesuffix("ms").removesuffix("us")) / (1000 if relaxed.endswith("us") else 1)
+    assert plan(question(space, prices, slo=Slo(tpot=milliseconds * 1.01 / 1000, percentile=50.0))).option.cost
+
+
+def test_offline_work_is_counted_in_gpu_hours(space: Space, prices: PriceBook) -> None:
+    job = Demand(prompt=Lengths(mean=700), output=Lengths(mean=200), requests=2_000_000, deadline=3600.0)
+    found = plan(question(space, prices, demand=job, slo=Slo(percentile=95.0), sizing=Sizing(utilisation=0.95)))
+    option = found.option
+    assert option.hours <= 1.0
+    assert option.hours * 3600 * option.rate * option.replicas == pytest.approx(2_000_000)
+    assert option.cost == pytest.approx(option.hours * option.devices * option.tag.per_hour)
+    assert plan_record(found)["cost"]["per_request"] == pytest.approx(option.cost / 2_000_000)
+
+
+def test_users_are_a_closed_loop(space: Space, prices: PriceBook) -> None:
+    demand = Demand(prompt=Lengths(mean=700), output=Lengths(mean=200), users=300)
+    found = plan(question(space, prices, demand=demand))
+    assert not found.best.violations(SLO)
+    assert found.rate * found.best.result.in_system / 1 > 0
+
+
+def test_pools_apart_are_sized_for_the_rate(prices: PriceBook, space: Space) -> None:
+    found = search(replace(space, disaggregate=True), DEMAND, SLO, Sizing(), prices)
+    apart = [option for option in found.options if option.pools]
+    assert apart
+    for option in apart:
+        assert sum(option.pools) == option.replicas
+        assert not option.violations(SLO)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"rate": 1.0, "users": 3},
+        {"requests": 10},
+        {"deadline": 10.0},
+        {"rate": 0.0},
+        {"rate": 1.0, "output": Lengths(mean=1)},
+        {"rate": 1.0, "cached": 700},
+    ],
+)
+def test_a_demand_must_be_one_question(values: dict) -> None:
+    with pytest.raises(UsageError):
+        Demand(**({"prompt": Lengths(mean=700), "output": Lengths(mean=200)} | values))
+
+
+def test_default_space() -> None:
+    from inferplan.catalog import load_model
+
+    book = price_book()
+    assert "h100-sxm" in default_gpus(book)
+    assert not any(gpu.startswith("rtx-4090") for gpu in default_gpus(price_book(["runpod-secure"])))
+    assert default_quants(load_model("llama-3.1-8b")) == (None, "fp8")
+    assert default_quants(load_model("gpt-oss-120b")) == (None,)
+    dense = divisions(load_model("llama-3.1-8b"), Space(base=Request(model="", gpu=""), gpus=()))
+    assert all(p.ep == 1 and p.dp == 1 and p.ranks <= 8 for p in dense)
+    experts = divisions(load_model("mixtral-8x7b-v0.1"), Space(base=Request(model="", gpu=""), gpus=()))
+    assert any(p.ep == 8 and p.dp == 2 for p in experts)
