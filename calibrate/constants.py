@@ -58,8 +58,8 @@ def gather(rows: Iterable[Row], hardware_of: Callable[[str], HardwareSpec]) -> l
     """The rows of each device with one kernel chosen for each library, operator and format.
 
     Rows faster than the roofline are left out: a cache served them, which serving does not see. Of several kernels of a
-    library, the one nearest to the roofline counts (geometric mean over its rows); other head sizes take the kernel of
-    the usual one where it has them. Convolutions of one token and of many are one kernel.
+    library, the one nearest to the roofline counts (geometric mean over its rows); other head sizes count only
+    for the kernel of the usual one. Convolutions of one token and of many are one kernel.
     """
     by_device: dict[str, dict[tuple[str, Group, str], list[Measurement]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
@@ -86,7 +86,9 @@ def _device(hardware: HardwareSpec, groups: Mapping[tuple[str, Group, str], list
             libraries[library][group] = [m for _, measured in kernels.values() for m in measured]
             continue
         main = sources[library].get(f"{group[0]}/{group[1].rsplit('-d', 1)[0]}")
-        chosen = main if main in kernels else min(kernels, key=lambda kernel: kernels[kernel][0])
+        chosen = main or min(kernels, key=lambda kernel: kernels[kernel][0])
+        if chosen not in kernels:
+            continue
         libraries[library][group] = kernels[chosen][1]
         sources[library]["/".join(group)] = chosen
     return Device(

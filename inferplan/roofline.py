@@ -7,7 +7,8 @@ Calibrated, ``t = overhead + sum(c*count) + ((flop/(math*peak))^p + (bytes/(memo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,6 +23,8 @@ Basis = Literal["roofline", "calibrated", "transferred", "extrapolated"]
 Bound = Literal["math", "memory", "wire", "overhead"]
 Effect = Literal["seconds", "math"]
 _IDEAL_FIT = Fit()
+UNKNOWN_SHARE = 0.05
+"""Kernel time without a known error that a band may leave out."""
 TILE = 128
 """Rows and columns that one thread block of a matmul works on, queries and keys that one of an attention does."""
 
@@ -172,6 +175,30 @@ def price(op: Op, hardware: HardwareSpec, calibration: Calibration) -> OpCost:
         basis=_basis(fit, work, calibration),
         band=None if fit is None else fit.band,
     )
+
+
+def total_band(costs: Sequence[OpCost]) -> tuple[Num, Num] | None:
+    """Factors on the time of all ``costs`` together between which 80 % of measurements should lie.
+
+    The errors of one kernel go together and those of different kernels do not:
+    ``1 + sqrt(sum((t_k*(high_k - 1))^2))/t``, and so for low. ``None`` where kernels without a known error take more than
+    a twentieth of the time.
+    """
+    total: Num = sum((cost.total for cost in costs), start=0.0)
+    unknown: Num = sum((cost.total for cost in costs if cost.band is None), start=0.0)
+    if np.any(unknown > UNKNOWN_SHARE * total):
+        return None
+    kernels: dict[tuple[str, str], list[OpCost]] = defaultdict(list)
+    for cost in costs:
+        kernels[cost.op.kernel, cost.op.label].append(cost)
+    below: Num = 0.0
+    above: Num = 0.0
+    for group in kernels.values():
+        low, high = group[0].band or (1.0, 1.0)
+        seconds: Num = sum((cost.total for cost in group), start=0.0)
+        below = below + (seconds * max(1.0 - low, 0.0)) ** 2
+        above = above + (seconds * max(high - 1.0, 0.0)) ** 2
+    return 1.0 - np.sqrt(below) / total, 1.0 + np.sqrt(above) / total
 
 
 def _basis(fit: Fit | None, work: Work, calibration: Calibration) -> Basis:

@@ -14,7 +14,7 @@ from inferplan.errors import MissingFactError
 from inferplan.hardware import HardwareSpec, Link
 from inferplan.ops import Attention, Collective, Copy, GroupedMatmul, Mask, Matmul, Op
 from inferplan.precision import find_format
-from inferplan.roofline import TERMS, Demand, demand, price, soft_maximum, times
+from inferplan.roofline import TERMS, Demand, demand, price, soft_maximum, times, total_band
 from tests.builders import chip
 
 BF16, FP8 = find_format("bf16"), find_format("fp8")
@@ -192,6 +192,18 @@ def test_price_carries_the_band() -> None:
     fit = Fit(error={"low": 0.9, "high": 1.2})
     assert price(op, device(), with_fit(op, fit)).band == (0.9, 1.2)
     assert price(op, device(), IDEAL).band is None
+
+
+def test_band_of_a_sum_is_narrower_than_its_parts() -> None:
+    """Two kernels of 1 s with -10 % and +20 % each: together -7 % and +14 %; two runs of one kernel keep its band."""
+    fit = Fit(overhead=1.0, error={"low": 0.9, "high": 1.2})
+    hardware, first = device(), Copy(name="c", elements=1.0, source=BF16, target=BF16)
+    second = matmul(m=1.0, k=8, n=8)
+    costs = [price(op, hardware, with_fit(op, fit)) for op in (first, second)]
+    assert total_band(costs) == pytest.approx((1 - 0.1 / 2**0.5, 1 + 0.2 / 2**0.5), rel=1e-6)
+    assert total_band([costs[0], costs[0]]) == pytest.approx((0.9, 1.2), rel=1e-6)
+    unknown = price(second, hardware, with_fit(second, Fit(overhead=1.0)))
+    assert total_band([costs[0], unknown]) is None
 
 
 # What ships -----------------------------------------------------------------------------------------------------------
