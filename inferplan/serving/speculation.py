@@ -7,7 +7,7 @@ With acceptance ``a`` for each drafted token, independent of the others (Leviath
 - operations: ``(1 - a)*(g*c' + g + 1)/(1 - a^(g + 1))`` times as many, c' the draft's share (theorem 3.11).
 
 A tree tries ``branches`` candidates at each depth, so a depth is passed with ``1 - (1 - a)^branches`` and the step
-verifies ``branches*length + 1`` tokens (candidates drawn independently; a real tree's are not, so it can reach no more).
+verifies ``branches*length + 1`` tokens (candidates drawn independently; a real tree reaches no more).
 
 Here nothing is assumed about the cost: the verification is priced as a step of that width, and the draft as a model of
 its own, so the gain shrinks as the batch grows and is a loss where verifying costs as much as the tokens it saves.

@@ -1,7 +1,7 @@
 """Steady state of a closed loop in closed form: what users feel when the first burst is long over.
 
 With ``B`` requests decoding and ``O`` output tokens each, ``x = B/(O - 1)`` prompts come with every decode step.
-Arrivals are taken as independent, so a share ``p = 1 - exp(-x)`` of the steps holds prompts, more where the token budget
+Arrivals are taken as independent, so a share ``p = 1 - exp(-x)`` of the steps holds prompts, more where the budget
 ``M`` spreads them: ``p = max(1 - exp(-x), x*I/(M - B))``, at most 1. Such a step holds ``x*I/p`` prompt tokens. Then
 
     TPOT = (1 - p)*t_decode(B) + p*t_mixed(B, x*I/p)      decodes and prompts share a step (vllm, trtllm)
@@ -10,7 +10,7 @@ Arrivals are taken as independent, so a share ``p = 1 - exp(-x)`` of the steps h
     rate = C/(TTFT + (O - 1)*TPOT)                        Little's law: every one of C users has one request
 
 and ``B = rate*(O - 1)*TPOT`` closes the loop. The batch is what slots and cache admit, never more: who does not fit
-waits, and that wait is part of TTFT. Step prices are those of :func:`inferplan.estimate.run_step`; everything broadcasts.
+waits, and that wait is part of TTFT. Steps are priced by :func:`inferplan.estimate.run_step`; everything broadcasts.
 """
 
 from __future__ import annotations
