@@ -181,8 +181,8 @@ def total_band(costs: Sequence[OpCost]) -> tuple[Num, Num] | None:
     """Factors on the time of all ``costs`` together between which 80 % of measurements should lie.
 
     The errors of one kernel go together and those of different kernels do not:
-    ``1 + sqrt(sum((t_k*(high_k - 1))^2))/t``, and so for low. ``None`` where kernels without a known error take more than
-    a twentieth of the time.
+    ``1 + sqrt(sum((t_k*(high_k - 1))^2))/t``, and so for low. ``None`` where kernels without a known error take
+    more than a twentieth of the time.
     """
     total: Num = sum((cost.total for cost in costs), start=0.0)
     unknown: Num = sum((cost.total for cost in costs if cost.band is None), start=0.0)
