@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from inferplan.calibration import IDEAL, Calibration, memory_class
+from inferplan.calibration import IDEAL, Calibration, SharedStep, memory_class
 from inferplan.catalog import config_root, load, load_hardware, load_model, read_yaml, validate
 from inferplan.deployment import Deployment
 from inferplan.engine import Engine, EngineFlags, EngineSpec
@@ -70,7 +70,9 @@ def load_calibration(hardware: HardwareSpec, path: str | None, ideal: bool, engi
     if path is None and not file.is_file():
         return IDEAL
     found = validate(file, read_yaml(file), Calibration)
-    return found.for_vendor(hardware.vendor).for_engine(engine.partition("@")[0])
+    found = found.for_vendor(hardware.vendor).for_engine(engine.partition("@")[0])
+    shared = config_root() / "step.yaml"
+    return found.with_step(validate(shared, read_yaml(shared), SharedStep)) if shared.is_file() else found
 
 
 def native_precision(model: ModelSpec) -> Precision:

@@ -86,6 +86,21 @@ class StepConstants(Spec):
     """Launches and synchronisation, for each layer."""
     sequence: float = Field(default=0.0, ge=0.0)
     """Bookkeeping and detokenising, for each sequence in the step."""
+    launch: float = Field(default=1.0, ge=0.0, le=1.0)
+    """The share of a kernel's fixed overhead that is left when kernels follow each other in a step."""
+
+
+class SharedStep(Spec):
+    """``configs/step.yaml``: what a step costs on every device, fitted to serving rows.
+
+    bands: for ``ttft`` and ``tpot`` the factors between which 80 % of held-out rows lie once the bands of the kernels are
+    taken off (docs/accuracy.md).
+    """
+
+    source: str
+    provenance: dict[str, Any] = {}
+    step: StepConstants
+    bands: dict[str, tuple[float, float]] = {}
 
 
 class Anchor(Spec):
@@ -111,6 +126,8 @@ class Calibration(Spec):
     vendors: list[str] = []
     """Makers of the devices that were measured; empty for constants that belong to one device."""
     step: StepConstants = StepConstants()
+    bands: dict[str, tuple[float, float]] = {}
+    """What serving adds to the bands of the kernels, by metric; see :class:`SharedStep`."""
     anchor: Anchor | None = None
     held_out: dict[str, Any] = {}
     range: dict[str, Any] = {}
@@ -157,6 +174,24 @@ class Calibration(Spec):
 
         libraries = {name: unknown(constants) for name, constants in self.libraries.items()}
         return self.model_copy(update={"constants": unknown(self.constants), "libraries": libraries})
+
+    def with_step(self, shared: SharedStep) -> Calibration:
+        """The same with the shared constants of a step, unless it has its own or is the bare roofline."""
+        if self.basis == "roofline" or self.step != StepConstants():
+            return self
+        launch = shared.step.launch
+
+        def replayed(constants: Constants) -> Constants:
+            return {
+                kernel: {
+                    label: fit.model_copy(update={"overhead": fit.overhead * launch}) for label, fit in fits.items()
+                }
+                for kernel, fits in constants.items()
+            }
+
+        libraries = {name: replayed(constants) for name, constants in self.libraries.items()}
+        update = {"constants": replayed(self.constants), "libraries": libraries}
+        return self.model_copy(update=update | {"step": shared.step, "bands": shared.bands})
 
     def band(self, kernel: str, label: str) -> tuple[float, float] | None:
         """The 80 % band of a kernel, as factors on its time; ``None`` when no held-out error stands behind it."""

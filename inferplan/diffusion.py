@@ -17,7 +17,7 @@ import numpy as np
 
 from inferplan.deployment import Deployment
 from inferplan.errors import UsageError
-from inferplan.estimate import Estimate, Phase, StaticLoad, run_step
+from inferplan.estimate import Band, Estimate, Phase, StaticLoad, run_step
 from inferplan.model import Generation
 from inferplan.units import Num
 from inferplan.workload import Segment, Step
@@ -103,6 +103,10 @@ class DiffusionEstimate(Estimate):
     @property
     def tpot_end(self) -> Num:
         return self.tpot
+
+    def band(self, metric: str) -> Band | None:
+        """Unknown: no measurement of a diffusion model has been held out."""
+        return None
 
 
 def diffusion_estimate(deployment: Deployment, load: StaticLoad) -> DiffusionEstimate:

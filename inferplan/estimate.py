@@ -52,6 +52,20 @@ class StaticLoad:
         return decode(self.batch, past) if self.kv_cache else recompute(self.batch, past)
 
 
+Band = tuple[float, float]
+UNKNOWN_SHARE = 0.02
+"""The share of a time that operators without a known error may have before its band is unknown."""
+
+
+def widened(kernels: Band | None, step: Band | None) -> Band | None:
+    """The band of a latency from that of its kernels and from what serving adds: independent, so squares of logs add."""
+    if kernels is None or step is None:
+        return None
+    low = float(np.hypot(np.log(min(kernels[0], 1.0)), np.log(min(step[0], 1.0))))
+    high = float(np.hypot(np.log(max(kernels[1], 1.0)), np.log(max(step[1], 1.0))))
+    return float(np.exp(-low)), float(np.exp(high))
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Phase:
     """The price of one step: every operator of every pipeline stage, and their sums.
@@ -159,6 +173,25 @@ class Phase:
         whole = sum(totals.values()) or 1.0
         return {basis: time / whole for basis, time in totals.items()}
 
+    @cached_property
+    def band(self) -> Band | None:
+        """Factors on its time between which 80 % of measurements of its kernels lie; ``None`` when not known.
+
+        The bands of the operators weighted by their time, as if all were off together. Unknown when operators without a
+        held-out error take more than :data:`UNKNOWN_SHARE` of it.
+        """
+        whole = known = low = high = 0.0
+        for cost in self.costs:
+            time = float(np.sum(cost.total))
+            whole += time
+            if cost.band is not None:
+                known += time
+                low += time * cost.band[0]
+                high += time * cost.band[1]
+        if whole == 0.0 or known < (1.0 - UNKNOWN_SHARE) * whole:
+            return None
+        return low / known, high / known
+
     @property
     def mfu(self) -> Num:
         """Model FLOP utilisation: ``flop/(time*peak*ranks)``."""
@@ -238,24 +271,39 @@ class Estimate:
 
     @cached_property
     def ttft(self) -> Num:
-        """Seconds to the first token: the prefill. No queue: the batch is alone."""
-        return self.prefill.time
+        """Seconds to the first token: the prefill, times the anchor if there is one. No queue: the batch is alone."""
+        return self.prefill.time * self._anchor("prefill")
 
     @cached_property
     def tpot(self) -> Num:
         """Mean seconds of decode steps 1 .. output - 1; NaN when output is 1."""
-        return self._mean_decode()
+        return self._mean_decode() * self._anchor("decode")
 
     @cached_property
     def tpot_start(self) -> Num:
         """Seconds of the first decode step."""
-        return decode_phase(self.deployment, self.load, self.load.prompt).time
+        return decode_phase(self.deployment, self.load, self.load.prompt).time * self._anchor("decode")
 
     @cached_property
     def tpot_end(self) -> Num:
         """Seconds of the last decode step."""
         last = self.load.prompt + np.maximum(self.load.output - 2.0, 0.0)
-        return decode_phase(self.deployment, self.load, last).time
+        return decode_phase(self.deployment, self.load, last).time * self._anchor("decode")
+
+    def _anchor(self, phase: str) -> float:
+        anchor = self.deployment.calibration.anchor
+        return 1.0 if anchor is None else float(getattr(anchor, phase))
+
+    def band(self, metric: str) -> Band | None:
+        """Factors on ``ttft``, ``tpot`` or ``e2el`` between which 80 % of measurements lie; ``None`` when unknown."""
+        if metric == "e2el":
+            first, rest = self.band("ttft"), self.band("tpot")
+            if first is None or rest is None:
+                return None
+            share = float(np.mean(self.ttft / self.e2el))
+            return share * first[0] + (1 - share) * rest[0], share * first[1] + (1 - share) * rest[1]
+        phase = self.prefill if metric == "ttft" else self.decode
+        return widened(phase.band, self.deployment.calibration.bands.get(metric))
 
     @cached_property
     def e2el(self) -> Num:

@@ -86,10 +86,13 @@ def estimate_record(estimate: Estimate) -> dict[str, Any]:
         "decode": phase_record(estimate.decode),
         "ridge_flop_per_byte": estimate.deployment.ridge,
         "ttft_s": estimate.ttft,
+        **band_record(estimate, "ttft"),
         "tpot_s": estimate.tpot if decoding else None,
+        **band_record(estimate, "tpot" if decoding else None),
         "tpot_start_s": estimate.tpot_start if decoding else None,
         "tpot_end_s": estimate.tpot_end if decoding else None,
         "e2el_s": estimate.e2el,
+        **band_record(estimate, "e2el"),
         "output_tokens_per_s": estimate.output_rate,
         "total_tokens_per_s": estimate.total_rate,
         "requests_per_s": estimate.request_rate,
@@ -99,6 +102,33 @@ def estimate_record(estimate: Estimate) -> dict[str, Any]:
         "basis": estimate.basis,
         "basis_shares": {"prefill": estimate.prefill.by_basis(), "decode": estimate.decode.by_basis()},
     }
+
+
+def band_record(estimate: Estimate, metric: str | None) -> dict[str, Any]:
+    """Between which seconds 80 % of measurements of a latency lie; null where no held-out error is known."""
+    name = metric or "tpot"
+    band = estimate.band(metric) if metric else None
+    low, high = band or (None, None)
+    value = getattr(estimate, name)
+    return {
+        f"{name}_low_s": None if low is None else value * low,
+        f"{name}_high_s": None if high is None else value * high,
+    }
+
+
+def band_note(estimate: Estimate) -> str:
+    """The bands in one line, or that none is known."""
+    metrics = [("TTFT", "ttft"), *([("TPOT", "tpot")] if np.all(estimate.load.output > 1) else [])]
+    parts = []
+    for name, metric in metrics:
+        band, value = estimate.band(metric), float(getattr(estimate, metric))
+        if band is not None:
+            parts.append(f"{name} {format_time(value * band[0])} to {format_time(value * band[1])}")
+    if parts:
+        return f"error: 80 % of held-out measurements lie within {', '.join(parts)} (docs/accuracy.md)"
+    if estimate.basis == "roofline":
+        return "error: unknown; no measurement stands behind these times"
+    return "error: unknown; kernels that nobody has held out take a part of these times"
 
 
 def diffusion_record(estimate: DiffusionEstimate) -> dict[str, Any]:
@@ -242,14 +272,19 @@ def basis_note(estimate: Estimate) -> str:
     if not calibration.constants:
         return IDEAL_NOTE
     shares = ", ".join(f"{name} {share:.0%}" for name, share in sorted(estimate.decode.by_basis().items()))
-    return f"basis: {estimate.basis}, constants {calibration.name} (decode time: {shares})"
+    anchor = calibration.anchor
+    anchored = (
+        f"; anchored to {anchor.rows} measured rows: prefill x {anchor.prefill:.3f}, decode x {anchor.decode:.3f}"
+        if anchor
+        else ""
+    )
+    return f"basis: {estimate.basis}, constants {calibration.name} (decode time: {shares}){anchored}"
 
 
 def _notes(estimate: Estimate) -> list[str]:
     hardware = estimate.deployment.hardware
     confidence = f"hardware: {hardware.name}, confidence {hardware.confidence}"
-    band = "error: none known; no measurement stands behind these times" if estimate.basis == "roofline" else ""
-    return [line for line in (basis_note(estimate), band, confidence) if line]
+    return [basis_note(estimate), band_note(estimate), confidence]
 
 
 def _time(value: Num) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -40,6 +40,10 @@ class SimulationResult:
     """Tokens that the cache of one attention rank holds."""
     slots: int = 0
     conditions: dict[str, Any] = field(default_factory=dict)
+    anchor: tuple[float, float] = (1.0, 1.0)
+    """Measured over predicted TTFT and TPOT of a user's own rows."""
+    bands: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Factors on the mean TTFT and TPOT between which 80 % of measurements lie, where they are known."""
 
     @cached_property
     def arrival(self) -> Array:
@@ -59,12 +63,13 @@ class SimulationResult:
     @cached_property
     def ttft(self) -> Array:
         """Time to the first token of each finished request."""
-        return (self._column("first") - self.arrival)[self._done]
+        return (self._column("first") - self.arrival)[self._done] * self.anchor[0]
 
     @cached_property
     def e2el(self) -> Array:
         """Time to the last token of each finished request."""
-        return (self._column("finish") - self.arrival)[self._done]
+        rest = (self._column("finish") - self._column("first"))[self._done]
+        return self.ttft + rest * self.anchor[1]
 
     @cached_property
     def tpot(self) -> Array:
@@ -228,6 +233,7 @@ class SimulationResult:
             "schema_version": SCHEMA_VERSION,
             "verdict": self.verdict,
             **{name: self.percentiles(name) for name in _LATENCIES},
+            **self._band_record(),
             "requests": counts,
             "duration_s": self.duration,
             "throughput": {
@@ -253,6 +259,25 @@ class SimulationResult:
             "basis": self.basis,
             "conditions": self.conditions,
         }
+
+    def _band_record(self) -> dict[str, float | None]:
+        """Between which seconds 80 % of measured means lie; null where no held-out error is known."""
+        record: dict[str, float | None] = {}
+        for name in ("ttft", "tpot", "e2el"):
+            mean, band = self.percentiles(f"{name}_s")["mean"], self.band(name)
+            record[f"{name}_low_s"] = None if mean is None or band is None else mean * band[0]
+            record[f"{name}_high_s"] = None if mean is None or band is None else mean * band[1]
+        return record
+
+    def band(self, name: str) -> tuple[float, float] | None:
+        """Factors on the mean of ``ttft``, ``tpot`` or ``e2el`` between which 80 % of measured means lie."""
+        if name != "e2el":
+            return self.bands.get(name)
+        first, rest = self.bands.get("ttft"), self.bands.get("tpot")
+        if first is None or rest is None or not len(self.ttft):
+            return None
+        share = float(np.sum(self.ttft) / np.sum(self.e2el))
+        return share * first[0] + (1 - share) * rest[0], share * first[1] + (1 - share) * rest[1]
 
     def _blocked(self) -> dict[str, int]:
         total: dict[str, int] = {}

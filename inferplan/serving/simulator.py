@@ -10,7 +10,7 @@ import numpy as np
 
 from inferplan.deployment import Deployment
 from inferplan.errors import UsageError
-from inferplan.estimate import run_step
+from inferplan.estimate import run_step, widened
 from inferplan.serving.cluster import Cluster, Fleet
 from inferplan.serving.flags import Flags, rules_of, with_flags
 from inferplan.serving.ledger import NAN, Ledger
@@ -19,7 +19,7 @@ from inferplan.serving.prices import Reach, StepPrices, step_prices
 from inferplan.serving.replica import Rules
 from inferplan.serving.result import SimulationResult
 from inferplan.traffic import ClosedLoop, Requests, Slo, Traffic
-from inferplan.workload import decode
+from inferplan.workload import decode, prefill
 
 _LONGEST_TABLE = 1 << 22
 """Contexts beyond this many tokens are priced along the last slope of the table."""
@@ -79,6 +79,8 @@ def simulate(
         slo=options.slo,
         warmup=options.warmup,
         basis=_basis(deployment, typical[0]),
+        anchor=_anchor(deployment),
+        bands=_bands(deployment, typical[0]),
         capacity=rules.capacity if rules.growing else 0.0,
         slots=rules.slots,
         conditions=_conditions(deployment, rules, flags, traffic, options),
@@ -110,6 +112,19 @@ def prices_for(deployment: Deployment, rules: Rules, requests: Requests) -> Step
 def _basis(deployment: Deployment, context: float) -> str:
     shares = run_step(deployment, decode(1.0, context)).by_basis()
     return max(shares, key=lambda name: shares[name])
+
+
+def _anchor(deployment: Deployment) -> tuple[float, float]:
+    anchor = deployment.calibration.anchor
+    return (1.0, 1.0) if anchor is None else (anchor.prefill, anchor.decode)
+
+
+def _bands(deployment: Deployment, prompt: float) -> dict[str, tuple[float, float]]:
+    """The bands of a typical prompt and of a decode step behind it; a metric is left out where its band is unknown."""
+    steps = {"ttft": prefill(1.0, prompt), "tpot": decode(1.0, prompt)}
+    bands = deployment.calibration.bands
+    found = {name: widened(run_step(deployment, step).band, bands.get(name)) for name, step in steps.items()}
+    return {name: band for name, band in found.items() if band is not None}
 
 
 def _conditions(
