@@ -97,98 +97,92 @@ def _batches(most: float) -> Array:
 
 
 def surface(deployment: Deployment, demand: Demand, percentile: float, axes: Axes) -> Surface:
-    """Price the grid: one graph, three kinds of step (decodes alone, decodes beside a prompt, a prompt alone)."""
-    prompt, output = demand.prompt.average - demand.cached, demand.output.average
-    batch, budget = axes.batch[:, None], axes.budget[None, :]
-    shape = np.broadcast_shapes(batch.shape, budget.shape)
-    decode_steps = output - 1.0
-    room = np.maximum(budget - batch, 1.0)
-    need = batch * prompt / decode_steps
-    chunked = deployment.engine.defaults.scheduler.chunked_prefill
-    alone = np.minimum(room, prompt) if chunked else np.where(room >= prompt, prompt, np.nan)
-    first = deployment.engine.policy == "sglang"
-    chunk = np.broadcast_to(np.where(chunked, np.clip(need, alone, room), np.maximum(alone, need)), shape)
-    context = demand.prompt.average + output / 2
-    times = _step_times(deployment, demand, axes, chunk, (prompt, context))
-    decode, mixed, prefill = times
+    """Price the grid: one graph, three kinds of step (decodes alone, those that hold prompts, prompts alone).
+
+    The mean values are those of :mod:`inferplan.serving.steady` at the batch that this grid is laid over.
+    """
+    rules, serving, dp = deployment.engine.defaults.scheduler, deployment.engine.serving, deployment.parallel.dp
+    mixed_policy = deployment.engine.policy in ("vllm", "trtllm")
+    ideal = deployment.calibration.basis == "roofline"
+    prompt, steps = demand.prompt.average - demand.cached, demand.output.average - 1.0
+    batch = axes.batch[:, None]
+    coming = batch / steps
+    room = np.maximum(axes.budget[None, :] - (batch if mixed_policy else 0.0), 1.0)
+    if not rules.chunked_prefill:
+        room = np.maximum(np.floor(room / prompt), 1.0) * prompt
+    use = coming * prompt / room
+    share = np.minimum(np.maximum(1.0 - np.exp(-coming), use), 1.0)
+    each = np.minimum(coming * prompt / share, room)
+    decode, own, alone = _step_times(deployment, demand, axes, each, mixed_policy)
     floor = eager_floor(deployment)
     if floor:
-        mixed, prefill = (mixed**4 + floor**4) ** 0.25, (prefill**4 + floor**4) ** 0.25
-    chunks = np.ceil(prompt / np.minimum(axes.budget, prompt))
-    whole_prefill = (prefill * chunks)[None, :]
-    if first:  # prompts run alone, before the decodes go on
-        share = np.broadcast_to(batch / decode_steps, shape)
-        step = decode[:, None] + share * whole_prefill
-        own, use = np.broadcast_to(whole_prefill, shape), share * whole_prefill / step
-        interval = np.broadcast_to(decode[:, None], shape)
-    else:
-        share = np.minimum(need / chunk, 1.0)
-        step = (1 - share) * decode[:, None] + share * mixed
-        own, use = np.ceil(prompt / np.minimum(room, prompt)) * mixed, need / room
-        interval = step
-    use = np.where(np.isnan(chunk) | (room < 1), np.inf, use)
-    per_rank = batch / (decode_steps * step)
-    wait = _wait(own, np.clip(use, 0.0, 0.999), interval, percentile)
-    ideal = deployment.calibration.basis == "roofline"
-    serving = deployment.engine.serving
-    fixed = 0.0 if ideal else serving.latency + serving.front_request + serving.front_token * demand.prompt.average
-    late = 0.0 if ideal or not serving.overlapped else interval
-    mean = fixed + late + own + _wait(own, np.clip(use, 0.0, 0.999), interval, None)
-    ttft = fixed + late + own + wait
-    concurrency = per_rank * (mean + decode_steps * step)
-    dp = deployment.parallel.dp
-    cache = _cache_use(deployment, demand, axes, concurrency)
-    tier = deployment.engine.defaults.tier(deployment.hardware)
+        own, alone = (own**4 + floor**4) ** 0.25, (alone**4 + floor**4) ** 0.25
+    before = decode[:, None] if not mixed_policy else (1.0 - share) * decode[:, None]
+    step = before + share * own
+    square = (before * decode[:, None] + share * own**2) / (2 * step)
+    pieces = np.maximum(np.ceil(prompt / room), 1.0)
+    late = 0.0 if ideal or not serving.overlapped else step
+    front = 0.0 if ideal else serving.latency + serving.front_request + serving.front_token * demand.prompt.average
+    mean = front + square + _queue(share, pieces * own, prompt > room) + 2 * late + pieces * own
+    ttft = front + _rest(share * own / step, own, decode[:, None], percentile) + 2 * late + pieces * own
+    ttft = np.maximum(ttft + _late(use, pieces * own, percentile), mean)
+    rate = batch / (steps * step)
+    concurrency = rate * (mean + steps * step)
     return Surface(
         deployment=deployment,
         axes=axes,
         step_decode=decode,
-        step_mixed=mixed,
-        prefill=prefill,
-        rate=per_rank * dp,
+        step_mixed=own,
+        prefill=alone,
+        rate=rate * dp,
         ttft=ttft,
         tpot=step,
-        e2el=ttft + decode_steps * step,
+        e2el=ttft + steps * step,
         concurrency=concurrency * dp,
-        memory_use=cache,
+        memory_use=_cache_use(deployment, demand, axes, concurrency),
         prefill_use=use,
-        slots=float(tier.max_sequences * dp),
+        slots=float(deployment.engine.defaults.tier(deployment.hardware).max_sequences * dp),
     )
 
 
-def _wait(own: Array, use: Array, interval: Array, percentile: float | None) -> Array:
-    """Seconds until the prompt's first step: the rest of the running step, and prompts before it.
+def _queue(share: Array, own: Array, pieced: npt.NDArray[np.bool_]) -> Array:
+    """Mean seconds behind prompts that take several steps."""
+    busy = np.minimum(share, 0.98)
+    return np.where(pieced, busy * busy / (2 * (1 - busy)) * own, 0.0)
 
-    The mean of an M/D/1 queue, ``use*S/(2(1 - use))``, with an exponential tail beyond it; half a step, or its
-    percentile.
-    """
-    mean = use * own / (2 * (1 - use))
-    if percentile is None:
-        return mean + interval / 2
-    late = own / (2 * (1 - use)) * np.log(np.maximum(use / tail(percentile), 1.0))
-    return np.maximum(late, mean) + interval * (percentile / 100)
+
+def _rest(held: Array, own: Array, decode: Array, percentile: float) -> Array:
+    """The rest of the step in progress at a percentile: ``held`` is the share of time in steps that hold prompts."""
+    return np.where(held > tail(percentile), own, np.broadcast_to(decode, own.shape)) * (percentile / 100)
+
+
+def _late(use: Array, own: Array, percentile: float) -> Array:
+    """The exponential tail of an M/D/1 queue for the room that steps have: ``S/(2(1 - use))*ln(use/tail)``."""
+    busy = np.clip(use, 0.0, 0.999)
+    return own / (2 * (1 - busy)) * np.log(np.maximum(busy / tail(percentile), 1.0))
 
 
 def _step_times(
-    deployment: Deployment, demand: Demand, axes: Axes, chunk: Array, lengths: tuple[float, float]
+    deployment: Deployment, demand: Demand, axes: Axes, each: Array, mixed: bool
 ) -> tuple[Array, Array, Array]:
-    """Seconds of the three kinds of step: by batch; by batch and budget; by budget."""
-    prompt, context = lengths
-    rows, columns = chunk.shape
-    batch = np.concatenate([axes.batch, np.repeat(axes.batch, columns), np.zeros(columns)])
-    tokens = np.concatenate([np.zeros(rows), chunk.ravel(), np.minimum(axes.budget, prompt)])
-    tokens = np.nan_to_num(tokens)
-    new = np.maximum(np.minimum(tokens, prompt), 1.0)
+    """Seconds of decodes alone, by batch; of steps that hold ``each`` prompt tokens; of prompts alone, by budget."""
+    rows, columns = each.shape
+    prompt = demand.prompt.average - demand.cached
+    beside = np.repeat(axes.batch if mixed else np.zeros(rows), columns)
+    batch = np.concatenate([axes.batch, beside, np.zeros(columns)])
+    tokens = np.concatenate([np.zeros(rows), each.ravel(), np.minimum(axes.budget, prompt)])
+    prompts = np.where(tokens > 0, np.maximum(tokens / prompt, 1.0), 0.0)
+    new = np.where(tokens > 0, tokens / np.maximum(prompts, 1.0), prompt)
     points = Points(
         batch=batch,
-        context=np.full_like(batch, context),
-        prompts=tokens / new,
-        new=new,
-        past=demand.cached + (prompt - new) / 2,
+        context=np.full_like(batch, demand.prompt.average + max(demand.output.average - 2.0, 0.0) / 2),
+        prompts=prompts,
+        new=np.maximum(new, 1.0),
+        past=demand.cached + np.maximum(prompt - new, 0.0) / 2,
     )
     seconds = step_seconds(deployment, points)
-    decode, mixed, alone = np.split(seconds, [rows, rows + rows * columns])
-    return decode, mixed.reshape(rows, columns), alone
+    decode, own, alone = np.split(seconds, [rows, rows + rows * columns])
+    return decode, own.reshape(rows, columns), alone
 
 
 def step_seconds(deployment: Deployment, points: Points) -> Array:

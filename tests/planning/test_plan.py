@@ -12,7 +12,6 @@ import pytest
 
 from inferplan.assemble import Request, assemble
 from inferplan.errors import InfeasibleError, UsageError
-from inferplan.estimate import run_step
 from inferplan.parallel import Parallelism
 from inferplan.planning.demand import Demand
 from inferplan.planning.plan import Plan, Question, plan
@@ -22,8 +21,9 @@ from inferplan.planning.space import Rejections, Space, candidates, default_gpus
 from inferplan.planning.surface import axes_for, surface
 from inferplan.prices import PriceBook, price_book
 from inferplan.report import render
+from inferplan.serving.flags import Flags
+from inferplan.serving.steady import UserLoad, steady_state
 from inferplan.traffic import Lengths, Slo
-from inferplan.workload import Segment, Step, decode
 
 SLO = Slo(ttft=0.4, tpot=0.03, percentile=95.0)
 DEMAND = Demand(prompt=Lengths(mean=700), output=Lengths(mean=200), rate=30.0)
@@ -101,24 +101,30 @@ def test_the_search_finds_what_brute_force_finds(
     assert np.allclose(np.array(seen), np.array(frontier), rtol=1e-9)
 
 
-def test_a_surface_prices_what_the_estimate_prices() -> None:
-    """The three kinds of step of the grid are steps of the graph builder, one by one."""
-    for model, parallel in (
+@pytest.mark.parametrize("ideal", [True, False])
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+@pytest.mark.parametrize(
+    ("model", "parallel"),
+    [
         ("llama-3.1-8b", Parallelism(tp=2)),
         ("llama-3.1-8b", Parallelism(pp=2)),
         ("mixtral-8x7b-v0.1", Parallelism(tp=2, dp=2, ep=4)),
-    ):
-        deployment = assemble(Request(model=model, gpu="h200-sxm", parallel=parallel, ideal=True))
-        demand = Demand(prompt=Lengths(mean=1000), output=Lengths(mean=101), rate=1.0)
-        found = surface(deployment, demand, 95.0, axes_for(deployment, [2048]))
-        dp, pp = parallel.dp, parallel.pp
-        for index in (3, 15, 63):
-            batch = float(found.axes.batch[index])
-            alone = run_step(deployment, decode(batch * dp / pp, 1050.5)).time
-            assert found.step_decode[index] == pytest.approx(float(alone), rel=1e-9)
-            prompt = Segment(batch=1.0 * dp / pp, new=1000.0, past=0.0)
-            both = Step(segments=(Segment(batch=batch * dp / pp, new=1.0, past=1050.5), prompt))
-            assert found.step_mixed[index, 0] == pytest.approx(float(run_step(deployment, both).time), rel=1e-9)
+    ],
+)
+def test_the_surface_is_the_steady_state(model: str, parallel: Parallelism, engine: str, ideal: bool) -> None:
+    """At the users that the grid derives, the fixed point of the serving model finds the grid's own batch and times."""
+    deployment = assemble(Request(model=model, gpu="h200-sxm", parallel=parallel, engine=engine, ideal=ideal))
+    demand = Demand(prompt=Lengths(mean=1000), output=Lengths(mean=101), rate=1.0)
+    found = surface(deployment, demand, 50.0, axes_for(deployment, [2048]))
+    for index in (3, 15, 40):
+        if found.prefill_use[index, 0] > 0.9 or found.memory_use[index, 0] > 0.9:
+            continue
+        load = UserLoad(concurrency=float(found.concurrency[index, 0]), prompt=1000.0, output=101.0)
+        steady = steady_state(deployment, load, Flags(max_num_batched_tokens=2048))
+        assert float(steady.decoding) == pytest.approx(float(found.axes.batch[index]) * parallel.dp, rel=0.04)
+        assert float(steady.tpot) == pytest.approx(float(found.tpot[index, 0]), rel=0.04)
+        assert float(steady.request_rate) == pytest.approx(float(found.rate[index, 0]), rel=0.04)
+        assert float(found.ttft[index, 0]) >= 0.98 * float(steady.ttft)
 
 
 def test_the_surface_keeps_littles_law_and_its_laws() -> None:
