@@ -8,8 +8,9 @@ import numpy as np
 
 from inferplan.assemble import Request, assemble
 from inferplan.deployment import Deployment
-from inferplan.errors import InferplanError
+from inferplan.errors import InferplanError, UsageError
 from inferplan.memory import Footprint
+from inferplan.model import ModelSpec
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -57,6 +58,18 @@ def smallest(request: Request, context: int, users: int, most: int = 8) -> Fitti
     return reason
 
 
-def default_context(deployment_context: int | None) -> int:
-    """The context asked of a device when none is given: 8192 tokens, or the model's own limit when that is shorter."""
-    return min(8192, deployment_context or 8192)
+def asked_context(model: ModelSpec, tokens: int | None) -> int:
+    """The context to fit: 8192 tokens when none is given, or the model's own limit when that is shorter.
+
+    Raises ``UsageError`` for more than the model can attend to.
+    """
+    limit = model.max_context
+    if tokens is None:
+        return min(8192, limit or 8192)
+    if limit is not None and tokens > limit:
+        raise UsageError(
+            f"{tokens:,} tokens are more than {model.name} can attend to",
+            because=f"its context is {limit:,} tokens",
+            hint=f"--context {limit}, or a model with a longer context",
+        )
+    return tokens

@@ -21,11 +21,14 @@ AnyFeedForward = Annotated[SerializeAsAny[FeedForward], BeforeValidator(parse_la
 AnyPart = Annotated[SerializeAsAny[LayerSpec], BeforeValidator(parse_layer)]
 NORM_VECTORS = {"rms": 1, "layer": 2, "layer_plain": 1, "plain": 0}
 
+MOST_LAYERS = 10_000
+"""More layers than this are a mistake in a file, not a model."""
+
 
 class LayerGroup(Spec):
     """``repeat`` identical layers, or a ``pattern`` of groups repeated."""
 
-    repeat: int = Field(default=1, ge=1)
+    repeat: int = Field(default=1, ge=1, le=MOST_LAYERS)
     mixer: AnyMixer | None = None
     ffn: AnyFeedForward | None = None
     extras: list[AnyPart] = []
@@ -45,6 +48,11 @@ class LayerGroup(Spec):
         if not self.pattern and not self.parts:
             raise ValueError("a layer needs a mixer, an ffn or both")
         return self
+
+    @property
+    def depth(self) -> int:
+        """How many layers it stands for."""
+        return self.repeat * (sum(group.depth for group in self.pattern) if self.pattern else 1)
 
     @property
     def parts(self) -> list[LayerSpec]:
@@ -238,6 +246,12 @@ class ModelSpec(Spec):
     native: Native = Native()
     generation: Generation = Generation()
     published: Published | None = None
+
+    @model_validator(mode="after")
+    def _finite_stack(self) -> Self:
+        if not 1 <= sum(group.depth for group in self.layers) <= MOST_LAYERS:
+            raise ValueError(f"layers must be 1 to {MOST_LAYERS} in all")
+        return self
 
     @cached_property
     def sequence(self) -> list[LayerGroup]:

@@ -37,6 +37,10 @@ UNITS: dict[str, dict[str, float]] = {
     "watts": _scaled("W", "mkM"),
     "hertz": _scaled("Hz", "kKMGT"),
 }
+_RATES = frozenset({"bytes/s", "FLOP/s", "hertz"})
+"""Times are work over these: nothing that could be divided by is zero, or so small that a time overflows."""
+MOST = 10**15
+"""The largest count (tokens, sequences, elements along a dimension) that anything here can mean."""
 _QUANTITY = re.compile(r"^\s*([-+]?(?:\d[\d_,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(.*?)\s*$")
 
 
@@ -60,6 +64,8 @@ def parse_quantity(value: Any, dimension: str) -> float:
     result = float(number.replace("_", "").replace(",", "")) * known[unit]
     if not 0.0 <= result < float("inf"):
         raise ValueError(f"{value!r} must be zero or more, and finite")
+    if dimension in _RATES and result < 1.0:
+        raise ValueError(f"{value!r} is no rate to divide by; leave out what a device does not have")
     return result
 
 
@@ -111,4 +117,7 @@ def parse_count(text: str) -> int:
         raise ValueError(f"{text!r} is not a count; write 4096, 8k (8000) or 8Ki (8192)")
     number, prefix = match.groups()
     factor = 1.0 if not prefix else _BINARY.get(prefix.capitalize(), _SI.get(prefix[0], 1.0))
-    return round(float(number.replace("_", "")) * factor)
+    count = float(number.replace("_", "")) * factor
+    if count > MOST:
+        raise ValueError(f"{text[:30]!r} is more than anything here can count ({MOST:.0e})")
+    return round(count)

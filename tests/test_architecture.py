@@ -14,8 +14,8 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "inferplan"
 
 FLOORS: list[tuple[str, set[str]]] = [
-    ("0 words and quantities", {"units", "errors", "spec"}),
-    ("0 the form of a report", {"report"}),
+    ("0 words and quantities", {"units", "errors"}),
+    ("0 the base of specs, the form of a report", {"spec", "report"}),
     ("1 facts", {"precision", "hardware", "workload", "parallel", "traffic", "traces"}),
     ("2 operators, engines", {"ops", "engine"}),
     ("3 layers, constants", {"layers", "calibration"}),

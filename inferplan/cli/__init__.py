@@ -108,6 +108,9 @@ def main() -> None:
     except InferplanError as error:
         click.echo(error.render(), err=True)
         sys.exit(error.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        sys.exit(error.exit_code)
     except click.ClickException as error:
         click.echo(f"error: {error.format_message()}", err=True)
         if isinstance(error, click.UsageError) and error.ctx is not None:

@@ -11,7 +11,7 @@ from inferplan.assemble import Request, assemble
 from inferplan.catalog import load_hardware, load_model, names
 from inferplan.cli.options import Count, report_options
 from inferplan.errors import InfeasibleError, InferplanError
-from inferplan.fit import Fitting, default_context, footprint_at, smallest
+from inferplan.fit import Fitting, asked_context, footprint_at, smallest
 from inferplan.parallel import Parallelism
 from inferplan.report import Report, Table
 from inferplan.units import format_bytes
@@ -48,7 +48,7 @@ def _request(model: str, gpu: str, **values: Any) -> Request:
 
 def _all(model: str, tp: int | None, context: int | None, users: int, most: int, **values: Any) -> Report:
     spec = load_model(model)
-    tokens = context or default_context(spec.max_context)
+    tokens = asked_context(spec, context)
     quants = [values.pop("quant")] if values.get("quant") else [None, "fp8", "int4"]
     values.pop("quant", None)
     rows, records, refused = [], [], 0
@@ -118,7 +118,7 @@ def _row(found: Fitting, quant: str) -> list[str]:
 
 def _one(gpu: str, model: str, tp: int | None, context: int | None, users: int, most: int, **values: Any) -> Report:
     spec, hardware = load_model(model), load_hardware(gpu)
-    tokens = context or default_context(spec.max_context)
+    tokens = asked_context(spec, context)
     request = _request(model, gpu, **values)
     if tp:
         deployment = assemble(replace(request, parallel=Parallelism(tp=tp)))
