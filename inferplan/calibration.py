@@ -93,8 +93,8 @@ class StepConstants(Spec):
 class SharedStep(Spec):
     """``configs/step.yaml``: what a step costs on every device, fitted to serving rows.
 
-    bands: for ``ttft`` and ``tpot`` the factors between which 80 % of held-out rows lie once the bands of the kernels are
-    taken off (docs/accuracy.md).
+    bands: for ``ttft`` and ``tpot`` the factors between which 80 % of held-out rows lie once the bands of the kernels
+    are taken off (docs/accuracy.md).
     """
 
     source: str

@@ -58,7 +58,7 @@ UNKNOWN_SHARE = 0.02
 
 
 def widened(kernels: Band | None, step: Band | None) -> Band | None:
-    """The band of a latency from that of its kernels and from what serving adds: independent, so squares of logs add."""
+    """The band of a latency from its kernels' and from what serving adds: independent, so the squares of logs add."""
     if kernels is None or step is None:
         return None
     low = float(np.hypot(np.log(min(kernels[0], 1.0)), np.log(min(step[0], 1.0))))

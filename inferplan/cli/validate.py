@@ -131,8 +131,8 @@ def _benchmarks(files: tuple[str, ...], supplied: dict[str, str], values: dict[s
         save(scatter(scored, title), values["plot"])
     if values["anchor_file"]:
         _write_anchor(scored, files, values)
-    if limit is not None:
-        _check(report.record, limit)
+    if limit is not None:  # checked when the report has been written
+        click.get_current_context().call_on_close(lambda: _check(report.record, limit))
     return report
 
 
@@ -153,7 +153,7 @@ def _write_anchor(scored: Any, files: tuple[str, ...], values: dict[str, Any]) -
 
     anchor = anchor_of(scored)
     run = next(one.row.run for one in scored if one.prediction is not None)
-    calibration = calibration_of(run.gpu, values["calibration"], values["ideal"])
+    calibration = calibration_of(run.gpu, run.engine, values["calibration"], values["ideal"])
     source = f"{anchor.rows} rows of {', '.join(files)}: {run.model} on {run.gpu} under {run.engine}"
     write_text(values["anchor_file"], anchored_yaml(calibration, anchor, source))
     click.echo(

@@ -32,9 +32,9 @@ def _engine_spec(name: str) -> EngineSpec:
 
 
 @cache
-def calibration_of(gpu: str, path: str | None, ideal: bool) -> Calibration:
-    """The constants of a device; those in ``path`` when given."""
-    return load_calibration(hardware_of(gpu), path, ideal)
+def calibration_of(gpu: str, engine: str, path: str | None, ideal: bool) -> Calibration:
+    """The constants of a device under an engine; those in ``path`` when given."""
+    return load_calibration(hardware_of(gpu), path, ideal, engine)
 
 
 def engine_of(name: str, version: str | None, flags: EngineFlags) -> tuple[Engine, str]:
@@ -131,6 +131,6 @@ def deployment_of(run: Run, calibration: str | None = None, ideal: bool = False)
         precision=precision_of(run, model, hardware),
         parallel=Parallelism(tp=run.tp, pp=run.pp, ep=run.ep, dp=run.dp),
         engine=engine,
-        calibration=calibration_of(run.gpu, calibration, ideal).for_engine(run.engine),
+        calibration=calibration_of(run.gpu, run.engine, calibration, ideal),
     )
     return deployment, (note,) if note else ()

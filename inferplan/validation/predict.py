@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Literal
 
 import numpy as np
 
 from inferplan.calibration import IDEAL
+from inferplan.catalog import config_root, read_yaml, validate
 from inferplan.deployment import Deployment
 from inferplan.estimate import Estimate, StaticLoad, decode_phase, prefill_phase
 from inferplan.serving.flags import Flags
+from inferplan.serving.result import SimulationResult
 from inferplan.serving.simulator import Options, simulate
+from inferplan.spec import Spec
 from inferplan.traffic import ClosedLoop, Lengths, OpenLoop, Requests, Traffic
+from inferplan.units import Seconds
 from inferplan.validation.deploy import deployment_of
 from inferplan.validation.facts import Measured, Run
 
@@ -50,7 +56,13 @@ def _static(deployment: Deployment, run: Run) -> Prediction:
     assert run.batch is not None
     load = StaticLoad(batch=float(run.batch), prompt=run.prompt, output=run.output)
     estimate = Estimate(deployment=deployment, load=load)
+    bands: dict[str, Band] = {}
+    for metric in ("ttft", "tpot", "e2el"):
+        factors, value = estimate.band(metric), float(getattr(estimate, metric))
+        if factors is not None:
+            bands[metric] = (value * factors[0], value * factors[1])
     return Prediction(
+        bands=bands,
         ttft=float(estimate.ttft),
         tpot=float(estimate.tpot) if run.output > 1 else None,
         e2el=float(estimate.e2el),
@@ -61,8 +73,15 @@ def _static(deployment: Deployment, run: Run) -> Prediction:
 
 def _served(deployment: Deployment, run: Run, statistic: str) -> Prediction:
     """A closed or an open loop."""
-    result = simulate(deployment, traffic_of(run), flags_of(run), Options(warmup=run.warmup))
+    client = clients().get(run.campaign, Client(source="no campaign"))
+    if client.latency is not None:
+        serving = deployment.engine.serving.model_copy(update={"latency": client.latency})
+        deployment = replace(deployment, engine=deployment.engine.model_copy(update={"serving": serving}))
+    spread = run.closed and (client.start == "spread" or run.requests is None)
+    ramp = _request_time(deployment, run) if spread else 0.0
+    result = simulate(deployment, traffic_of(run, ramp), flags_of(run), Options(warmup=run.warmup))
     return Prediction(
+        bands=_bands(result, statistic),
         ttft=_figure(result.ttft, statistic),
         tpot=_figure(result.tpot, statistic),
         e2el=_figure(result.e2el, statistic),
@@ -79,6 +98,40 @@ def _figure(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]], statistic
     return float(np.mean(values) if percentile is None else np.percentile(values, percentile))
 
 
+def _bands(result: SimulationResult, statistic: str) -> dict[str, Band]:
+    """Seconds between which 80 % of measured means lie, by metric."""
+    bands = {}
+    for metric in ("ttft", "tpot", "e2el"):
+        factors, value = result.band(metric), _figure(getattr(result, metric), "mean")
+        if factors is not None and value is not None and statistic == "mean":
+            bands[metric] = (value * factors[0], value * factors[1])
+    return bands
+
+
+def _request_time(deployment: Deployment, run: Run) -> float:
+    """Mean seconds of a request when all users begin at once: the time over which they are spread instead."""
+    return float(np.mean(simulate(deployment, traffic_of(run), flags_of(run)).e2el))
+
+
+class Client(Spec):
+    """What is known of a load generator (``configs/clients.yaml``).
+
+    latency: of each request between client and server, whatever its size; ``None`` is the engine's own. start: all
+    users at once, or spread over the time of one request.
+    """
+
+    source: str
+    latency: Seconds | None = None
+    start: Literal["burst", "spread"] = "burst"
+
+
+@cache
+def clients() -> dict[str, Client]:
+    """Load generators by campaign."""
+    path = config_root() / "clients.yaml"
+    return {name: validate(path, entry, Client) for name, entry in read_yaml(path).items()}
+
+
 def flags_of(run: Run) -> Flags:
     """The engine's flags that a row states; the rest are the version's defaults."""
     return Flags(
@@ -93,15 +146,15 @@ def flags_of(run: Run) -> Flags:
     )
 
 
-def traffic_of(run: Run) -> Traffic | Requests:
-    """The load generator of a row."""
+def traffic_of(run: Run, ramp: float = 0.0) -> Traffic | Requests:
+    """The load generator of a row; users begin one after the other over ``ramp`` seconds, or all at once."""
     kind = "fixed" if run.ratio_min >= 1 else "uniform"
     spread = 0.0 if run.ratio_min >= 1 else run.ratio_min
     prompt = Lengths(kind=kind, mean=run.prompt, spread=spread)  # type: ignore[arg-type]
     output = Lengths(kind=kind, mean=run.output, spread=spread)  # type: ignore[arg-type]
     if run.concurrency is not None:
         count = (run.requests or 10 * run.concurrency) + run.warmup
-        loop = ClosedLoop(concurrency=run.concurrency)
+        loop = ClosedLoop(concurrency=run.concurrency, burst=not ramp, ramp=ramp)
         return Traffic(arrivals=loop, prompt=prompt, output=output, requests_count=count)
     assert run.rate is not None
     count = run.requests or max(round(run.rate * (run.duration or 1000 / run.rate)), 1)
