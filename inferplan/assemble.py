@@ -147,5 +147,7 @@ def with_memory(hardware: HardwareSpec, text: str) -> HardwareSpec:
         usable = parse_quantity(text, "bytes")
     except ValueError as error:
         raise UsageError(f"--memory: {error}") from None
+    if usable == 0.0:
+        raise UsageError(f"--memory: {text!r} is no memory at all", hint="--memory 64GB")
     memory = hardware.memory.model_copy(update={"usable": usable, "usable_basis": "--memory"})
     return hardware.model_copy(update={"memory": memory})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from functools import cache
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 SpecType = TypeVar("SpecType", bound=Spec)
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _ALIASES = re.compile(r"^aliases: *\[(.*?)\]", re.MULTILINE)
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_LONGEST_NAME = 200
+_HUB_ID = re.compile(r"(?!.*(?:--|\.\.|\.git$))\w(?:[\w.-]*\w)?/\w(?:[\w.-]{0,94}\w)?")
 _SUFFIXES = ("-hf", "-instruct", "-chat", "-base", "-it")
 
 
@@ -71,12 +73,24 @@ def aliases(kind: str) -> dict[str, str]:
     return table
 
 
+def _exists(name: str) -> bool:
+    """Whether a path exists; a name too long for the file system does not."""
+    try:
+        return Path(name).exists()
+    except OSError:
+        return False
+
+
 def find(kind: str, name: str) -> Path:
     """The file of a name, an alias or a path. Raises ``UnknownNameError`` with close matches."""
+    if name.startswith(("./", "../", "/")) and not _exists(name):
+        raise InputFileError(f"cannot read {name}", because="no such file or folder")
     looks_like_path = "/" in name or name.startswith(".")
-    if name.endswith((".yaml", ".yml", ".json", ".gguf")) or (looks_like_path and Path(name).exists()):
+    if name.endswith((".yaml", ".yml", ".json", ".gguf")) or (looks_like_path and _exists(name)):
         return Path(name)
     folder = config_root() / kind
+    if len(name) > _LONGEST_NAME:
+        raise UnknownNameError(f"no name has {len(name)} characters", hint="a name or a path")
     candidates = (
         [name.lower()] if kind != "models" else [name.lower(), name.lower().rsplit("/", 1)[-1], normalise(name)]
     )
@@ -109,6 +123,8 @@ def read_yaml(path: Path) -> Any:
         raise InputFileError(f"cannot read {path}", because=error.strerror or str(error)) from None
     except UnicodeDecodeError:
         raise InputFileError(f"cannot read {path}", because="it is not UTF-8 text") from None
+    except (ValueError, RecursionError) as error:  # a date or an integer that is none, nesting without end
+        raise SpecError(f"{path}: not YAML", because=str(error)) from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
@@ -213,8 +229,21 @@ def _derived(path: Path, data: dict[str, Any]) -> ModelSpec:
             because=f"also found: {', '.join(extra)}" if extra else "",
             hint="derive: {from: nemotron-4-15b, prune: {d_model: 4096, d_ff: 16384}}",
         )
-    base = load_model(str(rule["from"]))
-    return prune(base, {str(k): float(v) for k, v in rule["prune"].items()}, name=data.get("name") or path.stem)
+    axes = {str(axis): size for axis, size in rule["prune"].items()}
+    wrong = [axis for axis, size in axes.items() if not isinstance(size, (int, float)) or not isfinite(size)]
+    if wrong:
+        line = line_of(path, ("derive", "prune", wrong[0]))
+        raise SpecError(f"{path}:{line}: derive.prune: {', '.join(wrong)} must be a number")
+    if _same_file(str(rule["from"]), path):
+        raise SpecError(f"{path}:{line_of(path, ('derive', 'from'))}: derive.from: a model cannot derive from itself")
+    return prune(load_model(str(rule["from"])), axes, name=data.get("name") or path.stem)
+
+
+def _same_file(name: str, path: Path) -> bool:
+    try:
+        return find("models", name).resolve() == path.resolve()
+    except UnknownNameError:
+        return False
 
 
 def find_source(name: str) -> Imported:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isqrt
 
 from inferplan.errors import IndivisibleError, UsageError
 
 
 def divisors(number: int) -> list[int]:
-    return [d for d in range(1, number + 1) if number % d == 0]
+    """Every divisor, smallest first."""
+    small = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
+    return small + [number // d for d in reversed(small) if d * d != number]
 
 
 @dataclass(frozen=True, kw_only=True)

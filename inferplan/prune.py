@@ -7,6 +7,7 @@ the distillation that recovers it (Minitron, 2407.14679), are outside this libra
 from __future__ import annotations
 
 from itertools import groupby
+from math import isfinite
 from typing import Any
 
 from inferplan.errors import SpecError, UsageError
@@ -29,11 +30,11 @@ def parse_prune(text: str) -> dict[str, float]:
     for part in text.split(","):
         axis, _, number = part.partition("=")
         try:
-            wanted[axis.strip()] = float(number)
+            wanted[axis.strip()] = size = float(number)
         except ValueError:
-            raise UsageError(
-                f"cannot read {part!r} in --prune", hint="axis=number, such as layers=24,d_ff=0.75"
-            ) from None
+            size = float("nan")
+        if not isfinite(size):
+            raise UsageError(f"cannot read {part!r} in --prune", hint="axis=number, such as layers=24,d_ff=0.75")
     return wanted
 
 

@@ -117,7 +117,12 @@ def parse_count(text: str) -> int:
         raise ValueError(f"{text!r} is not a count; write 4096, 8k (8000) or 8Ki (8192)")
     number, prefix = match.groups()
     factor = 1.0 if not prefix else _BINARY.get(prefix.capitalize(), _SI.get(prefix[0], 1.0))
-    count = float(number.replace("_", "")) * factor
+    try:
+        count = float(number.replace("_", "")) * factor
+    except ValueError:
+        raise ValueError(f"{text!r} is not a count; write 4096, 8k (8000) or 8Ki (8192)") from None
     if count > MOST:
         raise ValueError(f"{text[:30]!r} is more than anything here can count ({MOST:.0e})")
+    if abs(count - round(count)) > 1e-9 * max(count, 1.0):
+        raise ValueError(f"{text!r} is not a count: it must be whole")
     return round(count)

@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,19 @@ from inferplan.units import parse_count
 Command = Callable[..., Any]
 
 
+class Fraction(click.FloatRange):
+    """A number above 0 and up to 1; NaN, which compares with nothing, is refused too."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 1, min_open=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number: float = super().convert(value, param, ctx)
+        if isnan(number):
+            self.fail(f"{value} is not a number", param, ctx)
+        return number
+
+
 class Count(click.ParamType[int]):
     """A positive count: 4096, 8k, 128Ki."""
 
@@ -29,7 +43,7 @@ class Count(click.ParamType[int]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         try:
-            number = value if isinstance(value, int) else parse_count(str(value))
+            number = value if isinstance(value, int) and not isinstance(value, bool) else parse_count(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
         if number < self.low:
@@ -66,7 +80,7 @@ def engine_flag_options() -> list[Callable[[Any], Any]]:
     return [
         click.option(
             "--gpu-memory-utilization",
-            type=click.FloatRange(0, 1, min_open=True),
+            type=Fraction(),
             help="Share of the memory the engine works with.",
         ),
         click.option("--max-num-batched-tokens", type=Count(), help="Tokens a step may hold."),
