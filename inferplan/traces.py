@@ -54,7 +54,7 @@ def read(path: Path) -> Requests:
 
 def _formats() -> str:
     return (
-        "a CSV with the columns arrival_s,prompt,output, an Azure LLM 2023 CSV (TIMESTAMP,ContextTokens,GeneratedTokens) "
+        "a CSV with the columns arrival_s,prompt,output, an Azure 2023 CSV (TIMESTAMP,ContextTokens,GeneratedTokens) "
         "or Mooncake JSON lines (timestamp, input_length, output_length, hash_ids)"
     )
 
@@ -179,7 +179,7 @@ def _ordered(
 
 
 def spread(arrival: Floats) -> Floats:
-    """Sorted times in bins, spread: the requests of a bin evenly until the next bin begins (the last, as long as the one
+    """Sorted times in bins, spread: the requests of a bin evenly until the next begins (the last, as long as the one
     before it).
     """
     values, first, counts = np.unique(arrival, return_index=True, return_counts=True)

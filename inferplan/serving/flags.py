@@ -31,6 +31,8 @@ class Flags:
     block_size: int | None = None
     gpu_memory_utilization: float | None = None
     chunked_prefill: bool | None = None
+    contiguous: bool = False
+    """Every request takes room for ``max_model_len`` tokens at once, as engines did before paging."""
     prefix_caching: bool | None = None
     poll_interval_steps: int = 1
     batch_wait_steps: int = 0
@@ -77,18 +79,30 @@ def with_flags(deployment: Deployment, flags: Flags) -> Deployment:
     return replace(deployment, engine=deployment.engine.model_copy(update={"defaults": defaults}))
 
 
-def rules_of(deployment: Deployment, flags: Flags, prompt: float, total: float) -> Rules:
+def rules_of(
+    deployment: Deployment, flags: Flags, prompt: float, total: float, draft: Deployment | None = None
+) -> Rules:
     """The rules of one attention rank of a deployment that already has its flags (:func:`with_flags`).
 
-    ``prompt``, ``total``: tokens of a typical prompt, and of prompt and output. Raises ``InfeasibleError`` when the
-    weights leave no room for a cache.
+    ``prompt``, ``total``: tokens of a typical prompt, and of prompt and output. ``draft``: a model whose weights and
+    cache lie on the same devices. Raises ``InfeasibleError`` when the weights leave no room for a cache.
     """
     engine, ideal = deployment.engine, deployment.calibration.basis == "roofline"
     defaults, serving = engine.defaults, engine.serving
     tier = defaults.tier(deployment.hardware)
     stage, pool = _tightest_stage(deployment, total)
     unit = _slope(stage, 1e8)
+    if draft is not None:
+        beside = Footprint(deployment=draft, batch=1.0, prompt=total, context=total).stage
+        pool, unit = pool - beside.weights, unit + _slope(beside, 1e8)
+        if pool <= 0:
+            raise InfeasibleError(
+                f"{deployment.describe()} has no room for its draft model {draft.model.name}",
+                because=f"its weights take {format_bytes(beside.weights)} of {format_bytes(pool + beside.weights)}",
+                hint="a smaller --draft-model, or more devices (--tp)",
+            )
     growing = unit > 0
+    longest = flags.max_model_len or deployment.model.max_context or _UNLIMITED
     unit = unit if growing else 1.0
     activations = float(np.max(stage.activations(prompt, 1.0))) if engine.name == "none" else 0.0
     static = engine.policy == "static"
@@ -97,11 +111,13 @@ def rules_of(deployment: Deployment, flags: Flags, prompt: float, total: float) 
         slots=tier.max_sequences,
         budget=_UNLIMITED if static else tier.token_budget,
         scheduler=defaults.scheduler,
-        longest=flags.max_model_len or deployment.model.max_context or _UNLIMITED,
+        longest=longest,
         capacity=pool / unit,
         overhead=((defaults.block_size - 1) / 2 if growing else 0.0) + activations / unit,
-        windows=tuple((share / unit, size) for share, size in _bounded(stage)),
-        growing=growing,
+        windows=((float(longest), 0.0),)
+        if flags.contiguous
+        else tuple((share / unit, size) for share, size in _bounded(stage)),
+        growing=growing and not flags.contiguous,
         overlapped=serving.overlapped and not ideal,
         poll_interval=flags.poll_interval_steps,
         wait_steps=flags.batch_wait_steps,

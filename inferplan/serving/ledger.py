@@ -28,6 +28,9 @@ class Ledger:
     status: bytearray = field(default_factory=bytearray)
     preempted: dict[int, int] = field(default_factory=dict)
     cached: dict[int, int] = field(default_factory=dict)
+    """Prompt tokens found in a prefix cache, by request."""
+    refused: dict[str, int] = field(default_factory=dict)
+    """Requests that could never run, by reason."""
     gaps: array[float] = field(default_factory=lambda: array("d"))
     gap_weights: array[float] = field(default_factory=lambda: array("d"))
 

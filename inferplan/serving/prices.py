@@ -155,7 +155,7 @@ class StageTable:
 class StepPrices:
     """Seconds of any step of a deployment. ``width`` new tokens for each decode (1; ``k + 1`` when verifying drafts).
 
-    ``draft``: prices of a draft model that runs ``draft_steps`` decodes ahead of each step.
+    ``drafts``: prices of a draft model and how many such steps it runs ahead of each step.
     Build with :func:`step_prices`.
     """
 
@@ -170,8 +170,7 @@ class StepPrices:
     pipeline: int
     prompt_share: float = 1.0
     """Rows of a matmul for each prompt token: context parallelism divides them."""
-    draft: StepPrices | None = None
-    draft_steps: int = 0
+    drafts: list[tuple[StepPrices, int]] = field(default_factory=list)
     cache: dict[int, list[float]] = field(default_factory=dict)
 
     def decode(self, batch: int, context: float) -> float:
@@ -204,8 +203,9 @@ class StepPrices:
             part = Chunk(chunk.prompts, chunk.tokens / micro, chunk.pairs / micro)
             time = max(self._stage(table, batch / micro, context, part, micro) for table in self.tables) * self.pipeline
         time += self.host + self.host_sequence * sequences
-        if self.draft is not None and batch:
-            time += self.draft_steps * self.draft.decode(batch, context)
+        if batch:
+            for draft, steps in self.drafts:
+                time += steps * draft.decode(batch, context)
         return time
 
     def _stage(self, table: StageTable, batch: float, context: float, chunk: Chunk, micro: int = 1) -> float:

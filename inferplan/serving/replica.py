@@ -61,6 +61,8 @@ class Rules:
     """Tokens that a decode step adds to a request: more than one when drafts are accepted."""
     load_token: float = 0.0
     """Seconds to bring one token's cache back from the host."""
+    hit_rate: float = 0.0
+    """Share of every prompt that is taken as found in the prefix cache, beside what the cache itself finds."""
 
     @property
     def admission(self) -> Admission:
@@ -155,9 +157,10 @@ class Replica:
         ledger, rules = self.ledger, self.rules
         prompt = ledger.prompt[request]
         total = prompt + ledger.output[request]
-        too_long = total > rules.longest or rules.held(total) > rules.capacity
-        if too_long or (not rules.scheduler.chunked_prefill and prompt > rules.budget):
+        reason = self._refusal(prompt, total)
+        if reason:
             ledger.status[request] = REJECTED
+            ledger.refused[reason] = ledger.refused.get(reason, 0) + 1
             self.notify(request, time, True)
             return
         self.outstanding += 1
@@ -165,6 +168,17 @@ class Replica:
         start = self.front_free if self.front_free > time else time
         self.front_free = start + rules.front_request + rules.front_token * prompt
         self.inbox.append((self.front_free + rules.latency, request))
+
+    def _refusal(self, prompt: int, total: int) -> str:
+        """Why a request can never run; empty when it can."""
+        rules = self.rules
+        if total > rules.longest:
+            return f"longer than max_model_len {rules.longest}"
+        if rules.held(total) > rules.capacity:
+            return f"more than the cache holds, {int(rules.capacity)} tokens"
+        if not rules.scheduler.chunked_prefill and prompt > rules.budget:
+            return f"prompt longer than max_num_batched_tokens {rules.budget}, without chunked prefill"
+        return ""
 
     def receive(self, request: int, time: float) -> None:
         """A request whose prompt another replica has computed; its cache is here at ``time``."""
@@ -324,6 +338,8 @@ class Replica:
             self.cache.trim((rules.capacity - self.used) / block)
             device, host = self.cache.match(hashes, whole)
         past = (device + host) * block
+        if rules.hit_rate and request not in self.whole and not past:
+            past = min(int(whole * rules.hit_rate), whole - 1)
         if not rules.scheduler.chunked_prefill and whole - past > budget and not (first and not self.batch):
             return self._blocked("budget")
         reserve = rules.admission == "reserve"
@@ -349,9 +365,9 @@ class Replica:
             ledger.admitted[request] = self.clock
         if hashes and self.cache is not None:
             self.held[request], _ = self.cache.take(hashes, device)
-            if past:
-                ledger.cached[request] = ledger.cached.get(request, 0) + past
-                self.loading += host * block * rules.load_token
+            self.loading += host * block * rules.load_token
+        if past:
+            ledger.cached[request] = ledger.cached.get(request, 0) + past
         return past
 
     def _growth(self) -> float:

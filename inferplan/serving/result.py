@@ -235,6 +235,7 @@ class SimulationResult:
             **{name: self.percentiles(name) for name in _LATENCIES},
             **self._band_record(),
             "requests": counts,
+            "rejected_because": self.ledger.refused,
             "duration_s": self.duration,
             "throughput": {
                 "requests_per_s": self.request_rate,

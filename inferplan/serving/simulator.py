@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,10 +14,12 @@ from inferplan.estimate import run_step, widened
 from inferplan.serving.cluster import Cluster, Fleet
 from inferplan.serving.flags import Flags, rules_of, with_flags
 from inferplan.serving.ledger import NAN, Ledger
+from inferplan.serving.offload import HostTier
 from inferplan.serving.prefix_cache import PrefixCache
 from inferplan.serving.prices import Reach, StepPrices, step_prices
 from inferplan.serving.replica import Rules
 from inferplan.serving.result import SimulationResult
+from inferplan.serving.speculation import PLAIN, Speculation
 from inferplan.traffic import ClosedLoop, Requests, Slo, Traffic
 from inferplan.workload import decode, prefill
 
@@ -30,14 +32,24 @@ class Options:
     """What is not the engine's: how replicas are fed, what users accept, what is recorded.
 
     warmup: requests sent ahead and waited for, then left out of every figure. progress: called with the number of
-    requests that are done.
+    requests that are done. hit_rate: share of every prompt taken as found in the prefix cache. host: memory of the host
+    that keeps what the prefix cache drops.
     """
 
     fleet: Fleet = field(default_factory=Fleet)
+    speculation: Speculation = PLAIN
+    hit_rate: float = 0.0
+    host: HostTier | None = None
     slo: Slo = field(default_factory=Slo)
     warmup: int = 0
     timeline: bool = False
     progress: Callable[[int], None] | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.hit_rate < 1:
+            raise UsageError(f"a prefix-cache hit rate is in [0, 1), not {self.hit_rate:g}")
+        if self.warmup < 0:
+            raise UsageError(f"--warmup must be 0 or more, not {self.warmup}")
 
 
 def simulate(
@@ -59,8 +71,15 @@ def simulate(
             "requests without arrival times need a closed loop", hint="--concurrency, or times in the trace"
         )
     typical = float(np.mean(requests.prompt)), float(np.mean(requests.prompt + requests.output))
-    rules = rules_of(deployment, flags, *typical)
-    prices = prices_for(deployment, rules, requests)
+    speculation = options.speculation
+    rules = replace(
+        rules_of(deployment, flags, *typical, speculation.draft),
+        tokens_per_step=speculation.tokens,
+        hit_rate=options.hit_rate,
+    )
+    if options.host is not None:
+        rules = replace(rules, load_token=options.host.seconds_per_token(deployment))
+    prices = prices_for(deployment, rules, requests, speculation)
     ledger = Ledger(
         arrival=[NAN] * len(requests) if requests.arrival is None else requests.arrival.tolist(),
         prompt=requests.prompt.tolist(),
@@ -68,7 +87,7 @@ def simulate(
         hashes=requests.hashes,
     )
     cluster = Cluster(options.fleet, ledger, closed, requests.turns, options.progress)
-    cluster.build(deployment, prices, rules, lambda: _cache(requests, rules))
+    cluster.build(deployment, prices, rules, lambda: _cache(deployment, requests, rules, options.host))
     for replica in cluster.engines:
         replica.meter.timeline = [] if options.timeline else None
     meters = cluster.run(options.warmup)
@@ -87,26 +106,33 @@ def simulate(
     )
 
 
-def _cache(requests: Requests, rules: Rules) -> PrefixCache | None:
+def _cache(deployment: Deployment, requests: Requests, rules: Rules, host: HostTier | None) -> PrefixCache | None:
     """A prefix cache where prompts share anything and the engine looks for it."""
-    shares = requests.hashes is not None and rules.scheduler.prefix_caching and rules.growing
-    return PrefixCache(requests.hash_block) if shares else None
+    if requests.hashes is None or not rules.scheduler.prefix_caching or not rules.growing:
+        return None
+    return PrefixCache(requests.hash_block, host.blocks(deployment, requests.hash_block) if host else 0)
 
 
-def prices_for(deployment: Deployment, rules: Rules, requests: Requests) -> StepPrices:
+def prices_for(
+    deployment: Deployment, rules: Rules, requests: Requests, speculation: Speculation = PLAIN
+) -> StepPrices:
     """Step prices as far as these requests under these rules can reach."""
     count = len(requests)
     longest = int(np.max(requests.prompt + requests.output))
     sequences = min(rules.slots, count, max(int(rules.capacity // rules.held(1)), 1))
     whole_batch = int(np.max(requests.prompt)) * sequences
-    return step_prices(
-        deployment,
-        Reach(
-            sequences=sequences,
-            tokens=min(rules.budget, max(whole_batch, longest)),
-            context=min(longest, rules.longest, _LONGEST_TABLE),
-        ),
+    reach = Reach(
+        sequences=sequences,
+        tokens=min(rules.budget, max(whole_batch, longest)),
+        context=min(longest, rules.longest, _LONGEST_TABLE),
     )
+    prices = step_prices(deployment, reach, speculation.width)
+    if speculation.draft is not None and speculation.length:
+        prices.drafts = [(step_prices(speculation.draft, reach), 1)]
+        if speculation.length > 1:
+            later = step_prices(speculation.draft, reach, speculation.branches)
+            prices.drafts.append((later, speculation.length - 1))
+    return prices
 
 
 def _basis(deployment: Deployment, context: float) -> str:
@@ -150,7 +176,19 @@ def _conditions(
         "warmup": options.warmup,
         "replicas": options.fleet.engines(deployment),
         "routing": options.fleet.routing,
+        "pools": {"prefill": options.fleet.prefill, "decode": options.fleet.decode},
+        "contiguous": flags.contiguous,
+        "prefix_hit_rate_given": options.hit_rate,
     }
+    if options.speculation is not PLAIN:
+        drafts = options.speculation
+        record["speculation"] = {
+            "draft": drafts.draft.model.name if drafts.draft else None,
+            "length": drafts.length,
+            "branches": drafts.branches,
+            "acceptance": drafts.acceptance,
+            "tokens_per_step": drafts.tokens,
+        }
     if isinstance(traffic, Traffic):
         record["traffic"] = asdict(traffic)
     return record

@@ -122,7 +122,7 @@ def steady_state(
     flags = flags or Flags()
     deployment = with_flags(deployment, flags)
     total = load.prompt + load.output
-    rules = rules_of(deployment, flags, float(np.mean(load.prompt)), float(np.mean(total)))
+    rules = rules_of(deployment, flags, float(np.mean(load.prompt)), float(np.mean(total)), speculation.draft)
     return _Loop(deployment=deployment, rules=rules, load=load, speculation=speculation).solve()
 
 
@@ -192,10 +192,12 @@ class _Loop:
             else inside / np.maximum(limit, 1.0)
         )
         nothing = inside <= 0
+        anchor = self.deployment.calibration.anchor
+        prompts, decodes = (1.0, 1.0) if anchor is None else (anchor.prefill, anchor.decode)
         return SteadyState(
             load=load,
-            tpot=_plain(np.where(nothing, np.nan, tpot)),
-            ttft=_plain(np.where(nothing, np.nan, wait + before + after)),
+            tpot=_plain(np.where(nothing, np.nan, tpot * decodes)),
+            ttft=_plain(np.where(nothing, np.nan, (wait + before + after) * prompts)),
             request_rate=_plain(rate * engines),
             admitted=_plain(inside * engines),
             decoding=_plain(batch * engines),

@@ -1,0 +1,303 @@
+"""``inferplan simulate``."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from inferplan.assemble import Request, assemble
+from inferplan.cli.options import Count, deployment_options, report_options, write_text
+from inferplan.deployment import Deployment
+from inferplan.errors import InfeasibleError, UsageError
+from inferplan.report import Report
+from inferplan.serving.cluster import Fleet
+from inferplan.serving.flags import Flags
+from inferplan.serving.offload import HostTier
+from inferplan.serving.report import simulation_report, timeline_csv, timeline_trace, timeline_tracks
+from inferplan.serving.result import SimulationResult
+from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.speculation import PLAIN, Speculation
+from inferplan.traffic import ClosedLoop, OpenLoop, Requests, SharedPrefix, Slo, Traffic, parse_lengths
+from inferplan.units import parse_quantity
+
+_OVERLOADED = "inferplan.overloaded"
+_PROMPT, _OUTPUT = "1024", "256"
+
+
+def _quantity(text: str | None, dimension: str, option: str) -> float | None:
+    """A quantity with its unit. Raises ``UsageError`` that names the option."""
+    try:
+        return None if text is None else parse_quantity(text, dimension)
+    except ValueError as error:
+        raise UsageError(f"{option}: {error}") from None
+
+
+def _options(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def decorate(command: Any) -> Any:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+traffic_options = _options(
+    click.option("--workload", metavar="NAME", help="A named workload or a path to one: chat, rag, code, agent, ..."),
+    click.option(
+        "--trace", metavar="FILE", help="Replay a trace: Azure 2023 CSV, Mooncake JSONL, arrival_s,prompt,output."
+    ),
+    click.option("--rate", type=float, help="Open loop: requests a second."),
+    click.option("--concurrency", type=Count(), help="Closed loop: users with one request each at a time."),
+    click.option(
+        "--arrivals", type=click.Choice(["poisson", "constant", "gamma"]), default="poisson", show_default=True
+    ),
+    click.option("--burstiness", type=float, default=1.0, show_default=True, help="Of gamma arrivals; 1 is Poisson."),
+    click.option("--no-burst", is_flag=True, help="Closed loop: users begin one after another, over --ramp."),
+    click.option("--ramp", metavar="TIME", default="10 s", show_default=True, help="Over which they begin."),
+    click.option("--prompt", metavar="LENGTHS", help=f"1024, uniform:1024:0.8, lognormal:1024:0.9, ... [{_PROMPT}]"),
+    click.option("--output", "output_tokens", metavar="LENGTHS", help=f"Generated tokens, the same way. [{_OUTPUT}]"),
+    click.option(
+        "--length-ratio-min", type=float, default=1.0, help="Plain lengths: uniform from this share of them. [1]"
+    ),
+    click.option(
+        "--requests", "requests_count", type=Count(), help="How many [10 x concurrency; 1000 in an open loop]."
+    ),
+    click.option("--warmup", type=Count(0), default=0, help="Requests sent ahead, not counted. [0]"),
+    click.option("--seed", type=int, default=0, help="Of lengths and arrivals. [0]"),
+    click.option("--shared-prefix", type=Count(0), help="Tokens at the head of every prompt that are the same."),
+    click.option("--distinct-prefixes", type=Count(), help="How many such texts there are. [1]"),
+    click.option("--turns", type=Count(), help="Turns of a conversation, each with all before it as its prompt. [1]"),
+    click.option("--turn-gap", metavar="TIME", help="Open loop: time between the turns. [0 s]"),
+    click.option("--samples", type=Count(), help="Completions of each prompt. [1]"),
+    click.option("--client-timeout", metavar="TIME", help="When clients give up."),
+)
+flag_options = _options(
+    click.option("--max-model-len", type=Count(), help="Prompt and output of a request together."),
+    click.option("--chunked-prefill/--no-chunked-prefill", default=None, help="Cut prompts to fit a step."),
+    click.option("--prefix-caching/--no-prefix-caching", default=None, help="Keep prompts for those that share them."),
+    click.option("--contiguous", is_flag=True, help="No paging: every request takes room for --max-model-len."),
+    click.option("--poll-interval-steps", type=Count(), default=1, help="Decode steps between looks at the queue. [1]"),
+    click.option("--batch-wait-steps", type=Count(0), default=0, help="Steps for which prompts are held back. [0]"),
+    click.option("--batch-wait-fill", type=float, default=0.0, help="Share of a step that ends the waiting. [0]"),
+)
+fleet_options = _options(
+    click.option(
+        "--routing",
+        type=click.Choice(["round-robin", "least-loaded", "prefix-aware"]),
+        default="round-robin",
+        show_default=True,
+    ),
+    click.option("--prefill-replicas", type=Count(0), default=0, help="Disaggregated: replicas that compute prompts."),
+    click.option("--decode-replicas", type=Count(0), default=0, help="Disaggregated: replicas that decode."),
+    click.option("--kv-link", metavar="NAME", help="Link that the cache moves over [the widest of the accelerator]."),
+)
+technique_options = _options(
+    click.option("--draft-model", metavar="MODEL", help="Speculative decoding: the model that drafts."),
+    click.option("--draft-tokens", type=Count(0), default=0, help="Tokens drafted in depth."),
+    click.option(
+        "--draft-branches", type=Count(), default=1, help="Candidates at each depth: more than 1 is a tree. [1]"
+    ),
+    click.option("--acceptance", type=float, help="Chance that a drafted token is accepted."),
+    click.option("--prefix-hit-rate", type=float, default=0.0, help="Share of every prompt found in the cache. [0]"),
+    click.option("--kv-offload", metavar="SIZE", help="Host memory a device, for cache that the device drops."),
+    click.option("--offload-bandwidth", metavar="RATE", help="Of the link to it, such as 64GB/s."),
+)
+output_options = _options(
+    click.option("--ttft", metavar="TIME", help="SLO on the time to first token."),
+    click.option("--tpot", metavar="TIME", help="SLO on the time per output token."),
+    click.option("--e2e", metavar="TIME", help="SLO on the end-to-end latency."),
+    click.option("--slo", metavar="NAME", help="The SLO of a named workload, such as mlperf-llama2-70b-interactive."),
+    click.option("--timeline", metavar="FILE", help="Per-step record: .csv, or .json for a Chrome trace."),
+    click.option("--plot", "plot_file", metavar="FILE", help="Batch, queue and cache over time: .png, .svg, .pdf."),
+)
+
+
+def _exit_when_overloaded(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Exit 3 for an overloaded open loop, after its report has been written."""
+
+    @functools.wraps(command)
+    def wrapper(**values: Any) -> None:
+        command(**values)
+        overload = click.get_current_context().meta.get(_OVERLOADED)
+        if overload is not None:
+            raise InfeasibleError(
+                "overloaded: requests arrive faster than they leave",
+                because=f"{overload['arriving']:.4g} requests/s arrive, {overload['leaving']:.4g} leave",
+                hint="a lower --rate, more --replicas, or a faster deployment",
+            )
+
+    return wrapper
+
+
+@click.command("simulate")
+@deployment_options
+@traffic_options
+@flag_options
+@fleet_options
+@technique_options
+@output_options
+@_exit_when_overloaded
+@report_options
+def simulate_command(request: Request, timeline: str | None, plot_file: str | None, **values: Any) -> Report:
+    """What traffic feels on a deployment: latency percentiles, rates, queue, cache, step by step.
+
+    The load is --trace, --rate (open loop) or --concurrency (closed loop). Flags that are not given are the defaults of
+    the engine's version. An overloaded open loop exits 3, after its report.
+
+    Example: inferplan simulate llama-3.1-70b --gpu h200-sxm --tp 4 --rate 4 --prompt 1024 --output 256
+    """
+    deployment = assemble(request)
+    flags, options = _flags(values), _run_options(values, request, deployment)
+    options = replace(options, timeline=bool(timeline or plot_file))
+    traffic = _traffic(values)
+    total = len(traffic) if isinstance(traffic, Requests) else traffic.count
+    with _progress(total) as progress:
+        result = simulate(deployment, traffic, flags, replace(options, progress=progress))
+    _write_timeline(result, timeline, plot_file)
+    if result.verdict == "overloaded":
+        span = max(float(result.arrival[-1] - result.arrival[0]), 1e-12)
+        rates = {"arriving": len(result.arrival) / span, "leaving": result.request_rate}
+        click.get_current_context().meta[_OVERLOADED] = rates
+    return simulation_report(result)
+
+
+def _traffic(values: dict[str, Any]) -> Traffic | Requests:
+    """The load that the options describe."""
+    from inferplan import traces
+    from inferplan.workloads import load_workload
+
+    given = [name for name in ("trace", "rate", "concurrency") if values[name] is not None]
+    if len(given) != 1 and given != ["trace", "concurrency"]:
+        raise UsageError(
+            "simulate needs one kind of load" + (f", not {' and '.join(f'--{n}' for n in given)}" if given else ""),
+            hint="--rate 4, or --concurrency 64, or --trace FILE",
+        )
+    named = load_workload(values["workload"]) if values["workload"] else None
+    ramp = _quantity(values["ramp"], "seconds", "--ramp") or 0.0
+    closed = None
+    if values["concurrency"] is not None:
+        closed = ClosedLoop(concurrency=values["concurrency"], burst=not values["no_burst"], ramp=ramp)
+    if values["trace"] is not None:
+        trace = traces.read(Path(values["trace"]))
+        if closed is not None:
+            raise UsageError(
+                "--trace and --concurrency exclude each other", hint="a trace brings its own arrival times"
+            )
+        return trace.head(values["requests_count"]) if values["requests_count"] else trace
+    prompt, output = values["prompt"], values["output_tokens"]
+    if named is not None:
+        prompt, output = prompt or named.prompt, output or named.output
+    ratio = values["length_ratio_min"]
+    if not 0 < ratio <= 1:
+        raise UsageError(f"--length-ratio-min is in (0, 1], not {ratio:g}")
+    prefix = named.shared_prefix() if named else SharedPrefix()
+    gap = _quantity(values["turn_gap"], "seconds", "--turn-gap")
+    prefix = SharedPrefix(
+        tokens=prefix.tokens if values["shared_prefix"] is None else values["shared_prefix"],
+        distinct=values["distinct_prefixes"] or prefix.distinct,
+        turns=values["turns"] or prefix.turns,
+        gap=prefix.gap if gap is None else gap,
+    )
+    return Traffic(
+        arrivals=closed or OpenLoop(rate=values["rate"], kind=values["arrivals"], burstiness=values["burstiness"]),
+        prompt=parse_lengths(prompt or _PROMPT, ratio),
+        output=parse_lengths(output or _OUTPUT, ratio),
+        requests_count=values["requests_count"],
+        prefix=prefix,
+        samples=values["samples"] or (named.samples if named else 1),
+        seed=values["seed"],
+    )
+
+
+def _flags(values: dict[str, Any]) -> Flags:
+    names = [
+        *("max_model_len", "chunked_prefill", "prefix_caching", "contiguous"),
+        *("poll_interval_steps", "batch_wait_steps", "batch_wait_fill"),
+    ]
+    timeout = _quantity(values["client_timeout"], "seconds", "--client-timeout")
+    return Flags(client_timeout=timeout, **{name: values[name] for name in names})
+
+
+def _run_options(values: dict[str, Any], request: Request, deployment: Deployment) -> Options:
+    return Options(
+        fleet=Fleet(
+            routing=values["routing"],
+            prefill=values["prefill_replicas"],
+            decode=values["decode_replicas"],
+            kv_link=values["kv_link"],
+        ),
+        slo=_slo(values),
+        warmup=values["warmup"],
+        speculation=speculation_of(values, request),
+        hit_rate=values["prefix_hit_rate"],
+        host=_host(values),
+    )
+
+
+def speculation_of(values: dict[str, Any], request: Request) -> Speculation:
+    """The speculation that ``--draft-...`` and ``--acceptance`` describe; none without ``--draft-tokens``."""
+    if not values["draft_tokens"]:
+        if values["draft_model"] or values["acceptance"] is not None:
+            raise UsageError("speculative decoding needs --draft-tokens", hint="--draft-tokens 4 --acceptance 0.7")
+        return PLAIN
+    if values["acceptance"] is None:
+        raise UsageError("speculative decoding needs --acceptance", hint="0.5 to 0.9 is usual for a good draft")
+    draft = None
+    if values["draft_model"]:
+        draft = assemble(replace(request, model=values["draft_model"]))
+    return Speculation(
+        length=values["draft_tokens"], acceptance=values["acceptance"], branches=values["draft_branches"], draft=draft
+    )
+
+
+def _slo(values: dict[str, Any]) -> Slo:
+    from inferplan.workloads import load_workload
+
+    name = values["slo"] or values["workload"]
+    base = load_workload(name).limits() if name else Slo()
+    limits = {
+        "ttft": _quantity(values["ttft"], "seconds", "--ttft"),
+        "tpot": _quantity(values["tpot"], "seconds", "--tpot"),
+        "e2el": _quantity(values["e2e"], "seconds", "--e2e"),
+    }
+    return replace(base, **{key: limit for key, limit in limits.items() if limit is not None})
+
+
+def _host(values: dict[str, Any]) -> HostTier | None:
+    if (values["kv_offload"] is None) != (values["offload_bandwidth"] is None):
+        raise UsageError("KV offload needs both --kv-offload and --offload-bandwidth", hint="100GB and 64GB/s")
+    capacity = _quantity(values["kv_offload"], "bytes", "--kv-offload")
+    bandwidth = _quantity(values["offload_bandwidth"], "bytes/s", "--offload-bandwidth")
+    return None if capacity is None or bandwidth is None else HostTier(capacity=capacity, bandwidth=bandwidth)
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[int], None] | None]:
+    """A progress bar on stderr where that is a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    with click.progressbar(length=total, label="simulating", file=sys.stderr) as bar:
+        yield lambda done: bar.update(done - bar.pos)
+
+
+def _write_timeline(result: SimulationResult, timeline: str | None, plot_file: str | None) -> None:
+    meters = list(result.meters)
+    if timeline is not None:
+        suffix = Path(timeline).suffix.lower()
+        if suffix not in (".csv", ".json"):
+            raise UsageError(
+                f"cannot tell the format of {timeline}", hint="--timeline FILE.csv, or FILE.json (Chrome trace)"
+            )
+        write_text(timeline, timeline_csv(meters) if suffix == ".csv" else timeline_trace(meters))
+    if plot_file is not None:
+        from inferplan import plots
+
+        plots.save(plots.timeline(timeline_tracks(meters[0]), "One engine over time"), plot_file)
