@@ -1,0 +1,91 @@
+"""``inferplan recipe``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from inferplan.assemble import Request
+from inferplan.cli.options import Count, deployment_options, report_options
+from inferplan.errors import UsageError
+from inferplan.estimate_report import IDEAL_NOTE
+from inferplan.recipe import Load, Recipe, recipe
+from inferplan.report import Report, Table
+from inferplan.sweep import parse_values
+from inferplan.traffic import parse_lengths
+from inferplan.units import format_time
+
+_RIGHT = frozenset({"tokens/s/GPU", "factor", "mean", "range", "TPOT", "factor ", "request", "batch"})
+
+
+@click.command("recipe")
+@deployment_options
+@click.option("--baseline", default="static,bf16", show_default=True, help="Where it starts: batching and format.")
+@click.option("--with", "wanted", required=True, metavar="LIST", help="Ingredients, in order.")
+@click.option("--users", type=Count(), default=64, show_default=True, help="Users with one request each at a time.")
+@click.option("--prompt", type=Count(), default=1024, show_default=True, help="Prompt tokens.")
+@click.option(
+    "--output", "output_tokens", default="256", metavar="LENGTHS", help="Output: 256, lognormal:256:0.6 [256]."
+)
+@click.option("--reserve", type=Count(), help="Tokens set aside for a request without paging [2048, or the request].")
+@click.option("--plot", "picture", metavar="FILE", help="Also draw the waterfall: PNG, SVG, PDF.")
+@report_options
+def recipe_command(request: Request, prompt: int, output_tokens: str, reserve: int | None, **values: Any) -> Report:
+    """Take a claimed speed-up apart: a baseline, then one ingredient at a time, each with its factor.
+
+    Ingredients: continuous-batching, paged-kv, kv-cache, fused-attention, gqa, mla, cla, prefix-cache:hit=0.5,
+    tensor-parallel:tp=4, speculative:draft=NAME:length=4:acceptance=0.7, or a format such as fp8. Order matters: the
+    mean factor over all orders (Shapley) and its range stand beside the factor in this one.
+
+    Example: inferplan recipe llama-3.1-8b --gpu h100-sxm --with continuous-batching,paged-kv,fp8,gqa
+    """
+    lengths = parse_lengths(output_tokens)
+    whole = int(prompt + lengths.average * (1 if lengths.kind == "fixed" else 2))
+    load = Load(users=values["users"], prompt=float(prompt), output=lengths, reserved=reserve or max(2048, whole))
+    if request.quant:
+        raise UsageError("--quant is the baseline's", hint="--baseline static,bf16")
+    result = recipe(request, values["baseline"], parse_values(values["wanted"]), load)
+    if values["picture"]:
+        from inferplan import plots
+
+        steps = [(name, outcome.rate) for name, outcome in result.steps()]
+        title = f"{result.base.deployment.model.name} on {result.base.deployment.hardware.name}: {result.total:.3g}x"
+        plots.save(plots.waterfall(steps, title, "output tokens a second and GPU"), values["picture"])
+    return _report(result)
+
+
+def _report(result: Recipe) -> Report:
+    rows = []
+    for row in result.rows():
+        first = "throughput_factor" not in row
+        rows.append(
+            [
+                row["ingredient"],
+                f"{row['output_tokens_per_s_per_device']:,.0f}",
+                "" if first else f"x {row['throughput_factor']:.3g}",
+                "" if first else f"x {row['shapley_throughput_factor']:.3g}",
+                "" if first else f"{row['smallest_throughput_factor']:.3g} to {row['largest_throughput_factor']:.3g}",
+                format_time(row["tpot_s"], 3),
+                "" if first else f"x {row['tpot_factor']:.3g}",
+                format_time(row["e2el_s"], 3),
+                f"{row['batch']:,.0f}",
+            ]
+        )
+    last = result.steps()[-1][1]
+    load = result.load
+    rows.append(["all together", f"{last.rate:,.0f}", f"x {result.total:.3g}", "", "", "", "", "", ""])
+    table = Table(
+        title=f"{result.base.deployment.model.name} on {result.base.deployment.hardware.name}: {load.users} users, "
+        f"{load.prompt:.0f} tokens in, {load.output.average:.0f} out ({load.output.kind})",
+        columns=["ingredient", "tokens/s/GPU", "factor", "mean", "range", "TPOT", "factor ", "request", "batch"],
+        rows=rows,
+        right=_RIGHT,
+    )
+    notes = [
+        "factor: in this order; mean, range: over all orders (Shapley, geometric); request: end to end, with its queue"
+    ]
+    if result.base.deployment.calibration.basis == "roofline":
+        notes.append(IDEAL_NOTE)
+    record = {"baseline": result.baseline, "total_factor": result.total, "steps": result.rows()}
+    return Report(record=record, tables=[table], notes=notes, rows=result.rows())
