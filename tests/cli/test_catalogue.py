@@ -1,0 +1,104 @@
+"""``models``, ``gpus``, ``show`` and ``fit``."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+
+@pytest.mark.parametrize(("command", "kind"), [("models", "models"), ("gpus", "hardware")])
+def test_lists_are_the_files(run: Run, command: str, kind: str) -> None:
+    record = run(command, "--format", "json").json
+    assert [entry["name"] for entry in record[command]] == sorted(path.stem for path in (CONFIGS / kind).glob("*.yaml"))
+    assert all(entry["source"] for entry in record[command])
+
+
+@pytest.mark.parametrize("command", ["models", "gpus"])
+def test_lists_as_rows(run: Run, command: str) -> None:
+    count = len(run(command, "--format", "json").json[command])
+    assert len(list(csv.DictReader(io.StringIO(run(command, "--format", "csv").out)))) == count
+    assert len(run(command, "--format", "jsonl").out.splitlines()) == count
+
+
+def test_show_contract(run: Run) -> None:
+    """Llama-3.1-8B's counts, from its safetensors index and by hand."""
+    record = run("show", "llama-3.1-8b", "--format", "json").json
+    assert record["parameters"] == {
+        "total": 8_030_261_248,
+        "embedding": 128256 * 4096,
+        "lm_head": 128256 * 4096,
+        "active": 8_030_261_248,
+    }
+    assert record["kv_elements_per_token"] == 65_536
+    assert record["kv_elements_per_token_beyond_windows"] == 65_536
+    assert record["state_elements_per_sequence"] == 0
+    assert record["layers"] == 32
+
+
+def test_show_of_windows(run: Run) -> None:
+    """Mistral 7B v0.1: every layer has a window, so beyond it a token adds nothing."""
+    record = run("show", "mistral-7b-v0.1", "--format", "json").json
+    assert record["parameters"]["total"] == 7_241_732_096
+    assert (record["kv_elements_per_token"], record["kv_elements_per_token_beyond_windows"]) == (65_536, 0)
+
+
+def test_show_of_experts(run: Run) -> None:
+    """Mixtral 8x7B: 46.7e9 parameters, 12.9e9 active."""
+    parameters = run("show", "mixtral-8x7b-v0.1", "--format", "json").json["parameters"]
+    assert parameters["total"] == 46_702_792_704
+    assert parameters["active"] == 12_879_925_248
+
+
+def test_show_of_a_device(run: Run) -> None:
+    record = run("show", "h100", "--format", "json").json
+    assert record["name"] == "h100-sxm"
+    assert record["confidence"] == "high"
+    assert record["peak_flop_per_s"]["bf16"] == 989.4e12
+    assert run("show", "h100").out.splitlines()[0].startswith("h100-sxm")
+
+
+def test_fit_of_one_device(run: Run) -> None:
+    """The two lines that vLLM would log, and parts that add up to the device."""
+    record = run("fit", "llama-3.1-8b", "--gpu", "h100", "--format", "json").json
+    parts = record["weights_bytes"] + record["activation_bytes"] + record["reserve_bytes"] + record["kv_pool_bytes"]
+    assert parts == pytest.approx(record["usable_bytes"], rel=1e-12)
+    assert record["log"]["kv_cache_tokens"] == int(record["log"]["concurrency"] * record["log"]["max_model_len"])
+    text = run("fit", "llama-3.1-8b", "--gpu", "h100").out
+    assert f"GPU KV cache size: {record['log']['kv_cache_tokens']:,} tokens" in text
+    assert "Maximum concurrency for " in text
+
+
+def test_fit_without_a_device_names_all_that_hold_it(run: Run) -> None:
+    record = run("fit", "llama-3.1-8b", "--format", "json").json
+    assert {option["gpu"] for option in record["options"]} == {
+        path.stem for path in (CONFIGS / "hardware").glob("*.yaml")
+    }
+    for option in record["options"]:
+        assert option["fits"] or option["reason"]
+
+
+def test_fewest_devices_are_fewest(run: Run) -> None:
+    """Llama-3.1-70B: 141 GB in bf16 need two H200 (150 GB each), 72.6 GB in fp8 need one."""
+    record = run("fit", "llama-3.1-70b", "--format", "json").json
+    devices = {(o["gpu"], o["quant"]): o["devices"] for o in record["options"] if o["fits"]}
+    assert devices["h200-sxm", "native"] == 2
+    assert devices["h200-sxm", "fp8"] == 1
+
+
+def test_help_of_every_command_has_an_example(run: Run) -> None:
+    from inferplan.cli import COMMANDS
+
+    for command in ("estimate", "fit"):
+        ran = run(command, "--help")
+        assert ran.code == 0
+        assert f"Example: inferplan {command}" in " ".join(ran.out.split())
+    for command in COMMANDS:
+        assert run(command, "--help").code == 0
+    assert run("--version").out.startswith("inferplan, version")
