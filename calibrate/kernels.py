@@ -450,13 +450,15 @@ def _all_reduce(x: torch.Tensor) -> torch.Tensor:
 
 def _all_gather(x: torch.Tensor) -> torch.Tensor:
     out = torch.empty_like(x)
-    dist.all_gather_into_tensor(out, x.chunk(dist.get_world_size())[0])
+    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # renamed in torch 2.13
+    gather(out, x.chunk(dist.get_world_size())[0])
     return out
 
 
 def _reduce_scatter(x: torch.Tensor) -> torch.Tensor:
     out = torch.empty_like(x[: len(x) // dist.get_world_size()])
-    dist.reduce_scatter_tensor(out, x)
+    scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor  # renamed in torch 2.13
+    scatter(out, x)
     return out
 
 

@@ -32,6 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "sweep": ("sweep", "A grid over models, GPUs, formats, divisions and loads, on all cores or a cluster."),
     "recipe": ("recipe", "A claimed speed-up taken apart: one ingredient at a time, each with its factor."),
     "plot": ("plot", "Roofline, memory, operators, KV cache, latency against throughput: PNG, SVG, PDF."),
+    "calibrate": ("calibrate", "Measure this device with torch and fit its constants, or check stored ones."),
     "validate": ("validate", "Predicted against measured: benchmark files of nine tools, start-up logs, anchors."),
     "emit": ("emit", "The command line or the Kubernetes manifest of a deployment or a plan."),
     "prices": ("cost", "The prices on file, with their dates and sources."),

@@ -1,0 +1,207 @@
+"""``inferplan calibrate`` and ``python -m calibrate`` once torch is there: a run or a check, its files and its talk."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from calibrate.constants import write
+from calibrate.device import identify, match, write_yaml
+from calibrate.measure import Measurer, TorchMeasurer
+from calibrate.record import RawFile, read
+from calibrate.report import held_out_table, markdown, percent, webpage, whole_table
+from calibrate.run import CheckRow, Outcome, Progress, Run, Settings, check, fit, step_rows
+from inferplan.calibration import Calibration
+from inferplan.catalog import config_root, read_yaml, validate
+from inferplan.errors import InputFileError, ToleranceError
+from inferplan.report import Report, Table
+from inferplan.units import format_quantity
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The command line of a calibration. Paths that are ``None`` follow from the device's name."""
+
+    device: str | None = None
+    budget: float = 300.0
+    out: Path | None = None
+    raw: Path | None = None
+    report: Path | None = None
+    resume: bool = False
+    only_fit: bool = False
+    only_check: bool = False
+    tolerance: float = 0.2
+    calibration: Path | None = None
+    gpu: str | None = None
+    new_hardware: Path | None = None
+    seed: int = 0
+    started: float | None = None
+    """When the program began, on ``time.perf_counter``: imports count as time spent."""
+
+
+def execute(options: Options, measurer: Measurer | None = None) -> Report:
+    """What the options ask for. Raises ``ToleranceError`` when a check fails; Ctrl-C keeps what was measured."""
+    device = measurer.device if measurer else identify(options.device)
+    click.echo(device.describe(), err=True)
+    measurer = measurer or TorchMeasurer(device, options.seed)
+    spent = 0.0 if options.started is None else max(0.0, time.perf_counter() - options.started)
+    settings = Settings(
+        budget=options.budget, spent=spent, seed=options.seed, gpu=options.gpu, tolerance=options.tolerance
+    )
+    return _check(options, measurer, settings) if options.only_check else _run(options, measurer, settings)
+
+
+def _run(options: Options, measurer: Measurer, settings: Settings) -> Report:
+    out = options.out or default_out(options, measurer)
+    raw_path = options.raw or out.with_suffix(".jsonl")
+    report_path = options.report or out.with_suffix(".md")
+    if options.only_fit:
+        outcome = fit(read(raw_path), measurer.device, settings)
+    else:
+        raw = RawFile.open(raw_path, options.resume)
+        try:
+            with _progress() as progress:
+                Run(measurer, raw, settings, progress).measure()
+        except KeyboardInterrupt:
+            samples = sum(map(len, raw.session.samples.values()))
+            click.echo(f"interrupted: {samples} samples are kept in {raw_path}", err=True)
+            click.echo("hint: the same command with --resume goes on from them", err=True)
+            raise
+        finally:
+            raw.close()
+        outcome = fit(raw.session, measurer.device, settings)
+    write(outcome.calibration, out)
+    _write_text(report_path, markdown(outcome))
+    _write_text(report_path.with_suffix(".html"), webpage(outcome))
+    if options.new_hardware is not None:
+        if outcome.new_hardware is None:
+            click.echo(f"{outcome.hardware.name} is in the catalogue: no new hardware file is needed", err=True)
+        else:
+            write_yaml(options.new_hardware, outcome.new_hardware)
+    files = {"calibration": out, "raw": raw_path, "report": report_path, "page": report_path.with_suffix(".html")}
+    return summary(outcome, {name: str(path) for name, path in files.items()})
+
+
+def default_out(options: Options, measurer: Measurer) -> Path:
+    """``configs/calibration/<hardware>.yaml``; ``-torch`` after the name where constants of other kernels are there."""
+    known = None if options.gpu else match(measurer.device)
+    name = options.gpu or (known.name if known else measurer.device.slug)
+    folder = config_root() / "calibration"
+    path = folder / f"{name}.yaml"
+    if path.is_file() and not (path.with_suffix(".jsonl")).is_file():
+        path = folder / f"{name}-torch.yaml"
+    if not os.access(folder, os.W_OK):
+        raise InputFileError(f"cannot write {path}", because="the installed configs are read-only", hint="--out FILE")
+    return path
+
+
+def _check(options: Options, measurer: Measurer, settings: Settings) -> Report:
+    path = options.calibration or options.out or default_out(options, measurer)
+    stored = validate(path, read_yaml(path), Calibration)
+    with _progress() as progress:
+        rows = check(measurer, stored, settings, progress)
+    report = check_report(rows, path, settings.tolerance)
+    if not all(row.within for row in rows):
+        bad = [row for row in rows if not row.within]
+        raise CheckFailedError(
+            f"{len(bad)} of {len(rows)} kernels are off by more than {percent(settings.tolerance)}",
+            because="; ".join(f"{r.kernel} {r.label}: median {percent(r.median)}, bias {percent(r.bias)}" for r in bad),
+            hint="a quieter machine, a larger --tolerance, or a new calibration",
+            report=report,
+        )
+    return report
+
+
+class CheckFailedError(ToleranceError):
+    """A check outside its tolerance (exit 6); ``report`` is the table to show before the message."""
+
+    def __init__(self, what: str, because: str, hint: str, report: Report) -> None:
+        self.report = report
+        super().__init__(what, because, hint)
+
+
+def check_report(rows: list[CheckRow], path: Path, tolerance: float) -> Report:
+    cells = [
+        [r.kernel, r.label, str(r.shapes), percent(r.median), percent(r.bias), "yes" if r.within else "NO"]
+        for r in rows
+    ]
+    columns = ["kernel", "format", "shapes", "median", "bias", "within"]
+    table = Table(title=f"Check of {path}", columns=columns, rows=cells, right=frozenset(columns[2:5]))
+    records = [
+        {
+            "kernel": r.kernel,
+            "format": r.label,
+            "shapes": r.shapes,
+            "median_error": r.median,
+            "bias": r.bias,
+            "within": r.within,
+        }
+        for r in rows
+    ]
+    note = f"Median of |predicted/measured - 1| by kernel; the tolerance is {percent(tolerance)}."
+    return Report(record={"kernels": records, "tolerance": tolerance}, tables=[table], notes=[note], rows=records)
+
+
+def summary(outcome: Outcome, files: dict[str, str]) -> Report:
+    """What a run found, for stdout."""
+    steps = step_rows(outcome)
+    facts = outcome.calibration.provenance
+    tables = [held_out_table(outcome), *([whole_table(steps)] if steps else [])]
+    records = [
+        {"kernel": kernel, "format": label, **{name: v for name, v in figures.items() if name != "worst_shape"}}
+        for kernel, formats in outcome.calibration.held_out.items()
+        for label, figures in formats.items()
+    ]
+    whole = [
+        {
+            "model": row.step.model,
+            "mode": row.step.mode,
+            "batch": row.step.batch,
+            "new": row.step.new,
+            "past": row.step.past,
+            "measured_s": row.measured,
+            "predicted_s": row.predicted,
+        }
+        for row in steps
+    ]
+    record = {
+        "hardware": outcome.hardware.name,
+        "bandwidth": format_quantity(outcome.hardware.memory.bandwidth, "B/s"),
+        "shapes": facts["shapes"],
+        "samples": facts["samples"],
+        "files": files,
+        "held_out": records,
+        "whole_models": whole,
+        "refused": facts["refused"],
+        "failed": facts["failed"],
+    }
+    said = [f"{facts['shapes']} shapes, {facts['samples']} visits, {len(facts['refused'])} refused."]
+    said += [f"{name}: {path}" for name, path in files.items()]
+    return Report(record=record, tables=tables, notes=said, rows=records)
+
+
+def _write_text(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputFileError(f"cannot write {path}", because=error.strerror or str(error)) from None
+
+
+@contextmanager
+def _progress() -> Iterator[Progress]:
+    """A bar on stderr; nothing where stderr is no terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description:32}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
+        task = bar.add_task("begin", total=1.0)
+        yield lambda what, part: bar.update(task, description=what[:32], completed=min(max(part, 0.0), 1.0))

@@ -1,0 +1,335 @@
+"""Timing: warm-up, laps long enough to time, operands that no cache holds, medians with spread, waiting told apart.
+
+CPU: laps of whole calls by the wall clock; the time that threads of this process waited for a core (``schedstat``) is
+read with each lap, so that a sample another program disturbed is known.
+
+CUDA: the calls of a lap are captured in a graph
+and its replays timed by device events; what cannot be captured is timed by events behind a flush that keeps the device
+busy while the host issues the call.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from calibrate.arena import Arena
+from calibrate.collective import measure_collectives
+from calibrate.device import Ceilings, Device
+from calibrate.kernels import NoKernelError, build, check
+from calibrate.linear import Operands, recipe
+from calibrate.record import QUIET, Sample, StepSample
+from calibrate.shapes import small
+from calibrate.whole import Glue, Whole, time_step, wanted
+from inferplan.errors import MissingFactError
+from inferplan.ops import Op
+from inferplan.precision import find_format
+
+LAP = 1e-3
+"""Seconds a lap takes at least on a CPU: long against a clock's resolution and a system call."""
+MAX_SETS = 256
+CEILING_FORMATS = ("fp32", "tf32", "bf16", "fp16", "fp8", "int8")
+Run = Callable[..., Any]
+
+
+class Measurer(Protocol):
+    """What a run needs of a device; tests put a device of known constants behind it."""
+
+    device: Device
+    largest: float
+    """Bytes of operands that one operator may have."""
+
+    def clock(self) -> float:
+        """Seconds of a clock that only goes forward."""
+
+    def refusal(self, op: Op) -> str | None:
+        """Why an operator of this kind and format cannot be measured; ``None`` when it can."""
+
+    def measure(self, op: Op, seconds: float) -> Sample:
+        """One visit to an operator. Raises ``MemoryError`` when it does not fit."""
+
+    def ceilings(self, seconds: float) -> Iterator[tuple[str, float]]:
+        """Names (``copy``, ``read``, ``matmul.bf16``) and rates [B/s, FLOP/s]."""
+
+    def steps(self) -> list[StepSample]:
+        """The steps of whole models to time, with no time in them yet."""
+
+    def step(self, asked: StepSample) -> StepSample:
+        """One of them, timed. Raises ``MemoryError`` when it does not fit."""
+
+    def collectives(self, seconds: float) -> Iterator[tuple[Op, Sample]]:
+        """Collectives between devices, or between two processes of a CPU."""
+
+
+def ceilings_of(rates: dict[str, float]) -> Ceilings:
+    """The ceilings in named rates. Raises ``MissingFactError`` without a bandwidth."""
+    memory = [rate for name, rate in rates.items() if name in ("copy", "read")]
+    peaks = {name.removeprefix("matmul."): rate for name, rate in rates.items() if name.startswith("matmul.")}
+    if not memory or not peaks:
+        raise MissingFactError("no ceilings were measured", hint="a longer --budget")
+    return Ceilings(bandwidth=max(memory), peak=peaks, link=rates.get("link"), detail=dict(rates))
+
+
+def waited() -> float:
+    """Seconds that this process's threads have waited for a core since they started (Linux; elsewhere 0)."""
+    total = 0
+    for task in Path("/proc/self/task").glob("*/schedstat"):
+        try:
+            total += int(task.read_bytes().split()[1])
+        except (OSError, IndexError, ValueError):  # a thread that has just ended
+            continue
+    return total * 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Laps:
+    """Seconds of one call in each lap, and the share of each lap that a thread waited for a core."""
+
+    seconds: list[float]
+    waiting: list[float]
+    calls: int
+    method: str = "wall"
+    host: float | None = None
+
+    def sample(self, kernel: str) -> Sample:
+        """Their median, over the laps that nothing disturbed when there are at least three."""
+        calm = [s for s, w in zip(self.seconds, self.waiting) if w <= QUIET]
+        used = calm if len(calm) >= 3 else self.seconds
+        low, mid, high = np.quantile(used, (0.25, 0.5, 0.75))
+        share = 0.0 if len(calm) >= 3 else float(np.median(self.waiting))
+        return Sample(
+            seconds=float(mid),
+            spread=float((high - low) / mid),
+            laps=len(used),
+            calls=self.calls,
+            host=self.host,
+            waited=share,
+            method=self.method,
+            kernel=kernel,
+        )
+
+
+def wall_laps(run: Run, sets: Sequence[Operands], seconds: float, sync: Callable[[], None]) -> Laps:
+    """Laps by the wall clock until ``seconds`` have passed, three at least and five calm ones when time allows."""
+    turn = cycle(sets)
+    run(*next(turn))
+    sync()
+    start = time.perf_counter()
+    run(*next(turn))
+    sync()
+    once = time.perf_counter() - start
+    calls = max(1, min(200, round(LAP / max(once, 1e-7))))
+    times: list[float] = []
+    waiting: list[float] = []
+    deadline = start + seconds
+    while len(times) < 3 or (time.perf_counter() < deadline and (len(times) < 40)):
+        before, begun = waited(), time.perf_counter()
+        for _ in range(calls):
+            run(*next(turn))
+        sync()
+        lap = time.perf_counter() - begun
+        times.append(lap / calls)
+        waiting.append((waited() - before) / lap)
+        if time.perf_counter() - start > 20 * seconds + 5.0:
+            break
+    return Laps(seconds=times, waiting=waiting, calls=calls)
+
+
+class TorchMeasurer:
+    """The device that torch runs on."""
+
+    def __init__(self, device: Device, seed: int = 0, arena_bytes: float | None = None) -> None:
+        self.device = device
+        default = {"cuda": 0.05, "mps": 0.05, "cpu": 0.02}[device.kind] * device.memory
+        size = arena_bytes or min(max(default, 8 * device.cache, 128 << 20), 8 << 30)
+        self.arena = Arena(device.kind, int(size), seed)
+        self.largest = 0.15 * device.memory if device.kind == "cuda" else size / 2
+        self.whole: tuple[Any, Whole] | None = None
+        self.glue: Glue | None = None
+        self._flush: torch.Tensor | None = None
+
+    def clock(self) -> float:
+        return time.perf_counter()
+
+    def refusal(self, op: Op) -> str | None:
+        """Build the operator's kernel at a small size and check it against float64."""
+        try:
+            build(op, self.arena)
+            kernel = build(small(op), self.arena)
+            error = check(kernel)
+        except NoKernelError as refused:
+            return refused.what
+        except (RuntimeError, TypeError, ValueError, NotImplementedError, AttributeError) as failed:
+            return f"torch cannot run it here: {_first_line(failed)}"
+        if not error <= kernel.tolerance:
+            return f"{kernel.name} is {error:.2g} off its float64 reference, more than {kernel.tolerance:g}"
+        return None
+
+    def measure(self, op: Op, seconds: float) -> Sample:
+        try:
+            kernel = build(op, self.arena)
+            sets = self._sets(kernel.operands, op, seconds)
+            return self._laps(kernel.run, sets, seconds).sample(kernel.name)
+        except (torch.OutOfMemoryError, RuntimeError) as error:
+            text = str(error).lower()
+            if isinstance(error, torch.OutOfMemoryError) or "out of memory" in text or "alloc" in text:
+                self.release()
+                raise MemoryError(_first_line(error)) from None
+            raise
+
+    def release(self) -> None:
+        """Give cached memory back to the device."""
+        if self.device.kind == "cuda":
+            torch.cuda.empty_cache()
+
+    def _sets(self, operands: Callable[[], Operands], op: Op, seconds: float) -> list[Operands]:
+        """As many sets of operands as fill the cache three times over; two at least, and in ``seconds`` at most."""
+        size = max(float(op.work().bytes), 1.0)
+        wanted = min(int(np.ceil(3 * self.device.cache / size)), MAX_SETS)
+        start, sets = time.perf_counter(), [operands(), operands()]
+        while len(sets) < wanted and time.perf_counter() - start < seconds:
+            sets.append(operands())
+        return sets
+
+    def _sync(self) -> None:
+        if self.device.kind == "cuda":
+            torch.cuda.synchronize()
+        elif self.device.kind == "mps":
+            torch.mps.synchronize()
+
+    def _laps(self, run: Run, sets: list[Operands], seconds: float) -> Laps:
+        if self.device.kind != "cuda":
+            return wall_laps(run, sets, seconds, self._sync)
+        host = self._host(run, sets)
+        try:
+            return self._replayed(run, sets, seconds, host)
+        except RuntimeError as error:
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
+            torch.cuda.synchronize()
+            return self._evented(run, sets, seconds, host)
+
+    def _host(self, run: Run, sets: list[Operands]) -> float:
+        """Seconds the host needs to issue one call, with nothing to wait for."""
+        for operands in sets[:3]:
+            run(*operands)
+        torch.cuda.synchronize()
+        count = min(len(sets), 10)
+        start = time.perf_counter()
+        for operands in sets[:count]:
+            run(*operands)
+        issued = time.perf_counter() - start
+        torch.cuda.synchronize()
+        return issued / count
+
+    def _replayed(self, run: Run, sets: list[Operands], seconds: float, host: float) -> Laps:
+        graph = torch.cuda.CUDAGraph()
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            run(*sets[0])
+        torch.cuda.current_stream().wait_stream(side)
+        with torch.cuda.graph(graph):
+            for operands in sets:
+                run(*operands)
+        graph.replay()
+        torch.cuda.synchronize()
+        times = self._events(graph.replay, seconds, len(sets))
+        return Laps(seconds=times, waiting=[0.0] * len(times), calls=len(sets), method="graph", host=host)
+
+    def _events(self, call: Callable[[], Any], seconds: float, calls: int, flush: bool = False) -> list[float]:
+        """Seconds of one call by device events, over as many laps as the time allows (five at least)."""
+        times: list[float] = []
+        deadline = time.perf_counter() + seconds
+        while len(times) < 5 or (time.perf_counter() < deadline and len(times) < 100):
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            if flush:
+                self._flushed()
+            start.record()
+            call()
+            end.record()
+            torch.cuda.synchronize()
+            times.append(start.elapsed_time(end) * 1e-3 / calls)
+        return times
+
+    def _evented(self, run: Run, sets: list[Operands], seconds: float, host: float) -> Laps:
+        turn = cycle(sets)
+        times = self._events(lambda: run(*next(turn)), seconds, 1, flush=True)
+        return Laps(seconds=times, waiting=[0.0] * len(times), calls=1, method="events", host=host)
+
+    def _flushed(self) -> None:
+        """Overwrite four caches' worth of memory: it also keeps the device busy while the host issues what follows."""
+        if self._flush is None:
+            self._flush = torch.empty(int(4 * self.device.cache), dtype=torch.int8, device=self.device.kind)
+        self._flush.fill_(1)
+
+    def laps(self, call: Callable[[], Any], seconds: float) -> Laps:
+        """A call that brings its own operands, launched eagerly, by the wall clock."""
+        return wall_laps(call, [()], seconds, self._sync)
+
+    def replays(self, call: Callable[[], Any], seconds: float) -> list[float]:
+        """Seconds of each replay of a call captured in a graph."""
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            call()
+        graph.replay()
+        torch.cuda.synchronize()
+        return self._events(graph.replay, seconds, 1)
+
+    def ceilings(self, seconds: float) -> Iterator[tuple[str, float]]:
+        """Large copies and reads, then the best of a few large matmuls in each format."""
+        each = seconds / (2 + len(CEILING_FORMATS))
+        half = self.arena.capacity(torch.float32) // 2 - 64
+        source, target = (self.arena.typed((half,), torch.float32) for _ in range(2))
+        yield "copy", self._best(target.copy_, (source,), each, 8.0 * half)
+        yield "read", self._best(source.sum, (), each, 4.0 * half)
+        for name in CEILING_FORMATS:
+            best = 0.0
+            for shape in self._ceiling_shapes():
+                best = max(best, self._matmul_rate(name, shape, each / len(self._ceiling_shapes())))
+            if best:
+                yield f"matmul.{find_format(name).math}", best
+
+    def _ceiling_shapes(self) -> list[tuple[int, int, int]]:
+        sizes = (4096, 8192) if self.device.kind == "cuda" else (1024,) if self.device.kind == "cpu" else (2048,)
+        shapes = [(n, n, n) for n in sizes]
+        return [*shapes, (256, 2048, 2048)] if self.device.kind == "cpu" else shapes
+
+    def _matmul_rate(self, name: str, shape: tuple[int, int, int], seconds: float) -> float:
+        m, k, n = shape
+        fmt = find_format(name)
+        output = fmt if fmt.bits >= 16 else find_format("bf16")
+        try:
+            linear = recipe(fmt, fmt, output, self.arena)
+            operands = (linear.input(m, k), linear.weight(n, k))
+            return self._best(linear.apply, operands, seconds, 2.0 * m * k * n)
+        except (NoKernelError, RuntimeError):
+            return 0.0
+
+    def _best(self, run: Run, operands: Operands, seconds: float, amount: float) -> float:
+        """The rate of the fastest lap: a ceiling is what can be reached, not what usually is."""
+        if self.device.kind == "cuda":
+            for _ in range(3):
+                run(*operands)
+            return amount / min(self._events(lambda: run(*operands), seconds, 1))
+        return amount / min(wall_laps(run, [operands], seconds, self._sync).seconds)
+
+    def steps(self) -> list[StepSample]:
+        return wanted(self.device.kind, self.device.memory)
+
+    def step(self, asked: StepSample) -> StepSample:
+        return time_step(self, asked, 1.0 if self.device.kind == "cuda" else 0.25)
+
+    def collectives(self, seconds: float) -> Iterator[tuple[Op, Sample]]:
+        yield from measure_collectives(self.device, seconds)
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:200]

@@ -1,0 +1,524 @@
+"""A calibration from end to end: ceilings, operators in rounds, whole models, fit; and the check of a stored one."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from calibrate.device import Device, as_hardware, match, measured_hardware
+from calibrate.fit import TERMS_OF, Measurement, errors, fit_kernel, split
+from calibrate.measure import Measurer, ceilings_of
+from calibrate.record import QUIET, RawFile, Session, StepSample, key_of
+from calibrate.shapes import (
+    CPU,
+    GPU,
+    UNFUSED,
+    Design,
+    Group,
+    candidates,
+    choose,
+    find_model,
+    group_of,
+    operand_bytes,
+)
+from calibrate.whole import GRAPH, shortened
+from inferplan import __version__
+from inferplan.assemble import load_engine
+from inferplan.calibration import Calibration, Fit
+from inferplan.catalog import load_hardware
+from inferplan.deployment import Deployment
+from inferplan.errors import MissingFactError, UsageError
+from inferplan.estimate import Phase, run_step
+from inferplan.hardware import HardwareSpec
+from inferplan.ops import Op
+from inferplan.parallel import Parallelism
+from inferplan.precision import uniform
+from inferplan.roofline import price
+from inferplan.workload import Segment, Step
+
+Progress = Callable[[str, float], None]
+HELD_OUT = 0.25
+FOLDS = 3
+SLACK = 3.0
+"""How much longer than its roofline a kernel is expected to take when shapes are chosen to fit the time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What a run may spend and where it begins.
+
+    budget: wall seconds of the whole run. spent: seconds gone before it began (imports). gpu: the catalogue entry that
+    the device is, whatever it calls itself. tolerance: largest median error of a kernel that ``check`` accepts.
+    """
+
+    budget: float
+    spent: float = 0.0
+    seed: int = 0
+    gpu: str | None = None
+    tolerance: float = 0.2
+    design: Design | None = None
+
+    @property
+    def quick(self) -> bool:
+        return self.budget < 60
+
+    @property
+    def rounds(self) -> int:
+        """How often every shape is visited at least, when all goes to plan."""
+        return 3 if self.quick else 5
+
+    @property
+    def visit(self) -> float:
+        """Seconds of laps in one visit."""
+        return 0.015 if self.quick else 0.04
+
+
+class Budget:
+    """A deadline on the measurer's own clock."""
+
+    def __init__(self, measurer: Measurer, settings: Settings) -> None:
+        self._clock = measurer.clock
+        self._end = measurer.clock() - settings.spent + settings.budget
+
+    @property
+    def left(self) -> float:
+        return self._end - self._clock()
+
+
+def hardware_of(device: Device, session: Session, gpu: str | None) -> tuple[HardwareSpec, dict[str, Any] | None]:
+    """The hardware to compare with: the catalogue's, or what the measured ceilings describe (and its mapping)."""
+    found = load_hardware(gpu) if gpu else match(device)
+    if found is not None:
+        return found, None
+    data = measured_hardware(device, ceilings_of(session.ceilings), _today())
+    return as_hardware(data), data
+
+
+def _today() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%d")
+
+
+class Run:
+    """One pass over a device: what is measured goes into the raw file, within the budget."""
+
+    def __init__(self, measurer: Measurer, raw: RawFile, settings: Settings, progress: Progress) -> None:
+        self.measurer, self.raw, self.settings, self.progress = measurer, raw, settings, progress
+        self.session, self.budget = raw.session, Budget(measurer, settings)
+
+    def measure(self) -> None:
+        """Everything there is to measure. What is in the raw file already is not begun again, only repeated."""
+        settings, measurer = self.settings, self.measurer
+        _require_same_device(self.session, measurer.device)
+        self.raw.add(
+            "provenance",
+            device=measurer.device.record(),
+            date=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            inferplan=__version__,
+            budget=settings.budget,
+            seed=settings.seed,
+        )
+        self.progress("ceilings", 0.0)
+        if not any(name.startswith("matmul.") for name in self.session.ceilings):
+            for name, rate in measurer.ceilings(0.06 * settings.budget):
+                self.raw.add("ceiling", name=name, value=float(f"{rate:.6g}"))
+        hardware, _ = hardware_of(measurer.device, self.session, settings.gpu)
+        reserve = max(2.5, 0.08 * settings.budget)
+        if settings.quick:
+            self.operators(hardware, reserve)
+        else:
+            self.collectives()
+            self.operators(hardware, reserve + 0.18 * settings.budget)
+            self.steps(reserve)
+        self.raw.add("finished")
+
+    def _say(self, what: str) -> None:
+        self.progress(what, 1.0 - max(self.budget.left, 0.0) / self.settings.budget)
+
+    def collectives(self) -> None:
+        """Between devices, or two processes; the largest message gives the link's ceiling."""
+        self._say("collectives")
+        if "link" in self.session.ceilings:
+            return
+        link = 0.0
+        for op, sample in self.measurer.collectives(0.05 * self.settings.budget):
+            self.raw.add_sample(self.raw.add_shape(op), sample)
+            link = max(link, float(op.work().wire) / sample.seconds)
+        if link:
+            self.raw.add("ceiling", name="link", value=float(f"{link:.6g}"))
+
+    def operators(self, hardware: HardwareSpec, reserve: float) -> None:
+        """Rounds over every shape, each in another order, until the time for operators is over.
+
+        A disturbance then falls on different shapes in different rounds, and a run cut short has some of each kernel.
+        """
+        self._say("shapes")
+        shapes = self._designed(hardware, reserve)
+        order = list(shapes)
+        chance = np.random.default_rng(self.settings.seed + len(self.session.provenance))
+        refusals: dict[tuple[str, Group], str | None] = {}
+        while self.budget.left > reserve and order:
+            for op in order:
+                if self.budget.left <= reserve:
+                    break
+                self._visit(op, refusals)
+            order = [op for op in order if key_of(op) in self.session.samples]
+            order = [order[index] for index in chance.permutation(len(order))]
+
+    def _designed(self, hardware: HardwareSpec, reserve: float) -> list[Op]:
+        """Shapes that the device has memory and the run has time for."""
+        settings, device = self.settings, self.measurer.device
+        design = settings.design or (GPU if device.kind == "cuda" else CPU)
+        longest = 2 * settings.visit / SLACK
+        found = [
+            op
+            for op in candidates(design, hardware).values()
+            if operand_bytes(op) <= self.measurer.largest and float(price(op, hardware, UNFUSED).time) <= longest
+        ]
+        count = int(max(0.0, self.budget.left - reserve) / (settings.rounds * 2.5 * settings.visit))
+        return choose(found, max(count, 1), design.base, settings.seed)
+
+    def _visit(self, op: Op, refusals: dict[tuple[str, Group], str | None]) -> None:
+        kind = (type(op).__name__, group_of(op))
+        if kind not in refusals:
+            refusals[kind] = self.measurer.refusal(op)
+            if refusals[kind] is not None:
+                self.raw.add("refused", what=f"{group_of(op)[0]} {group_of(op)[1]}", why=refusals[kind])
+        if refusals[kind] is not None or key_of(op) in self.session.failed:
+            return
+        self._say(f"{op.kernel} {op.label}")
+        try:
+            sample = self.measurer.measure(op, self.settings.visit)
+        except MemoryError as error:
+            self.raw.add("failed", key=self.raw.add_shape(op), why=f"out of memory: {error}")
+        except RuntimeError as error:
+            self.raw.add("failed", key=self.raw.add_shape(op), why=str(error).splitlines()[0])
+        else:
+            self.raw.add_sample(self.raw.add_shape(op), sample)
+
+    def steps(self, reserve: float) -> None:
+        """Whole models, in rounds as long as there is time; models that torch cannot run are refused, not skipped."""
+        asked = self.measurer.steps()
+        done = False
+        while not done and self.budget.left > reserve:
+            before = sum(map(len, self.session.steps.values()))
+            for step in asked:
+                if self.budget.left <= reserve:
+                    break
+                if step.model not in self.session.refused and str(step.key) not in self.session.failed:
+                    self._step(step)
+            done = sum(map(len, self.session.steps.values())) == before
+
+    def _step(self, step: StepSample) -> None:
+        self._say(f"{step.model} {'prefill' if step.new > 1 else 'decode'} batch {step.batch}")
+        try:
+            self.raw.add_step(self.measurer.step(step))
+        except MissingFactError as error:
+            self.raw.add("refused", what=step.model, why=error.what)
+        except MemoryError as error:
+            self.raw.add("failed", key=str(step.key), why=f"out of memory: {error}")
+        except RuntimeError as error:
+            self.raw.add("failed", key=str(step.key), why=str(error).splitlines()[0])
+
+
+def _require_same_device(session: Session, device: Device) -> None:
+    """Raise ``UsageError`` when a raw file was measured on another device or with other software."""
+    for record in session.provenance:
+        then, now = record["device"], device.record()
+        for name in ("kind", "name", "units"):
+            if then[name] != now[name]:
+                raise UsageError(
+                    f"the measurements to resume are of {then['name']} ({then['units']} units)",
+                    because=f"this is {device.name} ({device.units} units)",
+                    hint="another --raw, or run it there",
+                )
+
+
+def measurements(session: Session) -> tuple[list[Measurement], int]:
+    """One measurement a shape, and how many shapes are left out because other programs disturbed every visit.
+
+    Disturbed shapes stay when their kernel would have fewer than eight without them.
+    """
+    groups: dict[Group, list[tuple[bool, Measurement]]] = defaultdict(list)
+    for key, samples in session.samples.items():
+        calm = any(sample.waited <= QUIET for sample in samples)
+        measured = Measurement(op=session.shapes[key], seconds=session.seconds(key), source=key)
+        groups[measured.group].append((calm, measured))
+    kept: list[Measurement] = []
+    for rows in groups.values():
+        calm_rows = [measured for calm, measured in rows if calm]
+        kept += calm_rows if len(calm_rows) >= 8 else [measured for _, measured in rows]
+    return kept, sum(map(len, groups.values())) - len(kept)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Outcome:
+    """A fitted run: the constants, the hardware they refer to, and the measurements, training and held out."""
+
+    calibration: Calibration
+    hardware: HardwareSpec
+    new_hardware: dict[str, Any] | None
+    train: list[Measurement]
+    test: list[Measurement]
+    session: Session
+
+    def predicted(self, op: Op) -> float:
+        return float(price(op, self.hardware, self.calibration).time)
+
+
+def fit(session: Session, device: Device, settings: Settings) -> Outcome:
+    """Constants of every kernel and format with shapes enough, on three quarters of them; errors on the others.
+
+    Raises ``MissingFactError`` when nothing could be fitted.
+    """
+    hardware, data = hardware_of(device, session, settings.gpu)
+    rows, disturbed = measurements(session)
+    groups: dict[Group, list[Measurement]] = defaultdict(list)
+    for measured in rows:
+        groups[measured.group].append(measured)
+    constants: dict[str, dict[str, Fit]] = defaultdict(dict)
+    held_out: dict[str, dict[str, Any]] = defaultdict(dict)
+    ranges: dict[str, dict[str, Any]] = defaultdict(dict)
+    train_all: list[Measurement] = []
+    test_all: list[Measurement] = []
+    for (kernel, label), group in sorted(groups.items()):
+        train, test = split(group, HELD_OUT, settings.seed)
+        if len(train) < 4 or not test or (kernel.startswith("collective") and not hardware.links):
+            continue
+        fitted = fit_kernel(train, hardware, terms_for(kernel, train, hardware, settings))
+        figures = errors(test, hardware, fitted)
+        constants[kernel][label] = fitted.model_copy(update={"error": figures})
+        held_out[kernel][label] = figures | {"n": len(test), "worst_shape": _worst(test, hardware, fitted)}
+        spans = {"flop": fitted.flop_range, "bytes": fitted.bytes_range}
+        ranges[kernel][label] = {name: list(span) for name, span in spans.items() if span is not None}
+        train_all += train
+        test_all += test
+    if not constants:
+        raise MissingFactError(
+            "too little was measured to fit anything",
+            because=f"{len(rows)} shapes of {len(groups)} kernels; a fit needs five of one",
+            hint="a longer --budget, or --resume",
+        )
+    calibration = Calibration(
+        name=hardware.name,
+        provenance=_provenance(session, settings, data, disturbed),
+        constants={kernel: dict(formats) for kernel, formats in constants.items()},
+        held_out=dict(held_out),
+        range=dict(ranges),
+    )
+    return Outcome(
+        calibration=calibration,
+        hardware=hardware,
+        new_hardware=data,
+        train=train_all,
+        test=test_all,
+        session=session,
+    )
+
+
+def terms_for(kernel: str, train: Sequence[Measurement], hardware: HardwareSpec, settings: Settings) -> tuple[str, ...]:
+    """The further terms of a kernel where they pay: error over folds of the training shapes smaller by a tenth."""
+    further = TERMS_OF.get(kernel, ())
+    if settings.quick or not further or len(train) < 4 * (4 + len(further)) // 2:
+        return ()
+    plain, rich = (_folded(train, hardware, terms, settings.seed) for terms in ((), further))
+    return further if rich < 0.9 * plain else ()
+
+
+def _folded(train: Sequence[Measurement], hardware: HardwareSpec, terms: tuple[str, ...], seed: int) -> float:
+    off = []
+    for fold in range(FOLDS):
+        inside, outside = split(train, 1 / FOLDS, seed + 1 + fold)
+        off.append(errors(outside, hardware, fit_kernel(inside, hardware, terms))["mape"])
+    return float(np.mean(off))
+
+
+def _worst(test: Sequence[Measurement], hardware: HardwareSpec, fitted: Fit) -> str:
+    off = [abs(errors([measured], hardware, fitted)["bias"]) for measured in test]
+    return describe(test[int(np.argmax(off))].op)
+
+
+SIZES = (
+    *("batch", "new", "past", "m", "k", "n", "heads", "kv_heads", "key_dim", "experts"),
+    *("tokens", "width", "elements", "channels", "state", "group"),
+)
+
+
+def describe(op: Op) -> str:
+    """A shape in a few words: the sizes that are its load and its structure."""
+    return ", ".join(f"{name} {float(getattr(op, name)):g}" for name in SIZES if hasattr(op, name))
+
+
+def _provenance(session: Session, settings: Settings, data: dict[str, Any] | None, disturbed: int) -> dict[str, Any]:
+    first, last = session.provenance[0], session.provenance[-1]
+    facts: dict[str, Any] = {
+        "source": "inferplan calibrate: torch kernels on this device",
+        "device": last["device"],
+        "date": last["date"],
+        "begun": first["date"],
+        "inferplan": last["inferplan"],
+        "command": f"inferplan calibrate --device {last['device']['kind']} --budget {last['budget']:g}s",
+        "shapes": len(session.samples),
+        "samples": sum(map(len, session.samples.values())),
+        "shapes_disturbed": disturbed,
+        "seed": settings.seed,
+        "ceilings": {name: float(f"{rate:.4g}") for name, rate in sorted(session.ceilings.items())},
+        "kernels": _kernels(session),
+        "refused": dict(sorted(session.refused.items())),
+        "failed": {_described(session, key): why for key, why in sorted(session.failed.items())},
+    }
+    return facts if data is None else facts | {"hardware": data}
+
+
+def _described(session: Session, key: str) -> str:
+    op = session.shapes.get(key)
+    return key if op is None else f"{op.kernel} {op.label}: {describe(op)}"
+
+
+def _kernels(session: Session) -> dict[str, str]:
+    """The library call behind each kernel and format."""
+    table: dict[str, set[str]] = defaultdict(set)
+    for key, samples in session.samples.items():
+        op = session.shapes[key]
+        table[f"{op.kernel}/{op.label}"] |= {sample.kernel for sample in samples if sample.kernel}
+    return {name: "; ".join(sorted(calls)) for name, calls in sorted(table.items())}
+
+
+# Whole models
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepRow:
+    """One step of a whole model, predicted and measured [s]; the share of it that no constants stand behind."""
+
+    step: StepSample
+    measured: float
+    predicted: float
+    uncalibrated: float
+
+    @property
+    def off(self) -> float:
+        return self.predicted / self.measured - 1.0
+
+
+def step_rows(outcome: Outcome) -> list[StepRow]:
+    """Every whole-model step against the price of the same model's graph. Nothing is fitted to these."""
+    rows = []
+    host = _host_seconds(outcome.session)
+    for samples in outcome.session.steps.values():
+        calm = [s for s in samples if s.waited <= QUIET] or samples
+        step, measured = samples[0], float(np.median([s.seconds for s in calm]))
+        phase = predict(step, outcome)
+        predicted = float(phase.time)
+        if step.mode != GRAPH and host:
+            predicted = max(predicted, sum(host.get(c.op.kernel, 0.0) * float(c.op.count) for c in phase.costs))
+        shares = phase.by_basis()
+        rows.append(
+            StepRow(step=step, measured=measured, predicted=predicted, uncalibrated=shares.get("roofline", 0.0))
+        )
+    return rows
+
+
+def predict(step: StepSample, outcome: Outcome) -> Phase:
+    """The price of a step, through the graph and the estimate that every command uses."""
+    deployment = Deployment(
+        model=shortened(find_model(step.model), step.layers),
+        hardware=outcome.hardware,
+        precision=uniform(step.format),
+        parallel=Parallelism(),
+        engine=load_engine("none"),
+        calibration=outcome.calibration,
+    )
+    segment = Segment(batch=float(step.batch), new=float(step.new), past=float(step.past))
+    return run_step(deployment, Step(segments=(segment,)))
+
+
+def _host_seconds(session: Session) -> dict[str, float]:
+    """Seconds the host needs to launch each kernel, where a device runs behind it."""
+    table: dict[str, list[float]] = defaultdict(list)
+    for key, samples in session.samples.items():
+        table[session.shapes[key].kernel] += [s.host for s in samples if s.host is not None]
+    return {kernel: float(np.median(seconds)) for kernel, seconds in table.items() if seconds}
+
+
+# Check
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckRow:
+    """One kernel and format: how far the stored constants are off on what the device does now."""
+
+    kernel: str
+    label: str
+    shapes: int
+    median: float
+    bias: float
+    within: bool
+
+
+def check(measurer: Measurer, stored: Calibration, settings: Settings, progress: Progress) -> list[CheckRow]:
+    """Repeat a sample of shapes inside the fitted range and compare with the stored constants; nothing is fitted.
+
+    Raises ``MissingFactError`` when none of them can be measured here.
+    """
+    data = stored.provenance.get("hardware")
+    if data is None:
+        found = load_hardware(settings.gpu) if settings.gpu else match(measurer.device)
+        if found is None:
+            raise MissingFactError(
+                f"the constants of {stored.name} refer to hardware that {measurer.device.name} does not match",
+                hint="--gpu NAME of the catalogue entry",
+            )
+        hardware = found
+    else:
+        hardware = as_hardware(data)
+    budget = Budget(measurer, settings)
+    design = settings.design or (GPU if measurer.device.kind == "cuda" else CPU)
+    longest = 2 * settings.visit / SLACK
+    inside = []
+    for op in candidates(design, hardware).values():
+        fitted = stored.constants.get(op.kernel, {}).get(op.label)
+        cost = price(op, hardware, stored)
+        if fitted is None or operand_bytes(op) > measurer.largest or float(cost.time) > longest:
+            continue
+        if fitted.covers(cost.work.flop, cost.work.bytes + cost.work.wire):
+            inside.append(op)
+    times: dict[str, list[float]] = defaultdict(list)
+    chosen = choose(inside, 8 * len({group_of(op) for op in inside}), design.base, settings.seed + 1)
+    ready = [op for op in chosen if measurer.refusal(op) is None]
+    while ready and budget.left > 0.05 * settings.budget:
+        for op in ready:
+            if budget.left <= 0.05 * settings.budget:
+                break
+            progress(f"{op.kernel} {op.label}", 1.0 - budget.left / settings.budget)
+            sample = measurer.measure(op, settings.visit)
+            if sample.waited <= QUIET or not times[key_of(op)]:
+                times[key_of(op)].append(sample.seconds)
+    return _compared(ready, times, hardware, stored, settings.tolerance)
+
+
+def _compared(
+    ready: Sequence[Op], times: dict[str, list[float]], hardware: HardwareSpec, stored: Calibration, tolerance: float
+) -> list[CheckRow]:
+    groups: dict[Group, list[float]] = defaultdict(list)
+    for op in ready:
+        if times[key_of(op)]:
+            predicted = float(price(op, hardware, stored).time)
+            groups[group_of(op)].append(predicted / float(np.median(times[key_of(op)])) - 1.0)
+    if not groups:
+        raise MissingFactError("none of the stored kernels can be measured here", hint="run the calibration itself")
+    return [
+        CheckRow(
+            kernel=kernel,
+            label=label,
+            shapes=len(off),
+            median=float(np.median(np.abs(off))),
+            bias=float(np.mean(off)),
+            within=float(np.median(np.abs(off))) <= tolerance,
+        )
+        for (kernel, label), off in sorted(groups.items())
+    ]

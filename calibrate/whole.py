@@ -1,0 +1,339 @@
+"""Whole models with random weights: real decoder layers on a real cache, prefilled and decoded, eager and from graphs.
+
+The layers are those of a ``ModelSpec`` (attention and latent attention; plain, gated and routed feed-forwards), so that
+the step which is timed is the step whose graph is priced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from calibrate.arena import NoKernelError, dtype_of
+from calibrate.attention import FLASH_HEAD, explicit_attention, flash_attention, library_attention
+from calibrate.record import StepSample
+from calibrate.shapes import find_model
+from inferplan.layers.attention import AttentionLayer
+from inferplan.layers.mla import MlaLayer
+from inferplan.layers.mlp import MlpLayer
+from inferplan.layers.moe import MoeLayer
+from inferplan.model import ModelSpec
+from inferplan.precision import find_format
+from inferplan.workload import WIDE
+
+if TYPE_CHECKING:
+    from calibrate.measure import TorchMeasurer
+
+GRAPH, EAGER = "graph", "eager"
+
+
+def wanted(kind: str, memory: float) -> list[StepSample]:
+    """The steps to time on a kind of device; a model too large for it is cut to the layers that fit."""
+    models: tuple[str, ...]
+    modes: tuple[str, ...]
+    if kind == "cuda":
+        models = ("llama-3.1-8b", "olmoe-1b-7b-0924", "deepseek-v2-lite")
+        loads = [(1, 512, 0), (1, 2048, 0), (4, 2048, 0), (1, 8192, 0)]
+        loads += [(batch, 1, past) for past in (512, 4096) for batch in (1, 8, 32, 128)]
+        modes = (GRAPH, EAGER)
+    else:
+        models = ("tiny-dense", "tiny-moe", "tiny-mla")
+        loads = [(1, 64, 0), (1, 256, 0), (4, 128, 0), (1, 1, 255), (8, 1, 255), (32, 1, 511)]
+        modes = (EAGER,)
+    steps = []
+    for name in models:
+        spec = find_model(name)
+        per_layer = sum(w.elements * count for w, count in spec.weights()) * 2.0 / len(spec.sequence)
+        layers = min(len(spec.sequence), int(0.45 * memory / per_layer))
+        for batch, new, past in loads:
+            steps += [_wanted(spec, layers, mode, (batch, new, past)) for mode in modes]
+    return steps
+
+
+def _wanted(spec: ModelSpec, layers: int, mode: str, load: tuple[int, int, int]) -> StepSample:
+    batch, new, past = load
+    return StepSample(
+        model=spec.name, layers=layers, mode=mode, batch=batch, new=new, past=past, format="bf16", seconds=0.0
+    )
+
+
+def shortened(spec: ModelSpec, layers: int) -> ModelSpec:
+    """The model with its first layers only."""
+    return spec if layers >= len(spec.sequence) else spec.model_copy(update={"layers": spec.sequence[:layers]})
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary position embedding (2104.09864 eq. 34) of ``x [b, t, h, d]``, halves paired."""
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+
+
+def gated(x: Tensor) -> Tensor:
+    """``silu(gate)*up`` of a fused projection."""
+    gate, up = x.chunk(2, dim=-1)
+    return F.silu(gate) * up
+
+
+@dataclass(eq=False)
+class Glue:
+    """Small maps between the library calls, fused by the compiler on CUDA as an engine's kernels are."""
+
+    rotate: Callable[..., Tensor] = rotate
+    gated: Callable[[Tensor], Tensor] = gated
+    note: str = "eager"
+
+    @classmethod
+    def on(cls, kind: str) -> Glue:
+        if kind != "cuda":
+            return cls()
+        try:
+            fused = cls(
+                rotate=torch.compile(rotate, dynamic=True), gated=torch.compile(gated, dynamic=True), note="compiled"
+            )
+            probe = torch.randn(2, 4, 2, 8, device=kind, dtype=torch.bfloat16)
+            angles = torch.randn(4, 1, 4, device=kind, dtype=torch.bfloat16)
+            fused.rotate(probe, angles, angles), fused.gated(probe)
+        except Exception:  # a machine without a compiler: the maps still run, one kernel after another
+            return cls()
+        return fused
+
+
+class Whole:
+    """A model on a device, with a cache for one load at a time."""
+
+    def __init__(self, spec: ModelSpec, kind: str, fmt: str, glue: Glue) -> None:
+        self.spec, self.kind, self.glue = spec, kind, glue
+        self.dtype = dtype_of(find_format(fmt))
+        self.generator = torch.Generator(device=kind)
+        self.generator.manual_seed(0)
+        width = spec.d_model
+        self.embedding = self.random(spec.vocab, width)
+        self.head = self.embedding if spec.tied else self.random(spec.vocab, width)
+        self.final = self.random(width)
+        self.layers: list[tuple[Any, ...]] = []
+        for layer in spec.sequence:
+            norms = (self.random(width), self.random(width))
+            self.layers.append((norms, self._mixer(layer.mixer), self._ffn(layer.ffn)))
+        self.caches: list[Tensor | tuple[Tensor, Tensor]] = []
+
+    def random(self, *shape: int) -> Tensor:
+        return torch.randn(shape, device=self.kind, dtype=self.dtype, generator=self.generator).mul_(0.02)
+
+    def prepare(self, batch: int, new: int, past: int) -> tuple[Tensor, ...]:
+        """A cache that holds ``past`` random tokens and has room for ``new``; the tokens of the step."""
+        length = past + new
+        self.caches = [mixer.cache(batch, length) for _, mixer, _ in self.layers]
+        tokens = torch.randint(self.spec.vocab, (batch, new), device=self.kind, generator=self.generator)
+        return (tokens,)
+
+    def step(self, tokens: Tensor, past: int) -> Tensor:
+        """One forward pass; the next token of every sequence."""
+        x = F.embedding(tokens, self.embedding)
+        for ((before, between), mixer, ffn), cache in zip(self.layers, self.caches):
+            x = x + mixer(F.rms_norm(x, x.shape[-1:], before, 1e-6), cache, past)
+            x = x + ffn(F.rms_norm(x, x.shape[-1:], between, 1e-6))
+        last = F.rms_norm(x[:, -1], x.shape[-1:], self.final, 1e-6)
+        return F.linear(last, self.head).argmax(-1)
+
+    def _mixer(self, spec: Any) -> Any:
+        if isinstance(spec, AttentionLayer):
+            return Heads(self, spec)
+        if isinstance(spec, MlaLayer):
+            return Latent(self, spec)
+        raise NoKernelError(f"no whole-model layer for a mixer of kind {getattr(spec, 'kind', None)}")
+
+    def _ffn(self, spec: Any) -> Any:
+        if isinstance(spec, MlpLayer):
+            return Dense(self, spec.d_ff, spec.gated)
+        if isinstance(spec, MoeLayer) and spec.latent is None:
+            return Routed(self, spec)
+        raise NoKernelError(f"no whole-model layer for a feed-forward of kind {getattr(spec, 'kind', None)}")
+
+    def angles(self, new: int, past: int, width: int) -> tuple[Tensor, Tensor]:
+        """Cosines and sines of the positions ``past .. past + new - 1``, for half of ``width``."""
+        rates = 10000.0 ** -(torch.arange(0, width, 2, device=self.kind) / width)
+        phase = torch.arange(past, past + new, device=self.kind)[:, None, None] * rates
+        return phase.cos().to(self.dtype), phase.sin().to(self.dtype)
+
+
+class Heads:
+    """Grouped-query attention on a cache ``[batch, length, kv_heads, d]``."""
+
+    def __init__(self, model: Whole, spec: AttentionLayer) -> None:
+        self.model, self.spec, width = model, spec, model.spec.d_model
+        self.sizes = (spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim, spec.kv_heads * spec.value_width)
+        self.qkv = model.random(sum(self.sizes), width)
+        self.out = model.random(width, spec.heads * spec.value_width)
+        self.qk_norm = model.random(spec.head_dim) if spec.qk_norm != "none" else None
+        self._angles: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+
+    def cache(self, batch: int, length: int) -> tuple[Tensor, Tensor]:
+        spec = self.spec
+        return (
+            self.model.random(batch, length, spec.kv_heads, spec.head_dim),
+            self.model.random(batch, length, spec.kv_heads, spec.value_width),
+        )
+
+    def __call__(self, x: Tensor, cache: tuple[Tensor, Tensor], past: int) -> Tensor:
+        spec, (batch, new, _) = self.spec, x.shape
+        q, k, v = F.linear(x, self.qkv).split(self.sizes, dim=-1)
+        q, k = q.unflatten(2, (spec.heads, spec.head_dim)), k.unflatten(2, (spec.kv_heads, spec.head_dim))
+        if self.qk_norm is not None:
+            q, k = (F.rms_norm(part, part.shape[-1:], self.qk_norm, 1e-6) for part in (q, k))
+        if spec.rotary:
+            cos, sin = self.positions(new, past)
+            q, k = self.model.glue.rotate(q, cos, sin), self.model.glue.rotate(k, cos, sin)
+        keys, values = cache
+        keys[:, past:], values[:, past:] = k, v.unflatten(2, (spec.kv_heads, spec.value_width))
+        kept = min(past + new, spec.window - 1 + new) if spec.window is not None else past + new
+        flash = self.model.kind == "cuda" and spec.head_dim == spec.value_width <= FLASH_HEAD
+        call = flash_attention if flash else library_attention
+        mixed = call(q.contiguous() if new == 1 else q, keys[:, -kept:], values[:, -kept:], spec.mask)
+        return F.linear(mixed.reshape(batch, new, -1), self.out)
+
+    def positions(self, new: int, past: int) -> tuple[Tensor, Tensor]:
+        if (new, past) not in self._angles:
+            self._angles = {(new, past): self.model.angles(new, past, self.spec.head_dim)}
+        return self._angles[new, past]
+
+
+class Latent:
+    """Multi-head latent attention: expanded for many new tokens, absorbed for few (2405.04434 section 2.1)."""
+
+    def __init__(self, model: Whole, spec: MlaLayer) -> None:
+        if spec.indexer is not None:
+            raise NoKernelError("no whole-model layer for sparse latent attention")
+        self.model, self.spec, width = model, spec, model.spec.d_model
+        q = spec.heads * spec.key_dim
+        self.q_a = None if spec.q_lora is None else (model.random(spec.q_lora, width), model.random(spec.q_lora))
+        self.q_b = model.random(q, spec.q_lora or width)
+        self.kv_a, self.kv_norm = model.random(spec.latent_dim, width), model.random(spec.kv_lora)
+        self.k_up = model.random(spec.heads, spec.nope_dim, spec.kv_lora)
+        self.v_up = model.random(spec.heads, spec.kv_lora, spec.value_dim)
+        self.kv_b = model.random(spec.heads * (spec.nope_dim + spec.value_dim), spec.kv_lora)
+        self.out = model.random(width, spec.heads * spec.value_dim)
+        self._angles: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+
+    def cache(self, batch: int, length: int) -> Tensor:
+        return self.model.random(batch, length, 1, self.spec.latent_dim)
+
+    def __call__(self, x: Tensor, cache: Tensor, past: int) -> Tensor:
+        spec, (batch, new, _) = self.spec, x.shape
+        if self.q_a is not None:
+            down, norm = self.q_a
+            q = F.linear(F.rms_norm(F.linear(x, down), norm.shape, norm, 1e-6), self.q_b)
+        else:
+            q = F.linear(x, self.q_b)
+        q = q.unflatten(2, (spec.heads, spec.key_dim))
+        latent, rope = F.linear(x, self.kv_a)[:, :, None].split((spec.kv_lora, spec.rope_dim), dim=-1)
+        if (new, past) not in self._angles:
+            self._angles = {(new, past): self.model.angles(new, past, spec.rope_dim)}
+        cos, sin = self._angles[new, past]
+        q_nope, q_rope = q.split((spec.nope_dim, spec.rope_dim), dim=-1)
+        q_rope, rope = self.model.glue.rotate(q_rope, cos, sin), self.model.glue.rotate(rope, cos, sin)
+        cache[:, past:, :, : spec.kv_lora] = F.rms_norm(latent, latent.shape[-1:], self.kv_norm, 1e-6)
+        cache[:, past:, :, spec.kv_lora :] = rope
+        attend = self._expanded if new > WIDE else self._absorbed
+        mixed = attend(q_nope, q_rope, cache)
+        return F.linear(mixed.reshape(batch, new, -1), self.out)
+
+    def _expanded(self, q_nope: Tensor, q_rope: Tensor, cache: Tensor) -> Tensor:
+        spec = self.spec
+        up = F.linear(cache[..., : spec.kv_lora], self.kv_b).squeeze(2)
+        k, v = up.unflatten(2, (spec.heads, -1)).split((spec.nope_dim, spec.value_dim), dim=-1)
+        shared = cache[..., spec.kv_lora :].expand(-1, -1, spec.heads, -1)
+        q, k = torch.cat((q_nope, q_rope), dim=-1), torch.cat((k, shared), dim=-1)
+        return library_attention(q, k, v, spec.mask)
+
+    def _absorbed(self, q_nope: Tensor, q_rope: Tensor, cache: Tensor) -> Tensor:
+        spec, (batch, new, heads, _) = self.spec, q_nope.shape
+        rows = q_nope.reshape(batch * new, heads, -1).transpose(0, 1)
+        absorbed = torch.bmm(rows, self.k_up).transpose(0, 1).reshape(batch, new, heads, spec.kv_lora)
+        q = torch.cat((absorbed, q_rope), dim=-1)
+        values = cache[..., : spec.kv_lora]
+        if self.model.kind == "cuda":
+            mixed = explicit_attention(q, cache, values, None)
+        else:
+            mixed = library_attention(q, cache, values, spec.mask)
+        out = torch.bmm(mixed.reshape(batch * new, heads, -1).transpose(0, 1), self.v_up)
+        return out.transpose(0, 1).reshape(batch, new, heads, -1)
+
+
+class Dense:
+    """A plain or gated feed-forward."""
+
+    def __init__(self, model: Whole, width: int, gated: bool) -> None:
+        self.map = model.glue.gated if gated else F.silu
+        self.up = model.random(width * (2 if gated else 1), model.spec.d_model)
+        self.down = model.random(model.spec.d_model, width)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.linear(self.map(F.linear(x, self.up)), self.down)
+
+
+class Routed:
+    """Experts: tokens sorted by expert, two grouped matmuls, and a weighted sum back."""
+
+    def __init__(self, model: Whole, spec: MoeLayer) -> None:
+        self.spec, width = spec, model.spec.d_model
+        self.map = model.glue.gated if spec.gated else F.silu
+        self.router = model.random(spec.experts, width)
+        self.up = model.random(spec.experts, spec.d_ff * (2 if spec.gated else 1), width)
+        self.down = model.random(spec.experts, width, spec.d_ff)
+        self.shared = Dense(model, spec.shared_d_ff, spec.gated) if spec.shared_d_ff else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        spec, flat = self.spec, x.flatten(0, 1)
+        weights, experts = F.linear(flat, self.router).softmax(-1).topk(spec.top_k, dim=-1)
+        order = experts.flatten().argsort()
+        rows = order // spec.top_k
+        counts = torch.zeros(spec.experts, dtype=torch.int32, device=x.device)
+        counts.scatter_add_(0, experts.flatten(), torch.ones_like(order, dtype=torch.int32))
+        ends = counts.cumsum(0).to(torch.int32)
+        inner = self.map(torch._grouped_mm(flat[rows], self.up.transpose(1, 2), offs=ends))
+        outer = torch._grouped_mm(inner, self.down.transpose(1, 2), offs=ends)
+        outer = outer * weights.flatten()[order][:, None]
+        out = torch.zeros_like(flat).index_add_(0, rows, outer).view_as(x)
+        return out if self.shared is None else out + self.shared(x)
+
+
+def time_step(measurer: TorchMeasurer, asked: StepSample, seconds: float = 1.0) -> StepSample:
+    """The step, timed: replays by device events, eager steps by the wall clock. Raises ``MemoryError``."""
+    try:
+        model = _model(measurer, asked)
+        (tokens,) = model.prepare(asked.batch, asked.new, asked.past)
+        with torch.inference_mode():
+            model.step(tokens, asked.past)
+            if asked.mode == GRAPH:
+                times, waiting = measurer.replays(lambda: model.step(tokens, asked.past), seconds), 0.0
+            else:
+                laps = measurer.laps(lambda: model.step(tokens, asked.past), seconds)
+                sample = laps.sample("")
+                return replace(
+                    asked, seconds=sample.seconds, spread=sample.spread, laps=sample.laps, waited=sample.waited
+                )
+    except torch.OutOfMemoryError as error:
+        measurer.whole = None
+        measurer.release()
+        raise MemoryError(str(error).splitlines()[0]) from None
+    low, mid, high = np.quantile(times, (0.25, 0.5, 0.75))
+    return replace(asked, seconds=float(mid), spread=float((high - low) / mid), laps=len(times), waited=waiting)
+
+
+def _model(measurer: TorchMeasurer, asked: StepSample) -> Whole:
+    """The model of the last step when it is the same; otherwise that one is given up and a new one made."""
+    key = (asked.model, asked.layers, asked.format)
+    if measurer.whole is None or measurer.whole[0] != key:
+        measurer.whole = None
+        measurer.release()
+        if measurer.glue is None:
+            measurer.glue = Glue.on(measurer.device.kind)
+        spec = shortened(find_model(asked.model), asked.layers)
+        measurer.whole = (key, Whole(spec, measurer.device.kind, asked.format, measurer.glue))
+    return measurer.whole[1]

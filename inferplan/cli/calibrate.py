@@ -1,0 +1,94 @@
+"""``inferplan calibrate``: measure this device with torch. ``calibrate`` is imported here only, and only when run."""
+
+from __future__ import annotations
+
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import click
+
+from inferplan.cli.options import report_options, write
+from inferplan.errors import MissingExtraError, ToleranceError
+from inferplan.report import Report
+
+EXTRA = ("torch", "scipy")
+
+
+class Duration(click.ParamType[float]):
+    """A time: 90s, 5m, 8m30s."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        import re
+
+        if isinstance(value, float):
+            return value
+        match = re.fullmatch(r"(?:(\d+(?:\.\d+)?)m(?:in)?)?(?:(\d+(?:\.\d+)?)s)?", str(value).strip())
+        seconds = sum(float(part or 0) * unit for part, unit in zip(match.groups(), (60, 1))) if match else 0.0
+        if seconds <= 0:
+            self.fail(f"{value!r} is not a time; write 90s, 5m or 8m30s", param, ctx)
+        return seconds
+
+
+class Share(click.ParamType[float]):
+    """A share: 20%, 0.2."""
+
+    name = "share"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        text = str(value).strip()
+        try:
+            share = float(text.removesuffix("%").strip()) / (100 if text.endswith("%") else 1)
+        except ValueError:
+            share = -1.0
+        if not 0 < share < 10:
+            self.fail(f"{value!r} is not a share; write 20% or 0.2", param, ctx)
+        return share
+
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command("calibrate")
+@click.option("--device", metavar="cuda|cpu|mps", help="What to measure [the best that torch sees].")
+@click.option("--budget", type=Duration(), default="5m", show_default=True, help="Wall time of the whole run.")
+@click.option("--out", type=_FILE, help="The constants [configs/calibration/<hardware>.yaml].")
+@click.option("--raw", type=_FILE, help="Every measurement, as JSON lines [beside --out].")
+@click.option("--report", type=_FILE, help="The Markdown report; an HTML page goes beside it [beside --out].")
+@click.option("--resume", is_flag=True, help="Go on from the raw file of a run that was cut short, or add to one.")
+@click.option("--fit-only", "only_fit", is_flag=True, help="Measure nothing: fit and report what the raw file holds.")
+@click.option(
+    "--check", "only_check", is_flag=True, help="Repeat a sample and compare with stored constants; fit nothing."
+)
+@click.option("--tolerance", type=Share(), default="20%", show_default=True, help="Largest median error of a kernel.")
+@click.option("--calibration", type=_FILE, help="The constants to check [those of --out].")
+@click.option("--gpu", help="The catalogue entry that this device is [by its name and memory].")
+@click.option("--new-hardware", type=_FILE, help="Write a hardware YAML of the measured ceilings.")
+@click.option(
+    "--seed", type=int, default=0, show_default=True, help="Of random operands, shapes and the held-out part."
+)
+@report_options
+def calibrate_command(**values: Any) -> Report:
+    """Run the model's operators on this device with torch, fit its constants, and say how far they are off.
+
+    Operators come from real models' graphs; the errors printed are on shapes that the fit never saw; whole models are
+    predicted and measured, and nothing is fitted to them. Every measurement is kept in the raw file as it is made.
+
+    Example: inferplan calibrate --device cpu --budget 3m --out cpu.yaml --new-hardware cpu-hardware.yaml
+    """
+    started = time.perf_counter()
+    missing = [name for name in EXTRA if find_spec(name) is None]
+    if missing:
+        raise MissingExtraError(f"calibrate needs {' and '.join(missing)}", hint="pip install 'inferplan[calibrate]'")
+    from calibrate.cli import CheckFailedError, Options, execute
+
+    try:
+        return execute(Options(started=started, **values))
+    except CheckFailedError as failed:
+        write(failed.report, "table")
+        raise ToleranceError(failed.what, failed.because, failed.hint) from None
