@@ -1,0 +1,107 @@
+"""The wheel, installed outside the checkout, and the editable install both know every model and accelerator."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+KINDS = {"models": "models", "gpus": "hardware"}
+
+pytestmark = pytest.mark.slow
+
+
+def call(*command: str | Path, cwd: Path) -> str:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "INFERPLAN"))}
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from a copy of what git tracks (or would), so that nothing in the checkout changes."""
+    pytest.importorskip("build")
+    pytest.importorskip("hatchling")
+    source = tmp_path_factory.mktemp("source")
+    ignored = shutil.ignore_patterns(
+        ".git", ".venv", "__pycache__", "*.egg-info", "build", "dist", ".*_cache", ".hypothesis"
+    )
+    shutil.copytree(ROOT, source / "inferplan", ignore=ignored)
+    out = tmp_path_factory.mktemp("dist")
+    call(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, source / "inferplan", cwd=source)
+    (built,) = out.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The command of an environment with the wheel and this one's other packages (not its editable hook)."""
+    folder = tmp_path_factory.mktemp("environment")
+    call(sys.executable, "-m", "venv", "--without-pip", folder, cwd=folder)
+    python = folder / "bin" / "python"
+    install = ["install", "--quiet", "--no-deps", "--no-index", "--disable-pip-version-check", wheel]
+    call(sys.executable, "-m", "pip", "--python", python, *install, cwd=folder)
+    (site,) = folder.glob("lib/python*/site-packages")
+    (site / "dependencies.pth").write_text(sysconfig.get_paths()["purelib"] + "\n", encoding="utf-8")
+    return folder / "bin" / "inferplan"
+
+
+def names(command: list[str | Path], kind: str, cwd: Path) -> set[str]:
+    record = json.loads(call(*command, kind, "--format", "json", cwd=cwd))
+    return {entry["name"] for entry in record[kind]}
+
+
+def on_file(kind: str) -> set[str]:
+    return {path.stem for path in (ROOT / "configs" / KINDS[kind]).glob("*.yaml")}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_wheel_lists_everything(installed: Path, tmp_path: Path, kind: str) -> None:
+    assert names([installed], kind, tmp_path) == on_file(kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_editable_install_lists_everything(tmp_path: Path, kind: str) -> None:
+    command: list[str | Path] = [sys.executable, "-c", "from inferplan.cli import main; main()"]
+    assert names(command, kind, tmp_path) == on_file(kind)
+
+
+def test_the_wheel_is_the_one_that_ran(installed: Path, tmp_path: Path) -> None:
+    script = "import inferplan.catalog as c; print(c.__file__); print(c.config_root())"
+    lines = call(installed.parent / "python", "-c", script, cwd=tmp_path).splitlines()
+    assert all(str(installed.parents[1]) in line for line in lines)
+
+
+def test_the_wheel_answers_the_readme_question(installed: Path, tmp_path: Path) -> None:
+    question = "estimate llama-3.1-8b --gpu h100-sxm --batch 8 --prompt 1024 --output 256 --format json"
+    record = json.loads(call(installed, *question.split(), cwd=tmp_path))
+    assert record["memory"]["weights_bytes"] == 16_060_522_496
+
+
+def test_what_is_in_the_wheel(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        files = archive.namelist()
+        (entry_points,) = [name for name in files if name.endswith("entry_points.txt")]
+        assert "inferplan = inferplan.cli:main" in archive.read(entry_points).decode()
+    tops = {name.split("/")[0] for name in files if ".dist-info/" not in name}
+    assert tops == {"inferplan", "calibrate"}
+    for folder in ("models", "hardware", "engines"):
+        packed = {Path(name).name for name in files if name.startswith(f"inferplan/configs/{folder}/")}
+        assert packed == {path.name for path in (ROOT / "configs" / folder).iterdir()}
