@@ -49,6 +49,14 @@ class DiffusionEstimate(Estimate):
         segment = Segment(batch=batch, new=new, past=past, causal=False)
         return Step(segments=(segment,), logits=batch * new)
 
+    @property
+    def _longest_pass(self) -> tuple[Num, Num]:
+        block = float(self.generation.block)
+        if self.generation.block_cache:
+            return np.maximum(self.load.prompt, block), block
+        whole = self.load.prompt + self.blocks * block
+        return whole, whole
+
     @cached_property
     def encode(self) -> Phase | None:
         """The pass that encodes the prompt into the block cache."""

@@ -114,8 +114,17 @@ class Phase:
 
     @cached_property
     def flop(self) -> Num:
-        """FLOP over all ranks of the replica."""
-        return self._sum("flop")
+        """FLOP over all ranks of the replica, of real sequences: places that attention ranks leave empty do no work."""
+        return self._sum("flop") * self._occupied
+
+    @property
+    def _occupied(self) -> Num:
+        """The share of the places of all attention ranks that hold a sequence; time is that of the fullest rank."""
+        dp = self.deployment.parallel.dp
+        if dp == 1:
+            return 1.0
+        each = self.sequences / self.microbatches / dp
+        return each / np.ceil(each)
 
     @cached_property
     def bytes(self) -> Num:
@@ -224,10 +233,17 @@ def _phase(deployment: Deployment, stages: list[Stage], sequences: Num, microbat
     )
 
 
+def _microbatches(deployment: Deployment, batch: Num) -> Num:
+    """Microbatches of a pipeline: ``min(pp, batch)``, of the sequences that one attention rank has of the batch."""
+    parallel = deployment.parallel
+    if parallel.pp == 1:
+        return 1.0
+    return np.minimum(float(parallel.pp), batch if parallel.dp == 1 else np.ceil(batch / parallel.dp))
+
+
 def prefill_phase(deployment: Deployment, load: StaticLoad) -> Phase:
     """The whole batch's prompts. With pipelining: ``(m + pp - 1)`` times the slowest stage, ``m = min(pp, batch)``."""
-    pp = deployment.parallel.pp
-    m = np.minimum(float(pp), load.batch) if pp > 1 else 1.0
+    pp, m = deployment.parallel.pp, _microbatches(deployment, load.batch)
     step = prefill(load.batch / m, load.prompt)
     if load.all_logits:
         step = Step(segments=step.segments, logits=step.tokens)
@@ -236,8 +252,7 @@ def prefill_phase(deployment: Deployment, load: StaticLoad) -> Phase:
 
 def decode_phase(deployment: Deployment, load: StaticLoad, past: Num) -> Phase:
     """One decode step of the whole batch. With pipelining: ``max(m, pp)`` times the slowest stage."""
-    pp = deployment.parallel.pp
-    m = np.minimum(float(pp), load.batch) if pp > 1 else 1.0
+    pp, m = deployment.parallel.pp, _microbatches(deployment, load.batch)
     micro = StaticLoad(batch=load.batch / m, prompt=load.prompt, output=load.output, kv_cache=load.kv_cache)
     stages = build(deployment, micro.decode_step(past))
     return _phase(deployment, stages, load.batch, m, np.maximum(m, float(pp)) if pp > 1 else 1.0)
@@ -252,13 +267,22 @@ class Estimate:
 
     @cached_property
     def footprint(self) -> Footprint:
+        tokens, logits = self._longest_pass
         return Footprint(
             deployment=self.deployment,
             batch=self.load.batch,
-            prompt=self.load.prompt,
+            prompt=tokens,
             context=self.load.context,
             cached=self.load.kv_cache,
+            logits=logits,
         )
+
+    @property
+    def _longest_pass(self) -> tuple[Num, Num]:
+        """Tokens of one sequence in its longest pass, and how many of them go through the head."""
+        load = self.load
+        tokens = load.prompt if load.kv_cache else load.context - 1.0
+        return tokens, load.prompt if load.all_logits else 1.0
 
     @cached_property
     def prefill(self) -> Phase:

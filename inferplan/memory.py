@@ -43,8 +43,10 @@ class StageMemory:
     def tensors(self) -> Iterator[tuple[Weight, int, int | None]]:
         """The tensors of this stage, the number of copies of each, and the layer where that decides its format."""
         model = self.deployment.model
-        if self.first or (self.last and model.tied):
-            yield from ((weight, 1, None) for weight in model.input_weights())
+        table = self.last and model.tied and not self.first  # a tied head needs the table, and no more of the input
+        if self.first or table:
+            inputs = (w for w in model.input_weights() if self.first or w.name == "embedding")
+            yield from ((weight, 1, None) for weight in inputs)
         if self.first:
             towers = (entry for tower in model.towers for entry in tower.weights())
             yield from ((replace(weight, role="base"), count, None) for weight, count in towers)
@@ -136,7 +138,7 @@ class StageMemory:
 class Footprint:
     """Bytes on the device that is fullest.
 
-    ``batch`` sequences of ``context`` tokens; ``prompt`` of them in a prefill.
+    ``batch`` sequences of ``context`` tokens; ``prompt`` of them in the longest pass, ``logits`` of those in the head.
     """
 
     deployment: Deployment
@@ -144,7 +146,8 @@ class Footprint:
     prompt: Num
     context: Num
     cached: bool = True
-    """Whether keys and values are kept at all."""
+    """Whether keys and values are kept at all; where they are not, the longest pass is the whole context."""
+    logits: Num = 1.0
 
     @cached_property
     def stage(self) -> StageMemory:
@@ -179,7 +182,7 @@ class Footprint:
         engine, hardware = self.deployment.engine, self.deployment.hardware
         if engine.name == "none":
             sequences = self._sequences(self.batch)
-            return sequences * self.prompt, sequences
+            return sequences * self.prompt, sequences * self.logits
         tier = engine.defaults.tier(hardware)
         return float(tier.token_budget), float(tier.max_sequences)
 
@@ -296,7 +299,7 @@ class Footprint:
         for stage in self.stages:
             per_sequence = self._state(stage)
             if self.deployment.engine.name == "none":
-                per_sequence = per_sequence + stage.activations(self.prompt * 1.0, 1.0)
+                per_sequence = per_sequence + stage.activations(self.prompt * 1.0, self.logits)
             pool = max(self.pool(stage), 0.0)
             best = np.minimum(best, np.floor(pool / np.maximum(per_sequence, 1e-9) * (1 + 1e-12)))
         slots = float(self.deployment.engine.defaults.tier(self.deployment.hardware).max_sequences)
@@ -317,7 +320,8 @@ class Footprint:
         for stage in self.stages:
             extra = 0.0
             if self.deployment.engine.name == "none":
-                extra = float(np.max(stage.activations(*self.step)))
+                tokens, rows = self.step if self.cached else (sequences * context, sequences * self.logits)
+                extra = float(np.max(stage.activations(tokens, rows)))
             if sequences * float(np.max(self._state(stage, float(context)))) + extra > self.pool(stage):
                 return False
         return True

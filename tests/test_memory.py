@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from inferplan.assemble import Request, assemble
@@ -94,3 +96,40 @@ def test_pages_round_up() -> None:
     found = Footprint(deployment=deployment, batch=1.0, prompt=17.0, context=17.0)
     assert float(found.state) == 17 * 131072
     assert float(found.state_allocated) == 32 * 131072
+
+
+def test_logits_of_every_position_need_their_room() -> None:
+    """Without an engine: 8 x 4096 positions of 128256 fp32 logits, where the last position alone has 8."""
+    deployment = assemble(Request(model="llama-3.1-8b", gpu="h200-sxm", engine="none", ideal=True))
+    all_logits = estimate(deployment, StaticLoad(batch=8.0, prompt=4096.0, output=1.0, all_logits=True)).footprint
+    assert float(all_logits.activations) == 8 * 4096 * 128256 * 4
+    last = estimate(deployment, StaticLoad(batch=8.0, prompt=4096.0, output=1.0)).footprint
+    assert float(all_logits.max_batch()) < float(last.max_batch())
+
+
+def test_without_a_cache_the_last_pass_is_the_longest() -> None:
+    deployment = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm", engine="none", ideal=True))
+    footprints = [
+        estimate(deployment, StaticLoad(prompt=1024.0, output=1025.0, kv_cache=False)).footprint,
+        estimate(deployment, StaticLoad(prompt=2048.0, output=1.0)).footprint,
+    ]
+    assert float(footprints[0].activations) == float(footprints[1].activations)
+
+
+@pytest.mark.parametrize("engine", ["none", "vllm", "sglang", "trtllm", "llama.cpp"])
+@pytest.mark.parametrize("degrees", [{}, {"tp": 2}, {"pp": 2}, {"dp": 2}, {"tp": 2, "cp": 2}])
+def test_the_limits_are_the_limits(engine: str, degrees: dict[str, int]) -> None:
+    request = Request(model="mistral-7b-v0.1", gpu="l40s", engine=engine, ideal=True)
+    deployment = assemble(replace(request, parallel=Parallelism(**degrees)))
+
+    def fits(batch: float, context: float) -> bool:
+        return Footprint(deployment=deployment, batch=batch, prompt=512.0, context=context).fits
+
+    dp = deployment.parallel.dp
+    most = float(Footprint(deployment=deployment, batch=1.0, prompt=512.0, context=2048.0).max_batch())
+    assert fits(most, 2048.0)
+    assert not fits(most + dp, 2048.0)
+    batch = float(most)
+    longest = Footprint(deployment=deployment, batch=batch, prompt=512.0, context=2048.0).max_context()
+    assert fits(batch, longest)
+    assert longest == deployment.model.max_context or not fits(batch, longest + 1)

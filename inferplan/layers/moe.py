@@ -85,13 +85,14 @@ class MoeLayer(FeedForward):
         width = self.latent or d_model
         if self.latent:
             yield from context.linear("ffn.latent_in", d_model, self.latent)
-        # With attention data parallelism every rank sends its share of its own tokens to the ranks of their experts.
-        message = tokens * self.top_k * width / parallel.tp
+        # With attention data parallelism every rank sends its share of its own tokens to the ranks of their experts: to
+        # each rank of a group once, however many of the token's experts are there, and gets a partial sum from each.
+        message = tokens * min(self.top_k, parallel.ep) * parallel.expert_tp * width / parallel.tp
         span = parallel.expert_ranks
         exchange = span if parallel.dp > 1 else 1
         yield from context.collective("ffn.dispatch", "all_to_all", message, exchange, span)
         yield from self._routed(context, width)
-        yield from context.collective("ffn.combine", "all_to_all", message * parallel.expert_tp, exchange, span)
+        yield from context.collective("ffn.combine", "all_to_all", message, exchange, span)
         if self.latent:
             yield from context.linear("ffn.latent_out", self.latent, d_model)
         yield from context.all_reduce("ffn.all_reduce", d_model)
