@@ -232,7 +232,7 @@ def kv_context(models: Sequence[ModelSpec], width: float = 2.0, longest: int | N
         for cache, count in model.caches():
             state = cache.state * (width if cache.state_bits is None else cache.state_bits / 8)
             size = size + count * (cache.per_token * width * cache.mask.cached(tokens) + state)
-        style = {"color": COLOURS[index % 6], "linestyle": DASHES[(index // 6 + index) % 4]}
+        style: dict[str, Any] = {"color": COLOURS[index % 6], "linestyle": DASHES[(index // 6 + index) % 4]}
         axes.plot(tokens, size, label=model.name, linewidth=1.8, **style)
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
@@ -271,12 +271,22 @@ def frontier(points: Sequence[Curve], chosen: tuple[float, float] | None, title:
     """Tokens a second and device against tokens a second and user; one series a GPU, the chosen plan ringed."""
     figure, axes = _axes(title)
     for index, curve in enumerate(points):
-        style = {"color": COLOURS[index % 6], "marker": MARKERS[index % 6], "linestyle": DASHES[index % 4]}
+        style: dict[str, Any] = {
+            "color": COLOURS[index % 6],
+            "marker": MARKERS[index % 6],
+            "linestyle": DASHES[index % 4],
+        }
         every = max(np.size(curve.x) // 12, 1)
         x, y = np.asarray(curve.x), np.asarray(curve.y)
         axes.plot(x, y, label=curve.label, markersize=5, markevery=every, linewidth=1.4, **style)
     if chosen is not None:
-        ring = {"marker": "o", "markersize": 14, "markerfacecolor": "none", "markeredgewidth": 2, "linestyle": "none"}
+        ring: dict[str, Any] = {
+            "marker": "o",
+            "markersize": 14,
+            "markerfacecolor": "none",
+            "markeredgewidth": 2,
+            "linestyle": "none",
+        }
         axes.plot([chosen[0]], [chosen[1]], color=COLOURS[3], label="the plan", **ring)
     axes.set_ylim(bottom=0)
     _name(axes, "output tokens a second and user", "output tokens a second and device")
@@ -286,7 +296,11 @@ def frontier(points: Sequence[Curve], chosen: tuple[float, float] | None, title:
 
 def _draw(axes: Axes, curves: Sequence[Curve], scale: float) -> None:
     for index, curve in enumerate(curves):
-        style = {"color": COLOURS[index % 6], "marker": MARKERS[index % 6], "linestyle": DASHES[index % 4]}
+        style: dict[str, Any] = {
+            "color": COLOURS[index % 6],
+            "marker": MARKERS[index % 6],
+            "linestyle": DASHES[index % 4],
+        }
         x, y = np.asarray(curve.x, dtype=float), np.asarray(curve.y, dtype=float) * scale
         axes.plot(x, y, label=curve.label, markersize=5, markevery=max(x.size // 12, 1), linewidth=1.4, **style)
         for px, py, note in zip(x, y, curve.notes):

@@ -342,10 +342,12 @@ def ingredient(text: str, request: Request, model: ModelSpec) -> Ingredient:
     values = dict(part.partition("=")[::2] for part in rest.split(":") if part) if rest else {}
     if name in _SWITCHES:
         attribute = _SWITCHES[name]
+        on: dict[str, Any] = {attribute: True}
+        off: dict[str, Any] = {attribute: False}
         return Ingredient(
             name=text,
-            apply=lambda setting: replace(setting, **{attribute: True}),
-            remove=lambda setting: replace(setting, **{attribute: False}),
+            apply=lambda setting: replace(setting, **on),
+            remove=lambda setting: replace(setting, **off),
         )
     try:
         made = _special(name, values, text, request, model)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from typing import Any
 
 import click
 
@@ -61,7 +62,8 @@ def _change(request: Request, text: str) -> Request:
         if key in degrees and value.isdigit():
             request = replace(request, parallel=replace(request.parallel, **{key: int(value)}))
         elif key in names and value:
-            request = replace(request, **{key: value})
+            changed: dict[str, Any] = {key: value}
+            request = replace(request, **changed)
         else:
             raise UsageError(
                 f"--vs {part!r} changes nothing known", hint=f"one of {', '.join(sorted(names | degrees))}"

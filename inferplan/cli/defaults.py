@@ -110,8 +110,8 @@ def settings_command() -> Report:
                 )
             rows.append({"command": name or "all", "option": option, "value": setting.value, "origin": setting.origin})
     table_rows = [[str(value) for value in row.values()] for row in rows]
-    table = Table(title=f"{len(rows)} settings", columns=["command", "option", "value", "from"], rows=table_rows)
-    return Report(record={"settings": rows}, tables=[table], rows=rows)
+    shown = Table(title=f"{len(rows)} settings", columns=["command", "option", "value", "from"], rows=table_rows)
+    return Report(record={"settings": rows}, tables=[shown], rows=rows)
 
 
 def _command(group: click.Group, ctx: click.Context, name: str) -> click.Command:

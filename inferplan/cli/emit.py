@@ -12,6 +12,7 @@ import click
 from inferplan.assemble import Request, assemble
 from inferplan.cli.options import Count, deployment_options, write_text
 from inferplan.emit import ENGINES, command_line, launch, manifest, quantised_checkpoint, trtllm_config
+from inferplan.engine import EngineFlags
 from inferplan.errors import InputFileError, SpecError, UsageError
 from inferplan.parallel import Parallelism
 
@@ -22,24 +23,24 @@ TARGETS = (*ENGINES, "k8s")
 @click.argument("target", type=click.Choice(TARGETS))
 @deployment_options
 @click.option("--context", type=Count(), help="Tokens of the longest request [the longest that fits].")
-@click.option("--concurrency", type=Count(), help="Sequences at once, over one replica [the engine's default].")
-@click.option("--token-budget", type=Count(), help="Tokens of one step [the engine's default].")
 @click.option("--checkpoint", help="Repository or path of the weights [the model's source].")
 @click.option("--extra", metavar="FILE", help="trtllm: where to write what has no flag.")
 @click.option("--image", help="k8s: the container image [that of the engine version on file].")
-@click.pass_context
-def emit_command(ctx: click.Context, target: str, request: Request, **values: Any) -> None:
+def emit_command(target: str, request: Request, **values: Any) -> None:
     """The command line, or the Kubernetes manifest, of a deployment: one line, nothing else on stdout.
 
     MODEL is a model, or the JSON file of a plan (inferplan plan ... -o plan.json), which then says everything.
 
-    Example: inferplan emit vllm llama-3.1-70b --gpu h100-sxm --tp 4 --context 16384 --concurrency 128
+    Example: inferplan emit vllm llama-3.1-70b --gpu h100-sxm --tp 4 --context 16384 --max-num-seqs 128
     """
+    ctx = click.get_current_context()
     chosen = ctx.get_parameter_source("engine") is not click.core.ParameterSource.DEFAULT
-    if Path(request.model).suffix == ".json" and request.gpu is None:
-        request, values = _from_plan(request.model, values)
+    slots = None
+    if Path(request.model).suffix == ".json" and not request.gpu:
+        request, context, slots = _from_plan(request.model)
+        values["context"] = values["context"] or context
         chosen = True
-    elif request.gpu is None:
+    elif not request.gpu:
         raise UsageError("--gpu is missing", hint="--gpu h100-sxm, or the JSON file of a plan as MODEL")
     request = _for_target(request, target, chosen)
     deployment = assemble(request)
@@ -47,8 +48,7 @@ def emit_command(ctx: click.Context, target: str, request: Request, **values: An
     started = launch(
         deployment,
         context=values["context"],
-        slots=values["concurrency"],
-        token_budget=values["token_budget"],
+        slots=slots,
         checkpoint=values["checkpoint"],
         extra=values["extra"],
     )
@@ -81,8 +81,8 @@ def _for_target(request: Request, target: str, chosen: bool) -> Request:
     return replace(request, engine=target)
 
 
-def _from_plan(path: str, values: dict[str, Any]) -> tuple[Request, dict[str, Any]]:
-    """The request and the launch values that a plan's JSON holds."""
+def _from_plan(path: str) -> tuple[Request, int, int]:
+    """The request, the longest context and the sequences that a plan's JSON holds."""
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -91,18 +91,14 @@ def _from_plan(path: str, values: dict[str, Any]) -> tuple[Request, dict[str, An
         raise SpecError(f"{path} is not JSON", because=str(error)) from None
     try:
         plan = data["plan"]["deployment"]
-        found = Request(
+        request = Request(
             model=plan["model"],
             gpu=plan["gpu"],
             quant=plan["quant"],
             engine=plan["engine"].replace(" ", "@"),
             parallel=Parallelism(**plan["parallel"]),
+            flags=EngineFlags(token_budget=plan["token_budget"]),
         )
-        defaults = {
-            "context": plan["context_tokens"],
-            "concurrency": plan["concurrency"],
-            "token_budget": plan["token_budget"],
-        }
+        return request, plan["context_tokens"], plan["concurrency"]
     except (KeyError, TypeError, AttributeError):
-        raise SpecError(f"{path} is not the JSON of a plan", hint="inferplan plan ... --format json -o FILE") from None
-    return found, values | {name: values[name] or value for name, value in defaults.items()}
+        raise SpecError(f"{path} is not the JSON of a plan", hint="inferplan plan ... -o plan.json") from None

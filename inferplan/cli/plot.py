@@ -22,10 +22,14 @@ def _single(request: Request, load: StaticLoad) -> Estimate:
     return estimate(assemble(request), load)
 
 
+def _quants(request: Request) -> list[str | None]:
+    return [*parse_values(request.quant or "")] or [None]
+
+
 def _memory(request: Request, load: StaticLoad) -> Any:
     stacks = {}
     for gpu in parse_values(request.gpu):
-        for quant in parse_values(request.quant or "") or [None]:
+        for quant in _quants(request):
             deployment = assemble(replace(request, gpu=gpu, quant=quant))
             label = f"{gpu}, {quant or 'native'}"
             stacks[label] = Estimate(deployment=deployment, load=load).footprint
@@ -35,7 +39,7 @@ def _memory(request: Request, load: StaticLoad) -> Any:
 def _tradeoff(request: Request, load: StaticLoad, slo: float | None) -> Any:
     curves = []
     for gpu in parse_values(request.gpu):
-        for quant in parse_values(request.quant or "") or [None]:
+        for quant in _quants(request):
             deployment = assemble(replace(request, gpu=gpu, quant=quant))
             most = Estimate(deployment=deployment, load=load).footprint.max_batch()
             batch = np.unique(np.round(np.geomspace(1, max(float(most), 1.0), 24)))
@@ -74,7 +78,7 @@ def plot_command(kind: str, request: Request, load: StaticLoad, slo: str | None,
 
     Example: inferplan plot roofline llama-3.1-8b --gpu h100-sxm --batch 16 -o roofline.png
     """
-    if request.gpu is None and kind != "kv":
+    if not request.gpu and kind != "kv":
         raise UsageError("--gpu is missing", hint="--gpu h100-sxm")
     limit = parse_time(slo, "--slo")
     plots.save(_tradeoff(request, load, limit) if kind == "tradeoff" else _DRAW[kind](request, load), file)

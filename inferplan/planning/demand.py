@@ -86,7 +86,7 @@ def variance(lengths: Lengths) -> float:
     if lengths.kind == "empirical":
         return float(np.var(lengths.values))
     if lengths.kind == "uniform":
-        return (lengths.mean - np.floor(lengths.spread * lengths.mean)) ** 2 / 12
+        return float((lengths.mean - np.floor(lengths.spread * lengths.mean)) ** 2 / 12)
     return (lengths.spread * lengths.mean) ** 2
 
 

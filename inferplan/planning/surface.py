@@ -227,15 +227,15 @@ def _cache_use(deployment: Deployment, demand: Demand, axes: Axes, concurrency: 
     reserve = deployment.engine.defaults.scheduler.admission == "reserve"
     each = variance(demand.prompt) + variance(demand.output) / 4 + output**2 / 12
     spread = np.sqrt(each / np.maximum(concurrency, 1))
-    held = prompt + output if reserve else np.minimum(prompt + output / 2 + 2 * spread, prompt + output)
+    whole: Array = np.full_like(concurrency, prompt + output)
+    held = whole if reserve else np.minimum(prompt + output / 2 + 2 * spread, whole)
     use = np.zeros_like(concurrency)
     footprint = single(deployment)
     for column, budget in enumerate(axes.budget):
         sized = _sized(footprint, int(budget))
         for stage in footprint.stages:
             pool = sized.pool(stage)
-            tokens = held if reserve else held[:, column]
-            state = concurrency[:, column] * stage.state(np.asarray(tokens))
+            state = concurrency[:, column] * stage.state(held[:, column])
             use[:, column] = np.maximum(use[:, column], state / pool if pool > 0 else np.inf)
     return use
 

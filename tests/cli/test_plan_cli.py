@@ -1,0 +1,171 @@
+"""plan, report, emit, sweep, compare, recipe, cost and plot as a user types them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from inferplan.cli import cli
+from inferplan.errors import InferplanError
+
+QUESTION = ["--rate", "20", "--prompt", "1024", "--output", "200", "--ttft", "800ms", "--tpot", "50ms"]
+SMALL = ["--gpu", "h100-sxm,l40s", "--most", "2"]
+CHROMIUM = next(
+    (p for n in ("chromium", "chromium-browser", "google-chrome", "chrome") if (p := shutil.which(n))), None
+)
+
+
+def run(*words: str) -> str:
+    """stdout of a command that must succeed."""
+    result = CliRunner().invoke(cli, list(words), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def refused(*words: str) -> InferplanError:
+    result = CliRunner().invoke(cli, list(words))
+    assert isinstance(result.exception, InferplanError), result.output
+    assert not result.stdout
+    return result.exception
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("plan") / "plan.json"
+    run("plan", "llama-3.1-8b", *QUESTION, *SMALL, "-o", str(path))
+    return path
+
+
+def test_a_plan_says_what_to_buy_and_what_it_rests_on(planned: Path) -> None:
+    record: dict[str, Any] = json.loads(planned.read_text())
+    assert record["schema_version"] == 1
+    assert record["plan"]["ttft_s"] <= 0.8
+    assert record["plan"]["tpot_s"] <= 0.05
+    assert record["cost"]["price_source"] == "aws-us-east-1"
+    assert record["cost"]["price_date"].startswith("2026-")
+    assert record["rejected"]
+    text = run("plan", "llama-3.1-8b", *QUESTION, *SMALL)
+    for word in ("what binds", "candidates", "basis:", "price of", "start each replica: vllm serve"):
+        assert word in text
+
+
+@pytest.mark.parametrize("target", ["vllm", "k8s"])
+def test_a_plan_is_emitted(planned: Path, target: str) -> None:
+    text = run("emit", target, str(planned))
+    record = json.loads(planned.read_text())["plan"]
+    if target == "vllm":
+        assert text.count("\n") == 1
+        assert text.strip() == record["launch"]
+    else:
+        workload, service = yaml.safe_load_all(text)
+        assert workload["spec"]["replicas"] == record["replicas"]
+        assert service["kind"] == "Service"
+
+
+def test_emit_needs_a_deployment_and_its_engine(planned: Path, tmp_path: Path) -> None:
+    assert "--gpu is missing" in refused("emit", "vllm", "llama-3.1-8b").what
+    assert refused("emit", "sglang", str(planned)).exit_code == 2
+    (tmp_path / "x.json").write_text("{}")
+    assert "not the JSON of a plan" in refused("emit", "vllm", str(tmp_path / "x.json")).what
+    assert refused("emit", "vllm", str(tmp_path / "none.json")).exit_code == 4
+    line = run("emit", "sglang", "llama-3.1-8b", "--gpu", "h100-sxm", "--context", "8192", "--max-num-seqs", "64")
+    assert "--max-running-requests 64" in line
+
+
+def test_no_plan_is_exit_three_with_the_relaxation() -> None:
+    words = ("plan", "llama-3.1-8b", "--rate", "5", "--prompt", "1k", "--output", "100", "--tpot", "100us", *SMALL)
+    error = refused(*words)
+    assert error.exit_code == 3
+    assert error.hint.startswith("relax to --tpot")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--rate", "5", "--prompt", "1k", "--output", "100"], "limit on latency"),
+        (["--rate", "5", "--ttft", "1s"], "lengths"),
+        (["--prompt", "1k", "--output", "100", "--ttft", "1s"], "one kind of demand"),
+        (["--rate", "5", "--prompt", "1k", "--output", "100", "--ttft", "1"], "--ttft"),
+        (["--rate", "5", "--prompt", "1k", "--output", "100", "--ttft", "1s", "--utilisation", "2"], "--utilisation"),
+    ],
+)
+def test_a_question_that_is_none(words: list[str], message: str) -> None:
+    assert message in refused("plan", "llama-3.1-8b", *words).what
+
+
+def test_a_trace_is_a_demand(tmp_path: Path) -> None:
+    lines = [
+        json.dumps({"timestamp": i * 40, "input_length": 600 + i % 50, "output_length": 60, "hash_ids": [i]})
+        for i in range(800)
+    ]
+    path = tmp_path / "trace.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    record = json.loads(
+        run("plan", "llama-3.1-8b", "--trace", str(path), "--ttft", "1s", "--tpot", "60ms", *SMALL, "--format", "json")
+    )
+    assert record["question"]["requests_per_s"] == pytest.approx(25, rel=0.01)
+
+
+def test_the_report_holds_everything_and_loads_nothing(tmp_path: Path) -> None:
+    page, text = tmp_path / "plan.html", tmp_path / "plan.md"
+    for path in (page, text):
+        run("report", "llama-3.1-8b", *QUESTION, *SMALL, "-o", str(path))
+    html = page.read_text()
+    for word in ("The question", "alternatives", "Pictures", "Formulas", "Made by", "rest on", "<svg", "inferplan"):
+        assert word in html
+    for link in re.findall(r"""(?:src|href)=["']([^"']+)""", html):
+        assert link.startswith("#"), "a self-contained page links to its own parts only"
+    markdown = text.read_text()
+    assert markdown.startswith("# Capacity plan")
+    assert "data:image/svg+xml;base64," in markdown
+    assert refused("report", "llama-3.1-8b", *QUESTION, *SMALL, "-o", "plan.doc").exit_code == 2
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+def test_the_report_opens_in_a_browser(tmp_path: Path) -> None:
+    page, picture = tmp_path / "plan.html", tmp_path / "plan.png"
+    run("report", "llama-3.1-8b", *QUESTION, *SMALL, "-o", str(page))
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--user-data-dir={tmp_path}/u"]
+    assert CHROMIUM is not None
+    shot = [CHROMIUM, *flags, "--window-size=1000,3000", f"--screenshot={picture}", page.as_uri()]
+    subprocess.run(shot, check=True, capture_output=True, timeout=90)
+    assert picture.stat().st_size > 50_000
+    dumped = subprocess.run(
+        [CHROMIUM, *flags, "--dump-dom", page.as_uri()], check=True, capture_output=True, text=True, timeout=90
+    ).stdout
+    assert 'id="answer"' in dumped
+    assert dumped.count("<svg") == 3
+
+
+def test_sweep_compare_recipe_cost_and_plot(tmp_path: Path) -> None:
+    table = run("sweep", "llama-3.1-8b", "--gpu", "h100-sxm,t4", "--batch", "1-4*2", "--jobs", "1")
+    assert "3 points" in table
+    assert "cannot exist" in table
+    frame = tmp_path / "grid.csv"
+    run("sweep", "llama-3.1-8b", "--gpu", "h100-sxm", "--batch", "1,8", "--jobs", "1", "-o", str(frame))
+    assert len(frame.read_text().splitlines()) == 3
+    assert "bandwidth x 1.43" in run("compare", "llama-3.1-8b", "--gpu", "h100-sxm,h200-sxm", "--batch", "4")
+    changed = run("compare", "llama-3.1-8b", "--gpu", "h100-sxm", "--vs", "quant=fp8,tp=2", "--format", "csv")
+    assert len(changed.splitlines()) == 3
+    assert refused("compare", "llama-3.1-8b", "--gpu", "h100-sxm", "--vs", "colour=red").exit_code == 2
+    assert "all together" in run("recipe", "llama-3.1-8b", "--gpu", "h100-sxm", "--with", "continuous-batching,fp8")
+    priced = json.loads(
+        run("cost", "llama-3.1-8b", "--gpu", "h100-sxm", "--price", "h100=2", "--api-price", "1/2", "--format", "json")
+    )
+    assert priced["cost"]["per_hour"] == 2
+    assert "break_even_requests_per_month" in priced["cost"]
+    assert "h100-sxm" in run("prices", "h100")
+    for kind in ("roofline", "operators", "memory", "tradeoff"):
+        path = tmp_path / f"{kind}.svg"
+        run("plot", kind, "llama-3.1-8b", "--gpu", "h100-sxm", "-o", str(path))
+        assert path.stat().st_size > 5000
+    run("plot", "kv", "llama-3.1-8b,gemma-3-27b", "-o", str(tmp_path / "kv.png"))
+    assert "--gpu is missing" in refused("plot", "roofline", "llama-3.1-8b", "-o", "x.png").what
