@@ -28,6 +28,7 @@ from calibrate.fit import (
 from calibrate.tables import Row
 from inferplan.calibration import ANY, IDEAL, Calibration, Constants, Fit, memory_class
 from inferplan.hardware import HardwareSpec
+from inferplan.ops import Attention, Op
 from inferplan.roofline import price
 
 ENGINES = ("trtllm", "vllm", "sglang")
@@ -37,6 +38,8 @@ VECTOR = ("norm", "elementwise", "copy", "gather")
 """Kernels bound by memory that no table times."""
 EAGER = 4e-5
 """A library's kernel that never runs in less was launched by the host each time: its rows time the host."""
+LARGEST_GROUP = 32
+"""Query heads of a KV head beyond which libraries leave their grouped decode kernel for a slower one."""
 FEWEST = 40
 """Rows below which a kernel is not fitted on its own."""
 
@@ -45,11 +48,15 @@ Pool = dict[Group, list[Measurement]]
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """One device's rows, by library and kernel; ``impossible`` counts rows left out as faster than light."""
+    """One device's rows, by library and kernel.
+
+    impossible, fallbacks: rows left out as faster than light, and as decode attention of very large groups.
+    """
 
     hardware: HardwareSpec
     libraries: dict[str, Pool]
     impossible: int
+    fallbacks: int
     rows: int
     sources: dict[str, dict[str, str]]
 
@@ -69,13 +76,15 @@ def gather(rows: Iterable[Row], hardware_of: Callable[[str], HardwareSpec]) -> l
 
 def _device(hardware: HardwareSpec, groups: Mapping[tuple[str, Group, str], list[Measurement]]) -> Device:
     candidates: dict[tuple[str, Group], dict[str, tuple[float, list[Measurement]]]] = defaultdict(dict)
-    impossible = total = 0
-    for (library, group, kernel), measured in groups.items():
-        total += len(measured)
+    impossible = fallbacks = total = 0
+    for (library, group, kernel), rows in groups.items():
+        measured = [m for m in rows if not _falls_back(m.op)]
+        total += len(rows)
+        fallbacks += len(rows) - len(measured)
         ratios = [m.seconds / _light(m, hardware) for m in measured]
         kept = [m for m, ratio in zip(measured, ratios) if ratio > 1.0]
         impossible += len(measured) - len(kept)
-        eager = min(m.seconds for m in measured) > EAGER and group[0] != "grouped_matmul"
+        eager = min((m.seconds for m in measured), default=0.0) > EAGER and group[0] != "grouped_matmul"
         if len(kept) >= FEWEST and not eager:
             distance = float(np.mean(np.log([ratio for ratio in ratios if ratio > 1.0])))
             candidates[library, group][kernel] = distance, kept
@@ -92,8 +101,18 @@ def _device(hardware: HardwareSpec, groups: Mapping[tuple[str, Group, str], list
         libraries[library][group] = kernels[chosen][1]
         sources[library]["/".join(group)] = chosen
     return Device(
-        hardware=hardware, libraries=dict(libraries), impossible=impossible, rows=total, sources=dict(sources)
+        hardware=hardware,
+        libraries=dict(libraries),
+        impossible=impossible,
+        fallbacks=fallbacks,
+        rows=total,
+        sources=dict(sources),
     )
+
+
+def _falls_back(op: Op) -> bool:
+    """Decode attention with more query heads a KV head than grouped kernels serve (MLA has kernels of its own)."""
+    return isinstance(op, Attention) and op.kernel == "attention.decode" and op.heads > LARGEST_GROUP * op.kv_heads
 
 
 def _light(measurement: Measurement, hardware: HardwareSpec) -> float:
@@ -146,6 +165,7 @@ def calibrate_device(device: Device, vector: Fit, provenance: dict[str, Any]) ->
         | {
             "rows": device.rows,
             "rows_faster_than_the_roofline": device.impossible,
+            "rows_of_very_large_groups": device.fallbacks,
             "kernels": {name: device.sources[name] for name in sorted(device.sources)},
         },
         constants=shared,

@@ -276,10 +276,10 @@ def stack_errors(stacked: Stack, fit: Fit) -> dict[str, float]:
 
 
 def ratio_errors(ratios: Array) -> dict[str, float]:
-    """:func:`errors` of measured over predicted."""
+    """:func:`errors` of measured over predicted. Weibull quantiles: of few rows too, the band holds 80 % of others."""
     off = 1.0 / ratios - 1.0
     size = np.abs(off)
-    low, high = np.quantile(ratios, (0.1, 0.9))
+    low, high = np.quantile(ratios, (0.1, 0.9), method="weibull")
     return {
         "mape": _rounded(float(np.mean(size))),
         "median": _rounded(float(np.median(size))),

@@ -265,6 +265,14 @@ def test_rows_faster_than_light_and_kernels_timed_from_the_host_are_left_out(tmp
     assert device.libraries == {}
 
 
+def test_decode_attention_of_very_large_groups_is_another_kernel(tmp_path: Path) -> None:
+    row = WHERE | {"batch_size": 2, "num_key_value_heads": 1, "head_dim": 128, "latency_ms": 1.0, "isl": 1, "step": 511}
+    row |= {"attn_dtype": "bfloat16", "kv_cache_dtype": "bfloat16", "window_size": 0.0}
+    table(tmp_path, "attention_decode", [row | {"num_heads": heads} for heads in (8, 32, 33, 64)])
+    (device,) = gather(read_tables(tmp_path), load_hardware)
+    assert (device.rows, device.fallbacks) == (4, 2)
+
+
 def test_fallbacks_are_marked_as_transferred() -> None:
     filled = with_fallbacks({"matmul": {"fp8": Fit(math=0.5), "bf16": Fit(math=0.7)}})
     spare = filled["matmul"]["any"]
