@@ -52,15 +52,15 @@ class Fleet:
 
 
 def find_link(deployment: Deployment, name: str | None) -> Link:
-    """The link of the hardware with that name; the widest of all for ``None``. Raises ``UsageError``."""
+    """The one link of the hardware whose name begins so; the widest of all for ``None``. Raises ``UsageError``."""
     links = deployment.hardware.links
     if name is None:
         return deployment.hardware.link(2**31)
-    chosen = next((link for link in links if link.name.lower() == name.lower()), None)
-    if chosen is None:
+    chosen = [link for link in links if link.name.lower().startswith(name.lower())]
+    if len(chosen) != 1:
         known = ", ".join(link.name for link in links) or "none"
         raise UsageError(f"{deployment.hardware.name} has no link named {name!r}", hint=f"--kv-link one of: {known}")
-    return chosen
+    return chosen[0]
 
 
 def transfer_time(deployment: Deployment, link: Link, tokens: float) -> float:

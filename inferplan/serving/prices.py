@@ -168,6 +168,8 @@ class StepPrices:
     host_sequence: float
     floor: float
     pipeline: int
+    graph_tokens: int = 0
+    """Steps of at most so many tokens are replayed from a graph and have no floor."""
     prompt_share: float = 1.0
     """Rows of a matmul for each prompt token: context parallelism divides them."""
     drafts: list[tuple[StepPrices, int]] = field(default_factory=list)
@@ -191,7 +193,8 @@ class StepPrices:
     def mixed(self, batch: int, context: float, chunk: Chunk) -> float:
         """A step of ``batch`` decodes beside the prompts of ``chunk``."""
         time = self._kernels(batch, context, chunk)
-        return float((time**4 + self.floor**4) ** 0.25) if self.floor else time
+        eager = self.floor and batch * self.width + chunk.tokens > self.graph_tokens
+        return float((time**4 + self.floor**4) ** 0.25) if eager else time
 
     def _kernels(self, batch: int, context: float, chunk: Chunk) -> float:
         """Seconds of a step without the eager floor."""
@@ -355,6 +358,7 @@ def step_prices(deployment: Deployment, reach: Reach, width: int = 1) -> StepPri
         host=step.host,
         host_sequence=step.sequence * deployment.parallel.dp,
         floor=eager_floor(deployment),
+        graph_tokens=deployment.engine.serving.graph_tokens,
         pipeline=deployment.parallel.pp,
         prompt_share=1.0 / deployment.parallel.cp,
     )

@@ -196,7 +196,7 @@ class Replica:
         while not self.pause:
             if not (self.batch or self.waiting or self.partial is not None):
                 if self.pending:
-                    self._show(self.clock)
+                    self._show_last()
                     continue
                 if not self._wake(until):
                     return
@@ -229,6 +229,15 @@ class Replica:
         self.ratio_from = self.steps
         self.used = self.context = self.remaining = 0.0
         return True
+
+    def _show_last(self) -> None:
+        """The batch is empty: an overlapped scheduler learns so from one more step, which it had launched already."""
+        if self.rules.overlapped:
+            ledger, requests = self.ledger, [request for request, _ in self.pending]
+            context = sum(ledger.prompt[request] + ledger.output[request] for request in requests) / len(requests)
+            self.previous = self.clock
+            self.clock += self.prices.decode(len(requests), context)
+        self._show(self.clock)
 
     def earliest(self) -> float:
         """A time before which it cannot notify anyone; infinity when it is idle."""

@@ -53,9 +53,13 @@ class Options:
 
 
 def simulate(
-    deployment: Deployment, traffic: Traffic | Requests, flags: Flags | None = None, options: Options | None = None
+    deployment: Deployment,
+    traffic: Traffic | Requests,
+    flags: Flags | None = None,
+    options: Options | None = None,
+    prices: StepPrices | None = None,
 ) -> SimulationResult:
-    """Simulate ``traffic`` on a deployment under serving ``flags``.
+    """Simulate ``traffic`` on a deployment under serving ``flags``; ``prices`` of its steps, if somebody has them.
 
     ``traffic`` is a recipe, or requests with arrival times (a trace). Attention data-parallel ranks and replicas are
     engines of their own behind the router of ``options.fleet``. Raises ``InfeasibleError`` when the weights leave no
@@ -79,7 +83,7 @@ def simulate(
     )
     if options.host is not None:
         rules = replace(rules, load_token=options.host.seconds_per_token(deployment))
-    prices = prices_for(deployment, rules, requests, speculation)
+    prices = prices or prices_for(deployment, rules, requests, speculation)
     ledger = Ledger(
         arrival=[NAN] * len(requests) if requests.arrival is None else requests.arrival.tolist(),
         prompt=requests.prompt.tolist(),
@@ -149,6 +153,8 @@ def _bands(deployment: Deployment, prompt: float) -> dict[str, tuple[float, floa
     """The bands of a typical prompt and of a decode step behind it; a metric is left out where its band is unknown."""
     steps = {"ttft": prefill(1.0, prompt), "tpot": decode(1.0, prompt)}
     bands = deployment.calibration.bands
+    if not bands:
+        return {}
     found = {name: widened(run_step(deployment, step).band, bands.get(name)) for name, step in steps.items()}
     return {name: band for name, band in found.items() if band is not None}
 

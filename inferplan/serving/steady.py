@@ -264,7 +264,10 @@ class _Loop:
         time = time + deployment.calibration.step.sequence * sequences * parallel.dp * (1.0 - 1.0 / micro)
         time = time + self.speculation.draft_time(batch, context)
         floor = eager_floor(deployment) if holds else 0.0
-        return (time**4 + floor**4) ** 0.25 if floor else time
+        if not floor:
+            return time
+        eager = batch * width + prompts * np.maximum(new, 1.0) > deployment.engine.serving.graph_tokens
+        return (time**4 + np.where(eager, floor, 0.0) ** 4) ** 0.25
 
 
 def _plain(value: Num) -> Num:

@@ -1,0 +1,76 @@
+"""Closed form against simulator over 200 stable points: python -m tests.benchmarks.compare_steady_state."""
+
+from __future__ import annotations
+
+import itertools
+from typing import NamedTuple
+
+import numpy as np
+
+from inferplan.assemble import Request, assemble
+from inferplan.parallel import Parallelism
+from inferplan.serving.simulator import simulate
+from inferplan.serving.steady import UserLoad, steady_state
+from inferplan.traffic import ClosedLoop, Lengths, Traffic
+
+DEPLOYMENTS = (
+    ("llama-3.1-8b", "h100-sxm", 1, "vllm"),
+    ("llama-3.1-70b", "h200-sxm", 4, "vllm"),
+    ("qwen3-32b", "h100-sxm", 2, "trtllm"),
+    ("mixtral-8x7b-v0.1", "h100-sxm", 4, "vllm"),
+    ("llama-3.1-8b", "h100-sxm", 1, "sglang"),
+)
+LENGTHS = ((512, 512), (1024, 128), (2048, 256), (8192, 1024), (256, 1024))
+USERS = (4, 16, 64, 256)
+
+
+class Point(NamedTuple):
+    """A deployment (ideal or with the constants on file) and a closed loop on it."""
+
+    deployment: tuple[str, str, int, str]
+    lengths: tuple[int, int]
+    users: int
+    ideal: bool
+
+
+def grid() -> list[Point]:
+    """All 200 points."""
+    return [Point(*point) for point in itertools.product(DEPLOYMENTS, LENGTHS, USERS, (True, False))]
+
+
+def compare(point: Point) -> tuple[float, float]:
+    """Relative differences of TPOT and of request rate, closed form over simulator, first wave and tail left out."""
+    model, gpu, tp, engine = point.deployment
+    served = assemble(Request(model=model, gpu=gpu, engine=engine, ideal=point.ideal, parallel=Parallelism(tp=tp)))
+    prompt, output = point.lengths
+    traffic = Traffic(
+        arrivals=ClosedLoop(concurrency=point.users),
+        prompt=Lengths(kind="uniform", mean=prompt, spread=0.5),
+        output=Lengths(kind="uniform", mean=output, spread=0.5),
+        requests_count=max(20 * point.users, 200),
+    )
+    run = simulate(served, traffic)
+    state = steady_state(
+        served,
+        UserLoad(concurrency=float(point.users), prompt=traffic.prompt.average, output=traffic.output.average),
+    )
+    finish = np.sort(np.asarray(run.ledger.finish))
+    early, late = int(0.25 * len(finish)), int(0.85 * len(finish))
+    rate = (late - early) / (finish[late] - finish[early])
+    tpot = float(np.mean(run.tpot[early:late]))
+    return float(state.tpot) / tpot - 1.0, float(state.request_rate) / rate - 1.0
+
+
+def main() -> None:
+    points = grid()
+    errors = np.abs([compare(point) for point in points])
+    for name, column in zip(("TPOT", "throughput"), errors.T):
+        worst = points[int(np.argmax(column))]
+        print(
+            f"{name}: median {np.median(column):.2%}, p90 {np.percentile(column, 90):.2%}, largest {column.max():.2%} "
+            f"({worst.deployment[0]}, {worst.deployment[3]}, {worst.lengths}, {worst.users} users) over {len(points)}"
+        )
+
+
+if __name__ == "__main__":
+    main()

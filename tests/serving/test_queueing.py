@@ -1,0 +1,76 @@
+"""Exact queues: M/D/1 by Pollaczek-Khinchine, DistServe's forms, Little's law on every run."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from inferplan.errors import UsageError
+from inferplan.serving.flags import Flags
+from inferplan.serving.queueing import mean_wait, ttft_pipelined, ttft_single, ttft_tensor_parallel
+from inferplan.serving.simulator import simulate
+from inferplan.traffic import ClosedLoop, Lengths, OpenLoop, Traffic
+from tests.serving.conftest import deployment
+
+
+@pytest.mark.parametrize("load", [0.3, 0.6, 0.8])
+@pytest.mark.parametrize(("prompt", "output"), [(2048, 1), (512, 64)])
+def test_one_slot_and_poisson_arrivals_are_m_d_1(load: float, prompt: int, output: int) -> None:
+    served = deployment()
+    fixed = {"prompt": Lengths(mean=prompt), "output": Lengths(mean=output)}
+    alone = simulate(served, Traffic(arrivals=ClosedLoop(concurrency=1), requests_count=1, **fixed))
+    service = float(alone.e2el[0])
+    traffic = Traffic(arrivals=OpenLoop(rate=load / service), requests_count=20000, seed=7, **fixed)
+    run = simulate(served, traffic, Flags(max_num_seqs=1))
+    expected = mean_wait(load / service, [service])
+    waits = run.ttft - alone.ttft[0]
+    batches = np.array([part.mean() for part in np.array_split(waits, 40)])  # waits are correlated: batch means
+    error = float(batches.std(ddof=1) / np.sqrt(len(batches)))
+    assert abs(float(waits.mean()) - expected) < 4 * error + 1e-9
+    assert float(waits.mean()) == pytest.approx(expected, rel=0.1)
+    if output == 1:
+        assert float(run.ttft.mean()) == pytest.approx(ttft_single(load / service, service), rel=0.1)
+
+
+def test_distserve_forms(shared: Path) -> None:
+    checked = 0
+    with (shared / "reference" / "truths.csv").open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            inputs = re.match(r"D=([\d.]+) s R=(\d+)/s", row["inputs"])
+            if not row["id"].startswith("QUE-") or not inputs:
+                continue
+            service, rate = float(inputs[1]), float(inputs[2])
+            form = {
+                "Avg TTFT single": ttft_single,
+                "inter": ttft_pipelined,
+                "intra(K=1.6)": lambda r, d: ttft_tensor_parallel(r, d, 1.6),
+            }[row["quantity"]]
+            assert form(rate, service) == pytest.approx(float(row["value"]), abs=5e-7)
+            checked += 1
+    assert checked == 9
+
+
+def test_distserve_single_form_by_hand() -> None:
+    assert ttft_single(2.0, 0.1) == pytest.approx(0.1125)
+    assert ttft_pipelined(2.0, 0.1) == pytest.approx(0.102778, abs=1e-6)
+    assert ttft_tensor_parallel(2.0, 0.1, 1.6) == pytest.approx(0.066964, abs=1e-6)
+    with pytest.raises(UsageError, match="no steady state"):
+        ttft_single(10.0, 0.1)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_littles_law_holds_on_every_run(engine: str) -> None:
+    served = deployment(engine=engine)
+    for arrivals in (ClosedLoop(concurrency=16), OpenLoop(rate=8.0)):
+        traffic = Traffic(
+            arrivals=arrivals,
+            prompt=Lengths(kind="lognormal", mean=900, spread=0.7),
+            output=Lengths(kind="gamma", mean=150, spread=0.6),
+            requests_count=300,
+        )
+        run = simulate(served, traffic)
+        assert run.in_system == pytest.approx(run.request_rate * float(run.e2el.mean()), rel=1e-9)

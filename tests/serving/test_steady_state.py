@@ -1,0 +1,57 @@
+"""The closed form against the simulator, and its own laws. The whole grid: tests/benchmarks/compare_steady_state.py."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from inferplan.serving.flags import Flags
+from inferplan.serving.steady import UserLoad, steady_state
+from tests.benchmarks.compare_steady_state import compare, grid
+from tests.serving.conftest import deployment
+
+
+def test_closed_form_and_simulator_agree() -> None:
+    points = grid()
+    assert len(points) == 200
+    chosen = [points[index] for index in np.random.default_rng(3).permutation(len(points))[:24]]
+    errors = np.array([compare(point) for point in chosen])
+    tpot, rate = np.abs(errors[:, 0]), np.abs(errors[:, 1])
+    assert np.median(tpot) <= 0.03 and np.median(rate) <= 0.03
+    assert np.percentile(tpot, 90) <= 0.10 and np.percentile(rate, 90) <= 0.10
+
+
+def test_one_call_prices_a_grid() -> None:
+    served = deployment(ideal=False)
+    users = np.array([1.0, 8.0, 64.0, 512.0])[:, None]
+    prompt = np.array([256.0, 4096.0])[None, :]
+    state = steady_state(served, UserLoad(concurrency=users, prompt=prompt, output=200.0))
+    assert np.shape(state.tpot) == (4, 2)
+    one = steady_state(served, UserLoad(concurrency=64.0, prompt=4096.0, output=200.0))
+    assert float(np.asarray(state.tpot)[2, 1]) == pytest.approx(float(one.tpot), rel=1e-5)
+    assert np.all(np.diff(np.asarray(state.tpot), axis=0) > 0)
+    assert np.all(np.diff(np.asarray(state.output_rate), axis=0) > -1e-6)
+
+
+def test_who_does_not_fit_waits() -> None:
+    served = deployment("llama-3.1-70b", "h200-sxm", ideal=False, quant="fp8", roles=(("kv", "fp8"),))
+    free = steady_state(served, UserLoad(concurrency=16.0, prompt=8192.0, output=1024.0))
+    full = steady_state(served, UserLoad(concurrency=128.0, prompt=8192.0, output=1024.0))
+    assert free.queue == 0 and free.wait == 0
+    assert full.admitted == full.admissible < 128
+    assert full.queue == pytest.approx(128 - float(full.admitted))
+    assert float(full.wait) > 10
+    assert float(full.request_rate) * float(full.e2el) == pytest.approx(128, rel=1e-6)  # Little's law
+
+
+def test_slots_limit_the_batch() -> None:
+    state = steady_state(deployment(), UserLoad(concurrency=64.0, prompt=512.0, output=512.0), Flags(max_num_seqs=8))
+    assert state.admitted == 8 and state.queue == 56
+
+
+def test_cached_prompts_are_cheaper() -> None:
+    served = deployment(ideal=False)
+    load = {"concurrency": 32.0, "prompt": 4096.0, "output": 128.0}
+    cold, warm = (steady_state(served, UserLoad(hit_rate=rate, **load)) for rate in (0.0, 0.75))
+    assert float(warm.ttft) < 0.6 * float(cold.ttft)
+    assert float(warm.request_rate) > float(cold.request_rate)
