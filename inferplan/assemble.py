@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from inferplan.calibration import IDEAL, Calibration, SharedStep, memory_class
 from inferplan.catalog import config_root, load, load_hardware, load_model, read_yaml, validate
 from inferplan.deployment import Deployment
 from inferplan.engine import Engine, EngineFlags, EngineSpec
 from inferplan.errors import UsageError
+from inferplan.gguf_types import file_precision, is_file_type
 from inferplan.hardware import HardwareSpec
+from inferplan.layers.mla import MlaLayer
 from inferplan.model import ModelSpec
 from inferplan.parallel import Parallelism
-from inferplan.precision import Precision, find_format, parse_precision, uniform
+from inferplan.precision import Format, Precision, find_format, parse_precision, uniform
 from inferplan.prune import parse_prune, prune
 from inferplan.units import parse_quantity
 
@@ -54,7 +57,7 @@ def load_engine(name: str, flags: EngineFlags | None = None) -> Engine:
 
 
 def load_calibration(hardware: HardwareSpec, path: str | None, ideal: bool, engine: str = "vllm") -> Calibration:
-    """The constants to price with, of the kernels that ``engine`` brings (``name`` or ``name@version``).
+    """The constants to price with, of the kernels that ``engine`` brings (``name`` or ``name@version``) and of a step.
 
     Those asked for, else the hardware's own, else those carried over from measured devices of its class of memory;
     :data:`IDEAL` when asked for or when there are none.
@@ -63,6 +66,11 @@ def load_calibration(hardware: HardwareSpec, path: str | None, ideal: bool, engi
         if path:
             raise UsageError("--ideal and --calibration exclude each other", hint="leave one out")
         return IDEAL
+    return load_kernels(hardware, path, engine).with_step(shared_step())
+
+
+def load_kernels(hardware: HardwareSpec, path: str | None, engine: str = "vllm") -> Calibration:
+    """:func:`load_calibration` without the constants of a step."""
     folder = config_root() / "calibration"
     file = Path(path) if path else folder / f"{hardware.name}.yaml"
     if path is None and not file.is_file():
@@ -70,9 +78,13 @@ def load_calibration(hardware: HardwareSpec, path: str | None, ideal: bool, engi
     if path is None and not file.is_file():
         return IDEAL
     found = validate(file, read_yaml(file), Calibration)
-    found = found.for_vendor(hardware.vendor).for_engine(engine.partition("@")[0])
-    shared = config_root() / "step.yaml"
-    return found.with_step(validate(shared, read_yaml(shared), SharedStep)) if shared.is_file() else found
+    return found.for_vendor(hardware.vendor).for_engine(engine.partition("@")[0])
+
+
+def shared_step() -> SharedStep:
+    """What a step costs beyond its kernels, on every device."""
+    path = config_root() / "step.yaml"
+    return validate(path, read_yaml(path), SharedStep)
 
 
 def native_precision(model: ModelSpec) -> Precision:
@@ -96,15 +108,40 @@ def precision_of(request: Request, model: ModelSpec, hardware: HardwareSpec) -> 
     peaks = frozenset(hardware.peak)
     base = native_precision(model)
     if request.quant:
-        base = parse_precision(request.quant, peaks, model.native.base)
-    chosen = {}
+        name = request.quant.lower().strip()
+        if is_file_type(name):
+            base = file_precision(model, name)
+        else:
+            base = parse_precision(request.quant, peaks, model.native.base)
+    chosen: dict[str, Any] = {}
     for role, name in request.roles:
         chosen[role] = find_format(name)
         if role == "weights" and not any(other == "experts" for other, _ in request.roles):
             chosen["experts"] = chosen[role]
     if "weights" in chosen:
         base = replace(base, exceptions=())
-    return replace(base, **chosen)
+    kv = cache_format(chosen.pop("kv", base.kv), model)
+    return replace(replace(base, **chosen), kv=kv)
+
+
+def cache_format(fmt: Format, model: ModelSpec) -> Format:
+    """A KV format with the scales that this model's heads need.
+
+    Raises ``UsageError`` where a cache of latents and a format of heads, or the other way round, do not go together.
+    """
+    latent = [part for layer in model.sequence for part in layer.parts if isinstance(part, MlaLayer)]
+    if fmt.name == "fp8-ds-mla":
+        if not latent or any((part.kv_lora, part.rope_dim) != (512, 64) for part in latent):
+            raise UsageError(f"{model.name} has no latents of 512 + 64 to keep in fp8-ds-mla", hint="--kv fp8")
+        indexed = sum(part.cache().per_token - part.latent_dim for part in latent)
+        size = 656 * len(latent) + indexed * (1 + 4 / 128)  # an index key of 128 has one fp32 scale
+        return replace(fmt, bits=8 * size / model.kv_elements_per_token)
+    if not fmt.per_head:
+        return fmt
+    if latent:
+        raise UsageError(f"{model.name} caches latents, not heads: no {fmt.name}", hint="--kv fp8 or fp8-ds-mla")
+    scales = sum(2 * cache.units * count for cache, count in model.caches() if cache.per_token)
+    return replace(fmt, group=model.kv_elements_per_token / scales) if scales else fmt
 
 
 def assemble(

@@ -49,7 +49,8 @@ class StageMemory:
             yield from ((weight, 1, None) for weight in inputs)
         if self.first:
             towers = (entry for tower in model.towers for entry in tower.weights())
-            yield from ((replace(weight, role="base"), count, None) for weight, count in towers)
+            renamed = ((replace(weight, role="base", name=f"tower.{weight.name}"), count) for weight, count in towers)
+            yield from ((weight, count, None) for weight, count in renamed)
         seen_shared: list[LayerGroup] = []
         for layer, count, number in self._numbered():
             own = layer.model_copy(update={"shared": False})
@@ -78,7 +79,8 @@ class StageMemory:
         fmt = self.deployment.precision.stored(weight.role, weight.name, layer)
         multiple = self.deployment.engine.defaults.expert_multiple.get(fmt.name, 1) if weight.role == "experts" else 1
         padded_last = -(-weight.shape[-1] // multiple) * multiple
-        return elements * fmt.width * padded_last / weight.shape[-1]
+        whole = fmt.stored(weight.shape) * padded_last / weight.shape[-1] if weight.elements else 0.0
+        return elements / max(weight.elements, 1) * whole
 
     @cached_property
     def caches(self) -> list[tuple[Cache, int]]:

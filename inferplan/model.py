@@ -334,10 +334,10 @@ class ModelSpec(Spec):
         wide = find_format(self.native.base).width
         total = sum(weight.elements * count * wide for tower in self.towers for weight, count in tower.weights())
         outside = [*self.input_weights(), *self.output_weights()]
-        total += sum(weight.elements * find_format(self.native.stored(weight)).width for weight in outside)
+        total += sum(find_format(self.native.stored(weight)).stored(weight.shape) for weight in outside)
         for index, layer in enumerate(self.sequence):
             for weight in [] if layer.shared else self.layer_weights(layer):
-                total += weight.elements * find_format(self.native.stored(weight, index)).width
+                total += find_format(self.native.stored(weight, index)).stored(weight.shape)
         return total
 
     @cached_property

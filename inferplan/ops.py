@@ -165,7 +165,8 @@ class Matmul(Op):
 
     @property
     def label(self) -> str:
-        return self.math if self.weight == self.input else f"{self.weight.name}x{self.input.name}"
+        same = self.weight.kernel == self.input.kernel
+        return self.math if same else f"{self.weight.kernel}x{self.input.kernel}"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -201,7 +202,8 @@ class GroupedMatmul(Op):
 
     @property
     def label(self) -> str:
-        return self.math if self.weight == self.input else f"{self.weight.name}x{self.input.name}"
+        same = self.weight.kernel == self.input.kernel
+        return self.math if same else f"{self.weight.kernel}x{self.input.kernel}"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from math import prod
 
 from inferplan.errors import UnknownNameError, UsageError
 
@@ -18,6 +19,9 @@ class Format:
 
     bits: element bits. scale_bits, zero_bits: bits of the scale and zero point that ``group`` elements share.
     math: the key in ``HardwareSpec.peak`` of the arithmetic two such operands run in. source: where the layout is from.
+    row_bits: what each output row of a matrix has beside it (a scale for each channel). column_bits: what each input
+    column has (GPTQ's ``g_idx``). per_head: ``group`` is a head of the KV cache, whatever its size. like: the format
+    whose kernels run it, where that is another.
     """
 
     name: str
@@ -25,8 +29,25 @@ class Format:
     math: str
     scale_bits: int = 0
     zero_bits: int = 0
-    group: int = 1
+    group: float = 1
+    row_bits: int = 0
+    column_bits: int = 0
+    per_head: bool = False
+    like: str = ""
     source: str = "IEEE 754 or its truncation"
+
+    @property
+    def kernel(self) -> str:
+        """The name that measured kernels have it under."""
+        return self.like or self.name
+
+    def stored(self, shape: tuple[int, ...]) -> float:
+        """Bytes of a whole tensor, with what stands beside its rows and columns."""
+        elements = prod(shape)
+        if len(shape) < 2 or not elements:
+            return elements * self.width
+        beside = self.row_bits * elements / shape[-1] + self.column_bits * elements / shape[-2]
+        return elements * self.width + beside / 8
 
     @property
     def width(self) -> float:
@@ -38,6 +59,13 @@ _OCP = "OCP 8-bit Floating Point Specification 1.0"
 _MX = "OCP Microscaling Formats (MX) Specification 1.0, table 1"
 _NVFP4 = "NVIDIA Transformer Engine documentation, NVFP4: 16-element blocks with an E4M3 scale"
 _GPTQ = "AutoGPTQ/AutoAWQ packing: fp16 scale and 4-bit zero per group of 128"
+_HEAD = "vLLM --kv-cache-dtype {}_per_token_head: an fp32 scale for each token and KV head"
+_LMDEPLOY = "LMDeploy quant_policy: an fp16 scale and zero for each token and KV head"
+_KIVI = (
+    "KIVI (2402.02750) section 4: fp16 scale and zero for 32 elements; its last 128 tokens in 16 bit are not counted"
+)
+_DS_MLA = "vLLM fp8_ds_mla: 512 fp8, 4 fp32 scales and 64 bf16 are 656 bytes for 576 elements"
+_BNB = "bitsandbytes: an fp32 absmax for 64 elements"
 _PACKED = "compressed-tensors pack-quantized, symmetric: a 16-bit scale for each group"
 _GGML = "llama.cpp ggml-common.h: the block structs and their static assertions"
 # name, element bits, scale bits and zero bits of one block, elements of a block. A super-block's packed 6- and 4-bit
@@ -76,17 +104,81 @@ FORMATS: dict[str, Format] = {
             name="fp8-block", bits=8, scale_bits=32, group=128 * 128, math="fp8", source="DeepSeek-V3 (2412.19437) 3.3"
         ),
         Format(name="int8", bits=8, math="int8", source="symmetric, scale per channel (not counted: 1 in d_in)"),
+        Format(
+            name="llm.int8",
+            bits=8 + 0.001 * 8,
+            row_bits=32,
+            math="int8",
+            like="int8",
+            source="LLM.int8() (2208.07339) section 3.2: 0.1 % of the columns in 16 bit, an fp32 scale for each row",
+        ),
         Format(name="int4", bits=4, scale_bits=16, zero_bits=4, group=128, math="int4", source=_GPTQ),
+        Format(
+            name="int4-gptq",
+            bits=4,
+            scale_bits=16,
+            zero_bits=4,
+            group=128,
+            column_bits=32,
+            math="int4",
+            like="int4",
+            source="AutoGPTQ: as int4, and an int32 g_idx for each input column",
+        ),
         Format(name="int4-g64z", bits=4, scale_bits=16, zero_bits=4, group=64, math="int4", source=_GPTQ),
         Format(name="int4-g32z", bits=4, scale_bits=16, zero_bits=4, group=32, math="int4", source=_GPTQ),
         Format(name="int4-g128", bits=4, scale_bits=16, group=128, math="int4", source=_PACKED),
         Format(name="int4-g64", bits=4, scale_bits=16, group=64, math="int4", source=_PACKED),
         Format(name="int4-g32", bits=4, scale_bits=16, group=32, math="int4", source=_PACKED),
-        Format(name="int4-channel", bits=4, math="int4", source="scale per channel (not counted: 1 in d_in)"),
+        Format(name="int4-channel", bits=4, math="int4", row_bits=16, source="a 16-bit scale for each output row"),
         Format(name="nf4", bits=4, scale_bits=32, group=64, math="bf16", source="QLoRA (2305.14314) section 3"),
+        Format(
+            name="nf4-dq",
+            bits=4,
+            scale_bits=256 * 8 + 32,
+            group=256 * 64,
+            math="bf16",
+            source="QLoRA (2305.14314) section 3: 8-bit constants, and an fp32 for 256 of them",
+        ),
+        Format(name="fp4", bits=4, scale_bits=32, group=64, math="bf16", source=_BNB),
         Format(name="nvfp4", bits=4, scale_bits=8, group=16, math="fp4", source=_NVFP4),
         Format(name="mxfp4", bits=4, scale_bits=8, group=32, math="fp4", source=_MX),
         Format(name="mxfp8", bits=8, scale_bits=8, group=32, math="fp8", source=_MX),
+        Format(
+            name="fp8-token-head",
+            bits=8,
+            scale_bits=32,
+            group=128,
+            per_head=True,
+            math="fp8",
+            source=_HEAD.format("fp8"),
+        ),
+        Format(
+            name="int8-token-head",
+            bits=8,
+            scale_bits=32,
+            group=128,
+            per_head=True,
+            math="int8",
+            source=_HEAD.format("int8"),
+        ),
+        *(
+            Format(
+                name=f"int{bits}-token-head-zero",
+                bits=bits,
+                scale_bits=16,
+                zero_bits=16,
+                group=128,
+                per_head=True,
+                math=f"int{bits}",
+                source=_LMDEPLOY,
+            )
+            for bits in (8, 4)
+        ),
+        *(
+            Format(name=f"int{bits}-kivi", bits=bits, scale_bits=16, zero_bits=16, group=32, math="int4", source=_KIVI)
+            for bits in (4, 2)
+        ),
+        Format(name="fp8-ds-mla", bits=656 * 8 / 576, math="fp8", source=_DS_MLA),
         *(
             Format(name=name, bits=bits, scale_bits=scale, zero_bits=zero, group=group, math="fp16", source=_GGML)
             for name, bits, scale, zero, group in _BLOCKS
@@ -166,7 +258,8 @@ def parse_precision(text: str, peaks: frozenset[str], base: str = "bf16") -> Pre
     """Parse a ``--quant`` shorthand for a device that has arithmetic ``peaks``.
 
     ``bf16`` and the other wide formats set every role; ``fp8``, ``fp8-block`` are weights and activations; ``w8a8`` and
-    ``int8`` are int8; ``int4`` is w4a16; ``nvfp4``, ``mxfp4`` are w4a4; ``wNaMkvK`` sets each (8-bit activations of
+    ``int8`` are int8; ``llm.int8`` keeps outlier columns wide; ``int4`` is w4a16;
+    ``nvfp4``, ``mxfp4`` are w4a4; ``wNaMkvK`` sets each (8-bit activations of
     4-bit weights and ``kv8`` are fp8 where the device has it, else int8). Embedding, head, norms and router stay wide.
     Raises ``UsageError`` for anything else.
     """
@@ -179,6 +272,8 @@ def parse_precision(text: str, peaks: frozenset[str], base: str = "bf16") -> Pre
         fmt = find_format(name)
         inputs = find_format("fp8") if name == "fp8-block" else fmt
         return replace(wide, weights=fmt, experts=fmt, activations=inputs)
+    if name == "llm.int8":
+        return replace(wide, weights=find_format(name), experts=find_format(name), activations=find_format("int8"))
     if name == "int4":
         return replace(wide, weights=find_format("int4"), experts=find_format("int4"))
     match = _WAKV.fullmatch(name)
@@ -187,7 +282,8 @@ def parse_precision(text: str, peaks: frozenset[str], base: str = "bf16") -> Pre
     if not match or not weights or not cache:
         raise UsageError(
             f"cannot read the precision {text!r}",
-            hint="bf16, fp16, fp32, fp8, fp8-block, w8a8, int8, int4, nvfp4, mxfp4 or wNaMkvK such as w4a16kv8",
+            hint="bf16, fp16, fp32, fp8, fp8-block, w8a8, int8, llm.int8, int4, nvfp4, mxfp4, wNaMkvK such as "
+            "w4a16kv8, or a GGUF file type such as q4_k_m (inferplan formats)",
         )
     fmt = wide.base if weights == "base" else find_format(weights)
     inputs = {"16": wide.base, "4": fmt}.get(match["a"]) or (eight if weights == "int4" else fmt)

@@ -21,7 +21,7 @@ FLOORS: list[tuple[str, set[str]]] = [
     ("2 operators, engines", {"ops", "engine"}),
     ("3 layers, constants", {"layers", "calibration"}),
     ("4 models, the roofline", {"model", "roofline"}),
-    ("5 checkpoints, pruning, deployments", {"checkpoint", "prune", "deployment", "gguf_types"}),
+    ("5 checkpoints, file types, pruning, deployments", {"checkpoint", "prune", "deployment", "gguf_types"}),
     ("5 foreign configs", {"huggingface"}),
     ("5 the catalogue", {"catalog"}),
     ("5 what a user asks for", {"assemble", "prices", "settings", "workloads"}),
@@ -31,7 +31,7 @@ FLOORS: list[tuple[str, set[str]]] = [
     ("8 answers built on estimates", {"sweep", "compare", "explain", "emit", "cost", "recipe", "energy"}),
     ("9 pictures and reports of those", {"plots", "estimate_report", "cost_report", "serving_report"}),
     ("10 planning, validation", {"planning", "validation"}),
-    ("11 the command line", {"cli"}),
+    ("11 the command line, the Python API", {"cli", "api"}),
 ]
 """From the ground up: a module imports from its own package and from floors below it, never from its floor or above.
 
@@ -47,7 +47,7 @@ LATE = {
 HEAVY = {
     "click": {"cli"},
     "rich": {"report", "cli"},
-    "pandas": {"sweep", "compare", "recipe", "planning", "validation"},
+    "pandas": {"api", "sweep", "compare", "recipe", "planning", "validation"},
     "matplotlib": {"plots", "validation"},
     "torch": set(),
     "scipy": set(),

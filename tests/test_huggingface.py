@@ -219,7 +219,7 @@ def test_formats_by_role():
     fp8 = {"weights": "fp8-block", "experts": "fp8-block", "activations": "fp8"}
     assert native(MOE, **FP8) == fp8
     assert native(LLAMA, quant_method="fp8") == {"weights": "fp8", "activations": "fp8"}
-    assert native(LLAMA, quant_method="gptq", bits=4, group_size=128) == {"weights": "int4"}
+    assert native(LLAMA, quant_method="gptq", bits=4, group_size=128) == {"weights": "int4-gptq"}
     assert native(LLAMA, quant_method="awq", bits=4, group_size=64) == {"weights": "int4-g64z"}
     assert native(LLAMA, quant_method="bitsandbytes", load_in_8bit=True) == {"weights": "int8"}
     assert native(MOE, quant_method="mxfp4") == {"experts": "mxfp4"}

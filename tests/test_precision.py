@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from inferplan.assemble import cache_format
+from inferplan.catalog import load_model
 from inferplan.errors import UnknownNameError, UsageError
 from inferplan.precision import arithmetic, find_format, parse_precision
 
@@ -74,3 +76,53 @@ def test_bad_shorthands_are_refused(text: str) -> None:
 def test_unknown_format_lists_the_known_ones() -> None:
     with pytest.raises(UnknownNameError, match="bf16"):
         find_format("fp7")
+
+
+@pytest.mark.parametrize(
+    ("name", "bits"),
+    [
+        ("fp8-token-head", 8 + 32 / 128),
+        ("int4-token-head-zero", 4 + 32 / 128),
+        ("int4-kivi", 5),
+        ("int2-kivi", 3),
+        ("fp8-ds-mla", 656 * 8 / 576),
+        ("nf4-dq", 4 + 8 / 64 + 32 / (64 * 256)),
+        ("llm.int8", 8.008),
+    ],
+)
+def test_caches_and_others_with_their_scales(name: str, bits: float) -> None:
+    assert find_format(name).width * 8 == pytest.approx(bits, rel=1e-12)
+
+
+def test_what_stands_beside_rows_and_columns() -> None:
+    """GPTQ's g_idx: 4 bytes for each input column of each expert; LLM.int8's scale: 4 for each output row."""
+    gptq, plain, outlier = find_format("int4-gptq"), find_format("int4"), find_format("llm.int8")
+    assert gptq.stored((512, 4096)) == plain.stored((512, 4096)) + 4 * 4096
+    assert gptq.stored((8, 512, 4096)) == plain.stored((8, 512, 4096)) + 8 * 4 * 4096
+    assert outlier.stored((512, 4096)) == 512 * 4096 * 8.008 / 8 + 4 * 512
+    assert gptq.kernel == "int4"
+    assert find_format("bf16").stored((7,)) == 14
+
+
+def test_llm_int8_multiplies_in_int8() -> None:
+    precision = parse_precision("llm.int8", HOPPER)
+    inputs = precision.linear_input(precision.weights)
+    assert arithmetic(precision.weights, inputs) == "int8"
+
+
+def test_scales_of_a_cache_follow_the_heads() -> None:
+    """Two scales of 4 bytes a token, layer and KV head: heads of 64 have twice the share of heads of 128."""
+    for name, width in (("llama-3.1-8b", 128), ("llama-3.2-1b", 64), ("gemma-2-9b", 256)):
+        fmt = cache_format(find_format("int8-token-head"), load_model(name))
+        assert fmt.width == pytest.approx(1 + 4 / width)
+
+
+def test_caches_of_latents() -> None:
+    """656 bytes for 576 elements; an index key of 128 takes 132 (V3.2 has one in each of 61 layers)."""
+    fmt = find_format("fp8-ds-mla")
+    assert cache_format(fmt, load_model("deepseek-v3")).width * 576 == pytest.approx(656)
+    assert cache_format(fmt, load_model("deepseek-v3.2")).width * 704 == pytest.approx(656 + 132)
+    with pytest.raises(UsageError, match="latents"):
+        cache_format(fmt, load_model("llama-3.1-8b"))
+    with pytest.raises(UsageError, match="not heads"):
+        cache_format(find_format("int8-token-head"), load_model("deepseek-v3"))

@@ -94,12 +94,18 @@ def read_scheme(config: dict[str, Any], name: str) -> Scheme:
         return Scheme(default="mxfp4", experts_only=True, excluded=excluded)
     if method in ("gptq", "awq"):
         bits, group = config.get("bits", config.get("w_bit")), config.get("group_size", config.get("q_group_size"))
-        return Scheme(default=_integer(name, bits, group, zero=True), excluded=["lm_head", *excluded])
+        stored = _integer(name, bits, group, zero=True)
+        stored = "int4-gptq" if method == "gptq" and stored == "int4" else stored
+        return Scheme(default=stored, excluded=["lm_head", *excluded])
     if method == "bitsandbytes":
         skipped = config.get("llm_int8_skip_modules") or ["lm_head"]
         if config.get("load_in_8bit"):
             return Scheme(default="int8", excluded=skipped)
-        return Scheme(default=config.get("bnb_4bit_quant_type", "fp4"), excluded=skipped)
+        kind = config.get("bnb_4bit_quant_type", "fp4")
+        if kind not in ("fp4", "nf4"):
+            raise _refuse(name, f"bnb_4bit_quant_type = {kind!r}", "only fp4 and nf4 are known")
+        nested = kind == "nf4" and config.get("bnb_4bit_use_double_quant", False)
+        return Scheme(default="nf4-dq" if nested else kind, excluded=skipped)
     raise _refuse(name, f"quant_method = {method!r}", "its layout is not known")
 
 
