@@ -99,7 +99,7 @@ def render(report: Report, style: str, width: int | None = None, colour: bool = 
         return _csv(report.flat_rows())
     if style == "markdown":
         return _markdown(report)
-    return _rich(report, width, colour)
+    return _rich(report, width, colour) if width or colour else _text(report)
 
 
 def _csv(rows: list[dict[str, Any]]) -> str:
@@ -123,6 +123,21 @@ def _markdown(report: Report) -> str:
 
 def _row(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _text(report: Report) -> str:
+    """What :func:`_rich` draws without colour on a wide enough page, without loading rich."""
+    lines: list[str] = []
+    for table in report.tables:
+        cells_by_row = [[cell.rstrip() for cell in row] for row in (table.columns, *table.rows)]
+        widths = [max(map(len, cells)) for cells in zip(*cells_by_row, strict=True)]
+        places = [(width, column in table.right) for column, width in zip(table.columns, widths, strict=True)]
+        lines += [table.title] if table.title else []
+        for row in cells_by_row:
+            cells = (cell.rjust(w) if right else cell.ljust(w) for cell, (w, right) in zip(row, places, strict=True))
+            lines.append("  ".join(cells).rstrip())
+        lines.append("")
+    return "\n".join([*lines, *(line.rstrip() for note in report.notes for line in note.split("\n"))]) + "\n"
 
 
 def _rich(report: Report, width: int | None, colour: bool) -> str:

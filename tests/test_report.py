@@ -1,0 +1,35 @@
+"""Reports: the two renderers of a table agree, and what JSON cannot hold is null."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from inferplan.assemble import Request, assemble
+from inferplan.estimate import StaticLoad, estimate
+from inferplan.estimate_report import estimate_report
+from inferplan.report import Report, Table, plain, render
+
+
+def reports() -> list[Report]:
+    deployment = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm"))
+    odd = Table(title="", columns=["a", "b "], rows=[["  indented", "1"], ["", "22 "]], right=frozenset({"b "}))
+    empty = Table(title="nothing", columns=["only a head"], rows=[])
+    return [
+        estimate_report(estimate(deployment, StaticLoad(batch=8.0))),
+        Report(record={}, tables=[odd, empty], notes=["one note", "two\nlines"]),
+    ]
+
+
+@pytest.mark.parametrize("report", reports(), ids=["estimate", "odd"])
+def test_plain_text_is_the_terminal_without_colour(report: Report) -> None:
+    """Without a terminal no rich is loaded; what is drawn is the same as on a terminal that is wide enough."""
+    assert render(report, "table") == render(report, "table", width=10_000)
+
+
+def test_json_has_no_nan_and_no_numpy() -> None:
+    record = {"a": np.float64("nan"), "b": [np.int64(3), float("inf")], "c": {"d": np.array([1.0, np.nan])}}
+    assert plain(record) == {"a": None, "b": [3, None], "c": {"d": [1.0, None]}}
+    assert json.loads(render(Report(record=record), "json")) == {"schema_version": 1, **plain(record)}
