@@ -1,0 +1,59 @@
+"""The Python API: lazy, complete, documented."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import inferplan
+from inferplan.errors import UsageError
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_importing_is_cheap() -> None:
+    heavy = "{'numpy', 'pandas', 'matplotlib', 'pydantic', 'torch'}"
+    code = f"import sys, inferplan; print(sorted({heavy} & set(sys.modules)))"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert shown.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", inferplan.PUBLIC)
+def test_every_public_name_exists_and_is_documented(name: str) -> None:
+    value = getattr(inferplan, name)
+    assert value.__doc__
+    assert f"`{name}" in (ROOT / "docs" / "python-api.md").read_text()
+    assert name in dir(inferplan)
+
+
+def test_no_public_name_hides_a_module() -> None:
+    modules = {path.stem for path in (ROOT / "inferplan").glob("*.py")}
+    modules |= {path.parent.name for path in (ROOT / "inferplan").glob("*/__init__.py")}
+    assert not modules & set(inferplan.PUBLIC)
+
+
+def test_unknown_names_and_options_are_errors() -> None:
+    with pytest.raises(AttributeError, match="no attribute"):
+        _ = inferplan.nothing
+    with pytest.raises(UsageError, match="no option"):
+        inferplan.deploy("llama-3.1-8b", "h100-sxm", colour="red")
+    with pytest.raises(UsageError, match="a plan has no"):
+        inferplan.make_plan("llama-3.1-8b", 100, 100, rate=1, ttft=1.0, colour="red")
+    with pytest.raises(UsageError, match="no result"):
+        inferplan.to_frame(3)
+
+
+def test_every_result_is_a_table() -> None:
+    one = inferplan.deploy("llama-3.1-8b", "h100-sxm", tp=2)
+    other = inferplan.deploy("llama-3.1-8b", "h200-sxm")
+    results = [
+        inferplan.estimate_batch(one, batch=4),
+        inferplan.compare_deployments({"one": one, "other": other}),
+        inferplan.run_sweep("llama-3.1-8b", ["h100-sxm"], batch=[1, 2], tp=[1, 2]),
+        inferplan.take_apart("llama-3.1-8b", "h100-sxm", ["continuous-batching", "fp8"]),
+        inferplan.make_plan("llama-3.1-8b", 512, "lognormal:128:0.5", ["h100-sxm"], rate=5, tpot=0.05, most=1),
+    ]
+    assert [len(inferplan.to_frame(result)) > 0 for result in results] == [True] * 5
