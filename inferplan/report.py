@@ -129,12 +129,13 @@ def _text(report: Report) -> str:
     """What :func:`_rich` draws without colour on a wide enough page, without loading rich."""
     lines: list[str] = []
     for table in report.tables:
-        cells_by_row = [[cell.rstrip() for cell in row] for row in (table.columns, *table.rows)]
-        widths = [max(map(len, cells)) for cells in zip(*cells_by_row, strict=True)]
+        rows = [table.columns, *table.rows]
+        widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
         places = [(width, column in table.right) for column, width in zip(table.columns, widths, strict=True)]
         lines += [table.title] if table.title else []
-        for row in cells_by_row:
-            cells = (cell.rjust(w) if right else cell.ljust(w) for cell, (w, right) in zip(row, places, strict=True))
+        for row in rows:
+            texts = zip(map(str.rstrip, row), places, strict=True)
+            cells = (text.rjust(width) if right else text.ljust(width) for text, (width, right) in texts)
             lines.append("  ".join(cells).rstrip())
         lines.append("")
     return "\n".join([*lines, *(line.rstrip() for note in report.notes for line in note.split("\n"))]) + "\n"
