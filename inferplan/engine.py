@@ -66,6 +66,8 @@ class ServingConstants(Spec):
     """A step is composed while the one before it runs: arrivals and finished tokens are seen one step late."""
     eager_layer: Seconds = 0.0
     """Host time for each layer of a step that holds a prompt, which is launched kernel by kernel."""
+    graph_tokens: int = Field(default=0, ge=0)
+    """Steps of at most so many tokens replay a captured graph even where they hold a prompt: no eager floor."""
     eager_moe: float = Field(default=1.0, ge=1.0)
     """Factor on ``eager_layer`` for models with routed experts."""
     eager_linear: Seconds = 0.0

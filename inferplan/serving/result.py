@@ -68,6 +68,8 @@ class SimulationResult:
     @cached_property
     def e2el(self) -> Array:
         """Time to the last token of each finished request."""
+        if self.anchor == (1.0, 1.0):
+            return (self._column("finish") - self.arrival)[self._done]
         rest = (self._column("finish") - self._column("first"))[self._done]
         return self.ttft + rest * self.anchor[1]
 

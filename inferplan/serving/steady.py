@@ -267,7 +267,8 @@ class _Loop:
         if not floor:
             return time
         eager = batch * width + prompts * np.maximum(new, 1.0) > deployment.engine.serving.graph_tokens
-        return (time**4 + np.where(eager, floor, 0.0) ** 4) ** 0.25
+        whole: Num = (time**4 + np.where(eager, floor, 0.0) ** 4) ** 0.25
+        return whole
 
 
 def _plain(value: Num) -> Num:

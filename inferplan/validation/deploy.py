@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from inferplan.assemble import load_calibration, native_precision
+from inferplan.assemble import load_calibration, load_kernels, native_precision
 from inferplan.calibration import Calibration
 from inferplan.catalog import load, load_hardware, load_model
 from inferplan.deployment import Deployment
@@ -35,6 +35,12 @@ def _engine_spec(name: str) -> EngineSpec:
 def calibration_of(gpu: str, engine: str, path: str | None, ideal: bool) -> Calibration:
     """The constants of a device under an engine; those in ``path`` when given."""
     return load_calibration(hardware_of(gpu), path, ideal, engine)
+
+
+@cache
+def kernels_of(gpu: str, engine: str) -> Calibration:
+    """The constants of a device's kernels under an engine, without those of the step."""
+    return load_kernels(hardware_of(gpu), None, engine)
 
 
 def engine_of(name: str, version: str | None, flags: EngineFlags) -> tuple[Engine, str]:

@@ -73,12 +73,12 @@ def _static(deployment: Deployment, run: Run) -> Prediction:
 
 def _served(deployment: Deployment, run: Run, statistic: str) -> Prediction:
     """A closed or an open loop."""
-    client = clients().get(run.campaign, Client(source="no campaign"))
+    client = client_of(run)
     if client.latency is not None:
         serving = deployment.engine.serving.model_copy(update={"latency": client.latency})
         deployment = replace(deployment, engine=deployment.engine.model_copy(update={"serving": serving}))
     spread = run.closed and (client.start == "spread" or run.requests is None)
-    ramp = _request_time(deployment, run) if spread else 0.0
+    ramp = request_time(deployment, run) if spread else 0.0
     result = simulate(deployment, traffic_of(run, ramp), flags_of(run), Options(warmup=run.warmup))
     return Prediction(
         bands=_bands(result, statistic),
@@ -108,7 +108,7 @@ def _bands(result: SimulationResult, statistic: str) -> dict[str, Band]:
     return bands
 
 
-def _request_time(deployment: Deployment, run: Run) -> float:
+def request_time(deployment: Deployment, run: Run) -> float:
     """Mean seconds of a request when all users begin at once: the time over which they are spread instead."""
     return float(np.mean(simulate(deployment, traffic_of(run), flags_of(run)).e2el))
 
@@ -117,12 +117,13 @@ class Client(Spec):
     """What is known of a load generator (``configs/clients.yaml``).
 
     latency: of each request between client and server, whatever its size; ``None`` is the engine's own. start: all
-    users at once, or spread over the time of one request.
+    users at once, or spread over the time of one request. timeout: seconds after which the client gives up.
     """
 
     source: str
     latency: Seconds | None = None
     start: Literal["burst", "spread"] = "burst"
+    timeout: Seconds | None = None
 
 
 @cache
@@ -130,6 +131,11 @@ def clients() -> dict[str, Client]:
     """Load generators by campaign."""
     path = config_root() / "clients.yaml"
     return {name: validate(path, entry, Client) for name, entry in read_yaml(path).items()}
+
+
+def client_of(run: Run) -> Client:
+    """The load generator of a run's campaign."""
+    return clients().get(run.campaign) or Client(source="no campaign")
 
 
 def flags_of(run: Run) -> Flags:
@@ -142,7 +148,7 @@ def flags_of(run: Run) -> Flags:
         poll_interval_steps=run.poll_steps,
         batch_wait_steps=run.wait_steps,
         batch_wait_fill=run.wait_fill,
-        client_timeout=run.timeout,
+        client_timeout=run.timeout or client_of(run).timeout,
     )
 
 

@@ -79,7 +79,7 @@ def test_nothing_is_lost_and_work_is_conserved(  # noqa: PLR0917
     assert sum(run.ledger.gap_weights) == pytest.approx((outputs - 1).sum())
     gaps = np.dot(run.ledger.gaps, run.ledger.gap_weights)
     late = 3 * 60 * (max(run.ledger.gaps) if len(run.ledger.gaps) else 0.0)
-    assert gaps == pytest.approx(float((run.e2el - run.ttft).sum()), rel=0.02, abs=late * 0.05 + 1e-9)
+    assert gaps == pytest.approx(float((run.e2el - run.ttft).sum()), rel=0.02, abs=late * 0.1 + 1e-9)
     assert np.all(run.ttft > 0)
     assert run.kv_use["peak"] <= 1.0 + 1e-9
     assert run.in_system == pytest.approx(run.request_rate * float(run.e2el.mean()), rel=1e-6) if done.all() else True

@@ -59,6 +59,8 @@ def _facts(cells: dict[str, str]) -> Facts:
             facts[target] = _milliseconds(value)
     if "arrival" in cells and given(facts, "weights") is None and given(facts, "precision") is None:
         facts["precision"] = "native"
+    if "arrival" in cells and given(facts, "campaign") is None:
+        facts["campaign"] = "open-loop"
     if given(facts, "concurrency") is None and given(facts, "rate_per_s") is not None:
         facts.pop("concurrency", None)
     return facts

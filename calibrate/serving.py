@@ -1,0 +1,384 @@
+"""The few constants that kernels do not tell, from closed-loop serving rows: ``python -m calibrate.serving FILE.csv``.
+
+Every row is simulated under the flags of its run, so the constants are what is left: the host of a step, launches, the
+eager floor of steps that hold prompts, the front end. All are shared by all models, devices and engines; only the
+client of one campaign has a latency of its own. They are fitted in the logarithm of measured over predicted, TTFT and
+TPOT alike, soft-L1, by Gauss-Newton steps inside physical bounds, and judged on (model, GPU) pairs that the fit did not
+see.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import date
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import yaml
+from scipy.optimize import brentq, least_squares
+
+from inferplan.assemble import shared_step
+from inferplan.calibration import SharedStep, StepConstants
+from inferplan.catalog import config_root
+from inferplan.deployment import Deployment
+from inferplan.engine import ServingConstants
+from inferplan.errors import InferplanError, InputFileError
+from inferplan.serving.flags import with_flags
+from inferplan.serving.prices import Reach, StepPrices, eager_floor, step_prices
+from inferplan.serving.simulator import Options, simulate
+from inferplan.validation.deploy import deployment_of, kernels_of
+from inferplan.validation.facts import Row
+from inferplan.validation.importers import read_file
+from inferplan.validation.predict import client_of, flags_of, impossible, request_time, traffic_of
+
+Array = npt.NDArray[np.float64]
+
+
+class Unknown(NamedTuple):
+    """A constant to fit: where a fit starts, and between which values physics allows it."""
+
+    start: float
+    low: float
+    high: float
+    meaning: str
+
+
+UNKNOWNS: dict[str, Unknown] = {
+    "host": Unknown(0.75e-3, 1e-4, 3e-3, "seconds of a step: scheduling, inputs, sampling"),
+    "sequence": Unknown(10e-6, 1e-6, 4e-5, "seconds of a step for each sequence"),
+    "launch": Unknown(0.7, 0.3, 1.0, "share of a kernel's overhead that is left inside a step"),
+    "eager_layer": Unknown(3e-4, 5e-5, 1e-3, "host seconds of a layer in a step that holds prompts"),
+    "eager_moe": Unknown(1.3, 1.0, 3.0, "factor on it for a layer of routed experts"),
+    "eager_linear": Unknown(3e-3, 2e-4, 8e-3, "further host seconds of a layer with recurrent state"),
+    "latency": Unknown(20e-3, 1e-3, 6e-2, "seconds of a request between client and server"),
+    "front_request": Unknown(1.5e-3, 1e-4, 5e-3, "serial seconds of the front end for a request"),
+    "front_token": Unknown(1e-6, 1e-7, 5e-6, "serial seconds of the front end for a prompt token"),
+    "client_latency": Unknown(4e-3, 5e-4, 2e-2, "latency of the fixed-length campaign's client"),
+}
+OWN_CLIENT = "fixed-length"
+_STEP = ("host", "sequence", "launch")
+_ENGINE = ("eager_layer", "eager_moe", "eager_linear", "latency", "front_request", "front_token")
+ENGINES = ("vllm", "sglang", "trtllm")
+SOFT = 0.15
+"""Errors beyond this size (of the logarithm) count in proportion, smaller ones by their square."""
+_NUDGE = 1.15
+_REACH = np.log(1.6)
+"""How far one Gauss-Newton step may move a constant."""
+
+
+def usable(rows: Sequence[Row]) -> list[Row]:
+    """Rows that a fit may see: closed loop, not suspect, of a known generator, not faster than the speed of light."""
+    found = []
+    for row in rows:
+        run = row.run
+        if run is None or not run.closed or run.suspect or row.measured.ttft is None or row.measured.tpot is None:
+            continue
+        if client_of(run).start == "spread":
+            continue
+        try:
+            deployment, _ = deployment_of(run)
+        except InferplanError:
+            continue
+        if not impossible(deployment, run, row.measured):
+            found.append(row)
+    return found
+
+
+def _structure(row: Row) -> tuple[object, ...]:
+    """What step prices depend on."""
+    run = row.run
+    assert run is not None
+    formats = (run.precision, run.weights, run.experts, run.kv, run.activations)
+    return (run.model, run.gpu, run.engine, run.engine_version, *formats, run.tp, run.pp, run.ep, run.dp)
+
+
+def _with_constants(deployment: Deployment, values: dict[str, float], campaign: str) -> Deployment:
+    """The deployment under constants; its calibration must be without a step (:func:`kernels_of`)."""
+    shared = SharedStep(source="fit", step=StepConstants(**{name: values[name] for name in _STEP}))
+    update: dict[str, Any] = {name: values[name] for name in _ENGINE}
+    if campaign == OWN_CLIENT:
+        update["latency"] = values["client_latency"]
+    serving = ServingConstants.model_construct(**{**dict(deployment.engine.serving), **update})
+    engine = deployment.engine.model_copy(update={"serving": serving})
+    return replace(deployment, calibration=deployment.calibration.with_step(shared), engine=engine)
+
+
+def predict_group(rows: Sequence[Row], vectors: Sequence[dict[str, float]]) -> Array:
+    """TTFT and TPOT of rows of one structure under each vector of constants: (vectors, rows, 2), NaN where refused."""
+    assert rows[0].run is not None
+    runs = [row.run for row in rows if row.run is not None]
+    reach = Reach(
+        sequences=max(run.concurrency or 1 for run in runs),
+        tokens=int(max(max(run.token_budget or 16384, run.prompt) + (run.concurrency or 1) for run in runs)),
+        context=int(max(run.prompt + run.output for run in runs)) + 1,
+    )
+    tables: dict[float, StepPrices] = {}
+    result = np.full((len(vectors), len(rows), 2), np.nan)
+    for index, values in enumerate(vectors):
+        for column, run in enumerate(runs):
+            bare = replace(deployment_of(run)[0], calibration=kernels_of(run.gpu, run.engine))
+            deployment = with_flags(_with_constants(bare, values, run.campaign), flags_of(run))
+            if values["launch"] not in tables:
+                tables[values["launch"]] = step_prices(deployment, reach)
+            prices = replace(
+                tables[values["launch"]],
+                host=values["host"],
+                host_sequence=values["sequence"] * run.dp,
+                floor=eager_floor(deployment),
+                cache={},
+            )
+            try:
+                ramp = request_time(deployment, run) if client_of(run).start == "spread" else 0.0
+                found = simulate(deployment, traffic_of(run, ramp), flags_of(run), Options(warmup=run.warmup), prices)
+            except InferplanError:
+                continue
+            if len(found.ttft) and len(found.tpot):
+                result[index, column] = float(np.mean(found.ttft)), float(np.mean(found.tpot))
+    return result
+
+
+def predict_all(rows: Sequence[Row], vectors: Sequence[dict[str, float]]) -> Array:
+    """:func:`predict_group` for rows of any structure, on all cores."""
+    groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for index, row in enumerate(rows):
+        groups[_structure(row)].append(index)
+    order = sorted(groups.values(), key=len, reverse=True)
+    result = np.full((len(vectors), len(rows), 2), np.nan)
+    with ProcessPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
+        parts = pool.map(predict_group, [[rows[i] for i in group] for group in order], [vectors] * len(order))
+        for group, part in zip(order, parts):
+            result[:, group] = part
+    return result
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Linearised:
+    """Log errors of rows around constants, and how they change with the logarithm of each."""
+
+    at: dict[str, float]
+    error: Array
+    slope: Array
+
+    def step(self, chosen: npt.NDArray[np.bool_]) -> dict[str, float]:
+        """The constants that fit the ``chosen`` rows best, at most a factor away and inside their bounds."""
+        names = list(UNKNOWNS)
+        centre = np.log([self.at[name] for name in names])
+        low = np.maximum(np.log([UNKNOWNS[name].low for name in names]) - centre, -_REACH) - 1e-9
+        high = np.minimum(np.log([UNKNOWNS[name].high for name in names]) - centre, _REACH) + 1e-9
+        error, slope = self.error[chosen].ravel(), self.slope[chosen].reshape(-1, len(names))
+        known = np.isfinite(error) & np.all(np.isfinite(slope), axis=1)
+        error, slope = error[known], slope[known]
+
+        def residual(x: Array) -> Array:
+            return np.concatenate([error + slope @ x, 0.3 * x])  # a weak pull: what rows do not tell stays where it was
+
+        found = least_squares(residual, np.zeros(len(names)), bounds=(low, high), loss="soft_l1", f_scale=SOFT)
+        return {name: float(np.exp(c + x)) for name, c, x in zip(names, centre, found.x)}
+
+
+def linearise(rows: Sequence[Row], at: dict[str, float]) -> Linearised:
+    """Simulate the rows at constants, and with each of them a little larger."""
+    vectors = [at] + [{**at, name: at[name] * _NUDGE} for name in UNKNOWNS]
+    found = np.log(predict_all(rows, vectors))
+    measured = np.log([[row.measured.ttft or np.nan, row.measured.tpot or np.nan] for row in rows])
+    slope = (found[1:] - found[0]) / np.log(_NUDGE)
+    return Linearised(at=at, error=found[0] - measured, slope=np.moveaxis(slope, 0, -1))
+
+
+def folds_of(rows: Sequence[Row], folds: int, seed: int = 0) -> npt.NDArray[np.int64]:
+    """The fold of each row; a (model, GPU) pair is in one fold as a whole."""
+    pairs = sorted({row.run.pair for row in rows if row.run})
+    order = np.random.default_rng(seed).permutation(len(pairs))
+    place = {pair: int(order[index]) % folds for index, pair in enumerate(pairs)}
+    return np.array([place[row.run.pair] if row.run else -1 for row in rows])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ServingFit:
+    """Constants from all usable rows, those of each fold, and what the folds predict for the rows they left out."""
+
+    constants: dict[str, float]
+    by_fold: list[dict[str, float]]
+    rows: list[Row]
+    """Every row that was scored, suspect ones too."""
+    held_out: Array
+    """TTFT and TPOT of those rows from constants that saw neither their model on their GPU."""
+
+
+def fit_serving(rows: Sequence[Row], folds: int = 5, rounds: int = 2, every: int = 1) -> ServingFit:
+    """Fit on the usable rows (each ``every``-th) and predict every row from the other pairs."""
+    seen = usable(rows)[::every]
+    if not seen:
+        raise InputFileError("no row that a fit may see", hint="closed-loop rows with TTFT and TPOT, not suspect")
+    at = {name: unknown.start for name, unknown in UNKNOWNS.items()}
+    everything = np.ones(len(seen), dtype=bool)
+    for _ in range(rounds - 1):
+        at = linearise(seen, at).step(everything)
+    around = linearise(seen, at)
+    scored = [row for row in rows if row.run is not None and row.run.closed]
+    fold, all_folds = folds_of(scored, folds), folds_of(seen, folds)
+    by_pair = {row.run.pair: f for row, f in zip(scored, fold) if row.run}
+    all_folds = np.array([by_pair[row.run.pair] for row in seen if row.run])
+    by_fold = [around.step(all_folds != f) for f in range(folds)]
+    held_out = np.full((len(scored), 2), np.nan)
+    for f in range(folds):
+        members = np.flatnonzero(fold == f)
+        held_out[members] = predict_all([scored[i] for i in members], [by_fold[f]])[0]
+    return ServingFit(constants=around.step(everything), by_fold=by_fold, rows=scored, held_out=held_out)
+
+
+def extra_band(kernels: Sequence[tuple[float, float]], ratios: Array, share: float = 0.1) -> tuple[float, float]:
+    """What serving adds: the band that, with each row's band of kernels, leaves ``share`` of ``ratios`` on either side.
+
+    ``ratios`` are measured over predicted.
+    """
+    logs = np.log(ratios)
+    low = np.array([np.log(min(k[0], 1.0)) for k in kernels])
+    high = np.array([np.log(max(k[1], 1.0)) for k in kernels])
+
+    def below(width: float) -> float:
+        return float(np.mean(logs < -np.hypot(low, width))) - share
+
+    def above(width: float) -> float:
+        return float(np.mean(logs > np.hypot(high, width))) - share
+
+    ends = [brentq(f, 0.0, 5.0, xtol=1e-3) if f(0.0) > 0 else 0.0 for f in (below, above)]
+    return float(f"{np.exp(-ends[0]):.3f}"), float(f"{np.exp(ends[1]):.3f}")
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.3g}")
+
+
+def step_yaml(fit: ServingFit, bands: dict[str, tuple[float, float]], command: str) -> str:
+    """``configs/step.yaml``."""
+    spread = {
+        name: [_rounded(min(fold[name] for fold in fit.by_fold)), _rounded(max(fold[name] for fold in fit.by_fold))]
+        for name in UNKNOWNS
+    }
+    record = {
+        "source": "closed-loop serving rows; few constants, shared by all models, devices and engines",
+        "provenance": {
+            "command": command,
+            "date": date.today().isoformat(),
+            "rows": len(usable(fit.rows)),
+            "pairs": len({row.run.pair for row in fit.rows if row.run}),
+            "range_over_folds": spread,
+        },
+        "step": {name: _rounded(fit.constants[name]) for name in _STEP},
+        "bands": {name: list(band) for name, band in bands.items()},
+    }
+    head = "# Written by `python -m calibrate.serving`; how far off it is stands in docs/accuracy.md.\n"
+    return head + yaml.safe_dump(record, sort_keys=False, width=120)
+
+
+_UNITS = (("eager_layer", "us", 1e6), ("eager_moe", "", 1.0), ("eager_linear", "us", 1e6), ("latency", "ms", 1e3),
+          ("front_request", "us", 1e6), ("front_token", "us", 1e6))  # fmt: skip
+
+
+def write_engines(root: Path, constants: dict[str, float]) -> None:
+    """Put the constants of the front end and of eager steps into ``engines/*.yaml``, and the client's into its file."""
+    for engine in ENGINES:
+        path = root / "engines" / f"{engine}.yaml"
+        text = path.read_text(encoding="utf-8")
+        for name, unit, scale in _UNITS:
+            value = f"{_rounded(constants[name] * scale):g} {unit}".strip()
+            text, count = re.subn(rf"(?m)^(  {name}: ).*$", rf"\g<1>{value}", text)
+            if count != 1:
+                raise InputFileError(f"{path} has {count} lines of {name}")
+        path.write_text(text, encoding="utf-8")
+    path = root / "clients.yaml"
+    text = path.read_text(encoding="utf-8")
+    value = f"{_rounded(constants['client_latency'] * 1e3):g} ms"
+    text = re.sub(rf"(?ms)^({OWN_CLIENT}:\n.*?  latency: ).*?$", rf"\g<1>{value}", text, count=1)
+    path.write_text(text, encoding="utf-8")
+
+
+def kernel_bands(rows: Sequence[Row]) -> dict[str, list[tuple[float, float] | None]]:
+    """The bands of the kernels behind the TTFT and the TPOT of each row."""
+    from inferplan.estimate import run_step
+    from inferplan.workload import decode, prefill
+
+    found: dict[str, list[tuple[float, float] | None]] = {"ttft": [], "tpot": []}
+    known: dict[tuple[object, ...], tuple[Any, Any]] = {}
+    for row in rows:
+        assert row.run is not None
+        key = (*_structure(row), row.run.prompt)
+        if key not in known:
+            deployment = deployment_of(row.run)[0]
+            steps = prefill(1.0, row.run.prompt), decode(1.0, row.run.prompt)
+            known[key] = run_step(deployment, steps[0]).band, run_step(deployment, steps[1]).band
+        for name, band in zip(found, known[key]):
+            found[name].append(band)
+    return found
+
+
+def held_out_bands(fit: ServingFit) -> dict[str, tuple[float, float]]:
+    """What serving adds to the bands of the kernels, from the held-out rows that are not suspect."""
+    bands = kernel_bands(fit.rows)
+    result = {}
+    for column, name in enumerate(("ttft", "tpot")):
+        kernels, ratios = [], []
+        for row, band, predicted in zip(fit.rows, bands[name], fit.held_out[:, column]):
+            measured = getattr(row.measured, name)
+            if row.run and not row.run.suspect and band is not None and measured and np.isfinite(predicted):
+                kernels.append(band)
+                ratios.append(measured / predicted)
+        result[name] = extra_band(kernels, np.array(ratios))
+    return result
+
+
+def main(path: Path, root: Path, folds: int = 5, every: int = 1) -> ServingFit:
+    """Fit, write ``step.yaml``, ``clients.yaml`` and ``engines/*.yaml`` under ``root``, and give the fit."""
+    rows = read_file(path, {})[1]
+    fit = fit_serving(rows, folds=folds, every=every)
+    bands = held_out_bands(fit)
+    command = f"python -m calibrate.serving {path.name}" + (f" --every {every}" if every > 1 else "")
+    (root / "step.yaml").write_text(step_yaml(fit, bands, command), encoding="utf-8")
+    write_engines(root, fit.constants)
+    return fit
+
+
+def held_out_csv(fit: ServingFit) -> str:
+    """The rows with the predictions of constants that saw neither their model on their GPU."""
+    import csv
+    import io
+
+    columns = list(dict.fromkeys(name for row in fit.rows for name in row.cells))
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, [*columns, "ttft_predicted_ms", "tpot_predicted_ms"], lineterminator="\n")
+    writer.writeheader()
+    for row, (ttft, tpot) in zip(fit.rows, fit.held_out * 1e3):
+        cells = {"ttft_predicted_ms": f"{ttft:.6g}", "tpot_predicted_ms": f"{tpot:.6g}"}
+        writer.writerow({**row.cells, **cells})
+    return buffer.getvalue()
+
+
+def _command() -> None:
+    import argparse
+
+    parser = argparse.ArgumentParser(prog="python -m calibrate.serving", description=__doc__)
+    parser.add_argument("file", type=Path, help="closed-loop rows, the columns of docs/validate.md")
+    parser.add_argument("--out", type=Path, default=config_root(), help="folder of step.yaml and engines/ [configs]")
+    parser.add_argument("--folds", type=int, default=5)
+    parser.add_argument("--every", type=int, default=1, help="fit to every n-th usable row")
+    parser.add_argument("--held-out", type=Path, help="write the rows with their held-out predictions")
+    options = parser.parse_args()
+    fit = main(options.file, options.out, options.folds, options.every)
+    if options.held_out:
+        options.held_out.write_text(held_out_csv(fit), encoding="utf-8")
+    for name, unknown in UNKNOWNS.items():
+        low, high = (f(fold[name] for fold in fit.by_fold) for f in (min, max))
+        print(f"{name:15s} {fit.constants[name]:10.3g}  folds {low:.3g} to {high:.3g}  ({unknown.meaning})")  # noqa: T201
+    print(f"bands: {shared_step().bands}")  # noqa: T201
+
+
+if __name__ == "__main__":
+    _command()
