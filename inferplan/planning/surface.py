@@ -116,9 +116,9 @@ def surface(deployment: Deployment, demand: Demand, percentile: float, axes: Axe
     decode, own, alone = _step_times(deployment, demand, axes, each, mixed_policy)
     floor = eager_floor(deployment)
     if floor:
-        graph = serving.graph_tokens
-        eager = np.where(each + (batch if mixed_policy else 0.0) > graph, floor, 0.0)
-        own, alone = (own**4 + eager**4) ** 0.25, (alone**4 + np.where(each > graph, floor, 0.0) ** 4) ** 0.25
+        eager = np.where(each + (batch if mixed_policy else 0.0) > serving.graph_tokens, floor, 0.0)
+        apart = np.where(np.minimum(axes.budget, prompt) > serving.graph_tokens, floor, 0.0)
+        own, alone = (own**4 + eager**4) ** 0.25, (alone**4 + apart**4) ** 0.25
     before = decode[:, None] if not mixed_policy else (1.0 - share) * decode[:, None]
     step = before + share * own
     square = (before * decode[:, None] + share * own**2) / (2 * step)
