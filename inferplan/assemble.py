@@ -52,7 +52,10 @@ def load_engine(name: str, flags: EngineFlags | None = None) -> Engine:
     """An engine's defaults by ``name`` or ``name@version``, with the flags that replace some of them."""
     bare, _, version = name.partition("@")
     spec = load("engines", bare, EngineSpec)
-    defaults = (flags or EngineFlags()).applied(spec.at(version or None))
+    flags, defaults = flags or EngineFlags(), spec.at(version or None)
+    if defaults.kv_rule == "all" and flags.memory_fraction is not None:
+        raise UsageError(f"{name} sets no share of the memory aside", hint="leave --gpu-memory-utilization out")
+    defaults = flags.applied(defaults)
     return Engine(name=spec.name, policy=spec.policy, defaults=defaults, serving=spec.serving)
 
 
@@ -121,7 +124,15 @@ def precision_of(request: Request, model: ModelSpec, hardware: HardwareSpec) -> 
     if "weights" in chosen:
         base = replace(base, exceptions=())
     kv = cache_format(chosen.pop("kv", base.kv), model)
-    return replace(replace(base, **chosen), kv=kv)
+    precision = replace(replace(base, **chosen), kv=kv)
+    asked = chosen.get("activations")
+    if asked and asked.bits < precision.base.bits <= min(precision.weights.bits, precision.experts.bits):
+        raise UsageError(
+            f"--activations {asked.name} would do nothing",
+            because=f"the inputs of {precision.weights.name} weights stay {precision.base.name}",
+            hint=f"narrower weights too: --quant fp8, or --weights {asked.name}",
+        )
+    return precision
 
 
 def cache_format(fmt: Format, model: ModelSpec) -> Format:

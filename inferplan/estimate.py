@@ -8,7 +8,7 @@ has ``prompt + i - 1`` tokens behind it; ``TPOT`` is the mean of those steps and
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -16,15 +16,19 @@ import numpy as np
 import numpy.typing as npt
 
 from inferplan.deployment import Deployment
-from inferplan.errors import InfeasibleError, UsageError
+from inferplan.engine import EngineFlags
+from inferplan.errors import InfeasibleError, InferplanError, UsageError
 from inferplan.graph import Stage, build, masks
 from inferplan.memory import Footprint
+from inferplan.precision import find_format
 from inferplan.roofline import Bound, OpCost, price
 from inferplan.units import Num, format_bytes
 from inferplan.workload import Step, decode, prefill, recompute
 
 _RECOMPUTED_PIECES = 16
 """Pieces over which the mean step without a KV cache is taken."""
+_WIDEST = 64
+"""The largest tensor parallelism that is offered to a load that does not fit."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -115,10 +119,10 @@ class Phase:
     @cached_property
     def flop(self) -> Num:
         """FLOP over all ranks of the replica, of real sequences: places that attention ranks leave empty do no work."""
-        return self._sum("flop") * self._occupied
+        return self._sum("flop") * self.occupied
 
     @property
-    def _occupied(self) -> Num:
+    def occupied(self) -> Num:
         """The share of the places of all attention ranks that hold a sequence; time is that of the fullest rank."""
         dp = self.deployment.parallel.dp
         if dp == 1:
@@ -442,25 +446,43 @@ def require_memory(result: Estimate) -> None:
         f"{deployment.describe()} does not fit",
         because=" + ".join(f"{name} {format_bytes(size)}" for name, size in parts.items())
         + f" = {format_bytes(total)} > {format_bytes(footprint.usable)} usable on each device",
-        hint=_fit_hint(result, parts),
+        hint=_fit_hint(result),
     )
 
 
-def _fit_hint(result: Estimate, parts: dict[str, float]) -> str:
-    """What would make it fit, most direct first."""
+def _fit_hint(result: Estimate) -> str:
+    """What would make it fit, most direct first; each is tried before it is said."""
+    deployment = result.deployment
     best = int(np.min(result.footprint.max_batch()))
     hints = [f"--batch {best}"] if best >= 1 else []
-    parallel = result.deployment.parallel
-    need = parts["weights"] + parts["state"] / max(float(np.max(result.load.batch)), 1.0)
-    room = result.footprint.usable - parts["activations"] - parts["reserve"]
-    tp = parallel.tp
-    while tp < 64 and need * parallel.tp / tp > room:
-        tp *= 2
-    if room > 0 and tp > parallel.tp and need * parallel.tp / tp <= room:
-        hints.append(f"--tp {tp}")
-    precision = result.deployment.precision
-    if precision.weights.bits > 8 and precision.experts.bits > 8:
-        hints.append("--weights fp8")
-    if result.deployment.engine.name != "none" and need <= result.footprint.usable - parts["reserve"]:
+    wider = _wider(result, deployment)
+    hints += [f"--tp {wider}"] if wider else []
+    precision, fp8 = deployment.precision, find_format("fp8")
+    if min(precision.weights.bits, precision.experts.bits) > fp8.bits:
+        narrow = replace(deployment, precision=replace(precision, weights=fp8, experts=fp8, exceptions=()))
+        if _would_fit(result, narrow):
+            hints.append("--weights fp8")
+        elif not wider and (tp := _wider(result, narrow)):
+            hints.append(f"--weights fp8 --tp {tp}")
+    engine = deployment.engine
+    fewer = engine.model_copy(update={"defaults": EngineFlags(max_sequences=128).applied(engine.defaults)})
+    if engine.name != "none" and _would_fit(result, replace(deployment, engine=fewer)):
         hints.append("--max-num-seqs 128 (a smaller sampler)")
     return ", or ".join(hints) or "a GPU with more memory"
+
+
+def _would_fit(result: Estimate, deployment: Deployment) -> bool:
+    return replace(result.footprint, deployment=deployment).fits
+
+
+def _wider(result: Estimate, deployment: Deployment) -> int | None:
+    """The smallest doubling of its tensor parallelism that holds the load, if any does."""
+    tp = deployment.parallel.tp
+    while (tp := tp * 2) <= _WIDEST:
+        try:
+            divided = replace(deployment, parallel=replace(deployment.parallel, tp=tp))
+        except InferplanError:
+            continue
+        if _would_fit(result, divided):
+            return tp
+    return None

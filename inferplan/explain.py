@@ -92,17 +92,22 @@ class Explainer:
 
     def explain(self, name: str) -> Explanation:
         """The explanation of one number. Raises ``UnknownNameError`` with the close ones."""
+        name = _ALIASES.get(name, name)
         if name in _NUMBERS:
             return _NUMBERS[name](self)
         phase_name, _, rest = name.partition(".")
+        rest = _ALIASES.get(rest, rest)
         phases: dict[str, Phase] = {"prefill": self.estimate.prefill, "decode": self.estimate.decode}
         if phase_name in phases:
             phase = phases[phase_name]
             if rest in _PHASE_PARTS:
                 return self._phase_part(phase_name, phase, rest)
-            matching = [cost for cost in phase.costs if cost.op.name == rest]
-            if matching:
-                return self._operator(name, phase, matching)
+            for operator in (rest, _fused(rest)):
+                matching = _runs(phase, operator)
+                if matching:
+                    return self._operator(f"{phase_name}.{operator}", phase, matching)
+            if rest == "host" and "host" in phase.by_operator():
+                return self._host(name, phase)
         known = self.names()
         close = get_close_matches(name, known, n=4, cutoff=0.4)
         raise UnknownNameError(
@@ -216,8 +221,13 @@ class Explainer:
         peak = phase.deployment.hardware.peak_of(phase.deployment.math)
         numbers = {
             "time": f"{' + '.join(format_time(float(t)) for t in phase.by_operator().values())}",
-            "flop": " + ".join(format_quantity(float(c.work.flop * c.op.count * c.op.ranks), "") for c in phase.costs),
-            "bytes": " + ".join(format_bytes(float(c.work.bytes * c.op.count * c.op.ranks)) for c in phase.costs),
+            "flop": " + ".join(
+                format_quantity(float(c.work.flop * c.op.count * c.op.ranks * phase.microbatches * phase.occupied), "")
+                for c in phase.costs
+            ),
+            "bytes": " + ".join(
+                format_bytes(float(c.work.bytes * c.op.count * c.op.ranks * phase.microbatches)) for c in phase.costs
+            ),
             "intensity": f"{float(phase.flop):.6g} FLOP / {float(phase.bytes):.6g} B",
             "mfu": f"{float(phase.flop):.6g}/({float(phase.time):.6g} s * {peak:.6g} * "
             f"{phase.deployment.parallel.ranks})",
@@ -234,6 +244,41 @@ class Explainer:
             page="docs/formulas/roofline.md",
             inputs=(self._bandwidth(), *self.load_inputs()),
             parts=tuple(parts),
+        )
+
+    def _host(self, name: str, phase: Phase) -> Explanation:
+        step = self.estimate.deployment.calibration.step
+        return Explanation(
+            name=name,
+            value=float(phase.by_operator()["host"]),
+            unit="s",
+            formula="host = a step + each sequence * sequences + each layer * layers of the slowest stage * rounds",
+            substituted=f"{format_time(step.host)} + {format_time(step.sequence)} * {float(phase.sequences):g} + "
+            f"{format_time(step.layer)} * {phase.layers[_slowest(phase)]} * {float(phase.rounds):g}",
+            page="docs/formulas/roofline.md",
+            inputs=self.load_inputs(),
+        )
+
+    def _kv_per_token(self) -> Explanation:
+        footprint, parallel = self.estimate.footprint, self.estimate.deployment.parallel
+        width = self.estimate.deployment.precision.kv.width
+        return Explanation(
+            name="memory.kv_per_token",
+            value=footprint.kv_per_token,
+            unit="B",
+            formula="KV cache of one more token on this device = sum over its layers of elements * share * width, "
+            "below every window",
+            substituted=" + ".join(
+                f"{count} * {cache.per_token} * {cache.copies(cache.units, parallel.tp) / parallel.cp:g} * {width:g}"
+                for cache, count in footprint.stage.caches
+                if cache.per_token
+            )
+            or "0",
+            page="docs/concepts/kv-cache.md",
+            inputs=(
+                self.format_input("kv", self.estimate.deployment.precision.kv),
+                *self.layer_inputs(lambda group: group.mixer),
+            ),
         )
 
     def _ttft(self) -> Explanation:
@@ -476,12 +521,33 @@ _NUMBERS: dict[str, Callable[[Explainer], Explanation]] = {
     "ridge": Explainer._ridge,
     "memory.weights": Explainer._weights,
     "memory.kv": Explainer._kv,
+    "memory.kv_per_token": Explainer._kv_per_token,
     "memory.activations": Explainer._activations,
     "memory.reserve": Explainer._reserve,
     "memory.total": Explainer._total,
     "max_batch": Explainer._max_batch,
     "max_context": Explainer._max_context,
 }
+
+
+_ALIASES = {
+    "ttft_s": "ttft",
+    "tpot_s": "tpot",
+    "e2el_s": "e2el",
+    "ridge_flop_per_byte": "ridge",
+    "max_context_tokens": "max_context",
+    "memory.weights_bytes": "memory.weights",
+    "memory.kv_bytes": "memory.kv",
+    "memory.kv_bytes_per_token": "memory.kv_per_token",
+    "memory.activation_bytes": "memory.activations",
+    "memory.reserve_bytes": "memory.reserve",
+    "memory.total_bytes": "memory.total",
+    "time_s": "time",
+    "intensity_flop_per_byte": "intensity",
+}
+"""Keys of the JSON, to the names of what they hold."""
+_FUSED = {"gate": "gate_up", "up": "gate_up", "q": "qkv", "k": "qkv", "v": "qkv", "o": "out"}
+"""Tensors, to the operator that multiplies them together."""
 
 
 def _short(path: Path) -> str:
@@ -499,6 +565,26 @@ def _walk(groups: list[LayerGroup], path: tuple[str | int, ...]) -> Iterator[tup
             yield from _walk(group.pattern, (*here, "pattern"))
         else:
             yield here, group
+
+
+def _fused(operator: str) -> str:
+    """The operator that runs a tensor's matmul: ``ffn.up`` is half of ``ffn.gate_up``."""
+    prefix, dot, last = operator.rpartition(".")
+    return f"{prefix}{dot}{_FUSED.get(last, last)}"
+
+
+def _slowest(phase: Phase) -> int:
+    """The pipeline stage that a phase's time and its operators' times are those of."""
+    return int(np.argmax([float(np.max(time)) for time in phase.stage_times]))
+
+
+def _runs(phase: Phase, operator: str) -> list[OpCost]:
+    """An operator's runs on the slowest stage; where it has none, on the first stage that has."""
+    for costs in (phase.stages[_slowest(phase)], *phase.stages):
+        found = [cost for cost in costs if cost.op.name == operator]
+        if found:
+            return found
+    return []
 
 
 def _owner(group: LayerGroup, op: Op) -> Any:

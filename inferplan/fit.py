@@ -37,13 +37,13 @@ def footprint_at(deployment: Deployment, context: int) -> Footprint:
     return Footprint(deployment=deployment, batch=1.0, prompt=float(context), context=float(context))
 
 
-def smallest(request: Request, context: int, users: int, most: int = 8) -> Fitting | str:
-    """The fewest devices (1, 2, 4, ...
+def smallest(request: Request, context: int, users: int, most: int = 8, least: int = 1) -> Fitting | str:
+    """The fewest devices (``least``, twice that, ... up to ``most``) that hold the load, or why none does.
 
-    ``most``) that hold ``users`` requests of ``context`` tokens, or why none does.
+    The load is ``users`` requests of ``context`` tokens.
     """
     reason = f"does not fit on {most}"
-    degree = 1
+    degree = least
     while degree <= most:
         try:
             deployment = assemble(replace(request, parallel=replace(request.parallel, tp=degree)))

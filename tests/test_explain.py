@@ -11,6 +11,7 @@ from inferplan.catalog import config_root
 from inferplan.errors import UnknownNameError
 from inferplan.estimate import StaticLoad
 from inferplan.explain import Explainer
+from inferplan.parallel import Parallelism
 
 CASES = [
     ("llama-3.1-8b", "h100-sxm"),
@@ -66,3 +67,31 @@ def test_pages_exist() -> None:
     found = explainer()
     missing = {page for name in found.names() if not (root / (page := found.explain(name).page)).is_file()}
     assert not missing
+
+
+def test_a_pipeline_explains_its_slowest_stage() -> None:
+    request = Request(model="llama-3.1-8b", gpu="h100-sxm", ideal=True, parallel=Parallelism(pp=4))
+    found = Explainer(request=request, load=StaticLoad(batch=8.0))
+    for name, time in found.estimate.decode.by_operator().items():
+        assert found.explain(f"decode.{name}").value == pytest.approx(float(time), rel=1e-12), name
+
+
+@pytest.mark.parametrize(
+    ("asked", "answered"),
+    [
+        ("decode.ffn.up", "decode.ffn.gate_up"),
+        ("prefill.attn.k", "prefill.attn.qkv"),
+        ("decode.time_s", "decode.time"),
+        ("memory.kv_bytes_per_token", "memory.kv_per_token"),
+        ("ttft_s", "ttft"),
+    ],
+)
+def test_tensors_and_json_keys_are_names_too(asked: str, answered: str) -> None:
+    assert explainer().explain(asked).name == answered
+
+
+def test_cache_of_a_token() -> None:
+    request = Request(model="llama-3.1-8b", gpu="h100-sxm", ideal=True, parallel=Parallelism(tp=2))
+    found = Explainer(request=request, load=StaticLoad()).explain("memory.kv_per_token")
+    assert found.value == 65536
+    assert found.substituted == "32 * 2048 * 0.5 * 2"

@@ -55,10 +55,8 @@ def _all(model: str, tp: int | None, context: int | None, users: int, most: int,
     for gpu in names("hardware"):
         for quant in quants:
             request = _request(model, gpu, quant=quant, **values)
-            if tp:
-                request = replace(request, parallel=Parallelism(tp=tp))
             try:
-                found = smallest(request, tokens, users, most)
+                found = smallest(request, tokens, users, tp or most, tp or 1)
             except InferplanError as error:
                 found = error.what
             if isinstance(found, str):
@@ -70,7 +68,7 @@ def _all(model: str, tp: int | None, context: int | None, users: int, most: int,
     if not rows:
         raise InfeasibleError(
             f"{spec.name} with {users} x {tokens} tokens fits on no accelerator on file",
-            because=f"{refused} combinations of GPU and format were tried, up to {most} GPUs",
+            because=f"{refused} combinations of GPU and format were tried, on {tp or f'up to {most}'} GPUs",
             hint="--most 16, a narrower --quant, or a shorter --context",
         )
     rows.sort(key=lambda row: (int(row[1]), row[0], row[2]))

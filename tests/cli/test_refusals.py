@@ -1,0 +1,113 @@
+"""What is typed wrong gets one clear error with the exit code of its kind, never a traceback, never a number."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from inferplan import cli
+from inferplan.catalog import config_root
+
+LLAMA = ("estimate", "llama-3.1-8b", "--gpu", "h100-sxm")
+MODEL = "name: x\nsource: a test\nd_model: 8\nvocab: 8\n"
+LAYERS = "layers: [{ffn: {kind: mlp, d_ff: 8}}]\n"
+
+
+def run(words: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> tuple[int, str]:
+    monkeypatch.setattr("sys.argv", ["inferplan", *words])
+    try:
+        cli.main()
+    except SystemExit as left:
+        return int(left.code or 0), capsys.readouterr().err
+    return 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ((*LLAMA, "--batch", "1.5"), 2, "not a count"),
+        ((*LLAMA, "--batch", "9" * 400), 2, "more than anything"),
+        ((*LLAMA, "--batch", "_"), 2, "not a count"),
+        ((*LLAMA, "--tp", "1000000000", "--ep", "3"), 2, "--ep one of 1, 2, 4"),
+        ((*LLAMA, "--gpu-memory-utilization", "nan"), 2, "not a number"),
+        ((*LLAMA, "--prune", "layers=nan"), 2, "--prune"),
+        ((*LLAMA, "--prune", "layers=inf"), 2, "--prune"),
+        ((*LLAMA, "--memory", "0GB", "--engine", "sglang"), 2, "no memory at all"),
+        ((*LLAMA, "--activations", "fp8"), 2, "would do nothing"),
+        ((*LLAMA, "--engine", "none", "--gpu-memory-utilization", "0.5"), 2, "no share"),
+        (("show", "a" * 5000), 2, "5000 characters"),
+        (("show", "./no-such-folder"), 4, "no such file"),
+        (("show", "../no/such/file"), 4, "no such file"),
+        (("show", "a/b-"), 2, "no model named"),
+    ],
+)
+def test_options(
+    words: tuple[str, ...],
+    code: int,
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found, message = run(words, capsys, monkeypatch)
+    assert (found, "a bug" in message) == (code, False), message
+    assert said in message
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("name: 2020-13-45\n", "month"),
+        (f"d_model: {'9' * 5000}\n", "not YAML"),
+        (f"{MODEL}layers: []\n", "layers"),
+        (f"{MODEL}layers: [{{repeat: 100000000, ffn: {{kind: mlp, d_ff: 8}}}}]\n", "repeat"),
+        ("name: x\nderive: {from: llama-3.1-8b, prune: {layers: abc}}\n", "layers must be a number"),
+        ("name: x\nderive: {from: MODEL.yaml, prune: {layers: 2}}\n", "itself"),
+    ],
+)
+def test_model_files(
+    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("MODEL.yaml").write_text(text)
+    code, message = run(("show", "MODEL.yaml"), capsys, monkeypatch)
+    assert (code, "a bug" in message) == (2, False), message
+    assert said in message
+
+
+@pytest.mark.parametrize("rate", ["bandwidth: 3.35 TB/s", "bf16: 989.4 TFLOP/s"])
+def test_a_rate_of_zero_is_refused(
+    rate: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (config_root() / "hardware" / "h100-sxm.yaml").read_text()
+    name, _, unit = rate.split()
+    assert rate in text
+    path = tmp_path / "gpu.yaml"
+    path.write_text(text.replace(rate, f"{name} 0 {unit}"))
+    code, message = run(("estimate", "llama-3.1-8b", "--gpu", str(path)), capsys, monkeypatch)
+    assert (code, f"'0 {unit}' is no rate" in message) == (2, True), message
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("--batch", "100000"), "--batch 332"),
+        (("--memory", "20GB"), "--tp 2, or --weights fp8, or --max-num-seqs 128 (a smaller sampler)"),
+        (("--memory", "18GB"), "--tp 2, or --weights fp8"),
+        (("--memory", "4GB"), "--tp 32"),
+        (("--memory", "1GB"), "a GPU with more memory"),
+    ],
+)
+def test_a_hint_is_what_would_fit(
+    words: tuple[str, ...], hint: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, message = run((*LLAMA, *words), capsys, monkeypatch)
+    assert (code, message.partition("hint: ")[2].strip()) == (3, hint), message
+
+
+def test_fit_tries_the_division_asked_for(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["inferplan", "fit", "llama-3.1-8b", "--tp", "4", "--format", "json"])
+    cli.main()
+    options = json.loads(capsys.readouterr().out)["options"]
+    assert {option["devices"] for option in options if option["fits"]} == {4}
