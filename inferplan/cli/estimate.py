@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import click
 
 from inferplan.assemble import Request, assemble
-from inferplan.cli.options import deployment_options, load_options, report_options
+from inferplan.cli.options import Count, deployment_options, load_options, report_options
+from inferplan.cli.technique_options import host_of, speculation_of, technique_options
 from inferplan.estimate import Estimate, StaticLoad, estimate
 from inferplan.estimate_report import estimate_report, pruning_table
 from inferplan.report import Report
@@ -16,8 +18,11 @@ from inferplan.report import Report
 @click.command("estimate")
 @deployment_options
 @load_options
+@technique_options
+@click.option("--concurrency", type=Count(), help="Beside the batch: the steady state of so many users.")
+@click.option("--chunk", type=Count(), help="Compute the prompt in chunks of so many tokens.")
 @report_options
-def estimate_command(request: Request, load: StaticLoad) -> Report:
+def estimate_command(request: Request, load: StaticLoad, **serving: Any) -> Report:
     """What one static batch costs on a deployment.
 
     MODEL is a name (inferplan models), a path to a YAML or a Hugging Face config. The batch is prefilled together, then
@@ -27,7 +32,26 @@ def estimate_command(request: Request, load: StaticLoad) -> Report:
     """
     result = estimate(assemble(request), load)
     report = estimate_report(result)
+    if serving["concurrency"] or any(
+        serving[name] for name in ("chunk", "draft_tokens", "prefix_hit_rate", "kv_offload")
+    ):
+        report = _with_serving(report, result, request, serving)
     if request.prune:
         whole = Estimate(deployment=assemble(replace(request, prune=None)), load=load)
         return replace(report, tables=[*report.tables, pruning_table(result, whole)])
     return report
+
+
+def _with_serving(report: Report, result: Estimate, request: Request, serving: dict[str, Any]) -> Report:
+    """The report with what serving techniques do to the batch, and with the steady state."""
+    from inferplan.serving.summary import Serving, serving_summary
+
+    asked = Serving(
+        speculation=speculation_of(serving, request),
+        hit_rate=serving["prefix_hit_rate"],
+        chunk=serving["chunk"],
+        host=host_of(serving),
+        users=serving["concurrency"],
+    )
+    record, tables = serving_summary(result, asked)
+    return replace(report, record={**report.record, **record}, tables=[*report.tables, *tables])

@@ -14,41 +14,21 @@ import click
 
 from inferplan.assemble import Request, assemble
 from inferplan.cli.options import Count, deployment_options, report_options, write_text
-from inferplan.deployment import Deployment
+from inferplan.cli.technique_options import host_of, option_group, quantity, speculation_of, technique_options
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.report import Report
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags
-from inferplan.serving.offload import HostTier
 from inferplan.serving.report import simulation_report, timeline_csv, timeline_trace, timeline_tracks
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.simulator import Options, simulate
-from inferplan.serving.speculation import PLAIN, Speculation
 from inferplan.traffic import ClosedLoop, OpenLoop, Requests, SharedPrefix, Slo, Traffic, parse_lengths
-from inferplan.units import parse_quantity
 
 _OVERLOADED = "inferplan.overloaded"
 _PROMPT, _OUTPUT = "1024", "256"
 
 
-def _quantity(text: str | None, dimension: str, option: str) -> float | None:
-    """A quantity with its unit. Raises ``UsageError`` that names the option."""
-    try:
-        return None if text is None else parse_quantity(text, dimension)
-    except ValueError as error:
-        raise UsageError(f"{option}: {error}") from None
-
-
-def _options(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def decorate(command: Any) -> Any:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
-
-
-traffic_options = _options(
+traffic_options = option_group(
     click.option("--workload", metavar="NAME", help="A named workload or a path to one: chat, rag, code, agent, ..."),
     click.option(
         "--trace", metavar="FILE", help="Replay a trace: Azure 2023 CSV, Mooncake JSONL, arrival_s,prompt,output."
@@ -78,7 +58,7 @@ traffic_options = _options(
     click.option("--samples", type=Count(), help="Completions of each prompt. [1]"),
     click.option("--client-timeout", metavar="TIME", help="When clients give up."),
 )
-flag_options = _options(
+flag_options = option_group(
     click.option("--max-model-len", type=Count(), help="Prompt and output of a request together."),
     click.option("--chunked-prefill/--no-chunked-prefill", default=None, help="Cut prompts to fit a step."),
     click.option("--prefix-caching/--no-prefix-caching", default=None, help="Keep prompts for those that share them."),
@@ -87,7 +67,7 @@ flag_options = _options(
     click.option("--batch-wait-steps", type=Count(0), default=0, help="Steps for which prompts are held back. [0]"),
     click.option("--batch-wait-fill", type=float, default=0.0, help="Share of a step that ends the waiting. [0]"),
 )
-fleet_options = _options(
+fleet_options = option_group(
     click.option(
         "--routing",
         type=click.Choice(["round-robin", "least-loaded", "prefix-aware"]),
@@ -98,18 +78,7 @@ fleet_options = _options(
     click.option("--decode-replicas", type=Count(0), default=0, help="Disaggregated: replicas that decode."),
     click.option("--kv-link", metavar="NAME", help="Link that the cache moves over [the widest of the accelerator]."),
 )
-technique_options = _options(
-    click.option("--draft-model", metavar="MODEL", help="Speculative decoding: the model that drafts."),
-    click.option("--draft-tokens", type=Count(0), default=0, help="Tokens drafted in depth."),
-    click.option(
-        "--draft-branches", type=Count(), default=1, help="Candidates at each depth: more than 1 is a tree. [1]"
-    ),
-    click.option("--acceptance", type=float, help="Chance that a drafted token is accepted."),
-    click.option("--prefix-hit-rate", type=float, default=0.0, help="Share of every prompt found in the cache. [0]"),
-    click.option("--kv-offload", metavar="SIZE", help="Host memory a device, for cache that the device drops."),
-    click.option("--offload-bandwidth", metavar="RATE", help="Of the link to it, such as 64GB/s."),
-)
-output_options = _options(
+output_options = option_group(
     click.option("--ttft", metavar="TIME", help="SLO on the time to first token."),
     click.option("--tpot", metavar="TIME", help="SLO on the time per output token."),
     click.option("--e2e", metavar="TIME", help="SLO on the end-to-end latency."),
@@ -154,7 +123,7 @@ def simulate_command(request: Request, timeline: str | None, plot_file: str | No
     Example: inferplan simulate llama-3.1-70b --gpu h200-sxm --tp 4 --rate 4 --prompt 1024 --output 256
     """
     deployment = assemble(request)
-    flags, options = _flags(values), _run_options(values, request, deployment)
+    flags, options = _flags(values), _run_options(values, request)
     options = replace(options, timeline=bool(timeline or plot_file))
     traffic = _traffic(values)
     total = len(traffic) if isinstance(traffic, Requests) else traffic.count
@@ -180,7 +149,7 @@ def _traffic(values: dict[str, Any]) -> Traffic | Requests:
             hint="--rate 4, or --concurrency 64, or --trace FILE",
         )
     named = load_workload(values["workload"]) if values["workload"] else None
-    ramp = _quantity(values["ramp"], "seconds", "--ramp") or 0.0
+    ramp = quantity(values["ramp"], "seconds", "--ramp") or 0.0
     closed = None
     if values["concurrency"] is not None:
         closed = ClosedLoop(concurrency=values["concurrency"], burst=not values["no_burst"], ramp=ramp)
@@ -198,7 +167,7 @@ def _traffic(values: dict[str, Any]) -> Traffic | Requests:
     if not 0 < ratio <= 1:
         raise UsageError(f"--length-ratio-min is in (0, 1], not {ratio:g}")
     prefix = named.shared_prefix() if named else SharedPrefix()
-    gap = _quantity(values["turn_gap"], "seconds", "--turn-gap")
+    gap = quantity(values["turn_gap"], "seconds", "--turn-gap")
     prefix = SharedPrefix(
         tokens=prefix.tokens if values["shared_prefix"] is None else values["shared_prefix"],
         distinct=values["distinct_prefixes"] or prefix.distinct,
@@ -221,11 +190,11 @@ def _flags(values: dict[str, Any]) -> Flags:
         *("max_model_len", "chunked_prefill", "prefix_caching", "contiguous"),
         *("poll_interval_steps", "batch_wait_steps", "batch_wait_fill"),
     ]
-    timeout = _quantity(values["client_timeout"], "seconds", "--client-timeout")
+    timeout = quantity(values["client_timeout"], "seconds", "--client-timeout")
     return Flags(client_timeout=timeout, **{name: values[name] for name in names})
 
 
-def _run_options(values: dict[str, Any], request: Request, deployment: Deployment) -> Options:
+def _run_options(values: dict[str, Any], request: Request) -> Options:
     return Options(
         fleet=Fleet(
             routing=values["routing"],
@@ -237,23 +206,7 @@ def _run_options(values: dict[str, Any], request: Request, deployment: Deploymen
         warmup=values["warmup"],
         speculation=speculation_of(values, request),
         hit_rate=values["prefix_hit_rate"],
-        host=_host(values),
-    )
-
-
-def speculation_of(values: dict[str, Any], request: Request) -> Speculation:
-    """The speculation that ``--draft-...`` and ``--acceptance`` describe; none without ``--draft-tokens``."""
-    if not values["draft_tokens"]:
-        if values["draft_model"] or values["acceptance"] is not None:
-            raise UsageError("speculative decoding needs --draft-tokens", hint="--draft-tokens 4 --acceptance 0.7")
-        return PLAIN
-    if values["acceptance"] is None:
-        raise UsageError("speculative decoding needs --acceptance", hint="0.5 to 0.9 is usual for a good draft")
-    draft = None
-    if values["draft_model"]:
-        draft = assemble(replace(request, model=values["draft_model"]))
-    return Speculation(
-        length=values["draft_tokens"], acceptance=values["acceptance"], branches=values["draft_branches"], draft=draft
+        host=host_of(values),
     )
 
 
@@ -263,19 +216,11 @@ def _slo(values: dict[str, Any]) -> Slo:
     name = values["slo"] or values["workload"]
     base = load_workload(name).limits() if name else Slo()
     limits = {
-        "ttft": _quantity(values["ttft"], "seconds", "--ttft"),
-        "tpot": _quantity(values["tpot"], "seconds", "--tpot"),
-        "e2el": _quantity(values["e2e"], "seconds", "--e2e"),
+        "ttft": quantity(values["ttft"], "seconds", "--ttft"),
+        "tpot": quantity(values["tpot"], "seconds", "--tpot"),
+        "e2el": quantity(values["e2e"], "seconds", "--e2e"),
     }
     return replace(base, **{key: limit for key, limit in limits.items() if limit is not None})
-
-
-def _host(values: dict[str, Any]) -> HostTier | None:
-    if (values["kv_offload"] is None) != (values["offload_bandwidth"] is None):
-        raise UsageError("KV offload needs both --kv-offload and --offload-bandwidth", hint="100GB and 64GB/s")
-    capacity = _quantity(values["kv_offload"], "bytes", "--kv-offload")
-    bandwidth = _quantity(values["offload_bandwidth"], "bytes/s", "--offload-bandwidth")
-    return None if capacity is None or bandwidth is None else HostTier(capacity=capacity, bandwidth=bandwidth)
 
 
 @contextmanager

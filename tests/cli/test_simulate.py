@@ -1,0 +1,94 @@
+"""``inferplan simulate``: exit codes, keys, files."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run
+
+BASE = ("simulate", "llama-3.1-8b", "--gpu", "h100-sxm", "--ideal")
+
+
+def test_json_has_the_latencies(run: Run) -> None:
+    record = run(*BASE, "--concurrency", "8", "--prompt", "512", "--output", "64", "--format", "json").json
+    for key in ("ttft_s", "tpot_s", "itl_s", "e2el_s"):
+        assert set(record[key]) == {"mean", "p50", "p90", "p95", "p99"}
+        assert record[key]["mean"] > 0
+    assert record["requests"]["arrived"] == record["requests"]["finished"] == 80
+    assert record["verdict"] == "stable"
+    assert record["conditions"]["engine"].startswith("vllm")
+
+
+def test_overload_exits_3_and_prints(run: Run) -> None:
+    ran = run(*BASE, "--rate", "300", "--requests", "3000", "--prompt", "1024", "--output", "256", "--format", "json")
+    assert ran.code == 3
+    record = json.loads(ran.out)
+    assert record["verdict"] == "overloaded" and record["ttft_s"]["p99"] is None
+    assert "overloaded" in ran.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("--rate", "1", "--concurrency", "4"),
+        ("--rate", "-1"),
+        ("--concurrency", "4", "--prompt", "none"),
+        ("--concurrency", "4", "--draft-model", "llama-3.2-3b"),
+        ("--concurrency", "4", "--length-ratio-min", "2"),
+        ("--concurrency", "4", "--prefill-replicas", "1"),
+        ("--concurrency", "4", "--workload", "chta"),
+        ("--concurrency", "4", "--timeline", "steps.txt"),
+    ],
+)
+def test_bad_usage_exits_2(run: Run, arguments: tuple[str, ...]) -> None:
+    ran = run(*BASE, *arguments)
+    assert ran.code == 2
+    assert ran.err.startswith("error:")
+
+
+def test_a_broken_trace_exits_4(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text("arrival_s,prompt,output\n0,10,10\n-3,10,10\n")
+    ran = run(*BASE, "--trace", str(path))
+    assert ran.code == 4
+    assert f"{path}:3:" in ran.err and "negative time" in ran.err
+    assert run(*BASE, "--trace", str(tmp_path / "absent.csv")).code == 4
+
+
+def test_a_million_token_prompt_is_answered(run: Run) -> None:
+    record = run(*BASE, "--concurrency", "1", "--prompt", "1M", "--output", "8", "--format", "json").json
+    assert record["requests"]["rejected"] == 10
+    assert any("max_model_len" in reason for reason in record["rejected_because"])
+
+
+def test_timeline_and_plot(run: Run, tmp_path: Path) -> None:
+    steps, trace, plot = tmp_path / "steps.csv", tmp_path / "steps.json", tmp_path / "steps.svg"
+    load = ("--concurrency", "4", "--prompt", "256", "--output", "32")
+    assert run(*BASE, *load, "--timeline", str(steps), "--plot", str(plot)).code == 0
+    with steps.open() as file:
+        rows = list(csv.DictReader(file))
+    assert rows and float(rows[0]["duration_s"]) > 0
+    assert plot.read_text().lstrip().startswith("<?xml")
+    assert run(*BASE, *load, "--timeline", str(trace)).code == 0
+    assert json.loads(trace.read_text())["traceEvents"]
+
+
+def test_every_knob_is_taken(run: Run) -> None:
+    arguments = (
+        "--concurrency 4 --prompt uniform:256:0.8 --output 32 --requests 40 --warmup 4 --seed 3 "
+        "--poll-interval-steps 10 --batch-wait-steps 5 --batch-wait-fill 0.5 --client-timeout 60s "
+        "--max-num-seqs 8 --max-num-batched-tokens 512 --max-model-len 4096 --block-size 32 "
+        "--gpu-memory-utilization 0.8 --length-ratio-min 0.5 --shared-prefix 64 "
+        "--turns 2 --replicas 2 --routing prefix-aware --draft-model llama-3.2-3b --draft-tokens 3 --acceptance 0.7 "
+        "--kv-offload 10GB --offload-bandwidth 50GB/s --ttft 1s --slo mlperf-llama3.1-8b --no-burst --ramp 2s"
+    )
+    record = run(*BASE, *arguments.split(), "--format", "json").json
+    assert record["conditions"]["max_num_seqs"] == 8
+    assert record["conditions"]["block_size"] == 32
+    assert record["conditions"]["speculation"]["tokens_per_step"] == pytest.approx(2.533)
+    assert record["slo"] == {"ttft_s": 1.0, "tpot_s": 0.1}

@@ -1,0 +1,85 @@
+"""Trace readers: the published statistics of real traces, and a clear word about broken ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from inferplan import traces
+from inferplan.errors import InputFileError
+
+
+def test_azure_conversation(shared: Path) -> None:
+    trace = traces.read(shared / "traces" / "azure_llm_2023_conv.csv")
+    assert len(trace) == 19366
+    assert trace.arrival is not None and trace.arrival[0] == 0
+    assert trace.arrival[-1] == pytest.approx(3502, abs=1)
+    assert float(trace.prompt.mean()) == pytest.approx(1154.7, abs=0.05)
+    assert float(trace.output.mean()) == pytest.approx(211.1, abs=0.05)
+    gaps = np.diff(trace.arrival)
+    assert gaps.std() / gaps.mean() == pytest.approx(1.094, abs=0.002)
+
+
+def test_mooncake_conversation(shared: Path) -> None:
+    trace = traces.read(shared / "traces" / "mooncake_conversation.jsonl")
+    assert len(trace) == 12031
+    assert float(trace.prompt.mean()) == pytest.approx(12035, abs=0.5)
+    assert trace.arrival is not None and trace.hashes is not None
+    assert np.all(np.diff(trace.arrival) > 0)  # bins of about 3 s are spread
+    gaps = np.diff(trace.arrival)
+    assert gaps.std() / gaps.mean() < 1.2  # 3.03 in the file, an artefact of its bins
+    seen: set[int] = set()
+    hits = 0
+    for names, prompt in zip(trace.hashes, trace.prompt):
+        leading = next((i for i, name in enumerate(names) if name not in seen), len(names))
+        hits += min(leading * traces.MOONCAKE_BLOCK, int(prompt))
+        seen.update(names)
+    assert hits / float(trace.prompt.sum()) == pytest.approx(0.366, abs=0.01)  # with an unlimited cache
+
+
+def test_plain_csv_is_sorted_and_counted_from_zero(tmp_path: Path) -> None:
+    path = tmp_path / "plain.csv"
+    path.write_text("arrival_s,prompt,output\n5,100,10\n\n3.5,200,20\n")
+    trace = traces.read(path)
+    assert trace.arrival is not None
+    assert list(trace.arrival) == [0.0, 1.5]
+    assert list(trace.prompt) == [200, 100]
+
+
+def test_a_bin_is_spread_until_the_next() -> None:
+    assert list(traces.spread(np.array([0.0, 0.0, 0.0, 3.0, 3.0]))) == [0.0, 1.0, 2.0, 3.0, 4.5]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "reason"),
+    [
+        ("arrival_s,prompt,output\n0,10,10\n-1,10,10\n", 3, "negative time"),
+        ("arrival_s,prompt,output\n0,10,10\nnan,10,10\n", 3, "not a finite time"),
+        ("arrival_s,prompt,output\n0,ten,10\n", 2, "prompt is 'ten'"),
+        ("arrival_s,prompt,output\n0,10,0\n", 2, "output is 0"),
+        ("arrival_s,prompt,output\n0,10\n", 2, "cut off"),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,10,10\n", 2, "not a date"),
+        ('{"timestamp": 0, "input_length": 10, "output_length": 1}\n{"timestamp": 1, "inp\n', 2, "not JSON"),
+        ('{"timestamp": 0, "input_length": 10}\n', 1, "no output_length"),
+        ("hello\n", 1, "not a trace"),
+    ],
+)
+def test_broken_traces_name_the_line(tmp_path: Path, text: str, line: int, reason: str) -> None:
+    path = tmp_path / "broken.csv"
+    path.write_text(text)
+    with pytest.raises(InputFileError, match=reason) as caught:
+        traces.read(path)
+    assert f"{path}:{line}:" in caught.value.what
+    assert caught.value.exit_code == 4
+
+
+@pytest.mark.parametrize("content", [b"", b"\n\n", b"\xff\xfe\x00"])
+def test_empty_and_binary_files(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    with pytest.raises(InputFileError):
+        traces.read(path)
+    with pytest.raises(InputFileError, match="cannot read"):
+        traces.read(tmp_path / "absent")
