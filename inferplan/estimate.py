@@ -374,18 +374,17 @@ class Estimate:
         steps are matched, so the mean is exact for a cubic, and for anything linear in the context.
         """
         prompt, steps = np.asarray(self.load.prompt, dtype=float), np.asarray(self.load.output - 1.0, dtype=float)
-        edges = self._edges(prompt, steps)
-        total: Num = np.zeros(np.broadcast(prompt, steps).shape)
-        for low, high in pairwise(edges):
+        shape = np.broadcast(prompt, steps, np.asarray(self.load.batch)).shape
+        total: Num = np.zeros(shape)
+        for low, high in pairwise(self._edges(prompt, steps)):
             count = high - low
             if not np.any(count > 0):
                 continue
-            centre = prompt + low + np.maximum(count - 1.0, 0.0) / 2
+            centre = np.broadcast_to(prompt + low + np.maximum(count - 1.0, 0.0) / 2, shape)
             spread = np.sqrt(np.maximum(count * count - 1.0, 0.0) / 12.0)
-            pair = (centre - spread, centre + spread) if np.any(spread > 0) else (centre, centre)
-            first = decode_phase(self.deployment, self.load, pair[0]).time
-            second = first if pair[0] is pair[1] else decode_phase(self.deployment, self.load, pair[1]).time
-            total = total + count * (first + second) / 2
+            pair = np.stack([centre - spread, centre + spread])  # one graph: what has no past is priced once
+            times = np.broadcast_to(decode_phase(self.deployment, self.load, pair).time, pair.shape)
+            total = total + count * (times[0] + times[1]) / 2
         with np.errstate(invalid="ignore", divide="ignore"):
             mean = np.where(steps > 0, total / steps, np.nan)
         return float(mean) if mean.ndim == 0 else mean
@@ -394,8 +393,8 @@ class Estimate:
         """Step numbers at which a mask's reach changes its slope, with the first and the last step around them."""
         kinks: set[float] = set()
         low, high = float(np.min(prompt)), float(np.max(prompt + steps))
-        first = self.decode  # its graph names every mask
-        for kind, size in masks([Stage(ops=tuple(c.op for c in costs), layers=0) for costs in first.stages]):
+        point = StaticLoad(batch=1.0, prompt=low, output=2.0, kv_cache=self.load.kv_cache)
+        for kind, size in masks(build(self.deployment, point.decode_step(low))):
             if kind == "chunk":
                 kinks |= {k * size for k in range(int(low // size) + 1, int(high // size) + 1)}
             elif size and low < size < high:

@@ -150,8 +150,8 @@ def times(asked: Demand, fit: Fit) -> Times:
             overhead = overhead + constant * asked.counts[name]
         else:
             stretch = stretch + constant * asked.counts[name]
-    math, memory, wire = asked.math * stretch / fit.math, asked.memory / fit.memory, asked.wire / fit.memory
-    total = overhead + soft_maximum(math, memory, fit.sharpness) + wire
+    math, memory, wire = asked.math * (stretch / fit.math), asked.memory / fit.memory, asked.wire / fit.memory
+    total = soft_maximum(math, memory, fit.sharpness) + (overhead + wire)
     return Times(math=math, memory=memory, wire=wire, overhead=overhead, total=total)
 
 
