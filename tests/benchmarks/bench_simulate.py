@@ -1,0 +1,68 @@
+"""What the simulator costs: python -m tests.benchmarks.bench_simulate [TRACE]. Each case runs in a process of its own.
+
+CPU seconds are those of the whole process, start-up and imports included; memory is its largest resident set.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+TRACE = "traces/azure_llm_2023_conv.csv"
+_LIMITS = {"azure": 2.5, "closed": 0.5, "many": None}
+
+
+def _case(name: str, trace: Path) -> int:
+    """Run one case in this process; gives the number of requests."""
+    from inferplan.assemble import Request, assemble
+    from inferplan.parallel import Parallelism
+    from inferplan.serving.simulator import simulate
+    from inferplan.traffic import ClosedLoop, Lengths, OpenLoop, Traffic
+
+    lengths = {
+        "prompt": Lengths(kind="uniform", mean=1024, spread=0.8),
+        "output": Lengths(kind="uniform", mean=256, spread=0.8),
+    }
+    if name == "closed":
+        served = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm"))
+        run = simulate(served, Traffic(arrivals=ClosedLoop(concurrency=64), requests_count=500, **lengths))
+    else:
+        served = assemble(Request(model="llama-3.1-70b", gpu="h100-sxm", parallel=Parallelism(tp=4)))
+        if name == "azure":
+            from inferplan import traces
+
+            run = simulate(served, traces.read(trace))
+        else:
+            run = simulate(served, Traffic(arrivals=OpenLoop(rate=5.0), requests_count=100_000, **lengths))
+    assert run.to_dict()["requests"]["finished"] == run.counts["arrived"]
+    return run.counts["arrived"]
+
+
+def measure(name: str, trace: Path) -> dict[str, float]:
+    """CPU seconds, megabytes and requests of a case, in a fresh process."""
+    command = [sys.executable, "-m", "tests.benchmarks.bench_simulate", "--case", name, str(trace)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    result: dict[str, float] = json.loads(done.stdout)
+    return result
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--case"]:
+        requests = _case(sys.argv[2], Path(sys.argv[3]))
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        print(json.dumps({"requests": requests, "cpu": used.ru_utime + used.ru_stime, "mb": used.ru_maxrss / 1024}))
+        return
+    shared = Path(os.environ.get("INFERPLAN_SHARED") or Path(__file__).parents[3] / "shared")
+    trace = Path(sys.argv[1]) if len(sys.argv) > 1 else shared / TRACE
+    for name, limit in _LIMITS.items():
+        result = measure(name, trace)
+        note = f" (at most {limit} s)" if limit else " (at most 300 MB)"
+        print(f"{name}: {result['requests']:,} requests, {result['cpu']:.2f} s CPU, {result['mb']:.0f} MB{note}")
+
+
+if __name__ == "__main__":
+    main()
