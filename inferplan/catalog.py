@@ -28,11 +28,24 @@ if TYPE_CHECKING:
     from inferplan.huggingface import Imported
 
 SpecType = TypeVar("SpecType", bound=Spec)
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_BASE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _ALIASES = re.compile(r"^aliases: *\[(.*?)\]", re.MULTILINE)
 _LONGEST_NAME = 200
 _HUB_ID = re.compile(r"(?!.*(?:--|\.\.|\.git$))\w(?:[\w.-]*\w)?/\w(?:[\w.-]{0,94}\w)?")
 _SUFFIXES = ("-hf", "-instruct", "-chat", "-base", "-it")
+
+
+class _Loader(_BASE):  # type: ignore[misc]
+    """YAML in which a field given twice is an error, as the specification says, not the later of the two."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"{key.value} is given twice", key.start_mark)
+            seen.add(key.value if isinstance(key, yaml.ScalarNode) else id(key))
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        return mapping
 
 
 @cache
@@ -118,7 +131,7 @@ def read_yaml(path: Path) -> Any:
     Raises ``InputFileError`` when it cannot be read, ``SpecError`` when it is no YAML.
     """
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER)
+        return yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
     except OSError as error:
         raise InputFileError(f"cannot read {path}", because=error.strerror or str(error)) from None
     except UnicodeDecodeError:
@@ -134,7 +147,7 @@ def read_yaml(path: Path) -> Any:
 def line_of(path: Path, field: tuple[str | int, ...]) -> int | None:
     """The line on which a field of a YAML file stands, counted from 1; of its nearest parent when it is absent."""
     try:
-        node = yaml.compose(path.read_text(encoding="utf-8"), Loader=_LOADER)
+        node = yaml.compose(path.read_text(encoding="utf-8"), Loader=_Loader)
     except (OSError, UnicodeDecodeError, yaml.YAMLError):
         return None
     line = None if node is None else node.start_mark.line + 1

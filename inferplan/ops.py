@@ -298,12 +298,15 @@ class IndexSelect(Op):
 
     def work(self) -> Work:
         queries = self.batch * self.new / self.query_shards
-        keys = self.batch * self.mask.reach(self.new, self.past) / self.key_shards
         return Work(
             flop=2.0 * self.pairs * self.heads * (self.key_dim + 1),
-            read=queries * self.heads * (self.key_dim + 1) * self.base.width + keys * self.key_dim * self.kv.width,
+            read=queries * self.heads * (self.key_dim + 1) * self.base.width + self.resident(),
             write=queries * np.minimum(self.past + self.new, self.top_k) * 4.0,
         )
+
+    def resident(self) -> Num:
+        keys = self.batch * self.mask.reach(self.new, self.past) / self.key_shards
+        return keys * self.key_dim * self.kv.width
 
     @property
     def math(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from inferplan.assemble import Request, assemble
 from inferplan.estimate import Phase, StaticLoad, decode_phase, prefill_phase
 from inferplan.graph import build
 from inferplan.memory import Footprint
@@ -65,3 +66,11 @@ def test_the_last_stage_has_the_tied_table_and_no_other_input() -> None:
 @pytest.mark.parametrize("number", [1, 2, 12, 49, 97, 360])
 def test_divisors(number: int) -> None:
     assert divisors(number) == [d for d in range(1, number + 1) if number % d == 0]
+
+
+def test_index_keys_are_state_that_is_read() -> None:
+    """A sparse model's decode reads a key of 128 for every cached position in each layer that has an indexer."""
+    deployment = assemble(Request(model="deepseek-v3.2", gpu="h200-sxm", ideal=True, parallel=Parallelism(tp=8)))
+    (stage,) = build(deployment, decode(4.0, 9999.0))
+    read = sum(op.resident() * op.count for op in stage.ops if op.name == "attn.index.select")
+    assert read == 61 * 4 * 10000 * 128 * deployment.precision.kv.width

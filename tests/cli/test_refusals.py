@@ -60,6 +60,7 @@ def test_options(
     [
         ("name: 2020-13-45\n", "month"),
         (f"d_model: {'9' * 5000}\n", "not YAML"),
+        (f"{MODEL}{LAYERS}d_model: 16\n", "d_model is given twice"),
         (f"{MODEL}layers: []\n", "layers"),
         (f"{MODEL}layers: [{{repeat: 100000000, ffn: {{kind: mlp, d_ff: 8}}}}]\n", "repeat"),
         ("name: x\nderive: {from: llama-3.1-8b, prune: {layers: abc}}\n", "layers must be a number"),
