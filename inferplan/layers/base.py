@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from math import ceil, prod
 from typing import ClassVar, Literal
 
@@ -134,7 +135,7 @@ class LayerContext:
         """Rows of a segment that one rank multiplies: context parallelism splits a prefill's queries."""
         return segment.tokens / (self.parallel.cp if segment.wide else 1)
 
-    @property
+    @cached_property
     def tokens(self) -> Num:
         """Rows that one rank multiplies in this step."""
         return sum((self.rows(segment) for segment in self.segments), start=0.0)
