@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from inferplan.assemble import Request, assemble
+from inferplan.deployment import Deployment
 from inferplan.errors import InferplanError, InputFileError, MissingExtraError, SpecError, UsageError
 from inferplan.estimate import Estimate, StaticLoad
 from inferplan.memory import Footprint
@@ -76,6 +77,8 @@ class Grid:
     batch: Sequence[int] = (1,)
     prompt: Sequence[int] = (1024,)
     output: Sequence[int] = (256,)
+    simulated: bool = False
+    """Simulate each point as a closed loop of ``batch`` users, instead of pricing a static batch."""
 
     def __post_init__(self) -> None:
         unknown = set(self.structure) - set(STRUCTURE)
@@ -100,6 +103,7 @@ class Grid:
                     batch=tuple(self.batch),
                     prompt=tuple(self.prompt),
                     output=tuple(self.output),
+                    simulated=self.simulated,
                 )
             )
         return tasks
@@ -114,11 +118,12 @@ class Task:
     batch: tuple[int, ...]
     prompt: tuple[int, ...]
     output: tuple[int, ...]
+    simulated: bool = False
 
     @property
     def key(self) -> str:
         """What identifies the task in a journal."""
-        return json.dumps([repr(self.request), self.degrees, self.batch, self.prompt, self.output])
+        return json.dumps([repr(self.request), self.degrees, self.batch, self.prompt, self.output, self.simulated])
 
     def labels(self) -> Row:
         parallel = {name: getattr(self.request.parallel, name) for name in DEGREES} | dict(self.degrees)
@@ -141,6 +146,8 @@ def run(task: Task) -> list[Row]:
     try:
         parallel = replace(task.request.parallel, **dict(task.degrees))
         deployment = assemble(replace(task.request, parallel=parallel))
+        if task.simulated:
+            return [_simulated(deployment, task, load) for load in task.loads()]
         priced = [_price(deployment, task, prompt) for prompt in task.prompt]
     except InferplanError as error:
         return [{**task.labels(), **load, "status": error.what} for load in task.loads()]
@@ -155,13 +162,44 @@ def run(task: Task) -> list[Row]:
     return rows
 
 
+def _simulated(deployment: Deployment, task: Task, load: Row) -> Row:
+    """One point under the simulator: mean and 95th percentile of what users see."""
+    from inferplan.serving.simulator import simulate
+    from inferplan.traffic import ClosedLoop, Lengths, Traffic
+
+    traffic = Traffic(
+        arrivals=ClosedLoop(concurrency=load["batch"]),
+        prompt=Lengths(mean=load["prompt_tokens"]),
+        output=Lengths(mean=load["output_tokens"]),
+    )
+    row = {**task.labels(), **load}
+    try:
+        result = simulate(deployment, traffic)
+    except InferplanError as error:
+        return {**row, "status": error.what}
+    if not len(result.ttft):
+        return {**row, "status": "does not fit"}
+    values: dict[str, Any] = {
+        "ttft_s": float(np.mean(result.ttft)),
+        "tpot_s": float(np.mean(result.tpot)) if len(result.tpot) else None,
+        "e2el_s": float(np.mean(result.e2el)),
+        "ttft_p95_s": float(np.percentile(result.ttft, 95)),
+        "tpot_p95_s": float(np.percentile(result.tpot, 95)) if len(result.tpot) else None,
+        "output_tokens_per_s": result.output_rate,
+        "output_tokens_per_s_per_device": result.output_rate / deployment.parallel.devices,
+        "preemptions": result.preemptions,
+        "verdict": result.verdict,
+    }
+    return {**row, **values, "status": "ok"}
+
+
 def _status(values: Row, load: Row, longest: int | None) -> str:
     if longest is not None and load["prompt_tokens"] + load["output_tokens"] > longest:
         return "longer than the model's context"
     return "ok" if values["max_batch"] >= load["batch"] else "does not fit"
 
 
-def _price(deployment: Any, task: Task, prompt: int) -> Row:
+def _price(deployment: Deployment, task: Task, prompt: int) -> Row:
     """Figures of a (batch, output) grid at one prompt length."""
     batch = np.array(task.batch, dtype=float)[:, None]
     output = np.array(task.output, dtype=float)[None, :]

@@ -60,28 +60,76 @@ _DRAW: dict[str, Callable[[Request, StaticLoad], Any]] = {
     "memory": _memory,
     "kv": _kv,
 }
-KINDS = (*_DRAW, "tradeoff")
+KINDS = (*_DRAW, "tradeoff", "rate", "timeline")
+
+
+def _against_rate(request: Request, load: StaticLoad, slo: float | None) -> Any:
+    from inferplan.planning.demand import Demand
+    from inferplan.planning.surface import axes_for, surface
+    from inferplan.traffic import Lengths
+
+    demand = Demand(prompt=Lengths(mean=float(load.prompt)), output=Lengths(mean=float(load.output)), rate=1.0)
+    curves = []
+    for gpu in parse_values(request.gpu):
+        for quant in _quants(request):
+            deployment = assemble(replace(request, gpu=gpu, quant=quant))
+            budget = deployment.engine.defaults.tier(deployment.hardware).token_budget
+            found = surface(deployment, demand, 95.0, axes_for(deployment, [budget]))
+            alive = found.possible[:, 0]
+            order = np.argsort(found.rate[alive, 0])
+            rate, ttft = found.rate[alive, 0][order], found.ttft[alive, 0][order]
+            curves.append(plots.Curve(label=f"{gpu}, {quant or 'native'}, p95", x=rate, y=ttft))
+    title = f"{request.model}: {load.prompt:.0f} tokens in, {load.output:.0f} out, one replica, closed form"
+    return plots.against_rate(curves, title, slo)
+
+
+def _timeline(request: Request, load: StaticLoad, rate: float | None) -> Any:
+    from inferplan.serving.simulator import Options, simulate
+    from inferplan.traffic import ClosedLoop, Lengths, OpenLoop, Traffic
+
+    deployment = assemble(request)
+    arrivals = OpenLoop(rate=rate) if rate else ClosedLoop(concurrency=int(load.batch))
+    lengths = {"prompt": Lengths(mean=float(load.prompt)), "output": Lengths(mean=float(load.output))}
+    traffic = Traffic(arrivals=arrivals, requests_count=int(max(200, 4 * float(load.batch))), **lengths)
+    result = simulate(deployment, traffic, None, Options(timeline=True))
+    rows = np.array(list(result.meters[0].timeline or []))
+    start = rows[:, 0]
+    tracks = {
+        "decodes": (start, rows[:, 3]),
+        "prompt tokens\na step": (start, rows[:, 4]),
+        "waiting": (start, rows[:, 5]),
+        "cache in use": (start, rows[:, 6]),
+    }
+    load_text = f"{rate:g} requests/s" if rate else f"{load.batch:.0f} users"
+    return plots.timeline(tracks, f"{deployment.describe()}: {load_text}")
 
 
 @click.command("plot")
 @click.argument("kind", type=click.Choice(KINDS))
 @deployment_options
 @load_options
-@click.option("--slo", metavar="TIME", help="tradeoff: a line at this time per output token, such as 40ms.")
+@click.option("--slo", metavar="TIME", help="tradeoff, rate: a line at this latency, such as 40ms.")
+@click.option("--rate", type=float, help="timeline: requests a second [--batch users instead].")
 @click.option("-o", "file", required=True, metavar="FILE", help="PNG, SVG or PDF, by suffix.")
-def plot_command(kind: str, request: Request, load: StaticLoad, slo: str | None, file: str) -> None:
+def plot_command(kind: str, request: Request, load: StaticLoad, file: str, **values: Any) -> None:
     """A picture into a file, readable on white and on dark.
 
     roofline: operators of both phases under the roof. operators: time by operator. memory: where a device's memory goes
     (--gpu and --quant take comma lists). kv: cache against context (MODEL takes a comma list). tradeoff: time per token
-    against throughput over the batch (--gpu and --quant take comma lists).
+    against throughput over the batch (--gpu and --quant take comma lists). rate: TTFT p95 against the request rate.
+    timeline: batch, prompts, queue and cache over a simulation of --rate, or of --batch users.
 
     Example: inferplan plot roofline llama-3.1-8b --gpu h100-sxm --batch 16 -o roofline.png
     """
     if not request.gpu and kind != "kv":
         raise UsageError("--gpu is missing", hint="--gpu h100-sxm")
-    limit = parse_time(slo, "--slo")
-    plots.save(_tradeoff(request, load, limit) if kind == "tradeoff" else _DRAW[kind](request, load), file)
+    limit = parse_time(values["slo"], "--slo")
+    special = {
+        "tradeoff": lambda: _tradeoff(request, load, limit),
+        "rate": lambda: _against_rate(request, load, limit),
+        "timeline": lambda: _timeline(request, load, values["rate"]),
+    }
+    plots.save(special[kind]() if kind in special else _DRAW[kind](request, load), file)
     click.echo(f"written to {file}", err=True)
 
 

@@ -33,6 +33,7 @@ _COUNTS = "1,8 or 1-8 or 1-64*2"
 @click.option("--output", "output_tokens", default="256", metavar="COUNTS", help="Generated tokens [256].")
 @click.option("--calibration", metavar="FILE", help="Fitted constants [those of each GPU, if any are on file].")
 @click.option("--ideal", is_flag=True, help="The speed of light: every efficiency 1, every overhead 0.")
+@click.option("--simulate", "simulated", is_flag=True, help="Simulate each point as a closed loop of --batch users.")
 @click.option("--backend", type=click.Choice(BACKENDS), default="joblib", show_default=True, help="Where it runs.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes [all cores].")
 @click.option("--scheduler", metavar="ADDRESS", help="dask: tcp://host:8786 of a running cluster [a local one].")
@@ -62,6 +63,7 @@ def sweep_command(models: str, style: str | None, report_file: str | None, **val
         batch=parse_counts(values["batch"]),
         prompt=parse_counts(values["prompt"]),
         output=parse_counts(values["output_tokens"]),
+        simulated=values["simulated"],
     )
     result = _run(grid, values)
     if parquet and report_file is not None:
@@ -111,4 +113,6 @@ def _report(result: Sweep) -> Report:
     table = Table(title=f"{len(rows)} points", columns=columns, rows=rows, right=right)
     notes = [f"{count} points cannot exist: {status}" for status, count in refused.items()]
     notes.append("static batches: no queue; tokens are output tokens over all replicas")
+    if any("verdict" in row for row in result.rows):
+        notes[-1] = "simulated closed loops, --batch users each with one request at a time; means (p95 in JSON and CSV)"
     return Report(record={"points": result.rows}, tables=[table], notes=notes, rows=result.rows)

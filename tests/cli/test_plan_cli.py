@@ -163,7 +163,7 @@ def test_sweep_compare_recipe_cost_and_plot(tmp_path: Path) -> None:
     assert priced["cost"]["per_hour"] == 2
     assert "break_even_requests_per_month" in priced["cost"]
     assert "h100-sxm" in run("prices", "h100")
-    for kind in ("roofline", "operators", "memory", "tradeoff"):
+    for kind in ("roofline", "operators", "memory", "tradeoff", "rate", "timeline"):
         path = tmp_path / f"{kind}.svg"
         run("plot", kind, "llama-3.1-8b", "--gpu", "h100-sxm", "-o", str(path))
         assert path.stat().st_size > 5000

@@ -91,6 +91,18 @@ def test_two_dask_workers_give_the_same_rows(result: Sweep) -> None:
         assert sweep(GRID, execution).rows == result.rows
 
 
+def test_points_can_be_simulated() -> None:
+    grid = Grid(
+        base=GRID.base, structure={"gpu": ["h100-sxm", "t4"]}, batch=[1, 16], prompt=[256], output=[32], simulated=True
+    )
+    rows = sweep(grid).rows
+    assert [row["status"] == "ok" for row in rows] == [True, True, False, False]
+    assert rows[1]["ttft_p95_s"] >= rows[1]["ttft_s"] * 0.99
+    assert rows[1]["output_tokens_per_s"] > rows[0]["output_tokens_per_s"]
+    static = sweep(Grid(base=GRID.base, structure={"gpu": ["h100-sxm"]}, batch=[1], prompt=[256], output=[32])).rows[0]
+    assert rows[0]["tpot_s"] == pytest.approx(static["tpot_s"], rel=0.05)
+
+
 def test_a_cut_off_sweep_goes_on_where_it_was(tmp_path: Path, result: Sweep) -> None:
     journal = tmp_path / "grid.jsonl"
     ran: list[Task] = []
