@@ -16,7 +16,7 @@ from calibrate.device import identify, match, write_yaml
 from calibrate.measure import Measurer, TorchMeasurer
 from calibrate.record import RawFile, read
 from calibrate.report import held_out_table, markdown, percent, webpage, whole_table
-from calibrate.run import CheckRow, Outcome, Progress, Run, Settings, check, fit, step_rows
+from calibrate.run import QUICK, CheckRow, Outcome, Progress, Run, Settings, check, fit, step_rows
 from inferplan.calibration import Calibration
 from inferplan.catalog import config_root, read_yaml, validate
 from inferplan.errors import InputFileError, ToleranceError
@@ -49,7 +49,8 @@ def execute(options: Options, measurer: Measurer | None = None) -> Report:
     """What the options ask for. Raises ``ToleranceError`` when a check fails; Ctrl-C keeps what was measured."""
     device = measurer.device if measurer else identify(options.device)
     click.echo(device.describe(), err=True)
-    measurer = measurer or TorchMeasurer(device, options.seed)
+    short = 4 * device.cache if options.budget < QUICK else None  # little time: small operands, quickly made
+    measurer = measurer or TorchMeasurer(device, options.seed, short)
     spent = 0.0 if options.started is None else max(0.0, time.perf_counter() - options.started)
     settings = Settings(
         budget=options.budget, spent=spent, seed=options.seed, gpu=options.gpu, tolerance=options.tolerance

@@ -35,7 +35,17 @@ from inferplan.precision import find_format
 LAP = 1e-3
 """Seconds a lap takes at least on a CPU: long against a clock's resolution and a system call."""
 MAX_SETS = 256
-CEILING_FORMATS = ("fp32", "tf32", "bf16", "fp16", "fp8", "int8")
+CEILING_FORMATS = {
+    "cuda": ("fp32", "tf32", "bf16", "fp16", "fp8", "int8"),
+    "cpu": ("fp32", "bf16", "fp16", "int8"),
+    "mps": ("fp32", "bf16", "fp16"),
+}
+CEILING_SHAPES = {
+    "cuda": ((4096, 4096, 4096), (8192, 8192, 8192)),
+    "cpu": ((512, 1024, 1024), (256, 2048, 2048)),
+    "mps": ((2048, 2048, 2048),),
+}
+"""Formats and shapes (m, k, n) of the large matmuls."""
 Run = Callable[..., Any]
 
 
@@ -190,11 +200,11 @@ class TorchMeasurer:
             torch.cuda.empty_cache()
 
     def _sets(self, operands: Callable[[], Operands], op: Op, seconds: float) -> list[Operands]:
-        """As many sets of operands as fill the cache three times over; two at least, and in ``seconds`` at most."""
+        """As many sets of operands as fill the cache three times over; two at least, in half of ``seconds`` at most."""
         size = max(float(op.work().bytes), 1.0)
         wanted = min(int(np.ceil(3 * self.device.cache / size)), MAX_SETS)
         start, sets = time.perf_counter(), [operands(), operands()]
-        while len(sets) < wanted and time.perf_counter() - start < seconds:
+        while len(sets) < wanted and time.perf_counter() - start < seconds / 2:
             sets.append(operands())
         return sets
 
@@ -285,22 +295,16 @@ class TorchMeasurer:
 
     def ceilings(self, seconds: float) -> Iterator[tuple[str, float]]:
         """Large copies and reads, then the best of a few large matmuls in each format."""
-        each = seconds / (2 + len(CEILING_FORMATS))
+        formats, shapes = CEILING_FORMATS[self.device.kind], CEILING_SHAPES[self.device.kind]
+        each = seconds / (2 + len(formats))
         half = self.arena.capacity(torch.float32) // 2 - 64
         source, target = (self.arena.typed((half,), torch.float32) for _ in range(2))
         yield "copy", self._best(target.copy_, (source,), each, 8.0 * half)
         yield "read", self._best(source.sum, (), each, 4.0 * half)
-        for name in CEILING_FORMATS:
-            best = 0.0
-            for shape in self._ceiling_shapes():
-                best = max(best, self._matmul_rate(name, shape, each / len(self._ceiling_shapes())))
+        for name in formats:
+            best = max(self._matmul_rate(name, shape, each / len(shapes)) for shape in shapes)
             if best:
                 yield f"matmul.{find_format(name).math}", best
-
-    def _ceiling_shapes(self) -> list[tuple[int, int, int]]:
-        sizes = (4096, 8192) if self.device.kind == "cuda" else (1024,) if self.device.kind == "cpu" else (2048,)
-        shapes = [(n, n, n) for n in sizes]
-        return [*shapes, (256, 2048, 2048)] if self.device.kind == "cpu" else shapes
 
     def _matmul_rate(self, name: str, shape: tuple[int, int, int], seconds: float) -> float:
         m, k, n = shape

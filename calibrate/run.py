@@ -43,9 +43,11 @@ from inferplan.workload import Segment, Step
 
 Progress = Callable[[str, float], None]
 HELD_OUT = 0.25
+QUICK = 60.0
+"""Seconds below which a run leaves out whole models, collectives and further terms."""
 FOLDS = 3
-SLACK = 3.0
-"""How much longer than its roofline a kernel is expected to take when shapes are chosen to fit the time."""
+SLACK = 5.0
+"""A visit takes this many times the roofline of its shape at least: shapes that would take longer are left out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +67,7 @@ class Settings:
 
     @property
     def quick(self) -> bool:
-        return self.budget < 60
+        return self.budget < QUICK
 
     @property
     def rounds(self) -> int:
@@ -127,7 +129,7 @@ class Run:
             for name, rate in measurer.ceilings(0.06 * settings.budget):
                 self.raw.add("ceiling", name=name, value=float(f"{rate:.6g}"))
         hardware, _ = hardware_of(measurer.device, self.session, settings.gpu)
-        reserve = max(2.5, 0.08 * settings.budget)
+        reserve = 5.0 + 0.04 * settings.budget
         if settings.quick:
             self.operators(hardware, reserve)
         else:
@@ -173,7 +175,7 @@ class Run:
         """Shapes that the device has memory and the run has time for."""
         settings, device = self.settings, self.measurer.device
         design = settings.design or (GPU if device.kind == "cuda" else CPU)
-        longest = 2 * settings.visit / SLACK
+        longest = settings.visit / SLACK
         found = [
             op
             for op in candidates(design, hardware).values()
@@ -478,7 +480,7 @@ def check(measurer: Measurer, stored: Calibration, settings: Settings, progress:
         hardware = as_hardware(data)
     budget = Budget(measurer, settings)
     design = settings.design or (GPU if measurer.device.kind == "cuda" else CPU)
-    longest = 2 * settings.visit / SLACK
+    longest = settings.visit / SLACK
     inside = []
     for op in candidates(design, hardware).values():
         fitted = stored.constants.get(op.kernel, {}).get(op.label)

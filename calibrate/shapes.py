@@ -97,7 +97,7 @@ CPU = Design(
     base="bf16",
     others=("fp32",),
     quantised=("int8", "int4"),
-    quantised_models=("llama-3.2-1b", "tiny-moe"),
+    quantised_models=("llama-3.2-1b",),
     prompts=(24, 48, 96, 192, 384, 768),
     prefill_batches=(1, 4),
     decode_batches=(1, 2, 4, 8, 16, 32),
@@ -247,9 +247,9 @@ def _points(pool: list[Op]) -> npt.NDArray[np.float64]:
     return logs
 
 
-WEIGHT = {"matmul": 3.0, "grouped_matmul": 1.5, "attention.prefill": 3.0, "attention.decode": 3.0}
+WEIGHT = {"matmul": 6.0, "grouped_matmul": 2.0, "attention.prefill": 6.0, "attention.decode": 6.0}
 """How many more shapes a kernel gets than the plain ones."""
-PLAIN = 8
+PLAIN = 7
 """Shapes of every kernel and format before any gets more: enough to fit and to hold some out."""
 
 

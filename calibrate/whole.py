@@ -65,19 +65,26 @@ def _wanted(spec: ModelSpec, layers: int, mode: str, load: tuple[int, int, int])
 
 def shortened(spec: ModelSpec, layers: int) -> ModelSpec:
     """The model with its first layers only."""
-    return spec if layers >= len(spec.sequence) else spec.model_copy(update={"layers": spec.sequence[:layers]})
+    if layers >= len(spec.sequence):
+        return spec
+    given = {name: getattr(spec, name) for name in spec.model_fields_set}
+    return ModelSpec(**given | {"layers": spec.sequence[:layers]})
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary position embedding (2104.09864 eq. 34) of ``x [b, t, h, d]``, halves paired."""
+    """Rotary position embedding (2104.09864 eq. 34) of ``x [b, t, h, d]``; ``cos`` is as wide as a head."""
     first, second = x.chunk(2, dim=-1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+    half = x.shape[-1] // 2
+    turned = x * cos
+    turned[..., :half].addcmul_(second, sin, value=-1.0)
+    turned[..., half:].addcmul_(first, sin)
+    return turned
 
 
 def gated(x: Tensor) -> Tensor:
     """``silu(gate)*up`` of a fused projection."""
     gate, up = x.chunk(2, dim=-1)
-    return F.silu(gate) * up
+    return F.silu(gate).mul_(up)
 
 
 @dataclass(eq=False)
@@ -97,8 +104,8 @@ class Glue:
                 rotate=torch.compile(rotate, dynamic=True), gated=torch.compile(gated, dynamic=True), note="compiled"
             )
             probe = torch.randn(2, 4, 2, 8, device=kind, dtype=torch.bfloat16)
-            angles = torch.randn(4, 1, 4, device=kind, dtype=torch.bfloat16)
-            fused.rotate(probe, angles, angles), fused.gated(probe)
+            angles = torch.randn(4, 1, 8, device=kind, dtype=torch.bfloat16)
+            fused.rotate(probe, angles, angles[..., :4]), fused.gated(probe)
         except Exception:  # a machine without a compiler: the maps still run, one kernel after another
             return cls()
         return fused
@@ -134,12 +141,17 @@ class Whole:
 
     def step(self, tokens: Tensor, past: int) -> Tensor:
         """One forward pass; the next token of every sequence."""
+        x = self.hidden(tokens, past)
+        last = F.rms_norm(x[:, -1], x.shape[-1:], self.final, 1e-6)
+        return F.linear(last, self.head).argmax(-1)
+
+    def hidden(self, tokens: Tensor, past: int) -> Tensor:
+        """The residual stream after the last layer."""
         x = F.embedding(tokens, self.embedding)
         for ((before, between), mixer, ffn), cache in zip(self.layers, self.caches):
             x = x + mixer(F.rms_norm(x, x.shape[-1:], before, 1e-6), cache, past)
             x = x + ffn(F.rms_norm(x, x.shape[-1:], between, 1e-6))
-        last = F.rms_norm(x[:, -1], x.shape[-1:], self.final, 1e-6)
-        return F.linear(last, self.head).argmax(-1)
+        return x
 
     def _mixer(self, spec: Any) -> Any:
         if isinstance(spec, AttentionLayer):
@@ -156,10 +168,10 @@ class Whole:
         raise NoKernelError(f"no whole-model layer for a feed-forward of kind {getattr(spec, 'kind', None)}")
 
     def angles(self, new: int, past: int, width: int) -> tuple[Tensor, Tensor]:
-        """Cosines and sines of the positions ``past .. past + new - 1``, for half of ``width``."""
+        """Cosines for ``width`` and sines for half of it, of the positions ``past .. past + new - 1``."""
         rates = 10000.0 ** -(torch.arange(0, width, 2, device=self.kind) / width)
         phase = torch.arange(past, past + new, device=self.kind)[:, None, None] * rates
-        return phase.cos().to(self.dtype), phase.sin().to(self.dtype)
+        return phase.cos().repeat(1, 1, 2).to(self.dtype), phase.sin().to(self.dtype)
 
 
 class Heads:
@@ -182,13 +194,13 @@ class Heads:
 
     def __call__(self, x: Tensor, cache: tuple[Tensor, Tensor], past: int) -> Tensor:
         spec, (batch, new, _) = self.spec, x.shape
-        q, k, v = F.linear(x, self.qkv).split(self.sizes, dim=-1)
-        q, k = q.unflatten(2, (spec.heads, spec.head_dim)), k.unflatten(2, (spec.kv_heads, spec.head_dim))
+        both, v = F.linear(x, self.qkv).split((sum(self.sizes[:2]), self.sizes[2]), dim=-1)
+        qk = both.unflatten(2, (spec.heads + spec.kv_heads, spec.head_dim))
         if self.qk_norm is not None:
-            q, k = (F.rms_norm(part, part.shape[-1:], self.qk_norm, 1e-6) for part in (q, k))
+            qk = F.rms_norm(qk, qk.shape[-1:], self.qk_norm, 1e-6)
         if spec.rotary:
-            cos, sin = self.positions(new, past)
-            q, k = self.model.glue.rotate(q, cos, sin), self.model.glue.rotate(k, cos, sin)
+            qk = self.model.glue.rotate(qk, *self.positions(new, past))
+        q, k = qk.split((spec.heads, spec.kv_heads), dim=2)
         keys, values = cache
         keys[:, past:], values[:, past:] = k, v.unflatten(2, (spec.kv_heads, spec.value_width))
         kept = min(past + new, spec.window - 1 + new) if spec.window is not None else past + new
@@ -214,9 +226,9 @@ class Latent:
         self.q_a = None if spec.q_lora is None else (model.random(spec.q_lora, width), model.random(spec.q_lora))
         self.q_b = model.random(q, spec.q_lora or width)
         self.kv_a, self.kv_norm = model.random(spec.latent_dim, width), model.random(spec.kv_lora)
-        self.k_up = model.random(spec.heads, spec.nope_dim, spec.kv_lora)
-        self.v_up = model.random(spec.heads, spec.kv_lora, spec.value_dim)
         self.kv_b = model.random(spec.heads * (spec.nope_dim + spec.value_dim), spec.kv_lora)
+        each = self.kv_b.view(spec.heads, spec.nope_dim + spec.value_dim, spec.kv_lora)
+        self.k_up, self.v_up = each[:, : spec.nope_dim], each[:, spec.nope_dim :].transpose(1, 2)
         self.out = model.random(width, spec.heads * spec.value_dim)
         self._angles: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
 

@@ -1,0 +1,158 @@
+"""Timing on this CPU, whole models, and collectives between two processes: that they run and mean what they say."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from calibrate.arena import Arena  # noqa: E402
+from calibrate.collective import measure_collectives, messages  # noqa: E402
+from calibrate.device import identify  # noqa: E402
+from calibrate.measure import Laps, TorchMeasurer, waited, wall_laps  # noqa: E402
+from calibrate.shapes import TINY, small  # noqa: E402
+from calibrate.whole import Glue, Whole, shortened, wanted  # noqa: E402
+from inferplan.catalog import load_model  # noqa: E402
+from inferplan.layers import parse_layer  # noqa: E402
+from inferplan.model import LayerGroup, ModelSpec  # noqa: E402
+from inferplan.precision import FORMATS  # noqa: E402
+from tests.calibrate.test_kernels import FP8, INT4, SAMPLES, attention, grouped, matmul  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def measurer() -> TorchMeasurer:
+    return TorchMeasurer(identify("cpu"), arena_bytes=32 << 20)
+
+
+def test_laps_time_one_call() -> None:
+    laps = wall_laps(lambda: time.sleep(2e-3), [()], 0.02, lambda: None)
+    assert laps.sample("sleep").seconds == pytest.approx(2e-3, rel=0.6)
+    assert len(laps.seconds) >= 3
+
+
+def test_waiting_is_a_clock() -> None:
+    assert 0.0 <= waited() <= waited()
+
+
+def test_disturbed_laps_are_left_out() -> None:
+    sample = Laps(seconds=[1.0, 1.1, 0.9, 5.0, 6.0], waiting=[0.0, 0.01, 0.0, 0.6, 0.9], calls=1).sample("x")
+    assert sample.seconds == pytest.approx(1.0)
+    assert sample.waited == 0.0
+    assert Laps(seconds=[5.0, 6.0, 7.0], waiting=[0.5, 0.6, 0.7], calls=1).sample("x").waited == pytest.approx(0.6)
+
+
+def test_an_operator_is_measured(measurer: TorchMeasurer) -> None:
+    sample = measurer.measure(SAMPLES["matmul bf16"], 0.01)
+    assert 0 < sample.seconds < 1
+    assert sample.kernel == "F.linear"
+    assert sample.method == "wall"
+
+
+def test_operands_fill_the_cache_three_times(measurer: TorchMeasurer) -> None:
+    op = matmul(FORMATS["bf16"], FORMATS["bf16"], m=1.0)
+    sets = measurer._sets(lambda: (object(),), replace(op, k=1024, n=1024), 1.0)
+    assert len(sets) * 2 * 1024 * 1024 >= min(3 * measurer.device.cache, 256 * 2 * 1024 * 1024) * 0.99
+
+
+def test_what_cannot_run_is_refused_with_a_reason(measurer: TorchMeasurer) -> None:
+    assert measurer.refusal(SAMPLES["matmul int4 weights"]) is None
+    assert "no matmul" in str(measurer.refusal(grouped(FORMATS["nvfp4"], FORMATS["nvfp4"])))
+    assert "multiples of 128" in str(measurer.refusal(replace(matmul(INT4, FORMATS["bf16"]), k=100)))
+    assert "no attention" in str(measurer.refusal(attention(kv=FP8)))
+
+
+def test_a_wrong_kernel_is_refused(measurer: TorchMeasurer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("calibrate.measure.check", lambda kernel: 0.5)
+    assert "float64 reference" in str(measurer.refusal(SAMPLES["matmul bf16"]))
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_small_operators_are_of_the_same_kernel(name: str) -> None:
+    op = SAMPLES[name]
+    assert (small(op).kernel.split(".")[0], small(op).label) == (op.kernel.split(".")[0], op.label)
+
+
+MOE = {"kind": "moe", "experts": 4, "top_k": 2, "d_ff": 32, "shared_d_ff": 16}
+
+
+def tiny(mixer: dict[str, object], ffn: dict[str, object]) -> ModelSpec:
+    layer = LayerGroup.model_validate({"repeat": 2, "mixer": parse_layer(mixer), "ffn": parse_layer(ffn)})
+    return ModelSpec(name="tiny", source="test", d_model=64, vocab=50, layers=[layer])
+
+
+HEADS = {"kind": "attention", "heads": 4, "kv_heads": 2, "head_dim": 16}
+LATENT = {"kind": "mla", "heads": 2, "kv_lora": 16, "nope_dim": 16, "rope_dim": 8, "value_dim": 16}
+MODELS = {
+    "dense": tiny(HEADS, {"kind": "mlp", "d_ff": 96}),
+    "window": tiny(HEADS | {"window": 5, "qk_norm": "head"}, {"kind": "mlp", "d_ff": 96, "gated": False}),
+    "experts": tiny(HEADS, MOE),
+    "latent": tiny(LATENT, {"kind": "mlp", "d_ff": 96}),
+    "latent queries": tiny(LATENT | {"q_lora": 24}, MOE),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_decode_step_continues_a_prefill(name: str) -> None:
+    """The cache is used: the state after twenty tokens at once equals that after nineteen and then one."""
+    model = Whole(MODELS[name], "cpu", "fp32", Glue())
+    for _, mixer, ffn in model.layers:  # large enough weights for differences to show
+        for part in (mixer, ffn):
+            for value in vars(part).values():
+                if isinstance(value, torch.Tensor):
+                    value.mul_(8.0)
+    tokens = torch.randint(50, (3, 20), generator=torch.Generator().manual_seed(1))
+    seen: list[torch.Tensor] = []
+
+    def states(parts: list[tuple[int, int]]) -> torch.Tensor:
+        model.prepare(3, 20, 0)
+        lengths = model.caches
+        for start, stop in parts:
+            model.caches = [_cut(cache, stop) for cache in lengths]
+            seen.append(model.hidden(tokens[:, start:stop], start)[:, -1])
+        return seen[-1]
+
+    together, apart = states([(0, 20)]), states([(0, 19), (19, 20)])
+    torch.testing.assert_close(apart, together, rtol=2e-3, atol=2e-4)
+
+
+def _cut(cache: object, length: int) -> object:
+    return tuple(part[:, :length] for part in cache) if isinstance(cache, tuple) else cache[:, :length]  # type: ignore[index]
+
+
+def test_whole_models_are_timed(measurer: TorchMeasurer) -> None:
+    asked = replace(next(s for s in wanted("cpu", 1e9) if s.new == 1 and s.batch == 1), layers=1)
+    timed = measurer.step(asked)
+    assert 0 < timed.seconds < 10
+    assert timed.key == asked.key
+
+
+def test_a_large_model_is_cut_to_what_fits() -> None:
+    steps = wanted("cuda", 24e9)
+    eight = next(step for step in steps if step.model == "llama-3.1-8b")
+    assert 1 <= eight.layers < 32
+    assert next(s.layers for s in wanted("cuda", 150e9) if s.model == "llama-3.1-8b") == 32
+    assert len(shortened(load_model("llama-3.1-8b"), eight.layers).sequence) == eight.layers
+    assert {"graph", "eager"} == {step.mode for step in steps}
+    assert {step.model for step in wanted("cpu", 8e9)} == set(TINY)
+
+
+def test_messages_span_sizes() -> None:
+    sizes = [float(op.elements) for op in messages("cpu", 2) if op.pattern == "all_reduce"]
+    assert max(sizes) / min(sizes) >= 1000
+
+
+@pytest.mark.slow
+def test_collectives_between_two_processes() -> None:
+    found = list(measure_collectives(identify("cpu"), 1.0))
+    assert {op.pattern for op, _ in found} >= {"all_reduce", "all_gather"}  # type: ignore[attr-defined]
+    assert all(sample.seconds > 0 and "gloo" in sample.kernel for _, sample in found)
+
+
+def test_arena_gives_scales_and_integers() -> None:
+    arena = Arena("cpu", 1 << 20)
+    assert float(arena.positive((100,)).min()) >= 0.5
+    assert int(arena.integers((100,), 7).max()) < 7
+    assert arena.typed((100,), torch.int8).dtype is torch.int8

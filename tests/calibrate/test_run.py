@@ -1,0 +1,238 @@
+"""A run and a check on devices of known constants: what is fitted, what is kept, what is refused, how long it takes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+pytest.importorskip("torch")
+pytest.importorskip("scipy")
+
+from calibrate.cli import CheckFailedError, Options, execute
+from calibrate.constants import write
+from calibrate.record import RawFile, decode, encode, key_of, read
+from calibrate.run import Outcome, Run, Settings, check, fit, measurements, step_rows
+from calibrate.shapes import CPU, GPU, candidates, choose, group_of, operand_bytes
+from inferplan.calibration import Calibration, Fit
+from inferplan.catalog import load_hardware, read_yaml, validate
+from inferplan.errors import InputFileError, MissingFactError, UsageError
+from inferplan.precision import find_format
+from inferplan.roofline import price
+from tests.calibrate.synthetic import DESIGN, TRUTH, SyntheticMeasurer
+from tests.calibrate.test_kernels import SAMPLES, matmul
+
+BF16 = find_format("bf16")
+
+
+def quiet(what: str, part: float) -> None:
+    pass
+
+
+def run(measurer: SyntheticMeasurer, raw: Path, budget: float = 120.0, **changes: Any) -> Outcome:
+    settings = Settings(budget=budget, design=DESIGN, **changes)
+    file = RawFile.open(raw)
+    Run(measurer, file, settings, quiet).measure()
+    file.close()
+    return fit(read(raw), measurer.device, settings)
+
+
+def test_fit_recovers_the_constants_of_a_device(tmp_path: Path) -> None:
+    outcome = run(SyntheticMeasurer(), tmp_path / "raw.jsonl")
+    for kernel in ("matmul", "attention.prefill", "attention.decode"):
+        found, true = outcome.calibration.constants[kernel]["bf16"], TRUTH.constants[kernel]["bf16"]
+        assert found.overhead == pytest.approx(true.overhead, rel=0.05), kernel
+        assert found.sharpness == true.sharpness, kernel
+        assert found.memory == pytest.approx(true.memory, rel=0.02), kernel
+        assert outcome.calibration.held_out[kernel]["bf16"]["median"] < 0.01, kernel
+    assert outcome.calibration.constants["matmul"]["bf16"].math == pytest.approx(0.7, rel=0.02)
+    assert outcome.calibration.constants["attention.prefill"]["bf16"].math == pytest.approx(0.5, rel=0.02)
+
+
+def test_noise_of_five_percent_moves_predictions_by_less(tmp_path: Path) -> None:
+    """Constants trade against each other where a shape tells them apart poorly; what they predict must not move."""
+    outcome = run(SyntheticMeasurer(noise=0.05), tmp_path / "raw.jsonl")
+    hardware = load_hardware("h200-sxm")
+    for measured in outcome.train + outcome.test:
+        if measured.op.kernel in ("matmul", "attention.prefill", "attention.decode"):
+            true = float(price(measured.op, hardware, TRUTH).time)
+            assert outcome.predicted(measured.op) == pytest.approx(true, rel=0.08), measured.op.kernel
+    matmul_fit = outcome.calibration.constants["matmul"]["bf16"]
+    assert matmul_fit.math == pytest.approx(0.7, rel=0.05)
+    assert matmul_fit.memory == pytest.approx(0.8, rel=0.05)
+
+
+def test_whole_models_are_predicted_from_operators_alone(tmp_path: Path) -> None:
+    rows = step_rows(run(SyntheticMeasurer(), tmp_path / "raw.jsonl"))
+    assert {row.step.new > 1 for row in rows} == {True, False}
+    for row in rows:
+        assert row.off == pytest.approx(0.0, abs=0.02)
+        assert row.uncalibrated == pytest.approx(0.0, abs=1e-9)
+
+
+def test_calibration_file_loads_and_says_where_it_is_from(tmp_path: Path) -> None:
+    outcome = run(SyntheticMeasurer(refuse="gather"), tmp_path / "raw.jsonl")
+    write(outcome.calibration, tmp_path / "out.yaml")
+    data = yaml.safe_load((tmp_path / "out.yaml").read_text())
+    assert {"provenance", "constants", "held_out", "range"} <= set(data)
+    loaded = validate(tmp_path / "out.yaml", read_yaml(tmp_path / "out.yaml"), Calibration)
+    assert loaded.constants["matmul"]["bf16"] == outcome.calibration.constants["matmul"]["bf16"]
+    facts = loaded.provenance
+    assert facts["device"]["name"] == "NVIDIA H200"
+    assert facts["shapes"] > 50
+    assert "gather any" in facts["refused"], "what has no kernel is listed"
+    assert loaded.range["matmul"]["bf16"]["flop"][0] < loaded.range["matmul"]["bf16"]["flop"][1]
+    assert {"median", "mape", "p90", "worst", "bias", "n", "worst_shape"} <= set(loaded.held_out["matmul"]["bf16"])
+
+
+@pytest.mark.parametrize("budget", [30.0, 120.0, 600.0])
+def test_budget_is_honoured(tmp_path: Path, budget: float) -> None:
+    """By the device's clock; what is kept back (a few seconds) is for the fit and the report."""
+    measurer = SyntheticMeasurer(visit=0.1)
+    run(measurer, tmp_path / "raw.jsonl", budget)
+    assert measurer.now <= budget
+    assert measurer.now >= 0.85 * budget - 5.0
+
+
+def test_a_shape_that_does_not_fit_is_noted_and_the_run_goes_on(tmp_path: Path) -> None:
+    outcome = run(SyntheticMeasurer(memory=1e8), tmp_path / "raw.jsonl")
+    failed = outcome.calibration.provenance["failed"]
+    assert failed
+    assert all("out of memory" in why for why in failed.values())
+    assert "matmul" in outcome.calibration.constants
+
+
+def test_interrupted_run_is_kept_and_resumed(tmp_path: Path) -> None:
+    raw = tmp_path / "raw.jsonl"
+    settings = Settings(budget=120.0, design=DESIGN)
+    first = RawFile.open(raw)
+    with pytest.raises(KeyboardInterrupt):
+        Run(SyntheticMeasurer(stop_after=30), first, settings, quiet).measure()
+    first.close()
+    assert sum(map(len, read(raw).samples.values())) == 30 + 7, "thirty visits and seven messages"
+    with raw.open("a") as file:
+        file.write('{"record": "sample", "key": "cut sho')
+    with pytest.raises(InputFileError, match="would be lost"):
+        RawFile.open(raw)
+    second = RawFile.open(raw, resume=True)
+    Run(SyntheticMeasurer(), second, settings, quiet).measure()
+    second.close()
+    session = read(raw)
+    assert session.finished
+    assert len(session.provenance) == 2
+    assert sum(1 for line in raw.read_text().splitlines() if json.loads(line)["record"] == "ceiling") == 3
+    assert "matmul" in fit(session, SyntheticMeasurer().device, settings).calibration.constants
+
+
+def test_resuming_on_another_device_is_refused(tmp_path: Path) -> None:
+    raw = tmp_path / "raw.jsonl"
+    run(SyntheticMeasurer(), raw, 60.0)
+    other = SyntheticMeasurer()
+    other.device = replace(other.device, name="NVIDIA H20")
+    with pytest.raises(UsageError, match="NVIDIA H200"):
+        Run(other, RawFile.open(raw, resume=True), Settings(budget=60.0, design=DESIGN), quiet).measure()
+
+
+def test_check_passes_on_the_same_device_and_reports_a_wrong_constant(tmp_path: Path) -> None:
+    outcome = run(SyntheticMeasurer(noise=0.02), tmp_path / "raw.jsonl")
+    settings = Settings(budget=30.0, design=DESIGN, tolerance=0.1)
+    rows = check(SyntheticMeasurer(noise=0.02), outcome.calibration, settings, quiet)
+    assert all(row.within for row in rows)
+    slower = TRUTH.model_copy(
+        update={"constants": TRUTH.constants | {"matmul": {"bf16": Fit(math=0.4, memory=0.5, overhead=4e-6)}}}
+    )
+    rows = check(SyntheticMeasurer(truth=slower), outcome.calibration, settings, quiet)
+    wrong = {row.kernel for row in rows if not row.within}
+    assert wrong == {"matmul"}
+    assert next(row.bias for row in rows if row.kernel == "matmul") < -0.2, "predicted is faster than measured"
+
+
+def test_check_on_the_command_line_exits_6(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome = run(SyntheticMeasurer(), tmp_path / "raw.jsonl")
+    write(outcome.calibration, tmp_path / "out.yaml")
+    monkeypatch.setattr("calibrate.run.GPU", DESIGN)
+    options = Options(budget=20.0, calibration=tmp_path / "out.yaml", only_check=True)
+    assert "matmul" in json.dumps(execute(options, SyntheticMeasurer()).record)
+    slow = SyntheticMeasurer(truth=Calibration(name="slow", constants={"norm": {"any": Fit(memory=0.1)}}))
+    with pytest.raises(CheckFailedError, match="norm any") as caught:
+        execute(options, slow)
+    assert caught.value.exit_code == 6
+
+
+def test_files_and_report_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("calibrate.run.GPU", DESIGN)
+    out = tmp_path / "h200.yaml"
+    report = execute(Options(budget=60.0, out=out), SyntheticMeasurer())
+    assert {path.name for path in tmp_path.iterdir()} == {"h200.yaml", "h200.jsonl", "h200.md", "h200.html"}
+    text, page = (tmp_path / "h200.md").read_text(), (tmp_path / "h200.html").read_text()
+    for heading in ("Ceilings", "Held-out error", "Constants", "Whole models, none fitted"):
+        assert heading in text
+        assert heading in page
+    assert "TTFT" in text
+    assert "TPOT" in text
+    assert page.count("<svg") == 3
+    assert "http://" not in page.replace("http://www.w3.org", "").replace("http://purl.org", "").replace(
+        "http://creativecommons.org", ""
+    )
+    assert report.record["held_out"]
+    again = execute(Options(budget=60.0, out=out, only_fit=True), SyntheticMeasurer())
+    assert again.record["held_out"] == report.record["held_out"], "a fit of the raw file is the fit of the run"
+
+
+def test_too_little_is_said(tmp_path: Path) -> None:
+    measurer = SyntheticMeasurer(refuse="matmul")
+    raw = RawFile.open(tmp_path / "raw.jsonl")
+    raw.add("provenance", device=measurer.device.record(), date="d", inferplan="0", budget=1.0, seed=0)
+    raw.close()
+    with pytest.raises(MissingFactError, match="too little"):
+        fit(read(tmp_path / "raw.jsonl"), measurer.device, Settings(budget=1.0))
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_operators_survive_the_raw_file(name: str) -> None:
+    op = SAMPLES[name]
+    again = decode(json.loads(json.dumps(encode(op))))
+    assert encode(again) == encode(op)
+    assert float(again.work().flop) == float(op.work().flop)
+    assert key_of(again) == key_of(op)
+
+
+def test_a_key_is_of_the_shape_not_of_the_name() -> None:
+    op = matmul(BF16, BF16)
+    assert key_of(op) == key_of(replace(op, name="other", count=32.0, ranks=4, fusible=True))
+    assert key_of(op) != key_of(replace(op, m=21.0))
+
+
+def test_disturbed_visits_are_set_aside(tmp_path: Path) -> None:
+    from calibrate.record import Sample
+
+    raw = RawFile.open(tmp_path / "raw.jsonl")
+    keys = [raw.add_shape(matmul(BF16, BF16, m=float(m))) for m in range(1, 12)]
+    for key in keys:
+        for seconds, waited in ((1.0, 0.0), (1.2, 0.01), (9.0, 0.9), (8.0, 0.7)):
+            raw.add_sample(key, Sample(seconds=seconds, waited=waited))
+    lost = raw.add_shape(matmul(BF16, BF16, m=99.0))
+    raw.add_sample(lost, Sample(seconds=9.0, waited=1.5))
+    assert raw.session.seconds(keys[0]) == pytest.approx(1.1)
+    kept, disturbed = measurements(raw.session)
+    assert disturbed == 1
+    assert len(kept) == 11
+    raw.close()
+
+
+@pytest.mark.parametrize(("design", "gpu"), [(GPU, "h200-sxm"), (CPU, "xeon-8480plus")])
+def test_designed_shapes_cover_each_kernel(design: Any, gpu: str) -> None:
+    small = replace(design, models=design.models[:1], tp=(1,), quantised_models=())
+    found = candidates(small, load_hardware(gpu))
+    chosen = choose(found.values(), 90, design.base)
+    assert len({key_of(op) for op in chosen}) == len(chosen) <= 90
+    groups = {group_of(op)[0] for op in chosen}
+    assert {"matmul", "attention.prefill", "attention.decode"} <= groups
+    flops = [float(op.work().flop) for op in chosen if op.kernel == "matmul"]
+    assert np.log10(max(flops) / min(flops)) > 3, "sizes span orders of magnitude"
+    assert all(operand_bytes(op) > 0 for op in chosen)
