@@ -89,8 +89,12 @@ def _timeline(request: Request, load: StaticLoad, rate: float | None) -> Any:
 
     deployment = assemble(request)
     arrivals = OpenLoop(rate=rate) if rate else ClosedLoop(concurrency=int(load.batch))
-    lengths = {"prompt": Lengths(mean=float(load.prompt)), "output": Lengths(mean=float(load.output))}
-    traffic = Traffic(arrivals=arrivals, requests_count=int(max(200, 4 * float(load.batch))), **lengths)
+    traffic = Traffic(
+        arrivals=arrivals,
+        prompt=Lengths(mean=float(load.prompt)),
+        output=Lengths(mean=float(load.output)),
+        requests_count=int(max(200, 4 * float(load.batch))),
+    )
     result = simulate(deployment, traffic, None, Options(timeline=True))
     rows = np.array(list(result.meters[0].timeline or []))
     start = rows[:, 0]
