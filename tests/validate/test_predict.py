@@ -1,0 +1,299 @@
+"""From rows to deployments and predictions, scores, anchors and bands."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from inferplan.assemble import Request, assemble
+from inferplan.calibration import Anchor, StepConstants
+from inferplan.cli import cli, main
+from inferplan.errors import InferplanError, ToleranceError, UsageError
+from inferplan.estimate import Estimate, StaticLoad, widened
+from inferplan.serving.simulator import simulate
+from inferplan.traffic import ClosedLoop, Lengths, Traffic
+from inferplan.validation.anchor import anchor_of, shrunk
+from inferplan.validation.deploy import deployment_of
+from inferplan.validation.facts import Facts, Row, row_of
+from inferplan.validation.importers import read_file
+from inferplan.validation.predict import impossible, predict
+from inferplan.validation.run import Pricing, price_rows
+from inferplan.validation.score import score
+
+PLAIN: Facts = {
+    "model": "llama-3.1-8b",
+    "gpu": "h100-sxm",
+    "engine": "vllm",
+    "engine_version": "0.19",
+    "weights": "bf16",
+    "isl": "512",
+    "osl": "64",
+    "concurrency": "4",
+    "tp": "1",
+    "requests": "12",
+    "max_num_batched_tokens": "2048",
+    "ttft_ms": "60",
+    "tpot_ms": "8",
+}
+
+
+def row(**changes: str) -> Row:
+    return row_of("here", {**PLAIN, **changes}, {})
+
+
+def formats(**changes: str) -> tuple[str, str, str, str]:
+    run = row(**changes).run
+    assert run is not None
+    precision = deployment_of(run)[0].precision
+    return precision.weights.name, precision.experts.name, precision.activations.name, precision.kv.name
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, ("bf16", "bf16", "bf16", "bf16")),
+        ({"weights": "fp8", "kv": "fp8"}, ("fp8", "fp8", "fp8", "fp8")),
+        ({"weights": "fp8", "gpu": "a100-80gb-sxm"}, ("fp8", "fp8", "bf16", "bf16")),
+        ({"weights": "nvfp4", "gpu": "b200-hgx"}, ("nvfp4", "nvfp4", "nvfp4", "bf16")),
+        ({"model": "gpt-oss-20b", "experts": "mxfp4"}, ("bf16", "mxfp4", "bf16", "bf16")),
+        ({"model": "gpt-oss-20b", "experts": "mxfp4", "gpu": "b200-hgx"}, ("bf16", "mxfp4", "fp8", "bf16")),
+        ({"model": "gpt-oss-20b", "weights": "", "precision": "fp4"}, ("bf16", "mxfp4", "bf16", "bf16")),
+        ({"weights": "", "precision": "fp4", "gpu": "b200-hgx"}, ("nvfp4", "nvfp4", "nvfp4", "bf16")),
+        ({"weights": "int4"}, ("int4", "int4", "bf16", "bf16")),
+    ],
+)
+def test_labels_become_formats(changes: dict[str, str], expected: tuple[str, ...]) -> None:
+    assert formats(**changes) == expected
+
+
+def test_expert_slices_and_groups_make_the_attention_group() -> None:
+    run = row(model="gpt-oss-20b", experts="mxfp4", tp="4", expert_tp="2", ep="2").run
+    assert run is not None
+    assert deployment_of(run)[0].parallel.expert_tp == 2
+    assert (
+        "expert_tp 4 x ep 2 is not tp 4"
+        in row(model="gpt-oss-20b", experts="mxfp4", tp="4", expert_tp="4", ep="2").refused
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "words"), [("0.12.0", "older than every version"), ("nightly-dev-2026", "not on file"), ("0.20.1", "")]
+)
+def test_an_unknown_version_takes_the_nearest_and_says_so(version: str, words: str) -> None:
+    run = row(engine_version=version).run
+    assert run is not None
+    notes = deployment_of(run)[1]
+    assert (words in notes[0]) if words else notes == ()
+
+
+def test_a_row_that_cannot_be_priced_says_why() -> None:
+    for changes, words in (
+        ({"model": "no-such-model-x"}, "no model named"),
+        ({"gpu": "abacus"}, "no GPU named"),
+        ({"tp": "3"}, "does not divide"),
+        ({"model": "llama-3.1-405b"}, "no room"),
+    ):
+        (scored,) = price_rows([row(**changes)])
+        assert scored.prediction is None
+        assert words in scored.refused
+
+
+def test_flags_and_generator_change_the_answer() -> None:
+    base = row()
+    assert base.run is not None
+    found = predict(base.run, base.measured)
+    assert found.ttft is not None
+    assert found.tpot is not None
+    for changes in ({"max_num_seqs": "1"}, {"requests": "4"}, {"length_ratio_min": "0.2"}, {"requests": ""}):
+        other = row(**changes)
+        assert other.run is not None
+        assert predict(other.run, other.measured).ttft != found.ttft
+
+
+def test_a_static_batch_is_the_estimate() -> None:
+    static = row(concurrency="", batch="8", requests="")
+    assert static.run is not None
+    found = predict(static.run, static.measured)
+    deployment, _ = deployment_of(static.run)
+    expected = Estimate(deployment=deployment, load=StaticLoad(batch=8.0, prompt=512.0, output=64.0))
+    assert found.ttft == pytest.approx(float(expected.ttft))
+    assert found.tpot == pytest.approx(float(expected.tpot))
+
+
+def test_faster_than_light_is_seen_and_still_scored() -> None:
+    fast = row(tpot_ms="0.5")
+    assert fast.run is not None
+    assert impossible(deployment_of(fast.run)[0], fast.run, fast.measured) == ("tpot",)
+    assert impossible(deployment_of(fast.run)[0], fast.run, row().measured) == ()
+    scored = price_rows([fast])
+    assert scored[0].impossible == ("tpot",)
+    assert (found := score(scored, "tpot")) is not None
+    assert found.n == 1
+
+
+def test_scores_by_hand() -> None:
+    scored = price_rows([row(), row(tpot_ms="16")])
+    predicted = [one.prediction.tpot for one in scored if one.prediction and one.prediction.tpot]
+    errors = [predicted[0] / 0.008 - 1, predicted[1] / 0.016 - 1]
+    found = score(scored, "tpot")
+    assert found is not None
+    assert found.mape == pytest.approx(np.mean(np.abs(errors)))
+    assert found.bias == pytest.approx(np.mean(errors))
+
+
+def test_an_anchor_is_shrunk_by_how_few_rows_there_are() -> None:
+    assert shrunk([], 0.5) == 1.0
+    assert shrunk([2.0], 1.0) == pytest.approx(math.sqrt(2.0))
+    assert shrunk([2.0] * 100, 1.0) == pytest.approx(2.0, rel=0.01)
+
+
+def test_an_anchor_moves_every_latency_by_its_factor() -> None:
+    deployment = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm"))
+    anchor = Anchor(prefill=1.5, decode=0.8, rows=3)
+    calibration = deployment.calibration.model_copy(update={"anchor": anchor})
+    import dataclasses
+
+    moved = dataclasses.replace(deployment, calibration=calibration)
+    load = StaticLoad(batch=2.0, prompt=256.0, output=32.0)
+    before, after = Estimate(deployment=deployment, load=load), Estimate(deployment=moved, load=load)
+    assert after.ttft == pytest.approx(float(before.ttft) * 1.5)
+    assert after.tpot == pytest.approx(float(before.tpot) * 0.8)
+    traffic = Traffic(
+        arrivals=ClosedLoop(concurrency=2), prompt=Lengths(mean=64), output=Lengths(mean=8), requests_count=6
+    )
+    first, second = simulate(deployment, traffic), simulate(moved, traffic)
+    assert np.allclose(second.ttft, 1.5 * first.ttft)
+    assert np.allclose(second.tpot, 0.8 * first.tpot)
+    assert np.allclose(second.e2el, second.ttft + 7 * second.tpot)
+
+
+def test_an_anchor_is_of_one_system() -> None:
+    scored = price_rows([row(), row(model="llama-3.2-1b")])
+    with pytest.raises(UsageError, match="one system"):
+        anchor_of(scored)
+    with pytest.raises(UsageError, match="no row"):
+        anchor_of(price_rows([row(gpu="abacus")]))
+    scored = price_rows([row()])
+    assert scored[0].prediction is not None
+    ratio = 0.008 / float(scored[0].prediction.tpot or 0)
+    assert anchor_of(scored).decode == pytest.approx(ratio ** (1 / 1.25))
+
+
+def test_bands_join_in_squares_of_logarithms() -> None:
+    assert widened(None, (0.9, 1.1)) is None
+    assert widened((0.9, 1.1), None) is None
+    low, high = widened((1.0, 1.2), (0.8, 1.0)) or (0.0, 0.0)
+    assert low == pytest.approx(0.8)
+    assert high == pytest.approx(1.2)
+    low, high = widened((0.9, 1.1), (0.9, 1.1)) or (0.0, 0.0)
+    assert low < 0.9
+    assert high > 1.1
+
+
+@pytest.mark.parametrize(("gpu", "known"), [("h100-sxm", True), ("tpu-v5e", False), ("mi300x", False)])
+def test_a_band_is_known_where_something_was_held_out(gpu: str, known: bool) -> None:
+    deployment = assemble(Request(model="llama-3.1-8b", gpu=gpu, quant="bf16"))
+    result = Estimate(deployment=deployment, load=StaticLoad(batch=1.0, prompt=128.0, output=16.0))
+    for metric in ("ttft", "tpot", "e2el"):
+        band = result.band(metric)
+        assert (band is not None) == known
+        if band is not None:
+            assert band[0] <= 1.0 <= band[1]
+
+
+def test_a_step_keeps_its_own_constants() -> None:
+    calibration = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm")).calibration
+    assert calibration.step != StepConstants()
+    assert 0 < calibration.step.launch <= 1
+    from inferplan.assemble import load_kernels, shared_step
+    from inferplan.catalog import load_hardware
+
+    bare = load_kernels(load_hardware("h100-sxm"), None, "vllm")
+    once = bare.with_step(shared_step())
+    assert once.with_step(shared_step()) == once
+    for kernel, label in (("matmul", "bf16"), ("norm", "any")):
+        own, before = once.fit(kernel, label), bare.fit(kernel, label)
+        assert own is not None
+        assert before is not None
+        assert own.overhead == pytest.approx(before.overhead * once.step.launch)
+
+
+HEAD = "comment,model,gpu,engine,weights,isl,osl,concurrency,tp,requests,max_num_batched_tokens,ttft_ms,tpot_ms"
+GOOD = "a,llama-3.1-8b,h100-sxm,vllm,bf16,256,32,2,1,4,2048,40,8"
+
+
+def invoke(*arguments: str) -> tuple[int, str, str]:
+    runner = CliRunner()
+    result = runner.invoke(cli, ["validate", *arguments])
+    code = result.exception.exit_code if isinstance(result.exception, InferplanError) else result.exit_code
+    return code, result.stdout, str(result.exception or "")
+
+
+def test_the_command_writes_the_input_columns_then_its_own(tmp_path: Path) -> None:
+    source, target = tmp_path / "rows.csv", tmp_path / "out.csv"
+    source.write_text(f"{HEAD}\n{GOOD}\nb,,h100-sxm,vllm,bf16,256,32,2,1,4,2048,40,8\n")
+    code, out, _ = invoke(str(source), "--rows", str(target))
+    assert code == 0
+    assert "answered: 1 of 2 rows" in out
+    table = list(csv.reader(io.StringIO(target.read_text())))
+    assert table[0] == [*HEAD.split(","), "ttft_predicted_ms", "tpot_predicted_ms", "refused"]
+    assert table[1][: len(GOOD.split(","))] == GOOD.split(",")
+    assert float(table[1][-2]) > 0
+    assert table[1][-1] == ""
+    assert table[2][-3:] == ["", "", "model is empty"]
+    again = read_file(target, {})[1]
+    assert [bool(one.run) for one in again] == [True, False]
+
+
+def test_above_the_tolerance_it_exits_6_after_the_report(tmp_path: Path) -> None:
+    source = tmp_path / "rows.csv"
+    source.write_text(f"{HEAD}\n{GOOD.replace(',8', ',800')}\n")
+    code, out, error = invoke(str(source), "--max-error", "15%")
+    assert code == ToleranceError.exit_code == 6
+    assert "MAPE" in out
+    assert "mean error above 15.0%" in error
+    assert invoke(str(source), "--max-error", "much")[0] == 2
+    assert invoke(str(tmp_path / "none.csv"))[0] == 4
+
+
+def test_an_anchor_file_is_used_by_every_command(tmp_path: Path) -> None:
+    source, target = tmp_path / "rows.csv", tmp_path / "own.yaml"
+    source.write_text(f"{HEAD}\n{GOOD}\n")
+    code, _, error = invoke(str(source), "--anchor", str(target))
+    assert (code, error) == (0, "")
+    result = CliRunner().invoke(cli, ["estimate", "llama-3.1-8b", "--gpu", "h100-sxm", "--calibration", str(target)])
+    assert result.exit_code == 0
+    assert "anchored to 1 measured rows: prefill x " in result.stdout
+    assert "80 % of held-out measurements" in result.stdout
+    bare = CliRunner().invoke(cli, ["validate", str(source), "--calibration", str(target), "--format", "json"])
+    assert bare.exit_code == 0
+
+
+def test_main_is_the_same_program() -> None:
+    assert callable(main)
+
+
+def test_a_sample_of_the_reference_rows_is_near(shared: Path) -> None:
+    rows = [one for one in read_file(shared / "measured" / "serving.csv", {})[1] if one.run and not one.run.suspect]
+    scored = price_rows(rows[::25], Pricing(processes=1))
+    assert all(one.prediction is not None for one in scored)
+    tpot, ttft = score(scored, "tpot"), score(scored, "ttft")
+    assert tpot is not None
+    assert ttft is not None
+    assert tpot.median < 0.13
+    assert ttft.median < 0.25
+    assert ttft.coverage is not None
+    assert 0.6 < ttft.coverage < 0.95
+
+
+def test_open_loop_end_to_end_is_near(shared: Path) -> None:
+    scored = price_rows(read_file(shared / "measured" / "serving_open_loop.csv", {})[1][:3])
+    found = score(scored, "e2el")
+    assert found is not None
+    assert found.mape < 0.15
