@@ -117,6 +117,7 @@ def precision_of(request: Request, model: ModelSpec, hardware: HardwareSpec) -> 
         else:
             base = parse_precision(request.quant, peaks, model.native.base)
     chosen: dict[str, Any] = {}
+    _require_roles(request, model)
     for role, name in request.roles:
         chosen[role] = find_format(name)
         if role == "weights" and not any(other == "experts" for other, _ in request.roles):
@@ -133,6 +134,15 @@ def precision_of(request: Request, model: ModelSpec, hardware: HardwareSpec) -> 
             hint=f"narrower weights too: --quant fp8, or --weights {asked.name}",
         )
     return precision
+
+
+def _require_roles(request: Request, model: ModelSpec) -> None:
+    """Raise ``UsageError`` for the format of a tensor that the model does not have."""
+    asked = {role for role, _ in request.roles}
+    if "head" in asked and model.tied:
+        raise UsageError(f"{model.name} has no head of its own: it is the embedding table", hint="--embedding FORMAT")
+    if "experts" in asked and not any(weight.role == "experts" for weight, _ in model.weights()):
+        raise UsageError(f"{model.name} has no routed experts", hint="leave --experts out")
 
 
 def cache_format(fmt: Format, model: ModelSpec) -> Format:

@@ -180,5 +180,5 @@ def _picture(fitting: Fitting) -> Report:
         "log": {"max_model_len": length, "kv_cache_tokens": footprint.cache_tokens(length), "concurrency": concurrency},
     }
     capacity = Table(title="capacity", columns=["", "value"], rows=facts, right=_RIGHT)
-    notes = ["vLLM would log:", *(f"  {line}" for line in log)]
+    notes = ["vLLM would log:", *(f"  {line}" for line in log)] if deployment.engine.name == "vllm" else []
     return Report(record=record, tables=[memory, capacity], notes=notes)

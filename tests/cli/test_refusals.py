@@ -37,6 +37,8 @@ def run(words: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch:
         ((*LLAMA, "--memory", "0GB", "--engine", "sglang"), 2, "no memory at all"),
         ((*LLAMA, "--activations", "fp8"), 2, "would do nothing"),
         ((*LLAMA, "--engine", "none", "--gpu-memory-utilization", "0.5"), 2, "no share"),
+        ((*LLAMA, "--experts", "fp8"), 2, "no routed experts"),
+        (("estimate", "llama-3.2-1b", "--gpu", "h100-sxm", "--head", "fp8"), 2, "no head of its own"),
         (("show", "a" * 5000), 2, "5000 characters"),
         (("show", "./no-such-folder"), 4, "no such file"),
         (("show", "../no/such/file"), 4, "no such file"),
@@ -112,3 +114,12 @@ def test_fit_tries_the_division_asked_for(capsys: pytest.CaptureFixture[str], mo
     cli.main()
     options = json.loads(capsys.readouterr().out)["options"]
     assert {option["devices"] for option in options if option["fits"]} == {4}
+
+
+@pytest.mark.parametrize(("engine", "said"), [("vllm", True), ("sglang", False)])
+def test_fit_speaks_for_vllm_only_under_vllm(
+    engine: str, said: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["inferplan", "fit", "llama-3.1-8b", "--gpu", "h100-sxm", "--engine", engine])
+    cli.main()
+    assert ("vLLM would log" in capsys.readouterr().out) == said
