@@ -69,7 +69,7 @@ def _embedding(deployment: Deployment, context: LayerContext) -> Iterator[Op]:
         name="embedding",
         ranks=context.ranks,
         tokens=context.tokens,
-        width=model.d_model,
+        width=model.table_width,
         table=precision.embedding,
         output=precision.base,
     )
@@ -77,7 +77,7 @@ def _embedding(deployment: Deployment, context: LayerContext) -> Iterator[Op]:
         yield _add("positions", context)
     if model.embedding_norm:
         yield context.normalise("embedding_norm", model.d_model)
-    yield from context.all_reduce("embedding.all_reduce", model.d_model)
+    yield from context.all_reduce("embedding.all_reduce", model.table_width)
     yield from model.input_ops(context)
 
 
@@ -120,7 +120,7 @@ def _head(deployment: Deployment, context: LayerContext, step: Step) -> Iterator
         name="head",
         ranks=context.ranks,
         m=rows,
-        k=model.d_model,
+        k=model.table_width,
         n=ceil(model.vocab / parallel.tp),
         weight=precision.embedding if model.tied else precision.head,
         input=precision.base,

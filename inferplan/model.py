@@ -233,6 +233,8 @@ class ModelSpec(Spec):
     max_context: int | None = Field(default=None, ge=1)
     positions: int = Field(default=0, ge=0)
     """Rows of a learned position table."""
+    embedding_width: int | None = Field(default=None, ge=1)
+    """Columns of the vocabulary tables where they are narrower than the model, with projections in and out (OPT)."""
     norm: NormStyle = "rms"
     final_norm: bool = True
     embedding_norm: bool = False
@@ -252,6 +254,11 @@ class ModelSpec(Spec):
         if not 1 <= sum(group.depth for group in self.layers) <= MOST_LAYERS:
             raise ValueError(f"layers must be 1 to {MOST_LAYERS} in all")
         return self
+
+    @property
+    def table_width(self) -> int:
+        """Columns of the vocabulary tables."""
+        return self.embedding_width or self.d_model
 
     @cached_property
     def sequence(self) -> list[LayerGroup]:
@@ -273,7 +280,10 @@ class ModelSpec(Spec):
 
     def input_weights(self) -> Iterator[Weight]:
         """The tensors before the first layer."""
-        yield Weight(name="embedding", shape=(self.vocab, self.d_model), role="embedding", shard="tp", units=self.vocab)
+        table = (self.vocab, self.table_width)
+        yield Weight(name="embedding", shape=table, role="embedding", shard="tp", units=self.vocab)
+        if self.embedding_width:
+            yield Weight(name="project_in", shape=(self.d_model, self.embedding_width))
         if self.positions:
             yield Weight(name="positions", shape=(self.positions, self.d_model), role="embedding")
         if self.embedding_norm:
@@ -289,11 +299,15 @@ class ModelSpec(Spec):
             yield from self.per_layer_embedding.ops(context, len(self.sequence))
         for _ in range(1, self.streams):
             yield from context.linear("streams.in", self.d_model, self.d_model)
+        if self.embedding_width:
+            yield from context.linear("project_in", self.embedding_width, self.d_model)
 
     def output_ops(self, context: LayerContext) -> Iterator[Op]:
         """What runs between the last layer and the final norm."""
         for _ in range(1, self.streams):
             yield from context.linear("streams.out", self.d_model, self.d_model)
+        if self.embedding_width:
+            yield from context.linear("project_out", self.d_model, self.embedding_width)
 
     def layer_weights(self, layer: LayerGroup) -> Iterator[Weight]:
         """The tensors of one layer."""
@@ -305,8 +319,10 @@ class ModelSpec(Spec):
             yield Weight(name="streams.out", shape=(self.streams - 1, self.d_model, self.d_model))
         if self.final_norm:
             yield Weight(name="final_norm", shape=(NORM_VECTORS[self.norm], self.d_model), role="base")
+        if self.embedding_width:
+            yield Weight(name="project_out", shape=(self.embedding_width, self.d_model))
         if not self.tied:
-            yield Weight(name="head", shape=(self.vocab, self.d_model), role="head", shard="tp", units=self.vocab)
+            yield Weight(name="head", shape=(self.vocab, self.table_width), role="head", shard="tp", units=self.vocab)
         if self.head_bias:
             yield Weight(name="head.bias", shape=(self.vocab,), role="head", shard="tp", units=self.vocab)
 
@@ -320,7 +336,7 @@ class ModelSpec(Spec):
         for weight, count in self.weights():
             total += count * weight.elements
             active += count * weight.elements * weight.active
-        table = self.vocab * self.d_model
+        table = self.vocab * self.table_width
         return {
             "total": round(total),
             "embedding": table,

@@ -171,6 +171,52 @@ def test_placement_of_experts():
     assert sparse(LATENT, moe_layer_freq=[0, 1, 0]) == [False, True, False]
 
 
+GEMMA3 = {  # text_config of google/gemma-3-4b-it: the fields it shares with its class are left out
+    "model_type": "gemma3_text",
+    "hidden_size": 2560,
+    "intermediate_size": 10240,
+    "num_hidden_layers": 34,
+    "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+    "sliding_window": 1024,
+}
+
+
+def test_a_gemma_3_takes_the_defaults_of_its_class_and_says_so():
+    """3,880,263,168: the language model of gemma-3-4b, with 8 heads of 256, 4 of them for the cache."""
+    spec = model({"model_type": "gemma3", "text_config": GEMMA3})
+    assert spec.parameters["total"] == 3_880_263_168
+    assert [note.split(" = ")[0] for note in spec.notes] == [
+        "num_attention_heads",
+        "num_key_value_heads",
+        "head_dim",
+        "vocab_size",
+    ]
+    with pytest.raises(SpecError, match="hidden_size"):
+        model(GEMMA3, hidden_size="absent")
+    assert model(GEMMA3, num_attention_heads=4, num_key_value_heads=2).sequence[0].mixer.heads == 4
+
+
+def test_opt_350m_by_hand():
+    """Tables of 512 columns, projections of 512 x 1024 without bias, no norm at the end."""
+    config = {"model_type": "opt", "hidden_size": 1024, "word_embed_proj_dim": 512, "do_layer_norm_before": False}
+    config |= {"num_hidden_layers": 24, "num_attention_heads": 16, "ffn_dim": 4096, "vocab_size": 50272}
+    spec = model(config | {"max_position_embeddings": 2048})
+    layer = 4 * (1024 * 1024 + 1024) + 2 * 1024 * 4096 + 4096 + 1024 + 4 * 1024
+    outside = 50272 * 512 + 2 * 512 * 1024 + 2050 * 1024
+    assert spec.parameters["total"] == 24 * layer + outside == 331_196_416
+    assert spec.parameters["embedding"] == 50272 * 512
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [("deepseek_v4", "compressed"), ("minimax_m3_vl", "blocks"), ("rwkv6", "RWKV-6"), ("rwkv7", "RWKV-7")],
+)
+def test_families_that_are_not_covered_say_what_they_need(kind, why):
+    with pytest.raises(SpecError, match=kind) as caught:
+        model(LLAMA, model_type=kind)
+    assert why in caught.value.because
+
+
 def test_a_nested_config_and_its_contradictions():
     nested = {"model_type": "mistral3", "text_config": LLAMA | {"model_type": "mistral"}, "image_token_index": 10}
     assert model_from_config(nested, "tiny", "test").parameters["total"] == model(LLAMA).parameters["total"]

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from inferplan.checkpoint import CONFIGS, fetch_configs, read_folder, read_gguf, read_json, verify
 from inferplan.errors import SpecError
-from inferplan.huggingface.families import ALIASES, FAMILIES
+from inferplan.huggingface.families import ALIASES, FAMILIES, UNKNOWN
 from inferplan.huggingface.gguf import config_of, native_of
 from inferplan.huggingface.quantisation import apply, read_scheme
 from inferplan.huggingface.reader import MEDIA, Reader
@@ -50,6 +50,7 @@ def import_config(
     outer, reader = _readers(config, name)
     family = _family(outer, reader)
     dialect = FAMILIES[family]
+    filled = reader.fill(dialect.defaults)
     fields = dialect.build(reader, dialect)
     tied = _tied(outer, reader, dialect.tied)
     beside, notes = towers(outer, int(fields["d_model"]))
@@ -71,7 +72,7 @@ def import_config(
                 "family": family,
                 "source": source,
                 "tied": tied,
-                "notes": notes,
+                "notes": [*filled, *notes],
                 **fields,
                 "towers": beside,
                 "native": native,
@@ -110,7 +111,7 @@ def _family(outer: Reader, reader: Reader) -> str:
                 return kind
             raise SpecError(
                 f"{reader.name}: the model_type {kind!r} is not understood",
-                because="counts of a family that is not known would be guesses",
+                because=UNKNOWN.get(kind, "counts of a family that is not known would be guesses"),
                 hint="write the model as a YAML (docs/models.md)",
             )
     outer.need("model_type")

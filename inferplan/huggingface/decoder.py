@@ -177,6 +177,16 @@ def last_of(period: int) -> Any:
     return rule
 
 
+def first_of(period: int) -> Any:
+    """All but the first of every ``period`` layers slide."""
+
+    def rule(r: Reader, count: int) -> list[int | None]:
+        window = r.optional("sliding_window")
+        return [window if index % period else None for index in range(count)]
+
+    return rule
+
+
 # Which layers are mixtures of experts.
 
 
@@ -221,6 +231,30 @@ def gpt_oss_sparse(r: Reader, d: Dialect, count: int) -> list[Layer | None]:
     return [experts | {"activation": "swiglu_limited"}] * count
 
 
+def ernie_sparse(r: Reader, d: Dialect, count: int) -> list[Layer | None]:
+    """Every ``moe_layer_interval``-th layer between a first and a last; the correction bias is a parameter (ERNIE)."""
+    width, shared = r.integer(*MOE_FFN), r.integer("moe_num_shared_experts", default=0)
+    first, last = r.integer("moe_layer_start_index"), r.integer("moe_layer_end_index", default=-1)
+    step = r.integer("moe_layer_interval", default=1)
+    columns = {"shared_d_ff": shared * width} if shared else {}
+    experts = moe(r, d, width, router_bias=True, **columns)
+    last = count - 1 if last == -1 else last
+    return [experts if (index + 1) % step == 0 and first <= index <= last else None for index in range(count)]
+
+
+def granite_sparse(r: Reader, d: Dialect, count: int) -> list[Layer | None]:
+    """Every layer, with a shared expert of ``shared_intermediate_size`` (Granite 3 and 4 without Mamba)."""
+    shared = r.integer("shared_intermediate_size", default=0)
+    return [moe(r, d, r.integer(*FFN), **({"shared_d_ff": shared} if shared else {}))] * count
+
+
+def always_sparse(r: Reader, d: Dialect, count: int) -> list[Layer | None]:
+    """Every layer, with shared experts as wide as routed ones (Solar Open)."""
+    r.only("first_k_dense_replace", 0)
+    width, shared = r.integer(*MOE_FFN), r.integer("n_shared_experts", default=0)
+    return [moe(r, d, width, **({"shared_d_ff": shared * width} if shared else {}))] * count
+
+
 # Families that need more than a row.
 
 
@@ -258,17 +292,15 @@ def falcon(r: Reader, d: Dialect) -> dict[str, Any]:
 
 
 def opt(r: Reader, d: Dialect) -> dict[str, Any]:
-    """OPT: positions start at 2; opt-350m's narrow embedding is refused."""
-    projected = r.optional("word_embed_proj_dim")
-    if projected is not None and projected != r.integer(*WIDTH):
-        raise r.refuse(f"word_embed_proj_dim = {projected}", "only an embedding as wide as the model is known")
-    if not r.flag("do_layer_norm_before", True):
-        raise r.refuse("do_layer_norm_before = False", "only norms before each part are known for this family")
+    """OPT: positions start at 2. opt-350m has a narrower embedding, and norms after each part, so none at the end."""
+    narrow = r.integer("word_embed_proj_dim", default=r.integer(*WIDTH))
+    before = r.flag("do_layer_norm_before", True)
     if not r.flag("enable_bias", True) or not r.flag("layer_norm_elementwise_affine", True):
         raise r.refuse(
             "enable_bias or layer_norm_elementwise_affine = False", "only biased layers are known (Galactica)"
         )
-    return decoder(r, d)
+    final = before and not r.flag("_remove_final_layer_norm", False)
+    return decoder(r, d) | {"final_norm": final, "embedding_width": narrow if narrow != r.integer(*WIDTH) else None}
 
 
 def bigcode(r: Reader, d: Dialect) -> dict[str, Any]:
@@ -426,6 +458,52 @@ def gemma3n(r: Reader, d: Dialect) -> dict[str, Any]:
         shares = {"shares_cache": True} if index >= first_shared else {}
         layers.append({"norms": 4, "mixer": own | window | shares, "ffn": mlp(r, d, widths[index]), "extras": extras})
     return model(r, d, layers) | {"streams": streams, "per_layer_embedding": {"width": width, "vocab": rows}}
+
+
+def gemma4(r: Reader, d: Dialect) -> dict[str, Any]:
+    """Gemma 4: global layers have other heads; some share a cache; per-layer embeddings; experts beside the dense."""
+    count = r.integer(*LAYERS)
+    kinds = r.items("layer_types", count) or ["full_attention" if index % 6 == 5 else "local" for index in range(count)]
+    kinds[-1] = "full_attention"
+    window, first_shared = r.integer("sliding_window"), count - r.integer("num_kv_shared_layers", default=0)
+    same, wide = r.flag("attention_k_eq_v", False), r.flag("use_double_wide_mlp", False)
+    local = attention(r, d)
+    other = r.table("per_layer_config")
+    r.only("use_bidirectional_attention", "vision")
+    off = r.config.get("hidden_size_per_layer_input", 0) is None
+    width = 0 if off else r.integer("hidden_size_per_layer_input")
+    rows = r.integer("vocab_size_per_layer_input") if width else 0
+    extras: list[Layer] = [{"kind": "per_layer_input", "width": width}] if width else []
+    experts = r.flag("enable_moe_block", False)
+    if experts:
+        sizes = {"experts": r.integer("num_experts"), "top_k": r.integer("top_k_experts")}
+        inner = {"d_ff": r.integer("moe_intermediate_size"), "activation": activation(r, d)}
+        extras.append({"kind": "moe", "router_scales": True, **sizes, **inner})
+    r.skip("num_experts", "top_k_experts", "moe_intermediate_size", "vocab_size_per_layer_input")
+    layers: list[Layer] = []
+    for index, kind in enumerate(kinds):
+        mixer = local | {"window": window}
+        if kind == "full_attention":
+            mixer = local | _global_heads(r, local, other, index) | ({"value_from_key": True} if same else {})
+        shares = index >= first_shared
+        d_ff = r.integer(*FFN) * (2 if shares and wide else 1)
+        mixer |= {"shares_cache": True, "value_from_key": False} if shares else {}
+        layers.append({"norms": 7 if experts else 4, "mixer": mixer, "ffn": mlp(r, d, d_ff), "extras": extras})
+    table = {"per_layer_embedding": {"width": width, "vocab": rows}} if width else {}
+    return model(r, d, layers) | table
+
+
+def _global_heads(r: Reader, local: dict[str, Any], other: Reader | None, index: int) -> dict[str, Any]:
+    """The heads of a global layer: from ``per_layer_config``, or from the fields of the released configs."""
+    if other is not None:
+        own = other.table(f"{index:02d}") or other.table(str(index)) or Reader({}, r.name)
+        return {
+            "head_dim": own.integer("head_dim", default=local["head_dim"]),
+            "kv_heads": own.integer("num_key_value_heads", default=local["kv_heads"]),
+        }
+    kv_heads = r.optional("num_global_key_value_heads") if r.flag("attention_k_eq_v", False) else None
+    r.skip("num_global_key_value_heads")
+    return {"head_dim": r.integer("global_head_dim"), "kv_heads": kv_heads or local["kv_heads"]}
 
 
 def block_configs(r: Reader, d: Dialect) -> dict[str, Any]:

@@ -9,11 +9,15 @@ from inferplan.huggingface import latent, recurrent
 from inferplan.huggingface.dialect import Dialect, Flag
 
 _BIAS: Flag = ("attention_bias", False)
+_USE_BIAS: Flag = ("use_bias", False)
 _PLAIN = Dialect(build=d.decoder)
 _FLAGGED = replace(_PLAIN, qkv_bias=_BIAS, out_bias=_BIAS)
 _LLAMA = replace(_FLAGGED, mlp_bias=("mlp_bias", False), kv_default=True)
 _QWEN3 = replace(_FLAGGED, qk_norm=("head", True), windows=d.switched)
 _GEMMA = replace(_FLAGGED, tied=True, head_dim=True, activation="gelu")
+# Gemma3TextConfig of transformers (configuration_gemma3.py): the released text_config of the 4B, 12B and 27B models
+# leaves out those that it does not change.
+_GEMMA3_DEFAULTS = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 262208}
 _CAUSAL = {"use_bidirectional_attention": (False,)}
 _OLMO2 = replace(_FLAGGED, kv_default=True, qk_norm=("full", True))
 _COHERE = replace(_FLAGGED, tied=True, norm="layer_plain", parallel=True, norms=1)
@@ -49,7 +53,10 @@ FAMILIES: dict[str, Dialect] = {
     "qwen3_moe": replace(_QWEN3, moe=d.qwen_sparse),
     "gemma": _GEMMA,
     "gemma2": replace(_GEMMA, norms=4, windows=d.alternate, fixed=_CAUSAL),
-    "gemma3_text": replace(_GEMMA, norms=4, windows=d.last_of(6), qk_norm=("head", True), fixed=_CAUSAL),
+    "gemma3_text": replace(
+        _GEMMA, norms=4, windows=d.last_of(6), qk_norm=("head", True), fixed=_CAUSAL, defaults=_GEMMA3_DEFAULTS
+    ),
+    "gemma4_text": replace(_GEMMA, build=d.gemma4, qk_norm=("head", True), attention={"value_norm": True}),
     "gemma3n_text": replace(_GEMMA, build=d.gemma3n, qk_norm=("head", True), windows=d.last_of(5), fixed=_CAUSAL),
     "phi": replace(_BIASED, parallel=True, norms=1, head_bias=True, ffn_factor=None, fixed={"qk_layernorm": (False,)}),
     "phi3": replace(_PLAIN, kv_default=True, windows=d.every_layer, fixed={"attention_bias": (False,)}),
@@ -170,6 +177,7 @@ FAMILIES: dict[str, Dialect] = {
     "deepseek_v2": replace(_DEEPSEEK, mtp="none"),
     "deepseek_v3": _DEEPSEEK,
     "deepseek_v32": _DEEPSEEK,
+    "glm4_moe_lite": _DEEPSEEK,
     "glm_moe_dsa": replace(_DEEPSEEK, mtp="shared"),
     "qwen3_next": _DELTA,
     "qwen3_5_text": _DELTA,
@@ -195,6 +203,30 @@ FAMILIES: dict[str, Dialect] = {
         _PLAIN, qkv_bias=_BIAS, out_bias=("attention_out_bias", False), mlp_bias=("mlp_bias", False), head_dim=True
     ),
     "exaone4": replace(_PLAIN, qk_norm=("head", True), windows=d.last_of(4)),
+    "arcee": replace(_LLAMA, gated=False, activation="relu2"),
+    "ernie4_5": replace(
+        _PLAIN, tied=True, qkv_bias=_USE_BIAS, out_bias=_USE_BIAS, mlp_bias=_USE_BIAS, kv_default=True, head_dim=True
+    ),
+    "ernie4_5_moe": replace(
+        _PLAIN, tied=True, fixed={"use_bias": (False,)}, moe=d.ernie_sparse, ignored=("moe_norm_min", "moe_gate")
+    ),
+    "helium": _LLAMA,
+    "internlm3": replace(_PLAIN, qkv_bias=("qkv_bias", False), out_bias=("bias", False), mlp_bias=("bias", False)),
+    "cwm": replace(_PLAIN, windows=d.first_of(4), fixed={"mlp_bias": (False,)}),
+    "granitemoeshared": replace(_FLAGGED, kv_default=True, moe=d.granite_sparse),
+    "solar_open": replace(
+        _FLAGGED, head_dim=True, fixed={"use_qk_norm": (False,)}, moe=d.always_sparse, ignored=("intermediate_size",)
+    ),
+    "exaone_moe": replace(_PLAIN, qk_norm=("head", True), windows=d.last_of(4), moe=d.first_dense),
+    "minicpm3": replace(
+        _PLAIN,
+        build=latent.latent,
+        tied=True,
+        qkv_bias=_BIAS,
+        fixed={"mlp_bias": (False,)},
+        ignored=("dim_model_base",),
+    ),
+    "youtu": replace(_PLAIN, build=latent.latent, tied=True, qkv_bias=_BIAS, ignored=("rope_interleave",)),
     "hunyuan_v1_dense": replace(_FLAGGED, qk_norm=("head", True), kv_default=True),
     "ministral3": replace(_PLAIN, windows=d.every_layer),
     "mamba": replace(_PLAIN, build=recurrent.mamba1, tied=True),
@@ -225,9 +257,24 @@ ALIASES = {
     "qwen3_vl_moe_text": "qwen3_moe",
     "gemma3": "gemma3_text",
     "gemma3n": "gemma3n_text",
+    "gemma4": "gemma4_text",
+    "gemma4_unified": "gemma4_text",
+    "gemma4_unified_text": "gemma4_text",
     "llama4": "llama4_text",
     "refinedweb": "falcon",
     "refinedwebmodel": "falcon",
     "hunyuan_v1_large": "hunyuan",
 }
 """Other names of a row."""
+
+UNKNOWN = {
+    "deepseek_v4": "its caches are compressed at two rates, its streams hyper-connected: no layer kind has those",
+    "minimax_m3": "its sparse attention picks blocks with an indexer of its own: no layer kind has that",
+    "minimax_m3_vl": "its sparse attention picks blocks with an indexer of its own: no layer kind has that",
+    "minimax_m3_vl_text": "its sparse attention picks blocks with an indexer of its own: no layer kind has that",
+    "rwkv5": "RWKV-5 has matrix states and gates that the layer kind rwkv (RWKV-4) has not",
+    "rwkv6": "RWKV-6 has low-rank decays and matrix states that the layer kind rwkv (RWKV-4) has not",
+    "rwkv7": "RWKV-7 has delta-rule states and low-rank gates that the layer kind rwkv (RWKV-4) has not",
+    "rwkv6qwen2": "its mixers are those of RWKV-6, which no layer kind has",
+}
+"""Families that are known and not covered, and what they need."""

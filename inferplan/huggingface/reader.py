@@ -88,6 +88,12 @@ class Reader:
         self.read: set[str] = set()
         self.skipped: set[str] = set()
 
+    def fill(self, defaults: dict[str, int]) -> list[str]:
+        """Give absent fields the defaults of their class; a note for each."""
+        taken = {name: value for name, value in defaults.items() if self.config.get(name) is None}
+        self.config |= taken
+        return [f"{name} = {value}: not in the config, the default of its class" for name, value in taken.items()]
+
     def refuse(self, field: str, because: str, hint: str = "") -> SpecError:
         """The error that names a field."""
         return SpecError(f"{self.name}: {self.prefix}{field} is not understood", because=because, hint=hint)

@@ -31,6 +31,8 @@ class MoeLayer(FeedForward):
     """A sigmoid gate of width 1 on the shared expert (Qwen2-MoE)."""
     router_bias: bool = False
     """A bias that is a parameter; a correction bias kept as a buffer is not counted (docs/model-coverage.md)."""
+    router_scales: bool = False
+    """A weight for each input of the router and one for each expert (Gemma 4)."""
     expert_bias: bool = False
     latent: int | None = Field(default=None, ge=1)
     """Experts work in this width, with a projection into it and out of it (Nemotron 3 latent experts)."""
@@ -46,6 +48,8 @@ class MoeLayer(FeedForward):
         yield Weight(name="router", shape=(self.experts, d_model), role="base")
         if self.router_bias:
             yield Weight(name="router.bias", shape=(self.experts,), role="base")
+        if self.router_scales:
+            yield Weight(name="router.scales", shape=(d_model + self.experts,), role="base")
         if self.latent:
             yield Weight(name="latent.in", shape=(self.latent, d_model))
             yield Weight(name="latent.out", shape=(d_model, self.latent))
