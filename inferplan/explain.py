@@ -483,7 +483,7 @@ class Explainer:
             unit="sequences",
             formula="largest batch = floor((usable - weights - activations - reserve) / state at prompt + output)",
             substituted=f"floor({format_bytes(footprint.kv_pool)} / {format_bytes(per_sequence)})",
-            page="docs/concepts/context-limits.md",
+            page="docs/concepts/sequence-length.md",
             inputs=(self._usable(), *self.load_inputs()),
         )
 
@@ -500,7 +500,7 @@ class Explainer:
             formula="longest context = the most tokens with batch * state(tokens) <= pool, up to the model's limit",
             substituted=f"{format_bytes(footprint.kv_pool)} / "
             f"({self.load.batch:g} * {format_bytes(footprint.kv_per_token)})",
-            page="docs/concepts/context-limits.md",
+            page="docs/concepts/sequence-length.md",
             inputs=tuple(inputs),
         )
 
