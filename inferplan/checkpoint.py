@@ -129,6 +129,8 @@ def read_json(path: Path) -> dict[str, Any]:
         raise InputFileError(f"cannot read {path}", because=str(error)) from None
     except json.JSONDecodeError as error:
         raise SpecError(f"{path}:{error.lineno}: not JSON", because=error.msg) from None
+    except RecursionError:
+        raise SpecError(f"{path}: not a config", because="its JSON is nested too deeply to read") from None
     if not isinstance(data, dict):
         raise SpecError(f"{path} holds no config", because="its top level is not a mapping")
     return data

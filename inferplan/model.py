@@ -5,13 +5,13 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, model_validator
 
 from inferplan.errors import UsageError
 from inferplan.layers import Cache, FeedForward, LayerContext, LayerSpec, Mixer, Weight, parse_layer
 from inferplan.ops import Gather, Op
 from inferplan.parallel import Parallelism, require_divides
-from inferplan.precision import find_format
+from inferplan.precision import FORMATS, find_format
 from inferplan.spec import Spec
 
 NormStyle = Literal["rms", "layer", "layer_plain", "plain"]
@@ -114,6 +114,13 @@ class Native(Spec):
     head: str | None = None
     exceptions: list[StoredAs] = []
     """Tensors left wider, or narrower, than their role: a checkpoint's ignore list."""
+
+    @field_validator("weights", "experts", "activations", "kv", "embedding", "head")
+    @classmethod
+    def _known(cls, value: str | None) -> str | None:
+        if value is not None and value not in FORMATS:
+            raise ValueError(f"no number format named {value!r}; known: {', '.join(FORMATS)}")
+        return value
 
     def stored(self, weight: Weight, layer: int | None = None) -> str:
         """The format that a tensor is stored in; ``layer`` is its layer, ``None`` outside the layers."""

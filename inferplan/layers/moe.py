@@ -106,9 +106,11 @@ class MoeLayer(FeedForward):
         stage_tokens = context.tokens * parallel.dp
         rows = stage_tokens * self.top_k / parallel.ep
         reached = touched(self.experts, self.top_k, stage_tokens) / parallel.ep
-        columns, inputs = self.d_ff // parallel.expert_tp, precision.linear_input(precision.experts)
+        columns = self.d_ff // parallel.expert_tp
         sizes = {"gate_up" if self.gated else "up": (width, columns * (1 + self.gated)), "down": (columns, width)}
         for name, (k, n) in sizes.items():
+            weight = precision.stored("experts", f"expert.{name.partition('_')[0]}")
+            inputs = precision.linear_input(weight)
             if inputs != precision.base:
                 yield context.quantise(f"ffn.expert.{name}.quantise", rows * k, inputs)
             yield GroupedMatmul(
@@ -119,7 +121,7 @@ class MoeLayer(FeedForward):
                 n=n,
                 experts=self.experts // parallel.ep,
                 touched=reached,
-                weight=precision.experts,
+                weight=weight,
                 input=inputs,
                 output=precision.base,
             )
