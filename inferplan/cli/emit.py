@@ -91,6 +91,7 @@ def _from_plan(path: str) -> tuple[Request, int, int]:
         raise SpecError(f"{path} is not JSON", because=str(error)) from None
     try:
         plan = data["plan"]["deployment"]
+        apart = plan["pools"]
         request = Request(
             model=plan["model"],
             gpu=plan["gpu"],
@@ -99,6 +100,13 @@ def _from_plan(path: str) -> tuple[Request, int, int]:
             parallel=Parallelism(**plan["parallel"]),
             flags=EngineFlags(token_budget=plan["token_budget"]),
         )
-        return request, plan["context_tokens"], plan["concurrency"]
+        context, slots = plan["context_tokens"], plan["concurrency"]
     except (KeyError, TypeError, AttributeError):
         raise SpecError(f"{path} is not the JSON of a plan", hint="inferplan plan ... -o plan.json") from None
+    if apart:
+        raise UsageError(
+            f"{path} has pools of their own for prompts and decodes, which no single command starts",
+            because="the engine's cache connector between them depends on the network of the site",
+            hint="inferplan plan ... --aggregated",
+        )
+    return request, context, slots

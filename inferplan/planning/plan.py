@@ -10,7 +10,6 @@ import numpy as np
 
 from inferplan.deployment import Deployment
 from inferplan.errors import InfeasibleError, UsageError
-from inferplan.estimate import run_step
 from inferplan.planning.demand import Demand, percentile_of
 from inferplan.planning.search import Found, Option, Sizing, nearest_miss, point, ranked, search
 from inferplan.planning.space import Space
@@ -18,7 +17,6 @@ from inferplan.planning.verify import Verified, verify
 from inferplan.prices import PriceBook
 from inferplan.traffic import Slo
 from inferplan.units import format_time
-from inferplan.workload import decode
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -121,25 +119,21 @@ class Plan:
         return nearest_miss(self.found, question.demand, question.slo, question.sizing, self.option.cost)
 
     @cached_property
-    def band(self) -> tuple[float, float] | None:
-        """Factors on the times of the plan between which 80 % of measured kernels lie; ``None`` when none is known."""
-        option = self.option
-        phase = run_step(option.deployment, decode(float(option.batch), self.question.demand.prompt.average))
-        known = [(float(c.total), c.band) for c in phase.costs if c.band is not None]
-        whole = sum(float(cost.total) for cost in phase.costs)
-        covered = sum(time for time, _ in known)
-        if not known or covered < 0.8 * whole:
-            return None
-        low, high = (sum(time * band[side] for time, band in known) / covered for side in (0, 1))
-        return low, high
+    def bands(self) -> dict[str, tuple[float, float]]:
+        """By limited metric, the factors between which 80 % of held-out rows lie; a metric without one is left out."""
+        result = self.best.result
+        if result is None:
+            return {}
+        found = {name: result.band(name) for name in self.question.slo.limits}
+        return {name: band for name, band in found.items() if band is not None}
 
     @property
     def holds_at_the_far_end(self) -> bool | None:
-        """Whether the limits still hold when every time is at the slow end of the band; ``None`` without a band."""
-        if self.band is None:
-            return None
+        """Whether the limits still hold when every latency is at the slow end of its band; ``None`` without bands."""
         limits = self.question.slo.limits
-        return all(self.best.achieved[name] * self.band[1] <= limit for name, limit in limits.items())
+        if set(self.bands) != set(limits):
+            return None
+        return all(self.best.achieved[name] * self.bands[name][1] <= limit for name, limit in limits.items())
 
     @cached_property
     def sensitivity(self) -> list[dict[str, Any]]:

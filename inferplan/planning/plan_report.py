@@ -120,12 +120,14 @@ def plan_record(plan: Plan) -> dict[str, Any]:
         "rejected": dict(found.rejections.counts.most_common()),
         "next_cheaper": _cheaper_record(plan.cheaper, plan),
         "sensitivity": [] if question.demand.offline else plan.sensitivity,
-        "band": plan.band,
+        "bands": plan.bands,
         "meets_at_the_slow_end": plan.holds_at_the_far_end,
     }
 
 
 def _launch_line(plan: Plan) -> str | None:
+    if plan.option.pools:
+        return None
     try:
         return command_line(launch_of(plan))
     except InferplanError:
@@ -270,6 +272,11 @@ def notes(plan: Plan) -> list[str]:
         lines.append(f"start each replica: {line}")
         needed = quantised_checkpoint(launch_of(plan))
         lines.append(f"the checkpoint must hold weights in {needed}" if needed else "")
+    if option.pools:
+        lines.append(
+            "prompts and decodes are on pools of their own, which the engine's cache connector joins; its set-up is "
+            "not emitted (--aggregated: the cheapest plan without pools)"
+        )
     unmeasured = plan.found.rejections.examples.get("unmeasured")
     if unmeasured:
         lines.append(f"not compared, because nothing was measured on it or its like: {unmeasured} (alone: --gpu NAME)")
@@ -302,17 +309,16 @@ def basis_line(plan: Plan) -> str:
             "basis: roofline, the speed of light: no measurement stands behind these times, and real ones are longer; "
             "the plan is a lower bound on what to buy"
         )
-    band = plan.band
-    if band is None:
+    if plan.holds_at_the_far_end is None:
         return f"basis: {calibration.name} constants ({calibration.basis}); no error band is known for this mixture"
-    low, high = band
+    bands = ", ".join(f"{NAMES[name]} x {low:.2f} to x {high:.2f}" for name, (low, high) in plan.bands.items())
     verdict = (
         "the limits hold at its slow end too"
         if plan.holds_at_the_far_end
-        else "at its slow end the limits do NOT hold: only the optimistic end meets them, measure before buying"
+        else "at the slow end the limits do NOT hold: this plan needs the optimistic end, measure before buying"
     )
     name = f"{calibration.name} constants ({calibration.basis})"
-    return f"basis: {name}; kernels' 80 % band x {low:.2f} to x {high:.2f}; {verdict}"
+    return f"basis: {name}; 80 % of held-out rows lie within {bands} of the prediction; {verdict}"
 
 
 def price_line(plan: Plan) -> str:

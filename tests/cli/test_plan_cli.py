@@ -17,7 +17,7 @@ from inferplan.cli import cli
 from inferplan.errors import InferplanError
 
 QUESTION = ["--rate", "20", "--prompt", "1024", "--output", "200", "--ttft", "800ms", "--tpot", "50ms"]
-SMALL = ["--gpu", "h100-sxm,l40s", "--most", "2"]
+SMALL = ["--gpu", "h100-sxm,l40s", "--most", "2", "--aggregated"]
 CHROMIUM = next(
     (p for n in ("chromium", "chromium-browser", "google-chrome", "chrome") if (p := shutil.which(n))), None
 )
@@ -73,6 +73,10 @@ def test_a_plan_is_emitted(planned: Path, target: str) -> None:
 def test_emit_needs_a_deployment_and_its_engine(planned: Path, tmp_path: Path) -> None:
     assert "--gpu is missing" in refused("emit", "vllm", "llama-3.1-8b").what
     assert refused("emit", "sglang", str(planned)).exit_code == 2
+    record = json.loads(planned.read_text())
+    record["plan"]["deployment"]["pools"] = {"prefill": 1, "decode": 1}
+    (tmp_path / "apart.json").write_text(json.dumps(record))
+    assert "--aggregated" in refused("emit", "vllm", str(tmp_path / "apart.json")).hint
     (tmp_path / "x.json").write_text("{}")
     assert "not the JSON of a plan" in refused("emit", "vllm", str(tmp_path / "x.json")).what
     assert refused("emit", "vllm", str(tmp_path / "none.json")).exit_code == 4
