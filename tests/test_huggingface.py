@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from inferplan.errors import SpecError
@@ -215,6 +218,26 @@ def test_families_that_are_not_covered_say_what_they_need(kind, why):
     with pytest.raises(SpecError, match=kind) as caught:
         model(LLAMA, model_type=kind)
     assert why in caught.value.because
+
+
+PUBLIC = json.loads((Path(__file__).parent / "fixtures" / "configs.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_public_configs_are_exact_or_refused_by_name(name):
+    entry = PUBLIC[name]
+    if "refused" in entry:
+        with pytest.raises(SpecError, match=entry["refused"]):
+            model(entry["config"])
+    else:
+        assert model(entry["config"]).parameters["total"] == entry["total"]
+
+
+def test_an_activation_and_its_approximation_agree():
+    both = {"hidden_act": "gelu_pytorch_tanh", "activation_function": "gelu"}
+    assert model(LLAMA, **both).sequence[0].ffn.activation == "gelu"
+    with pytest.raises(SpecError, match="disagree"):
+        model(LLAMA, hidden_act="silu", activation_function="gelu")
 
 
 def test_a_nested_config_and_its_contradictions():

@@ -91,10 +91,14 @@ def attention(r: Reader, d: Dialect) -> dict[str, Any]:
 
 def activation(r: Reader, d: Dialect) -> str:
     """The activation, by its own name or the family's."""
-    value = r.get(*ACTIVATION) or d.activation or ("silu" if d.gated else "gelu")
-    if value not in ACTIVATIONS:
-        raise r.refuse(f"activation {value!r}", f"only {', '.join(ACTIVATIONS)} are known")
-    return ACTIVATIONS[value]
+    said = {name: value for name in ACTIVATION if (value := r.get(name))}
+    for name, value in said.items():
+        if value not in ACTIVATIONS:
+            raise r.refuse(f"{name} = {value!r}", f"only {', '.join(ACTIVATIONS)} are known")
+    kinds = {ACTIVATIONS[value] for value in said.values()}  # gelu and its approximation are one
+    if len(kinds) > 1:
+        raise r.refuse(" and ".join(said), f"they disagree: {', '.join(map(str, said.values()))}")
+    return kinds.pop() if kinds else ACTIVATIONS[d.activation or ("silu" if d.gated else "gelu")]
 
 
 def mlp(r: Reader, d: Dialect, d_ff: int | None = None) -> dict[str, Any]:
@@ -289,6 +293,34 @@ def falcon(r: Reader, d: Dialect) -> dict[str, Any]:
     }
     layer: Layer = {"mixer": mixer, "ffn": ffn, "norms": norms, "parallel": parallel}
     return model(r, d, [layer] * count)
+
+
+def chatglm(r: Reader, d: Dialect) -> dict[str, Any]:
+    """ChatGLM 2 and 3, GLM-4-9B: a padded vocabulary, grouped queries by ``multi_query_attention``."""
+    r.only("rmsnorm", True)
+    r.only("post_layer_norm", True)
+    r.only("apply_residual_connection_post_layernorm", False)
+    r.skip("apply_query_key_layer_scaling", "original_rope", "fp32_residual_connection", "interleaved_qkv")
+    r.skip("pre_seq_len", "prefix_projection", "quantization_bit")
+    grouped = r.integer("multi_query_group_num") if r.flag("multi_query_attention", False) else r.integer(*HEADS)
+    bias = r.flag("add_bias_linear", False)
+    mixer = {
+        "kind": "attention",
+        "heads": r.integer(*HEADS),
+        "kv_heads": grouped,
+        "head_dim": r.integer("kv_channels"),
+        "qkv_bias": bias or r.flag("add_qkv_bias", False),
+        "out_bias": bias,
+    }
+    vocab = r.integer("padded_vocab_size", "vocab_size")
+    r.config["vocab_size"] = vocab
+    ffn = mlp(r, d) | {"bias": bias}
+    return model(r, d, [{"mixer": mixer, "ffn": ffn}] * r.integer(*LAYERS))
+
+
+def minicpm_sparse(r: Reader, d: Dialect, count: int) -> list[Layer | None]:
+    """No layer without ``num_experts``, else every one (MiniCPM-MoE)."""
+    return all_sparse(r, d, count) if r.integer(*EXPERTS, default=0) else [None] * count
 
 
 def opt(r: Reader, d: Dialect) -> dict[str, Any]:

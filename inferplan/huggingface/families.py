@@ -59,7 +59,13 @@ FAMILIES: dict[str, Dialect] = {
     "gemma4_text": replace(_GEMMA, build=d.gemma4, qk_norm=("head", True), attention={"value_norm": True}),
     "gemma3n_text": replace(_GEMMA, build=d.gemma3n, qk_norm=("head", True), windows=d.last_of(5), fixed=_CAUSAL),
     "phi": replace(_BIASED, parallel=True, norms=1, head_bias=True, ffn_factor=None, fixed={"qk_layernorm": (False,)}),
-    "phi3": replace(_PLAIN, kv_default=True, windows=d.every_layer, fixed={"attention_bias": (False,)}),
+    "phi3": replace(
+        _PLAIN,
+        kv_default=True,
+        windows=d.every_layer,
+        fixed={"attention_bias": (False,), "full_attn_mod": (1,)},
+        ignored=("interpolate_factor",),
+    ),
     "phimoe": replace(
         _FLAGGED,
         norm="layer",
@@ -203,6 +209,10 @@ FAMILIES: dict[str, Dialect] = {
         _PLAIN, qkv_bias=_BIAS, out_bias=("attention_out_bias", False), mlp_bias=("mlp_bias", False), head_dim=True
     ),
     "exaone4": replace(_PLAIN, qk_norm=("head", True), windows=d.last_of(4)),
+    "orion": replace(_PLAIN, norm="layer", kv_default=True, fixed={"attention_bias": (False,)}),
+    "chatglm": replace(_PLAIN, build=d.chatglm),
+    "minicpm": replace(_LLAMA, tied=True, moe=d.minicpm_sparse, ignored=("dim_model_base",)),
+    "deepseek": replace(_FLAGGED, kv_default=True, moe=d.first_dense),
     "arcee": replace(_LLAMA, gated=False, activation="relu2"),
     "ernie4_5": replace(
         _PLAIN, tied=True, qkv_bias=_USE_BIAS, out_bias=_USE_BIAS, mlp_bias=_USE_BIAS, kv_default=True, head_dim=True

@@ -67,7 +67,7 @@ UNIMPORTANT = re.compile(
     | attention_head_scale | torch_compile | keep_.*_fp32 | enable_.*_routing_.* | sep_token_id | use_parallel_embedding
     | attention_probs_.* | classifier_.* | language | languages | base_model_.*
     | chunk_size | mamba_chunk_size | fused_add_norm | use_associative_scan | swiglu_.* | xla_device
-    | layernorm_.*_(alpha|beta)
+    | layernorm_.*_(alpha|beta) | is_llama_config | transformers\.js_config
     """,
     re.VERBOSE,
 )
