@@ -16,7 +16,7 @@ from calibrate.device import identify, match, write_yaml
 from calibrate.measure import Measurer, TorchMeasurer
 from calibrate.record import RawFile, read
 from calibrate.report import held_out_table, markdown, percent, webpage, whole_table
-from calibrate.run import QUICK, CheckRow, Outcome, Progress, Run, Settings, check, fit, step_rows
+from calibrate.run import QUICK, CheckRow, Outcome, Progress, Run, Settings, check, fit, pooled, step_rows
 from inferplan.calibration import Calibration
 from inferplan.catalog import config_root, read_yaml, validate
 from inferplan.errors import InputFileError, ToleranceError
@@ -151,7 +151,7 @@ def check_report(rows: list[CheckRow], path: Path, tolerance: float) -> Report:
 
 def summary(outcome: Outcome, files: dict[str, str]) -> Report:
     """What a run found, for stdout."""
-    steps = step_rows(outcome)
+    steps, medians = step_rows(outcome), pooled(outcome)
     facts = outcome.calibration.provenance
     tables = [held_out_table(outcome), *([whole_table(steps)] if steps else [])]
     records = [
@@ -178,11 +178,13 @@ def summary(outcome: Outcome, files: dict[str, str]) -> Report:
         "samples": facts["samples"],
         "files": files,
         "held_out": records,
+        "held_out_median": {kernel: off for kernel, (off, _) in medians.items()},
         "whole_models": whole,
         "refused": facts["refused"],
         "failed": facts["failed"],
     }
     said = [f"{facts['shapes']} shapes, {facts['samples']} visits, {len(facts['refused'])} refused."]
+    said += [f"{kernel}, all formats: median {percent(off)} over {n} shapes." for kernel, (off, n) in medians.items()]
     said += [f"{name}: {path}" for name, path in files.items()]
     return Report(record=record, tables=tables, notes=said, rows=records)
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from calibrate.fit import Measurement
-from calibrate.run import Outcome, StepRow, step_rows
+from calibrate.run import Outcome, StepRow, pooled, step_rows
 from inferplan.hardware import HardwareSpec
 from inferplan.report import Report, Table, render
 from inferplan.units import format_quantity, format_time
@@ -66,8 +66,12 @@ def notes(outcome: Outcome) -> list[str]:
         f"{facts['shapes']} shapes, {facts['samples']} visits. Errors are predicted over measured, on shapes that the "
         "fit never saw. Nothing is fitted to whole models."
     ]
+    said += [
+        f"{name}, all formats: median {percent(off)} over {n} held-out shapes."
+        for name, (off, n) in pooled(outcome).items()
+    ]
     if facts["shapes_disturbed"]:
-        said.append(f"{facts['shapes_disturbed']} shapes are left out: other programs disturbed every visit to them.")
+        said.append(f"{facts['shapes_disturbed']} shapes are left out: other programs disturbed all visits but one.")
     said += [f"Refused: {what}: {why}." for what, why in facts["refused"].items()]
     said += [f"Failed: {what}: {why}." for what, why in facts["failed"].items()]
     return said
@@ -113,7 +117,12 @@ def _constants(outcome: Outcome) -> Table:
     for kernel, formats in outcome.calibration.constants.items():
         for label, fit in formats.items():
             terms = ", ".join(f"{name} {value:.3g}" for name, value in fit.terms.items()) or "-"
-            shares = [f"{fit.math:.3f}", f"{fit.memory:.3f}", format_time(fit.overhead, 3), f"{fit.sharpness:g}"]
+            shares = [
+                f"{fit.math:.3f}",
+                f"{fit.memory:.3f}",
+                format_time(fit.overhead if fit.overhead > 1e-9 else 0.0, 3),
+                f"{fit.sharpness:g}",
+            ]
             rows.append([kernel, label, *shares, terms])
     columns = ["kernel", "format", "math", "memory", "overhead", "sharpness", "further terms"]
     return Table(title="Constants", columns=columns, rows=rows, right=frozenset(columns[2:6]))
@@ -134,13 +143,15 @@ def whole_table(rows: Sequence[StepRow]) -> Table:
                 str(step.new if prefill else step.past + 1),
                 format_time(row.measured, 4),
                 format_time(row.predicted, 4),
-                f"{100 * row.off:+.1f} %",
+                f"{100 * row.off:+.1f} %{' *' if row.disturbed else ''}",
                 percent(row.uncalibrated),
             ]
         )
-    mape = percent(float(np.mean([abs(row.off) for row in rows])))
+    calm = [row for row in rows if not row.disturbed]
+    mape = percent(float(np.mean([abs(row.off) for row in calm or rows])))
     columns = ["model", "figure", "mode", "batch", "context", "measured", "predicted", "off", "without constants"]
-    title = f"Whole models, none fitted (MAPE {mape})"
+    star = f"; *: other programs disturbed every repeat, {len(rows) - len(calm)} rows" if len(calm) < len(rows) else ""
+    title = f"Whole models, none fitted (MAPE {mape}{star})"
     return Table(title=title, columns=columns, rows=cells, right=frozenset(columns[3:]))
 
 

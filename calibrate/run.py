@@ -46,6 +46,8 @@ HELD_OUT = 0.25
 QUICK = 60.0
 """Seconds below which a run leaves out whole models, collectives and further terms."""
 FOLDS = 3
+MORE_TERMS = {"attention.prefill": ("padding",)}
+"""Terms of torch's kernels beside those that kernel libraries showed."""
 SLACK = 5.0
 """A visit takes this many times the roofline of its shape at least: shapes that would take longer are left out."""
 
@@ -129,7 +131,7 @@ class Run:
             for name, rate in measurer.ceilings(0.06 * settings.budget):
                 self.raw.add("ceiling", name=name, value=float(f"{rate:.6g}"))
         hardware, _ = hardware_of(measurer.device, self.session, settings.gpu)
-        reserve = 5.0 + 0.04 * settings.budget
+        reserve = 5.0 + 0.05 * settings.budget
         if settings.quick:
             self.operators(hardware, reserve)
         else:
@@ -241,13 +243,13 @@ def _require_same_device(session: Session, device: Device) -> None:
 
 
 def measurements(session: Session) -> tuple[list[Measurement], int]:
-    """One measurement a shape, and how many shapes are left out because other programs disturbed every visit.
+    """One measurement a shape, and how many shapes are left out because other programs disturbed all visits but one.
 
     Disturbed shapes stay when their kernel would have fewer than eight without them.
     """
     groups: dict[Group, list[tuple[bool, Measurement]]] = defaultdict(list)
     for key, samples in session.samples.items():
-        calm = any(sample.waited <= QUIET for sample in samples)
+        calm = sum(sample.waited <= QUIET for sample in samples) >= min(2, len(samples))
         measured = Measurement(op=session.shapes[key], seconds=session.seconds(key), source=key)
         groups[measured.group].append((calm, measured))
     kept: list[Measurement] = []
@@ -323,12 +325,14 @@ def fit(session: Session, device: Device, settings: Settings) -> Outcome:
 
 
 def terms_for(kernel: str, train: Sequence[Measurement], hardware: HardwareSpec, settings: Settings) -> tuple[str, ...]:
-    """The further terms of a kernel where they pay: error over folds of the training shapes smaller by a tenth."""
-    further = TERMS_OF.get(kernel, ())
-    if settings.quick or not further or len(train) < 4 * (4 + len(further)) // 2:
+    """The further terms that pay: one or all of the kernel's, if they make the error over folds smaller by a tenth."""
+    further = TERMS_OF.get(kernel, ()) + MORE_TERMS.get(kernel, ())
+    if settings.quick or not further or len(train) < 12:
         return ()
-    plain, rich = (_folded(train, hardware, terms, settings.seed) for terms in ((), further))
-    return further if rich < 0.9 * plain else ()
+    sets = [(), *((name,) for name in further), *([further] if len(train) >= 8 * len(further) else [])]
+    off = {terms: _folded(train, hardware, terms, settings.seed) for terms in sets}
+    best = min(sets, key=lambda terms: off[terms])
+    return best if off[best] < 0.9 * off[()] else ()
 
 
 def _folded(train: Sequence[Measurement], hardware: HardwareSpec, terms: tuple[str, ...], seed: int) -> float:
@@ -401,6 +405,8 @@ class StepRow:
     measured: float
     predicted: float
     uncalibrated: float
+    disturbed: bool
+    """Other programs held a core during every repeat."""
 
     @property
     def off(self) -> float:
@@ -412,15 +418,21 @@ def step_rows(outcome: Outcome) -> list[StepRow]:
     rows = []
     host = _host_seconds(outcome.session)
     for samples in outcome.session.steps.values():
-        calm = [s for s in samples if s.waited <= QUIET] or samples
-        step, measured = samples[0], float(np.median([s.seconds for s in calm]))
+        calm = [s for s in samples if s.waited <= QUIET]
+        step, measured = samples[0], float(np.median([s.seconds for s in calm or samples]))
         phase = predict(step, outcome)
         predicted = float(phase.time)
         if step.mode != GRAPH and host:
             predicted = max(predicted, sum(host.get(c.op.kernel, 0.0) * float(c.op.count) for c in phase.costs))
         shares = phase.by_basis()
         rows.append(
-            StepRow(step=step, measured=measured, predicted=predicted, uncalibrated=shares.get("roofline", 0.0))
+            StepRow(
+                step=step,
+                measured=measured,
+                predicted=predicted,
+                uncalibrated=shares.get("roofline", 0.0),
+                disturbed=not calm,
+            )
         )
     return rows
 
@@ -445,6 +457,17 @@ def _host_seconds(session: Session) -> dict[str, float]:
     for key, samples in session.samples.items():
         table[session.shapes[key].kernel] += [s.host for s in samples if s.host is not None]
     return {kernel: float(np.median(seconds)) for kernel, seconds in table.items() if seconds}
+
+
+def pooled(outcome: Outcome) -> dict[str, tuple[float, int]]:
+    """Median held-out error of matmuls and of attention, whatever the format, and over how many shapes."""
+    off: dict[str, list[float]] = defaultdict(list)
+    for measured in outcome.test:
+        kernel = measured.op.kernel.split(".")[0]
+        off[kernel].append(abs(outcome.predicted(measured.op) / measured.seconds - 1.0))
+    return {
+        kernel: (float(np.median(off[kernel])), len(off[kernel])) for kernel in ("matmul", "attention") if off[kernel]
+    }
 
 
 # Check

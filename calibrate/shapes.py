@@ -89,11 +89,13 @@ class Design:
     prefill_batches: tuple[int, ...]
     decode_batches: tuple[int, ...]
     contexts: tuple[int, ...]
+    chunks: bool = True
+    """Chunks of a longer prefill among the shapes."""
 
 
 CPU = Design(
     models=("qwen2.5-0.5b", "llama-3.2-1b", "qwen2.5-1.5b", *TINY),
-    tp=(1, 2),
+    tp=(1,),
     base="bf16",
     others=("fp32",),
     quantised=("int8", "int4"),
@@ -102,8 +104,9 @@ CPU = Design(
     prefill_batches=(1, 4),
     decode_batches=(1, 2, 4, 8, 16, 32),
     contexts=(64, 192, 512, 1536, 4096, 12288),
+    chunks=False,
 )
-"""Small models in the formats a CPU has."""
+"""Small models in the formats a CPU has. No chunks: with keys before the first query torch computes the rectangle."""
 GPU = Design(
     models=(
         "llama-3.1-8b",
@@ -132,7 +135,7 @@ def steps(design: Design, contexts: tuple[int, ...]) -> Iterator[Step]:
     """Prefills, chunks of a prefill, and decode steps at some contexts."""
     for batch, prompt in product(design.prefill_batches, design.prompts):
         yield Step(segments=(Segment(batch=float(batch), new=float(prompt), past=0.0),))
-    for prompt in design.prompts[2::2]:
+    for prompt in design.prompts[2::2] if design.chunks else ():
         yield Step(segments=(Segment(batch=1.0, new=float(prompt), past=float(2 * prompt)),))
     for batch, context in product(design.decode_batches, contexts):
         yield Step(segments=(Segment(batch=float(batch), new=1.0, past=float(context - 1)),))

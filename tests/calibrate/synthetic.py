@@ -45,7 +45,7 @@ DESIGN = Design(
 
 @dataclass(eq=False)
 class SyntheticMeasurer:
-    """``truth`` times noise. Every visit takes ``visit`` seconds of its clock; shapes above ``memory`` bytes do not fit."""
+    """``truth`` times noise. A visit takes ``visit`` seconds of its clock; shapes above ``memory`` bytes do not fit."""
 
     truth: Calibration = TRUTH
     noise: float = 0.0
