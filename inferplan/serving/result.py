@@ -199,11 +199,12 @@ class SimulationResult:
         span = float(arrived[-1] - arrived[0])
         backlogged = sum(meter.backlogged for meter in self.meters) / max(len(self.meters), 1)
         quarters = [float(np.mean(part)) for part in np.array_split(self.wait, 4)]
-        growing = quarters[3] > 1.15 * quarters[2] > 1.15**2 * quarters[1]
-        last = float(np.mean(self.wait[-max(len(arrived) // 20, 1) :]))
-        if span <= 0 or not growing or backlogged < 0.5 * span:
+        steadily = quarters[3] > 1.15 * quarters[2] > 1.15**2 * quarters[1]
+        slowly = len(arrived) >= 1000 and quarters[2] + quarters[3] > 1.5 * (quarters[0] + quarters[1])
+        if span <= 0 or not (steadily or slowly) or backlogged < 0.5 * span:
             return False
-        return last > 0.05 * span and self.end - float(arrived[-1]) > 0.05 * span
+        behind = min(float(np.mean(self.wait[-max(len(arrived) // 20, 1) :])), self.end - float(arrived[-1]))
+        return behind > (0.05 if steadily else 0.03) * span
 
     @property
     def steady(self) -> bool:
