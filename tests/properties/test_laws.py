@@ -335,10 +335,10 @@ def explicit_mean(deployment: Deployment, load: StaticLoad) -> float:
 @law
 @given(deployments(calibrated=False), loads)
 def test_mean_tpot_is_the_mean_of_its_steps(deployment: Deployment, point: dict[str, float]) -> None:
-    """With windows and chunks. Exact while nothing changes what binds it or which stage is slowest, else to 0.1 %."""
+    """With windows and chunks. Exact while nothing changes what binds it or which stage is slowest, else to 0.5 %."""
     load = StaticLoad(**(point | {"output": min(point["output"], 400.0)}))
     ours = Estimate(deployment=deployment, load=load).tpot
-    assert close(ours, explicit_mean(deployment, load), 1e-3)
+    assert close(ours, explicit_mean(deployment, load), 5e-3)
     phase = decode_phase(deployment, load, load.prompt + np.arange(max(int(load.output) - 1, 1), dtype=float))
     binds = [np.asarray(cost.time_math) > np.asarray(cost.time_memory) for cost in phase.costs]
     binds.append(np.argmax(np.broadcast_arrays(*phase.stage_times), axis=0))
@@ -350,7 +350,7 @@ def test_mean_tpot_is_the_mean_of_its_steps(deployment: Deployment, point: dict[
 @given(deployments(calibrated=True), loads)
 def test_mean_tpot_of_a_calibrated_generation(deployment: Deployment, point: dict[str, float]) -> None:
     load = StaticLoad(**(point | {"output": min(point["output"], 400.0)}))
-    assert close(Estimate(deployment=deployment, load=load).tpot, explicit_mean(deployment, load), 1e-3)
+    assert close(Estimate(deployment=deployment, load=load).tpot, explicit_mean(deployment, load), 5e-3)
 
 
 @law
