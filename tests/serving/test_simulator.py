@@ -180,7 +180,7 @@ def test_polling_and_batch_wait_delay_the_first_token() -> None:
 def test_host_effects_are_off_when_ideal() -> None:
     fast, real = deployment(), deployment(ideal=False)
     assert rules_of(with_flags(fast, Flags()), Flags(), 100.0, 200.0).latency == 0
-    assert rules_of(with_flags(real, Flags()), Flags(), 100.0, 200.0).latency == pytest.approx(0.010)
+    assert rules_of(with_flags(real, Flags()), Flags(), 100.0, 200.0).latency == real.engine.serving.latency > 0
     assert simulate(fast, closed(1, 100, 1, requests_count=1)).ttft[0] < 0.01
 
 
