@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from calibrate.fit import (
     TERMS_OF,
@@ -268,7 +269,18 @@ def calibrate_unmeasured(
 
 
 def write(calibration: Calibration, file: Path) -> None:
-    """The calibration as YAML, without the fields that say nothing."""
+    """The calibration as YAML in its JSON form, which loads at once, without the fields that say nothing."""
     data = calibration.model_dump(mode="json", exclude_defaults=True)
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(yaml.dump(data, sort_keys=False, width=120, default_flow_style=None, allow_unicode=True))
+    # YAML takes 1e-06 for text and 1.0e-06 for a number; JSON takes both for a number.
+    text = re.sub(r"(?<=[ \[])(-?\d+)e(?=[-+]?\d)", r"\1.0e", _layout(data, ""))
+    file.write_text(text + "\n", encoding="utf-8")
+
+
+def _layout(data: Any, indent: str) -> str:
+    """JSON with a line for every mapping that holds no other, so that a change shows where it is."""
+    if not isinstance(data, dict) or not any(isinstance(value, dict) for value in data.values()):
+        return json.dumps(data, ensure_ascii=False)
+    inner = indent + " "
+    entries = (f"{inner}{json.dumps(key)}: {_layout(value, inner)}" for key, value in data.items())
+    return "{\n" + ",\n".join(entries) + f"\n{indent}}}"
