@@ -329,7 +329,7 @@ class TorchMeasurer:
         return wanted(self.device.kind, self.device.memory)
 
     def step(self, asked: StepSample) -> StepSample:
-        return time_step(self, asked, 1.0 if self.device.kind == "cuda" else 0.25)
+        return time_step(self, asked, 0.5 if self.device.kind == "cuda" else 0.25)
 
     def collectives(self, seconds: float) -> Iterator[tuple[Op, Sample]]:
         yield from measure_collectives(self.device, seconds)
