@@ -8,10 +8,12 @@ import sys
 
 import pytest
 
+from inferplan.assemble import Request, assemble
 from inferplan.catalog import load_model
 from inferplan.checkpoint import fetch_configs, read_folder, read_gguf, read_header, verify
 from inferplan.errors import InputFileError, MissingExtraError, SpecError
 from inferplan.huggingface import import_path
+from inferplan.memory import Footprint
 
 CONFIG = {
     "model_type": "llama",
@@ -152,7 +154,7 @@ def test_a_gguf_file(tmp_path):
         values = np.zeros(shape, dtype=np.float32)
         kind = gguf.GGMLQuantizationType.F32
         if len(shape) > 1:
-            kind = gguf.GGMLQuantizationType.Q8_0
+            kind = gguf.GGMLQuantizationType.Q4_0 if name.endswith("ffn_up") else gguf.GGMLQuantizationType.Q8_0
             values = gguf.quants.quantize(values, kind)
         writer.add_tensor(f"{name}.weight", values, raw_dtype=kind)
     writer.write_header_to_file()
@@ -163,7 +165,9 @@ def test_a_gguf_file(tmp_path):
     assert model.parameters["total"] == sum(np.prod(shape) for shape in shapes.values())
     checkpoint, _ = read_gguf(path)
     matrices = model.parameters["total"] - 3 * 32
-    assert checkpoint.size == matrices * 34 / 32 + 3 * 32 * 4
+    assert checkpoint.size == matrices * 34 / 32 - 64 * 32 * 16 / 32 + 3 * 32 * 4
+    deployment = assemble(Request(model=str(path), gpu="h100-sxm", engine="none"))
+    assert Footprint(deployment=deployment, batch=1.0, prompt=1.0, context=1.0).weights == checkpoint.size
     assert (model.native.weights, model.native.embedding, model.native.head) == ("q8_0", "q8_0", "q8_0")
     assert verify(model, checkpoint) == []
 

@@ -41,6 +41,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "completion": ("defaults", "The script that completes commands, models and GPUs in a shell."),
     "models": ("catalog", "The models on file."),
     "gpus": ("catalog", "The accelerators on file."),
+    "formats": ("catalog", "The number formats: bits with their scales, arithmetic, sources; GGUF file types."),
     "import": ("import_model", "A Hugging Face config, checkpoint folder or GGUF file as a model YAML."),
     "show": ("catalog", "One model or accelerator in full, from the catalogue or a path."),
 }

@@ -16,7 +16,7 @@ from inferplan.report import Report, Table
 from inferplan.units import format_bytes, format_quantity
 
 _RIGHT = frozenset(
-    {"parameters", "active", "KV/token", "memory", "bandwidth", "bf16", "fp8", "layers", "count", "value"}
+    {"parameters", "active", "KV/token", "memory", "bandwidth", "bf16", "fp8", "layers", "count", "value", "bits"}
 )
 
 
@@ -62,6 +62,29 @@ def gpus_command() -> Report:
     return Report(
         record={"gpus": records}, tables=[Table(title=title, columns=columns, rows=rows, right=_RIGHT)], rows=records
     )
+
+
+@click.command("formats")
+@report_options
+def formats_command() -> Report:
+    """Every number format: bits of an element with its scales, the arithmetic it runs in, where it is from.
+
+    Give one to --weights, --experts, --kv, --embedding or --head. The last line lists what else --quant takes.
+    """
+    from inferplan.gguf_types import FILE_TYPES
+    from inferplan.precision import FORMATS
+
+    formats = list(FORMATS.values())
+    rows = [[fmt.name, f"{8 * fmt.width:.5g}", fmt.math, fmt.source] for fmt in formats]
+    records = [
+        {"name": fmt.name, "bits_per_element": 8 * fmt.width, "math": fmt.math, "source": fmt.source} for fmt in formats
+    ]
+    table = Table(title=f"{len(rows)} formats", columns=["format", "bits", "math", "source"], rows=rows, right=_RIGHT)
+    notes = [
+        f"--quant takes also: w8a8, w4a16kv8 and their like, and the GGUF file types {', '.join(FILE_TYPES)}; "
+        "q4_k-pure and its like keep every matrix in one format (docs/formats.md)"
+    ]
+    return Report(record={"formats": records}, tables=[table], rows=records, notes=notes)
 
 
 @click.command("show")

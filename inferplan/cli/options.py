@@ -116,7 +116,9 @@ def deployment_options(command: Command) -> Command:
     options: list[Callable[[Any], Any]] = [
         click.argument("model"),
         click.option("--gpu", required=True, help="Accelerator: a name (inferplan gpus) or a path to a YAML."),
-        click.option("--quant", help="Formats of all roles: bf16, fp8, w8a8, int4, nvfp4, w4a16kv8, ... [native]"),
+        click.option(
+            "--quant", help="Formats of all roles: bf16, fp8, w4a16kv8, q4_k_m ... (inferplan formats) [native]"
+        ),
         *(
             click.option(f"--{role}", f"{role}_format", metavar="FORMAT", help=f"Format of the {text}.")
             for role, text in zip(
@@ -150,7 +152,7 @@ def load_options(command: Command) -> Command:
 
         load = StaticLoad(
             batch=float(values.pop("batch")),
-            prompt=float(values.pop("prompt")),
+            prompt=float(values.pop("prompt") + values.pop("image_tokens")),
             output=float(values.pop("output_tokens")),
             kv_cache=not values.pop("no_kv_cache"),
             all_logits=values.pop("all_logits"),
@@ -160,6 +162,12 @@ def load_options(command: Command) -> Command:
     options: list[Callable[[Any], Any]] = [
         click.option("--batch", type=Count(), default=1, show_default=True, help="Sequences per replica."),
         click.option("--prompt", type=Count(), default=1024, show_default=True, help="Prompt tokens of a sequence."),
+        click.option(
+            "--image-tokens",
+            type=Count(0),
+            default=0,
+            help="Further prompt tokens that stand for images; their encoder's own time is not counted.",
+        ),
         click.option(
             "--output", "output_tokens", type=Count(), default=256, show_default=True, help="Generated tokens."
         ),

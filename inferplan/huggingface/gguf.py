@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import re
+from collections import Counter, defaultdict
 from typing import Any
 
 from inferplan.checkpoint import Checkpoint
 from inferplan.errors import SpecError
+from inferplan.huggingface.quantisation import exceptions
 
+_PLACE = re.compile(r"blk\.(?P<layer>\d+)\.(?P<name>\w+)\.weight")
+_TENSORS = {"attn_q": ["q"], "attn_k": ["k"], "attn_v": ["v"], "attn_output": ["o"], "attn_qkv": ["q", "k", "v"]}
+_TENSORS |= {f"ffn_{name}": [name] for name in ("gate", "up", "down")}
+_TENSORS |= {f"ffn_{name}_exps": [f"expert.{name}"] for name in ("gate", "up", "down")}
+_TENSORS |= {f"ffn_{name}_shexp": [f"shared.{name}"] for name in ("gate", "up", "down")}
+_WIDE = ["norm", "final_norm", "q_norm", "k_norm", "q.bias", "k.bias", "v.bias", "router"]
+"""Norms, biases and routers: float32 in every file that llama.cpp converts."""
 _FORMATS = {"f32": "fp32", "f16": "fp16", "bf16": "bf16"}
 _FAMILIES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "qwen3moe": "qwen3_moe", "phi3": "phi3"}
 _FAMILIES |= {"gemma": "gemma", "gemma2": "gemma2", "mistral": "mistral"}
@@ -58,17 +67,21 @@ def config_of(checkpoint: Checkpoint, metadata: dict[str, Any], name: str) -> di
     return {key: value for key, value in config.items() if value is not None}
 
 
-def native_of(checkpoint: Checkpoint) -> dict[str, str]:
-    """The format of each role: the one that most of its bytes are stored in. The exact bytes are the checkpoint's."""
-    roles: dict[str, Counter[str]] = {
-        "weights": Counter(),
-        "experts": Counter(),
-        "embedding": Counter(),
-        "head": Counter(),
-    }
+def native_of(checkpoint: Checkpoint) -> dict[str, Any]:
+    """The format of each role, the one that most of its bytes are in, and every tensor of a layer that differs."""
+    roles: dict[str, Counter[str]] = defaultdict(Counter)
+    stored: dict[tuple[str, str], dict[int, str]] = defaultdict(dict)
     for tensor in checkpoint.tensors:
-        role = "experts" if "_exps" in tensor.name else "weights"
-        role = {"token_embd.weight": "embedding", "output.weight": "head"}.get(tensor.name, role)
-        if len(tensor.shape) > 1:
-            roles[role][_FORMATS.get(tensor.dtype, tensor.dtype)] += tensor.size
-    return {role: counts.most_common(1)[0][0] for role, counts in roles.items() if counts} | {"base": "fp16"}
+        fmt = _FORMATS.get(tensor.dtype, tensor.dtype)
+        place = _PLACE.fullmatch(tensor.name)
+        role = {"token_embd.weight": "embedding", "output.weight": "head"}.get(tensor.name)
+        if place is not None and len(tensor.shape) > 1 and place["name"] in _TENSORS:
+            role = "experts" if place["name"].endswith("_exps") else "weights"
+            for name in _TENSORS[place["name"]]:
+                stored[role, name][int(place["layer"])] = fmt
+        if role is not None:
+            roles[role][fmt] += tensor.size
+    native: dict[str, Any] = {role: counts.most_common(1)[0][0] for role, counts in roles.items()} | {"base": "fp16"}
+    vectors = {_FORMATS.get(t.dtype, t.dtype) for t in checkpoint.tensors if len(t.shape) == 1}
+    wide = [{"tensors": _WIDE, "format": "fp32"}] if vectors == {"fp32"} else []
+    return native | {"exceptions": [*exceptions(stored, native), *wide]}

@@ -256,7 +256,7 @@ def apply(scheme: Scheme, model: ModelSpec) -> dict[str, Any]:
     head = _head(scheme)
     if head and not model.tied:
         native["head"] = head
-    native["exceptions"] = _exceptions(stored, native)
+    native["exceptions"] = exceptions(stored, native)
     return {key: value for key, value in native.items() if value is not None and (value != base or key == "experts")}
 
 
@@ -266,7 +266,7 @@ def _head(scheme: Scheme) -> str | None:
     return scheme.named.get("lm_head")
 
 
-def _exceptions(stored: dict[tuple[str, str], dict[int, str]], native: dict[str, Any]) -> list[dict[str, Any]]:
+def exceptions(stored: dict[tuple[str, str], dict[int, str]], native: dict[str, Any]) -> list[dict[str, Any]]:
     """Tensors whose format is not their role's, those with the same layers and format together."""
     groups: dict[tuple[str, tuple[int, ...]], list[str]] = defaultdict(list)
     for (role, tensor), by_layer in stored.items():

@@ -1,0 +1,134 @@
+"""``inferplan import`` and ``formats``: any config, folder or GGUF file becomes a YAML; errors are exit codes."""
+
+from __future__ import annotations
+
+import json
+import struct
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from inferplan import catalog
+from inferplan.cli import cli
+from inferplan.errors import InferplanError
+from inferplan.huggingface.emit import to_yaml
+from inferplan.model import ModelSpec
+
+CONFIG = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 128}
+CONFIG |= {"num_key_value_heads": 2, "intermediate_size": 96, "rope_theta": 1e6, "eos_token_id": 2}
+
+
+def run(*arguments: str) -> str:
+    """What a command puts on stdout; the error of a command that fails is raised."""
+    result = CliRunner().invoke(cli, arguments, catch_exceptions=True)
+    if result.exception is not None:
+        raise result.exception
+    return result.stdout
+
+
+def code(*arguments: str) -> int:
+    """The exit code that ``main`` gives."""
+    try:
+        run(*arguments)
+    except InferplanError as error:
+        return error.exit_code
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    return 0
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "Any-Name_1.json"
+    path.write_text(json.dumps(CONFIG), encoding="utf-8")
+    return path
+
+
+def test_a_config_of_any_name_becomes_a_yaml_that_loads(config: Path, tmp_path: Path) -> None:
+    text = run("import", str(config))
+    target = tmp_path / "model.yaml"
+    assert run("import", str(config), "-o", str(target), "--name", "mine") == ""
+    written = catalog.load_model(str(target))
+    assert written == ModelSpec.model_validate(yaml.safe_load(text)).model_copy(update={"name": "mine"})
+    shown = json.loads(run("show", str(config), "--format", "json"))
+    assert shown["parameters"] == written.parameters
+    assert json.loads(run("estimate", str(config), "--gpu", "h100-sxm", "--format", "json"))
+
+
+def test_verbose_lists_what_does_not_matter(config: Path) -> None:
+    result = CliRunner().invoke(cli, ["import", str(config), "--verbose"])
+    assert "eos_token_id, " in result.stderr
+    assert "rope_theta" in result.stderr
+    assert "hidden_size" not in result.stderr
+    assert yaml.safe_load(result.stdout)["d_model"] == 64
+
+
+def test_a_folder_with_a_quantisation_beside_it(config: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "tiny-nvfp4"
+    folder.mkdir()
+    (folder / "config.json").write_text(config.read_text(encoding="utf-8"), encoding="utf-8")
+    beside = {"quantization": {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}}
+    (folder / "hf_quant_config.json").write_text(json.dumps(beside), encoding="utf-8")
+    header = {
+        "model.layers.0.mlp.up_proj.weight": {"dtype": "U8", "shape": [96, 32], "data_offsets": [0, 3072]},
+        "model.layers.0.mlp.up_proj.weight_scale": {"dtype": "F8_E4M3", "shape": [96, 4], "data_offsets": [3072, 3456]},
+    }
+    text = json.dumps(header).encode()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + bytes(3456))
+    data = yaml.safe_load(run("import", str(folder)))
+    assert data["native"] == {"weights": "nvfp4", "activations": "nvfp4", "kv": "fp8"}
+    assert data["name"] == "tiny-nvfp4"
+    assert "3,456 bytes" in data["notes"][0]
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("not json", 2),
+        ("[1, 2]", 2),
+        (json.dumps(CONFIG | {"mystery": 3}), 2),
+        (json.dumps(CONFIG | {"model_type": "perceiver"}), 2),
+        (json.dumps({"hidden_size": 64}), 2),
+    ],
+)
+def test_a_config_that_cannot_be_understood(tmp_path: Path, content: str, expected: int) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(content, encoding="utf-8")
+    assert code("import", str(path)) == expected
+    assert code("show", str(path)) == expected
+
+
+def test_what_is_not_there_or_no_model(tmp_path: Path) -> None:
+    assert code("import", str(tmp_path / "absent.json")) == 4
+    assert code("import", str(tmp_path)) == 4
+    assert code("import", "llama-3.1-8b") == 2
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF")
+    pytest.importorskip("gguf")
+    assert code("import", str(broken)) == 4
+    assert code("import", str(tmp_path / "absent.gguf")) == 4
+
+
+@cache
+def load(name: str) -> ModelSpec:
+    return catalog.load_model(name)
+
+
+@pytest.mark.parametrize("name", catalog.names("models"))
+def test_every_model_survives_its_own_yaml(name: str) -> None:
+    assert ModelSpec.model_validate(yaml.safe_load(to_yaml(load(name)))) == load(name)
+
+
+def test_formats_are_listed_with_their_width() -> None:
+    records = {entry["name"]: entry for entry in json.loads(run("formats", "--format", "json"))["formats"]}
+    assert records["nvfp4"]["bits_per_element"] == 4.5
+    assert records["q6_k"]["bits_per_element"] == 6.5625
+    assert "q4_k_m" in run("formats")
+
+
+def test_image_tokens_are_prompt_tokens() -> None:
+    whole = ["estimate", "qwen3-vl-2b", "--gpu", "h100-sxm", "--format", "json"]
+    assert run(*whole, "--prompt", "1024") == run(*whole, "--prompt", "256", "--image-tokens", "768")
