@@ -143,15 +143,23 @@ def _int4_weight(output: Format, arena: Arena) -> Linear:
     cpu = arena.device == "cpu"
     call = torch._weight_int4pack_mm_for_cpu if cpu else torch._weight_int4pack_mm
 
+    packed: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def pack(n: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+        values = arena.integers((n, k), 16, torch.int32)
+        if cpu:
+            return torch._convert_weight_to_int4pack_for_cpu(values, 1), values.to(torch.uint8)
+        nibbles = ((values[:, ::2] << 4) | values[:, 1::2]).to(torch.uint8)
+        return torch._convert_weight_to_int4pack(nibbles, 8), values.to(torch.uint8)
+
     def weight(n: int, k: int) -> Operands:
+        """Packing takes long, so further operands of a shape are copies: of the same values, elsewhere in memory."""
         _require_multiple("int4", 128, k)
         _require_multiple("int4", 64, n)
-        values = arena.integers((n, k), 16, torch.int32)
-        scales = arena.normal((k // 128, n, 2), output)
-        if cpu:
-            return torch._convert_weight_to_int4pack_for_cpu(values, 1), scales, values.to(torch.uint8)
-        nibbles = ((values[:, ::2] << 4) | values[:, 1::2]).to(torch.uint8)
-        return torch._convert_weight_to_int4pack(nibbles, 8), scales, values.to(torch.uint8)
+        if (n, k) not in packed:
+            packed[n, k] = pack(n, k)
+        weights, values = packed[n, k]
+        return weights.clone(), arena.normal((k // 128, n, 2), output), values
 
     def exact(x: Operands, w: Operands) -> torch.Tensor:
         scale, zero = (part.double().t().repeat_interleave(128, dim=1) for part in w[1].unbind(-1))
