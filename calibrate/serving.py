@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -42,7 +42,7 @@ Array = npt.NDArray[np.float64]
 
 
 class Unknown(NamedTuple):
-    """A constant to fit: where a fit starts, and between which values physics allows it."""
+    """A constant to fit: what is expected of it (docs/serving.md), and between which values physics allows it."""
 
     start: float
     low: float
@@ -51,16 +51,16 @@ class Unknown(NamedTuple):
 
 
 UNKNOWNS: dict[str, Unknown] = {
-    "host": Unknown(0.75e-3, 1e-4, 3e-3, "seconds of a step: scheduling, inputs, sampling"),
+    "host": Unknown(0.6e-3, 1e-4, 3e-3, "seconds of a step: scheduling, inputs, sampling"),
     "sequence": Unknown(10e-6, 1e-6, 4e-5, "seconds of a step for each sequence"),
-    "launch": Unknown(0.7, 0.3, 1.0, "share of a kernel's overhead that is left inside a step"),
-    "eager_layer": Unknown(3e-4, 5e-5, 1e-3, "host seconds of a layer in a step that holds prompts"),
-    "eager_moe": Unknown(1.3, 1.0, 3.0, "factor on it for a layer of routed experts"),
+    "launch": Unknown(0.75, 0.3, 1.0, "share of a kernel's overhead that is left inside a step"),
+    "eager_layer": Unknown(4e-4, 5e-5, 1e-3, "host seconds of a layer in a step that holds prompts"),
+    "eager_moe": Unknown(1.2, 1.0, 3.0, "factor on it for a layer of routed experts"),
     "eager_linear": Unknown(3e-3, 2e-4, 8e-3, "further host seconds of a layer with recurrent state"),
-    "latency": Unknown(20e-3, 1e-3, 6e-2, "seconds of a request between client and server"),
+    "latency": Unknown(15e-3, 1e-3, 6e-2, "seconds of a request between client and server"),
     "front_request": Unknown(1.5e-3, 1e-4, 5e-3, "serial seconds of the front end for a request"),
-    "front_token": Unknown(1e-6, 1e-7, 5e-6, "serial seconds of the front end for a prompt token"),
-    "client_latency": Unknown(4e-3, 5e-4, 2e-2, "latency of the fixed-length campaign's client"),
+    "front_token": Unknown(1.5e-6, 1e-7, 5e-6, "serial seconds of the front end for a prompt token"),
+    "client_latency": Unknown(3.5e-3, 5e-4, 2e-2, "latency of the fixed-length campaign's client"),
 }
 OWN_CLIENT = "fixed-length"
 _STEP = ("host", "sequence", "launch")
@@ -69,6 +69,9 @@ ENGINES = ("vllm", "sglang", "trtllm")
 SOFT = 0.15
 """Errors beyond this size (of the logarithm) count in proportion, smaller ones by their square."""
 _NUDGE = 1.15
+PULL = 5.0
+"""How strongly a constant is held to what is expected of it: a factor e away costs as much as so many rows do that are
+off by a factor e. Weaker pulls fit the rows they see better and unseen pairs worse (docs/accuracy.md)."""
 _REACH = np.log(1.6)
 """How far one Gauss-Newton step may move a constant."""
 
@@ -165,6 +168,8 @@ class Linearised:
     at: dict[str, float]
     error: Array
     slope: Array
+    weight: Array
+    """Of each row: the root of one over the rows of its pair, so that no pair decides alone; the mean is one."""
 
     def step(self, chosen: npt.NDArray[np.bool_]) -> dict[str, float]:
         """The constants that fit the ``chosen`` rows best, at most a factor away and inside their bounds."""
@@ -172,12 +177,15 @@ class Linearised:
         centre = np.log([self.at[name] for name in names])
         low = np.maximum(np.log([UNKNOWNS[name].low for name in names]) - centre, -_REACH) - 1e-9
         high = np.minimum(np.log([UNKNOWNS[name].high for name in names]) - centre, _REACH) + 1e-9
-        error, slope = self.error[chosen].ravel(), self.slope[chosen].reshape(-1, len(names))
+        weight = np.sqrt(self.weight[chosen, None])
+        error, slope = (self.error[chosen] * weight).ravel(), self.slope[chosen] * weight[..., None]
+        slope = slope.reshape(-1, len(names))
+        expected = np.log([UNKNOWNS[name].start for name in names]) - centre
         known = np.isfinite(error) & np.all(np.isfinite(slope), axis=1)
         error, slope = error[known], slope[known]
 
         def residual(x: Array) -> Array:
-            return np.concatenate([error + slope @ x, 0.3 * x])  # a weak pull: what rows do not tell stays where it was
+            return np.concatenate([error + slope @ x, PULL * (x - expected)])
 
         found = least_squares(residual, np.zeros(len(names)), bounds=(low, high), loss="soft_l1", f_scale=SOFT)
         return {name: float(np.exp(c + x)) for name, c, x in zip(names, centre, found.x)}
@@ -189,7 +197,9 @@ def linearise(rows: Sequence[Row], at: dict[str, float]) -> Linearised:
     found = np.log(predict_all(rows, vectors))
     measured = np.log([[row.measured.ttft or np.nan, row.measured.tpot or np.nan] for row in rows])
     slope = (found[1:] - found[0]) / np.log(_NUDGE)
-    return Linearised(at=at, error=found[0] - measured, slope=np.moveaxis(slope, 0, -1))
+    sizes = Counter(row.run.pair for row in rows if row.run)
+    weight = np.array([sizes[row.run.pair] ** -0.5 if row.run else 0.0 for row in rows])
+    return Linearised(at=at, error=found[0] - measured, slope=np.moveaxis(slope, 0, -1), weight=weight / weight.mean())
 
 
 def folds_of(rows: Sequence[Row], folds: int, seed: int = 0) -> npt.NDArray[np.int64]:
@@ -212,7 +222,7 @@ class ServingFit:
     """TTFT and TPOT of those rows from constants that saw neither their model on their GPU."""
 
 
-def fit_serving(rows: Sequence[Row], folds: int = 5, rounds: int = 2, every: int = 1) -> ServingFit:
+def fit_serving(rows: Sequence[Row], folds: int = 5, rounds: int = 1, every: int = 1) -> ServingFit:
     """Fit on the usable rows (each ``every``-th) and predict every row from the other pairs."""
     seen = usable(rows)[::every]
     if not seen:
