@@ -5,6 +5,7 @@ Flags are those of the versions in ``configs/engines`` (docs/planning.md lists w
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Callable
@@ -14,6 +15,8 @@ from typing import Any
 from inferplan.deployment import Deployment
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.memory import Footprint
+from inferplan.serving.flags import Flags, rules_of, with_flags
+from inferplan.serving.speculation import PLAIN, Speculation
 from inferplan.units import format_bytes
 
 _REPOSITORY = re.compile(r"https://huggingface\.co/([\w.-]+/[\w.-]+)")
@@ -34,7 +37,7 @@ RESOURCES = {"NVIDIA": "nvidia.com/gpu", "AMD": "amd.com/gpu", "Intel": "gpu.int
 class Launch:
     """What one replica is started with: ``slots`` sequences at once over all its ranks, each up to ``context`` tokens.
 
-    checkpoint: the repository or path that holds the weights in the formats of the deployment.
+    checkpoint: the repository or path that holds the weights in the formats of the deployment. speculation: its drafts.
     """
 
     deployment: Deployment
@@ -44,6 +47,7 @@ class Launch:
     checkpoint: str
     extra: str | None = None
     """A file for what has no flag (TensorRT-LLM's ``--config``)."""
+    speculation: Speculation = PLAIN
 
     @property
     def footprint(self) -> Footprint:
@@ -60,14 +64,14 @@ def launch(
     slots: int | None = None,
     token_budget: int | None = None,
     checkpoint: str | None = None,
-    extra: str | None = None,
+    speculation: Speculation = PLAIN,
 ) -> Launch:
     """A launch with the engine's own defaults where nothing is given; the context is the longest that fits.
 
     Raises ``InfeasibleError`` when not even one request of ``context`` tokens fits.
     """
     tier = deployment.engine.defaults.tier(deployment.hardware)
-    longest = Footprint(deployment=deployment, batch=1.0, prompt=1.0, context=1.0).max_context()
+    longest = _longest(deployment, speculation)
     wanted = context or longest
     if longest < max(wanted, 1):
         pool = Footprint(deployment=deployment, batch=1.0, prompt=1.0, context=1.0).kv_pool
@@ -76,15 +80,30 @@ def launch(
             because=f"the cache pool is {format_bytes(pool)}, room for {longest:,} tokens",
             hint="a shorter --context, a larger --tp or a narrower --quant",
         )
-    found = _REPOSITORY.match(deployment.model.source)
     return Launch(
         deployment=deployment,
         context=wanted,
         slots=slots or tier.max_sequences * deployment.parallel.dp,
         token_budget=token_budget or tier.token_budget,
-        checkpoint=checkpoint or (found[1] if found else deployment.model.name),
-        extra=extra,
+        checkpoint=checkpoint or _repository(deployment),
+        speculation=speculation,
     )
+
+
+def _repository(deployment: Deployment) -> str:
+    found = _REPOSITORY.match(deployment.model.source)
+    return found[1] if found else deployment.model.name
+
+
+def _longest(deployment: Deployment, speculation: Speculation) -> int:
+    """Tokens of the longest request that fits, beside a draft model if there is one."""
+    longest = Footprint(deployment=deployment, batch=1.0, prompt=1.0, context=1.0).max_context()
+    if speculation.draft is None:
+        return longest
+    flags = Flags()
+    rules = rules_of(with_flags(deployment, flags), flags, 1.0, 1.0, speculation.draft)
+    limits = [longest, int(rules.capacity), speculation.draft.model.max_context or longest]
+    return min(limits)
 
 
 def _refuse(launch: Launch, **degrees: str) -> None:
@@ -144,7 +163,26 @@ def _vllm(launch: Launch) -> list[str]:
     flags += ["--gpu-memory-utilization", f"{launch.fraction:g}"]
     flags += ["--kv-cache-dtype", _dtype(launch, {"fp8": "fp8", "nvfp4": "nvfp4"})]
     online = _online(launch)
-    return flags + (["--quantization", online] if online else [])
+    flags += ["--quantization", online] if online else []
+    return flags + _vllm_drafts(launch)
+
+
+def _vllm_drafts(launch: Launch) -> list[str]:
+    speculation, parallel = launch.speculation, launch.deployment.parallel
+    if not speculation.length:
+        return []
+    if speculation.draft is None or speculation.branches > 1:
+        raise UsageError(
+            "vLLM drafts from a model, one candidate at each depth, as modelled here",
+            hint="--draft-model NAME with --draft-branches 1",
+        )
+    config = {
+        "method": "draft_model",
+        "model": _repository(speculation.draft),
+        "num_speculative_tokens": speculation.length,
+        "draft_tensor_parallel_size": parallel.tp,
+    }
+    return ["--speculative-config", json.dumps(config)]
 
 
 def _sglang(launch: Launch) -> list[str]:
@@ -219,6 +257,8 @@ def command(launch: Launch) -> list[str]:
     engine = launch.deployment.engine.name
     if engine not in ENGINES:
         raise UsageError(f"{engine!r} is no engine that can be started", hint=f"--engine {', '.join(ENGINES)}")
+    if launch.speculation.length and engine != "vllm":
+        raise UsageError(f"drafts cannot be written as flags of {engine} here", hint="--engine vllm, or no drafts")
     return ENGINES[engine](launch)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from inferplan.catalog import load
+from inferplan.catalog import load, names
+from inferplan.errors import UsageError
 from inferplan.spec import Spec
 from inferplan.traffic import SharedPrefix, Slo
 from inferplan.units import Seconds
@@ -54,3 +55,12 @@ class WorkloadSpec(Spec):
 def load_workload(name: str) -> WorkloadSpec:
     """A workload by name or path. Raises ``UnknownNameError`` with close matches."""
     return load("workloads", name, WorkloadSpec)
+
+
+def load_limits(name: str) -> Slo:
+    """The limits of a named workload; ``mlperf:NAME`` is that of ``mlperf-NAME``. Raises ``UsageError`` without any."""
+    workload = load_workload(name.replace("mlperf:", "mlperf-", 1))
+    if workload.slo is None:
+        known = [other for other in names("workloads") if load_workload(other).slo is not None]
+        raise UsageError(f"workload {workload.name} states no limits", hint=f"--slo {', '.join(known)}")
+    return workload.limits()

@@ -15,6 +15,8 @@ from inferplan.emit import ENGINES, command_line, launch, manifest, quantised_ch
 from inferplan.engine import EngineFlags
 from inferplan.errors import InputFileError, SpecError, UsageError
 from inferplan.parallel import Parallelism
+from inferplan.planning.space import Drafting
+from inferplan.serving.speculation import PLAIN
 
 TARGETS = (*ENGINES, "k8s")
 
@@ -35,9 +37,9 @@ def emit_command(target: str, request: Request, **values: Any) -> None:
     """
     ctx = click.get_current_context()
     chosen = ctx.get_parameter_source("engine") is not click.core.ParameterSource.DEFAULT
-    slots = None
+    slots, drafting = None, None
     if Path(request.model).suffix == ".json" and not request.gpu:
-        request, context, slots = _from_plan(request.model)
+        request, context, slots, drafting = _from_plan(request.model)
         values["context"] = values["context"] or context
         chosen = True
     elif not request.gpu:
@@ -50,8 +52,9 @@ def emit_command(target: str, request: Request, **values: Any) -> None:
         context=values["context"],
         slots=slots,
         checkpoint=values["checkpoint"],
-        extra=values["extra"],
+        speculation=drafting.on(request, deployment) if drafting else PLAIN,
     )
+    started = replace(started, extra=values["extra"])
     if target == "k8s":
         import yaml
 
@@ -81,8 +84,8 @@ def _for_target(request: Request, target: str, chosen: bool) -> Request:
     return replace(request, engine=target)
 
 
-def _from_plan(path: str) -> tuple[Request, int, int]:
-    """The request, the longest context and the sequences that a plan's JSON holds."""
+def _from_plan(path: str) -> tuple[Request, int, int, Drafting | None]:
+    """The request, the longest context, the sequences and the drafts that a plan's JSON holds."""
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -101,12 +104,14 @@ def _from_plan(path: str) -> tuple[Request, int, int]:
             flags=EngineFlags(token_budget=plan["token_budget"]),
         )
         context, slots = plan["context_tokens"], plan["concurrency"]
+        drafting = Drafting(**plan["speculation"]) if plan.get("speculation") else None
+        command = str(data.get("command", ""))
     except (KeyError, TypeError, AttributeError):
         raise SpecError(f"{path} is not the JSON of a plan", hint="inferplan plan ... -o plan.json") from None
     if apart:
         raise UsageError(
             f"{path} has pools of their own for prompts and decodes, which no single command starts",
             because="the engine's cache connector between them depends on the network of the site",
-            hint="inferplan plan ... --aggregated",
+            hint=f"{command if command.startswith('inferplan plan ') else 'inferplan plan ...'} --aggregated",
         )
-    return request, context, slots
+    return request, context, slots, drafting

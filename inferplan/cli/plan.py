@@ -17,16 +17,17 @@ from inferplan.catalog import load_hardware, load_model
 from inferplan.cli.options import Count, report_options, write_text
 from inferplan.cli.price_options import price_options
 from inferplan.errors import UsageError
-from inferplan.planning.demand import Demand, demand_of_trace
+from inferplan.planning.demand import Demand, demand_of_trace, sharing
 from inferplan.planning.plan import Plan, Question, plan
 from inferplan.planning.plan_report import plan_report
 from inferplan.planning.search import Sizing
-from inferplan.planning.space import Space, default_gpus, default_quants
+from inferplan.planning.space import Drafting, Space, default_gpus, default_quants
 from inferplan.prices import PriceBook
 from inferplan.report import Report
 from inferplan.sweep import parse_counts, parse_values
 from inferplan.traffic import Slo, parse_lengths
 from inferplan.units import parse_quantity
+from inferplan.workloads import WorkloadSpec, load_limits, load_workload
 
 Command = Callable[..., Any]
 
@@ -65,18 +66,28 @@ class _Option:
 
 
 _OPTIONS = [
+    _Option("--workload", metavar="NAME", help="Lengths and limits by name or path: chat, rag, code, agent, ..."),
     _Option("--prompt", metavar="LENGTHS", help="Prompt tokens: 1024, uniform:1024:0.8, lognormal:1024:0.6."),
     _Option("--output", "output_tokens", metavar="LENGTHS", help="Generated tokens, in the same way."),
     _Option("--cached-prefix", type=Count(0), default=0, help="Prompt tokens always found in the prefix cache [0]."),
     _Option("--rate", type=float, help="Requests a second."),
     _Option("--users", type=Count(), help="Clients with one request each at a time."),
     _Option("--trace", metavar="FILE", help="A trace of requests with arrival times."),
+    _Option(
+        "--arrivals",
+        type=click.Choice(["poisson", "constant", "gamma"]),
+        default="poisson",
+        show_default=True,
+        help="Gaps between requests.",
+    ),
+    _Option("--burstiness", type=float, default=1.0, show_default=True, help="Of gamma arrivals; 1 is Poisson."),
     _Option("--requests", type=Count(), help="Offline: how many requests."),
     _Option("--deadline", metavar="TIME", help="Offline: in how long, such as 24h."),
     _Option("--ttft", metavar="TIME", help="Limit on the time to first token, such as 500ms."),
     _Option("--tpot", metavar="TIME", help="Limit on the time per output token."),
     _Option("--e2e", metavar="TIME", help="Limit on the end-to-end latency."),
-    _Option("--percentile", type=float, default=95.0, show_default=True, help="Share of requests that meet them."),
+    _Option("--slo", metavar="NAME", help="Limits of a workload by name: chat, mlperf:llama2-70b-interactive, ..."),
+    _Option("--percentile", type=float, help="Percent of the requests that meet them [95, or that of --slo]."),
     _Option("--gpu", metavar="LIST", help="Accelerators [data-centre GPUs with a price]."),
     _Option("--quant", metavar="LIST", help="Formats; native is the checkpoint's own [native and fp8]."),
     _Option("--engine", default="vllm", show_default=True, metavar="LIST", help="Engines."),
@@ -86,6 +97,10 @@ _OPTIONS = [
     _Option("--ep", metavar="COUNTS", help="Expert groups [1 and all ranks]."),
     _Option("--dp", metavar="COUNTS", help="Attention data parallelism [1,2,4,... for experts]."),
     _Option("--token-budget", metavar="COUNTS", help="Tokens of a step [512 to 16384]."),
+    _Option("--draft-model", metavar="MODEL", help="Speculative decoding, tried beside plain: the model that drafts."),
+    _Option("--draft-tokens", type=Count(), help="Tokens drafted in depth."),
+    _Option("--draft-branches", type=Count(), default=1, show_default=True, help="Candidates at each depth."),
+    _Option("--acceptance", type=float, help="Chance that a drafted token is accepted."),
     _Option("--aggregated", is_flag=True, help="Leave separate prefill and decode pools out."),
     _Option("--utilisation", type=float, help="Share of its capacity that a replica is given [0.8; offline 0.95]."),
     _Option("--spare", type=Count(0), default=0, help="Replicas more than needed (N+1) [0]."),
@@ -96,13 +111,9 @@ _OPTIONS = [
 
 def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Question:
     """The question that the options ask."""
-    demand = _demand(values)
-    slo = Slo(
-        ttft=seconds(values["ttft"], "--ttft"),
-        tpot=seconds(values["tpot"], "--tpot"),
-        e2el=seconds(values["e2e"], "--e2e"),
-        percentile=values["percentile"],
-    )
+    named = load_workload(values["workload"]) if values["workload"] else None
+    demand = _demand(values, named)
+    slo = _slo(values, named, demand)
     spec = load_model(model)
     gpus = tuple(load_hardware(name).name for name in parse_values(values["gpu"] or "")) or default_gpus(prices)
     quants = tuple(None if q == "native" else q for q in parse_values(values["quant"] or "")) or default_quants(spec)
@@ -115,6 +126,7 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Que
         most=max(values["most"], *(max(given) for given in degrees.values() if given), 1),
         budgets=tuple(parse_counts(values["token_budget"])) if values["token_budget"] else None,
         disaggregate=not values["aggregated"],
+        drafting=_drafting(values),
         **degrees,
     )
     utilisation = values["utilisation"] if values["utilisation"] is not None else 0.95 if demand.offline else 0.8
@@ -122,15 +134,63 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Que
     return Question(space=space, demand=demand, slo=slo, sizing=sizing, prices=prices)
 
 
-def _demand(values: dict[str, Any]) -> Demand:
+def _slo(values: dict[str, Any], named: WorkloadSpec | None, demand: Demand) -> Slo:
+    """The limits of ``--slo``, else those of the workload (an offline job has none); options replace them."""
+    base = Slo(percentile=95.0)
+    if values["slo"]:
+        base = load_limits(values["slo"])
+    elif named is not None and named.slo is not None and not demand.offline:
+        base = named.limits()
+    limits = {
+        "ttft": seconds(values["ttft"], "--ttft"),
+        "tpot": seconds(values["tpot"], "--tpot"),
+        "e2el": seconds(values["e2e"], "--e2e"),
+        "percentile": values["percentile"],
+    }
+    return replace(base, **{name: limit for name, limit in limits.items() if limit is not None})
+
+
+def _drafting(values: dict[str, Any]) -> Drafting | None:
+    length, acceptance = values["draft_tokens"], values["acceptance"]
+    if not values["draft_model"] and length is None and acceptance is None:
+        return None
+    if length is None:
+        raise UsageError("speculative decoding needs --draft-tokens", hint="--draft-tokens 4 --acceptance 0.7")
+    if acceptance is None:
+        raise UsageError("speculative decoding needs --acceptance", hint="0.5 to 0.9 is usual for a good draft")
+    if values["draft_model"]:
+        load_model(values["draft_model"])  # an unknown name is an error here, not a candidate ruled out
+    return Drafting(
+        model=values["draft_model"], length=length, acceptance=acceptance, branches=values["draft_branches"]
+    )
+
+
+def _demand(values: dict[str, Any], named: WorkloadSpec | None) -> Demand:
     if values["trace"]:
         return _traced(values)
-    if not values["prompt"] or not values["output_tokens"]:
-        raise UsageError("the lengths of requests are missing", hint="--prompt 1024 --output 256, or --trace FILE")
+    prompt, output = values["prompt"], values["output_tokens"]
+    if named is not None:
+        prompt, output = prompt or named.prompt, output or named.output
+    if not prompt or not output:
+        missing = " and ".join(option for option, text in (("--prompt", prompt), ("--output", output)) if not text)
+        what = f"workload {named.name} states limits only" if named else "the lengths of requests are missing"
+        raise UsageError(
+            what, because=f"no {missing}", hint="--prompt 1024 --output 256, or --workload chat, or --trace FILE"
+        )
+    own, generated = parse_lengths(prompt), parse_lengths(output)
+    whole, cached = own, 0
+    shared: dict[str, Any] = {}
+    if named is not None:
+        whole, cached = sharing(own, generated, named.shared_prefix(), named.samples)
+        if whole is not own:
+            shared = {"own": own, "prefix": named.shared_prefix(), "samples": named.samples}
     return Demand(
-        prompt=parse_lengths(values["prompt"]),
-        output=parse_lengths(values["output_tokens"]),
-        cached=values["cached_prefix"],
+        prompt=whole,
+        output=generated,
+        cached=cached or values["cached_prefix"],
+        arrivals=values["arrivals"],
+        burstiness=values["burstiness"],
+        **shared,
         rate=values["rate"],
         users=values["users"],
         requests=values["requests"],
@@ -142,9 +202,10 @@ def _traced(values: dict[str, Any]) -> Demand:
     from inferplan import traces
 
     demand = demand_of_trace(traces.read(Path(values["trace"])))
-    given = [name for name in ("prompt", "output_tokens", "users", "requests", "deadline") if values[name]]
+    given = [name for name in ("workload", "prompt", "output_tokens", "users", "requests", "deadline") if values[name]]
     if given:
-        raise UsageError(f"--trace says everything that --{given[0].split('_')[0]} would", hint="leave one out")
+        hint = f"--slo {values['workload']} for its limits alone" if given[0] == "workload" else "leave one out"
+        raise UsageError(f"--trace says everything that --{given[0].split('_')[0]} would", hint=hint)
     return demand if values["rate"] is None else replace(demand, rate=values["rate"])
 
 
@@ -159,12 +220,15 @@ def plan_command(question: Question, html: str | None) -> Report:
     the cheapest are simulated until none that costs less is left. Without a plan: exit code 3, the nearest miss and the
     smallest relaxation.
 
+    --workload names lengths and limits, --slo limits alone; --ttft and the others replace single ones.
+
     Example: inferplan plan llama-3.1-70b --rate 50 --prompt 1024 --output 256 --ttft 500ms --tpot 40ms
     """
     found = plan(question)
     if html:
         _write(found, html)
-    return plan_report(found)
+    report = plan_report(found)
+    return replace(report, record={**report.record, "command": _command()})
 
 
 @click.command("report")
@@ -178,12 +242,16 @@ def report_command(question: Question, report_file: str) -> None:
     _write(plan(question), report_file)
 
 
+def _command() -> str:
+    """The command line of this process."""
+    return shlex.join(["inferplan", *sys.argv[1:]])
+
+
 def _write(found: Plan, path: str) -> None:
     from inferplan.planning.document import html_document, markdown_document
 
     suffix = Path(path).suffix.lower()
     if suffix not in (".html", ".md"):
         raise UsageError(f"cannot write a report as {path}", hint="a suffix of .html or .md")
-    command = shlex.join(["inferplan", *sys.argv[1:]])
-    write_text(path, (html_document if suffix == ".html" else markdown_document)(found, command))
+    write_text(path, (html_document if suffix == ".html" else markdown_document)(found, _command()))
     click.echo(f"report written to {path}", err=True)

@@ -82,7 +82,7 @@ output_options = option_group(
     click.option("--ttft", metavar="TIME", help="SLO on the time to first token."),
     click.option("--tpot", metavar="TIME", help="SLO on the time per output token."),
     click.option("--e2e", metavar="TIME", help="SLO on the end-to-end latency."),
-    click.option("--slo", metavar="NAME", help="The SLO of a named workload, such as mlperf-llama2-70b-interactive."),
+    click.option("--slo", metavar="NAME", help="The SLO of a named workload, such as mlperf:llama2-70b-interactive."),
     click.option("--timeline", metavar="FILE", help="Per-step record: .csv, or .json for a Chrome trace."),
     click.option("--plot", "plot_file", metavar="FILE", help="Batch, queue and cache over time: .png, .svg, .pdf."),
 )
@@ -211,10 +211,10 @@ def _run_options(values: dict[str, Any], request: Request) -> Options:
 
 
 def _slo(values: dict[str, Any]) -> Slo:
-    from inferplan.workloads import load_workload
+    from inferplan.workloads import load_limits, load_workload
 
-    name = values["slo"] or values["workload"]
-    base = load_workload(name).limits() if name else Slo()
+    base = load_workload(values["workload"]).limits() if values["workload"] else Slo()
+    base = load_limits(values["slo"]) if values["slo"] else base
     limits = {
         "ttft": quantity(values["ttft"], "seconds", "--ttft"),
         "tpot": quantity(values["tpot"], "seconds", "--tpot"),

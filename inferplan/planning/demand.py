@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import ceil
 
 import numpy as np
 
 from inferplan.errors import UsageError
-from inferplan.traffic import Lengths, Requests, Slo
+from inferplan.traffic import ArrivalKind, ClosedLoop, Lengths, OpenLoop, Requests, SharedPrefix, Slo, Traffic
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +18,8 @@ class Demand:
     prompt, output: lengths of a request in tokens. cached: leading prompt tokens that are always found in a prefix
     cache. rate: requests a second. users: clients that each have one request at a time. deadline: seconds in which
     ``requests`` of an offline job must be done. trace: requests with arrival times, which the simulation replays.
+    arrivals, burstiness: of an open loop. own, prefix, samples: where prompts share text (:func:`sharing`), the tokens
+    that are a request's own, what it shares, and how many completions a prompt has; ``prompt`` is then the whole.
     """
 
     prompt: Lengths
@@ -27,6 +30,11 @@ class Demand:
     requests: int | None = None
     deadline: float | None = None
     trace: Requests | None = None
+    arrivals: ArrivalKind = "poisson"
+    burstiness: float = 1.0
+    own: Lengths | None = None
+    prefix: SharedPrefix = field(default_factory=SharedPrefix)
+    samples: int = 1
 
     def __post_init__(self) -> None:
         given = [name for name in ("rate", "users", "deadline") if getattr(self, name) is not None]
@@ -35,7 +43,7 @@ class Demand:
                 "a plan needs one kind of demand" + (f", not {' and '.join(given)}" if given else ""),
                 hint="--rate 50, or --users 200, or --trace FILE, or --requests 1M --deadline 24h",
             )
-        for name in given:
+        for name in (*given, "burstiness"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise UsageError(f"--{name} must be more than 0")
         if (self.deadline is None) != (self.requests is None):
@@ -57,13 +65,62 @@ class Demand:
             return self.requests / self.deadline
         return self.rate
 
+    @property
+    def hit_rate(self) -> float:
+        """The share of a prompt to take as cached where the simulation cannot see which tokens are shared."""
+        return 0.0 if self.own is not None else self.cached / self.prompt.average
+
+    def traffic(self, load: float, count: int, ramp: float = 0.0, seed: int = 0) -> Traffic:
+        """``count`` requests of ``load`` users (who begin over ``ramp`` seconds), or ``load`` requests a second."""
+        loop: ClosedLoop | OpenLoop
+        if self.users is not None:
+            loop = ClosedLoop(concurrency=round(load), burst=False, ramp=ramp)
+        else:
+            loop = OpenLoop(rate=load / self.samples, kind=self.arrivals, burstiness=self.burstiness)
+        return Traffic(
+            arrivals=loop,
+            prompt=self.own or self.prompt,
+            output=self.output,
+            requests_count=ceil(count / self.samples),
+            prefix=self.prefix,
+            samples=self.samples,
+            seed=seed,
+        )
+
     def describe(self) -> str:
-        lengths = f"{self.prompt.average:,.0f} tokens in, {self.output.average:,.0f} out"
+        known = f" ({self.cached:,} of them cached)" if self.cached else ""
+        lengths = f"{self.prompt.average:,.0f} tokens in{known}, {self.output.average:,.0f} out"
         if self.deadline is not None:
             return f"{self.requests:,} requests in {self.deadline / 3600:g} h, {lengths}"
         if self.users is not None:
             return f"{self.users:,} users, {lengths}"
         return f"{self.rate:g} requests/s, {lengths}"
+
+
+def sharing(own: Lengths, output: Lengths, prefix: SharedPrefix, samples: int) -> tuple[Lengths, int]:
+    """Whole prompts where ``own`` tokens of each follow text that is shared, and the tokens of a prompt that a prefix
+    cache finds on average when it forgets nothing.
+    """
+    if not prefix.tokens and prefix.turns == 1 and samples == 1:
+        return own, 0
+    block, count = 16, 4000
+    recipe = Traffic(
+        arrivals=OpenLoop(rate=1.0),
+        prompt=own,
+        output=output,
+        requests_count=ceil(count / samples),
+        prefix=prefix,
+        samples=samples,
+    )
+    requests = recipe.requests(block)
+    seen: set[int] = set()
+    found = 0
+    for tokens, names in zip(requests.prompt, requests.hashes or ()):
+        known = next((index for index, name in enumerate(names) if name not in seen), len(names))
+        found += min(known * block, int(tokens) - 1)
+        seen.update(names)
+    whole = Lengths(kind="empirical", values=tuple(int(tokens) for tokens in requests.prompt))
+    return whole, found // len(requests)
 
 
 def demand_of_trace(trace: Requests) -> Demand:

@@ -113,7 +113,7 @@ def _frontier(plan: Plan) -> object:
 def _against_rate(plan: Plan) -> object:
     option, question = plan.option, plan.question
     axes = axes_for(option.deployment, [option.budget])
-    found = surface(option.deployment, question.demand, question.slo.percentile, axes)
+    found = surface(option.deployment, question.demand, question.slo.percentile, axes, option.speculation)
     alive = found.possible[:, 0]
     order = np.argsort(found.rate[alive, 0])
     rate, ttft = found.rate[alive, 0][order], found.ttft[alive, 0][order]
@@ -156,7 +156,9 @@ def assumptions(plan: Plan) -> list[str]:
     """What was taken for granted."""
     question = plan.question
     demand = question.demand
-    arrivals = "one request at a time each" if demand.users is not None else "Poisson arrivals"
+    kinds = {"poisson": "Poisson arrivals", "constant": "evenly spaced arrivals"}
+    kind = kinds.get(demand.arrivals, f"{demand.arrivals} arrivals of burstiness {demand.burstiness:g}")
+    arrivals = "one request at a time each" if demand.users is not None else kind
     lines = [
         f"lengths: prompt {demand.prompt.kind} {demand.prompt.average:,.0f}, output {demand.output.kind} "
         f"{demand.output.average:,.0f} tokens; {arrivals if not demand.trace else 'arrivals as in the trace'}",
@@ -164,6 +166,8 @@ def assumptions(plan: Plan) -> list[str]:
         "a latency is conditional on the engine's flags and on the traffic above",
         "prices are those of a moment; energy is that of the devices at full TDP, without the building",
     ]
+    if plan.option.speculation.length and question.space.drafting:
+        lines.append(f"speculative decoding: {question.space.drafting.describe()}, the same at every position")
     if plan.option.pools:
         lines.append("prompts and decodes on pools of their own; the cache moves over the scale-out link")
     return lines

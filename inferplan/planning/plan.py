@@ -32,8 +32,11 @@ REASONS = {
     "tpot": "TPOT is over the limit",
     "e2el": "end-to-end latency is over the limit",
     "disaggregated": "no pair of pools meets the limits",
+    "drafts": "the draft model cannot be divided so (tried without it)",
     "unmeasured": "no constants on file: at the bare roofline they would look better than they are",
 }
+_OPTIONS = {"e2el": "e2e"}
+"""Options whose name is not that of the metric they limit."""
 _EACH = 4
 """Finalists of one device that are kept."""
 _SIMULATIONS = 48
@@ -100,7 +103,9 @@ class Plan:
         batch = option.batch
         for _ in range(200):
             batch = max(batch + 1, round(batch * 1.03))
-            found = point(option.deployment, question.demand, question.slo.percentile, batch, option.budget)
+            found = point(
+                option.deployment, question.demand, question.slo.percentile, batch, option.budget, option.speculation
+            )
             checks = [
                 ("memory", float(found.memory_use[0, 0]) <= 1),
                 ("slots", float(found.concurrency[0, 0]) <= found.slots),
@@ -117,6 +122,11 @@ class Plan:
         """The option that costs less and misses the limits by least."""
         question = self.question
         return nearest_miss(self.found, question.demand, question.slo, question.sizing, self.option.cost)
+
+    def cheapest(self, drafted: bool) -> Verified | None:
+        """The cheapest finalist that meets the limits with speculation, or without it."""
+        finalists = [self.best, *self.alternatives]
+        return next((v for v in finalists if bool(v.option.speculation.length) == drafted), None)
 
     @cached_property
     def bands(self) -> dict[str, tuple[float, float]]:
@@ -195,6 +205,7 @@ def row(verified: Verified) -> dict[str, Any]:
         "cost": option.cost,
         "currency": option.tag.currency if option.tag else None,
         "hours": option.hours,
+        "draft_tokens": option.speculation.length or None,
         "calibration": option.deployment.calibration.name,
     }
 
@@ -209,8 +220,22 @@ def plan(question: Question) -> Plan:
         raise _infeasible(question, found)
     passed: list[Verified] = []
     failed: list[Verified] = []
+    for drafted in (False, True):  # each way of decoding has finalists of its own, so that the two can be compared
+        options = [option for option in found.options if bool(option.speculation.length) == drafted]
+        kept, missed = _simulated(options, question)
+        passed, failed = passed + kept, failed + missed
+    if not passed:
+        raise _infeasible(question, found, failed)
+    passed.sort(key=lambda v: (v.option.cost, v.option.devices, v.option.pools is not None, v.achieved["e2el"]))
+    return Plan(question=question, best=passed[0], alternatives=passed[1:], found=found)
+
+
+def _simulated(options: list[Option], question: Question) -> tuple[list[Verified], list[Verified]]:
+    """The cheapest options of each device that meet the limits in simulation, and those that do not."""
+    passed: list[Verified] = []
+    failed: list[Verified] = []
     runs = 0
-    for option in ranked(found.options):
+    for option in ranked(options):
         cheapest = min((v.option.cost or np.inf for v in passed), default=np.inf)
         same = sum(v.option.deployment.hardware.name == option.deployment.hardware.name for v in passed)
         if same >= _EACH or (same and (option.cost or 0.0) > cheapest):
@@ -226,10 +251,7 @@ def plan(question: Question) -> Plan:
                 break
             failed.append(checked)
             trial = _one_more(trial, question, np.inf if not same else cheapest)
-    if not passed:
-        raise _infeasible(question, found, failed)
-    passed.sort(key=lambda v: (v.option.cost, v.option.devices, v.option.pools is not None, v.achieved["e2el"]))
-    return Plan(question=question, best=passed[0], alternatives=passed[1:], found=found)
+    return passed, failed
 
 
 def _measured(found: Found) -> Found:
@@ -278,26 +300,29 @@ def _infeasible(question: Question, found: Found, failed: list[Verified] | None 
     if failed:
         nearest = min(failed, key=lambda v: max(v.violations(slo).values(), default=1.0))
         factor = nearest.violations(slo)
-        relaxed = ", ".join(f"--{n} {format_time(slo.limits[n] * f, 3).replace(' ', '')}" for n, f in factor.items())
         return InfeasibleError(
             what,
             because=f"the simulated {percentile_of(slo)} of {nearest.option.deployment.describe()} is over",
-            hint=f"relax to {relaxed}"
+            hint=_relaxation(slo, factor)
             if np.isfinite(max(factor.values(), default=np.inf))
-            else "more --most, other GPUs",
+            else "a larger --most, a lower --utilisation, or another --gpu",
         )
     if miss is None:
         priced = [entry for entry in found.surfaces if entry.tag is not None]
-        hint = "--most 16, --quant fp8 or int4, other --gpu" if priced or not found.surfaces else "--price gpu=2.49"
+        unpriced = found.surfaces[0].surface.deployment.hardware.name if found.surfaces else ""
+        wider = f"a larger --most than {question.space.most}, a narrower --quant, or another --gpu"
+        hint = wider if priced or not found.surfaces else f"--price {unpriced}=2.49, your price of a device hour"
         return InfeasibleError(what, because=counts or "no candidate exists", hint=hint)
-    relaxed = ", ".join(
-        f"--{name} {format_time(slo.limits[name] * factor, 3).replace(' ', '')}"
-        for name, factor in miss.violations(slo).items()
-    )
     cost = "" if miss.cost is None or miss.tag is None else f", {miss.cost:,.2f} {miss.tag.currency}/h"
     return InfeasibleError(
         what,
         because=f"of {found.evaluated:,} candidates: {counts}; nearest: {miss.replicas} x {miss.deployment.describe()} "
         f"(TTFT {format_time(miss.ttft, 3)}, TPOT {format_time(miss.tpot, 3)}{cost})",
-        hint=f"relax to {relaxed}",
+        hint=_relaxation(slo, miss.violations(slo)),
     )
+
+
+def _relaxation(slo: Slo, factors: dict[str, float]) -> str:
+    """The limits, as options, that would have been met."""
+    texts = ((name, format_time(slo.limits[name] * factor, 3).replace(" ", "")) for name, factor in factors.items())
+    return "relax to " + ", ".join(f"--{_OPTIONS.get(name, name)} {text}" for name, text in texts)

@@ -14,6 +14,7 @@ from inferplan.planning.plan import NAMES, REASONS, Plan, row
 from inferplan.planning.search import Option
 from inferplan.planning.verify import Verified
 from inferplan.report import Report, Table
+from inferplan.serving.speculation import break_even
 from inferplan.units import format_time
 
 _RIGHT = frozenset({"value", "GPUs", "cost", "TTFT", "TPOT", "candidates", "tokens/s/GPU", "tokens/s/user", "load"})
@@ -29,7 +30,8 @@ BINDING = {
 
 def launch_of(plan: Plan) -> Launch:
     """How one replica of a plan is started."""
-    return launch(plan.option.deployment, slots=plan.best.slots, token_budget=plan.option.budget)
+    option = plan.option
+    return launch(option.deployment, slots=plan.best.slots, token_budget=option.budget, speculation=option.speculation)
 
 
 def cost_of(plan: Plan) -> Cost | None:
@@ -67,6 +69,9 @@ def deployment_record(plan: Plan) -> dict[str, Any]:
         "context_tokens": started.context,
         "concurrency": plan.best.slots,
         "token_budget": option.budget,
+        "speculation": asdict(plan.question.space.drafting)
+        if option.speculation.length and plan.question.space.drafting
+        else None,
     }
 
 
@@ -117,6 +122,7 @@ def plan_record(plan: Plan) -> dict[str, Any]:
         "alternatives": [row(verified) for verified in plan.alternatives],
         "frontier": frontier_rows(plan),
         "candidates": {"evaluated": found.evaluated, "structures": found.structures},
+        "speculation": speculation_record(plan),
         "rejected": dict(found.rejections.counts.most_common()),
         "next_cheaper": _cheaper_record(plan.cheaper, plan),
         "sensitivity": [] if question.demand.offline else plan.sensitivity,
@@ -132,6 +138,53 @@ def _launch_line(plan: Plan) -> str | None:
         return command_line(launch_of(plan))
     except InferplanError:
         return None
+
+
+def speculation_record(plan: Plan) -> dict[str, Any] | None:
+    """The cheapest plan with drafts beside the cheapest without; ``None`` where no draft was named."""
+    drafting = plan.question.space.drafting
+    if drafting is None:
+        return None
+    sides = {"with": plan.cheapest(True), "without": plan.cheapest(False)}
+    return {
+        **asdict(drafting),
+        "helps": bool(plan.option.speculation.length),
+        **{f"cost_{side}": found.option.cost if found else None for side, found in sides.items()},
+        **{f"tpot_{side}_s": found.achieved["tpot"] if found else None for side, found in sides.items()},
+        "break_even_batch": _break_even(plan, sides["with"] or sides["without"]),
+    }
+
+
+def _break_even(plan: Plan, found: Verified | None) -> int | None:
+    """The batch from which on the drafts lose on the devices of a finalist; ``None`` when they never do."""
+    if found is None or not found.option.speculation.length:
+        return None
+    demand = plan.question.demand
+    context = demand.prompt.average + demand.output.average / 2
+    return break_even(found.option.deployment, found.option.speculation, context)
+
+
+def speculation_line(plan: Plan) -> str:
+    """Whether the named drafts help at this load."""
+    drafting = plan.question.space.drafting
+    if drafting is None:
+        return ""
+    drafted, plain = plan.cheapest(True), plan.cheapest(False)
+    helps = bool(plan.option.speculation.length)
+    percentile, verdict = percentile_of(plan.question.slo), "helps" if helps else "does not help"
+    texts = [
+        f"{money(found.option)} and TPOT {percentile} {format_time(found.achieved['tpot'], 3)} {side}"
+        if found
+        else f"nothing meets the limits {side}"
+        for found, side in ((drafted, "with them"), (plain, "without"))
+    ]
+    line = f"speculation ({drafting.describe()}) {verdict} at this load: {'; '.join(texts)}"
+    batch = _break_even(plan, drafted)
+    if batch is None or drafted is None:
+        return line
+    option = drafted.option
+    where = f"{option.deployment.hardware.name}, {option.deployment.parallel.describe()}"
+    return f"{line}; on {where} the drafts slow down a batch of {batch:,} or more (here {option.batch:,} a rank)"
 
 
 def _cheaper_record(option: Option | None, plan: Plan) -> dict[str, Any] | None:
@@ -169,9 +222,10 @@ def money(option: Option) -> str:
 def shape(option: Option) -> str:
     """``"2 x tp 4, fp8"``: replicas and how each is divided."""
     parallel = option.deployment.parallel.describe()
+    drafts = f", {option.speculation.length} drafts" if option.speculation.length else ""
     if option.pools:
-        return f"{option.pools[0]} prefill + {option.pools[1]} decode, each {parallel}"
-    return f"{option.replicas} x ({parallel})"
+        return f"{option.pools[0]} prefill + {option.pools[1]} decode, each {parallel}{drafts}"
+    return f"{option.replicas} x ({parallel}{drafts})"
 
 
 def summary_table(plan: Plan) -> Table:
@@ -266,7 +320,7 @@ def rejections_table(plan: Plan) -> Table:
 def notes(plan: Plan) -> list[str]:
     """What the figures rest on, what would be cheaper, how to start it."""
     option = plan.option
-    lines = [cheaper_line(plan), basis_line(plan), price_line(plan)]
+    lines = [speculation_line(plan), cheaper_line(plan), basis_line(plan), price_line(plan)]
     line = _launch_line(plan)
     if line:
         lines.append(f"start each replica: {line}")
@@ -274,8 +328,8 @@ def notes(plan: Plan) -> list[str]:
         lines.append(f"the checkpoint must hold weights in {needed}" if needed else "")
     if option.pools:
         lines.append(
-            "prompts and decodes are on pools of their own, which the engine's cache connector joins; its set-up is "
-            "not emitted (--aggregated: the cheapest plan without pools)"
+            "prompts and decodes are on pools of their own, which the engine's cache connector joins; its set-up "
+            "depends on the network and is not emitted (--aggregated: the cheapest plan without pools)"
         )
     unmeasured = plan.found.rejections.examples.get("unmeasured")
     if unmeasured:
@@ -297,7 +351,8 @@ def cheaper_line(plan: Plan) -> str:
         f"{NAMES[name]} were {format_time(plan.question.slo.limits[name] * factor, 3)} (x {factor:.2f})"
         for name, factor in option.violations(plan.question.slo).items()
     )
-    what = f"{option.replicas} x {option.deployment.describe()}"
+    drafts = f" with {option.speculation.length} drafts" if option.speculation.length else ""
+    what = f"{option.replicas} x {option.deployment.describe()}{drafts}"
     return f"cheaper if the limit on {relaxed}: {what} at {money(option)} (closed form, not simulated)"
 
 

@@ -14,9 +14,10 @@ from inferplan.assemble import Request
 from inferplan.deployment import Deployment
 from inferplan.errors import InferplanError
 from inferplan.planning.demand import Demand
-from inferplan.planning.space import Rejections, Space, candidates
+from inferplan.planning.space import Rejections, Space, candidates, speculations
 from inferplan.planning.surface import Axes, Surface, axes_for, single, surface
 from inferplan.prices import PriceBook, PriceTag
+from inferplan.serving.speculation import PLAIN, Speculation
 from inferplan.traffic import Slo
 
 Array = npt.NDArray[np.float64]
@@ -57,6 +58,7 @@ class Option:
     """Hours of an offline job."""
     pools: tuple[int, int] | None = None
     """Replicas that compute prompts and replicas that decode, where they are apart."""
+    speculation: Speculation = PLAIN
 
     @property
     def devices(self) -> int:
@@ -132,14 +134,15 @@ def search(space: Space, demand: Demand, slo: Slo, sizing: Sizing, prices: Price
             gathered.rejections.add("weights", axes.batch.size * axes.budget.size, deployment.describe())
             gathered.evaluated += axes.batch.size * axes.budget.size
             continue
-        try:
-            found = surface(deployment, demand, slo.percentile, axes)
-        except InferplanError as error:
-            gathered.rejections.add("impossible", axes.batch.size * axes.budget.size, error.what)
-            continue
-        gathered.take(request, found, tag)
-        if space.disaggregate and not demand.offline and demand.users is None:
-            gathered.take_apart(request, found, tag)
+        for speculation in speculations(space, request, deployment, gathered.rejections):
+            try:
+                found = surface(deployment, demand, slo.percentile, axes, speculation)
+            except InferplanError as error:
+                gathered.rejections.add("impossible", axes.batch.size * axes.budget.size, error.what)
+                continue
+            gathered.take(request, found, tag)
+            if space.disaggregate and not demand.offline and demand.users is None:
+                gathered.take_apart(request, found, tag)
     return gathered.result()
 
 
@@ -247,6 +250,7 @@ def option_at(entry: Entry, demand: Demand, sizing: Sizing, at: tuple[int, int])
         tag=tag,
         cost=None if tag is None else float(bill[at]),
         hours=float(hours[at]) if demand.offline else None,
+        speculation=found.speculation,
     )
 
 
@@ -298,7 +302,8 @@ def apart(demand: Demand, slo: Slo, sizing: Sizing, found: Surface, tag: PriceTa
         return None
     prompt, output = demand.prompt.average - demand.cached, demand.output.average
     moved = transfer_time(deployment, link, demand.prompt.average)
-    steps = output - 1.0
+    steps = (output - 1.0) / found.speculation.tokens
+    each = found.step_decode / found.speculation.tokens
     dp = deployment.parallel.dp
     batch = found.axes.batch
     capacity = batch / (steps * found.step_decode) * dp
@@ -306,7 +311,7 @@ def apart(demand: Demand, slo: Slo, sizing: Sizing, found: Surface, tag: PriceTa
     cache = _decode_cache(found, demand)
     good = (cache <= 1) & (concurrency <= found.slots)
     if "tpot" in slo.limits:
-        good &= found.step_decode <= slo.limits["tpot"]
+        good &= each <= slo.limits["tpot"]
     if not good.any():
         return None
     i = int(np.flatnonzero(good)[-1])
@@ -321,8 +326,8 @@ def apart(demand: Demand, slo: Slo, sizing: Sizing, found: Surface, tag: PriceTa
             tail = max(1 - slo.percentile / 100, 1e-6)
             wait = service / (2 * (1 - load)) * max(np.log(max(load / tail, 1.0)), load)
             ttft = _fixed(deployment, demand) + service + wait + moved
-            tpot = float(found.step_decode[i])
-            e2el = ttft + steps * tpot
+            tpot = float(each[i])
+            e2el = ttft + (output - 1.0) * tpot
             values = {"ttft": ttft, "tpot": tpot, "e2el": e2el}
             if all(values[name] <= limit for name, limit in slo.limits.items()):
                 total = workers + decoders
@@ -344,6 +349,7 @@ def apart(demand: Demand, slo: Slo, sizing: Sizing, found: Surface, tag: PriceTa
                         tag=tag,
                         cost=cost,
                         pools=(workers, decoders),
+                        speculation=found.speculation,
                     )
                 break
             if load < 0.05:
@@ -364,18 +370,25 @@ def _decode_cache(found: Surface, demand: Demand) -> Array:
     return np.asarray(column * found.axes.batch)
 
 
-def point(deployment: Deployment, demand: Demand, percentile: float, batch: int, budget: int) -> Surface:
+def point(
+    deployment: Deployment,
+    demand: Demand,
+    percentile: float,
+    batch: int,
+    budget: int,
+    speculation: Speculation = PLAIN,
+) -> Surface:
     """The surface of a single point."""
-    return surface(
-        deployment, demand, percentile, Axes(batch=np.array([float(batch)]), budget=np.array([float(budget)]))
-    )
+    axes = Axes(batch=np.array([float(batch)]), budget=np.array([float(budget)]))
+    return surface(deployment, demand, percentile, axes, speculation)
 
 
 def ranked(options: list[Option]) -> Iterator[Option]:
     """Options by rising cost, one for each structure and way of serving."""
     seen = set()
     for option in options:
-        key = (option.deployment.describe(), option.deployment.engine.name, option.pools is not None)
+        drafts = bool(option.speculation.length)
+        key = (option.deployment.describe(), option.deployment.engine.name, option.pools is not None, drafts)
         if key not in seen:
             seen.add(key)
             yield option

@@ -15,9 +15,34 @@ from inferplan.errors import InferplanError
 from inferplan.model import ModelSpec
 from inferplan.parallel import Parallelism
 from inferplan.prices import PriceBook
+from inferplan.serving.speculation import PLAIN, Speculation
 
 CONSUMER = ("rtx-3", "rtx-4", "rtx-5", "rtx-6000-ada", "rx-", "arc-", "m2-", "m3-", "m4-", "jetson", "dgx-spark")
 """Beginnings of the names of devices that are not sold for data centres."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drafting:
+    """Speculative decoding to be tried beside plain decoding; ``model`` is absent for drafts that cost nothing."""
+
+    model: str | None
+    length: int
+    acceptance: float
+    branches: int = 1
+
+    def __post_init__(self) -> None:
+        self.beside(None)
+
+    def beside(self, draft: Deployment | None) -> Speculation:
+        return Speculation(length=self.length, acceptance=self.acceptance, branches=self.branches, draft=draft)
+
+    def on(self, request: Request, deployment: Deployment) -> Speculation:
+        """The drafting on the devices of ``deployment``. Raises ``InferplanError`` where it cannot be divided so."""
+        return self.beside(None if self.model is None else _draft(self.model, request, deployment))
+
+    def describe(self) -> str:
+        tree = f" x {self.branches}" if self.branches > 1 else ""
+        return f"{self.model or 'free'} drafts of {self.length}{tree} tokens, acceptance {self.acceptance:g}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +50,7 @@ class Space:
     """What may be chosen from. ``base`` holds everything else (model, engine defaults, constants).
 
     most: devices of one replica. budgets: token budgets to try; ``None`` for powers of two about the engine's own.
+    drafting: speculation, tried on every structure beside plain decoding.
     """
 
     base: Request
@@ -38,6 +64,7 @@ class Space:
     dp: tuple[int, ...] | None = None
     budgets: tuple[int, ...] | None = None
     disaggregate: bool = True
+    drafting: Drafting | None = None
 
 
 @dataclass(kw_only=True)
@@ -117,3 +144,29 @@ def _in_format(request: Request, known: Deployment | None) -> Deployment:
     if known is None:
         return assemble(request, model_loader=_model)
     return replace(known, precision=precision_of(request, known.model, known.hardware))
+
+
+def speculations(space: Space, request: Request, deployment: Deployment, rejections: Rejections) -> list[Speculation]:
+    """Plain decoding, and the drafting of the space on the devices of ``deployment`` where that can be divided so."""
+    drafting = space.drafting
+    if drafting is None:
+        return [PLAIN]
+    try:
+        return [PLAIN, drafting.on(request, deployment)]
+    except InferplanError as error:
+        rejections.add("drafts", 1, error.what)
+        return [PLAIN]
+
+
+def _draft(name: str, request: Request, deployment: Deployment) -> Deployment:
+    """The draft model in the formats, and divided as, the model that it drafts for."""
+    model = _model(name)
+    experts = any(weight.shard == "experts" for weight, _ in model.weights())
+    parallel = deployment.parallel if experts else replace(deployment.parallel, ep=1)
+    alone = replace(request, model=name, parallel=Parallelism())
+    return replace(_draft_alone(alone), parallel=parallel)
+
+
+@lru_cache(maxsize=256)
+def _draft_alone(request: Request) -> Deployment:
+    return assemble(request, model_loader=_model)

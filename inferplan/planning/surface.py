@@ -21,6 +21,7 @@ from inferplan.ops import Op
 from inferplan.planning.demand import Demand, tail, variance
 from inferplan.roofline import OpCost, price
 from inferplan.serving.prices import eager_floor
+from inferplan.serving.speculation import PLAIN, Speculation
 from inferplan.workload import Segment, Step
 
 Array = npt.NDArray[np.float64]
@@ -51,7 +52,7 @@ class Surface:
     """One deployment under a demand over a grid (batch down, budget across); times in seconds, rates of one replica.
 
     ttft, tpot, e2el: at the percentile asked for (screening formulas; finalists are simulated). concurrency: requests
-    in the system.
+    in the system. step_decode, step_mixed: of a step, which yields ``speculation.tokens`` tokens a request.
     """
 
     deployment: Deployment
@@ -69,6 +70,7 @@ class Surface:
     prefill_use: Array
     """Prompt tokens that must be computed over those that the steps have room for."""
     slots: float
+    speculation: Speculation = PLAIN
 
     @cached_property
     def possible(self) -> npt.NDArray[np.bool_]:
@@ -96,7 +98,9 @@ def _batches(most: float) -> Array:
     return np.unique(np.round(np.concatenate([np.arange(1, dense + 1), np.geomspace(dense, most, count + 1)])))
 
 
-def surface(deployment: Deployment, demand: Demand, percentile: float, axes: Axes) -> Surface:
+def surface(
+    deployment: Deployment, demand: Demand, percentile: float, axes: Axes, speculation: Speculation = PLAIN
+) -> Surface:
     """Price the grid: one graph, three kinds of step (decodes alone, those that hold prompts, prompts alone).
 
     The mean values are those of :mod:`inferplan.serving.steady` at the batch that this grid is laid over.
@@ -104,19 +108,20 @@ def surface(deployment: Deployment, demand: Demand, percentile: float, axes: Axe
     rules, serving, dp = deployment.engine.defaults.scheduler, deployment.engine.serving, deployment.parallel.dp
     mixed_policy = deployment.engine.policy in ("vllm", "trtllm")
     ideal = deployment.calibration.basis == "roofline"
-    prompt, steps = demand.prompt.average - demand.cached, demand.output.average - 1.0
+    prompt, steps = demand.prompt.average - demand.cached, (demand.output.average - 1.0) / speculation.tokens
     batch = axes.batch[:, None]
+    beside = batch * speculation.width if mixed_policy else 0.0
     coming = batch / steps
-    room = np.maximum(axes.budget[None, :] - (batch if mixed_policy else 0.0), 1.0)
+    room = np.maximum(axes.budget[None, :] - beside, 1.0)
     if not rules.chunked_prefill:
         room = np.maximum(np.floor(room / prompt), 1.0) * prompt
     use = coming * prompt / room
     share = np.minimum(np.maximum(1.0 - np.exp(-coming), use), 1.0)
     each = np.minimum(coming * prompt / share, room)
-    decode, own, alone = _step_times(deployment, demand, axes, each, mixed_policy)
+    decode, own, alone = _step_times(deployment, demand, axes, each, mixed_policy, speculation)
     floor = eager_floor(deployment)
     if floor:
-        eager = np.where(each + (batch if mixed_policy else 0.0) > serving.graph_tokens, floor, 0.0)
+        eager = np.where(each + beside > serving.graph_tokens, floor, 0.0)
         apart = np.where(np.minimum(axes.budget, prompt) > serving.graph_tokens, floor, 0.0)
         own, alone = (own**4 + eager**4) ** 0.25, (alone**4 + apart**4) ** 0.25
     before = decode[:, None] if not mixed_policy else (1.0 - share) * decode[:, None]
@@ -138,12 +143,13 @@ def surface(deployment: Deployment, demand: Demand, percentile: float, axes: Axe
         prefill=alone,
         rate=rate * dp,
         ttft=ttft,
-        tpot=step,
+        tpot=step / speculation.tokens,
         e2el=ttft + steps * step,
         concurrency=concurrency * dp,
-        memory_use=_cache_use(deployment, demand, axes, concurrency),
+        memory_use=_cache_use(deployment, demand, axes, concurrency, speculation.draft),
         prefill_use=use,
         slots=float(deployment.engine.defaults.tier(deployment.hardware).max_sequences * dp),
+        speculation=speculation,
     )
 
 
@@ -165,7 +171,7 @@ def _late(use: Array, own: Array, percentile: float) -> Array:
 
 
 def _step_times(
-    deployment: Deployment, demand: Demand, axes: Axes, each: Array, mixed: bool
+    deployment: Deployment, demand: Demand, axes: Axes, each: Array, mixed: bool, speculation: Speculation
 ) -> tuple[Array, Array, Array]:
     """Seconds of decodes alone, by batch; of steps that hold ``each`` prompt tokens; of prompts alone, by budget."""
     rows, columns = each.shape
@@ -182,22 +188,29 @@ def _step_times(
         new=np.maximum(new, 1.0),
         past=demand.cached + np.maximum(prompt - new, 0.0) / 2,
     )
-    seconds = step_seconds(deployment, points)
+    seconds = step_seconds(deployment, points, speculation.width)
     decode, own, alone = np.split(seconds, [rows, rows + rows * columns])
+    if speculation.draft is not None:
+        drafts = np.asarray(speculation.draft_time(axes.batch, points.context[:rows]))
+        decode, own = decode + drafts, own + np.repeat(drafts if mixed else np.zeros(rows), columns)
     return decode, own.reshape(rows, columns), alone
 
 
-def step_seconds(deployment: Deployment, points: Points) -> Array:
-    """Seconds of every step of ``points`` on one attention rank, all ranks alike; operators without work are free."""
+def step_seconds(deployment: Deployment, points: Points, width: int = 1) -> Array:
+    """Seconds of every step of ``points`` on one attention rank, all ranks alike; operators without work are free.
+
+    width: tokens that a step computes for each request that decodes.
+    """
     parallel, constants = deployment.parallel, deployment.calibration.step
     sequences = points.batch + points.prompts
     micro = np.minimum(float(parallel.pp), np.maximum(sequences, 1.0))
     scale = parallel.dp / micro
-    decode = Segment(batch=points.batch * scale, new=1.0, past=points.context)
+    decode = Segment(batch=points.batch * scale, new=float(width), past=points.context)
     prefill = Segment(batch=points.prompts * scale, new=points.new, past=points.past)
+    rows = (points.batch * width + points.prompts) * scale
     slowest: Array = np.zeros_like(points.batch)
     with np.errstate(divide="ignore", invalid="ignore"):
-        for stage in _different(deployment, build(deployment, Step(segments=(decode, prefill)))):
+        for stage in _different(deployment, build(deployment, Step(segments=(decode, prefill), logits=rows))):
             costs = (_seconds(op, deployment) for op in stage.ops)
             total = sum(costs, start=np.zeros_like(points.batch)) + constants.layer * stage.layers
             slowest = np.maximum(slowest, total)
@@ -219,11 +232,13 @@ def _seconds(op: Op, deployment: Deployment) -> Array:
     return np.where(np.asarray(busy) > 0, cost.time * op.count, 0.0)
 
 
-def _cache_use(deployment: Deployment, demand: Demand, axes: Axes, concurrency: Array) -> Array:
+def _cache_use(
+    deployment: Deployment, demand: Demand, axes: Axes, concurrency: Array, draft: Deployment | None = None
+) -> Array:
     """State that a rank's requests keep over the room for it, by batch and budget; infinite where weights do not fit.
 
     A request's age is uniform, so it holds its prompt and half its output on average; two standard deviations of the
-    sum are added. Engines that reserve hold prompt and output from the start.
+    sum are added. Engines that reserve hold prompt and output from the start. A draft model takes its part of both.
     """
     prompt, output = demand.prompt.average, demand.output.average
     reserve = deployment.engine.defaults.scheduler.admission == "reserve"
@@ -233,11 +248,14 @@ def _cache_use(deployment: Deployment, demand: Demand, axes: Axes, concurrency: 
     held = whole if reserve else np.minimum(prompt + output / 2 + 2 * spread, whole)
     use = np.zeros_like(concurrency)
     footprint = single(deployment)
+    beside = None if draft is None else single(draft).stage
     for column, budget in enumerate(axes.budget):
         sized = _sized(footprint, int(budget))
         for stage in footprint.stages:
-            pool = sized.pool(stage)
-            state = concurrency[:, column] * stage.state(held[:, column])
+            pool, state = sized.pool(stage), stage.state(held[:, column])
+            if beside is not None:
+                pool, state = pool - beside.weights, state + beside.state(held[:, column])
+            state = concurrency[:, column] * state
             use[:, column] = np.maximum(use[:, column], state / pool if pool > 0 else np.inf)
     return use
 

@@ -14,7 +14,7 @@ from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.simulator import Options, simulate
-from inferplan.traffic import ClosedLoop, OpenLoop, Requests, Slo, Traffic
+from inferplan.traffic import Requests, Slo, Traffic
 
 _FEWEST, _MOST = 600, 3000
 """Requests of one simulation: six times those in the system, between these."""
@@ -58,18 +58,13 @@ def traffic_of(demand: Demand, option: Option, factor: float = 1.0, seed: int = 
     if demand.users is not None:
         users = max(ceil(demand.users * factor / share), 1)
         count = int(np.clip(6 * users, _FEWEST, _MOST))
-        loop = ClosedLoop(concurrency=users, burst=False, ramp=option.e2el)
-        return Traffic(
-            arrivals=loop, prompt=demand.prompt, output=demand.output, requests_count=count, seed=seed
-        ), float(users)
+        return demand.traffic(users, count, option.e2el, seed), float(users)
     if demand.trace is not None and demand.trace.arrival is not None:
         return _thinned(demand.trace, share, factor), (demand.rate or 0.0) * factor / share
     rate = (demand.requests_per_second or 0.0) * factor / share
     held = rate * option.e2el
     count = int(np.clip(6 * held, _FEWEST, _MOST))
-    return Traffic(
-        arrivals=OpenLoop(rate=rate), prompt=demand.prompt, output=demand.output, requests_count=count, seed=seed
-    ), rate
+    return demand.traffic(rate, count, seed=seed), rate
 
 
 def _thinned(trace: Requests, share: int, factor: float) -> Requests:
@@ -95,8 +90,9 @@ def verify(option: Option, demand: Demand, slo: Slo, factor: float = 1.0) -> Ver
     dp = option.deployment.parallel.dp
     flags = Flags(max_num_seqs=ceil(slots / dp), max_num_batched_tokens=option.budget)
     fleet = Fleet(prefill=option.pools[0], decode=option.pools[1]) if option.pools else Fleet()
+    options = Options(slo=slo, fleet=fleet, hit_rate=demand.hit_rate, speculation=option.speculation)
     try:
-        result = simulate(option.deployment, traffic, flags, Options(slo=slo, fleet=fleet))
+        result = simulate(option.deployment, traffic, flags, options)
     except InferplanError as error:
         return Verified(option=option, slots=slots, achieved=screened, verdict=f"refused: {error.what}")
     achieved = {name: at_percentile(result, name, slo.percentile) for name in ("ttft", "tpot", "e2el")}

@@ -262,7 +262,8 @@ class _Loop:
         rows = (batch * width + prompts) * parallel.dp / micro
         time = run_step(deployment, Step(segments=tuple(segments), logits=rows)).time
         time = time + deployment.calibration.step.sequence * sequences * parallel.dp * (1.0 - 1.0 / micro)
-        time = time + self.speculation.draft_time(batch, context)
+        if np.any(np.asarray(batch) > 0):  # prompts alone are not drafted for
+            time = time + self.speculation.draft_time(batch, context)
         floor = eager_floor(deployment) if holds else 0.0
         if not floor:
             return time

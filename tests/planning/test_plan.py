@@ -13,17 +13,17 @@ import pytest
 from inferplan.assemble import Request, assemble
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.parallel import Parallelism
-from inferplan.planning.demand import Demand
+from inferplan.planning.demand import Demand, sharing
 from inferplan.planning.plan import Plan, Question, plan
 from inferplan.planning.plan_report import plan_record, plan_report
 from inferplan.planning.search import Sizing, pareto, point, search
-from inferplan.planning.space import Rejections, Space, candidates, default_gpus, default_quants, divisions
+from inferplan.planning.space import Drafting, Rejections, Space, candidates, default_gpus, default_quants, divisions
 from inferplan.planning.surface import axes_for, surface
 from inferplan.prices import PriceBook, price_book
 from inferplan.report import render
 from inferplan.serving.flags import Flags
 from inferplan.serving.steady import UserLoad, steady_state
-from inferplan.traffic import Lengths, Slo
+from inferplan.traffic import Lengths, SharedPrefix, Slo
 
 SLO = Slo(ttft=0.4, tpot=0.03, percentile=95.0)
 DEMAND = Demand(prompt=Lengths(mean=700), output=Lengths(mean=200), rate=30.0)
@@ -125,6 +125,27 @@ def test_the_surface_is_the_steady_state(model: str, parallel: Parallelism, engi
         assert float(steady.tpot) == pytest.approx(float(found.tpot[index, 0]), rel=0.04)
         assert float(steady.request_rate) == pytest.approx(float(found.rate[index, 0]), rel=0.04)
         assert float(found.ttft[index, 0]) >= 0.98 * float(steady.ttft)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@pytest.mark.parametrize("branches", [1, 2])
+def test_the_surface_of_drafts_is_the_steady_state(engine: str, branches: int) -> None:
+    request = Request(model="llama-3.1-8b", gpu="h200-sxm", engine=engine)
+    deployment = assemble(request)
+    drafting = Drafting(model="llama-3.2-1b", length=3, acceptance=0.7, branches=branches)
+    speculation = drafting.on(request, deployment)
+    demand = Demand(prompt=Lengths(mean=1000), output=Lengths(mean=101), rate=1.0)
+    plain = surface(deployment, demand, 50.0, axes_for(deployment, [2048]))
+    found = surface(deployment, demand, 50.0, axes_for(deployment, [2048]), speculation)
+    assert np.all(found.memory_use > plain.memory_use)
+    assert np.all(found.step_decode > plain.step_decode)
+    assert found.tpot[0, 0] < plain.tpot[0, 0]
+    for index in (3, 15):
+        load = UserLoad(concurrency=float(found.concurrency[index, 0]), prompt=1000.0, output=101.0)
+        steady = steady_state(deployment, load, Flags(max_num_batched_tokens=2048), speculation)
+        assert float(steady.decoding) == pytest.approx(float(found.axes.batch[index]), rel=0.05)
+        assert float(steady.tpot) == pytest.approx(float(found.tpot[index, 0]), rel=0.05)
+        assert float(steady.request_rate) == pytest.approx(float(found.rate[index, 0]), rel=0.05)
 
 
 def test_the_surface_keeps_littles_law_and_its_laws() -> None:
@@ -247,6 +268,44 @@ def test_pools_apart_are_sized_for_the_rate(prices: PriceBook, space: Space) -> 
     for option in apart:
         assert sum(option.pools) == option.replicas
         assert not option.violations(SLO)
+
+
+@pytest.mark.parametrize(("acceptance", "helps"), [(0.9, True), (0.05, False)])
+def test_drafts_are_searched_and_judged(space: Space, prices: PriceBook, acceptance: float, helps: bool) -> None:
+    small = replace(
+        space, gpus=("h100-sxm",), quants=(None,), drafting=Drafting(model=None, length=3, acceptance=acceptance)
+    )
+    found = plan(question(small, prices, slo=Slo(tpot=0.012, percentile=95.0)))
+    record = plan_record(found)["speculation"]
+    assert record["helps"] is helps is bool(found.option.speculation.length)
+    assert found.cheapest(False) is not None
+    assert ("speculation" in found.best.result.conditions) is helps
+    verdict = "helps at this load" if helps else "does not help at this load"
+    assert verdict in " ".join(plan_report(found).notes)
+
+
+def test_a_draft_that_cannot_be_divided_is_left_out(space: Space, prices: PriceBook) -> None:
+    drafting = Drafting(model="qwen2.5-0.5b", length=3, acceptance=0.7)
+    small = replace(space, gpus=("h100-sxm",), quants=(None,), most=4, tp=(4,), pp=(1,), drafting=drafting)
+    found = search(small, DEMAND, SLO, Sizing(), prices)
+    assert found.rejections.counts["drafts"] == 1
+    assert found.structures == 1
+
+
+def test_what_prompts_share_is_cached() -> None:
+    own, output = Lengths(mean=320), Lengths(mean=64)
+    assert sharing(own, output, SharedPrefix(), 1) == (own, 0)
+    whole, cached = sharing(own, output, SharedPrefix(tokens=160), 1)
+    assert whole.average == 480
+    assert cached == pytest.approx(160, abs=2)
+    whole, cached = sharing(own, output, SharedPrefix(turns=2), 1)
+    assert whole.average == pytest.approx((320 + 320 + 64 + 320) / 2)
+    assert cached == pytest.approx(320 / 2, abs=16)
+    assert sharing(own, output, SharedPrefix(), 4)[1] == pytest.approx(319 * 3 / 4, abs=2)
+    demand = Demand(prompt=whole, output=output, rate=8.0, own=own, samples=4, cached=100)
+    assert demand.traffic(8.0, 100).arrivals.rate == 2.0
+    assert len(demand.traffic(8.0, 100).requests()) == 100
+    assert demand.hit_rate == 0.0
 
 
 @pytest.mark.parametrize(
