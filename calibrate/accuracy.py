@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
@@ -27,7 +28,7 @@ from inferplan.validation.anchor import SHRINKAGE, shrunk
 from inferplan.validation.deploy import deployment_of
 from inferplan.validation.facts import Run
 from inferplan.validation.importers import read_file
-from inferplan.validation.predict import Prediction
+from inferplan.validation.predict import Prediction, impossible
 from inferplan.validation.run import Pricing, price_rows
 from inferplan.validation.score import Scored
 
@@ -78,9 +79,13 @@ def _scored_lines(groups: dict[str, list[tuple[float, float]]]) -> list[Line]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Serving:
-    """Measured rows with three predictions of each: held out, shipped constants, datasheet roofline."""
+    """Measured rows with their held-out predictions; a sample of them with two more of each.
+
+    banded: the sample's held-out predictions with their bands. shipped: by the constants on file. roofline: ideal.
+    """
 
     held_out: list[Scored]
+    banded: list[Scored]
     shipped: list[Scored]
     roofline: list[Scored]
 
@@ -92,14 +97,19 @@ def read_held_out(path: Path) -> list[Scored]:
     rows = read_file(path, {})[1]
     found = []
     for row, given in zip(rows, cells):
+        fast: tuple[str, ...] = ()
+        if row.run is not None:
+            with suppress(InferplanError):
+                fast = impossible(deployment_of(row.run)[0], row.run, row.measured)
         ttft, tpot = (float(given[f"{name}_predicted_ms"]) * 1e-3 for name in ("ttft", "tpot"))
         known = np.isfinite(ttft) and np.isfinite(tpot)
-        found.append(Scored(row=row, prediction=Prediction(ttft=ttft, tpot=tpot) if known else None))
+        prediction = Prediction(ttft=ttft, tpot=tpot, impossible=fast) if known else None
+        found.append(Scored(row=row, prediction=prediction))
     return found
 
 
 def with_bands(scored: Sequence[Scored], source: Sequence[Scored]) -> list[Scored]:
-    """Held-out predictions with the relative bands, and the impossible metrics, that the shipped ones carry."""
+    """Held-out predictions with the relative bands that the shipped ones carry."""
     result = []
     for one, other in zip(scored, source):
         if one.prediction is None or other.prediction is None:
@@ -110,8 +120,7 @@ def with_bands(scored: Sequence[Scored], source: Sequence[Scored]) -> list[Score
             centre, own = getattr(other.prediction, name), getattr(one.prediction, name)
             if own is not None:
                 bands[name] = (low / centre * own, high / centre * own)
-        prediction = replace(one.prediction, bands=bands, impossible=other.prediction.impossible)
-        result.append(replace(one, prediction=prediction))
+        result.append(replace(one, prediction=replace(one.prediction, bands=bands)))
     return result
 
 
@@ -182,10 +191,18 @@ def serving_section(serving: Serving) -> str:
             "the same, suspect rows too": pairs_of(held, metric),
             "without suspect rows and those faster than light": pairs_of(possible, metric),
             "without suspect rows and the campaign of an unknown client": pairs_of(unknown_client, metric),
-            "shipped constants (these rows were in the fit)": pairs_of(_clean(serving.shipped), metric),
-            "datasheet roofline, same simulation": pairs_of(_clean(serving.roofline), metric),
+            "shipped constants (rows of the fit; a sample)": pairs_of(_clean(serving.shipped), metric),
+            "datasheet roofline, same simulation (a sample)": pairs_of(_clean(serving.roofline), metric),
         }
-        anchors = [(f"{n} anchors" if n > 1 else "1 anchor", anchored(clean, metric, n)) for n in (1, 3, 5)]
+        anchors = [
+            (
+                f"with {n} measured rows of the system (20 draws)"
+                if n > 1
+                else "with 1 measured row of the system (20 draws)",
+                anchored(clean, metric, n),
+            )
+            for n in (1, 3, 5)
+        ]
         lines = [*_scored_lines(table), *([label, *found.cells()] for label, found in anchors if found)]
         parts += [f"### {name}\n", markdown((name, *HEADS), lines).rstrip() + "\n" + PEER[metric] + "\n"]
         for title, key in (
@@ -196,12 +213,12 @@ def serving_section(serving: Serving) -> str:
             ("campaign", lambda run: run.campaign or "none"),
         ):
             parts.append(markdown((f"{name} by {title}", *HEADS), _scored_lines(_grouped(clean, key, metric))))
-    answered = sum(one.prediction is not None for one in serving.shipped)
-    parts.append(f"Rows answered: {answered} of {len(serving.shipped)}.\n")
-    parts.append(_impossible(serving.shipped))
+    answered = sum(one.prediction is not None for one in held)
+    parts.append(f"Rows answered: {answered} of {len(held)}.\n")
+    parts.append(_impossible(held))
     lines = []
     for metric, name in NOTES.items():
-        share, count = coverage(clean, metric)
+        share, count = coverage(_clean(serving.banded), metric)
         lines.append([name, f"{share:.0%}", str(count)])
     parts += [
         "### Coverage of the 80 % band\n",
@@ -497,11 +514,12 @@ def document(shared: Path, held_out: Path, today: str, every: int = 1) -> str:
     """The page."""
     prose = (Path(__file__).parent / "accuracy_notes.md").read_text(encoding="utf-8")
     rows = read_file(shared / "measured" / "serving.csv", {})[1]
-    shipped = price_rows(rows, Pricing())
+    shipped, unseen = price_rows(rows[::every], Pricing()), read_held_out(held_out)
     serving = Serving(
-        held_out=with_bands(read_held_out(held_out), shipped),
+        held_out=unseen,
+        banded=with_bands(unseen[::every], shipped),
         shipped=shipped,
-        roofline=price_rows(rows, Pricing(ideal=True)),
+        roofline=price_rows(rows[::every], Pricing(ideal=True)),
     )
     head, causes = prose.split("<!-- figures -->\n")
     return "\n".join(
@@ -526,7 +544,7 @@ def _command() -> None:
     parser.add_argument("--held-out", type=Path, required=True, help="what calibrate.serving --held-out wrote")
     parser.add_argument("--out", type=Path, default=config_root().parent / "docs" / "accuracy.md")
     parser.add_argument("--date", default=date.today().isoformat())
-    parser.add_argument("--every", type=int, default=1, help="every n-th static batch")
+    parser.add_argument("--every", type=int, default=1, help="price every n-th row and static batch")
     options = parser.parse_args()
     options.out.write_text(document(options.shared, options.held_out, options.date, options.every), encoding="utf-8")
 

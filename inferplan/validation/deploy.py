@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
 from typing import Any
 
@@ -19,6 +19,8 @@ from inferplan.parallel import Parallelism
 from inferplan.precision import Format, Precision, find_format, parse_precision
 from inferplan.validation.facts import Run
 
+_WIDE = 16
+"""Bits of the format that residuals and attention run in."""
 _WEIGHT_ONLY = 4
 """Formats of this many bits run in the base arithmetic where a device has none for them."""
 
@@ -73,7 +75,7 @@ def precision_of(run: Run, model: ModelSpec, hardware: HardwareSpec) -> Precisio
     base format, as for ``int4``. A label alone names the linear weights and the experts; ``fp4`` is the checkpoint's
     own 4-bit format where it has one, else nvfp4. An empty ``kv`` is the engine's ``auto``, the base format.
     """
-    native = native_precision(model)
+    native = _served(native_precision(model), run)
     label = (run.precision or "native").lower()
     if run.weights is None:
         precision = native if label == "native" else _labelled(label, native, hardware)
@@ -89,6 +91,15 @@ def precision_of(run: Run, model: ModelSpec, hardware: HardwareSpec) -> Precisio
 
 
 _CACHES = {"f16": "fp16", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
+
+
+def _served(native: Precision, run: Run) -> Precision:
+    """The formats as an engine loads them: 32-bit tensors in 16, the base in the row's own 16-bit format."""
+    wide = find_format(run.weights) if run.weights and find_format(run.weights).bits == _WIDE else None
+    base = wide or (native.base if native.base.bits <= _WIDE else find_format("bf16"))
+    roles = {f.name: getattr(native, f.name) for f in fields(native) if f.name != "exceptions"}
+    loaded: dict[str, Any] = {name: base if fmt.bits >= _WIDE else fmt for name, fmt in roles.items()}
+    return replace(native, **loaded)
 
 
 def _labelled(label: str, native: Precision, hardware: HardwareSpec) -> Precision:

@@ -66,6 +66,8 @@ def formats(**changes: str) -> tuple[str, str, str, str]:
         ({"model": "gpt-oss-20b", "weights": "", "precision": "fp4"}, ("bf16", "mxfp4", "bf16", "bf16")),
         ({"weights": "", "precision": "fp4", "gpu": "b200-hgx"}, ("nvfp4", "nvfp4", "nvfp4", "bf16")),
         ({"weights": "int4"}, ("int4", "int4", "bf16", "bf16")),
+        ({"model": "gpt-j-6b", "weights": "fp16"}, ("fp16", "fp16", "fp16", "fp16")),
+        ({"model": "gpt-j-6b", "weights": "fp8"}, ("fp8", "fp8", "fp8", "bf16")),
     ],
 )
 def test_labels_become_formats(changes: dict[str, str], expected: tuple[str, ...]) -> None:
