@@ -1,7 +1,7 @@
 """Anchors: one scalar a phase from one's own measured rows, shrunk by how few they are.
 
-The scalar is ``exp(mean(log(measured/predicted)) * n/(n + k))``: with no rows 1, with many their geometric mean ratio.
-It corrects what all rows of one system share (clocks, a kernel of its own, a front end), so it holds for that model on
+The scalar is ``exp(median(log(measured/predicted)) * n/(n + k))``: with no rows 1, with many their median ratio. It
+corrects what all rows of one system share (clocks, a kernel of its own, a front end), so it holds for that model on
 that GPU under that engine, and for what was measured: a latency under load, or a static batch.
 """
 
@@ -17,16 +17,16 @@ from inferplan.calibration import Anchor, Calibration
 from inferplan.errors import UsageError
 from inferplan.validation.score import Scored
 
-SHRINKAGE = {"ttft": 0.5, "tpot": 0.25}
-"""Rows' worth of doubt: the scatter of a row around its system's scalar over the scatter of systems, as a ratio of
-variances. ``python -m calibrate fit-serving`` prints the ratios of the rows it sees (docs/accuracy.md)."""
+SHRINKAGE = {"ttft": 3.0, "tpot": 0.5}
+"""Rows' worth of doubt: a system's rows scatter more around their scalar in TTFT, where queues and clients matter, than
+in TPOT. Chosen by the error that is left on the other rows of a system (docs/accuracy.md)."""
 
 
 def shrunk(ratios: Sequence[float], doubt: float) -> float:
     """The scalar of measured over predicted ``ratios``."""
     if not ratios:
         return 1.0
-    return float(np.exp(np.mean(np.log(ratios)) * len(ratios) / (len(ratios) + doubt)))
+    return float(np.exp(np.median(np.log(ratios)) * len(ratios) / (len(ratios) + doubt)))
 
 
 def anchor_of(scored: Sequence[Scored]) -> Anchor:

@@ -184,7 +184,7 @@ def test_an_anchor_is_of_one_system() -> None:
     scored = price_rows([row()])
     assert scored[0].prediction is not None
     ratio = 0.008 / float(scored[0].prediction.tpot or 0)
-    assert anchor_of(scored).decode == pytest.approx(ratio ** (1 / 1.25))
+    assert anchor_of(scored).decode == pytest.approx(ratio ** (1 / 1.5))
 
 
 def test_bands_join_in_squares_of_logarithms() -> None:
