@@ -234,8 +234,8 @@ def pooled(devices: Sequence[Device]) -> dict[tuple[str, Group], Measured]:
 def carried_terms(kernel: str, devices: int) -> tuple[str, ...]:
     """The terms of a kernel that may be carried from so many devices.
 
-    Padded rows of a small matmul hide under the weights' traffic on one device and show on another whose ridge is lower:
-    a single device cannot tell how much of the padding is computed (an RTX 4090 came out bound by arithmetic at batch 1
+    Padded rows of a small matmul hide under the weights' traffic on one device and show on another whose ridge is
+    lower: a single device cannot tell how much of the padding is computed (an RTX 4090 came out bound by arithmetic at batch 1
     with the L40S's value).
     """
     terms = TERMS_OF.get(kernel, ())
@@ -255,7 +255,6 @@ def calibrate_unmeasured(
     libraries: dict[str, Constants] = defaultdict(lambda: defaultdict(dict))
     left_out: dict[str, Any] = defaultdict(lambda: defaultdict(dict))
     for (library, (kernel, label)), measured in sorted(pooled(own).items()):
-
         terms_here = carried_terms(kernel, len(own))
 
         def stacked(pools: Measured, terms: Sequence[str] = terms_here) -> Stacks:

@@ -22,7 +22,7 @@ def run(request: Request = REQUEST, **load: float) -> DiffusionEstimate:
 
 
 def test_flop_of_a_pass_by_hand() -> None:
-    """256 positions through 32 layers of 4 x 4096^2 + 3 x 4096 x 12288, the full square of attention, the head on all."""
+    """256 positions: 32 layers of 4 x 4096^2 + 3 x 4096 x 12288, the full square of attention, the head on all."""
     linear = 2 * 256 * 32 * (4 * 4096**2 + 3 * 4096 * 12288)
     attention = 32 * 4 * 256 * 256 * 4096
     head = 2 * 256 * 4096 * 126464
