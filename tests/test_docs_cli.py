@@ -17,41 +17,42 @@ PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md")])
 BLOCK = re.compile(r"^```console\n(?P<text>.*?)^```", re.MULTILINE | re.DOTALL)
 
 
-def command_lines(page: Path) -> list[str]:
-    """The ``$ inferplan ...`` lines of a page's console blocks, also after ``&&``."""
-    found = []
+def command_lines(page: Path) -> list[list[str]]:
+    """For each console block of a page, its ``$ inferplan ...`` lines, also after ``&&``."""
+    blocks = []
     for block in BLOCK.finditer(page.read_text(encoding="utf-8")):
-        text = block["text"].replace("\\\n", " ")
-        for line in text.splitlines():
-            if line.startswith("$ "):
-                found += [part.strip() for part in line[2:].split("&&") if part.strip().startswith("inferplan ")]
-    return found
+        lines = [line[2:] for line in block["text"].replace("\\\n", " ").splitlines() if line.startswith("$ ")]
+        parts = [part.strip() for line in lines for part in line.split("&&")]
+        blocks.append([part for part in parts if part.startswith("inferplan ")])
+    return [block for block in blocks if block]
 
 
-EXAMPLES = [(page, line) for page in PAGES for line in command_lines(page)]
+EXAMPLES = [(page, lines) for page in PAGES for lines in command_lines(page)]
 
 
 @pytest.mark.parametrize(
-    ("page", "line"), EXAMPLES, ids=[f"{page.relative_to(ROOT)}: {line}" for page, line in EXAMPLES]
+    ("page", "lines"), EXAMPLES, ids=[f"{page.relative_to(ROOT)}: {lines[0]}" for page, lines in EXAMPLES]
 )
-def test_command_line_of_the_docs_runs(
-    page: Path, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_command_lines_of_the_docs_run(
+    page: Path, lines: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Exit 0 and something on stdout or in a file, in an empty folder."""
+    """A block's lines one after another in one folder: exit 0, and something on stdout or in a file."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    arguments = shlex.split(line)
-    if arguments[-2:-1] == [">"]:
-        arguments = arguments[:-2]
-    monkeypatch.setattr(sys, "argv", arguments)
-    code = 0
-    try:
-        main()
-    except SystemExit as leave:
-        code = int(leave.code or 0)
-    captured = capsys.readouterr()
-    assert code == 0, f"{page.name}: {line}\n{captured.err}"
-    assert captured.out or list(tmp_path.iterdir())
+    for line in lines:
+        arguments = shlex.split(line)
+        target = arguments.pop() if arguments[-2:-1] == [">"] else None
+        monkeypatch.setattr(sys, "argv", arguments if target is None else arguments[:-1])
+        code = 0
+        try:
+            main()
+        except SystemExit as leave:
+            code = int(leave.code or 0)
+        captured = capsys.readouterr()
+        assert code == 0, f"{page.name}: {line}\n{captured.err}"
+        if target is not None:
+            (tmp_path / target).write_text(captured.out, encoding="utf-8")
+        assert captured.out or list(tmp_path.iterdir())
 
 
 def test_the_reference_is_current() -> None:
