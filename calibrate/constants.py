@@ -235,8 +235,8 @@ def carried_terms(kernel: str, devices: int) -> tuple[str, ...]:
     """The terms of a kernel that may be carried from so many devices.
 
     Padded rows of a small matmul hide under the weights' traffic on one device and show on another whose ridge is
-    lower: a single device cannot tell how much of the padding is computed (an RTX 4090 came out bound by arithmetic at batch 1
-    with the L40S's value).
+    lower: a single device cannot tell how much of the padding is computed (an RTX 4090 came out bound by arithmetic at
+    batch 1 with the L40S's value).
     """
     terms = TERMS_OF.get(kernel, ())
     return tuple(term for term in terms if term != "padding") if devices == 1 and kernel == "matmul" else terms

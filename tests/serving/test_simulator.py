@@ -50,7 +50,7 @@ def test_one_request_alone_takes_what_the_estimate_says(engine: str) -> None:
     budget=st.integers(256, 9000),
     rate=st.one_of(st.none(), st.floats(0.5, 200)),
 )
-def test_nothing_is_lost_and_work_is_conserved(  # noqa: PLR0917
+def test_nothing_is_lost_and_work_is_conserved(
     engine: str, users: int, prompt: int, output: int, slots: int, budget: int, rate: float | None
 ) -> None:
     served = deployment("llama-2-7b", "l40s", ideal=users % 2 == 0, engine=engine)
