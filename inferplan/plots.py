@@ -95,6 +95,17 @@ def _quantity(axis: Any, unit: str) -> None:
     axis.set_major_formatter(EngFormatter(unit=unit))
 
 
+def _plain_numbers(axis: Any) -> None:
+    """300 and 1,000 on a log axis, not powers of ten; single steps are named where the axis spans little."""
+    from matplotlib.ticker import FuncFormatter, LogLocator
+
+    low, high = axis.get_view_interval()
+    written = FuncFormatter(lambda value, _: f"{value:,.4g}")
+    axis.set_major_formatter(written)
+    axis.set_minor_locator(LogLocator(subs=(2, 3, 5, 7) if high / low < 100 else (2, 5)))
+    axis.set_minor_formatter(written)
+
+
 def roofline(result: Estimate) -> Figure:
     """Operators of both phases under the roof: filled where they are achieved, hollow where they could be."""
     deployment = result.deployment
@@ -115,6 +126,8 @@ def roofline(result: Estimate) -> Figure:
     axes.set_yscale("log")
     _quantity(axes.yaxis, "FLOP/s")
     _name(axes, "arithmetic intensity [FLOP/B]", "performance of one device")
+    hollow: dict[str, Any] = {"marker": "s", "markerfacecolor": "none", "linestyle": "none", "color": INK}
+    axes.plot([], [], label="hollow: attainable, filled: achieved", **hollow)
     _legend(axes, loc="lower right")
     return figure
 
@@ -169,11 +182,14 @@ def memory_stack(footprints: Mapping[str, Footprint]) -> Figure:
         axes.plot([usable, usable], [row - 0.38, row + 0.38], color=COLOURS[3], linewidth=2)
         axes.annotate(
             f"{format_bytes(footprint.usable)} usable",
-            (usable, row + 0.4),
+            (usable, row),
+            xytext=(-5, 0),
+            textcoords="offset points",
             fontsize=7,
-            color=INK,
+            color="black",
             ha="right",
-            va="bottom",
+            va="center",
+            bbox={"boxstyle": "round,pad=0.2", "facecolor": "white", "edgecolor": INK, "linewidth": 0.4},
         )
     axes.invert_yaxis()
     axes.set_axisbelow(True)
@@ -262,6 +278,7 @@ def against_rate(curves: Sequence[Curve], title: str, slo: float | None = None) 
     if slo is not None:
         axes.axhline(slo * 1e3, color=COLOURS[3], linestyle="--", linewidth=1.2, label=f"SLO {format_time(slo)}")
     axes.set_yscale("log")
+    _plain_numbers(axes.yaxis)
     _name(axes, "requests a second", "time to first token [ms]")
     _legend(axes, loc="upper left")
     return figure

@@ -111,7 +111,8 @@ def settings_command() -> Report:
             rows.append({"command": name or "all", "option": option, "value": setting.value, "origin": setting.origin})
     table_rows = [[str(value) for value in row.values()] for row in rows]
     shown = Table(title=f"{len(rows)} settings", columns=["command", "option", "value", "from"], rows=table_rows)
-    return Report(record={"settings": rows}, tables=[shown], rows=rows)
+    example = "" if rows else "none set: a line such as gpu: h100-sxm in ./inferplan.yaml, or INFERPLAN_GPU=h100-sxm"
+    return Report(record={"settings": rows}, tables=[shown], rows=rows, notes=[example] if example else [])
 
 
 def _command(group: click.Group, ctx: click.Context, name: str) -> click.Command:

@@ -201,11 +201,11 @@ def _demand(values: dict[str, Any], named: WorkloadSpec | None) -> Demand:
 def _traced(values: dict[str, Any]) -> Demand:
     from inferplan import traces
 
-    demand = demand_of_trace(traces.read(Path(values["trace"])))
     given = [name for name in ("workload", "prompt", "output_tokens", "users", "requests", "deadline") if values[name]]
     if given:
         hint = f"--slo {values['workload']} for its limits alone" if given[0] == "workload" else "leave one out"
         raise UsageError(f"--trace says everything that --{given[0].split('_')[0]} would", hint=hint)
+    demand = demand_of_trace(traces.read(Path(values["trace"])))
     return demand if values["rate"] is None else replace(demand, rate=values["rate"])
 
 

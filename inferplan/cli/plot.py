@@ -104,7 +104,7 @@ def _timeline(request: Request, load: StaticLoad, rate: float | None) -> Any:
         "waiting": (start, rows[:, 5]),
         "cache in use": (start, rows[:, 6]),
     }
-    load_text = f"{rate:g} requests/s" if rate else f"{load.batch:.0f} users"
+    load_text = f"{rate:g} requests/s" if rate else f"{load.batch:.0f} user{'s' if load.batch > 1 else ''}"
     return plots.timeline(tracks, f"{deployment.describe()}: {load_text}")
 
 

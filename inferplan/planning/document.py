@@ -53,7 +53,10 @@ def answer(plan: Plan) -> str:
         for name, limit in slo.limits.items()
     )
     bought = f"{option.devices} x {option.deployment.hardware.name} at {money(option)}"
-    return f"{bought}" + (f" for {held}." if held else f", done in {option.hours or 0:,.1f} hours.")
+    text = f"{bought}" + (f" for {held}." if held else f", done in {option.hours or 0:,.1f} hours.")
+    if plan.holds_at_the_far_end is False:
+        text += " Where real latencies are at the slow end of the error band, a limit is missed: measure before buying."
+    return text
 
 
 def drawings(plan: Plan) -> list[tuple[str, str, Callable[[], object]]]:
@@ -67,7 +70,8 @@ def drawings(plan: Plan) -> list[tuple[str, str, Callable[[], object]]]:
         ),
         (
             "Latency against rate",
-            "Closed form, one replica of the plan: TTFT at the percentile asked for as the rate grows.",
+            "Closed form: TTFT at the percentile asked for as the rate of one replica grows"
+            + (", which here does prompts and decodes together: the plan has them apart." if option.pools else "."),
             lambda: _against_rate(plan),
         ),
         (

@@ -40,6 +40,8 @@ _OPTIONS = {"e2el": "e2e"}
 _EACH = 4
 """Finalists of one device that are kept."""
 _SIMULATIONS = 48
+_DEAREST = 4.0
+"""An alternative that costs more than so many times the cheapest is none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,9 +242,11 @@ def _simulated(options: list[Option], question: Question) -> tuple[list[Verified
         same = sum(v.option.deployment.hardware.name == option.deployment.hardware.name for v in passed)
         if same >= _EACH or (same and (option.cost or 0.0) > cheapest):
             continue  # this device is already represented, and nothing cheaper can come
-        if runs >= _SIMULATIONS:
+        limit = cheapest if same else _DEAREST * cheapest
+        if runs >= _SIMULATIONS or (option.cost or 0.0) > limit:
             break
         trial: Option | None = option
+        before = np.inf
         while trial is not None and runs < _SIMULATIONS:
             checked = verify(trial, question.demand, question.slo)
             runs += 1
@@ -250,7 +254,12 @@ def _simulated(options: list[Option], question: Question) -> tuple[list[Verified
                 passed.append(checked)
                 break
             failed.append(checked)
-            trial = _one_more(trial, question, np.inf if not same else cheapest)
+            violations = checked.violations(question.slo)
+            worst = max(violations.values(), default=np.inf)
+            if trial.pools and np.isfinite(before) and worst > 0.99 * before:
+                break  # a larger pool did not help: single prompts take too long, not the queue
+            before = worst
+            trial = _one_more(trial, question, limit, violations)
     return passed, failed
 
 
@@ -265,17 +274,19 @@ def _measured(found: Found) -> Found:
     return found._replace(options=measured)
 
 
-def _one_more(option: Option, question: Question, cheapest: float) -> Option | None:
-    """The same with more replicas; ``None`` when that is no longer cheaper than what has passed."""
+def _one_more(option: Option, question: Question, cheapest: float, violations: dict[str, float]) -> Option | None:
+    """The same with more replicas, of the pool that misses its limit; ``None`` when it is no longer the cheapest."""
     if option.cost is None or option.tag is None:
         return None
-    first = next((o for o in [option] if o.pools is None), None)
-    step = max(1, round(option.replicas * 0.08))
     pools = option.pools
-    if first is None and pools is not None:
-        pools = (pools[0] + 1, pools[1]) if pools[0] <= pools[1] else (pools[0], pools[1] + 1)
-        step = 1
-    replicas = option.replicas + step
+    if pools is None:
+        replicas = option.replicas + max(1, round(option.replicas * 0.08))
+    else:
+        late = bool({"ttft", "e2el"} & violations.keys()) or not violations
+        slow = "tpot" in violations or not violations
+        more = [max(1, round(size * 0.08)) if grows else 0 for size, grows in zip(pools, (late, slow))]
+        pools = (pools[0] + more[0], pools[1] + more[1])
+        replicas = sum(pools)
     cost = (replicas + option.spare) * option.deployment.parallel.ranks * option.tag.per_hour * (option.hours or 1.0)
     grown = replicas > 1.6 * max(_first_replicas(option, question), 1) + 2
     if cost >= cheapest or grown:

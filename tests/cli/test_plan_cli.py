@@ -44,6 +44,13 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("report") / "plan.html"
+    run("report", "llama-3.1-8b", *QUESTION, *SMALL, "-o", str(path))
+    return path
+
+
 def test_a_plan_says_what_to_buy_and_what_it_rests_on(planned: Path) -> None:
     record: dict[str, Any] = json.loads(planned.read_text())
     assert record["schema_version"] == 1
@@ -75,8 +82,9 @@ def test_emit_needs_a_deployment_and_its_engine(planned: Path, tmp_path: Path) -
     assert refused("emit", "sglang", str(planned)).exit_code == 2
     record = json.loads(planned.read_text())
     record["plan"]["deployment"]["pools"] = {"prefill": 1, "decode": 1}
-    (tmp_path / "apart.json").write_text(json.dumps(record))
-    assert "--aggregated" in refused("emit", "vllm", str(tmp_path / "apart.json")).hint
+    (tmp_path / "apart.json").write_text(json.dumps({**record, "command": "inferplan plan llama-3.1-8b --rate 20"}))
+    hint = refused("emit", "vllm", str(tmp_path / "apart.json")).hint
+    assert hint == "inferplan plan llama-3.1-8b --rate 20 --aggregated"
     (tmp_path / "x.json").write_text("{}")
     assert "not the JSON of a plan" in refused("emit", "vllm", str(tmp_path / "x.json")).what
     assert refused("emit", "vllm", str(tmp_path / "none.json")).exit_code == 4
@@ -96,6 +104,15 @@ def test_no_plan_is_exit_three_with_the_relaxation() -> None:
     [
         (["--rate", "5", "--prompt", "1k", "--output", "100"], "limit on latency"),
         (["--rate", "5", "--ttft", "1s"], "lengths"),
+        (["--rate", "5", "--workload", "mlperf-llama2-70b"], "states limits only"),
+        (["--rate", "5", "--workload", "rl-rollout"], "limit on latency"),
+        (["--rate", "5", "--workload", "chat", "--slo", "rl-rollout"], "states no limits"),
+        (["--rate", "5", "--workload", "colour"], "no workload named"),
+        (["--workload", "chat"], "one kind of demand"),
+        (["--rate", "5", "--workload", "chat", "--draft-tokens", "3"], "--acceptance"),
+        (["--rate", "5", "--workload", "chat", "--acceptance", "0.7"], "--draft-tokens"),
+        (["--rate", "5", "--workload", "chat", "--draft-tokens", "3", "--acceptance", "2"], "acceptance"),
+        (["--rate", "5", "--workload", "chat", "--arrivals", "gamma", "--burstiness", "0"], "--burstiness"),
         (["--prompt", "1k", "--output", "100", "--ttft", "1s"], "one kind of demand"),
         (["--rate", "5", "--prompt", "1k", "--output", "100", "--ttft", "1"], "--ttft"),
         (["--rate", "5", "--prompt", "1k", "--output", "100", "--ttft", "1s", "--utilisation", "2"], "--utilisation"),
@@ -103,6 +120,51 @@ def test_no_plan_is_exit_three_with_the_relaxation() -> None:
 )
 def test_a_question_that_is_none(words: list[str], message: str) -> None:
     assert message in refused("plan", "llama-3.1-8b", *words).what
+
+
+def asked(*words: str) -> dict[str, Any]:
+    """The question that a plan answered."""
+    text = run("plan", "llama-3.1-8b", *words, "--gpu", "h100-sxm", "--most", "1", "--aggregated", "--format", "json")
+    record: dict[str, Any] = json.loads(text)
+    return record["question"]
+
+
+def test_a_workload_brings_lengths_and_limits() -> None:
+    question = asked("--workload", "chat", "--rate", "5")
+    assert (question["prompt_tokens"], question["output_tokens"]) == (1155, 211)
+    assert question["slo"] == {"ttft_s": 0.3, "tpot_s": 0.03}
+    assert question["percentile"] == 95
+    words = ("--workload", "chat", "--rate", "5", "--slo", "mlperf:llama2-70b-interactive", "--tpot", "35ms")
+    question = asked(*words)
+    assert question["slo"] == {"ttft_s": 0.45, "tpot_s": 0.035}
+    assert question["percentile"] == 99
+    assert asked(*words, "--percentile", "90", "--prompt", "512")["percentile"] == 90
+    shared = asked("--workload", "evaluation", "--rate", "5", "--tpot", "40ms")
+    assert shared["prompt_tokens"] == 550
+    assert "191 of them cached" in shared["demand"]
+    offline = asked("--workload", "rl-rollout", "--requests", "10k", "--deadline", "1h")
+    assert offline["slo"] == {}
+
+
+def test_hints_name_options_that_exist() -> None:
+    words = ("--rate", "5", "--prompt", "1k", "--output", "100", "--e2e", "1ms", *SMALL)
+    assert "--e2e " in refused("plan", "llama-3.1-8b", *words).hint
+    error = refused("plan", "llama-3.1-8b", "--workload", "chat", "--trace", "t.csv", *SMALL)
+    assert "--workload" in error.what
+    assert "--slo chat" in error.hint
+
+
+def test_drafts_are_planned_and_emitted(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    draft = ("--draft-model", "llama-3.2-1b", "--draft-tokens", "3", "--acceptance", "0.8")
+    run("plan", "llama-3.1-70b", "--rate", "2", "--prompt", "1k", "--output", "200", "--tpot", "16ms",
+        "--gpu", "h200-sxm", "--quant", "fp8", "--most", "2", "--aggregated", *draft, "-o", str(path))  # fmt: skip
+    record = json.loads(path.read_text())
+    assert record["speculation"]["helps"] is True
+    assert record["speculation"]["break_even_batch"] > 1
+    line = run("emit", "vllm", str(path))
+    assert '"model": "meta-llama/Llama-3.2-1B", "num_speculative_tokens": 3' in line
+    assert line.strip() == record["plan"]["launch"]
 
 
 def test_a_trace_is_a_demand(tmp_path: Path) -> None:
@@ -118,10 +180,9 @@ def test_a_trace_is_a_demand(tmp_path: Path) -> None:
     assert record["question"]["requests_per_s"] == pytest.approx(25, rel=0.01)
 
 
-def test_the_report_holds_everything_and_loads_nothing(tmp_path: Path) -> None:
-    page, text = tmp_path / "plan.html", tmp_path / "plan.md"
-    for path in (page, text):
-        run("report", "llama-3.1-8b", *QUESTION, *SMALL, "-o", str(path))
+def test_the_report_holds_everything_and_loads_nothing(page: Path, tmp_path: Path) -> None:
+    text = tmp_path / "plan.md"
+    assert "what binds" in run("plan", "llama-3.1-8b", *QUESTION, *SMALL, "--report", str(text))
     html = page.read_text()
     for word in ("The question", "alternatives", "Pictures", "Formulas", "Made by", "rest on", "<svg", "inferplan"):
         assert word in html
@@ -134,9 +195,8 @@ def test_the_report_holds_everything_and_loads_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
-def test_the_report_opens_in_a_browser(tmp_path: Path) -> None:
-    page, picture = tmp_path / "plan.html", tmp_path / "plan.png"
-    run("report", "llama-3.1-8b", *QUESTION, *SMALL, "-o", str(page))
+def test_the_report_opens_in_a_browser(page: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "plan.png"
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--user-data-dir={tmp_path}/u"]
     assert CHROMIUM is not None
     shot = [CHROMIUM, *flags, "--window-size=1000,3000", f"--screenshot={picture}", page.as_uri()]
