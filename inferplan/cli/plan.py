@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from inferplan.assemble import Request
+from inferplan.assemble import Request, load_engine, precision_of
 from inferplan.catalog import load_hardware, load_model
 from inferplan.cli.options import Count, report_options, write_text
 from inferplan.cli.price_options import price_options
@@ -117,12 +117,17 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Que
     spec = load_model(model)
     gpus = tuple(load_hardware(name).name for name in parse_values(values["gpu"] or "")) or default_gpus(prices)
     quants = tuple(None if q == "native" else q for q in parse_values(values["quant"] or "")) or default_quants(spec)
+    engines = tuple(parse_values(values["engine"]))
+    for engine in engines:  # an unknown name is an error here, not a candidate ruled out
+        load_engine(engine)
+    for quant in quants if gpus else ():
+        precision_of(Request(model=model, gpu=gpus[0], quant=quant), spec, load_hardware(gpus[0]))
     degrees = {name: tuple(parse_counts(values[name])) if values[name] else None for name in ("tp", "pp", "ep", "dp")}
     space = Space(
         base=Request(model=model, gpu="", calibration=values["calibration"], ideal=values["ideal"]),
         gpus=gpus,
         quants=quants,
-        engines=tuple(parse_values(values["engine"])),
+        engines=engines,
         most=max(values["most"], *(max(given) for given in degrees.values() if given), 1),
         budgets=tuple(parse_counts(values["token_budget"])) if values["token_budget"] else None,
         disaggregate=not values["aggregated"],

@@ -319,11 +319,14 @@ def _infeasible(question: Question, found: Found, failed: list[Verified] | None 
             else "a larger --most, a lower --utilisation, or another --gpu",
         )
     if miss is None:
-        priced = [entry for entry in found.surfaces if entry.tag is not None]
-        unpriced = found.surfaces[0].surface.deployment.hardware.name if found.surfaces else ""
+        if found.surfaces and all(entry.tag is None for entry in found.surfaces):
+            names = sorted({entry.surface.deployment.hardware.name for entry in found.surfaces})
+            price = f"--price {names[0]}=2.49 (yours, for a device hour), or another --prices"
+            return InfeasibleError(what, because=f"no price on file of {', '.join(names)}", hint=price)
         wider = f"a larger --most than {question.space.most}, a narrower --quant, or another --gpu"
-        hint = wider if priced or not found.surfaces else f"--price {unpriced}=2.49, your price of a device hour"
-        return InfeasibleError(what, because=counts or "no candidate exists", hint=hint)
+        example = found.rejections.examples.get("impossible")
+        counts += f"; such as: {example}" if example and not found.surfaces else ""
+        return InfeasibleError(what, because=counts or "no candidate exists", hint=wider)
     cost = "" if miss.cost is None or miss.tag is None else f", {miss.cost:,.2f} {miss.tag.currency}/h"
     return InfeasibleError(
         what,

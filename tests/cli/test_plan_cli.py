@@ -109,6 +109,8 @@ def test_no_plan_is_exit_three_with_the_relaxation() -> None:
         (["--rate", "5", "--workload", "chat", "--slo", "rl-rollout"], "states no limits"),
         (["--rate", "5", "--workload", "colour"], "no workload named"),
         (["--workload", "chat"], "one kind of demand"),
+        (["--rate", "5", "--workload", "chat", "--engine", "nope"], "no engine"),
+        (["--rate", "5", "--workload", "chat", "--quant", "nope"], "nope"),
         (["--rate", "5", "--workload", "chat", "--draft-tokens", "3"], "--acceptance"),
         (["--rate", "5", "--workload", "chat", "--acceptance", "0.7"], "--draft-tokens"),
         (["--rate", "5", "--workload", "chat", "--draft-tokens", "3", "--acceptance", "2"], "acceptance"),
@@ -152,6 +154,14 @@ def test_hints_name_options_that_exist() -> None:
     error = refused("plan", "llama-3.1-8b", "--workload", "chat", "--trace", "t.csv", *SMALL)
     assert "--workload" in error.what
     assert "--slo chat" in error.hint
+
+
+def test_what_stands_in_the_way_is_named() -> None:
+    words = ("plan", "llama-3.1-8b", "--rate", "5", "--workload", "chat", "--most", "1", "--aggregated")
+    unpriced = refused(*words, "--gpu", "rtx-4090")
+    assert "no price on file of rtx-4090" in unpriced.because
+    assert unpriced.hint.startswith("--price rtx-4090=")
+    assert "such as: " in refused(*words, "--gpu", "h100-sxm", "--tp", "3").because
 
 
 def test_drafts_are_planned_and_emitted(tmp_path: Path) -> None:
