@@ -12,7 +12,6 @@ from inferplan.catalog import config_root, load, load_hardware, load_model, read
 from inferplan.deployment import Deployment
 from inferplan.engine import Engine, EngineFlags, EngineSpec
 from inferplan.errors import UsageError
-from inferplan.gguf_types import file_precision, is_file_type
 from inferplan.hardware import HardwareSpec
 from inferplan.layers.mla import MlaLayer
 from inferplan.model import ModelSpec
@@ -111,6 +110,8 @@ def precision_of(request: Request, model: ModelSpec, hardware: HardwareSpec) -> 
     peaks = frozenset(hardware.peak)
     base = native_precision(model)
     if request.quant:
+        from inferplan.gguf_types import file_precision, is_file_type
+
         name = request.quant.lower().strip()
         if is_file_type(name):
             base = file_precision(model, name)

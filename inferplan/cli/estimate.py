@@ -15,6 +15,13 @@ from inferplan.estimate_report import estimate_report, pruning_table
 from inferplan.report import Report
 
 
+_SERVING = (
+    *("concurrency", "chunk", "draft_model", "draft_tokens", "acceptance", "prefix_hit_rate"),
+    *("kv_offload", "offload_bandwidth"),
+)
+"""Options of which any one asks for what serving does to the batch, if only to be refused."""
+
+
 @click.command("estimate")
 @deployment_options
 @load_options
@@ -32,9 +39,7 @@ def estimate_command(request: Request, load: StaticLoad, **serving: Any) -> Repo
     """
     result = estimate(assemble(request), load)
     report = estimate_report(result)
-    if serving["concurrency"] or any(
-        serving[name] for name in ("chunk", "draft_tokens", "prefix_hit_rate", "kv_offload")
-    ):
+    if any(serving[name] for name in _SERVING):
         report = _with_serving(report, result, request, serving)
     if request.prune:
         whole = Estimate(deployment=assemble(replace(request, prune=None)), load=load)
