@@ -15,7 +15,12 @@ from inferplan.errors import UsageError
 from inferplan.report import Report, Table
 from inferplan.settings import Settings, read_settings
 
-_CATALOGUES = {"model": "models", "models": "models", "gpu": "hardware", "engine": "engines", "name": "models"}
+_CATALOGUES = {
+    **dict.fromkeys(("model", "models", "name", "draft_model"), "models"),
+    "workload": "workloads",
+    "gpu": "hardware",
+    "engine": "engines",
+}
 
 
 class CatalogueName(click.ParamType[str]):

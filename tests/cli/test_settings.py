@@ -78,3 +78,5 @@ def test_names_of_the_catalogue_complete(tmp_path: Path) -> None:
     assert "h200-sxm" in inferplan(cwd=tmp_path, **asked).stdout
     asked |= {"COMP_WORDS": "inferplan swe", "COMP_CWORD": "1"}
     assert "sweep" in inferplan(cwd=tmp_path, **asked).stdout
+    asked |= {"COMP_WORDS": "inferplan plan m --workload cha", "COMP_CWORD": "4"}
+    assert "chat" in inferplan(cwd=tmp_path, **asked).stdout
