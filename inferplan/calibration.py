@@ -5,9 +5,7 @@ With :data:`IDEAL` every constant is one or zero: the speed of light. A :class:`
 was not fitted to.
 """
 
-from __future__ import annotations
-
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 from pydantic import Field
@@ -144,7 +142,7 @@ class Calibration(Spec):
             return None
         return formats.get(label) or formats.get(label.rsplit("-d", 1)[0]) or formats.get(ANY)
 
-    def for_engine(self, engine: str) -> Calibration:
+    def for_engine(self, engine: str) -> Self:
         """The same with the kernels of ``engine`` chosen.
 
         Kernel by kernel and format by format: the engine's own library; else the first of the others that has it, in
@@ -161,7 +159,7 @@ class Calibration(Spec):
                     chosen.setdefault(kernel, {})[label] = fit.model_copy(update=borrowed)
         return self.model_copy(update={"constants": chosen, "libraries": {}})
 
-    def for_vendor(self, vendor: str) -> Calibration:
+    def for_vendor(self, vendor: str) -> Self:
         """The same for a device of ``vendor``: where none of its devices was measured, no error is known."""
         if not self.vendors or vendor in self.vendors:
             return self
@@ -175,7 +173,7 @@ class Calibration(Spec):
         libraries = {name: unknown(constants) for name, constants in self.libraries.items()}
         return self.model_copy(update={"constants": unknown(self.constants), "libraries": libraries})
 
-    def with_step(self, shared: SharedStep) -> Calibration:
+    def with_step(self, shared: "SharedStep") -> Self:
         """The same with the shared constants of a step, unless it has its own or is the bare roofline."""
         if self.basis == "roofline" or self.step != StepConstants():
             return self

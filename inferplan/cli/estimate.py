@@ -14,7 +14,6 @@ from inferplan.estimate import Estimate, StaticLoad, estimate
 from inferplan.estimate_report import estimate_report, pruning_table
 from inferplan.report import Report
 
-
 _SERVING = (
     *("concurrency", "chunk", "draft_model", "draft_tokens", "acceptance", "prefix_hit_rate"),
     *("kv_offload", "offload_bandwidth"),
