@@ -256,6 +256,8 @@ def _simulated(options: list[Option], question: Question) -> tuple[list[Verified
             failed.append(checked)
             violations = checked.violations(question.slo)
             worst = max(violations.values(), default=np.inf)
+            if checked.refused and not np.isfinite(worst):
+                break  # requests that can never run need something else than more replicas
             if trial.pools and np.isfinite(before) and worst > 0.99 * before:
                 break  # a larger pool did not help: single prompts take too long, not the queue
             before = worst
@@ -313,7 +315,8 @@ def _infeasible(question: Question, found: Found, failed: list[Verified] | None 
         factor = nearest.violations(slo)
         return InfeasibleError(
             what,
-            because=f"the simulated {percentile_of(slo)} of {nearest.option.deployment.describe()} is over",
+            because=nearest.refused
+            or f"the simulated {percentile_of(slo)} of {nearest.option.deployment.describe()} is over",
             hint=_relaxation(slo, factor)
             if np.isfinite(max(factor.values(), default=np.inf))
             else "a larger --most, a lower --utilisation, or another --gpu",

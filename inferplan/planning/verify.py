@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import ceil, sqrt
+from math import ceil, inf, sqrt
 
 import numpy as np
 
@@ -32,6 +32,14 @@ class Verified:
     achieved: dict[str, float]
     result: SimulationResult | None = None
     verdict: str = "not simulated"
+
+    @property
+    def refused(self) -> str:
+        """Why requests could never run, with their share; empty when all could."""
+        if self.result is None or not self.result.counts["rejected"]:
+            return ""
+        share = self.result.counts["rejected"] / self.result.counts["arrived"]
+        return f"{share:.1%} of the requests are refused: {'; '.join(self.result.ledger.refused)}"
 
     def violations(self, slo: Slo) -> dict[str, float]:
         """Limits that are not met, with the factor by which they are missed; an overloaded run misses without bound."""
@@ -100,6 +108,9 @@ def verify(option: Option, demand: Demand, slo: Slo, factor: float = 1.0) -> Ver
 
 
 def at_percentile(result: SimulationResult, name: str, percentile: float) -> float:
-    """A latency at a percentile of the finished requests; NaN when none finished."""
-    values = getattr(result, name)
-    return float(np.percentile(values, percentile)) if len(values) else float("nan")
+    """A latency at a percentile of the requests; those that were refused or given up are infinitely late."""
+    values, counts = getattr(result, name), result.counts
+    lost = counts["arrived"] - counts["finished"]
+    if not lost:
+        return float(np.percentile(values, percentile)) if len(values) else inf
+    return float(np.percentile(np.append(values, np.full(lost, inf)), percentile, method="higher"))

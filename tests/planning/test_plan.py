@@ -22,6 +22,7 @@ from inferplan.planning.surface import axes_for, surface
 from inferplan.prices import PriceBook, price_book
 from inferplan.report import render
 from inferplan.serving.flags import Flags
+from inferplan.serving.simulator import simulate
 from inferplan.serving.steady import UserLoad, steady_state
 from inferplan.traffic import Lengths, SharedPrefix, Slo
 
@@ -244,6 +245,18 @@ def test_no_plan_is_infeasible_with_the_nearest_miss(space: Space, prices: Price
     assert plan(question(space, prices, slo=Slo(tpot=milliseconds * 1.01 / 1000, percentile=50.0))).option.cost
 
 
+def test_refused_requests_are_not_served_in_time(space: Space, prices: PriceBook) -> None:
+    short = replace(space, base=replace(space.base, model="llama-3-8b"), gpus=("h100-sxm",))  # 8192 tokens of context
+    demand = replace(DEMAND, prompt=Lengths(kind="lognormal", mean=5000, spread=0.6), rate=2.0)
+    loose = Slo(ttft=20.0, tpot=1.0, percentile=95.0)
+    with pytest.raises(InfeasibleError, match="no plan") as raised:
+        plan(question(short, prices, demand=demand, slo=loose))
+    assert "of the requests are refused: longer than max_model_len 8192" in str(raised.value.because)
+    few = plan(question(short, prices, demand=demand, slo=replace(loose, percentile=50.0)))
+    assert few.best.result is not None and few.best.result.counts["rejected"] > 0
+    assert few.best.achieved["ttft"] > float(np.percentile(few.best.result.ttft, 50))
+
+
 def test_offline_work_is_counted_in_gpu_hours(space: Space, prices: PriceBook) -> None:
     job = Demand(prompt=Lengths(mean=700), output=Lengths(mean=200), requests=2_000_000, deadline=3600.0)
     found = plan(question(space, prices, demand=job, slo=Slo(percentile=95.0), sizing=Sizing(utilisation=0.95)))
@@ -337,3 +350,11 @@ def test_default_space() -> None:
     assert all(p.ep == 1 and p.dp == 1 and p.ranks <= 8 for p in dense)
     experts = divisions(load_model("mixtral-8x7b-v0.1"), Space(base=Request(model="", gpu=""), gpus=()))
     assert any(p.ep == 8 and p.dp == 2 for p in experts)
+
+
+def test_users_who_begin_one_after_another_do_not_wait_for_the_last() -> None:
+    """Slots are free all the time, so a second request that comes before the last user's first is served at once."""
+    deployment = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm"))
+    demand = Demand(prompt=Lengths(mean=200), output=Lengths(mean=20), users=40)
+    result = simulate(deployment, demand.traffic(40.0, 200, ramp=20.0))
+    assert float(np.max(result.ttft)) < 0.5
