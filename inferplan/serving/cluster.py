@@ -141,7 +141,7 @@ class Cluster:
 
     def _phase(self, start: int, stop: int) -> None:
         """Send requests ``start`` to ``stop`` and run until all is quiet."""
-        arrival, alone = self.ledger.arrival, len(self.engines) == 1
+        arrival, alone, ramp = self.ledger.arrival, len(self.engines) == 1, 0.0
         if self.closed is not None:
             users = min(self.closed.concurrency, stop - start)
             ramp = 0.0 if self.closed.burst else self.closed.ramp
@@ -157,7 +157,7 @@ class Cluster:
         else:
             self.events = [(arrival[request], request, False) for request in range(start, stop)]
         heapq.heapify(self.events)
-        if alone:
+        if alone and not ramp:  # an arrival that is told early would stand before those that come sooner
             self._run_alone()
         else:
             self._run_together()
