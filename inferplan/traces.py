@@ -16,7 +16,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ _LARGEST = 2**40
 def read(path: Path) -> Requests:
     """The requests of a trace file, in order of arrival. Raises ``InputFileError``."""
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with path.open(encoding="utf-8-sig", newline="") as file:
             lines = file.read().splitlines()
     except OSError as error:
         raise InputFileError(f"cannot read {path}", because=error.strerror or str(error)) from None
@@ -91,7 +91,13 @@ def _rows(path: Path, lines: list[str], columns: int) -> Iterator[tuple[int, lis
     """The rows after the header with their line numbers; blank lines are skipped."""
     reader = csv.reader(lines)
     header = False
-    for row in reader:
+    while True:
+        try:
+            row = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise _bad(path, reader.line_num, f"not CSV: {error}") from None
         if not row or not any(cell.strip() for cell in row):
             continue
         if not header:
@@ -108,7 +114,7 @@ def _azure(path: Path, lines: list[str]) -> Requests:
     output: list[int] = []
     for line, row in _rows(path, lines, 3):
         try:
-            times.append(datetime.fromisoformat(row[0][:26]).timestamp())
+            times.append(datetime.fromisoformat(row[0][:26]).replace(tzinfo=UTC).timestamp())
         except ValueError:
             raise _bad(path, line, f"TIMESTAMP is {row[0]!r}, not a date and time") from None
         prompt.append(_count(path, line, "ContextTokens", row[1]))
@@ -141,6 +147,8 @@ def _mooncake(path: Path, lines: list[str]) -> Requests:
             row = json.loads(text)
         except json.JSONDecodeError as error:
             raise _bad(path, number, f"not JSON: {error.msg}") from None
+        if not isinstance(row, dict):
+            raise _bad(path, number, f"is {text.strip()[:40]!r}, not an object")
         missing = [name for name in ("timestamp", "input_length", "output_length") if name not in row]
         if missing:
             raise _bad(path, number, f"has no {missing[0]}")

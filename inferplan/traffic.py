@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -162,8 +162,8 @@ class SharedPrefix:
 class Requests:
     """Requests in the order in which they are sent.
 
-    arrival: seconds, absent in a closed loop. hashes: the blocks of each prompt, every one named by all that precedes
-    it, ``hash_block`` tokens each; absent where prompts share nothing.
+    arrival: seconds, absent in a closed loop (that of ``loop``, if it is known). hashes: the blocks of each prompt,
+    every one named by all that precedes it, ``hash_block`` tokens each; absent where prompts share nothing.
     """
 
     prompt: Ints
@@ -172,6 +172,7 @@ class Requests:
     hashes: Sequence[Sequence[int]] | None = None
     hash_block: int = 0
     turns: int = 1
+    loop: ClosedLoop | None = None
 
     def __len__(self) -> int:
         return len(self.prompt)
@@ -185,7 +186,12 @@ class Requests:
             hashes=None if self.hashes is None else self.hashes[:count],
             hash_block=self.hash_block,
             turns=self.turns,
+            loop=self.loop,
         )
+
+    def in_loop(self, loop: ClosedLoop) -> Requests:
+        """The same requests sent by users who wait for their answers, whenever they were sent before."""
+        return replace(self, arrival=None, loop=loop)
 
 
 @dataclass(frozen=True, kw_only=True)

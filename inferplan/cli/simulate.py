@@ -31,7 +31,10 @@ _PROMPT, _OUTPUT = "1024", "256"
 traffic_options = option_group(
     click.option("--workload", metavar="NAME", help="A named workload or a path to one: chat, rag, code, agent, ..."),
     click.option(
-        "--trace", metavar="FILE", help="Replay a trace: Azure 2023 CSV, Mooncake JSONL, arrival_s,prompt,output."
+        "--trace",
+        metavar="FILE",
+        help="Replay a trace: Azure 2023 CSV, Mooncake JSONL, arrival_s,prompt,output. With --concurrency its requests "
+        "are sent by users, one after another.",
     ),
     click.option("--rate", type=float, help="Open loop: requests a second."),
     click.option("--concurrency", type=Count(), help="Closed loop: users with one request each at a time."),
@@ -154,12 +157,10 @@ def _traffic(values: dict[str, Any]) -> Traffic | Requests:
     if values["concurrency"] is not None:
         closed = ClosedLoop(concurrency=values["concurrency"], burst=not values["no_burst"], ramp=ramp)
     if values["trace"] is not None:
+        _refuse_with_trace(values)
         trace = traces.read(Path(values["trace"]))
-        if closed is not None:
-            raise UsageError(
-                "--trace and --concurrency exclude each other", hint="a trace brings its own arrival times"
-            )
-        return trace.head(values["requests_count"]) if values["requests_count"] else trace
+        trace = trace.head(values["requests_count"]) if values["requests_count"] else trace
+        return trace if closed is None else trace.in_loop(closed)
     prompt, output = values["prompt"], values["output_tokens"]
     if named is not None:
         prompt, output = prompt or named.prompt, output or named.output
@@ -183,6 +184,17 @@ def _traffic(values: dict[str, Any]) -> Traffic | Requests:
         samples=values["samples"] or (named.samples if named else 1),
         seed=values["seed"],
     )
+
+
+def _refuse_with_trace(values: dict[str, Any]) -> None:
+    """Raise ``UsageError`` for options that describe requests where a trace brings them."""
+    names = ("prompt", "output_tokens", "shared_prefix", "distinct_prefixes", "turns", "turn_gap", "samples")
+    given = [name for name in names if values[name] is not None]
+    if values["length_ratio_min"] != 1:
+        given.append("length_ratio_min")
+    if given:
+        option = f"--{given[0].removesuffix('_tokens').replace('_', '-')}"
+        raise UsageError(f"{option} and --trace exclude each other", hint="a trace brings its own requests")
 
 
 def _flags(values: dict[str, Any]) -> Flags:

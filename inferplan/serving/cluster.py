@@ -87,7 +87,9 @@ class Cluster:
         """Engines that only decode, where pools are apart."""
         self.events: list[tuple[float, int, bool]] = []
         """Heap of (time, request, whether it is its cache that arrives)."""
-        self.next_request = self.limit = self.done = self.turn = 0
+        self.next_request = self.limit = self.done = 0
+        self.turns_taken = {False: 0, True: 0}
+        """Requests that went round the front engines, and round those behind them."""
         self.home: dict[int, int] = {}
         """Which front engine has a request, where its cache leaves from there."""
         self.link_free: list[float] = []
@@ -208,8 +210,9 @@ class Cluster:
         if len(pool) == 1:
             return 0
         if self.fleet.routing == "round-robin":
-            self.turn += 1
-            return self.turn % len(pool)
+            turn = self.turns_taken[pool is self.back]
+            self.turns_taken[pool is self.back] = turn + 1
+            return turn % len(pool)
         if self.fleet.routing == "least-loaded":
             return min(range(len(pool)), key=lambda index: (pool[index].outstanding, index))
         return min(

@@ -52,6 +52,8 @@ class Meter:
     """Seconds in steps."""
     backlogged: float = 0.0
     """Seconds in steps while requests that had been seen were waiting to be admitted."""
+    front_backlogged: float = 0.0
+    """Seconds of the front end with requests that waited for it."""
     backlogged_finishes: int = 0
     prompt_tokens: float = 0.0
     """Prompt tokens computed, recomputation included."""

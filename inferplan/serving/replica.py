@@ -166,7 +166,10 @@ class Replica:
         self.outstanding += 1
         self.queued_tokens += prompt
         start = self.front_free if self.front_free > time else time
-        self.front_free = start + rules.front_request + rules.front_token * prompt
+        service = rules.front_request + rules.front_token * prompt
+        self.front_free = start + service
+        if start > time:
+            self.meter.front_backlogged += service
         self.inbox.append((self.front_free + rules.latency, request))
 
     def _refusal(self, prompt: int, total: int) -> str:
@@ -347,9 +350,10 @@ class Replica:
             self.cache.trim((rules.capacity - self.used) / block)
             device, host = self.cache.match(hashes, whole)
         past = (device + host) * block
-        if rules.hit_rate and request not in self.whole and not past:
+        made = request in self.made
+        if rules.hit_rate and request not in self.whole and not past and not made:
             past = min(int(whole * rules.hit_rate), whole - 1)
-        if not rules.scheduler.chunked_prefill and whole - past > budget and not (first and not self.batch):
+        if not (rules.scheduler.chunked_prefill or made) and whole - past > budget and not (first and not self.batch):
             return self._blocked("budget")
         reserve = rules.admission == "reserve"
         total = ledger.prompt[request] + ledger.output[request]
@@ -629,6 +633,7 @@ class Replica:
         while self.waiting and self.clock - arrival[self.waiting[0]] > timeout:
             request = self.waiting.popleft()
             self.ledger.status[request] = TIMED_OUT
+            self.ledger.finish[request] = arrival[request] + timeout
             self.outstanding -= 1
             self.queued_tokens -= self.ledger.prompt[request]
             self.notify(request, self.clock, True)

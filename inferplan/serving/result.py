@@ -82,10 +82,13 @@ class SimulationResult:
 
     @cached_property
     def wait(self) -> Array:
-        """Time until a request was admitted into the batch; for those still waiting, until the end of the run."""
+        """Time until a request was admitted into the batch, or its client gave up; for those still waiting, until the
+        end of the run.
+        """
         admitted = self._column("admitted")
         seen = self._status != REJECTED
-        until = np.where(np.isnan(admitted), self.end, admitted)
+        finish = self._column("finish")
+        until = np.where(np.isnan(admitted), np.where(np.isnan(finish), self.end, finish), admitted)
         waited: Array = (until - self.arrival)[seen]
         return waited
 
@@ -192,16 +195,22 @@ class SimulationResult:
         return "saturated" if waited and backlogged > 0.5 * busy else "stable"
 
     def _grows(self) -> bool:
-        """Whether there was a backlog most of the time, and waits grew from quarter to quarter up to the end."""
+        """Whether there was a backlog most of the time, and waits grew from quarter to quarter up to the end, or would
+        have, had clients not given up.
+        """
         arrived = self.arrival[self._status != REJECTED]
         if len(arrived) < 20:
             return False
         span = float(arrived[-1] - arrived[0])
-        backlogged = sum(meter.backlogged for meter in self.meters) / max(len(self.meters), 1)
+        waiting = (max(meter.backlogged, meter.front_backlogged) for meter in self.meters)
+        if span <= 0 or sum(waiting) < 0.5 * span * max(len(self.meters), 1):
+            return False
+        if self.counts["timed_out"] > 0.1 * len(arrived):
+            return True
         quarters = [float(np.mean(part)) for part in np.array_split(self.wait, 4)]
         steadily = quarters[3] > 1.15 * quarters[2] > 1.15**2 * quarters[1]
         slowly = len(arrived) >= 1000 and quarters[2] + quarters[3] > 1.5 * (quarters[0] + quarters[1])
-        if span <= 0 or not (steadily or slowly) or backlogged < 0.5 * span:
+        if not (steadily or slowly):
             return False
         behind = min(float(np.mean(self.wait[-max(len(arrived) // 20, 1) :])), self.end - float(arrived[-1]))
         return behind > (0.05 if steadily else 0.03) * span

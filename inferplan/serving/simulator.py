@@ -69,10 +69,15 @@ def simulate(
     deployment = with_flags(deployment, flags)
     block = deployment.engine.defaults.block_size
     requests = traffic if isinstance(traffic, Requests) else traffic.requests(block)
-    closed = traffic.arrivals if isinstance(traffic, Traffic) and isinstance(traffic.arrivals, ClosedLoop) else None
+    arrivals = traffic.arrivals if isinstance(traffic, Traffic) else traffic.loop
+    closed = arrivals if isinstance(arrivals, ClosedLoop) else None
     if closed is None and requests.arrival is None:
         raise UsageError(
             "requests without arrival times need a closed loop", hint="--concurrency, or times in the trace"
+        )
+    if options.warmup >= len(requests):
+        raise UsageError(
+            f"--warmup {options.warmup} leaves nothing of {len(requests)} requests to count", hint="more --requests"
         )
     typical = float(np.mean(requests.prompt)), float(np.mean(requests.prompt + requests.output))
     speculation = options.speculation
@@ -197,4 +202,6 @@ def _conditions(
         }
     if isinstance(traffic, Traffic):
         record["traffic"] = asdict(traffic)
+    elif traffic.loop is not None:
+        record["traffic"] = {"arrivals": asdict(traffic.loop)}
     return record

@@ -60,6 +60,15 @@ def test_a_broken_trace_exits_4(run: Run, tmp_path: Path) -> None:
     assert run(*BASE, "--trace", str(tmp_path / "absent.csv")).code == 4
 
 
+def test_a_trace_without_times_takes_users(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text("prompt,output\n" + "100,10\n" * 8)
+    assert run(*BASE, "--trace", str(path)).code == 2
+    record = run(*BASE, "--trace", str(path), "--concurrency", "2", "--format", "json").json
+    assert record["requests"]["finished"] == 8
+    assert run(*BASE, "--trace", str(path), "--concurrency", "2", "--prompt", "64").code == 2  # not ignored
+
+
 def test_a_million_token_prompt_is_answered(run: Run) -> None:
     record = run(*BASE, "--concurrency", "1", "--prompt", "1M", "--output", "8", "--format", "json").json
     assert record["requests"]["rejected"] == 10

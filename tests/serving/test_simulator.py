@@ -148,6 +148,22 @@ def test_overload_is_refused_and_stability_is_not() -> None:
     assert busy.percentiles("ttft_s")["p99"] is not None  # a closed loop always quotes
 
 
+def test_a_front_end_that_falls_behind_is_an_overload() -> None:
+    served = deployment(ideal=False)
+    traffic = Traffic(arrivals=OpenLoop(rate=1500), prompt=Lengths(mean=16), output=Lengths(mean=2))
+    run = simulate(served, replace(traffic, requests_count=3000))
+    assert run.verdict == "overloaded" and run.percentiles("ttft_s")["p50"] is None
+    assert simulate(served, replace(traffic, arrivals=OpenLoop(rate=100))).verdict == "stable"
+
+
+def test_clients_that_give_up_do_not_hide_an_overload() -> None:
+    traffic = Traffic(arrivals=OpenLoop(rate=300.0), prompt=Lengths(mean=1024), output=Lengths(mean=256))
+    run = simulate(deployment(), replace(traffic, requests_count=4000), Flags(client_timeout=1.0))
+    assert run.counts["timed_out"] > 1000 and run.verdict == "overloaded"
+    never = np.isnan(run.ledger.admitted)
+    assert never.any() and np.allclose(run.wait[never], 1.0)  # and not until the end of the run
+
+
 def test_requests_that_can_never_run_are_refused_with_a_reason() -> None:
     served = deployment()
     requests = Requests(prompt=np.array([1_000_000, 100]), output=np.array([10, 10]), arrival=np.array([0.0, 1.0]))
@@ -264,6 +280,38 @@ def test_pools_apart_move_the_cache_over_the_named_link() -> None:
     assert run.percentiles("itl_s")["p99"] < 1.2 * float(alone.tpot)  # no prompt ever delays a token
     with pytest.raises(UsageError, match="no link"):
         simulate(served, traffic, options=Options(fleet=replace(fleet, kv_link="carrier pigeon")))
+
+
+def test_pools_apart_take_turns_each_on_its_own() -> None:
+    traffic = replace(closed(1, 512, 16, requests_count=100), arrivals=OpenLoop(rate=1.0, kind="constant"))
+    run = simulate(deployment(), traffic, options=Options(fleet=Fleet(prefill=2, decode=2)))
+    prompts, decodes = run.meters[:2], run.meters[2:]
+    assert [meter.prompt_tokens for meter in prompts] == [50 * 512, 50 * 512]
+    assert decodes[0].decode_tokens == decodes[1].decode_tokens
+
+
+def test_a_given_hit_rate_is_counted_once_where_pools_are_apart() -> None:
+    traffic = replace(closed(1, 1000, 16, requests_count=20), arrivals=OpenLoop(rate=5.0))
+    run = simulate(deployment(), traffic, options=Options(hit_rate=0.5, fleet=Fleet(prefill=1, decode=1)))
+    assert run.hit_rate == pytest.approx(0.5)
+
+
+def test_a_cache_that_is_there_needs_no_room_in_a_step() -> None:
+    traffic = replace(closed(1, 1000, 200, requests_count=20), arrivals=OpenLoop(rate=20.0, kind="constant"))
+    flags = Flags(chunked_prefill=False, max_num_batched_tokens=1000)
+    run = simulate(deployment(), traffic, flags, Options(fleet=Fleet(prefill=1, decode=1)))
+    assert "budget" not in run.meters[1].blocked_by
+
+
+def test_requests_of_a_trace_in_a_closed_loop() -> None:
+    requests = Requests(prompt=np.full(40, 512), output=np.full(40, 64)).in_loop(ClosedLoop(concurrency=4))
+    run, drawn = simulate(deployment(), requests), simulate(deployment(), closed(4, 512, 64))
+    assert run.closed and np.array_equal(run.ttft, drawn.ttft)
+
+
+def test_warm_up_leaves_something() -> None:
+    with pytest.raises(UsageError, match="leaves nothing"):
+        simulate(deployment(), closed(8, 512, 64, requests_count=8), options=Options(warmup=8))
 
 
 def test_warm_up_is_left_out() -> None:

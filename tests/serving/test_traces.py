@@ -63,6 +63,8 @@ def test_a_bin_is_spread_until_the_next() -> None:
         ("TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,10,10\n", 2, "not a date"),
         ('{"timestamp": 0, "input_length": 10, "output_length": 1}\n{"timestamp": 1, "inp\n', 2, "not JSON"),
         ('{"timestamp": 0, "input_length": 10}\n', 1, "no output_length"),
+        ('{"timestamp": 0, "input_length": 10, "output_length": 1}\n5\n', 2, "not an object"),
+        ("arrival_s,prompt,output\n0,10,10\n" + "x" * 200_000 + ",1,1\n", 3, "not CSV"),
         ("hello\n", 1, "not a trace"),
     ],
 )
@@ -73,6 +75,12 @@ def test_broken_traces_name_the_line(tmp_path: Path, text: str, line: int, reaso
         traces.read(path)
     assert f"{path}:{line}:" in caught.value.what
     assert caught.value.exit_code == 4
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text("arrival_s,prompt,output\n1,10,10\n3,20,10\n", encoding="utf-8-sig")
+    assert list(traces.read(path).arrival) == [0.0, 2.0]
 
 
 @pytest.mark.parametrize("content", [b"", b"\n\n", b"\xff\xfe\x00"])
