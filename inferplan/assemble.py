@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from inferplan.calibration import IDEAL, Calibration, SharedStep, memory_class
-from inferplan.catalog import config_root, load, load_hardware, load_model, read_yaml, validate
+from inferplan.catalog import config_root, load, load_hardware, load_model, names, read_yaml, validate
 from inferplan.deployment import Deployment
 from inferplan.engine import Engine, EngineFlags, EngineSpec
 from inferplan.errors import UsageError
@@ -80,6 +80,13 @@ def load_kernels(hardware: HardwareSpec, path: str | None, engine: str = "vllm")
     if path is None and not file.is_file():
         return IDEAL
     found = validate(file, read_yaml(file), Calibration)
+    measured = found.name.partition(",")[0]
+    if path and measured != hardware.name and measured in names("hardware"):
+        if found.anchor is not None:
+            raise UsageError(
+                f"{path} is anchored to rows of {measured}, not of {hardware.name}", hint=f"--gpu {measured}"
+            )
+        found = found.borrowed()
     return found.for_vendor(hardware.vendor).for_engine(engine.partition("@")[0])
 
 

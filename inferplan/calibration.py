@@ -161,17 +161,25 @@ class Calibration(Spec):
 
     def for_vendor(self, vendor: str) -> Self:
         """The same for a device of ``vendor``: where none of its devices was measured, no error is known."""
-        if not self.vendors or vendor in self.vendors:
-            return self
+        return self if not self.vendors or vendor in self.vendors else self._each({"error": {}})
 
-        def unknown(constants: Constants) -> Constants:
+    def borrowed(self) -> Self:
+        """The same for another device than the one that was measured: carried over, by a rule that no test stands
+        behind, so that no error is known.
+        """
+        return self._each({"error": {}, "basis": "transferred", "source": f"{self.name}'s constants"})
+
+    def _each(self, update: dict[str, Any]) -> Self:
+        """The same with every kernel's fit changed so."""
+
+        def changed(constants: Constants) -> Constants:
             return {
-                kernel: {label: fit.model_copy(update={"error": {}}) for label, fit in formats.items()}
+                kernel: {label: fit.model_copy(update=update) for label, fit in formats.items()}
                 for kernel, formats in constants.items()
             }
 
-        libraries = {name: unknown(constants) for name, constants in self.libraries.items()}
-        return self.model_copy(update={"constants": unknown(self.constants), "libraries": libraries})
+        libraries = {name: changed(constants) for name, constants in self.libraries.items()}
+        return self.model_copy(update={"constants": changed(self.constants), "libraries": libraries})
 
     def with_step(self, shared: "SharedStep") -> Self:
         """The same with the shared constants of a step, unless it has its own or is the bare roofline."""

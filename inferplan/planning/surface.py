@@ -133,6 +133,8 @@ def surface(
     mean = front + square + _queue(share, pieces * own, prompt > room) + 2 * late + pieces * own
     ttft = front + _rest(share * own / step, own, decode[:, None], percentile) + 2 * late + pieces * own
     ttft = np.maximum(ttft + _late(use, pieces * own, percentile), mean)
+    prompts, decodes = _anchor(deployment)
+    ttft, mean, step, decode, alone = ttft * prompts, mean * prompts, step * decodes, decode * decodes, alone * prompts
     rate = batch / (steps * step)
     concurrency = rate * (mean + steps * step)
     return Surface(
@@ -151,6 +153,12 @@ def surface(
         slots=float(deployment.engine.defaults.tier(deployment.hardware).max_sequences * dp),
         speculation=speculation,
     )
+
+
+def _anchor(deployment: Deployment) -> tuple[float, float]:
+    """Measured over predicted time of prompts and of decodes."""
+    anchor = deployment.calibration.anchor
+    return (1.0, 1.0) if anchor is None else (anchor.prefill, anchor.decode)
 
 
 def _queue(share: Array, own: Array, pieced: npt.NDArray[np.bool_]) -> Array:

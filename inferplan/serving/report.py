@@ -70,6 +70,12 @@ def _rows(result: SimulationResult, record: Mapping[str, Any]) -> list[list[str]
     ]
 
 
+def _anchored(result: SimulationResult) -> str:
+    if result.anchor == (1.0, 1.0):
+        return ""
+    return f"; anchored to measured rows: TTFT x {result.anchor[0]:.3f}, TPOT x {result.anchor[1]:.3f}"
+
+
 def _notes(result: SimulationResult, record: Mapping[str, Any]) -> list[str]:
     given = result.conditions
     flags = [
@@ -81,7 +87,7 @@ def _notes(result: SimulationResult, record: Mapping[str, Any]) -> list[str]:
     return [
         _MEANING[record["verdict"]],
         f"conditional on {given.get('engine', 'the engine')}: {', '.join(flags)}{engines}; and on the load generator",
-        f"basis: {record['basis']}",
+        f"basis: {record['basis']}{_anchored(result)}",
     ]
 
 

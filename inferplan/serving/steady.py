@@ -194,10 +194,13 @@ class _Loop:
         nothing = inside <= 0
         anchor = self.deployment.calibration.anchor
         prompts, decodes = (1.0, 1.0) if anchor is None else (anchor.prefill, anchor.decode)
+        ttft, tpot = (wait + before + after) * prompts, tpot * decodes
+        if anchor is not None:  # Little's law over what users feel
+            rate = np.where(nothing, 0.0, users / (ttft + steps * self.speculation.tokens * tpot))
         return SteadyState(
             load=load,
-            tpot=_plain(np.where(nothing, np.nan, tpot * decodes)),
-            ttft=_plain(np.where(nothing, np.nan, (wait + before + after) * prompts)),
+            tpot=_plain(np.where(nothing, np.nan, tpot)),
+            ttft=_plain(np.where(nothing, np.nan, ttft)),
             request_rate=_plain(rate * engines),
             admitted=_plain(inside * engines),
             decoding=_plain(batch * engines),

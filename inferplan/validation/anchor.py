@@ -29,9 +29,13 @@ def shrunk(ratios: Sequence[float], doubt: float) -> float:
     return float(np.exp(np.median(np.log(ratios)) * len(ratios) / (len(ratios) + doubt)))
 
 
-def anchor_of(scored: Sequence[Scored]) -> Anchor:
-    """The scalars of rows of one system. Raises ``UsageError`` when there is no usable row, or more than one system."""
-    usable = [one for one in scored if one.prediction is not None and not one.impossible]
+def anchor_of(scored: Sequence[Scored], before: Anchor | None = None) -> Anchor:
+    """The scalars of rows of one system; ``before``: the anchor that their predictions hold already.
+
+    Rows that are suspect or faster than light are left out. Raises ``UsageError`` when there is no usable row, or more
+    than one system.
+    """
+    usable = [one for one in scored if one.prediction is not None and not one.impossible and not one.suspect]
     systems = {(*one.row.run.pair, one.row.run.engine) for one in usable if one.row.run}
     if len(systems) > 1:
         named = "; ".join(" on ".join(system[:2]) + f" under {system[2]}" for system in sorted(systems)[:4])
@@ -40,8 +44,9 @@ def anchor_of(scored: Sequence[Scored]) -> Anchor:
             because=named,
             hint="a file with the rows of one of them",
         )
+    held = {"ttft": before.prefill if before else 1.0, "tpot": before.decode if before else 1.0}
     ratios = {
-        metric: [1.0 / (1.0 + error) for one in usable if (error := one.error(metric)) is not None]
+        metric: [held[metric] / (1.0 + error) for one in usable if (error := one.error(metric)) is not None]
         for metric in ("ttft", "tpot")
     }
     if not any(ratios.values()):

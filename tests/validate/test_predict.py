@@ -5,18 +5,24 @@ from __future__ import annotations
 import csv
 import io
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from inferplan.assemble import Request, assemble
 from inferplan.calibration import Anchor, StepConstants
+from inferplan.catalog import config_root
 from inferplan.cli import cli, main
 from inferplan.errors import InferplanError, ToleranceError, UsageError
 from inferplan.estimate import Estimate, StaticLoad, widened
+from inferplan.planning.demand import Demand
+from inferplan.planning.surface import axes_for, surface
 from inferplan.serving.simulator import simulate
+from inferplan.serving.steady import UserLoad, steady_state
 from inferplan.traffic import ClosedLoop, Lengths, Traffic
 from inferplan.validation.anchor import anchor_of, shrunk
 from inferplan.validation.deploy import deployment_of
@@ -159,9 +165,7 @@ def test_an_anchor_moves_every_latency_by_its_factor() -> None:
     deployment = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm"))
     anchor = Anchor(prefill=1.5, decode=0.8, rows=3)
     calibration = deployment.calibration.model_copy(update={"anchor": anchor})
-    import dataclasses
-
-    moved = dataclasses.replace(deployment, calibration=calibration)
+    moved = replace(deployment, calibration=calibration)
     load = StaticLoad(batch=2.0, prompt=256.0, output=32.0)
     before, after = Estimate(deployment=deployment, load=load), Estimate(deployment=moved, load=load)
     assert after.ttft == pytest.approx(float(before.ttft) * 1.5)
@@ -173,6 +177,23 @@ def test_an_anchor_moves_every_latency_by_its_factor() -> None:
     assert np.allclose(second.ttft, 1.5 * first.ttft)
     assert np.allclose(second.tpot, 0.8 * first.tpot)
     assert np.allclose(second.e2el, second.ttft + 7 * second.tpot)
+    slower = float(np.mean(second.e2el) / np.mean(first.e2el))
+    assert second.request_rate == pytest.approx(first.request_rate / slower)  # users who wait longer ask less often
+    users = UserLoad(concurrency=2.0, prompt=64.0, output=8.0)
+    state = steady_state(moved, users)
+    assert float(state.request_rate * state.e2el) == pytest.approx(2.0)
+
+
+def test_an_anchor_moves_what_a_plan_searches() -> None:
+    deployment = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm"))
+    anchored = deployment.calibration.model_copy(update={"anchor": Anchor(prefill=1.5, decode=1.5, rows=3)})
+    demand = Demand(prompt=Lengths(mean=512), output=Lengths(mean=64), rate=1.0)
+    axes = axes_for(deployment, [2048])
+    before = surface(deployment, demand, 95.0, axes)
+    after = surface(replace(deployment, calibration=anchored), demand, 95.0, axes)
+    for name in ("ttft", "tpot", "e2el"):
+        assert np.allclose(getattr(after, name), 1.5 * getattr(before, name))
+    assert np.allclose(after.rate, before.rate / 1.5)
 
 
 def test_an_anchor_is_of_one_system() -> None:
@@ -185,6 +206,17 @@ def test_an_anchor_is_of_one_system() -> None:
     assert scored[0].prediction is not None
     ratio = 0.008 / float(scored[0].prediction.tpot or 0)
     assert anchor_of(scored).decode == pytest.approx(ratio ** (1 / 1.5))
+    with pytest.raises(UsageError, match="no row"):
+        anchor_of(price_rows([row(suspect="cold start")]))
+
+
+def test_rows_under_an_anchor_give_the_same_anchor_again(tmp_path: Path) -> None:
+    first, second, rows = tmp_path / "a.yaml", tmp_path / "b.yaml", tmp_path / "rows.csv"
+    rows.write_text(",".join(PLAIN) + "\n" + ",".join(PLAIN.values()) + "\n")
+    assert invoke(str(rows), "--anchor", str(first))[0] == 0
+    assert invoke(str(rows), "--calibration", str(first), "--anchor", str(second))[0] == 0
+    anchors = [yaml.safe_load(path.read_text())["anchor"] for path in (first, second)]
+    assert anchors[1] == pytest.approx(anchors[0], rel=1e-4)
 
 
 def test_bands_join_in_squares_of_logarithms() -> None:
@@ -207,6 +239,23 @@ def test_a_band_is_known_where_something_was_held_out(gpu: str, known: bool) -> 
         assert (band is not None) == known
         if band is not None:
             assert band[0] <= 1.0 <= band[1]
+
+
+def test_constants_of_another_device_are_borrowed() -> None:
+    file = str(config_root() / "calibration" / "h100-sxm.yaml")
+    load = StaticLoad(batch=1.0, prompt=128.0, output=16.0)
+    own = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm", calibration=file))
+    assert Estimate(deployment=own, load=load).band("tpot") is not None
+    other = Estimate(deployment=assemble(Request(model="llama-3.1-8b", gpu="l40s", calibration=file)), load=load)
+    assert other.basis == "transferred" and other.band("tpot") is None
+
+
+def test_an_anchor_stays_on_its_device(tmp_path: Path) -> None:
+    rows, anchored = tmp_path / "rows.csv", tmp_path / "a.yaml"
+    rows.write_text(",".join(PLAIN) + "\n" + ",".join(PLAIN.values()) + "\n")
+    assert invoke(str(rows), "--anchor", str(anchored))[0] == 0
+    with pytest.raises(UsageError, match="anchored to rows of h100-sxm"):
+        assemble(Request(model="llama-3.1-8b", gpu="l40s", calibration=str(anchored)))
 
 
 def test_a_step_keeps_its_own_constants() -> None:
