@@ -188,15 +188,17 @@ class Linearised:
             return np.concatenate([error + slope @ x, PULL * (x - expected)])
 
         found = least_squares(residual, np.zeros(len(names)), bounds=(low, high), loss="soft_l1", f_scale=SOFT)
-        return {name: float(np.exp(c + x)) for name, c, x in zip(names, centre, found.x)}
+        values = {name: float(np.exp(c + x)) for name, c, x in zip(names, centre, found.x)}
+        return {name: min(max(value, UNKNOWNS[name].low), UNKNOWNS[name].high) for name, value in values.items()}
 
 
 def linearise(rows: Sequence[Row], at: dict[str, float]) -> Linearised:
-    """Simulate the rows at constants, and with each of them a little larger."""
-    vectors = [at] + [{**at, name: at[name] * _NUDGE} for name in UNKNOWNS]
+    """Simulate the rows at constants, and with each of them a little larger; smaller where that is out of bounds."""
+    nudges = [_NUDGE if at[name] * _NUDGE <= unknown.high else 1 / _NUDGE for name, unknown in UNKNOWNS.items()]
+    vectors = [at] + [{**at, name: at[name] * nudge} for name, nudge in zip(UNKNOWNS, nudges)]
     found = np.log(predict_all(rows, vectors))
     measured = np.log([[row.measured.ttft or np.nan, row.measured.tpot or np.nan] for row in rows])
-    slope = (found[1:] - found[0]) / np.log(_NUDGE)
+    slope = (found[1:] - found[0]) / np.log(nudges)[:, None, None]
     sizes = Counter(row.run.pair for row in rows if row.run)
     weight = np.array([sizes[row.run.pair] ** -0.5 if row.run else 0.0 for row in rows])
     return Linearised(at=at, error=found[0] - measured, slope=np.moveaxis(slope, 0, -1), weight=weight / weight.mean())
@@ -233,7 +235,7 @@ def fit_serving(rows: Sequence[Row], folds: int = 5, rounds: int = 1, every: int
         at = linearise(seen, at).step(everything)
     around = linearise(seen, at)
     scored = [row for row in rows if row.run is not None and row.run.closed]
-    fold, all_folds = folds_of(scored, folds), folds_of(seen, folds)
+    fold = folds_of(scored, folds)
     by_pair = {row.run.pair: f for row, f in zip(scored, fold) if row.run}
     all_folds = np.array([by_pair[row.run.pair] for row in seen if row.run])
     by_fold = [around.step(all_folds != f) for f in range(folds)]
