@@ -9,7 +9,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from inferplan.deployment import Deployment
@@ -31,6 +31,8 @@ IMAGES = {
 PORTS = {"vllm": 8000, "sglang": 30000, "trtllm": 8000, "llama.cpp": 8080}
 RESOURCES = {"NVIDIA": "nvidia.com/gpu", "AMD": "amd.com/gpu", "Intel": "gpu.intel.com/xe"}
 """The resource name that each vendor's device plugin registers."""
+
+_MOUNT, _CONFIG = "/etc/inferplan", "trtllm.yaml"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -268,7 +270,8 @@ def command_line(launch: Launch) -> str:
 
 
 def manifest(launch: Launch, image: str | None = None, name: str | None = None) -> list[dict[str, Any]]:
-    """A Kubernetes Deployment and its Service: one pod a replica, probes on the engine's health path.
+    """A Kubernetes Deployment and its Service: one pod a replica, probes on the engine's health path; and a ConfigMap
+    for what TensorRT-LLM takes from a file.
 
     Raises ``UsageError`` when a replica spans several nodes (one pod cannot), or no image is known.
     """
@@ -288,8 +291,10 @@ def manifest(launch: Launch, image: str | None = None, name: str | None = None) 
         raise UsageError(f"no Kubernetes resource name of {deployment.hardware.vendor} devices is known")
     label = name or re.sub(r"[^a-z0-9]+", "-", deployment.model.name.lower()).strip("-")
     port = PORTS[engine.name]
+    config = trtllm_config(launch) if engine.name == "trtllm" else {}
+    launch = replace(launch, extra=f"{_MOUNT}/{_CONFIG}") if config else launch
     words = command(launch) + ([] if engine.name == "vllm" else ["--host", "0.0.0.0"])
-    container = {
+    container: dict[str, Any] = {
         "name": engine.name.replace(".", "-"),
         "image": image,
         "command": words,
@@ -301,10 +306,17 @@ def manifest(launch: Launch, image: str | None = None, name: str | None = None) 
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
     }
     labels = {"app": label}
-    pod = {
-        "containers": [container],
-        "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}],
-    }
+    volumes: list[dict[str, Any]] = [{"name": "shm", "emptyDir": {"medium": "Memory"}}]
+    files: list[dict[str, Any]] = []
+    if config:
+        held = f"{label}-config"
+        container["volumeMounts"] += [{"name": "config", "mountPath": _MOUNT}]
+        volumes.append({"name": "config", "configMap": {"name": held}})
+        data = {_CONFIG: json.dumps(config)}
+        files = [
+            {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": held, "labels": dict(labels)}, "data": data}
+        ]
+    pod = {"containers": [container], "volumes": volumes}
     return [
         {
             "apiVersion": "apps/v1",
@@ -325,6 +337,7 @@ def manifest(launch: Launch, image: str | None = None, name: str | None = None) 
                 "ports": [{"name": "http", "port": 80, "targetPort": "http"}],
             },
         },
+        *files,
     ]
 
 

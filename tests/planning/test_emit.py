@@ -83,6 +83,19 @@ def test_formats_that_an_engine_cannot_make_need_a_checkpoint() -> None:
     assert quantised_checkpoint(launch(assemble(request(quant="fp8")), context=4096)) is None
 
 
+def test_what_trtllm_takes_from_a_file_is_in_the_manifest() -> None:
+    started = launch(assemble(request("trtllm", quant="w8a8kv8")), context=4096)
+    workload, _, held = yaml.safe_load_all(yaml.safe_dump_all(manifest(started)))
+    pod = workload["spec"]["template"]["spec"]
+    words = pod["containers"][0]["command"]
+    folder, file = words[words.index("--config") + 1].rsplit("/", 1)
+    assert held["kind"] == "ConfigMap"
+    assert yaml.safe_load(held["data"][file])["kv_cache_config"]["dtype"] == "fp8"
+    assert {"name": "config", "mountPath": folder} in pod["containers"][0]["volumeMounts"]
+    assert {"name": "config", "configMap": {"name": held["metadata"]["name"]}} in pod["volumes"]
+    assert len(manifest(launch(assemble(request("trtllm")), context=4096))) == 2
+
+
 def test_the_manifest_is_a_deployment_with_a_service_and_probes() -> None:
     deployment = assemble(request(replicas=3))
     started = launch(deployment, context=8192, slots=64)
