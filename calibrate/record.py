@@ -216,6 +216,8 @@ def read(path: Path) -> Session:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
         raise InputFileError(f"cannot read {path}", because=error.strerror or str(error)) from None
+    except UnicodeDecodeError:
+        raise InputFileError(f"cannot read {path}", because="it is not UTF-8 text") from None
     for number, line in enumerate(lines, 1):
         try:
             session.take(json.loads(line))

@@ -520,7 +520,11 @@ def check(measurer: Measurer, stored: Calibration, settings: Settings, progress:
             if budget.left <= 0.05 * settings.budget:
                 break
             progress(f"{op.kernel} {op.label}", 1.0 - budget.left / settings.budget)
-            sample = measurer.measure(op, settings.visit)
+            try:
+                sample = measurer.measure(op, settings.visit)
+            except (MemoryError, RuntimeError):
+                ready = [other for other in ready if other is not op]  # the check goes on with the others
+                continue
             if sample.waited <= QUIET or not times[key_of(op)]:
                 times[key_of(op)].append(sample.seconds)
     return _compared(ready, times, hardware, stored, settings.tolerance)

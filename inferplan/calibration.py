@@ -167,7 +167,8 @@ class Calibration(Spec):
         """The same for another device than the one that was measured: carried over, by a rule that no test stands
         behind, so that no error is known.
         """
-        return self._each({"error": {}, "basis": "transferred", "source": f"{self.name}'s constants"})
+        carried = self._each({"error": {}, "basis": "transferred", "source": f"{self.name}'s constants"})
+        return carried.model_copy(update={"basis": "transferred"})
 
     def _each(self, update: dict[str, Any]) -> Self:
         """The same with every kernel's fit changed so."""

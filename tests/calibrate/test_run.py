@@ -16,12 +16,13 @@ pytest.importorskip("scipy")
 
 from calibrate.cli import CheckFailedError, Options, execute
 from calibrate.constants import write
-from calibrate.record import RawFile, decode, encode, key_of, read
+from calibrate.record import RawFile, Sample, decode, encode, key_of, read
 from calibrate.run import Outcome, Run, Settings, check, fit, measurements, step_rows
 from calibrate.shapes import CPU, GPU, candidates, choose, group_of, operand_bytes
 from inferplan.calibration import Calibration, Fit
 from inferplan.catalog import load_hardware, read_yaml, validate
 from inferplan.errors import InputFileError, MissingFactError, UsageError
+from inferplan.ops import Op
 from inferplan.precision import find_format
 from inferplan.roofline import price
 from tests.calibrate.synthetic import DESIGN, TRUTH, SyntheticMeasurer
@@ -150,6 +151,27 @@ def test_check_passes_on_the_same_device_and_reports_a_wrong_constant(tmp_path: 
     wrong = {row.kernel for row in rows if not row.within}
     assert wrong == {"matmul"}
     assert next(row.bias for row in rows if row.kernel == "matmul") < -0.2, "predicted is faster than measured"
+
+
+def test_a_check_goes_on_after_a_shape_that_does_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome = run(SyntheticMeasurer(), tmp_path / "raw.jsonl")
+    measure = SyntheticMeasurer.measure
+
+    def tight(self: SyntheticMeasurer, op: Op, seconds: float) -> Sample:
+        if op.kernel == "norm":
+            raise MemoryError("out of memory")
+        return measure(self, op, seconds)
+
+    monkeypatch.setattr(SyntheticMeasurer, "measure", tight)
+    rows = check(SyntheticMeasurer(), outcome.calibration, Settings(budget=30.0, design=DESIGN), quiet)
+    assert "matmul" in {row.kernel for row in rows} and "norm" not in {row.kernel for row in rows}
+
+
+def test_a_raw_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "raw.jsonl"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputFileError, match="cannot read"):
+        read(path)
 
 
 def test_check_on_the_command_line_exits_6(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import yaml
 
+pytest.importorskip("scipy")
+
 from calibrate import accuracy, serving
 from calibrate.serving import UNKNOWNS, ServingFit, extra_band, fit_serving, folds_of, predict_all, usable
 from inferplan.catalog import config_root

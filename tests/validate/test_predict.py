@@ -247,7 +247,8 @@ def test_constants_of_another_device_are_borrowed() -> None:
     own = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm", calibration=file))
     assert Estimate(deployment=own, load=load).band("tpot") is not None
     other = Estimate(deployment=assemble(Request(model="llama-3.1-8b", gpu="l40s", calibration=file)), load=load)
-    assert other.basis == "transferred" and other.band("tpot") is None
+    assert other.basis == other.deployment.calibration.basis == "transferred"
+    assert other.band("tpot") is None
 
 
 def test_an_anchor_stays_on_its_device(tmp_path: Path) -> None:
