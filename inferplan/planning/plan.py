@@ -125,6 +125,11 @@ class Plan:
         question = self.question
         return nearest_miss(self.found, question.demand, question.slo, question.sizing, self.option.cost)
 
+    @cached_property
+    def cheaper_verified(self) -> Verified | None:
+        """That option with what the simulator says of it: the closed form may call a miss narrow that is not."""
+        return None if self.cheaper is None else verify(self.cheaper, self.question.demand, self.question.slo)
+
     def cheapest(self, drafted: bool) -> Verified | None:
         """The cheapest finalist that meets the limits with speculation, or without it."""
         finalists = [self.best, *self.alternatives]
@@ -331,15 +336,23 @@ def _infeasible(question: Question, found: Found, failed: list[Verified] | None 
         counts += f"; such as: {example}" if example and not found.surfaces else ""
         return InfeasibleError(what, because=counts or "no candidate exists", hint=wider)
     cost = "" if miss.cost is None or miss.tag is None else f", {miss.cost:,.2f} {miss.tag.currency}/h"
+    checked = verify(miss, question.demand, slo)  # the closed form may call a miss narrow that is not
+    factors = checked.violations(slo)
+    times, how = (checked.achieved, "simulated ") if checked.result is not None else ({}, "")
+    if not factors or not np.isfinite([*factors.values(), *times.values()]).all():
+        factors, times, how = miss.violations(slo), {}, ""
+    ttft, tpot = times.get("ttft", miss.ttft), times.get("tpot", miss.tpot)
     return InfeasibleError(
         what,
         because=f"of {found.evaluated:,} candidates: {counts}; nearest: {miss.replicas} x {miss.deployment.describe()} "
-        f"(TTFT {format_time(miss.ttft, 3)}, TPOT {format_time(miss.tpot, 3)}{cost})",
-        hint=_relaxation(slo, miss.violations(slo)),
+        f"({how}TTFT {format_time(ttft, 3)}, TPOT {format_time(tpot, 3)}{cost})",
+        hint=_relaxation(slo, factors),
     )
 
 
 def _relaxation(slo: Slo, factors: dict[str, float]) -> str:
-    """The limits, as options, that would have been met."""
-    texts = ((name, format_time(slo.limits[name] * factor, 3).replace(" ", "")) for name, factor in factors.items())
+    """The limits, as options, that would have been met; a little above, so that rounding does not break them again."""
+    texts = (
+        (name, format_time(slo.limits[name] * factor * 1.005, 3).replace(" ", "")) for name, factor in factors.items()
+    )
     return "relax to " + ", ".join(f"--{_OPTIONS.get(name, name)} {text}" for name, text in texts)

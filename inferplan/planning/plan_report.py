@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from math import isfinite
 from typing import Any
 
 from inferplan.cost import Cost, Energy, Rates, power_of
@@ -124,7 +125,7 @@ def plan_record(plan: Plan) -> dict[str, Any]:
         "candidates": {"evaluated": found.evaluated, "structures": found.structures},
         "speculation": speculation_record(plan),
         "rejected": dict(found.rejections.counts.most_common()),
-        "next_cheaper": _cheaper_record(plan.cheaper, plan),
+        "next_cheaper": _cheaper_record(plan),
         "sensitivity": [] if question.demand.offline else plan.sensitivity,
         "bands": plan.bands,
         "meets_at_the_slow_end": plan.holds_at_the_far_end,
@@ -187,15 +188,23 @@ def speculation_line(plan: Plan) -> str:
     return f"{line}; on {where} the drafts slow down a batch of {batch:,} or more (here {option.batch:,} a rank)"
 
 
-def _cheaper_record(option: Option | None, plan: Plan) -> dict[str, Any] | None:
-    if option is None:
+def _cheaper_record(plan: Plan) -> dict[str, Any] | None:
+    checked = plan.cheaper_verified
+    if checked is None:
         return None
     return {
-        "deployment": option.deployment.describe(),
-        "replicas": option.replicas,
-        "cost": option.cost,
-        "relax": option.violations(plan.question.slo),
+        "deployment": checked.option.deployment.describe(),
+        "replicas": checked.option.replicas,
+        "cost": checked.option.cost,
+        "relax": {name: factor if isfinite(factor) else None for name, factor in _relaxed(plan, checked).items()},
+        "simulated": checked.result is not None and bool(checked.violations(plan.question.slo)),
     }
+
+
+def _relaxed(plan: Plan, checked: Verified) -> dict[str, float]:
+    """The factors by which the limits would have to grow: those of the simulation, where it sees a miss."""
+    slo = plan.question.slo
+    return checked.violations(slo) or checked.option.violations(slo)
 
 
 def plan_report(plan: Plan) -> Report:
@@ -344,16 +353,20 @@ def notes(plan: Plan) -> list[str]:
 
 def cheaper_line(plan: Plan) -> str:
     """What would have to change for the next-cheaper plan."""
-    option = plan.cheaper
-    if option is None:
+    checked = plan.cheaper_verified
+    if checked is None:
         return "no candidate costs less, whatever the limits"
+    option, factors = checked.option, _relaxed(plan, checked)
+    drafts = f" with {option.speculation.length} drafts" if option.speculation.length else ""
+    what = f"{option.replicas} x {option.deployment.describe()}{drafts} at {money(option)}"
+    if not all(isfinite(factor) for factor in factors.values()):
+        return f"the nearest that costs less, {what}, does not keep up with the load"
     relaxed = " and ".join(
         f"{NAMES[name]} were {format_time(plan.question.slo.limits[name] * factor, 3)} (x {factor:.2f})"
-        for name, factor in option.violations(plan.question.slo).items()
+        for name, factor in factors.items()
     )
-    drafts = f" with {option.speculation.length} drafts" if option.speculation.length else ""
-    what = f"{option.replicas} x {option.deployment.describe()}{drafts}"
-    return f"cheaper if the limit on {relaxed}: {what} at {money(option)} (closed form, not simulated)"
+    how = "simulated" if checked.result is not None and checked.violations(plan.question.slo) else "closed form"
+    return f"cheaper if the limit on {relaxed}: {what} ({how})"
 
 
 def basis_line(plan: Plan) -> str:
