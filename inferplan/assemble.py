@@ -73,11 +73,8 @@ def load_calibration(hardware: HardwareSpec, path: str | None, ideal: bool, engi
 
 def load_kernels(hardware: HardwareSpec, path: str | None, engine: str = "vllm") -> Calibration:
     """:func:`load_calibration` without the constants of a step."""
-    folder = config_root() / "calibration"
-    file = Path(path) if path else folder / f"{hardware.name}.yaml"
-    if path is None and not file.is_file():
-        file = folder / f"_transferred-{memory_class(hardware)}.yaml"
-    if path is None and not file.is_file():
+    file = calibration_file(hardware, path)
+    if file is None:
         return IDEAL
     found = validate(file, read_yaml(file), Calibration)
     measured = found.name.partition(",")[0]
@@ -88,6 +85,15 @@ def load_kernels(hardware: HardwareSpec, path: str | None, engine: str = "vllm")
             )
         found = found.borrowed()
     return found.for_vendor(hardware.vendor).for_engine(engine.partition("@")[0])
+
+
+def calibration_file(hardware: HardwareSpec, path: str | None) -> Path | None:
+    """The file of the constants: the one asked for, the device's own, or that of its class of memory."""
+    folder = config_root() / "calibration"
+    if path:
+        return Path(path)
+    files = (folder / f"{hardware.name}.yaml", folder / f"_transferred-{memory_class(hardware)}.yaml")
+    return next((file for file in files if file.is_file()), None)
 
 
 def shared_step() -> SharedStep:

@@ -12,13 +12,15 @@ from typing import Any
 import numpy as np
 
 from inferplan import catalog
-from inferplan.assemble import Request, assemble
+from inferplan.assemble import Request, assemble, calibration_file, shared_step
+from inferplan.calibration import ANY
 from inferplan.errors import UnknownNameError
 from inferplan.estimate import Estimate, Phase, StaticLoad, estimate
+from inferplan.hardware import HardwareSpec
 from inferplan.model import LayerGroup
 from inferplan.ops import Op
 from inferplan.precision import FORMATS, Format
-from inferplan.roofline import OpCost
+from inferplan.roofline import TERMS, OpCost
 from inferplan.units import format_bytes, format_quantity, format_time
 
 
@@ -192,6 +194,7 @@ class Explainer:
             inputs.append(self.hardware_input(link.name, bandwidth, "links", index, "bandwidth"))
         else:
             inputs.append(self._bandwidth())
+        inputs += self._constants(op)
         inputs += self.load_inputs()
         return Explanation(
             name=name,
@@ -203,6 +206,49 @@ class Explainer:
             inputs=tuple(inputs),
             parts=tuple((f"basis {cost.basis}", f"{cost.op.count:g} runs") for cost in costs),
         )
+
+    def _constants(self, op: Op) -> list[Input]:
+        """The fitted constants of an operator's kernel; none where it is priced at the bare roofline."""
+        deployment = self.estimate.deployment
+        fit = deployment.calibration.fit(op.kernel, op.label)
+        if fit is None:
+            return []
+        place = self._place_of(op, deployment.hardware)
+        step = deployment.calibration.step
+        within = f" (x {step.launch:g} within a step, configs/step.yaml)" if step == shared_step().step else ""
+        shown = {
+            "math": ("share of peak", f"{fit.math:.4g}"),
+            "memory": ("share of bandwidth", f"{fit.memory:.4g}"),
+            "overhead": ("overhead a run", format_time(fit.overhead if fit.overhead > 1e-12 else 0.0) + within),
+            "sharpness": ("p", f"{fit.sharpness:.4g}"),
+        }
+        shown = {key: pair for key, pair in shown.items() if key in fit.model_fields_set}
+        source = f"{fit.source or op.kernel}: {fit.n:,} measurements" if fit.n else fit.source
+        found = [
+            Input(symbol=symbol, value=value, origin=place(key), source=source)
+            for key, (symbol, value) in shown.items()
+        ]
+        for name, constant in fit.terms.items():
+            term = TERMS[name]
+            each = format_time(constant) if term.effect == "seconds" else f"{constant:.4g}"
+            value = f"{each} x {float(np.max(term.count(op, deployment.hardware))):.4g} ({term.meaning})"
+            found.append(Input(symbol=f"further: {name}", value=value, origin=place("terms", name), source=source))
+        return found
+
+    def _place_of(self, op: Op, hardware: HardwareSpec) -> Callable[..., str]:
+        """Where a constant of an operator's kernel stands: the engine's own library first, as it was chosen."""
+        file = calibration_file(hardware, self.request.calibration)
+        assert file is not None  # an operator with constants has them from a file
+        data = catalog.read_yaml(file)
+        engine = self.request.engine.partition("@")[0]
+        libraries = data.get("libraries", {})
+        books = [("libraries", name) for name in sorted(libraries, key=lambda name: name != engine)]
+        for label in (op.label, op.label.rsplit("-d", 1)[0], ANY):
+            for book in [*books, ("constants",)]:
+                found = libraries.get(book[1], {}) if len(book) > 1 else data.get("constants", {})
+                if label in found.get(op.kernel, {}):
+                    return lambda *key: self._at(file, *book, op.kernel, label, *key)
+        raise KeyError(f"{op.kernel}/{op.label} in {file}")  # as the fit was found
 
     def _bandwidth(self) -> Input:
         bandwidth = self.estimate.deployment.hardware.memory.bandwidth
