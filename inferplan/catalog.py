@@ -187,6 +187,8 @@ def validate(path: Path, data: Any, spec: type[SpecType]) -> SpecType:
             reason = detail["msg"].removeprefix("Value error, ")
             if detail["type"] == "extra_forbidden":
                 reason = f"unknown field{_suggest(spec, location)}"
+            elif detail["type"] == "model_type" and not location:
+                reason = "empty" if detail["input"] is None else f"{str(detail['input'])[:40]!r} where fields belong"
             problems.append(f"{path}:{line}: {field}: {reason}" if line else f"{path}: {field}: {reason}")
         count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
         raise SpecError(

@@ -39,9 +39,14 @@ def emit_command(target: str, request: Request, **values: Any) -> None:
     chosen = ctx.get_parameter_source("engine") is not click.core.ParameterSource.DEFAULT
     slots, drafting = None, None
     if Path(request.model).suffix == ".json" and not request.gpu:
+        planned = request.model
         request, context, slots, drafting = _from_plan(request.model)
         values["context"] = values["context"] or context
-        chosen = True
+        if target != "k8s" and request.engine.partition("@")[0] != target:
+            raise UsageError(
+                f"{planned} plans for {request.engine}, not for {target}",
+                hint=f"inferplan emit k8s, or a plan for it: inferplan plan ... --engine {target}",
+            )
     elif not request.gpu:
         raise UsageError("--gpu is missing", hint="--gpu h100-sxm, or the JSON file of a plan as MODEL")
     request = _for_target(request, target, chosen)

@@ -155,10 +155,13 @@ def import_path(path: Path) -> Imported:
         notes = [f"the file stores {checkpoint.size:,} bytes", *verify(model, checkpoint)]
         return Imported(model=model.model_copy(update={"native": native, "notes": notes}), ignored=[])
     if not path.is_dir():
-        return import_config(read_json(path), path.stem.lower(), str(path))
-    config, beside = path / CONFIGS[0], path / CONFIGS[1]
+        config = read_json(path)
+        if isinstance(config, dict) and {"schema_version", "plan"} <= config.keys():
+            raise SpecError(f"{path} is a plan, not a model", hint=f"inferplan emit vllm {path} (without --gpu)")
+        return import_config(config, path.stem.lower(), str(path))
+    main, beside = path / CONFIGS[0], path / CONFIGS[1]
     quantization = read_json(beside) if beside.is_file() else None
-    found = import_config(read_json(config), path.resolve().name.lower(), str(config), quantization)
+    found = import_config(read_json(main), path.resolve().name.lower(), str(main), quantization)
     stored = read_folder(path)
     if stored is None:
         return found
