@@ -133,6 +133,12 @@ class Op:
         return self.math or "any"
 
 
+def _operands(weight: Format, inputs: Format) -> str:
+    """The label of a matmul: its arithmetic, or both operands' formats where they differ."""
+    same = weight.kernel == inputs.kernel
+    return arithmetic(weight, inputs) if same else f"{weight.kernel}x{inputs.kernel}"
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Matmul(Op):
     """``Y[m, n] = X[m, k] W[k, n]``: FLOP ``2mkn``; reads X and W, writes Y.
@@ -165,8 +171,7 @@ class Matmul(Op):
 
     @property
     def label(self) -> str:
-        same = self.weight.kernel == self.input.kernel
-        return self.math if same else f"{self.weight.kernel}x{self.input.kernel}"
+        return _operands(self.weight, self.input)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -202,8 +207,7 @@ class GroupedMatmul(Op):
 
     @property
     def label(self) -> str:
-        same = self.weight.kernel == self.input.kernel
-        return self.math if same else f"{self.weight.kernel}x{self.input.kernel}"
+        return _operands(self.weight, self.input)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
