@@ -18,17 +18,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from inferplan.calibration import Calibration
-from inferplan.catalog import config_root, load, names
+from inferplan.catalog.files import config_root, load, names
+from inferplan.devices.constants import Calibration
 from inferplan.errors import InferplanError
-from inferplan.estimate import Estimate, StaticLoad
+from inferplan.estimate.batch import Estimate
+from inferplan.estimate.load import StaticLoad
 from inferplan.serving.simulator import simulate
-from inferplan.traffic import ClosedLoop, Lengths, Traffic
+from inferplan.traffic.requests import ClosedLoop, Lengths, Traffic
 from inferplan.validation.anchor import SHRINKAGE, shrunk
 from inferplan.validation.deploy import deployment_of
-from inferplan.validation.facts import Run
 from inferplan.validation.importers import read_file
 from inferplan.validation.predict import Prediction, impossible
+from inferplan.validation.rows import Run
 from inferplan.validation.run import Pricing, price_rows
 from inferplan.validation.score import Scored
 
@@ -452,8 +453,8 @@ _LOGS = (
 
 
 def memory_section() -> str:
-    from inferplan.engine import EngineFlags
-    from inferplan.memory import Footprint
+    from inferplan.devices.engine import EngineFlags
+    from inferplan.estimate.memory import Footprint
     from inferplan.validation.deploy import engine_of
 
     lines = []
@@ -494,7 +495,7 @@ _BARE = Run(
 
 def constants_section() -> str:
     """The shared constants with the range that they take over the folds."""
-    from inferplan.assemble import shared_step
+    from inferplan.catalog.assemble import shared_step
 
     shared = shared_step()
     spread = shared.provenance.get("range_over_folds", {})

@@ -7,7 +7,7 @@ from math import prod
 import torch
 
 from inferplan.errors import MissingFactError
-from inferplan.precision import Format
+from inferplan.work.formats import Format
 
 DTYPES: dict[str, torch.dtype] = {
     "fp32": torch.float32,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from inferplan.ops import Mask
+from inferplan.work.ops import Mask
 
 FLASH_HEAD = 256
 """The widest head of torch's flash attention."""

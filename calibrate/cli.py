@@ -17,10 +17,10 @@ from calibrate.measure import Measurer, TorchMeasurer
 from calibrate.record import RawFile, read
 from calibrate.report import held_out_table, markdown, percent, webpage, whole_table
 from calibrate.run import QUICK, CheckRow, Outcome, Progress, Run, Settings, check, fit, pooled, step_rows
-from inferplan.calibration import Calibration
-from inferplan.catalog import config_root, read_yaml, validate
+from inferplan.catalog.files import config_root, read_yaml, validate
+from inferplan.devices.constants import Calibration
 from inferplan.errors import InputFileError, ToleranceError
-from inferplan.report import Report, Table
+from inferplan.table import Report, Table
 from inferplan.units import format_quantity
 
 

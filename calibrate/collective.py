@@ -19,8 +19,8 @@ from calibrate.arena import Arena
 from calibrate.device import Device
 from calibrate.kernels import NoKernelError, build, check
 from calibrate.record import Sample, decode, encode
-from inferplan.ops import Collective, Op
-from inferplan.precision import find_format
+from inferplan.work.formats import find_format
+from inferplan.work.ops import Collective, Op
 
 PATTERNS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send")
 LAPS = 7

@@ -27,10 +27,10 @@ from calibrate.fit import (
     stack_errors,
 )
 from calibrate.tables import Row
-from inferplan.calibration import ANY, IDEAL, Calibration, Constants, Fit, memory_class
-from inferplan.hardware import HardwareSpec
-from inferplan.ops import Attention, Op
-from inferplan.roofline import price
+from inferplan.devices.constants import ANY, IDEAL, Calibration, Constants, Fit, memory_class
+from inferplan.devices.hardware import HardwareSpec
+from inferplan.estimate.roofline import price
+from inferplan.work.ops import Attention, Op
 
 ENGINES = ("trtllm", "vllm", "sglang")
 """Libraries that an engine brings, in the order in which one without own rows borrows: first the one whose kernels were

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 import yaml
 
-from inferplan.catalog import load_hardware, names, validate
+from inferplan.catalog.files import load_hardware, names, validate
+from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import InputFileError, UsageError
-from inferplan.hardware import HardwareSpec
 from inferplan.units import format_bytes, format_quantity
 
 KINDS = ("cuda", "cpu", "mps")

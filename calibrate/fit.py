@@ -1,7 +1,7 @@
 """Constants from measurements: robust least squares on the log of predicted over measured, through the roofline itself.
 
-The prediction is :func:`inferplan.roofline.times` on the demands of the measured operators; nothing here knows
-a formula.
+The prediction is :func:`inferplan.estimate.roofline.fitted_time` on the ideal times of the measured operators; nothing
+here knows a formula.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import least_squares
 
-from inferplan.calibration import IDEAL, Calibration, Constants, Fit
+from inferplan.devices.constants import IDEAL, Calibration, Constants, Fit
+from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import UsageError
-from inferplan.hardware import HardwareSpec
-from inferplan.ops import Op
-from inferplan.roofline import TERMS, Demand, demand, price, times
+from inferplan.estimate.roofline import TERMS, IdealTime, fitted_time, ideal_time, price
+from inferplan.work.ops import Op
 
 Array = npt.NDArray[np.float64]
 Group = tuple[str, str]
@@ -82,14 +82,14 @@ class Stack:
     flop, moved: the smallest and largest work of one run.
     """
 
-    demands: list[Demand]
+    demands: list[IdealTime]
     other: Array
     seconds: Array
     flop: tuple[float, float]
     moved: tuple[float, float]
 
     def predict(self, fit: Fit) -> Array:
-        total: Array = self.other + sum((times(asked, fit).total for asked in self.demands), start=0.0)
+        total: Array = self.other + sum((fitted_time(asked, fit).total for asked in self.demands), start=0.0)
         return total
 
 
@@ -101,7 +101,7 @@ def stack(
     if len(groups) != 1:
         raise UsageError(f"a fit is of one kernel and format, not {sorted(groups)}")
     group = groups.pop()
-    slots: dict[int, list[tuple[int, Demand]]] = defaultdict(list)
+    slots: dict[int, list[tuple[int, IdealTime]]] = defaultdict(list)
     other = np.zeros(len(measurements))
     works = []
     for row, measurement in enumerate(measurements):
@@ -109,7 +109,7 @@ def stack(
         for op in (measurement.op, *measurement.rest):
             if (op.kernel, op.label) == group:
                 works.append(op.work())
-                slots[slot].append((row, demand(op, works[-1], hardware, terms)))
+                slots[slot].append((row, ideal_time(op, works[-1], hardware, terms)))
                 slot += 1
             else:
                 other[row] += float(price(op, hardware, rest).total)
@@ -129,7 +129,7 @@ def _span(values: list[float]) -> tuple[float, float]:
 def join(stacks: Sequence[Stack]) -> Stack:
     """Measurements of several devices, each priced on its own: what their common constants are fitted to."""
     demands = [
-        Demand(
+        IdealTime(
             math=np.concatenate([asked.math for asked in column]),
             memory=np.concatenate([asked.memory for asked in column]),
             wire=np.concatenate([asked.wire for asked in column]),
@@ -146,7 +146,7 @@ def join(stacks: Sequence[Stack]) -> Stack:
     )
 
 
-def _column(rows: list[tuple[int, Demand]], size: int, terms: Sequence[str]) -> Demand:
+def _column(rows: list[tuple[int, IdealTime]], size: int, terms: Sequence[str]) -> IdealTime:
     """Demands of several measurements side by side. Raises ``UsageError`` when one of them has none."""
     if len(rows) != size:
         raise UsageError("measurements of one kernel must hold equally many runs of it")
@@ -154,7 +154,7 @@ def _column(rows: list[tuple[int, Demand]], size: int, terms: Sequence[str]) -> 
     def gather(values: list[Any]) -> Array:
         return np.array([float(value) for value in values])
 
-    return Demand(
+    return IdealTime(
         math=gather([asked.math for _, asked in rows]),
         memory=gather([asked.memory for _, asked in rows]),
         wire=gather([asked.wire for _, asked in rows]),

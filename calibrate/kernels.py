@@ -34,7 +34,9 @@ from calibrate.recurrence import (
     exact_long_convolution,
     long_convolution,
 )
-from inferplan.ops import (
+from inferplan.units import Num
+from inferplan.work.formats import Format
+from inferplan.work.ops import (
     Attention,
     Collective,
     Conv,
@@ -50,8 +52,6 @@ from inferplan.ops import (
     Op,
     Scan,
 )
-from inferplan.precision import Format
-from inferplan.units import Num
 
 __all__ = ["KERNELS", "Kernel", "NoKernelError", "build", "check"]
 

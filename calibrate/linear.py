@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from calibrate.arena import DTYPES, Arena, NoKernelError, dtype_of
-from inferplan.precision import Format
+from inferplan.work.formats import Format
 
 Operands = tuple[Any, ...]
 

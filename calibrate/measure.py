@@ -29,8 +29,8 @@ from calibrate.record import QUIET, Sample, StepSample
 from calibrate.shapes import small
 from calibrate.whole import Glue, Whole, time_step, wanted
 from inferplan.errors import MissingFactError
-from inferplan.ops import Op
-from inferplan.precision import find_format
+from inferplan.work.formats import find_format
+from inferplan.work.ops import Op
 
 LAP = 1e-3
 """Seconds a lap takes at least on a CPU: long against a clock's resolution and a system call."""

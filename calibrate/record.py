@@ -11,10 +11,10 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from inferplan import ops
 from inferplan.errors import InputFileError
-from inferplan.ops import Mask, Op
-from inferplan.precision import FORMATS, Format
+from inferplan.work import ops
+from inferplan.work.formats import FORMATS, Format
+from inferplan.work.ops import Mask, Op
 
 QUIET = 0.05
 """Share of a sample's time spent waiting for a core above which another program disturbed it."""

@@ -13,8 +13,8 @@ import numpy as np
 
 from calibrate.fit import Measurement
 from calibrate.run import Outcome, StepRow, pooled, step_rows
-from inferplan.hardware import HardwareSpec
-from inferplan.report import Report, Table, render
+from inferplan.devices.hardware import HardwareSpec
+from inferplan.table import Report, Table, render
 from inferplan.units import format_quantity, format_time
 
 Draw = Callable[[Any, Outcome], None]

@@ -28,18 +28,18 @@ from calibrate.shapes import (
 )
 from calibrate.whole import GRAPH, shortened
 from inferplan import __version__
-from inferplan.assemble import load_engine
-from inferplan.calibration import Calibration, Fit
-from inferplan.catalog import load_hardware
-from inferplan.deployment import Deployment
+from inferplan.catalog.assemble import load_engine
+from inferplan.catalog.files import load_hardware
+from inferplan.devices.constants import Calibration, Fit
+from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import MissingFactError, UsageError
-from inferplan.estimate import Phase, run_step
-from inferplan.hardware import HardwareSpec
-from inferplan.ops import Op
-from inferplan.parallel import Parallelism
-from inferplan.precision import uniform
-from inferplan.roofline import price
-from inferplan.workload import Segment, Step
+from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.phase import Phase, run_step
+from inferplan.estimate.roofline import price
+from inferplan.work.formats import uniform
+from inferplan.work.ops import Op
+from inferplan.work.parallel import Parallelism
+from inferplan.work.step import Segment, Step
 
 Progress = Callable[[str, float], None]
 HELD_OUT = 0.25

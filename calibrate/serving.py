@@ -24,19 +24,19 @@ import numpy.typing as npt
 import yaml
 from scipy.optimize import brentq, least_squares
 
-from inferplan.assemble import shared_step
-from inferplan.calibration import SharedStep, StepConstants
-from inferplan.catalog import config_root
-from inferplan.deployment import Deployment
-from inferplan.engine import ServingConstants
+from inferplan.catalog.assemble import shared_step
+from inferplan.catalog.files import config_root
+from inferplan.devices.constants import SharedStep, StepConstants
+from inferplan.devices.engine import ServingConstants
 from inferplan.errors import InferplanError, InputFileError
+from inferplan.estimate.deployment import Deployment
 from inferplan.serving.flags import with_flags
-from inferplan.serving.prices import Reach, StepPrices, eager_floor, step_prices
 from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.step_times import Reach, StepTimes, eager_floor, step_times
 from inferplan.validation.deploy import deployment_of, kernels_of
-from inferplan.validation.facts import Row
 from inferplan.validation.importers import read_file
 from inferplan.validation.predict import client_of, flags_of, impossible, request_time, traffic_of
+from inferplan.validation.rows import Row
 
 Array = npt.NDArray[np.float64]
 
@@ -122,14 +122,14 @@ def predict_group(rows: Sequence[Row], vectors: Sequence[dict[str, float]]) -> A
         tokens=int(max(max(run.token_budget or 16384, run.prompt) + (run.concurrency or 1) for run in runs)),
         context=int(max(run.prompt + run.output for run in runs)) + 1,
     )
-    tables: dict[float, StepPrices] = {}
+    tables: dict[float, StepTimes] = {}
     result = np.full((len(vectors), len(rows), 2), np.nan)
     for index, values in enumerate(vectors):
         for column, run in enumerate(runs):
             bare = replace(deployment_of(run)[0], calibration=kernels_of(run.gpu, run.engine))
             deployment = with_flags(_with_constants(bare, values, run.campaign), flags_of(run))
             if values["launch"] not in tables:
-                tables[values["launch"]] = step_prices(deployment, reach)
+                tables[values["launch"]] = step_times(deployment, reach)
             prices = replace(
                 tables[values["launch"]],
                 host=values["host"],
@@ -315,8 +315,8 @@ def write_engines(root: Path, constants: dict[str, float]) -> None:
 
 def kernel_bands(rows: Sequence[Row]) -> dict[str, list[tuple[float, float] | None]]:
     """The bands of the kernels behind the TTFT and the TPOT of each row."""
-    from inferplan.estimate import run_step
-    from inferplan.workload import decode, prefill
+    from inferplan.estimate.phase import run_step
+    from inferplan.work.step import decode, prefill
 
     found: dict[str, list[tuple[float, float] | None]] = {"ttft": [], "tpot": []}
     known: dict[tuple[object, ...], tuple[Any, Any]] = {}

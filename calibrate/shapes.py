@@ -15,19 +15,19 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrate.record import key_of
-from inferplan.assemble import load_engine
-from inferplan.calibration import Calibration
-from inferplan.catalog import load_model
-from inferplan.deployment import Deployment
+from inferplan.catalog.assemble import load_engine
+from inferplan.catalog.files import load_model
+from inferplan.devices.constants import Calibration
+from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import IndivisibleError
-from inferplan.graph import build
-from inferplan.hardware import HardwareSpec
-from inferplan.layers import parse_layer
-from inferplan.model import LayerGroup, ModelSpec
-from inferplan.ops import Collective, Copy, GroupedMatmul, Matmul, Op
-from inferplan.parallel import Parallelism
-from inferplan.precision import Precision, parse_precision
-from inferplan.workload import Segment, Step
+from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.graph import build
+from inferplan.models.layers import parse_layer
+from inferplan.models.spec import LayerGroup, ModelSpec
+from inferplan.work.formats import Precision, parse_precision
+from inferplan.work.ops import Collective, Copy, GroupedMatmul, Matmul, Op
+from inferplan.work.parallel import Parallelism
+from inferplan.work.step import Segment, Step
 
 Group = tuple[str, str]
 UNFUSED = Calibration(name="none", basis="roofline", fused=False)

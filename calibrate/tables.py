@@ -17,24 +17,13 @@ import numpy.typing as npt
 import pandas as pd
 
 from calibrate.fit import Measurement
-from inferplan.calibration import MEMORY_CLASSES
-from inferplan.catalog import load_hardware
+from inferplan.catalog.files import load_hardware
+from inferplan.devices.constants import MEMORY_CLASSES
 from inferplan.errors import InputFileError
-from inferplan.layers.gated_delta_net import delta_flops
-from inferplan.ops import (
-    Attention,
-    Collective,
-    Conv,
-    Copy,
-    Elementwise,
-    GroupedMatmul,
-    Mask,
-    Matmul,
-    Op,
-    Scan,
-)
-from inferplan.precision import Format, find_format
-from inferplan.workload import WIDE, Segment
+from inferplan.models.layers.gated_delta_net import delta_flops
+from inferplan.work.formats import Format, find_format
+from inferplan.work.ops import Attention, Collective, Conv, Copy, Elementwise, GroupedMatmul, Mask, Matmul, Op, Scan
+from inferplan.work.step import WIDE, Segment
 
 BF16 = find_format("bf16")
 FP8 = find_format("fp8")

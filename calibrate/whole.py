@@ -19,13 +19,13 @@ from calibrate.arena import NoKernelError, dtype_of
 from calibrate.attention import FLASH_HEAD, explicit_attention, flash_attention, library_attention
 from calibrate.record import StepSample
 from calibrate.shapes import find_model
-from inferplan.layers.attention import AttentionLayer
-from inferplan.layers.mla import MlaLayer
-from inferplan.layers.mlp import MlpLayer
-from inferplan.layers.moe import MoeLayer
-from inferplan.model import ModelSpec
-from inferplan.precision import find_format
-from inferplan.workload import WIDE
+from inferplan.models.layers.attention import AttentionLayer
+from inferplan.models.layers.mla import MlaLayer
+from inferplan.models.layers.mlp import MlpLayer
+from inferplan.models.layers.moe import MoeLayer
+from inferplan.models.spec import ModelSpec
+from inferplan.work.formats import find_format
+from inferplan.work.step import WIDE
 
 if TYPE_CHECKING:
     from calibrate.measure import TorchMeasurer

@@ -9,21 +9,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from inferplan.assemble import Request, assemble
-from inferplan.catalog import load_model
-from inferplan.compare import Comparison, compare
-from inferplan.deployment import Deployment
+from inferplan.answers.compare import Comparison, compare
+from inferplan.answers.recipe import Load, Recipe, recipe
+from inferplan.answers.sweep import Execution, Grid, Sweep, sweep
+from inferplan.catalog.assemble import Request, assemble
+from inferplan.catalog.files import load_model
+from inferplan.catalog.price_lists import price_book
 from inferplan.errors import UsageError
-from inferplan.estimate import Estimate, StaticLoad, estimate
-from inferplan.parallel import Parallelism
+from inferplan.estimate.batch import Estimate
+from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.load import StaticLoad
+from inferplan.estimate.run import estimate
 from inferplan.planning.demand import Demand
 from inferplan.planning.plan import Plan, Question, plan
 from inferplan.planning.search import Sizing
 from inferplan.planning.space import Space, default_gpus, default_quants
-from inferplan.prices import price_book
-from inferplan.recipe import Load, Recipe, recipe
-from inferplan.sweep import Execution, Grid, Sweep, sweep
-from inferplan.traffic import Lengths, Slo, parse_lengths
+from inferplan.traffic.requests import Lengths, Slo, parse_lengths
+from inferplan.work.parallel import Parallelism
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -122,10 +124,10 @@ def to_frame(result: Any) -> pd.DataFrame:
         return frame
     import pandas as pd
 
-    from inferplan.report import flatten, plain
+    from inferplan.table import flatten, plain
 
     if isinstance(result, Estimate):
-        from inferplan.estimate_report import estimate_record
+        from inferplan.reports.estimate import estimate_record
 
         record = estimate_record(result)
     elif hasattr(result, "to_dict"):

@@ -6,14 +6,14 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from inferplan.assemble import load_engine
-from inferplan.calibration import IDEAL, Calibration
-from inferplan.deployment import Deployment
-from inferplan.engine import Engine
-from inferplan.hardware import HardwareSpec, Link, Memory
-from inferplan.model import ModelSpec
-from inferplan.parallel import Parallelism
-from inferplan.precision import Format, Precision, uniform
+from inferplan.catalog.assemble import load_engine
+from inferplan.devices.constants import IDEAL, Calibration
+from inferplan.devices.engine import Engine
+from inferplan.devices.hardware import HardwareSpec, Link, Memory
+from inferplan.estimate.deployment import Deployment
+from inferplan.models.spec import ModelSpec
+from inferplan.work.formats import Format, Precision, uniform
+from inferplan.work.parallel import Parallelism
 
 SOURCE = "written for a test"
 Q4 = Format(name="q4", bits=4, math="int4", source="four bits and nothing else")

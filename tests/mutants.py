@@ -13,17 +13,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from inferplan import roofline, units
-from inferplan.estimate import Estimate
-from inferplan.hardware import HardwareSpec
-from inferplan.layers import moe
-from inferplan.layers.attention import AttentionLayer
-from inferplan.layers.base import Cache, LayerContext, Weight
-from inferplan.layers.mlp import MlpLayer
-from inferplan.ops import Attention, Mask, Matmul, Op, Work
-from inferplan.parallel import Parallelism
-from inferplan.precision import Format
+from inferplan import units
+from inferplan.devices.hardware import HardwareSpec
+from inferplan.estimate import roofline
+from inferplan.estimate.batch import Estimate
+from inferplan.models.layers import moe
+from inferplan.models.layers.attention import AttentionLayer
+from inferplan.models.layers.base import Cache, LayerContext, Weight
+from inferplan.models.layers.mlp import MlpLayer
 from inferplan.units import Num
+from inferplan.work.formats import Format
+from inferplan.work.ops import Attention, Mask, Matmul, Op, Work
+from inferplan.work.parallel import Parallelism
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 

@@ -7,12 +7,12 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from inferplan.calibration import IDEAL, Calibration, Fit, StepConstants
-from inferplan.deployment import Deployment
-from inferplan.hardware import HardwareSpec
-from inferplan.model import ModelSpec
-from inferplan.parallel import Parallelism
-from inferplan.precision import FORMATS, Precision
+from inferplan.devices.constants import IDEAL, Calibration, Fit, StepConstants
+from inferplan.devices.hardware import HardwareSpec
+from inferplan.estimate.deployment import Deployment
+from inferplan.models.spec import ModelSpec
+from inferplan.work.formats import FORMATS, Precision
+from inferplan.work.parallel import Parallelism
 from tests.builders import chip, deploy
 
 KERNELS = ("matmul", "grouped_matmul", "attention.prefill", "attention.decode", "norm", "elementwise", "gather", "copy")

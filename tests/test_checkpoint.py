@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from inferplan.assemble import Request, assemble
-from inferplan.catalog import load_model
-from inferplan.checkpoint import fetch_configs, read_folder, read_gguf, read_header, verify
+from inferplan.catalog.assemble import Request, assemble
+from inferplan.catalog.files import load_model
 from inferplan.errors import InputFileError, MissingExtraError, SpecError
-from inferplan.huggingface import import_path
-from inferplan.memory import Footprint
+from inferplan.estimate.memory import Footprint
+from inferplan.models.checkpoint import fetch_configs, read_folder, read_gguf, read_header, verify
+from inferplan.models.huggingface import import_path
 
 CONFIG = {
     "model_type": "llama",
@@ -181,7 +181,7 @@ def test_a_missing_extra_says_how_to_install_it(monkeypatch, tmp_path, module, c
 
 def test_gguf_formats_are_those_of_the_package():
     gguf = pytest.importorskip("gguf")
-    from inferplan.precision import FORMATS
+    from inferplan.work.formats import FORMATS
 
     checked = 0
     for kind, (block, size) in gguf.GGML_QUANT_SIZES.items():

@@ -7,10 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from inferplan.assemble import Request, assemble
-from inferplan.diffusion import DiffusionEstimate
+from inferplan.catalog.assemble import Request, assemble
 from inferplan.errors import UsageError
-from inferplan.estimate import StaticLoad, estimate
+from inferplan.estimate.diffusion import DiffusionEstimate
+from inferplan.estimate.load import StaticLoad
+from inferplan.estimate.run import estimate
 
 REQUEST = Request(model="llada-8b", gpu="h100-sxm", ideal=True)
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from inferplan import ops
-from inferplan.layers import kinds
+from inferplan.models.layers import kinds
+from inferplan.work import ops
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from inferplan.assemble import Request
-from inferplan.catalog import config_root
+from inferplan.answers.explain import Explainer
+from inferplan.catalog.assemble import Request
+from inferplan.catalog.files import config_root
 from inferplan.errors import UnknownNameError
-from inferplan.estimate import StaticLoad
-from inferplan.explain import Explainer
-from inferplan.parallel import Parallelism
+from inferplan.estimate.load import StaticLoad
+from inferplan.work.parallel import Parallelism
 
 CASES = [
     ("llama-3.1-8b", "h100-sxm"),

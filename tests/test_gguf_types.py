@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from inferplan import catalog
-from inferplan.assemble import Request, assemble
+from inferplan.catalog import files as catalog
+from inferplan.catalog.assemble import Request, assemble
 from inferplan.errors import InferplanError, UsageError
-from inferplan.gguf_types import FILE_TYPES, blend, file_precision
-from inferplan.memory import Footprint
-from inferplan.model import ModelSpec
-from inferplan.precision import Precision, find_format
+from inferplan.estimate.memory import Footprint
+from inferplan.models.gguf_formats import FILE_TYPES, blend, file_precision
+from inferplan.models.spec import ModelSpec
+from inferplan.work.formats import Precision, find_format
 
 
 @cache

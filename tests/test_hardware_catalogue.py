@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from inferplan.hardware import HardwareSpec
+from inferplan.devices.hardware import HardwareSpec
 from inferplan.units import parse_quantity
 
 ROOT = Path(__file__).parents[1]

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from inferplan.errors import SpecError
-from inferplan.huggingface import import_config, model_from_config
-from inferplan.huggingface.dialect import compress
-from inferplan.huggingface.families import ALIASES, FAMILIES
-from inferplan.huggingface.quantisation import matches
+from inferplan.models.huggingface import import_config, model_from_config
+from inferplan.models.huggingface.dialect import compress
+from inferplan.models.huggingface.families import ALIASES, FAMILIES
+from inferplan.models.huggingface.quantisation import matches
 
 LLAMA = {
     "model_type": "llama",

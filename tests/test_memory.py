@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from inferplan.assemble import Request, assemble
-from inferplan.engine import EngineFlags
-from inferplan.estimate import StaticLoad, estimate
-from inferplan.fit import footprint_at
-from inferplan.memory import Footprint
-from inferplan.parallel import Parallelism
+from inferplan.answers.fit import footprint_at
+from inferplan.catalog.assemble import Request, assemble
+from inferplan.devices.engine import EngineFlags
+from inferplan.estimate.load import StaticLoad
+from inferplan.estimate.memory import Footprint
+from inferplan.estimate.run import estimate
+from inferplan.work.parallel import Parallelism
 
 GIB = 2.0**30
 

@@ -6,8 +6,8 @@ from functools import cache
 
 import pytest
 
-from inferplan import catalog
-from inferplan.model import ModelSpec
+from inferplan.catalog import files as catalog
+from inferplan.models.spec import ModelSpec
 
 NAMES = catalog.names("models")
 FAMILIES = {
@@ -103,7 +103,7 @@ def test_quantised_releases_say_their_formats():
 def test_models_survive_their_own_yaml():
     import yaml
 
-    from inferplan.huggingface.emit import to_yaml
+    from inferplan.models.huggingface.emit import to_yaml
 
     for name in ("gemma-3-27b", "kimi-k2.5-nvfp4", "nemotron-h-56b-base-8k", "gemma-3n-e2b", "zamba2-7b"):
         model = load(name)

@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from inferplan.estimate import Estimate, StaticLoad
-from inferplan.parallel import Parallelism
-from inferplan.precision import FORMATS
+from inferplan.estimate.batch import Estimate
+from inferplan.estimate.load import StaticLoad
+from inferplan.work.formats import FORMATS
+from inferplan.work.parallel import Parallelism
 from tests.builders import all_in, chip, dense, deploy
 from tests.golden.test_cs336 import CS336
 from tests.golden.test_experts import expert_failures

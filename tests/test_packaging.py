@@ -84,7 +84,7 @@ def test_the_editable_install_lists_everything(tmp_path: Path, kind: str) -> Non
 
 
 def test_the_wheel_is_the_one_that_ran(installed: Path, tmp_path: Path) -> None:
-    script = "import inferplan.catalog as c; print(c.__file__); print(c.config_root())"
+    script = "import inferplan.catalog.files as c; print(c.__file__); print(c.config_root())"
     lines = call(installed.parent / "python", "-c", script, cwd=tmp_path).splitlines()
     assert all(str(installed.parents[1]) in line for line in lines)
 

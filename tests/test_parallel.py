@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from inferplan.assemble import Request, assemble
-from inferplan.estimate import Phase, StaticLoad, decode_phase, prefill_phase
-from inferplan.graph import build
-from inferplan.memory import Footprint
-from inferplan.parallel import Parallelism, divisors
-from inferplan.workload import decode
+from inferplan.catalog.assemble import Request, assemble
+from inferplan.estimate.graph import build
+from inferplan.estimate.load import StaticLoad
+from inferplan.estimate.memory import Footprint
+from inferplan.estimate.phase import Phase, decode_phase, prefill_phase
+from inferplan.work.parallel import Parallelism, divisors
+from inferplan.work.step import decode
 from tests.builders import chip, dense, deploy
 
 GPU = chip(1e12, 1e15, link=1e11)

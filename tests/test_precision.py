@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from inferplan.assemble import cache_format
-from inferplan.catalog import load_model
+from inferplan.catalog.assemble import cache_format
+from inferplan.catalog.files import load_model
 from inferplan.errors import UnknownNameError, UsageError
-from inferplan.precision import arithmetic, find_format, parse_precision
+from inferplan.work.formats import arithmetic, find_format, parse_precision
 
 HOPPER = frozenset({"fp32", "bf16", "fp16", "fp8", "int8"})
 AMPERE = frozenset({"fp32", "bf16", "fp16", "int8"})

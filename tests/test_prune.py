@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from inferplan.catalog import load_model
+from inferplan.catalog.files import load_model
 from inferplan.errors import UsageError
-from inferplan.model import LayerGroup
-from inferplan.prune import parse_prune, prune
+from inferplan.models.prune import parse_prune, prune
+from inferplan.models.spec import LayerGroup
 
 
 def test_minitron_8b_is_nemotron_4_15b_pruned() -> None:

@@ -7,10 +7,11 @@ import json
 import numpy as np
 import pytest
 
-from inferplan.assemble import Request, assemble
-from inferplan.estimate import StaticLoad, estimate
-from inferplan.estimate_report import estimate_report
-from inferplan.report import Report, Table, plain, render
+from inferplan.catalog.assemble import Request, assemble
+from inferplan.estimate.load import StaticLoad
+from inferplan.estimate.run import estimate
+from inferplan.reports.estimate import estimate_report
+from inferplan.table import Report, Table, plain, render
 
 
 def reports() -> list[Report]:

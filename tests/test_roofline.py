@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from inferplan.assemble import load_calibration
-from inferplan.calibration import IDEAL, Calibration, Fit, StepConstants
-from inferplan.catalog import config_root, load_hardware, read_yaml, validate
+from inferplan.catalog.assemble import load_calibration
+from inferplan.catalog.files import config_root, load_hardware, read_yaml, validate
+from inferplan.devices.constants import IDEAL, Calibration, Fit, StepConstants
+from inferplan.devices.hardware import HardwareSpec, Link
 from inferplan.errors import MissingFactError
-from inferplan.hardware import HardwareSpec, Link
-from inferplan.ops import Attention, Collective, Copy, GroupedMatmul, Mask, Matmul, Op
-from inferplan.precision import find_format
-from inferplan.roofline import TERMS, Demand, demand, price, soft_maximum, times, total_band
+from inferplan.estimate.roofline import TERMS, IdealTime, fitted_time, ideal_time, price, soft_maximum, total_band
+from inferplan.work.formats import find_format
+from inferplan.work.ops import Attention, Collective, Copy, GroupedMatmul, Mask, Matmul, Op
 from tests.builders import chip
 
 BF16, FP8 = find_format("bf16"), find_format("fp8")
@@ -82,15 +82,15 @@ def test_soft_maximum_is_the_p_norm(p: float) -> None:
     ],
 )
 def test_terms_count_what_they_say(op: Op, term: str, count: float) -> None:
-    assert demand(op, op.work(), device(), [term]).counts[term] == pytest.approx(count)
+    assert ideal_time(op, op.work(), device(), [term]).counts[term] == pytest.approx(count)
 
 
 def test_quantised_rows_and_experts_are_counted() -> None:
     narrow = Matmul(name="x", m=300.0, k=64, n=64, weight=FP8, input=FP8, output=BF16)
-    assert demand(narrow, narrow.work(), device(), ["rows"]).counts["rows"] == pytest.approx(3.0)
+    assert ideal_time(narrow, narrow.work(), device(), ["rows"]).counts["rows"] == pytest.approx(3.0)
     sizes = {"k": 64, "n": 256, "experts": 8}
     moe = GroupedMatmul(name="x", m=32.0, touched=6.5, weight=BF16, input=BF16, output=BF16, **sizes)
-    counts = demand(moe, moe.work(), device(), ["experts", "spread"]).counts
+    counts = ideal_time(moe, moe.work(), device(), ["experts", "spread"]).counts
     assert counts["experts"] == 6.5
     assert counts["spread"] == pytest.approx(100 / (6.5 * 2))
 
@@ -98,7 +98,7 @@ def test_quantised_rows_and_experts_are_counted() -> None:
 def test_collective_terms_are_hops_and_pipeline() -> None:
     op = Collective(name="c", pattern="all_gather", elements=1e6, group=4, format=BF16, span=4)
     wire = 0.75 * 2e6 / 100e9
-    counts = demand(op, op.work(), device(), ["hops", "ramp"]).counts
+    counts = ideal_time(op, op.work(), device(), ["hops", "ramp"]).counts
     assert counts == {"hops": 2.0, "ramp": pytest.approx(wire**0.5)}
     fit = Fit(memory=0.5, overhead=4e-6, terms={"hops": 1e-6, "ramp": 1e-3})
     assert seconds(op, fit) == pytest.approx(4e-6 + 2e-6 + 1e-3 * wire**0.5 + wire / 0.5)
@@ -108,13 +108,13 @@ def test_every_term_counts_nothing_where_the_units_are_unknown() -> None:
     hardware = device(units=None)
     for name in ("spread", "items", "blocks", "windowed", "rows"):
         for op in (matmul(), attention(), attention(new=100.0)):
-            assert demand(op, op.work(), hardware, [name]).counts[name] == 0.0
+            assert ideal_time(op, op.work(), hardware, [name]).counts[name] == 0.0
 
 
 def test_terms_stretch_math_or_add_seconds() -> None:
     counts: dict[str, float] = {"spread": 2.0, "depth": 3.0}
-    asked = Demand(math=1.0, memory=0.5, wire=0.0, counts=counts)  # type: ignore[arg-type]
-    spent = times(asked, Fit(sharpness=1.0, terms={"spread": 0.25, "depth": 0.1}))
+    asked = IdealTime(math=1.0, memory=0.5, wire=0.0, counts=counts)  # type: ignore[arg-type]
+    spent = fitted_time(asked, Fit(sharpness=1.0, terms={"spread": 0.25, "depth": 0.1}))
     assert (spent.math, spent.overhead, spent.total) == pytest.approx((1.5, 0.3, 0.3 + 1.5 + 0.5))
     assert all(term.scale > 0 and term.limit > 0 for term in TERMS.values())
 

@@ -11,7 +11,7 @@ import click
 
 from inferplan.cli.options import report_options, write
 from inferplan.errors import MissingExtraError, ToleranceError
-from inferplan.report import Report
+from inferplan.table import Report
 
 EXTRA = ("torch", "scipy")
 

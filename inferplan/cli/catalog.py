@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
-from inferplan import catalog
+from inferplan.catalog import files as catalog
 from inferplan.cli.options import report_options
+from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import InferplanError, UnknownNameError
-from inferplan.hardware import HardwareSpec
-from inferplan.model import ModelSpec
-from inferplan.report import Report, Table
+from inferplan.models.spec import ModelSpec
+from inferplan.table import Report, Table
 from inferplan.units import format_bytes, format_quantity
 
 _RIGHT = frozenset(
@@ -71,8 +71,8 @@ def formats_command() -> Report:
 
     Give one to --weights, --experts, --kv, --embedding or --head. The last line lists what else --quant takes.
     """
-    from inferplan.gguf_types import FILE_TYPES
-    from inferplan.precision import FORMATS
+    from inferplan.models.gguf_formats import FILE_TYPES
+    from inferplan.work.formats import FORMATS
 
     formats = list(FORMATS.values())
     rows = [[fmt.name, f"{8 * fmt.width:.5g}", fmt.math, fmt.source] for fmt in formats]

@@ -8,14 +8,14 @@ from typing import Any
 
 import click
 
-from inferplan.assemble import Request, assemble
+from inferplan.answers.compare import METRICS, Comparison, compare
+from inferplan.catalog.assemble import Request, assemble
 from inferplan.cli.options import deployment_options, load_options, report_options
-from inferplan.compare import METRICS, Comparison, compare
-from inferplan.deployment import Deployment
 from inferplan.errors import InferplanError, UsageError
-from inferplan.estimate import StaticLoad
-from inferplan.estimate_report import IDEAL_NOTE
-from inferplan.report import Report, Table
+from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.load import StaticLoad
+from inferplan.reports.estimate import IDEAL_NOTE
+from inferplan.table import Report, Table
 from inferplan.units import format_bytes, format_time
 
 

@@ -6,16 +6,17 @@ from typing import Any
 
 import click
 
-from inferplan.assemble import Request, assemble
-from inferplan.catalog import load, load_hardware, names
+from inferplan.answers.cost import OUTPUT_TO_INPUT, Cost, Energy, Rates, power_of
+from inferplan.catalog.assemble import Request, assemble
+from inferplan.catalog.files import load, load_hardware, names
+from inferplan.catalog.price_lists import PriceBook, PriceList
 from inferplan.cli.options import deployment_options, load_options, report_options
 from inferplan.cli.price_options import parse_api_price, price_options
-from inferplan.cost import OUTPUT_TO_INPUT, Cost, Energy, Rates, power_of
-from inferplan.cost_report import cost_record, cost_table, energy_record, energy_table
-from inferplan.estimate import StaticLoad, estimate
-from inferplan.estimate_report import basis_note, deployment_record
-from inferplan.prices import PriceBook, PriceList
-from inferplan.report import Report, Table
+from inferplan.estimate.load import StaticLoad
+from inferplan.estimate.run import estimate
+from inferplan.reports.cost import cost_record, cost_table, energy_record, energy_table
+from inferplan.reports.estimate import basis_note, deployment_record
+from inferplan.table import Report, Table
 
 
 @click.command("cost")

@@ -9,11 +9,11 @@ from typing import Any
 import click
 import click.shell_completion
 
-from inferplan.catalog import aliases, names
+from inferplan.catalog.files import aliases, names
 from inferplan.cli.options import report_options
+from inferplan.cli.settings import Settings, read_settings
 from inferplan.errors import UsageError
-from inferplan.report import Report, Table
-from inferplan.settings import Settings, read_settings
+from inferplan.table import Report, Table
 
 _CATALOGUES = {
     **dict.fromkeys(("model", "models", "name", "draft_model"), "models"),

@@ -9,14 +9,14 @@ from typing import Any
 
 import click
 
-from inferplan.assemble import Request, assemble
+from inferplan.answers.emit import ENGINES, command_line, launch, manifest, quantised_checkpoint, trtllm_config
+from inferplan.catalog.assemble import Request, assemble
 from inferplan.cli.options import Count, deployment_options, write_text
-from inferplan.emit import ENGINES, command_line, launch, manifest, quantised_checkpoint, trtllm_config
-from inferplan.engine import EngineFlags
+from inferplan.devices.engine import EngineFlags
 from inferplan.errors import InputFileError, SpecError, UsageError
-from inferplan.parallel import Parallelism
 from inferplan.planning.space import Drafting
-from inferplan.serving.speculation import PLAIN
+from inferplan.serving.techniques.speculation import PLAIN
+from inferplan.work.parallel import Parallelism
 
 TARGETS = (*ENGINES, "k8s")
 

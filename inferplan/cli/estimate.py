@@ -7,12 +7,14 @@ from typing import Any
 
 import click
 
-from inferplan.assemble import Request, assemble
+from inferplan.catalog.assemble import Request, assemble
 from inferplan.cli.options import Count, deployment_options, load_options, report_options
 from inferplan.cli.technique_options import host_of, speculation_of, technique_options
-from inferplan.estimate import Estimate, StaticLoad, estimate
-from inferplan.estimate_report import estimate_report, pruning_table
-from inferplan.report import Report
+from inferplan.estimate.batch import Estimate
+from inferplan.estimate.load import StaticLoad
+from inferplan.estimate.run import estimate
+from inferplan.reports.estimate import estimate_report, pruning_table
+from inferplan.table import Report
 
 _SERVING = (
     *("concurrency", "chunk", "draft_model", "draft_tokens", "acceptance", "prefix_hit_rate"),
@@ -48,7 +50,7 @@ def estimate_command(request: Request, load: StaticLoad, **serving: Any) -> Repo
 
 def _with_serving(report: Report, result: Estimate, request: Request, serving: dict[str, Any]) -> Report:
     """The report with what serving techniques do to the batch, and with the steady state."""
-    from inferplan.serving.summary import Serving, serving_summary
+    from inferplan.reports.techniques import Serving, serving_summary
 
     asked = Serving(
         speculation=speculation_of(serving, request),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from inferplan.assemble import Request
+from inferplan.answers.explain import Explainer, Explanation
+from inferplan.catalog.assemble import Request
 from inferplan.cli.options import deployment_options, load_options, report_options
-from inferplan.estimate import StaticLoad
-from inferplan.explain import Explainer, Explanation
-from inferplan.report import Report, Table
+from inferplan.estimate.load import StaticLoad
+from inferplan.table import Report, Table
 
 
 @click.command("explain")

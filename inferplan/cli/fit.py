@@ -7,14 +7,14 @@ from typing import Any
 
 import click
 
-from inferplan.assemble import Request, assemble
-from inferplan.catalog import load_hardware, load_model, names
+from inferplan.answers.fit import Fitting, asked_context, footprint_at, smallest
+from inferplan.catalog.assemble import Request, assemble
+from inferplan.catalog.files import load_hardware, load_model, names
 from inferplan.cli.options import Count, report_options
 from inferplan.errors import InfeasibleError, InferplanError
-from inferplan.fit import Fitting, asked_context, footprint_at, smallest
-from inferplan.parallel import Parallelism
-from inferplan.report import Report, Table
+from inferplan.table import Report, Table
 from inferplan.units import format_bytes
+from inferplan.work.parallel import Parallelism
 
 _RIGHT = frozenset({"GPUs", "KV pool", "requests", "longest context", "bytes", "share", "value"})
 

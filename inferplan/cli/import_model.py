@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from inferplan.catalog import find_source
+from inferplan.catalog.files import find_source
 from inferplan.cli.options import write_text
 
 
@@ -20,7 +20,7 @@ def import_command(path: str, output: str | None, name: str | None, verbose: boo
 
     Example: inferplan import config.json -o my-model.yaml
     """
-    from inferplan.huggingface.emit import to_yaml
+    from inferplan.models.huggingface.emit import to_yaml
 
     imported = find_source(path)
     model = imported.model.model_copy(update={"name": name}) if name else imported.model

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from inferplan.errors import InputFileError
-from inferplan.report import FORMATS, Report, format_of, render
+from inferplan.table import FORMATS, Report, format_of, render
 from inferplan.units import parse_count
 
 Command = Callable[..., Any]
@@ -90,13 +90,13 @@ def engine_flag_options() -> list[Callable[[Any], Any]]:
 
 
 def deployment_options(command: Command) -> Command:
-    """Adds what describes a deployment; the command gets one ``request`` (:class:`inferplan.assemble.Request`)."""
+    """Adds what describes a deployment; the command gets one :class:`inferplan.catalog.assemble.Request`."""
 
     @functools.wraps(command)
     def wrapper(**values: Any) -> Any:
-        from inferplan.assemble import Request
-        from inferplan.engine import EngineFlags
-        from inferplan.parallel import Parallelism
+        from inferplan.catalog.assemble import Request
+        from inferplan.devices.engine import EngineFlags
+        from inferplan.work.parallel import Parallelism
 
         parallel = Parallelism(**{name: values.pop(name) for name in _DEGREES})
         roles = tuple((role, name) for role in _ROLES if (name := values.pop(f"{role}_format")))
@@ -144,11 +144,11 @@ def deployment_options(command: Command) -> Command:
 
 
 def load_options(command: Command) -> Command:
-    """Adds the static batch; the command gets one ``load`` (:class:`inferplan.estimate.StaticLoad`)."""
+    """Adds the static batch; the command gets one ``load`` (:class:`inferplan.estimate.load.StaticLoad`)."""
 
     @functools.wraps(command)
     def wrapper(**values: Any) -> Any:
-        from inferplan.estimate import StaticLoad
+        from inferplan.estimate.load import StaticLoad
 
         load = StaticLoad(
             batch=float(values.pop("batch")),

@@ -12,22 +12,22 @@ from typing import Any
 
 import click
 
-from inferplan.assemble import Request, load_engine, precision_of
-from inferplan.catalog import load_hardware, load_model
+from inferplan.answers.sweep import parse_counts, parse_values
+from inferplan.catalog.assemble import Request, load_engine, precision_of
+from inferplan.catalog.files import load_hardware, load_model
+from inferplan.catalog.price_lists import PriceBook
+from inferplan.catalog.workloads import WorkloadSpec, load_limits, load_workload
 from inferplan.cli.options import Count, report_options, write_text
 from inferplan.cli.price_options import price_options
 from inferplan.errors import UsageError
 from inferplan.planning.demand import Demand, demand_of_trace, sharing
 from inferplan.planning.plan import Plan, Question, plan
-from inferplan.planning.plan_report import plan_report
 from inferplan.planning.search import Sizing
 from inferplan.planning.space import Drafting, Space, default_gpus, default_quants
-from inferplan.prices import PriceBook
-from inferplan.report import Report
-from inferplan.sweep import parse_counts, parse_values
-from inferplan.traffic import Slo, parse_lengths
+from inferplan.reports.plan import plan_report
+from inferplan.table import Report
+from inferplan.traffic.requests import Slo, parse_lengths
 from inferplan.units import parse_quantity
-from inferplan.workloads import WorkloadSpec, load_limits, load_workload
 
 Command = Callable[..., Any]
 
@@ -204,7 +204,7 @@ def _demand(values: dict[str, Any], named: WorkloadSpec | None) -> Demand:
 
 
 def _traced(values: dict[str, Any]) -> Demand:
-    from inferplan import traces
+    from inferplan.traffic import traces
 
     given = [name for name in ("workload", "prompt", "output_tokens", "users", "requests", "deadline") if values[name]]
     if given:
@@ -253,7 +253,7 @@ def _command() -> str:
 
 
 def _write(found: Plan, path: str) -> None:
-    from inferplan.planning.document import html_document, markdown_document
+    from inferplan.reports.plan_page import html_document, markdown_document
 
     suffix = Path(path).suffix.lower()
     if suffix not in (".html", ".md"):

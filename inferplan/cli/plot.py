@@ -9,13 +9,15 @@ from typing import Any
 import click
 import numpy as np
 
-from inferplan import plots
-from inferplan.assemble import Request, assemble
-from inferplan.catalog import load_model
+from inferplan.answers.sweep import parse_values
+from inferplan.catalog.assemble import Request, assemble
+from inferplan.catalog.files import load_model
 from inferplan.cli.options import deployment_options, load_options
 from inferplan.errors import UsageError
-from inferplan.estimate import Estimate, StaticLoad, estimate
-from inferplan.sweep import parse_values
+from inferplan.estimate.batch import Estimate
+from inferplan.estimate.load import StaticLoad
+from inferplan.estimate.run import estimate
+from inferplan.reports import plots
 
 
 def _single(request: Request, load: StaticLoad) -> Estimate:
@@ -65,8 +67,8 @@ KINDS = (*_DRAW, "tradeoff", "rate", "timeline")
 
 def _against_rate(request: Request, load: StaticLoad, slo: float | None) -> Any:
     from inferplan.planning.demand import Demand
-    from inferplan.planning.surface import axes_for, surface
-    from inferplan.traffic import Lengths
+    from inferplan.planning.grid import axes_for, load_grid
+    from inferplan.traffic.requests import Lengths
 
     demand = Demand(prompt=Lengths(mean=float(load.prompt)), output=Lengths(mean=float(load.output)), rate=1.0)
     curves = []
@@ -74,7 +76,7 @@ def _against_rate(request: Request, load: StaticLoad, slo: float | None) -> Any:
         for quant in _quants(request):
             deployment = assemble(replace(request, gpu=gpu, quant=quant))
             budget = deployment.engine.defaults.tier(deployment.hardware).token_budget
-            found = surface(deployment, demand, 95.0, axes_for(deployment, [budget]))
+            found = load_grid(deployment, demand, 95.0, axes_for(deployment, [budget]))
             alive = found.possible[:, 0]
             order = np.argsort(found.rate[alive, 0])
             rate, ttft = found.rate[alive, 0][order], found.ttft[alive, 0][order]
@@ -85,7 +87,7 @@ def _against_rate(request: Request, load: StaticLoad, slo: float | None) -> Any:
 
 def _timeline(request: Request, load: StaticLoad, rate: float | None) -> Any:
     from inferplan.serving.simulator import Options, simulate
-    from inferplan.traffic import ClosedLoop, Lengths, OpenLoop, Traffic
+    from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Traffic
 
     deployment = assemble(request)
     arrivals = OpenLoop(rate=rate) if rate else ClosedLoop(concurrency=int(load.batch))

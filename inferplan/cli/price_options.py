@@ -8,18 +8,18 @@ from typing import Any
 
 import click
 
+from inferplan.catalog.price_lists import CONTRACTS, DEFAULT_LIST
 from inferplan.errors import UsageError
-from inferplan.prices import DEFAULT_LIST, TERMS
 
 Command = Callable[..., Any]
 
 
 def price_options(command: Command) -> Command:
-    """Adds prices; the command gets one ``prices`` (:class:`inferplan.prices.PriceBook`)."""
+    """Adds prices; the command gets one ``prices`` (:class:`inferplan.catalog.price_lists.PriceBook`)."""
 
     @functools.wraps(command)
     def wrapper(**values: Any) -> Any:
-        from inferplan.prices import price_book
+        from inferplan.catalog.price_lists import price_book
 
         lists, stated = values.pop("price_lists"), values.pop("stated")
         book = price_book(lists, stated, values.pop("term"), values.pop("currency"))
@@ -36,7 +36,7 @@ def price_options(command: Command) -> Command:
                 help=f"Price list: a name (inferplan prices) or a YAML; again for a second choice [{DEFAULT_LIST}].",
             ),
             click.option("--price", "stated", multiple=True, metavar="GPU=PRICE", help="Your price of a device hour."),
-            click.option("--term", type=click.Choice(TERMS), default="on-demand", show_default=True, help="Terms."),
+            click.option("--term", type=click.Choice(CONTRACTS), default="on-demand", show_default=True, help="Terms."),
             click.option("--currency", default="USD", show_default=True, help="Currency of --price."),
         ]
     ):
@@ -45,8 +45,8 @@ def price_options(command: Command) -> Command:
 
 
 def parse_api_price(text: str | None) -> Any:
-    """``"3/15"`` as an :class:`inferplan.cost.ApiPrice`: input and output, for a million tokens."""
-    from inferplan.cost import ApiPrice
+    """``"3/15"`` as an :class:`inferplan.answers.cost.ApiPrice`: input and output, for a million tokens."""
+    from inferplan.answers.cost import ApiPrice
 
     if text is None:
         return None

@@ -6,14 +6,14 @@ from typing import Any
 
 import click
 
-from inferplan.assemble import Request
+from inferplan.answers.recipe import Load, Recipe, recipe
+from inferplan.answers.sweep import parse_values
+from inferplan.catalog.assemble import Request
 from inferplan.cli.options import Count, deployment_options, report_options
 from inferplan.errors import UsageError
-from inferplan.estimate_report import IDEAL_NOTE
-from inferplan.recipe import Load, Recipe, recipe
-from inferplan.report import Report, Table
-from inferplan.sweep import parse_values
-from inferplan.traffic import parse_lengths
+from inferplan.reports.estimate import IDEAL_NOTE
+from inferplan.table import Report, Table
+from inferplan.traffic.requests import parse_lengths
 from inferplan.units import format_time
 
 _RIGHT = frozenset({"tokens/s/GPU", "factor", "mean", "range", "TPOT", "factor ", "request", "batch"})
@@ -47,7 +47,7 @@ def recipe_command(request: Request, prompt: int, output_tokens: str, reserve: i
         raise UsageError("--quant is the baseline's", hint="--baseline static,bf16")
     result = recipe(request, values["baseline"], parse_values(values["wanted"]), load)
     if values["picture"]:
-        from inferplan import plots
+        from inferplan.reports import plots
 
         steps = [(name, outcome.rate) for name, outcome in result.steps()]
         title = f"{result.base.deployment.model.name} on {result.base.deployment.hardware.name}: {result.total:.3g}x"

@@ -12,17 +12,17 @@ from typing import Any
 
 import click
 
-from inferplan.assemble import Request, assemble
+from inferplan.catalog.assemble import Request, assemble
 from inferplan.cli.options import Count, deployment_options, report_options, write_text
 from inferplan.cli.technique_options import host_of, option_group, quantity, speculation_of, technique_options
 from inferplan.errors import InfeasibleError, UsageError
-from inferplan.report import Report
+from inferplan.reports.simulation import simulation_report, timeline_csv, timeline_trace, timeline_tracks
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags
-from inferplan.serving.report import simulation_report, timeline_csv, timeline_trace, timeline_tracks
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.simulator import Options, simulate
-from inferplan.traffic import ClosedLoop, OpenLoop, Requests, SharedPrefix, Slo, Traffic, parse_lengths
+from inferplan.table import Report
+from inferplan.traffic.requests import ClosedLoop, OpenLoop, Requests, SharedPrefix, Slo, Traffic, parse_lengths
 
 _OVERLOADED = "inferplan.overloaded"
 _PROMPT, _OUTPUT = "1024", "256"
@@ -142,8 +142,8 @@ def simulate_command(request: Request, timeline: str | None, plot_file: str | No
 
 def _traffic(values: dict[str, Any]) -> Traffic | Requests:
     """The load that the options describe."""
-    from inferplan import traces
-    from inferplan.workloads import load_workload
+    from inferplan.catalog.workloads import load_workload
+    from inferplan.traffic import traces
 
     given = [name for name in ("trace", "rate", "concurrency") if values[name] is not None]
     if len(given) != 1 and given != ["trace", "concurrency"]:
@@ -223,7 +223,7 @@ def _run_options(values: dict[str, Any], request: Request) -> Options:
 
 
 def _slo(values: dict[str, Any]) -> Slo:
-    from inferplan.workloads import load_limits, load_workload
+    from inferplan.catalog.workloads import load_limits, load_workload
 
     base = load_workload(values["workload"]).limits() if values["workload"] else Slo()
     base = load_limits(values["slo"]) if values["slo"] else base
@@ -255,6 +255,6 @@ def _write_timeline(result: SimulationResult, timeline: str | None, plot_file: s
             )
         write_text(timeline, timeline_csv(meters) if suffix == ".csv" else timeline_trace(meters))
     if plot_file is not None:
-        from inferplan import plots
+        from inferplan.reports import plots
 
         plots.save(plots.timeline(timeline_tracks(meters[0]), "One engine over time"), plot_file)

@@ -8,10 +8,20 @@ from typing import Any
 
 import click
 
-from inferplan.assemble import Request
+from inferplan.answers.sweep import (
+    BACKENDS,
+    DEGREES,
+    Execution,
+    Grid,
+    Sweep,
+    parse_counts,
+    parse_values,
+    save_parquet,
+    sweep,
+)
+from inferplan.catalog.assemble import Request
 from inferplan.cli.options import write
-from inferplan.report import FORMATS, Report, Table, format_of
-from inferplan.sweep import BACKENDS, DEGREES, Execution, Grid, Sweep, parse_counts, parse_values, save_parquet, sweep
+from inferplan.table import FORMATS, Report, Table, format_of
 from inferplan.units import format_time
 
 _COUNTS = "1,8 or 1-8 or 1-64*2"

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from inferplan.assemble import Request, assemble
+from inferplan.catalog.assemble import Request, assemble
 from inferplan.cli.options import Count
 from inferplan.errors import UsageError
 from inferplan.units import parse_quantity
 
 if TYPE_CHECKING:
-    from inferplan.serving.offload import HostTier
-    from inferplan.serving.speculation import Speculation
+    from inferplan.serving.techniques.offload import HostTier
+    from inferplan.serving.techniques.speculation import Speculation
 
 
 def quantity(text: str | None, dimension: str, option: str) -> float | None:
@@ -52,7 +52,7 @@ technique_options = option_group(
 
 def speculation_of(values: dict[str, Any], request: Request) -> Speculation:
     """The speculation that ``--draft-...`` and ``--acceptance`` describe; none without ``--draft-tokens``."""
-    from inferplan.serving.speculation import PLAIN, Speculation
+    from inferplan.serving.techniques.speculation import PLAIN, Speculation
 
     if not values["draft_tokens"]:
         if values["draft_model"] or values["acceptance"] is not None:
@@ -68,7 +68,7 @@ def speculation_of(values: dict[str, Any], request: Request) -> Speculation:
 
 def host_of(values: dict[str, Any]) -> HostTier | None:
     """The host memory behind ``--kv-offload``; ``None`` without it."""
-    from inferplan.serving.offload import HostTier
+    from inferplan.serving.techniques.offload import HostTier
 
     if (values["kv_offload"] is None) != (values["offload_bandwidth"] is None):
         raise UsageError("KV offload needs both --kv-offload and --offload-bandwidth", hint="100GB and 64GB/s")

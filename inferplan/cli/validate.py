@@ -10,7 +10,7 @@ import click
 
 from inferplan.cli.options import report_options, write_text
 from inferplan.errors import InputFileError, ToleranceError, UsageError
-from inferplan.report import Report
+from inferplan.table import Report
 
 _SUPPLIED = {
     "model": "Model of the rows, where the file does not say: a name, or a path to a YAML or a config.",
@@ -92,7 +92,7 @@ def _is_log(path: Path) -> bool:
 
 
 def _logs(files: list[str], supplied: dict[str, str]) -> Report:
-    from inferplan.validation.report import log_report
+    from inferplan.reports.validation import log_report
     from inferplan.validation.startup_logs import compare, read_log
 
     reports = []
@@ -108,8 +108,8 @@ def _logs(files: list[str], supplied: dict[str, str]) -> Report:
 
 
 def _benchmarks(files: tuple[str, ...], supplied: dict[str, str], values: dict[str, Any]) -> Report:
+    from inferplan.reports.validation import rows_csv, scatter, validation_report
     from inferplan.validation.importers import read_file
-    from inferplan.validation.report import rows_csv, scatter, validation_report
     from inferplan.validation.run import Pricing
 
     limit = _share(values["max_error"])
@@ -126,7 +126,7 @@ def _benchmarks(files: tuple[str, ...], supplied: dict[str, str], values: dict[s
     if values["rows_file"]:
         write_text(values["rows_file"], rows_csv(scored))
     if values["plot"]:
-        from inferplan.plots import save
+        from inferplan.reports.plots import save
 
         save(scatter(scored, title), values["plot"])
     if values["anchor_file"]:

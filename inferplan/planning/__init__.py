@@ -1,1 +1,1 @@
-"""From demand and limits to a plan: the space, its closed-form surface, the search, the check by simulation."""
+"""From demand and limits to a plan: the space, its closed-form grid, the search, the check by simulation."""

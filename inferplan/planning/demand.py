@@ -8,7 +8,16 @@ from math import ceil
 import numpy as np
 
 from inferplan.errors import UsageError
-from inferplan.traffic import ArrivalKind, ClosedLoop, Lengths, OpenLoop, Requests, SharedPrefix, Slo, Traffic
+from inferplan.traffic.requests import (
+    ArrivalKind,
+    ClosedLoop,
+    Lengths,
+    OpenLoop,
+    Requests,
+    SharedPrefix,
+    Slo,
+    Traffic,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from inferplan.deployment import Deployment
+from inferplan.catalog.price_lists import PriceBook
 from inferplan.errors import InfeasibleError, UsageError
+from inferplan.estimate.deployment import Deployment
 from inferplan.planning.demand import Demand, percentile_of
 from inferplan.planning.search import Found, Option, Sizing, nearest_miss, point, ranked, search
 from inferplan.planning.space import Space
 from inferplan.planning.verify import Verified, verify
-from inferplan.prices import PriceBook
-from inferplan.traffic import Slo
+from inferplan.traffic.requests import Slo
 from inferplan.units import format_time
 
 if TYPE_CHECKING:
@@ -327,13 +327,13 @@ def _infeasible(question: Question, found: Found, failed: list[Verified] | None 
             else "a larger --most, a lower --utilisation, or another --gpu",
         )
     if miss is None:
-        if found.surfaces and all(entry.tag is None for entry in found.surfaces):
-            names = sorted({entry.surface.deployment.hardware.name for entry in found.surfaces})
+        if found.grids and all(entry.tag is None for entry in found.grids):
+            names = sorted({entry.grid.deployment.hardware.name for entry in found.grids})
             price = f"--price {names[0]}=2.49 (yours, for a device hour), or another --prices"
             return InfeasibleError(what, because=f"no price on file of {', '.join(names)}", hint=price)
         wider = f"a larger --most than {question.space.most}, a narrower --quant, or another --gpu"
         example = found.rejections.examples.get("impossible")
-        counts += f"; such as: {example}" if example and not found.surfaces else ""
+        counts += f"; such as: {example}" if example and not found.grids else ""
         return InfeasibleError(what, because=counts or "no candidate exists", hint=wider)
     cost = "" if miss.cost is None or miss.tag is None else f", {miss.cost:,.2f} {miss.tag.currency}/h"
     checked = verify(miss, question.demand, slo)  # the closed form may call a miss narrow that is not

@@ -1,4 +1,4 @@
-"""The search: every point of every candidate's surface against the limits, and the cheapest that stands."""
+"""The search: every point of every candidate's grid against the limits, and the cheapest that stands."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from inferplan.assemble import Request
-from inferplan.deployment import Deployment
+from inferplan.catalog.assemble import Request
+from inferplan.catalog.price_lists import PriceBook, PriceTag
 from inferplan.errors import InferplanError
+from inferplan.estimate.deployment import Deployment
 from inferplan.planning.demand import Demand
+from inferplan.planning.grid import Axes, LoadGrid, axes_for, load_grid, single
 from inferplan.planning.space import Rejections, Space, candidates, speculations
-from inferplan.planning.surface import Axes, Surface, axes_for, single, surface
-from inferplan.prices import PriceBook, PriceTag
-from inferplan.serving.speculation import PLAIN, Speculation
-from inferplan.traffic import Slo
+from inferplan.serving.techniques.speculation import PLAIN, Speculation
+from inferplan.traffic.requests import Slo
 
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -34,7 +34,7 @@ class Sizing:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Option:
-    """One point of one surface with its replicas: a plan before it is simulated.
+    """One point of one grid with its replicas: a plan before it is simulated.
 
     rate: requests a second of one replica at this point, which is its capacity under the limits. replicas: without the
     spare ones. cost: the bill of an hour, or of the whole job where it is offline; ``None`` without a price.
@@ -85,27 +85,27 @@ class Option:
 
 
 class Entry(NamedTuple):
-    """A surface, how it is asked for, and its price."""
+    """A grid, how it is asked for, and its price."""
 
     request: Request
-    surface: Surface
+    grid: LoadGrid
     tag: PriceTag | None
 
 
 class Found(NamedTuple):
     """What a search gives: the cheapest option of each candidate that meets the limits, cheapest first; the frontier;
-    every surface that was evaluated; and the counts."""
+    every grid that was evaluated; and the counts."""
 
     options: list[Option]
     frontier: list[Option]
-    surfaces: list[Entry]
+    grids: list[Entry]
     rejections: Rejections
     evaluated: int
     structures: int
 
 
-def costs(demand: Demand, sizing: Sizing, found: Surface, price: float) -> tuple[Array, Array, Array]:
-    """Replicas, bill and hours of every point of a surface (hours are those of an offline job, else one)."""
+def costs(demand: Demand, sizing: Sizing, found: LoadGrid, price: float) -> tuple[Array, Array, Array]:
+    """Replicas, bill and hours of every point of a grid (hours are those of an offline job, else one)."""
     ranks = found.devices
     if demand.users is not None:
         replicas = np.ceil(demand.users / (found.concurrency * sizing.utilisation) - 1e-9)
@@ -119,7 +119,7 @@ def costs(demand: Demand, sizing: Sizing, found: Surface, price: float) -> tuple
     return replicas, (replicas + sizing.spare) * ranks * price * hours, hours
 
 
-def meets(found: Surface, slo: Slo) -> dict[str, Mask]:
+def meets(found: LoadGrid, slo: Slo) -> dict[str, Mask]:
     """For each limit, which points keep it."""
     return {name: np.asarray(getattr(found, name) <= limit) for name, limit in slo.limits.items()}
 
@@ -136,7 +136,7 @@ def search(space: Space, demand: Demand, slo: Slo, sizing: Sizing, prices: Price
             continue
         for speculation in speculations(space, request, deployment, gathered.rejections):
             try:
-                found = surface(deployment, demand, slo.percentile, axes, speculation)
+                found = load_grid(deployment, demand, slo.percentile, axes, speculation)
             except InferplanError as error:
                 gathered.rejections.add("impossible", axes.batch.size * axes.budget.size, error.what)
                 continue
@@ -160,20 +160,20 @@ class _Gathered:
     sizing: Sizing
     options: list[Option] = field(default_factory=list)
     points: list[tuple[float, float, Callable[[], Option]]] = field(default_factory=list)
-    """Of each surface the frontier: tokens a second and user, and device, and how to make the option."""
-    surfaces: list[Entry] = field(default_factory=list)
+    """Of each grid the frontier: tokens a second and user, and device, and how to make the option."""
+    grids: list[Entry] = field(default_factory=list)
     rejections: Rejections = field(default_factory=Rejections)
     evaluated: int = 0
     structures: int = 0
 
-    def take(self, request: Request, found: Surface, tag: PriceTag | None) -> None:
-        """One surface: count what is ruled out, keep its best option, its frontier and its nearest miss."""
+    def take(self, request: Request, found: LoadGrid, tag: PriceTag | None) -> None:
+        """One grid: count what is ruled out, keep its best option, its frontier and its nearest miss."""
         self.structures += 1
         self.evaluated += found.rate.size
-        self.surfaces.append(Entry(request, found, tag))
+        self.grids.append(Entry(request, found, tag))
         kept = self._count(found)
         _, bill, _ = costs(self.demand, self.sizing, found, tag.per_hour if tag else 1.0)
-        entry = self.surfaces[-1]
+        entry = self.grids[-1]
         if kept.any():
             order = np.lexsort((found.tpot[kept], found.e2el[kept], bill[kept]))
             at = np.argwhere(kept)[order[0]]
@@ -183,7 +183,7 @@ class _Gathered:
             return
         self._frontier(entry, alive)
 
-    def _count(self, found: Surface) -> Mask:
+    def _count(self, found: LoadGrid) -> Mask:
         """The points that meet everything; each other point is counted once, under the first reason that applies."""
         alive = np.ones(found.rate.shape, dtype=bool)
         tests: list[tuple[str, Mask]] = [
@@ -199,7 +199,7 @@ class _Gathered:
         return alive
 
     def _frontier(self, entry: Entry, alive: Mask) -> None:
-        found = entry.surface
+        found = entry.grid
         where = np.argwhere(alive)
         user, device = 1 / found.tpot[alive], found.rate[alive] * self.demand.output.average / found.devices
         for index in pareto(user, device):
@@ -207,7 +207,7 @@ class _Gathered:
             make = partial(option_at, entry, self.demand, self.sizing, at)
             self.points.append((float(user[index]), float(device[index]), make))
 
-    def take_apart(self, request: Request, found: Surface, tag: PriceTag | None) -> None:
+    def take_apart(self, request: Request, found: LoadGrid, tag: PriceTag | None) -> None:
         """Prompts on replicas of their own: the two pools are sized apart, each for the demand (docs/planning.md)."""
         option = apart(self.demand, self.slo, self.sizing, found, tag)
         if option is None:
@@ -223,7 +223,7 @@ class _Gathered:
         return Found(
             options=priced,
             frontier=frontier,
-            surfaces=self.surfaces,
+            grids=self.grids,
             rejections=self.rejections,
             evaluated=self.evaluated,
             structures=self.structures,
@@ -231,8 +231,8 @@ class _Gathered:
 
 
 def option_at(entry: Entry, demand: Demand, sizing: Sizing, at: tuple[int, int]) -> Option:
-    """The option at one point of a surface."""
-    found, tag = entry.surface, entry.tag
+    """The option at one point of a grid."""
+    found, tag = entry.grid, entry.tag
     replicas, bill, hours = costs(demand, sizing, found, tag.per_hour if tag else 1.0)
     return Option(
         request=entry.request,
@@ -257,16 +257,16 @@ def option_at(entry: Entry, demand: Demand, sizing: Sizing, at: tuple[int, int])
 def nearest_miss(found: Found, demand: Demand, slo: Slo, sizing: Sizing, below: float | None = None) -> Option | None:
     """The point that comes closest to the limits without meeting them, of all or of those that cost less."""
     best: tuple[float, Entry, tuple[int, int]] | None = None
-    for entry in found.surfaces:
-        surface_ = entry.surface
+    for entry in found.grids:
+        grid = entry.grid
         if entry.tag is None:
             continue
-        worst = np.ones_like(surface_.rate)
+        worst = np.ones_like(grid.rate)
         for name, limit in slo.limits.items():
-            worst = np.maximum(worst, getattr(surface_, name) / limit)
-        open_ = surface_.possible & (worst > 1.0)
+            worst = np.maximum(worst, getattr(grid, name) / limit)
+        open_ = grid.possible & (worst > 1.0)
         if below is not None:
-            open_ &= costs(demand, sizing, surface_, entry.tag.per_hour)[1] < below * (1 - 1e-9)
+            open_ &= costs(demand, sizing, grid, entry.tag.per_hour)[1] < below * (1 - 1e-9)
         score = np.where(open_, worst, np.inf)
         where = np.unravel_index(int(np.argmin(score)), score.shape)
         at = (int(where[0]), int(where[1]))
@@ -283,7 +283,7 @@ def pareto(first: Array, second: Array) -> list[int]:
     return [int(index) for index in order[kept]]
 
 
-def apart(demand: Demand, slo: Slo, sizing: Sizing, found: Surface, tag: PriceTag | None) -> Option | None:
+def apart(demand: Demand, slo: Slo, sizing: Sizing, found: LoadGrid, tag: PriceTag | None) -> Option | None:
     """The cheapest pair of pools of one structure that meets the limits; ``None`` when there is none.
 
     A decode replica runs steps of its own only, at the largest batch whose step meets the limit on TPOT; a prefill
@@ -364,8 +364,8 @@ def _fixed(deployment: Deployment, demand: Demand) -> float:
     return serving.latency + serving.front_request + serving.front_token * demand.prompt.average
 
 
-def _decode_cache(found: Surface, demand: Demand) -> Array:
-    """Cache use of a rank that only decodes, by batch: the surface's, without what waits for its prompt."""
+def _decode_cache(found: LoadGrid, demand: Demand) -> Array:
+    """Cache use of a rank that only decodes, by batch: the grid's, without what waits for its prompt."""
     column = found.memory_use[:, 0] / np.maximum(found.concurrency[:, 0] / found.deployment.parallel.dp, 1e-9)
     return np.asarray(column * found.axes.batch)
 
@@ -377,10 +377,10 @@ def point(
     batch: int,
     budget: int,
     speculation: Speculation = PLAIN,
-) -> Surface:
-    """The surface of a single point."""
+) -> LoadGrid:
+    """The grid of a single point."""
     axes = Axes(batch=np.array([float(batch)]), budget=np.array([float(budget)]))
-    return surface(deployment, demand, percentile, axes, speculation)
+    return load_grid(deployment, demand, percentile, axes, speculation)
 
 
 def ranked(options: list[Option]) -> Iterator[Option]:

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from inferplan.assemble import Request, assemble, native_precision, precision_of
-from inferplan.catalog import load_model
-from inferplan.deployment import Deployment
+from inferplan.catalog.assemble import Request, assemble, native_precision, precision_of
+from inferplan.catalog.files import load_model
+from inferplan.catalog.price_lists import PriceBook
 from inferplan.errors import InferplanError
-from inferplan.model import ModelSpec
-from inferplan.parallel import Parallelism
-from inferplan.prices import PriceBook
-from inferplan.serving.speculation import PLAIN, Speculation
+from inferplan.estimate.deployment import Deployment
+from inferplan.models.spec import ModelSpec
+from inferplan.serving.techniques.speculation import PLAIN, Speculation
+from inferplan.work.parallel import Parallelism
 
 CONSUMER = ("rtx-3", "rtx-4", "rtx-5", "rtx-6000-ada", "rx-", "arc-", "m2-", "m3-", "m4-", "jetson", "dgx-spark")
 """Beginnings of the names of devices that are not sold for data centres."""

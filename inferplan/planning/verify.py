@@ -14,7 +14,7 @@ from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.simulator import Options, simulate
-from inferplan.traffic import Requests, Slo, Traffic
+from inferplan.traffic.requests import Requests, Slo, Traffic
 
 _FEWEST, _MOST = 600, 3000
 """Requests of one simulation: six times those in the system, between these."""
@@ -39,7 +39,7 @@ class Verified:
         if self.result is None or not self.result.counts["rejected"]:
             return ""
         share = self.result.counts["rejected"] / self.result.counts["arrived"]
-        return f"{share:.1%} of the requests are refused: {'; '.join(self.result.ledger.refused)}"
+        return f"{share:.1%} of the requests are refused: {'; '.join(self.result.records.refused)}"
 
     def violations(self, slo: Slo) -> dict[str, float]:
         """Limits that are not met, with the factor by which they are missed; an overloaded run misses without bound."""

@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal
 
-from inferplan.deployment import Deployment
+from inferplan.devices.hardware import Link
 from inferplan.errors import UsageError
-from inferplan.hardware import Link
-from inferplan.memory import Footprint
-from inferplan.serving.ledger import Ledger, Meter
+from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.memory import Footprint
 from inferplan.serving.prefix_cache import PrefixCache
-from inferplan.serving.prices import StepPrices
+from inferplan.serving.records import Meter, Records
 from inferplan.serving.replica import Replica, Rules
-from inferplan.traffic import ClosedLoop
+from inferplan.serving.step_times import StepTimes
+from inferplan.traffic.requests import ClosedLoop
 
 Routing = Literal["round-robin", "least-loaded", "prefix-aware"]
 """round-robin: one after another. least-loaded: fewest requests in the engine. prefix-aware: fewest prompt tokens to
@@ -75,12 +75,12 @@ class Cluster:
     def __init__(
         self,
         fleet: Fleet,
-        ledger: Ledger,
+        records: Records,
         closed: ClosedLoop | None,
         turns: int = 1,
         progress: Callable[[int], None] | None = None,
     ) -> None:
-        self.fleet, self.ledger, self.closed, self.turns, self.progress = fleet, ledger, closed, turns, progress
+        self.fleet, self.records, self.closed, self.turns, self.progress = fleet, records, closed, turns, progress
         self.front: list[Replica] = []
         """Engines that take new requests."""
         self.back: list[Replica] = []
@@ -101,21 +101,21 @@ class Cluster:
         return [*self.front, *self.back]
 
     def build(
-        self, deployment: Deployment, prices: StepPrices, rules: Rules, cache: Callable[[], PrefixCache | None]
+        self, deployment: Deployment, prices: StepTimes, rules: Rules, cache: Callable[[], PrefixCache | None]
     ) -> None:
         """Make the engines of a deployment."""
         fleet, dp = self.fleet, deployment.parallel.dp
         if not fleet.disaggregated:
             count = fleet.engines(deployment)
-            self.front = [Replica(prices, rules, self.ledger, self.notify, cache()) for _ in range(count)]
+            self.front = [Replica(prices, rules, self.records, self.notify, cache()) for _ in range(count)]
         else:
             link = find_link(deployment, fleet.kv_link)
             self.move = lambda tokens: transfer_time(deployment, link, tokens)
             prompts_only = replace(rules, scheduler=rules.scheduler.model_copy(update={"admission": "prompt"}))
             self.front = [
-                Replica(prices, prompts_only, self.ledger, self.notify, cache()) for _ in range(fleet.prefill * dp)
+                Replica(prices, prompts_only, self.records, self.notify, cache()) for _ in range(fleet.prefill * dp)
             ]
-            self.back = [Replica(prices, rules, self.ledger, self.notify) for _ in range(fleet.decode * dp)]
+            self.back = [Replica(prices, rules, self.records, self.notify) for _ in range(fleet.decode * dp)]
             self.link_free = [0.0] * len(self.front)
         for replica in self.engines:
             replica.reactive = self.closed is not None or fleet.disaggregated
@@ -128,11 +128,11 @@ class Cluster:
         In a closed loop the first ``warmup`` requests are waited for before the rest is sent, and leave no trace in the
         meters.
         """
-        total = len(self.ledger.prompt)
+        total = len(self.records.prompt)
         if self.closed is not None and 0 < warmup < total:
             self._phase(0, warmup)
             now = max(replica.clock for replica in self.engines)
-            del self.ledger.gaps[:], self.ledger.gap_weights[:]
+            del self.records.gaps[:], self.records.gap_weights[:]
             for replica in self.engines:
                 replica.meter = Meter(timeline=None if replica.meter.timeline is None else [])
                 replica.clock = replica.previous = replica.front_free = now
@@ -143,7 +143,7 @@ class Cluster:
 
     def _phase(self, start: int, stop: int) -> None:
         """Send requests ``start`` to ``stop`` and run until all is quiet."""
-        arrival, alone, ramp = self.ledger.arrival, len(self.engines) == 1, 0.0
+        arrival, alone, ramp = self.records.arrival, len(self.engines) == 1, 0.0
         if self.closed is not None:
             users = min(self.closed.concurrency, stop - start)
             ramp = 0.0 if self.closed.burst else self.closed.ramp
@@ -170,7 +170,7 @@ class Cluster:
         while True:
             while events:
                 time, request, _ = heapq.heappop(events)
-                self.ledger.arrival[request] = time
+                self.records.arrival[request] = time
                 replica.submit(request, time)
             replica.advance(inf)
             if not events:
@@ -200,7 +200,7 @@ class Cluster:
         if cached:
             pool[index].receive(request, time)
             return
-        self.ledger.arrival[request] = time
+        self.records.arrival[request] = time
         if self.back:
             self.home[request] = index
         pool[index].submit(request, time)
@@ -221,7 +221,7 @@ class Cluster:
 
     def _work_ahead(self, replica: Replica, request: int) -> int:
         """Prompt tokens to compute before a request and with it."""
-        prompt, hashes = self.ledger.prompt[request], self.ledger.hashes
+        prompt, hashes = self.records.prompt[request], self.records.hashes
         if replica.cache is None or hashes is None:
             return replica.queued_tokens + prompt
         device, host = replica.cache.match(hashes[request], prompt)
@@ -230,7 +230,7 @@ class Cluster:
     def notify(self, request: int, time: float, finished: bool) -> None:
         """A client has seen the end of a request, or its prompt is done and its cache can leave."""
         if not finished:
-            tokens = self.ledger.prompt[request]
+            tokens = self.records.prompt[request]
             if tokens not in self.moves:
                 self.moves[tokens] = self.move(tokens)
             home = self.home.pop(request)

@@ -7,10 +7,10 @@ from math import inf
 
 import numpy as np
 
-from inferplan.deployment import Deployment
-from inferplan.engine import Tier
+from inferplan.devices.engine import Tier
 from inferplan.errors import InfeasibleError, UsageError
-from inferplan.memory import Footprint, StageMemory
+from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.memory import Footprint, StageMemory
 from inferplan.serving.replica import Rules
 from inferplan.units import format_bytes
 

@@ -1,7 +1,8 @@
 """Prefix cache: blocks named by the hash of everything up to them, shared while in use, evicted least recently used.
 
 Blocks that no request uses stay until room is needed, so they take nothing from admission (vLLM's free queue, SGLang's
-radix tree). A second tier in host memory, if any, keeps what the device drops (see :mod:`inferplan.serving.offload`).
+radix tree). A second tier in host memory, if any, keeps what the device drops
+(:mod:`inferplan.serving.techniques.offload`).
 """
 
 from __future__ import annotations

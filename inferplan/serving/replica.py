@@ -16,10 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, inf
 
-from inferplan.engine import Admission, Policy, Scheduler
-from inferplan.serving.ledger import FINISHED, REJECTED, TIMED_OUT, Ledger, Meter
+from inferplan.devices.engine import Admission, Policy, Scheduler
 from inferplan.serving.prefix_cache import PrefixCache
-from inferplan.serving.prices import Chunk, StepPrices
+from inferplan.serving.records import FINISHED, REJECTED, TIMED_OUT, Meter, Records
+from inferplan.serving.step_times import Chunk, StepTimes
 
 FIRST, LAST, HANDOFF = 0, 1, 2
 _RECHECK = 32
@@ -93,13 +93,13 @@ class Replica:
 
     def __init__(
         self,
-        prices: StepPrices,
+        prices: StepTimes,
         rules: Rules,
-        ledger: Ledger,
+        records: Records,
         notify: Callable[[int, float, bool], None],
         cache: PrefixCache | None = None,
     ) -> None:
-        self.prices, self.rules, self.ledger, self.notify, self.cache = prices, rules, ledger, notify, cache
+        self.prices, self.rules, self.records, self.notify, self.cache = prices, rules, records, notify, cache
         self.handoff = self.reactive = self.pause = False
         self.meter = Meter()
         self.clock = 0.0
@@ -154,13 +154,13 @@ class Replica:
 
     def submit(self, request: int, time: float) -> None:
         """A request reaches the front end at ``time``; it is refused when it can never run."""
-        ledger, rules = self.ledger, self.rules
-        prompt = ledger.prompt[request]
-        total = prompt + ledger.output[request]
+        records, rules = self.records, self.rules
+        prompt = records.prompt[request]
+        total = prompt + records.output[request]
         reason = self._refusal(prompt, total)
         if reason:
-            ledger.status[request] = REJECTED
-            ledger.refused[reason] = ledger.refused.get(reason, 0) + 1
+            records.status[request] = REJECTED
+            records.refused[reason] = records.refused.get(reason, 0) + 1
             self.notify(request, time, True)
             return
         self.outstanding += 1
@@ -186,9 +186,9 @@ class Replica:
     def receive(self, request: int, time: float) -> None:
         """A request whose prompt another replica has computed; its cache is here at ``time``."""
         self.made.add(request)
-        self.left[request] = self.ledger.output[request] - 1
+        self.left[request] = self.records.output[request] - 1
         self.outstanding += 1
-        self.queued_tokens += self.ledger.prompt[request]
+        self.queued_tokens += self.records.prompt[request]
         self.inbox.append((time, request))
 
     # --- the loop ---------------------------------------------------------------------------------------------------
@@ -236,8 +236,8 @@ class Replica:
     def _show_last(self) -> None:
         """The batch is empty: an overlapped scheduler learns so from one more step, which it had launched already."""
         if self.rules.overlapped:
-            ledger, requests = self.ledger, [request for request, _ in self.pending]
-            context = sum(ledger.prompt[request] + ledger.output[request] for request in requests) / len(requests)
+            records, requests = self.records, [request for request, _ in self.pending]
+            context = sum(records.prompt[request] + records.output[request] for request in requests) / len(requests)
             self.previous = self.clock
             self.clock += self.prices.decode(len(requests), context)
         self._show(self.clock)
@@ -304,7 +304,7 @@ class Replica:
 
     def _whole(self, request: int) -> int:
         whole = self.whole.get(request)
-        return self.ledger.prompt[request] if whole is None else whole
+        return self.records.prompt[request] if whole is None else whole
 
     def _continue(self, budget: int, entering: list[int]) -> tuple[int, float]:
         """The next piece of the prompt that is being computed: its tokens and query-key pairs."""
@@ -327,7 +327,7 @@ class Replica:
             return False
         tokens = self.batch
         for request in self.waiting:
-            tokens += self.ledger.prompt[request]
+            tokens += self.records.prompt[request]
             if tokens >= rules.wait_fill * rules.budget:
                 self.waited = 0
                 return False
@@ -338,11 +338,11 @@ class Replica:
 
         ``first``: no other prompt is in the step.
         """
-        rules, ledger = self.rules, self.ledger
+        rules, records = self.rules, self.records
         if self.running >= rules.slots:
             return self._blocked("slots")
-        whole, left = self._whole(request), self.left.get(request, ledger.output[request])
-        hashes = ledger.hashes[request] if self.cache is not None and ledger.hashes is not None else ()
+        whole, left = self._whole(request), self.left.get(request, records.output[request])
+        hashes = records.hashes[request] if self.cache is not None and records.hashes is not None else ()
         device = host = 0
         block = 1
         if self.cache is not None and hashes and request not in self.made:
@@ -356,7 +356,7 @@ class Replica:
         if not (rules.scheduler.chunked_prefill or made) and whole - past > budget and not (first and not self.batch):
             return self._blocked("budget")
         reserve = rules.admission == "reserve"
-        total = ledger.prompt[request] + ledger.output[request]
+        total = records.prompt[request] + records.output[request]
         need = rules.fixed(total) + ((total if reserve else whole) if rules.growing else 0.0)
         room = rules.capacity - self.used
         if not reserve:
@@ -368,19 +368,19 @@ class Replica:
             return self._blocked("cache")
         self.waiting.popleft()
         self.running += 1
-        self.queued_tokens -= ledger.prompt[request]
+        self.queued_tokens -= records.prompt[request]
         self.used += need - shared * block
         self.remaining += left
         self.epochs += 1
         self.epoch[request] = self.epochs
         self.order.append((request, self.epochs))
-        if ledger.admitted[request] != ledger.admitted[request]:
-            ledger.admitted[request] = self.clock
+        if records.admitted[request] != records.admitted[request]:
+            records.admitted[request] = self.clock
         if hashes and self.cache is not None:
             self.held[request], _ = self.cache.take(hashes, device)
             self.loading += host * block * rules.load_token
         if past:
-            ledger.cached[request] = ledger.cached.get(request, 0) + past
+            records.cached[request] = records.cached.get(request, 0) + past
         return past
 
     def _growth(self) -> float:
@@ -490,7 +490,7 @@ class Replica:
 
     def _count_decodes(self, run: int, batch: int, start: float, price: float) -> None:
         """Book ``run`` decode steps of ``batch`` requests, ``price`` seconds each, and the gaps between tokens."""
-        each, ledger = self.rules.tokens_per_step, self.ledger
+        each, records = self.rules.tokens_per_step, self.records
         tokens = run * batch * each
         self.steps += run
         self.context += tokens
@@ -501,15 +501,15 @@ class Replica:
         alive = len(self.entered)
         if start > self.decode_end and not self.rules.mixed:  # prompts have had the device to themselves
             for joined in self.fresh:
-                ledger.gaps.append((start - joined + price) / each)
-                ledger.gap_weights.append(each)
-            ledger.gaps.append((start - self.decode_end + price) / each)
-            ledger.gap_weights.append(max(alive - len(self.fresh), 0) * each)
+                records.gaps.append((start - joined + price) / each)
+                records.gap_weights.append(each)
+            records.gaps.append((start - self.decode_end + price) / each)
+            records.gap_weights.append(max(alive - len(self.fresh), 0) * each)
             run -= 1
         self.fresh.clear()
         if run:
-            ledger.gaps.append(price / each)
-            ledger.gap_weights.append(run * alive * each)
+            records.gaps.append(price / each)
+            records.gap_weights.append(run * alive * each)
         self.decode_end = self.clock
 
     def _measure(self, start: float, duration: float, run: int, batch: int, tokens: float) -> None:
@@ -528,16 +528,16 @@ class Replica:
 
     def _enter(self, request: int, time: float, emitted: bool) -> None:
         """A prompt is in the cache: its request starts to decode. ``emitted``: the step made its next token."""
-        ledger = self.ledger
+        records = self.records
         whole = self._whole(request)
-        left = self.left.pop(request, ledger.output[request])
+        left = self.left.pop(request, records.output[request])
         if emitted:
             left -= 1
             self.remaining -= 1
             last = self.silent.pop(request, None)
             if last is not None:
-                ledger.gaps.append(time - last)
-                ledger.gap_weights.append(1.0)
+                records.gaps.append(time - last)
+                records.gap_weights.append(1.0)
             if self.handoff and left:
                 self.left[request] = left
                 self.pending.append((request, HANDOFF))
@@ -579,8 +579,8 @@ class Replica:
 
     def _release(self, request: int, tokens: float) -> None:
         """Give back the cache of a request that holds ``tokens``."""
-        rules, ledger = self.rules, self.ledger
-        total = ledger.prompt[request] + ledger.output[request]
+        rules, records = self.rules, self.records
+        total = records.prompt[request] + records.output[request]
         if rules.admission == "reserve":
             tokens = total
         held = rules.fixed(total) + (tokens if rules.growing else 0.0)
@@ -599,12 +599,12 @@ class Replica:
             if self.epoch.get(request) == mark:
                 break
         self.meter.preemptions += 1
-        self.ledger.preempted[request] = self.ledger.preempted.get(request, 0) + 1
+        self.records.preempted[request] = self.records.preempted.get(request, 0) + 1
         self.ratio_from = self.steps
         if request == self.partial:
             self.partial = None
             whole = self._whole(request)
-            self.remaining -= self.left.get(request, self.ledger.output[request])
+            self.remaining -= self.left.get(request, self.records.output[request])
             self._release(request, whole)
             self.whole[request] = whole
         else:
@@ -617,41 +617,41 @@ class Replica:
             self.whole[request] = ceil(context + written) + 1
             self.left[request] = max(ceil(left - written), 1)
             self.silent[request] = self.clock
-        self.queued_tokens += self.ledger.prompt[request]
+        self.queued_tokens += self.records.prompt[request]
         self.waiting.appendleft(request)
 
     def _refuse(self, request: int) -> None:
         """A request that does not fit even alone."""
-        self.ledger.status[request] = REJECTED
+        self.records.status[request] = REJECTED
         self.outstanding -= 1
-        self.queued_tokens -= self.ledger.prompt[request]
+        self.queued_tokens -= self.records.prompt[request]
         self.notify(request, self.clock, True)
 
     def _drop_expired(self) -> None:
         """Forget waiting requests whose client has given up."""
-        arrival, timeout = self.ledger.arrival, self.rules.timeout
+        arrival, timeout = self.records.arrival, self.rules.timeout
         while self.waiting and self.clock - arrival[self.waiting[0]] > timeout:
             request = self.waiting.popleft()
-            self.ledger.status[request] = TIMED_OUT
-            self.ledger.finish[request] = arrival[request] + timeout
+            self.records.status[request] = TIMED_OUT
+            self.records.finish[request] = arrival[request] + timeout
             self.outstanding -= 1
-            self.queued_tokens -= self.ledger.prompt[request]
+            self.queued_tokens -= self.records.prompt[request]
             self.notify(request, self.clock, True)
 
     def _show(self, time: float) -> None:
         """Clients see the pending tokens at ``time``."""
-        ledger = self.ledger
+        records = self.records
         pending, self.pending = self.pending, []
         if len(self.order) > 4 * self.running + 1024:
             self.order = [entry for entry in self.order if self.epoch.get(entry[0]) == entry[1]]
         for request, what in pending:
-            if ledger.first[request] != ledger.first[request]:
-                ledger.first[request] = time
+            if records.first[request] != records.first[request]:
+                records.first[request] = time
             if what == FIRST:
                 continue
             self.outstanding -= 1
             if what == LAST:
-                ledger.finish[request] = time
-                late = time - ledger.arrival[request] > self.rules.timeout
-                ledger.status[request] = TIMED_OUT if late else FINISHED
+                records.finish[request] = time
+                late = time - records.arrival[request] > self.rules.timeout
+                records.status[request] = TIMED_OUT if late else FINISHED
             self.notify(request, time, what == LAST)

@@ -10,8 +10,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from inferplan.serving.ledger import FINISHED, REJECTED, TIMED_OUT, Ledger, Meter
-from inferplan.traffic import Slo
+from inferplan.serving.records import FINISHED, REJECTED, TIMED_OUT, Meter, Records
+from inferplan.traffic.requests import Slo
 
 Array = npt.NDArray[np.float64]
 Verdict = Literal["stable", "saturated", "overloaded"]
@@ -30,7 +30,7 @@ class SimulationResult:
     ``conditions``: the flags and the load generator, because a latency under load belongs to them.
     """
 
-    ledger: Ledger
+    records: Records
     meters: Sequence[Meter]
     closed: bool
     slo: Slo = field(default_factory=Slo)
@@ -47,18 +47,18 @@ class SimulationResult:
 
     @cached_property
     def arrival(self) -> Array:
-        return np.asarray(self.ledger.arrival[self.warmup :], dtype=np.float64)
+        return np.asarray(self.records.arrival[self.warmup :], dtype=np.float64)
 
     @cached_property
     def _status(self) -> npt.NDArray[np.uint8]:
-        return np.frombuffer(bytes(self.ledger.status), dtype=np.uint8)[self.warmup :]
+        return np.frombuffer(bytes(self.records.status), dtype=np.uint8)[self.warmup :]
 
     @cached_property
     def _done(self) -> npt.NDArray[np.bool_]:
         return np.equal(self._status, FINISHED)
 
     def _column(self, name: str) -> Array:
-        return np.asarray(getattr(self.ledger, name)[self.warmup :], dtype=np.float64)
+        return np.asarray(getattr(self.records, name)[self.warmup :], dtype=np.float64)
 
     @cached_property
     def ttft(self) -> Array:
@@ -189,7 +189,7 @@ class SimulationResult:
         """Share of the prompt tokens of admitted requests that were found in the prefix cache."""
         admitted = ~np.isnan(self._column("admitted"))
         tokens = float(np.sum(self._column("prompt")[admitted]))
-        hits = sum(count for request, count in self.ledger.cached.items() if request >= self.warmup)
+        hits = sum(count for request, count in self.records.cached.items() if request >= self.warmup)
         return hits / tokens if tokens else 0.0
 
     @cached_property
@@ -236,7 +236,7 @@ class SimulationResult:
         return dict(zip(keys, values))
 
     def _gap_percentiles(self) -> list[float | None]:
-        gaps, weights = np.asarray(self.ledger.gaps), np.asarray(self.ledger.gap_weights)
+        gaps, weights = np.asarray(self.records.gaps), np.asarray(self.records.gap_weights)
         if not len(gaps) or not weights.sum() > 0:
             return [None] * (1 + len(PERCENTILES))
         order = np.argsort(gaps)
@@ -254,7 +254,7 @@ class SimulationResult:
             **{name: self.percentiles(name) for name in _LATENCIES},
             **self._band_record(),
             "requests": counts,
-            "rejected_because": self.ledger.refused,
+            "rejected_because": self.records.refused,
             "duration_s": self.duration,
             "throughput": {
                 "requests_per_s": self.request_rate,

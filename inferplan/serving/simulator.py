@@ -8,20 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from inferplan.deployment import Deployment
 from inferplan.errors import UsageError
-from inferplan.estimate import run_step, widened
+from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.load import widened
+from inferplan.estimate.phase import run_step
 from inferplan.serving.cluster import Cluster, Fleet
 from inferplan.serving.flags import Flags, rules_of, with_flags
-from inferplan.serving.ledger import NAN, Ledger
-from inferplan.serving.offload import HostTier
 from inferplan.serving.prefix_cache import PrefixCache
-from inferplan.serving.prices import Reach, StepPrices, step_prices
+from inferplan.serving.records import NAN, Records
 from inferplan.serving.replica import Rules
 from inferplan.serving.result import SimulationResult
-from inferplan.serving.speculation import PLAIN, Speculation
-from inferplan.traffic import ClosedLoop, Requests, Slo, Traffic
-from inferplan.workload import decode, prefill
+from inferplan.serving.step_times import Reach, StepTimes, step_times
+from inferplan.serving.techniques.offload import HostTier
+from inferplan.serving.techniques.speculation import PLAIN, Speculation
+from inferplan.traffic.requests import ClosedLoop, Requests, Slo, Traffic
+from inferplan.work.step import decode, prefill
 
 _LONGEST_TABLE = 1 << 22
 """Contexts beyond this many tokens are priced along the last slope of the table."""
@@ -57,7 +58,7 @@ def simulate(
     traffic: Traffic | Requests,
     flags: Flags | None = None,
     options: Options | None = None,
-    prices: StepPrices | None = None,
+    prices: StepTimes | None = None,
 ) -> SimulationResult:
     """Simulate ``traffic`` on a deployment under serving ``flags``; ``prices`` of its steps, if somebody has them.
 
@@ -89,19 +90,19 @@ def simulate(
     if options.host is not None:
         rules = replace(rules, load_token=options.host.seconds_per_token(deployment))
     prices = prices or prices_for(deployment, rules, requests, speculation)
-    ledger = Ledger(
+    records = Records(
         arrival=[NAN] * len(requests) if requests.arrival is None else requests.arrival.tolist(),
         prompt=requests.prompt.tolist(),
         output=requests.output.tolist(),
         hashes=requests.hashes,
     )
-    cluster = Cluster(options.fleet, ledger, closed, requests.turns, options.progress)
+    cluster = Cluster(options.fleet, records, closed, requests.turns, options.progress)
     cluster.build(deployment, prices, rules, lambda: _cache(deployment, requests, rules, options.host))
     for replica in cluster.engines:
         replica.meter.timeline = [] if options.timeline else None
     meters = cluster.run(options.warmup)
     return SimulationResult(
-        ledger=ledger,
+        records=records,
         meters=meters,
         closed=closed is not None,
         slo=options.slo,
@@ -122,9 +123,7 @@ def _cache(deployment: Deployment, requests: Requests, rules: Rules, host: HostT
     return PrefixCache(requests.hash_block, host.blocks(deployment, requests.hash_block) if host else 0)
 
 
-def prices_for(
-    deployment: Deployment, rules: Rules, requests: Requests, speculation: Speculation = PLAIN
-) -> StepPrices:
+def prices_for(deployment: Deployment, rules: Rules, requests: Requests, speculation: Speculation = PLAIN) -> StepTimes:
     """Step prices as far as these requests under these rules can reach."""
     count = len(requests)
     longest = int(np.max(requests.prompt + requests.output))
@@ -135,11 +134,11 @@ def prices_for(
         tokens=min(rules.budget, max(whole_batch, longest)),
         context=min(longest, rules.longest, _LONGEST_TABLE),
     )
-    prices = step_prices(deployment, reach, speculation.width)
+    prices = step_times(deployment, reach, speculation.width)
     if speculation.draft is not None and speculation.length:
-        prices.drafts = [(step_prices(speculation.draft, reach), 1)]
+        prices.drafts = [(step_times(speculation.draft, reach), 1)]
         if speculation.length > 1:
-            later = step_prices(speculation.draft, reach, speculation.branches)
+            later = step_times(speculation.draft, reach, speculation.branches)
             prices.drafts.append((later, speculation.length - 1))
     return prices
 

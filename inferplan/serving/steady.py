@@ -10,7 +10,8 @@ Arrivals are taken as independent, so a share ``p = 1 - exp(-x)`` of the steps h
     rate = C/(TTFT + (O - 1)*TPOT)                        Little's law: every one of C users has one request
 
 and ``B = rate*(O - 1)*TPOT`` closes the loop. The batch is what slots and cache admit, never more: who does not fit
-waits, and that wait is part of TTFT. Steps are priced by :func:`inferplan.estimate.run_step`; everything broadcasts.
+waits, and that wait is part of TTFT. Steps are priced by :func:`inferplan.estimate.phase.run_step`;
+everything broadcasts.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from typing import Any
 
 import numpy as np
 
-from inferplan.deployment import Deployment
 from inferplan.errors import UsageError
-from inferplan.estimate import run_step
+from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.phase import run_step
 from inferplan.serving.flags import Flags, rules_of, with_flags
-from inferplan.serving.prices import eager_floor
 from inferplan.serving.replica import Rules
-from inferplan.serving.speculation import PLAIN, Speculation
+from inferplan.serving.step_times import eager_floor
+from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.units import Num
-from inferplan.workload import Segment, Step
+from inferplan.work.step import Segment, Step
 
 _ROUNDS = 200
 _TOLERANCE = 1e-7

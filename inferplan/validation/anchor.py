@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from inferplan.calibration import Anchor, Calibration
+from inferplan.devices.constants import Anchor, Calibration
 from inferplan.errors import UsageError
 from inferplan.validation.score import Scored
 

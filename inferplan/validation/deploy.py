@@ -7,17 +7,17 @@ from dataclasses import fields, replace
 from functools import cache
 from typing import Any
 
-from inferplan.assemble import load_calibration, load_kernels, native_precision
-from inferplan.calibration import Calibration
-from inferplan.catalog import load, load_hardware, load_model
-from inferplan.deployment import Deployment
-from inferplan.engine import Engine, EngineFlags, EngineSpec
+from inferplan.catalog.assemble import load_calibration, load_kernels, native_precision
+from inferplan.catalog.files import load, load_hardware, load_model
+from inferplan.devices.constants import Calibration
+from inferplan.devices.engine import Engine, EngineFlags, EngineSpec
+from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import UnknownNameError
-from inferplan.hardware import HardwareSpec
-from inferplan.model import ModelSpec
-from inferplan.parallel import Parallelism
-from inferplan.precision import Format, Precision, find_format, parse_precision
-from inferplan.validation.facts import Run
+from inferplan.estimate.deployment import Deployment
+from inferplan.models.spec import ModelSpec
+from inferplan.validation.rows import Run
+from inferplan.work.formats import Format, Precision, find_format, parse_precision
+from inferplan.work.parallel import Parallelism
 
 _WIDE = 16
 """Bits of the format that residuals and attention run in."""

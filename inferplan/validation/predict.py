@@ -9,18 +9,20 @@ from typing import Literal
 
 import numpy as np
 
-from inferplan.calibration import IDEAL
-from inferplan.catalog import config_root, read_yaml, validate
-from inferplan.deployment import Deployment
-from inferplan.estimate import Estimate, StaticLoad, decode_phase, prefill_phase
+from inferplan.catalog.files import config_root, read_yaml, validate
+from inferplan.devices.constants import IDEAL
+from inferplan.estimate.batch import Estimate
+from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.load import StaticLoad
+from inferplan.estimate.phase import decode_phase, prefill_phase
 from inferplan.serving.flags import Flags
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.simulator import Options, simulate
 from inferplan.spec import Spec
-from inferplan.traffic import ClosedLoop, Lengths, OpenLoop, Requests, Traffic
+from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Requests, Traffic
 from inferplan.units import Seconds
 from inferplan.validation.deploy import deployment_of
-from inferplan.validation.facts import Measured, Run
+from inferplan.validation.rows import Measured, Run
 
 Band = tuple[float, float]
 _BLOCK = 16

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 from inferplan.errors import InferplanError
 from inferplan.validation.deploy import deployment_of
-from inferplan.validation.facts import Row
 from inferplan.validation.predict import Prediction, predict
+from inferplan.validation.rows import Row
 from inferplan.validation.score import Scored
 
 _FEW = 24

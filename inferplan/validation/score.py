@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from inferplan.validation.facts import Measured, Row
 from inferplan.validation.predict import Prediction
+from inferplan.validation.rows import Measured, Row
 
 METRICS = ("ttft", "tpot", "e2el", "rate")
 NAMES = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "end-to-end", "rate": "output rate"}

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inferplan.errors import InputFileError
-from inferplan.memory import Footprint
+from inferplan.estimate.memory import Footprint
 from inferplan.serving.flags import with_flags
 from inferplan.validation.deploy import deployment_of
-from inferplan.validation.facts import Facts, Run, Unusable, interpret
 from inferplan.validation.predict import flags_of
+from inferplan.validation.rows import Facts, Run, Unusable, interpret
 
 GIB = 2.0**30
 _NUMBER = r"([\d,]+(?:\.\d+)?)"

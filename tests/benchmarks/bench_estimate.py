@@ -16,11 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
-from inferplan.assemble import Request, assemble
-from inferplan.calibration import IDEAL
-from inferplan.deployment import Deployment
-from inferplan.estimate import Estimate, StaticLoad
-from inferplan.parallel import Parallelism
+from inferplan.catalog.assemble import Request, assemble
+from inferplan.devices.constants import IDEAL
+from inferplan.estimate.batch import Estimate
+from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.load import StaticLoad
+from inferplan.work.parallel import Parallelism
 
 COMMAND = "estimate llama-3.1-8b --gpu h100-sxm --batch 8 --prompt 1024 --output 256"
 RUNS = 15

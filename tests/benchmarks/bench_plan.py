@@ -16,14 +16,14 @@ from pathlib import Path
 
 import numpy as np
 
-from inferplan.assemble import Request
-from inferplan.catalog import load_model
+from inferplan.catalog.assemble import Request
+from inferplan.catalog.files import load_model
+from inferplan.catalog.price_lists import price_book
 from inferplan.planning.demand import Demand
 from inferplan.planning.plan import Question, plan
 from inferplan.planning.search import Sizing, search
 from inferplan.planning.space import Space, default_gpus, default_quants
-from inferplan.prices import price_book
-from inferplan.traffic import Lengths, Slo
+from inferplan.traffic.requests import Lengths, Slo
 from inferplan.validation.importers import read_file
 from inferplan.validation.run import price_rows
 

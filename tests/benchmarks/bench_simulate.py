@@ -18,10 +18,10 @@ _LIMITS = {"azure": 2.5, "closed": 0.5, "many": None}
 
 def _case(name: str, trace: Path) -> int:
     """Run one case in this process; gives the number of requests."""
-    from inferplan.assemble import Request, assemble
-    from inferplan.parallel import Parallelism
+    from inferplan.catalog.assemble import Request, assemble
     from inferplan.serving.simulator import simulate
-    from inferplan.traffic import ClosedLoop, Lengths, OpenLoop, Traffic
+    from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Traffic
+    from inferplan.work.parallel import Parallelism
 
     lengths = {
         "prompt": Lengths(kind="uniform", mean=1024, spread=0.8),
@@ -33,7 +33,7 @@ def _case(name: str, trace: Path) -> int:
     else:
         served = assemble(Request(model="llama-3.1-70b", gpu="h100-sxm", parallel=Parallelism(tp=4)))
         if name == "azure":
-            from inferplan import traces
+            from inferplan.traffic import traces
 
             run = simulate(served, traces.read(trace))
         else:

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from inferplan.assemble import Request, assemble
-from inferplan.parallel import Parallelism
+from inferplan.catalog.assemble import Request, assemble
 from inferplan.serving.simulator import simulate
 from inferplan.serving.steady import UserLoad, steady_state
-from inferplan.traffic import ClosedLoop, Lengths, Traffic
+from inferplan.traffic.requests import ClosedLoop, Lengths, Traffic
+from inferplan.work.parallel import Parallelism
 
 DEPLOYMENTS = (
     ("llama-3.1-8b", "h100-sxm", 1, "vllm"),
@@ -54,7 +54,7 @@ def compare(point: Point) -> tuple[float, float]:
         served,
         UserLoad(concurrency=float(point.users), prompt=traffic.prompt.average, output=traffic.output.average),
     )
-    finish = np.sort(np.asarray(run.ledger.finish))
+    finish = np.sort(np.asarray(run.records.finish))
     early, late = int(0.25 * len(finish)), int(0.85 * len(finish))
     rate = (late - early) / (finish[late] - finish[early])
     tpot = float(np.mean(run.tpot[early:late]))

@@ -10,12 +10,12 @@ import numpy as np
 from calibrate.device import Device
 from calibrate.record import Sample, StepSample
 from calibrate.shapes import Design
-from inferplan.calibration import Calibration, Fit
-from inferplan.catalog import load_hardware
-from inferplan.hardware import HardwareSpec
-from inferplan.ops import Collective, Op
-from inferplan.precision import find_format
-from inferplan.roofline import price
+from inferplan.catalog.files import load_hardware
+from inferplan.devices.constants import Calibration, Fit
+from inferplan.devices.hardware import HardwareSpec
+from inferplan.estimate.roofline import price
+from inferplan.work.formats import find_format
+from inferplan.work.ops import Collective, Op
 
 TRUTH = Calibration(
     name="truth",

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from inferplan.calibration import Calibration
-from inferplan.catalog import load_hardware, read_yaml, validate
+from inferplan.catalog.files import load_hardware, read_yaml, validate
 from inferplan.cli import main
 from inferplan.cli.calibrate import Duration, Share
+from inferplan.devices.constants import Calibration
 
 
 def call(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:

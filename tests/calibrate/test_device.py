@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 
 from calibrate.device import Ceilings, Device, as_hardware, identify, match, measured_hardware, write_yaml
 from calibrate.measure import ceilings_of
-from inferplan.catalog import load_hardware
+from inferplan.catalog.files import load_hardware
 from inferplan.errors import MissingFactError, UsageError
 
 REPORTED = [

@@ -21,12 +21,12 @@ from calibrate.constants import (
 )
 from calibrate.fit import TERMS_OF, Measurement, errors, fit_all, fit_kernel, split
 from calibrate.tables import LARGE_MESSAGE, read_tables, routed
-from inferplan.calibration import Calibration, Fit
-from inferplan.catalog import load_hardware, read_yaml, validate
+from inferplan.catalog.files import load_hardware, read_yaml, validate
+from inferplan.devices.constants import Calibration, Fit
 from inferplan.errors import InputFileError, UsageError
-from inferplan.ops import Attention, Collective, Copy, Mask, Matmul, Op
-from inferplan.precision import find_format
-from inferplan.roofline import TERMS, price
+from inferplan.estimate.roofline import TERMS, price
+from inferplan.work.formats import find_format
+from inferplan.work.ops import Attention, Collective, Copy, Mask, Matmul, Op
 
 BF16, FP8 = find_format("bf16"), find_format("fp8")
 H200 = load_hardware("h200-sxm")

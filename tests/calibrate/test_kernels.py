@@ -11,9 +11,9 @@ torch = pytest.importorskip("torch")
 
 from calibrate.arena import Arena  # noqa: E402
 from calibrate.kernels import KERNELS, NoKernelError, build, check  # noqa: E402
-from inferplan import ops  # noqa: E402
-from inferplan.ops import Attention, Mask, Op  # noqa: E402
-from inferplan.precision import FORMATS  # noqa: E402
+from inferplan.work import ops  # noqa: E402
+from inferplan.work.formats import FORMATS  # noqa: E402
+from inferplan.work.ops import Attention, Mask, Op  # noqa: E402
 
 FP32, BF16, FP8, INT8, INT4 = (FORMATS[name] for name in ("fp32", "bf16", "fp8", "int8", "int4"))
 CAUSAL = Mask()

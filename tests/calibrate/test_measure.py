@@ -15,10 +15,10 @@ from calibrate.device import identify  # noqa: E402
 from calibrate.measure import Laps, TorchMeasurer, waited, wall_laps  # noqa: E402
 from calibrate.shapes import TINY, small  # noqa: E402
 from calibrate.whole import Glue, Whole, shortened, wanted  # noqa: E402
-from inferplan.catalog import load_model  # noqa: E402
-from inferplan.layers import parse_layer  # noqa: E402
-from inferplan.model import LayerGroup, ModelSpec  # noqa: E402
-from inferplan.precision import FORMATS  # noqa: E402
+from inferplan.catalog.files import load_model  # noqa: E402
+from inferplan.models.layers import parse_layer  # noqa: E402
+from inferplan.models.spec import LayerGroup, ModelSpec  # noqa: E402
+from inferplan.work.formats import FORMATS  # noqa: E402
 from tests.calibrate.test_kernels import FP8, INT4, SAMPLES, attention, grouped, matmul  # noqa: E402
 
 

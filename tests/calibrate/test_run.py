@@ -19,12 +19,12 @@ from calibrate.constants import write
 from calibrate.record import RawFile, Sample, decode, encode, key_of, read
 from calibrate.run import Outcome, Run, Settings, check, fit, measurements, step_rows
 from calibrate.shapes import CPU, GPU, candidates, choose, group_of, operand_bytes
-from inferplan.calibration import Calibration, Fit
-from inferplan.catalog import load_hardware, read_yaml, validate
+from inferplan.catalog.files import load_hardware, read_yaml, validate
+from inferplan.devices.constants import Calibration, Fit
 from inferplan.errors import InputFileError, MissingFactError, UsageError
-from inferplan.ops import Op
-from inferplan.precision import find_format
-from inferplan.roofline import price
+from inferplan.estimate.roofline import price
+from inferplan.work.formats import find_format
+from inferplan.work.ops import Op
 from tests.calibrate.synthetic import DESIGN, TRUTH, SyntheticMeasurer
 from tests.calibrate.test_kernels import SAMPLES, matmul
 

@@ -14,8 +14,8 @@ pytest.importorskip("scipy")
 
 from calibrate import accuracy, serving
 from calibrate.serving import UNKNOWNS, ServingFit, extra_band, fit_serving, folds_of, predict_all, usable
-from inferplan.catalog import config_root
-from inferplan.validation.facts import Row, row_of
+from inferplan.catalog.files import config_root
+from inferplan.validation.rows import Row, row_of
 
 SYSTEMS = (("llama-3.1-8b", "h100-sxm"), ("llama-3.2-1b", "h100-sxm"), ("llama-3.2-1b", "a100-80gb-sxm"))
 BASE = {"engine": "vllm", "engine_version": "0.19", "weights": "bf16", "tp": "1", "max_num_batched_tokens": "2048"}

@@ -11,11 +11,11 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from inferplan import catalog
+from inferplan.catalog import files as catalog
 from inferplan.cli import cli
 from inferplan.errors import InferplanError
-from inferplan.huggingface.emit import to_yaml
-from inferplan.model import ModelSpec
+from inferplan.models.huggingface.emit import to_yaml
+from inferplan.models.spec import ModelSpec
 
 CONFIG = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 128}
 CONFIG |= {"num_key_value_heads": 2, "intermediate_size": 96, "rope_theta": 1e6, "eos_token_id": 2}

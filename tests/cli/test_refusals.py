@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from inferplan import cli
-from inferplan.catalog import config_root
+from inferplan.catalog.files import config_root
 
 LLAMA = ("estimate", "llama-3.1-8b", "--gpu", "h100-sxm")
 MODEL = "name: x\nsource: a test\nd_model: 8\nvocab: 8\n"

@@ -10,16 +10,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inferplan.estimate import Phase, StaticLoad, decode_phase
-from inferplan.graph import build
-from inferplan.layers.attention import AttentionLayer
-from inferplan.layers.mla import MlaLayer
-from inferplan.memory import Footprint
-from inferplan.model import ModelSpec
-from inferplan.ops import Attention, Mask, Matmul
-from inferplan.precision import FORMATS
-from inferplan.roofline import price
-from inferplan.workload import Segment, Step, prefill
+from inferplan.estimate.graph import build
+from inferplan.estimate.load import StaticLoad
+from inferplan.estimate.memory import Footprint
+from inferplan.estimate.phase import Phase, decode_phase
+from inferplan.estimate.roofline import price
+from inferplan.models.layers.attention import AttentionLayer
+from inferplan.models.layers.mla import MlaLayer
+from inferplan.models.spec import ModelSpec
+from inferplan.work.formats import FORMATS
+from inferplan.work.ops import Attention, Mask, Matmul
+from inferplan.work.step import Segment, Step, prefill
 from tests.builders import chip, dense, deploy
 from tests.golden.registry import Golden, Row
 

@@ -6,9 +6,10 @@ from itertools import combinations, product
 
 import pytest
 
-from inferplan.estimate import Phase, StaticLoad, decode_phase
-from inferplan.ops import GroupedMatmul
-from inferplan.parallel import Parallelism
+from inferplan.estimate.load import StaticLoad
+from inferplan.estimate.phase import Phase, decode_phase
+from inferplan.work.ops import GroupedMatmul
+from inferplan.work.parallel import Parallelism
 from tests.builders import chip, dense, deploy
 
 EXPERTS, TOP_K, WIDTH, D_FF = 4, 2, 64, 32

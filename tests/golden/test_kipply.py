@@ -11,14 +11,16 @@ from typing import Any
 
 import pytest
 
-from inferplan.calibration import IDEAL, Calibration, Fit
-from inferplan.deployment import Deployment
-from inferplan.estimate import Estimate, Phase, StaticLoad, decode_phase, prefill_phase
-from inferplan.memory import Footprint
-from inferplan.model import ModelSpec
-from inferplan.ops import Matmul
-from inferplan.precision import FORMATS
-from inferplan.roofline import price
+from inferplan.devices.constants import IDEAL, Calibration, Fit
+from inferplan.estimate.batch import Estimate
+from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.load import StaticLoad
+from inferplan.estimate.memory import Footprint
+from inferplan.estimate.phase import Phase, decode_phase, prefill_phase
+from inferplan.estimate.roofline import price
+from inferplan.models.spec import ModelSpec
+from inferplan.work.formats import FORMATS
+from inferplan.work.ops import Matmul
 from tests.builders import chip, dense, deploy, of_size
 from tests.golden.registry import Golden, Row
 

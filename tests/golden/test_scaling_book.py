@@ -11,17 +11,19 @@ from functools import cache
 
 import pytest
 
-from inferplan.calibration import IDEAL, Calibration, Fit
-from inferplan.catalog import load_hardware, load_model
-from inferplan.deployment import Deployment
-from inferplan.estimate import Estimate, StaticLoad, decode_phase, prefill_phase
-from inferplan.hardware import HardwareSpec
-from inferplan.memory import Footprint
-from inferplan.model import ModelSpec
-from inferplan.ops import Collective, Elementwise, GroupedMatmul, Matmul
-from inferplan.parallel import Parallelism
-from inferplan.precision import FORMATS, Format, Precision, uniform
-from inferplan.roofline import price
+from inferplan.catalog.files import load_hardware, load_model
+from inferplan.devices.constants import IDEAL, Calibration, Fit
+from inferplan.devices.hardware import HardwareSpec
+from inferplan.estimate.batch import Estimate
+from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.load import StaticLoad
+from inferplan.estimate.memory import Footprint
+from inferplan.estimate.phase import decode_phase, prefill_phase
+from inferplan.estimate.roofline import price
+from inferplan.models.spec import ModelSpec
+from inferplan.work.formats import FORMATS, Format, Precision, uniform
+from inferplan.work.ops import Collective, Elementwise, GroupedMatmul, Matmul
+from inferplan.work.parallel import Parallelism
 from tests.builders import Q4, all_in, chip, dense, deploy, of_size
 from tests.golden.registry import Golden, Row
 

@@ -11,14 +11,15 @@ from functools import cache
 import numpy as np
 import pytest
 
-from inferplan.catalog import load_hardware, load_model
-from inferplan.estimate import Estimate, StaticLoad
-from inferplan.layers.mla import MlaLayer
-from inferplan.memory import Footprint
-from inferplan.model import ModelSpec
-from inferplan.ops import Attention, Mask, Matmul
-from inferplan.precision import FORMATS
-from inferplan.roofline import price
+from inferplan.catalog.files import load_hardware, load_model
+from inferplan.estimate.batch import Estimate
+from inferplan.estimate.load import StaticLoad
+from inferplan.estimate.memory import Footprint
+from inferplan.estimate.roofline import price
+from inferplan.models.layers.mla import MlaLayer
+from inferplan.models.spec import ModelSpec
+from inferplan.work.formats import FORMATS
+from inferplan.work.ops import Attention, Mask, Matmul
 from tests.builders import chip, deploy, of_size
 from tests.golden.registry import Golden, Row
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from inferplan.layers import kinds
-from inferplan.model import ModelSpec
+from inferplan.models.layers import kinds
+from inferplan.models.spec import ModelSpec
 
 Layer = dict[str, Any]
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from inferplan.errors import IndivisibleError
-from inferplan.layers import LayerContext, kinds, parse_layer
-from inferplan.layers.base import tensor_of
-from inferplan.ops import Attention, GroupedMatmul, IndexSelect, Matmul
-from inferplan.parallel import Parallelism
-from inferplan.precision import uniform
-from inferplan.workload import Segment
+from inferplan.models.layers import LayerContext, kinds, parse_layer
+from inferplan.models.layers.base import tensor_of
+from inferplan.work.formats import uniform
+from inferplan.work.ops import Attention, GroupedMatmul, IndexSelect, Matmul
+from inferplan.work.parallel import Parallelism
+from inferplan.work.step import Segment
 
 WIDTH = 64
 MAMBA2 = {"kind": "mamba2", "heads": 8, "head_dim": 16, "state": 8, "groups": 2}

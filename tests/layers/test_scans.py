@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inferplan.layers import LayerContext, parse_layer
-from inferplan.ops import Scan
-from inferplan.parallel import Parallelism
-from inferplan.precision import uniform
-from inferplan.workload import Segment
+from inferplan.models.layers import LayerContext, parse_layer
+from inferplan.work.formats import uniform
+from inferplan.work.ops import Scan
+from inferplan.work.parallel import Parallelism
+from inferplan.work.step import Segment
 
 _SPEC = util.spec_from_file_location("counting", Path(__file__).parents[1] / "oracle" / "counting.py")
 assert _SPEC is not None and _SPEC.loader is not None

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from inferplan.layers import LayerContext
-from inferplan.model import ModelSpec
-from inferplan.ops import Attention, Conv, GroupedMatmul, IndexSelect, Matmul, Op
-from inferplan.parallel import Parallelism
-from inferplan.precision import uniform
-from inferplan.workload import Segment
+from inferplan.models.layers import LayerContext
+from inferplan.models.spec import ModelSpec
+from inferplan.work.formats import uniform
+from inferplan.work.ops import Attention, Conv, GroupedMatmul, IndexSelect, Matmul, Op
+from inferplan.work.parallel import Parallelism
+from inferplan.work.step import Segment
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

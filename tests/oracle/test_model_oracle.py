@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from inferplan import catalog
+from inferplan.catalog import files as catalog
 from inferplan.errors import UnknownNameError
-from inferplan.huggingface import import_config, model_from_config
-from inferplan.model import ModelSpec
-from inferplan.precision import FORMATS
+from inferplan.models.huggingface import import_config, model_from_config
+from inferplan.models.spec import ModelSpec
+from inferplan.work.formats import FORMATS
 
 
 def rows(shared: Path) -> list[dict[str, str]]:

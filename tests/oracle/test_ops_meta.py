@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from inferplan import ops
-from inferplan.precision import Format, find_format
+from inferplan.work import ops
+from inferplan.work.formats import Format, find_format
 
 torch = pytest.importorskip("torch")
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from inferplan.huggingface import model_from_config
-from inferplan.huggingface.families import FAMILIES
+from inferplan.models.huggingface import model_from_config
+from inferplan.models.huggingface.families import FAMILIES
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from inferplan.assemble import Request, assemble
-from inferplan.compare import by_resource, compare
+from inferplan.answers.compare import by_resource, compare
+from inferplan.catalog.assemble import Request, assemble
 from inferplan.errors import InfeasibleError
-from inferplan.estimate import StaticLoad, estimate
+from inferplan.estimate.load import StaticLoad
+from inferplan.estimate.run import estimate
 
 LOAD = StaticLoad(batch=4.0, prompt=512.0, output=64.0)
 

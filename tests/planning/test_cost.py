@@ -6,10 +6,10 @@ import datetime
 
 import pytest
 
-from inferplan.catalog import load, load_hardware, names
-from inferplan.cost import HOURS_PER_MONTH, ApiPrice, Cost, Energy, Rates
+from inferplan.answers.cost import HOURS_PER_MONTH, ApiPrice, Cost, Energy, Rates
+from inferplan.catalog.files import load, load_hardware, names
+from inferplan.catalog.price_lists import PriceList, PriceTag, offers, price_book
 from inferplan.errors import MissingFactError, UsageError
-from inferplan.prices import PriceList, PriceTag, offers, price_book
 
 RATES = Rates(requests=2.0, prompt=1000.0, output=500.0)
 TAG = PriceTag(gpu="h100-sxm", per_hour=3.6, currency="USD", term="stated", date=None, source="--price")

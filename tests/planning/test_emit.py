@@ -7,11 +7,11 @@ import shlex
 import pytest
 import yaml
 
-from inferplan.assemble import Request, assemble
-from inferplan.emit import command, command_line, launch, manifest, quantised_checkpoint
+from inferplan.answers.emit import command, command_line, launch, manifest, quantised_checkpoint
+from inferplan.catalog.assemble import Request, assemble
 from inferplan.errors import InfeasibleError, UsageError
-from inferplan.memory import Footprint
-from inferplan.parallel import Parallelism
+from inferplan.estimate.memory import Footprint
+from inferplan.work.parallel import Parallelism
 
 
 def request(engine: str = "vllm", quant: str | None = None, **degrees: int) -> Request:

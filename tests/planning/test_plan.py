@@ -10,21 +10,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from inferplan.assemble import Request, assemble
+from inferplan.catalog.assemble import Request, assemble
+from inferplan.catalog.price_lists import PriceBook, price_book
 from inferplan.errors import InfeasibleError, UsageError
-from inferplan.parallel import Parallelism
 from inferplan.planning.demand import Demand, sharing
+from inferplan.planning.grid import axes_for, load_grid
 from inferplan.planning.plan import Plan, Question, plan
-from inferplan.planning.plan_report import plan_record, plan_report
 from inferplan.planning.search import Sizing, pareto, point, search
 from inferplan.planning.space import Drafting, Rejections, Space, candidates, default_gpus, default_quants, divisions
-from inferplan.planning.surface import axes_for, surface
-from inferplan.prices import PriceBook, price_book
-from inferplan.report import render
+from inferplan.reports.plan import plan_record, plan_report
 from inferplan.serving.flags import Flags
 from inferplan.serving.simulator import simulate
 from inferplan.serving.steady import UserLoad, steady_state
-from inferplan.traffic import Lengths, SharedPrefix, Slo
+from inferplan.table import render
+from inferplan.traffic.requests import Lengths, SharedPrefix, Slo
+from inferplan.work.parallel import Parallelism
 
 SLO = Slo(ttft=0.4, tpot=0.03, percentile=95.0)
 DEMAND = Demand(prompt=Lengths(mean=700), output=Lengths(mean=200), rate=30.0)
@@ -112,11 +112,11 @@ def test_the_search_finds_what_brute_force_finds(
         ("mixtral-8x7b-v0.1", Parallelism(tp=2, dp=2, ep=4)),
     ],
 )
-def test_the_surface_is_the_steady_state(model: str, parallel: Parallelism, engine: str, ideal: bool) -> None:
+def test_the_grid_is_the_steady_state(model: str, parallel: Parallelism, engine: str, ideal: bool) -> None:
     """At the users that the grid derives, the fixed point of the serving model finds the grid's own batch and times."""
     deployment = assemble(Request(model=model, gpu="h200-sxm", parallel=parallel, engine=engine, ideal=ideal))
     demand = Demand(prompt=Lengths(mean=1000), output=Lengths(mean=101), rate=1.0)
-    found = surface(deployment, demand, 50.0, axes_for(deployment, [2048]))
+    found = load_grid(deployment, demand, 50.0, axes_for(deployment, [2048]))
     for index in (3, 15, 40):
         if found.prefill_use[index, 0] > 0.9 or found.memory_use[index, 0] > 0.9:
             continue
@@ -130,14 +130,14 @@ def test_the_surface_is_the_steady_state(model: str, parallel: Parallelism, engi
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 @pytest.mark.parametrize("branches", [1, 2])
-def test_the_surface_of_drafts_is_the_steady_state(engine: str, branches: int) -> None:
+def test_the_grid_of_drafts_is_the_steady_state(engine: str, branches: int) -> None:
     request = Request(model="llama-3.1-8b", gpu="h200-sxm", engine=engine)
     deployment = assemble(request)
     drafting = Drafting(model="llama-3.2-1b", length=3, acceptance=0.7, branches=branches)
     speculation = drafting.on(request, deployment)
     demand = Demand(prompt=Lengths(mean=1000), output=Lengths(mean=101), rate=1.0)
-    plain = surface(deployment, demand, 50.0, axes_for(deployment, [2048]))
-    found = surface(deployment, demand, 50.0, axes_for(deployment, [2048]), speculation)
+    plain = load_grid(deployment, demand, 50.0, axes_for(deployment, [2048]))
+    found = load_grid(deployment, demand, 50.0, axes_for(deployment, [2048]), speculation)
     assert np.all(found.memory_use > plain.memory_use)
     assert np.all(found.step_decode > plain.step_decode)
     assert found.tpot[0, 0] < plain.tpot[0, 0]
@@ -149,9 +149,9 @@ def test_the_surface_of_drafts_is_the_steady_state(engine: str, branches: int) -
         assert float(steady.request_rate) == pytest.approx(float(found.rate[index, 0]), rel=0.05)
 
 
-def test_the_surface_keeps_littles_law_and_its_laws() -> None:
+def test_the_grid_keeps_littles_law_and_its_laws() -> None:
     deployment = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm"))
-    found = surface(deployment, DEMAND, 50.0, axes_for(deployment))
+    found = load_grid(deployment, DEMAND, 50.0, axes_for(deployment))
     good = found.prefill_use < 0.95
     assert np.all(np.diff(found.step_decode) >= -1e-12)
     assert np.all(found.tpot[good] >= np.broadcast_to(found.step_decode[:, None], found.tpot.shape)[good] - 1e-12)
@@ -192,8 +192,8 @@ def test_the_plan_meets_its_limits_in_simulation_and_is_the_cheapest(found: Plan
 def test_counts_add_up(found: Plan) -> None:
     counts = found.found.rejections.counts
     kept = sum(
-        int((entry.surface.possible & (entry.surface.ttft <= SLO.ttft) & (entry.surface.tpot <= SLO.tpot)).sum())
-        for entry in found.found.surfaces
+        int((entry.grid.possible & (entry.grid.ttft <= SLO.ttft) & (entry.grid.tpot <= SLO.tpot)).sum())
+        for entry in found.found.grids
     )
     ruled_out = sum(counts[reason] for reason in ("memory", "slots", "prefill", "ttft", "tpot", "weights"))
     assert kept + ruled_out == found.found.evaluated
@@ -339,7 +339,7 @@ def test_a_demand_must_be_one_question(values: dict) -> None:
 
 
 def test_default_space() -> None:
-    from inferplan.catalog import load_model
+    from inferplan.catalog.files import load_model
 
     book = price_book()
     assert "h100-sxm" in default_gpus(book)

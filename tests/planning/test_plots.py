@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from inferplan import plots
-from inferplan.assemble import Request, assemble
-from inferplan.catalog import load_model
+from inferplan.catalog.assemble import Request, assemble
+from inferplan.catalog.files import load_model
 from inferplan.errors import InputFileError, UsageError
-from inferplan.estimate import Estimate, StaticLoad, estimate
+from inferplan.estimate.batch import Estimate
+from inferplan.estimate.load import StaticLoad
+from inferplan.estimate.run import estimate
+from inferplan.reports import plots
 
 
 @pytest.fixture(scope="module")

@@ -7,11 +7,11 @@ import math
 
 import pytest
 
-from inferplan.assemble import Request, assemble
-from inferplan.catalog import load_model
+from inferplan.answers.recipe import Load, Recipe, cross_layer, grouped, multi_head, recipe
+from inferplan.catalog.assemble import Request, assemble
+from inferplan.catalog.files import load_model
 from inferplan.errors import InfeasibleError, UsageError
-from inferplan.recipe import Load, Recipe, cross_layer, grouped, multi_head, recipe
-from inferplan.traffic import Lengths
+from inferplan.traffic.requests import Lengths
 
 LOAD = Load(users=64, prompt=512.0, output=Lengths(kind="lognormal", mean=128, spread=0.6), reserved=2048)
 H100 = Request(model="llama-3.1-8b", gpu="h100-sxm")

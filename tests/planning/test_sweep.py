@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from inferplan.assemble import Request, assemble
+from inferplan.answers.sweep import Execution, Grid, Row, Sweep, Task, parse_counts, run, save_parquet, sweep
+from inferplan.catalog.assemble import Request, assemble
 from inferplan.errors import SpecError, UsageError
-from inferplan.estimate import StaticLoad, estimate
-from inferplan.parallel import Parallelism
-from inferplan.sweep import Execution, Grid, Row, Sweep, Task, parse_counts, run, save_parquet, sweep
+from inferplan.estimate.load import StaticLoad
+from inferplan.estimate.run import estimate
+from inferplan.work.parallel import Parallelism
 
 GRID = Grid(
     base=Request(model="llama-3.1-8b", gpu="", ideal=True),

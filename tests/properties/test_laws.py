@@ -15,18 +15,20 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from inferplan.calibration import IDEAL, Calibration, StepConstants
-from inferplan.deployment import Deployment
-from inferplan.estimate import Estimate, StaticLoad, decode_phase, prefill_phase
-from inferplan.graph import build
-from inferplan.memory import Footprint
-from inferplan.model import ModelSpec
-from inferplan.ops import Collective
-from inferplan.parallel import Parallelism
-from inferplan.precision import FORMATS, uniform
-from inferplan.roofline import OpCost, price
+from inferplan.devices.constants import IDEAL, Calibration, StepConstants
+from inferplan.estimate.batch import Estimate
+from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.graph import build
+from inferplan.estimate.load import StaticLoad
+from inferplan.estimate.memory import Footprint
+from inferplan.estimate.phase import decode_phase, prefill_phase
+from inferplan.estimate.roofline import OpCost, price
+from inferplan.models.spec import ModelSpec
 from inferplan.units import Num
-from inferplan.workload import WIDE, decode, prefill
+from inferplan.work.formats import FORMATS, uniform
+from inferplan.work.ops import Collective
+from inferplan.work.parallel import Parallelism
+from inferplan.work.step import WIDE, decode, prefill
 from tests.builders import all_in, deploy
 from tests.strategies import Rates, calibrations, deployments, loads, models, parallelisms, rates
 

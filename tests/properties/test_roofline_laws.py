@@ -13,9 +13,11 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from inferplan.calibration import IDEAL, Calibration, Fit
-from inferplan.hardware import HardwareSpec, Link
-from inferplan.ops import (
+from inferplan.devices.constants import IDEAL, Calibration, Fit
+from inferplan.devices.hardware import HardwareSpec, Link
+from inferplan.estimate.roofline import TERMS, price
+from inferplan.work.formats import FORMATS
+from inferplan.work.ops import (
     Attention,
     Collective,
     Conv,
@@ -29,8 +31,6 @@ from inferplan.ops import (
     Op,
     Scan,
 )
-from inferplan.precision import FORMATS
-from inferplan.roofline import TERMS, price
 from tests.builders import chip
 
 law = settings(

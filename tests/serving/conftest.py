@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from inferplan.assemble import Request, assemble
-from inferplan.calibration import Calibration, Fit, StepConstants
-from inferplan.deployment import Deployment
+from inferplan.catalog.assemble import Request, assemble
+from inferplan.devices.constants import Calibration, Fit, StepConstants
+from inferplan.estimate.deployment import Deployment
 
 _FIT = Fit(math=0.7, memory=0.8, overhead=4e-6, sharpness=2.0)
 _KERNELS = (

@@ -11,9 +11,9 @@ import pytest
 
 from inferplan.errors import UsageError
 from inferplan.serving.flags import Flags
-from inferplan.serving.queueing import mean_wait, ttft_pipelined, ttft_single, ttft_tensor_parallel
 from inferplan.serving.simulator import simulate
-from inferplan.traffic import ClosedLoop, Lengths, OpenLoop, Traffic
+from inferplan.serving.techniques.queueing import mean_wait, ttft_pipelined, ttft_single, ttft_tensor_parallel
+from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Traffic
 from tests.serving.conftest import deployment
 
 

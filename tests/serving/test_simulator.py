@@ -10,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inferplan.errors import InfeasibleError, UsageError
-from inferplan.estimate import StaticLoad, estimate
-from inferplan.parallel import Parallelism
+from inferplan.estimate.load import StaticLoad
+from inferplan.estimate.run import estimate
 from inferplan.serving.cluster import Fleet, find_link, transfer_time
 from inferplan.serving.flags import Flags, rules_of, with_flags
-from inferplan.serving.offload import HostTier
 from inferplan.serving.simulator import Options, simulate
-from inferplan.traffic import ClosedLoop, Lengths, OpenLoop, Requests, SharedPrefix, Slo, Traffic
+from inferplan.serving.techniques.offload import HostTier
+from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Requests, SharedPrefix, Slo, Traffic
+from inferplan.work.parallel import Parallelism
 from tests.serving.conftest import deployment
 
 ENGINES = ("vllm", "sglang", "trtllm", "none")
@@ -67,8 +68,8 @@ def test_nothing_is_lost_and_work_is_conserved(
     assert counts["arrived"] == 60
     assert counts["waiting"] == 0
     assert counts["finished"] + counts["rejected"] + counts["timed_out"] == 60
-    done = np.frombuffer(bytes(run.ledger.status), dtype=np.uint8) == 1
-    prompts, outputs = np.asarray(run.ledger.prompt)[done], np.asarray(run.ledger.output)[done]
+    done = np.frombuffer(bytes(run.records.status), dtype=np.uint8) == 1
+    prompts, outputs = np.asarray(run.records.prompt)[done], np.asarray(run.records.output)[done]
     (meter,) = run.meters
     if not run.preemptions:
         assert meter.prompt_tokens == pytest.approx(prompts.sum())
@@ -76,8 +77,8 @@ def test_nothing_is_lost_and_work_is_conserved(
             assert meter.decode_tokens == pytest.approx((outputs - 1).sum())
     else:
         assert meter.prompt_tokens > prompts.sum()
-    assert sum(run.ledger.gap_weights) == pytest.approx((outputs - 1).sum())
-    gaps = float(np.dot(run.ledger.gaps, run.ledger.gap_weights))
+    assert sum(run.records.gap_weights) == pytest.approx((outputs - 1).sum())
+    gaps = float(np.dot(run.records.gaps, run.records.gap_weights))
     if not run.conditions["overlapped"]:  # else the first and the last token are each seen a step of its own late
         assert gaps == pytest.approx(float((run.e2el - run.ttft).sum()), rel=0.02, abs=1e-9)
     assert np.all(run.ttft > 0)
@@ -132,7 +133,7 @@ def test_a_static_batch_keeps_latecomers_out() -> None:
         Requests(prompt=np.array([512, 512]), output=np.array([200, 10]), arrival=np.array([0.0, 0.001])),
         Flags(max_num_seqs=8),
     )
-    assert run.ledger.first[1] > run.ledger.finish[0]
+    assert run.records.first[1] > run.records.finish[0]
 
 
 def test_overload_is_refused_and_stability_is_not() -> None:
@@ -160,7 +161,7 @@ def test_clients_that_give_up_do_not_hide_an_overload() -> None:
     traffic = Traffic(arrivals=OpenLoop(rate=300.0), prompt=Lengths(mean=1024), output=Lengths(mean=256))
     run = simulate(deployment(), replace(traffic, requests_count=4000), Flags(client_timeout=1.0))
     assert run.counts["timed_out"] > 1000 and run.verdict == "overloaded"
-    never = np.isnan(run.ledger.admitted)
+    never = np.isnan(run.records.admitted)
     assert never.any() and np.allclose(run.wait[never], 1.0)  # and not until the end of the run
 
 
@@ -169,10 +170,10 @@ def test_requests_that_can_never_run_are_refused_with_a_reason() -> None:
     requests = Requests(prompt=np.array([1_000_000, 100]), output=np.array([10, 10]), arrival=np.array([0.0, 1.0]))
     run = simulate(served, requests)
     assert run.counts["rejected"] == 1 and run.counts["finished"] == 1
-    assert "max_model_len" in next(iter(run.ledger.refused))
+    assert "max_model_len" in next(iter(run.records.refused))
     whole = simulate(served, requests.head(1), Flags(max_model_len=2_000_000))
     assert whole.counts["rejected"] == 1
-    assert "cache" in next(iter(whole.ledger.refused))
+    assert "cache" in next(iter(whole.records.refused))
 
 
 def test_clients_give_up() -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from inferplan.errors import UsageError
 from inferplan.serving.simulator import Options, simulate
-from inferplan.serving.speculation import (
+from inferplan.serving.steady import UserLoad, steady_state
+from inferplan.serving.techniques.speculation import (
     Speculation,
     break_even,
     expected_tokens,
@@ -19,8 +20,7 @@ from inferplan.serving.speculation import (
     speculate,
     speedup,
 )
-from inferplan.serving.steady import UserLoad, steady_state
-from inferplan.traffic import ClosedLoop, Lengths, Traffic
+from inferplan.traffic.requests import ClosedLoop, Lengths, Traffic
 from tests.serving.conftest import deployment
 
 
@@ -96,6 +96,6 @@ def test_simulator_and_steady_state_agree_with_drafts() -> None:
 
 
 def _tp(degree: int) -> object:
-    from inferplan.parallel import Parallelism
+    from inferplan.work.parallel import Parallelism
 
     return Parallelism(tp=degree)

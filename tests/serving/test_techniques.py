@@ -5,13 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inferplan.serving.batching import static_waste
-from inferplan.serving.chunked_prefill import chunked_prefill, chunks, pairs
-from inferplan.serving.fused_attention import fusion_gain
-from inferplan.serving.offload import HostTier, load_time, reload_gain
-from inferplan.serving.paging import admitted, admitted_contiguous, paged_tokens, shared_samples, sharing_gain, waste
-from inferplan.serving.prefix_caching import prefix_gain
-from inferplan.workload import prefill
+from inferplan.serving.techniques.batching import static_waste
+from inferplan.serving.techniques.chunked_prefill import chunked_prefill, chunks, pairs
+from inferplan.serving.techniques.fused_attention import fusion_gain
+from inferplan.serving.techniques.offload import HostTier, load_time, reload_gain
+from inferplan.serving.techniques.paging import (
+    admitted,
+    admitted_contiguous,
+    paged_tokens,
+    shared_samples,
+    sharing_gain,
+    waste,
+)
+from inferplan.serving.techniques.prefix_caching import prefix_gain
+from inferplan.work.step import prefill
 from tests.serving.conftest import deployment
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from inferplan import traces
 from inferplan.errors import InputFileError
+from inferplan.traffic import traces
 
 
 def test_azure_conversation(shared: Path) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inferplan.catalog import names
+from inferplan.catalog.files import names
+from inferplan.catalog.workloads import load_workload
 from inferplan.errors import UsageError
-from inferplan.traffic import ClosedLoop, Lengths, OpenLoop, SharedPrefix, Slo, Traffic, parse_lengths
-from inferplan.workloads import load_workload
+from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, SharedPrefix, Slo, Traffic, parse_lengths
 
 
 @pytest.mark.parametrize(

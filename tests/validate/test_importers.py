@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from inferplan.errors import InputFileError
-from inferplan.validation.facts import Row
 from inferplan.validation.importers import read_file
+from inferplan.validation.rows import Row
 
 SUPPLIED = {"gpu": "h100-sxm", "tp": "2", "precision": "fp8", "engine": "vllm", "model": "llama-3.1-70b"}
 VLLM = {

@@ -13,26 +13,27 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from inferplan.assemble import Request, assemble
-from inferplan.calibration import Anchor, StepConstants
-from inferplan.catalog import config_root
+from inferplan.catalog.assemble import Request, assemble
+from inferplan.catalog.files import config_root
 from inferplan.cli import cli, main
+from inferplan.devices.constants import Anchor, StepConstants
 from inferplan.errors import InferplanError, ToleranceError, UsageError
-from inferplan.estimate import Estimate, StaticLoad, widened
+from inferplan.estimate.batch import Estimate
+from inferplan.estimate.load import StaticLoad, widened
 from inferplan.planning.demand import Demand
-from inferplan.planning.surface import axes_for, surface
+from inferplan.planning.grid import axes_for, load_grid
 from inferplan.serving.simulator import simulate
 from inferplan.serving.steady import UserLoad, steady_state
-from inferplan.traffic import ClosedLoop, Lengths, Traffic
+from inferplan.traffic.requests import ClosedLoop, Lengths, Traffic
 from inferplan.validation.anchor import anchor_of, shrunk
 from inferplan.validation.deploy import deployment_of
-from inferplan.validation.facts import Facts, Row, row_of
 from inferplan.validation.importers import read_file
 from inferplan.validation.predict import impossible, predict
+from inferplan.validation.rows import Row, row_of
 from inferplan.validation.run import Pricing, price_rows
 from inferplan.validation.score import score
 
-PLAIN: Facts = {
+PLAIN: dict[str, str] = {
     "model": "llama-3.1-8b",
     "gpu": "h100-sxm",
     "engine": "vllm",
@@ -189,8 +190,8 @@ def test_an_anchor_moves_what_a_plan_searches() -> None:
     anchored = deployment.calibration.model_copy(update={"anchor": Anchor(prefill=1.5, decode=1.5, rows=3)})
     demand = Demand(prompt=Lengths(mean=512), output=Lengths(mean=64), rate=1.0)
     axes = axes_for(deployment, [2048])
-    before = surface(deployment, demand, 95.0, axes)
-    after = surface(replace(deployment, calibration=anchored), demand, 95.0, axes)
+    before = load_grid(deployment, demand, 95.0, axes)
+    after = load_grid(replace(deployment, calibration=anchored), demand, 95.0, axes)
     for name in ("ttft", "tpot", "e2el"):
         assert np.allclose(getattr(after, name), 1.5 * getattr(before, name))
     assert np.allclose(after.rate, before.rate / 1.5)
@@ -263,8 +264,8 @@ def test_a_step_keeps_its_own_constants() -> None:
     calibration = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm")).calibration
     assert calibration.step != StepConstants()
     assert 0 < calibration.step.launch <= 1
-    from inferplan.assemble import load_kernels, shared_step
-    from inferplan.catalog import load_hardware
+    from inferplan.catalog.assemble import load_kernels, shared_step
+    from inferplan.catalog.files import load_hardware
 
     bare = load_kernels(load_hardware("h100-sxm"), None, "vllm")
     once = bare.with_step(shared_step())

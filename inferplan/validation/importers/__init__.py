@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from inferplan.errors import InputFileError
-from inferplan.validation.facts import Facts, Row, row_of
 from inferplan.validation.importers import (
     aiperf,
     guidellm,
@@ -22,6 +21,7 @@ from inferplan.validation.importers import (
     sglang_bench,
     vllm_bench,
 )
+from inferplan.validation.rows import Facts, Row, row_of
 
 
 class JsonImporter(Protocol):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from inferplan.validation.facts import Facts, fact
+from inferplan.validation.rows import Facts, fact
 
 TOOL = "aiperf or genai-perf"
 _MILLISECONDS = {"ms": 1.0, "s": 1e3, "sec": 1e3, "seconds": 1e3, "us": 1e-3, "ns": 1e-6, "milliseconds": 1.0}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from inferplan.validation.facts import Facts, fact
+from inferplan.validation.rows import Facts, fact
 
 TOOL = "guidellm"
 _CLOSED = ("concurrent", "synchronous", "throughput")

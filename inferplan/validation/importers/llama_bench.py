@@ -9,7 +9,7 @@ import re
 from pathlib import PurePosixPath
 from typing import Any
 
-from inferplan.validation.facts import Facts, fact
+from inferplan.validation.rows import Facts, fact
 
 TOOL = "llama-bench"
 _KINDS = re.compile(r"\b(iq\d_\w+|q\d_\d|q\d_k|f16|bf16|f32)\b", re.IGNORECASE)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from inferplan.validation.facts import Facts
+from inferplan.validation.rows import Facts
 
 TOOL = "mlperf loadgen"
 _LINE = re.compile(r"^([^:]+?)\s*:\s*(.+?)\s*$", re.MULTILINE)

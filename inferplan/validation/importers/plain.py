@@ -1,4 +1,4 @@
-"""Plain CSV: the columns of :data:`inferplan.validation.facts.INPUTS` and ``MEASURES``, in any order; others are kept.
+"""Plain CSV: the columns of :data:`inferplan.validation.rows.INPUTS` and ``MEASURES``, in any order; others are kept.
 
 The open-loop form has a stage a row: ``rate_per_s``, ``duration_s``, percentiles in seconds (``ttft_mean_s``), prompts
 made of a shared system prompt and a question.
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from inferplan.errors import InputFileError
-from inferplan.validation.facts import Facts, Row, given, row_of
+from inferplan.validation.rows import Facts, Row, given, row_of
 
 TOOL = "csv"
 _RENAMED = {

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from inferplan.validation.facts import Facts, fact
 from inferplan.validation.importers import vllm_bench
+from inferplan.validation.rows import Facts, fact
 
 TOOL = "sglang bench_serving"
 _SERVER = {

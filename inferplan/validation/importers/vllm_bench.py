@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from inferplan.validation.facts import INPUTS, Facts, fact
+from inferplan.validation.rows import INPUTS, Facts, fact
 
 TOOL = "vllm bench serve"
 _METADATA = {"tensor_parallel_size": "tp", "gpu_type": "gpu", "hw": "gpu", "quantization": "precision"}

@@ -1,0 +1,1 @@
+"""Questions answered with estimates: sweep, compare, recipe, fit, cost, emit, explain."""

@@ -1,0 +1,170 @@
+"""Deployments side by side under one load: ratios to the first, and which resource moved (docs/planning.md)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from inferplan.errors import InfeasibleError, InferplanError
+from inferplan.estimate.batch import Estimate
+from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.load import StaticLoad
+from inferplan.estimate.phase import Phase
+from inferplan.estimate.roofline import Bound
+from inferplan.estimate.run import estimate
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+RESOURCES: dict[Bound, str] = {"math": "compute", "memory": "memory", "wire": "network", "overhead": "overhead"}
+METRICS = {
+    "ttft_s": "TTFT",
+    "tpot_s": "TPOT",
+    "e2el_s": "total latency",
+    "output_tokens_per_s": "output tokens/s",
+    "output_tokens_per_s_per_device": "output tokens/s a device",
+    "max_batch": "largest batch",
+    "weights_bytes": "weights a device",
+    "kv_bytes_per_token": "KV a token and device",
+}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Candidate:
+    """One deployment with its estimate, or the reason why it has none."""
+
+    label: str
+    estimate: Estimate | None = None
+    refused: str = ""
+
+    def metrics(self) -> dict[str, float]:
+        """The figures that are compared, by their JSON keys; empty when refused."""
+        result = self.estimate
+        if result is None:
+            return {}
+        rate = float(result.output_rate)
+        return {
+            "ttft_s": float(result.ttft),
+            "tpot_s": float(result.tpot),
+            "e2el_s": float(result.e2el),
+            "output_tokens_per_s": rate,
+            "output_tokens_per_s_per_device": rate / result.deployment.parallel.devices,
+            "max_batch": float(result.footprint.max_batch()),
+            "weights_bytes": result.footprint.weights,
+            "kv_bytes_per_token": result.footprint.kv_per_token,
+        }
+
+    def resources(self, phase: str) -> dict[str, float]:
+        """Seconds of a phase by what binds the operator, on the slowest stage; the rest of the step as overhead."""
+        result = self.estimate
+        return {} if result is None else by_resource(result.prefill if phase == "prefill" else result.decode)
+
+
+def by_resource(phase: Phase) -> dict[str, float]:
+    """Seconds of a step by the resource that binds each operator; they sum to the step's time."""
+    slowest = max(range(len(phase.stages)), key=lambda index: float(phase.stage_times[index]))
+    totals: dict[str, float] = defaultdict(float)
+    for cost in phase.stages[slowest]:
+        totals[RESOURCES[cost.bound]] += float(cost.total * phase.rounds)
+    rest = float(phase.time) - sum(totals.values())
+    if rest > 1e-12:
+        totals["overhead"] += rest
+    return dict(totals)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Comparison:
+    """Candidates under one load; the first that has an estimate is the baseline."""
+
+    load: StaticLoad
+    candidates: Sequence[Candidate]
+
+    @property
+    def baseline(self) -> Candidate:
+        return next((c for c in self.candidates if c.estimate is not None), self.candidates[0])
+
+    def ratios(self, candidate: Candidate) -> dict[str, float]:
+        """Each figure of a candidate over that of the baseline."""
+        base = self.baseline.metrics()
+        return {name: value / base[name] for name, value in candidate.metrics().items() if base[name]}
+
+    def why(self, candidate: Candidate) -> str:
+        """Which resource moved: the largest change of seconds in each phase, and what lies behind it."""
+        base, own = self.baseline.estimate, candidate.estimate
+        if base is None or own is None:
+            return candidate.refused
+        if own is base:
+            return "baseline"
+        parts = [self._moved(candidate, phase) for phase in ("prefill", "decode")]
+        causes = _causes(base.deployment, own.deployment)
+        return "; ".join(part for part in [*parts, ", ".join(causes)] if part)
+
+    def _moved(self, candidate: Candidate, phase: str) -> str:
+        before, after = self.baseline.resources(phase), candidate.resources(phase)
+        whole = sum(before.values())
+        moves = {name: after.get(name, 0.0) - before.get(name, 0.0) for name in {**before, **after}}
+        largest = max(moves, key=lambda name: abs(moves[name]))
+        if abs(moves[largest]) < 0.005 * whole:
+            return f"{phase} unchanged"
+        old, new = before.get(largest, 0.0), after.get(largest, 0.0)
+        return f"{phase}: {largest} time {old * 1e3:.3g} -> {new * 1e3:.3g} ms"
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row a candidate."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows())
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One flat record a candidate: figures, ratios, reason."""
+        rows: list[dict[str, Any]] = []
+        for candidate in self.candidates:
+            row: dict[str, Any] = {"candidate": candidate.label, **candidate.metrics()}
+            row |= {f"{name}_ratio": value for name, value in self.ratios(candidate).items()}
+            for phase in ("prefill", "decode"):
+                row |= {f"{phase}_{name}_s": value for name, value in candidate.resources(phase).items()}
+            rows.append({**row, "why": self.why(candidate)})
+        return rows
+
+
+def compare(deployments: Sequence[Deployment | InferplanError], labels: Sequence[str], load: StaticLoad) -> Comparison:
+    """Estimate each deployment under ``load``; one that is refused or does not fit stays, with the reason.
+
+    Raises ``InfeasibleError`` when none has an estimate.
+    """
+    candidates = []
+    for deployment, label in zip(deployments, labels):
+        if isinstance(deployment, InferplanError):
+            candidates.append(Candidate(label=label, refused=deployment.what))
+            continue
+        try:
+            candidates.append(Candidate(label=label, estimate=estimate(deployment, load)))
+        except InferplanError as error:
+            candidates.append(Candidate(label=label, refused=error.what))
+    if all(candidate.estimate is None for candidate in candidates):
+        reasons = "; ".join(f"{candidate.label}: {candidate.refused}" for candidate in candidates)
+        raise InfeasibleError("none of the candidates can run this load", because=reasons, hint="inferplan fit MODEL")
+    return Comparison(load=load, candidates=candidates)
+
+
+def _causes(base: Deployment, own: Deployment) -> list[str]:
+    """What differs between two deployments, as factors on the resources."""
+    causes = []
+    facts = {
+        "parameters": (float(base.model.parameters["active"]), float(own.model.parameters["active"])),
+        "KV elements": (float(base.model.kv_elements_per_token), float(own.model.kv_elements_per_token)),
+        "bandwidth": (base.hardware.memory.bandwidth, own.hardware.memory.bandwidth),
+        "peak": (base.hardware.peak_of(base.math), own.hardware.peak_of(own.math)),
+        "weight bytes": (base.precision.weights.width, own.precision.weights.width),
+        "KV bytes": (base.precision.kv.width, own.precision.kv.width),
+    }
+    for name, (before, after) in facts.items():
+        if before and abs(after / before - 1) > 1e-3:
+            causes.append(f"{name} x {after / before:.3g}")
+    for field in fields(base.parallel):
+        old, new = getattr(base.parallel, field.name), getattr(own.parallel, field.name)
+        if old != new:
+            causes.append(f"{field.name} {old} -> {new}")
+    return causes

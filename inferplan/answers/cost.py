@@ -1,0 +1,160 @@
+"""Money and energy of a service: what its devices cost, divided by what it serves (docs/cost.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from inferplan.catalog.price_lists import PriceTag
+from inferplan.devices.hardware import HardwareSpec
+from inferplan.errors import MissingFactError, UsageError
+
+HOURS_PER_MONTH = 730.0
+"""365 days of 24 hours over 12 months."""
+OUTPUT_TO_INPUT = 4.0
+"""How much more an output token is charged than an input token, when nothing else is asked for: the default of the
+Google GKE Inference Quickstart (google.cloud.gkerecommender_v1 ``Cost``)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rates:
+    """What is served: requests a second over all replicas, and the mean tokens of one."""
+
+    requests: float
+    prompt: float
+    output: float
+
+    def __post_init__(self) -> None:
+        if self.requests <= 0 or self.prompt < 0 or self.output < 0 or self.prompt + self.output <= 0:
+            raise UsageError("a cost needs requests to divide by", hint="a positive --rate, --prompt and --output")
+
+    @property
+    def input(self) -> float:
+        """Input tokens a second."""
+        return self.requests * self.prompt
+
+    @property
+    def generated(self) -> float:
+        """Output tokens a second."""
+        return self.requests * self.output
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApiPrice:
+    """What a hosted API charges for a million tokens, in the currency of the bill."""
+
+    input: float
+    output: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """The bill of ``devices`` that serve ``rates``, idle time and spare replicas included.
+
+    ratio: how many input tokens one output token is charged as; the two prices then sum to the bill.
+    """
+
+    tag: PriceTag
+    devices: int
+    rates: Rates
+    ratio: float = OUTPUT_TO_INPUT
+
+    @property
+    def per_hour(self) -> float:
+        return self.devices * self.tag.per_hour
+
+    @property
+    def per_month(self) -> float:
+        return self.per_hour * HOURS_PER_MONTH
+
+    @property
+    def per_request(self) -> float:
+        return self.per_hour / 3600 / self.rates.requests
+
+    @property
+    def per_million_output(self) -> float:
+        """``bill/s / (input/s / ratio + output/s)``, for a million."""
+        return self.per_hour / 3600 / (self.rates.input / self.ratio + self.rates.generated) * 1e6
+
+    @property
+    def per_million_input(self) -> float:
+        return self.per_million_output / self.ratio
+
+    @property
+    def per_million_total(self) -> float:
+        """The whole bill over input and output tokens alike."""
+        return self.per_hour / 3600 / (self.rates.input + self.rates.generated) * 1e6
+
+    @property
+    def per_million_output_alone(self) -> float:
+        """The whole bill over output tokens only: the figure of InferenceX; it does not add to any other."""
+        return self.per_hour / 3600 / self.rates.generated * 1e6 if self.rates.generated else float("inf")
+
+    def per_user_month(self, requests_a_day: float) -> float:
+        """One user who sends so many requests a day, for a month of 365/12 days."""
+        return self.per_request * requests_a_day * 365 / 12
+
+    def break_even(self, api: ApiPrice) -> float:
+        """Requests a month above which the devices cost less than the API; the devices are paid for busy or idle."""
+        charged = (self.rates.prompt * api.input + self.rates.output * api.output) / 1e6
+        return self.per_month / charged if charged > 0 else float("inf")
+
+    @property
+    def capacity_per_month(self) -> float:
+        """Requests in a month at ``rates``."""
+        return self.rates.requests * 3600 * HOURS_PER_MONTH
+
+
+@dataclass(frozen=True, kw_only=True)
+class Energy:
+    """Energy of the accelerators alone, or of the building around them when ``pue`` is given.
+
+    power: TDP of one device [W]. share: the share of TDP drawn on average; 1 is the upper bound. pue: power of the
+    facility over power of the devices; 1 counts the devices alone. grid: grams of CO2 a kWh, where the user states it.
+    """
+
+    power: float
+    devices: int
+    rates: Rates
+    share: float = 1.0
+    pue: float = 1.0
+    grid: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1 or self.pue < 1:
+            raise UsageError("a share of TDP is in (0, 1] and a PUE is 1 or more", hint="--power-share 0.7 --pue 1.2")
+
+    @property
+    def watts(self) -> float:
+        return self.power * self.devices * self.share * self.pue
+
+    @property
+    def per_token(self) -> float:
+        """Joules a token, input and output alike."""
+        return self.watts / (self.rates.input + self.rates.generated)
+
+    @property
+    def per_output_token(self) -> float:
+        """All joules over output tokens only."""
+        return self.watts / self.rates.generated if self.rates.generated else float("inf")
+
+    @property
+    def kwh_per_million_output(self) -> float:
+        return self.per_output_token * 1e6 / 3.6e6
+
+    @property
+    def carbon_per_million_output(self) -> float | None:
+        """Grams of CO2 in operation for a million output tokens, where a grid factor was given."""
+        return None if self.grid is None else self.kwh_per_million_output * self.grid
+
+    @property
+    def label(self) -> str:
+        """What is counted."""
+        scope = "GPUs only" if self.pue == 1 else f"GPUs x PUE {self.pue:g}"
+        return f"{scope}, {self.share:.0%} of TDP"
+
+
+def power_of(hardware: HardwareSpec) -> float:
+    """TDP of one device. Raises ``MissingFactError`` when it is not on file."""
+    if hardware.power is None:
+        raise MissingFactError(f"the power of {hardware.name} is not on file", hint="add power: to a copy of its YAML")
+    return hardware.power

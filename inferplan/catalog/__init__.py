@@ -1,0 +1,1 @@
+"""The files of models, hardware, prices and workloads, and how names become deployments."""

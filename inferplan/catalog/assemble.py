@@ -1,0 +1,225 @@
+"""From what a user types to a :class:`Deployment`: names, formats, divisions, engine and constants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from inferplan.catalog.files import config_root, load, load_hardware, load_model, names, read_yaml, validate
+from inferplan.devices.constants import IDEAL, Calibration, SharedStep, memory_class
+from inferplan.devices.engine import Engine, EngineFlags, EngineSpec
+from inferplan.devices.hardware import HardwareSpec
+from inferplan.errors import UsageError
+from inferplan.estimate.deployment import Deployment
+from inferplan.models.layers.mla import MlaLayer
+from inferplan.models.prune import parse_prune, prune
+from inferplan.models.spec import ModelSpec
+from inferplan.units import parse_quantity
+from inferplan.work.formats import Format, Precision, find_format, parse_precision, uniform
+from inferplan.work.parallel import Parallelism
+
+ROLES = ("weights", "activations", "kv", "experts", "embedding", "head")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a command line asks for. ``roles`` maps a tensor role to a format name and wins over ``quant``.
+
+    engine: ``name`` or ``name@version``. calibration: a file; ``None`` takes the hardware's own when there is one.
+    memory: usable memory as text, for devices whose reading is not on file. prune: axes to cut,
+    ``layers=24,d_ff=0.75``. generation: fields of a diffusion model's generation that differ from its YAML.
+    """
+
+    model: str
+    gpu: str
+    quant: str | None = None
+    roles: tuple[tuple[str, str], ...] = ()
+    parallel: Parallelism = Parallelism()
+    engine: str = "vllm"
+    calibration: str | None = None
+    ideal: bool = False
+    memory: str | None = None
+    unfused_attention: bool = False
+    prune: str | None = None
+    generation: tuple[tuple[str, int | bool], ...] = ()
+    flags: EngineFlags = EngineFlags()
+
+
+def load_engine(name: str, flags: EngineFlags | None = None) -> Engine:
+    """An engine's defaults by ``name`` or ``name@version``, with the flags that replace some of them."""
+    bare, _, version = name.partition("@")
+    spec = load("engines", bare, EngineSpec)
+    flags, defaults = flags or EngineFlags(), spec.at(version or None)
+    if defaults.kv_rule == "all" and flags.memory_fraction is not None:
+        raise UsageError(f"{name} sets no share of the memory aside", hint="leave --gpu-memory-utilization out")
+    defaults = flags.applied(defaults)
+    return Engine(name=spec.name, policy=spec.policy, defaults=defaults, serving=spec.serving)
+
+
+def load_calibration(hardware: HardwareSpec, path: str | None, ideal: bool, engine: str = "vllm") -> Calibration:
+    """The constants to price with, of the kernels that ``engine`` brings (``name`` or ``name@version``) and of a step.
+
+    Those asked for, else the hardware's own, else those carried over from measured devices of its class of memory;
+    :data:`IDEAL` when asked for or when there are none.
+    """
+    if ideal:
+        if path:
+            raise UsageError("--ideal and --calibration exclude each other", hint="leave one out")
+        return IDEAL
+    return load_kernels(hardware, path, engine).with_step(shared_step())
+
+
+def load_kernels(hardware: HardwareSpec, path: str | None, engine: str = "vllm") -> Calibration:
+    """:func:`load_calibration` without the constants of a step."""
+    file = calibration_file(hardware, path)
+    if file is None:
+        return IDEAL
+    found = validate(file, read_yaml(file), Calibration)
+    measured = found.name.partition(",")[0]
+    if path and measured != hardware.name and measured in names("hardware"):
+        if found.anchor is not None:
+            raise UsageError(
+                f"{path} is anchored to rows of {measured}, not of {hardware.name}", hint=f"--gpu {measured}"
+            )
+        found = found.borrowed()
+    return found.for_vendor(hardware.vendor).for_engine(engine.partition("@")[0])
+
+
+def calibration_file(hardware: HardwareSpec, path: str | None) -> Path | None:
+    """The file of the constants: the one asked for, the device's own, or that of its class of memory."""
+    folder = config_root() / "calibration"
+    if path:
+        return Path(path)
+    files = (folder / f"{hardware.name}.yaml", folder / f"_transferred-{memory_class(hardware)}.yaml")
+    return next((file for file in files if file.is_file()), None)
+
+
+def shared_step() -> SharedStep:
+    """What a step costs beyond its kernels, on every device."""
+    path = config_root() / "step.yaml"
+    return validate(path, read_yaml(path), SharedStep)
+
+
+def native_precision(model: ModelSpec) -> Precision:
+    """The formats that the released checkpoint stores."""
+    native = model.native
+    wide = uniform(native.base)
+    given = {role: getattr(native, role, None) for role in ROLES}
+    chosen = {role: find_format(name) for role, name in given.items() if name}
+    if "weights" in chosen and "experts" not in chosen:
+        chosen["experts"] = chosen["weights"]
+    exceptions = tuple(
+        (tensor, find_format(entry.format), frozenset(entry.layers))
+        for entry in native.exceptions
+        for tensor in entry.tensors
+    )
+    return replace(wide, exceptions=exceptions, **chosen)
+
+
+def precision_of(request: Request, model: ModelSpec, hardware: HardwareSpec) -> Precision:
+    """The formats asked for; without ``--quant`` those of the released checkpoint."""
+    peaks = frozenset(hardware.peak)
+    base = native_precision(model)
+    if request.quant:
+        from inferplan.models.gguf_formats import file_precision, is_file_type
+
+        name = request.quant.lower().strip()
+        if is_file_type(name):
+            base = file_precision(model, name)
+        else:
+            base = parse_precision(request.quant, peaks, model.native.base)
+    chosen: dict[str, Any] = {}
+    _require_roles(request, model)
+    for role, name in request.roles:
+        chosen[role] = find_format(name)
+        if role == "weights" and not any(other == "experts" for other, _ in request.roles):
+            chosen["experts"] = chosen[role]
+    if "weights" in chosen:
+        base = replace(base, exceptions=())
+    kv = cache_format(chosen.pop("kv", base.kv), model)
+    precision = replace(replace(base, **chosen), kv=kv)
+    asked = chosen.get("activations")
+    if asked and asked.bits < precision.base.bits <= min(precision.weights.bits, precision.experts.bits):
+        raise UsageError(
+            f"--activations {asked.name} would do nothing",
+            because=f"the inputs of {precision.weights.name} weights stay {precision.base.name}",
+            hint=f"narrower weights too: --quant fp8, or --weights {asked.name}",
+        )
+    return precision
+
+
+def _require_roles(request: Request, model: ModelSpec) -> None:
+    """Raise ``UsageError`` for the format of a tensor that the model does not have."""
+    asked = {role for role, _ in request.roles}
+    if "head" in asked and model.tied:
+        raise UsageError(f"{model.name} has no head of its own: it is the embedding table", hint="--embedding FORMAT")
+    if "experts" in asked and not any(weight.role == "experts" for weight, _ in model.weights()):
+        raise UsageError(f"{model.name} has no routed experts", hint="leave --experts out")
+
+
+def cache_format(fmt: Format, model: ModelSpec) -> Format:
+    """A KV format with the scales that this model's heads need.
+
+    Raises ``UsageError`` where a cache of latents and a format of heads, or the other way round, do not go together.
+    """
+    latent = [part for layer in model.sequence for part in layer.parts if isinstance(part, MlaLayer)]
+    if fmt.name == "fp8-ds-mla":
+        if not latent or any((part.kv_lora, part.rope_dim) != (512, 64) for part in latent):
+            raise UsageError(f"{model.name} has no latents of 512 + 64 to keep in fp8-ds-mla", hint="--kv fp8")
+        indexed = sum(part.cache().per_token - part.latent_dim for part in latent)
+        size = 656 * len(latent) + indexed * (1 + 4 / 128)  # an index key of 128 has one fp32 scale
+        return replace(fmt, bits=8 * size / model.kv_elements_per_token)
+    if not fmt.per_head:
+        return fmt
+    if latent:
+        raise UsageError(f"{model.name} caches latents, not heads: no {fmt.name}", hint="--kv fp8 or fp8-ds-mla")
+    scales = sum(2 * cache.units * count for cache, count in model.caches() if cache.per_token)
+    return replace(fmt, group=model.kv_elements_per_token / scales) if scales else fmt
+
+
+def assemble(
+    request: Request,
+    model_loader: Callable[[str], ModelSpec] = load_model,
+    hardware_loader: Callable[[str], HardwareSpec] = load_hardware,
+) -> Deployment:
+    """The deployment that a request describes. Raises the errors of whatever cannot be found or cannot work."""
+    model, hardware = model_loader(request.model), hardware_loader(request.gpu)
+    if request.prune:
+        model = prune(model, parse_prune(request.prune))
+    if request.generation:
+        model = with_generation(model, dict(request.generation))
+    if request.memory:
+        hardware = with_memory(hardware, request.memory)
+    return Deployment(
+        model=model,
+        hardware=hardware,
+        precision=precision_of(request, model, hardware),
+        parallel=request.parallel,
+        engine=load_engine(request.engine, request.flags),
+        calibration=load_calibration(hardware, request.calibration, request.ideal, request.engine),
+        unfused_attention=request.unfused_attention,
+    )
+
+
+def with_generation(model: ModelSpec, fields: dict[str, int | bool]) -> ModelSpec:
+    """The model with other denoising blocks or steps.
+
+    Raises ``UsageError`` for a model that is not a diffusion model.
+    """
+    if model.generation.kind != "diffusion":
+        raise UsageError(f"{model.name} is no diffusion model", hint="leave the --block-... options out")
+    return model.model_copy(update={"generation": model.generation.model_copy(update=fields)})
+
+
+def with_memory(hardware: HardwareSpec, text: str) -> HardwareSpec:
+    """The hardware with the usable memory that a user states."""
+    try:
+        usable = parse_quantity(text, "bytes")
+    except ValueError as error:
+        raise UsageError(f"--memory: {error}") from None
+    if usable == 0.0:
+        raise UsageError(f"--memory: {text!r} is no memory at all", hint="--memory 64GB")
+    memory = hardware.memory.model_copy(update={"usable": usable, "usable_basis": "--memory"})
+    return hardware.model_copy(update={"memory": memory})

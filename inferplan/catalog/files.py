@@ -1,0 +1,291 @@
+"""Names to specs: a catalogue name, an alias or a path to a YAML; errors with file, line, field and reason."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from functools import cache
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import yaml
+from pydantic import ValidationError
+
+from inferplan.devices.hardware import HardwareSpec
+from inferplan.errors import (
+    InputFileError,
+    MissingExtraError,
+    NetworkError,
+    SpecError,
+    UnknownNameError,
+    UsageError,
+)
+from inferplan.models.spec import ModelSpec
+from inferplan.spec import Spec
+
+if TYPE_CHECKING:
+    from inferplan.models.huggingface import Imported
+
+SpecType = TypeVar("SpecType", bound=Spec)
+_BASE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_ALIASES = re.compile(r"^aliases: *\[(.*?)\]", re.MULTILINE)
+_LONGEST_NAME = 200
+_HUB_ID = re.compile(r"(?!.*(?:--|\.\.|\.git$))\w(?:[\w.-]*\w)?/\w(?:[\w.-]{0,94}\w)?")
+_SUFFIXES = ("-hf", "-instruct", "-chat", "-base", "-it")
+
+
+class _Loader(_BASE):  # type: ignore[misc]
+    """YAML in which a field given twice is an error, as the specification says, not the later of the two."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"{key.value} is given twice", key.start_mark)
+            seen.add(key.value if isinstance(key, yaml.ScalarNode) else id(key))
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        return mapping
+
+
+@cache
+def config_root() -> Path:
+    """The folder of the shipped configs: inside the installed package, else beside the package in a checkout."""
+    package = Path(__file__).parents[1]
+    for root in (package / "configs", package.parent / "configs"):
+        if root.is_dir():
+            return root
+    raise InputFileError("the shipped configs are missing", because=f"neither in nor beside {package}")
+
+
+def names(kind: str) -> list[str]:
+    """Every name of a kind of config: ``models``, ``hardware``, ``engines``, ``workloads``, ``calibration``."""
+    return sorted(path.stem for path in (config_root() / kind).glob("*.yaml"))
+
+
+def normalise(name: str) -> str:
+    """A name as the catalogue writes it: lower case, no vendor, no leading ``Meta-``, none of the trailing variants."""
+    short = name.lower().rstrip("/").rsplit("/", 1)[-1].removeprefix("meta-")
+    changed = True
+    while changed:
+        changed = False
+        for suffix in _SUFFIXES:
+            if short.endswith(suffix):
+                short, changed = short.removesuffix(suffix), True
+    return short
+
+
+def aliases(kind: str) -> dict[str, str]:
+    """Alias to name, from a scan of the files' text; nothing is parsed."""
+    table: dict[str, str] = {}
+    for path in sorted((config_root() / kind).glob("*.yaml")):
+        with path.open(encoding="utf-8") as file:
+            match = _ALIASES.search(file.read(2000))
+        if match:
+            table |= {alias.strip(" \"'").lower(): path.stem for alias in match[1].split(",") if alias.strip()}
+    return table
+
+
+def _exists(name: str) -> bool:
+    """Whether a path exists; a name too long for the file system does not."""
+    try:
+        return Path(name).exists()
+    except OSError:
+        return False
+
+
+def find(kind: str, name: str) -> Path:
+    """The file of a name, an alias or a path. Raises ``UnknownNameError`` with close matches."""
+    if name.startswith(("./", "../", "/")) and not _exists(name):
+        raise InputFileError(f"cannot read {name}", because="no such file or folder")
+    looks_like_path = "/" in name or name.startswith(".")
+    if name.endswith((".yaml", ".yml", ".json", ".gguf")) or (looks_like_path and _exists(name)):
+        return Path(name)
+    folder = config_root() / kind
+    if len(name) > _LONGEST_NAME:
+        raise UnknownNameError(f"no name has {len(name)} characters", hint="a name or a path")
+    candidates = (
+        [name.lower()] if kind != "models" else [name.lower(), name.lower().rsplit("/", 1)[-1], normalise(name)]
+    )
+    for candidate in candidates:
+        path = folder / f"{candidate}.yaml"
+        if "/" not in candidate and path.is_file():
+            return path
+    known = aliases(kind)
+    for candidate in candidates:
+        if candidate in known:
+            return folder / f"{known[candidate]}.yaml"
+    options = [*names(kind), *known]
+    close = difflib.get_close_matches(candidates[-1], options, n=4, cutoff=0.55)
+    singular = {"models": "model", "hardware": "GPU", "engines": "engine", "workloads": "workload"}.get(kind, kind)
+    listing = {"models": "inferplan models", "hardware": "inferplan gpus"}.get(kind, f"one of {', '.join(options)}")
+    raise UnknownNameError(
+        f"no {singular} named {name!r}",
+        hint=(f"did you mean {', '.join(close)}? " if close else "") + f"see {listing}, or give a path to a YAML",
+    )
+
+
+def read_yaml(path: Path) -> Any:
+    """The content of a YAML file; one written as JSON, which is YAML too, is read fifty times faster.
+
+    Raises ``InputFileError`` when it cannot be read, ``SpecError`` when it is no YAML.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        if text.startswith("{"):
+            try:
+                return json.loads(text)
+            except json.JSONDecodeError:
+                pass  # a flow mapping that is YAML only
+        return yaml.load(text, Loader=_Loader)
+    except OSError as error:
+        raise InputFileError(f"cannot read {path}", because=error.strerror or str(error)) from None
+    except UnicodeDecodeError:
+        raise InputFileError(f"cannot read {path}", because="it is not UTF-8 text") from None
+    except (ValueError, RecursionError) as error:  # a date or an integer that is none, nesting without end
+        raise SpecError(f"{path}: not YAML", because=str(error)) from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}:{mark.line + 1}" if mark else str(path)
+        raise SpecError(f"{where}: not YAML", because=str(getattr(error, "problem", error))) from None
+
+
+def line_of(path: Path, field: tuple[str | int, ...]) -> int | None:
+    """The line on which a field of a YAML file stands, counted from 1; of its nearest parent when it is absent."""
+    try:
+        node = yaml.compose(path.read_text(encoding="utf-8"), Loader=_Loader)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        return None
+    line = None if node is None else node.start_mark.line + 1
+    for part in field:
+        entries = getattr(node, "value", None)
+        found = None
+        if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+            found = node.value[part]
+            line = found.start_mark.line + 1
+        elif isinstance(node, yaml.MappingNode) and isinstance(entries, list):
+            for key, value in entries:
+                if key.value == str(part):
+                    found, line = value, key.start_mark.line + 1
+        if found is None:
+            break
+        node = found
+    return line
+
+
+def validate(path: Path, data: Any, spec: type[SpecType]) -> SpecType:
+    """Data as a spec. Raises ``SpecError`` that lists every problem as ``file:line: field: reason``."""
+    try:
+        return spec.model_validate(data)
+    except ValidationError as error:
+        problems = []
+        for detail in error.errors():
+            location = tuple(part for part in detail["loc"])
+            field = ".".join(str(part) for part in location) or "(top level)"
+            line = line_of(path, location)
+            reason = detail["msg"].removeprefix("Value error, ")
+            if detail["type"] == "extra_forbidden":
+                reason = f"unknown field{_suggest(spec, location)}"
+            elif detail["type"] == "model_type" and not location:
+                reason = "empty" if detail["input"] is None else f"{str(detail['input'])[:40]!r} where fields belong"
+            problems.append(f"{path}:{line}: {field}: {reason}" if line else f"{path}: {field}: {reason}")
+        count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
+        raise SpecError(
+            f"{path} is not a valid {spec.__name__} ({count})", because="\n  ".join(["", *problems])
+        ) from None
+
+
+def _suggest(spec: type[Spec], location: tuple[str | int, ...]) -> str:
+    close = difflib.get_close_matches(str(location[-1]), list(spec.model_fields), n=1) if len(location) == 1 else []
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def load(kind: str, name: str, spec: type[SpecType]) -> SpecType:
+    """The spec of a name, alias or path."""
+    path = find(kind, name)
+    return validate(path, read_yaml(path), spec)
+
+
+def load_model(name: str) -> ModelSpec:
+    """A model by name, alias or path; a config, a checkpoint folder, a GGUF file or a hub id is imported."""
+    try:
+        path = find("models", name)
+    except UnknownNameError:
+        if not _HUB_ID.fullmatch(name):
+            raise
+        return _from_hub(name)
+    if path.is_dir() or path.suffix in (".json", ".gguf"):
+        from inferplan.models.huggingface import import_model
+
+        return import_model(path)
+    data = read_yaml(path)
+    if isinstance(data, dict) and "derive" in data:
+        return _derived(path, data)
+    return validate(path, data, ModelSpec)
+
+
+def _from_hub(name: str) -> ModelSpec:
+    """A model that is not in the catalogue, from the hub; where the hub fails, the name is unknown and it says why."""
+    try:
+        return find_source(name).model
+    except (NetworkError, MissingExtraError) as error:
+        known = [*names("models"), *aliases("models")]
+        close = difflib.get_close_matches(normalise(name), known, n=4, cutoff=0.55)
+        raise UnknownNameError(
+            f"no model named {name!r} in the catalogue, and the hub was not reached",
+            because=f"{error.what}{f': {error.hint}' if error.hint else ''}",
+            hint=f"did you mean {', '.join(close)}?" if close else "see inferplan models, or give a path to a config",
+        ) from None
+
+
+def _derived(path: Path, data: dict[str, Any]) -> ModelSpec:
+    """A YAML with ``derive: {from: NAME, prune: {axis: number}}``."""
+    from inferplan.models.prune import prune
+
+    rule = data["derive"]
+    extra = [key for key in data if key not in ("name", "source", "derive", "notes")]
+    if not isinstance(rule, dict) or set(rule) != {"from", "prune"} or not isinstance(rule["prune"], dict) or extra:
+        raise SpecError(
+            f"{path}:{line_of(path, ('derive',))}: a derived model has name, source, notes and derive: {{from, prune}}",
+            because=f"also found: {', '.join(extra)}" if extra else "",
+            hint="derive: {from: nemotron-4-15b, prune: {d_model: 4096, d_ff: 16384}}",
+        )
+    axes = {str(axis): size for axis, size in rule["prune"].items()}
+    wrong = [axis for axis, size in axes.items() if not isinstance(size, (int, float)) or not isfinite(size)]
+    if wrong:
+        line = line_of(path, ("derive", "prune", wrong[0]))
+        raise SpecError(f"{path}:{line}: derive.prune: {', '.join(wrong)} must be a number")
+    if _same_file(str(rule["from"]), path):
+        raise SpecError(f"{path}:{line_of(path, ('derive', 'from'))}: derive.from: a model cannot derive from itself")
+    return prune(load_model(str(rule["from"])), axes, name=data.get("name") or path.stem)
+
+
+def _same_file(name: str, path: Path) -> bool:
+    try:
+        return find("models", name).resolve() == path.resolve()
+    except UnknownNameError:
+        return False
+
+
+def find_source(name: str) -> Imported:
+    """What ``inferplan import`` reads: a config, a checkpoint folder, a GGUF file or a hub id.
+
+    Raises ``UsageError`` for the name of a model that is a YAML already.
+    """
+    from inferplan.models.huggingface import import_hub, import_path
+
+    path = Path(name)
+    if _HUB_ID.fullmatch(name) and not path.exists():
+        return import_hub(name)
+    if path.suffix in (".yaml", ".yml") or not (path.exists() or path.suffix in (".json", ".gguf")):
+        raise UsageError(
+            f"{name} is nothing to import",
+            hint="a Hugging Face config (.json), a checkpoint folder, a GGUF file or a hub id such as Qwen/Qwen3-8B",
+        )
+    return import_path(path)
+
+
+def load_hardware(name: str) -> HardwareSpec:
+    """An accelerator by name, alias or path."""
+    return load("hardware", name, HardwareSpec)

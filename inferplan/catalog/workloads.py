@@ -1,0 +1,66 @@
+"""Named workloads and limits, one YAML each in ``configs/workloads``: lengths, what prompts share, an SLO."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from inferplan.catalog.files import load, names
+from inferplan.errors import UsageError
+from inferplan.spec import Spec
+from inferplan.traffic.requests import SharedPrefix, Slo
+from inferplan.units import Seconds
+
+
+class PrefixSpec(Spec):
+    """What prompts have in common; see :class:`inferplan.traffic.requests.SharedPrefix`."""
+
+    tokens: int = Field(default=0, ge=0)
+    distinct: int = Field(default=1, ge=1)
+    turns: int = Field(default=1, ge=1)
+    gap: Seconds = 0.0
+
+
+class SloSpec(Spec):
+    """Limits on latencies, and the percentile of requests that has to meet them."""
+
+    ttft: Seconds | None = None
+    tpot: Seconds | None = None
+    e2el: Seconds | None = None
+    percentile: float = Field(default=99.0, gt=0, le=100)
+
+
+class WorkloadSpec(Spec):
+    """A workload. ``prompt`` and ``output`` are written as on the command line; absent where only limits are known."""
+
+    name: str
+    source: str
+    notes: list[str] = []
+    prompt: str | None = None
+    output: str | None = None
+    prefix: PrefixSpec = PrefixSpec()
+    samples: int = Field(default=1, ge=1)
+    slo: SloSpec | None = None
+
+    def shared_prefix(self) -> SharedPrefix:
+        prefix = self.prefix
+        return SharedPrefix(tokens=prefix.tokens, distinct=prefix.distinct, turns=prefix.turns, gap=prefix.gap)
+
+    def limits(self) -> Slo:
+        """Its SLO; one without limits where it states none."""
+        if self.slo is None:
+            return Slo()
+        return Slo(ttft=self.slo.ttft, tpot=self.slo.tpot, e2el=self.slo.e2el, percentile=self.slo.percentile)
+
+
+def load_workload(name: str) -> WorkloadSpec:
+    """A workload by name or path. Raises ``UnknownNameError`` with close matches."""
+    return load("workloads", name, WorkloadSpec)
+
+
+def load_limits(name: str) -> Slo:
+    """The limits of a named workload; ``mlperf:NAME`` is that of ``mlperf-NAME``. Raises ``UsageError`` without any."""
+    workload = load_workload(name.replace("mlperf:", "mlperf-", 1))
+    if workload.slo is None:
+        known = [other for other in names("workloads") if load_workload(other).slo is not None]
+        raise UsageError(f"workload {workload.name} states no limits", hint=f"--slo {', '.join(known)}")
+    return workload.limits()

@@ -1,0 +1,1 @@
+"""What the work runs on: hardware, serving engines with their defaults, fitted constants."""

@@ -1,0 +1,210 @@
+"""Fitted constants: how far kernels stay from the datasheet, per operator, format and kernel library.
+
+With :data:`IDEAL` every constant is one or zero: the speed of light. A :class:`Calibration` read from
+``configs/calibration`` says where it was measured, over which shapes it holds and how far off it was on shapes that it
+was not fitted to.
+"""
+
+from typing import Any, Literal, Self
+
+import numpy as np
+from pydantic import Field
+
+from inferplan.devices.hardware import HardwareSpec
+from inferplan.spec import Spec
+from inferplan.units import Num
+
+Constants = dict[str, dict[str, "Fit"]]
+"""``constants[kernel][label]``: the fit of a kernel in a format; the label ``any`` is for all others."""
+
+ANY = "any"
+MEMORY_CLASSES = ("hbm", "other")
+"""Stacked memory on data-centre devices, and everything else: what constants are carried within."""
+
+
+def memory_class(hardware: HardwareSpec) -> str:
+    """Which of :data:`MEMORY_CLASSES` a device belongs to."""
+    return "hbm" if hardware.memory.kind.upper().startswith("HBM") else "other"
+
+
+class Fit(Spec):
+    """The constants of one kernel (docs/formulas/roofline.md).
+
+    ``t = overhead + sum(c*count) + ((F/math)^p + (B/memory)^p)^(1/p)`` with ``p = sharpness``, F and B the seconds at
+    the datasheet's rates. Efficiencies are in (0, 1], sharpness is at least 1 and every further constant is at least 0,
+    so no constant makes a kernel faster than its roofline.
+    """
+
+    math: float = Field(default=1.0, gt=0.0, le=1.0)
+    memory: float = Field(default=1.0, gt=0.0, le=1.0)
+    overhead: float = Field(default=0.0, ge=0.0)
+    """Seconds a run, whatever its size."""
+    sharpness: float = Field(default=float("inf"), ge=1.0)
+    """How sharply the slower resource hides the faster one: 1 adds them, infinity takes the larger."""
+    terms: dict[str, float] = {}
+    """Further physical constants by the name of their term in :data:`inferplan.estimate.roofline.TERMS`."""
+    basis: Literal["calibrated", "transferred"] = "calibrated"
+    """Transferred: measured on another device, or on another kernel of the same class."""
+    source: str = ""
+    """What was measured, where it was not this kernel in this library on this device."""
+    n: int = 0
+    """Measurements fitted."""
+    error: dict[str, float] = {}
+    """Held-out error as fractions (mape, median, p90, worst, bias) and the band: 80 % of measurements lie between
+    ``low`` and ``high`` times the prediction."""
+    flop_range: tuple[float, float] | None = None
+    """Smallest and largest FLOP of the shapes that the fit saw."""
+    bytes_range: tuple[float, float] | None = None
+
+    def model_post_init(self, context: Any) -> None:
+        if any(value < 0.0 for value in self.terms.values()):
+            raise ValueError(f"terms must be zero or more: {self.terms}")
+
+    def covers(self, flop: Num, moved: Num) -> bool:
+        """Whether the work lies in the range that the fit saw."""
+        for value, bounds in ((flop, self.flop_range), (moved, self.bytes_range)):
+            if bounds is not None and (np.min(value) < bounds[0] or np.max(value) > bounds[1]):
+                return False
+        return True
+
+    @property
+    def band(self) -> tuple[float, float] | None:
+        """Factors on a predicted time between which 80 % of the held-out measurements lie; ``None`` when unknown."""
+        if "low" not in self.error or "high" not in self.error:
+            return None
+        return self.error["low"], self.error["high"]
+
+
+class StepConstants(Spec):
+    """What a step costs beyond its kernels, in seconds."""
+
+    host: float = Field(default=0.0, ge=0.0)
+    """Scheduling, input preparation and sampling, for each step."""
+    layer: float = Field(default=0.0, ge=0.0)
+    """Launches and synchronisation, for each layer."""
+    sequence: float = Field(default=0.0, ge=0.0)
+    """Bookkeeping and detokenising, for each sequence in the step."""
+    launch: float = Field(default=1.0, ge=0.0, le=1.0)
+    """The share of a kernel's fixed overhead that is left when kernels follow each other in a step."""
+
+
+class SharedStep(Spec):
+    """``configs/step.yaml``: what a step costs on every device, fitted to serving rows.
+
+    bands: for ``ttft`` and ``tpot`` the factors between which 80 % of held-out rows lie once the bands of the kernels
+    are taken off (docs/accuracy.md).
+    """
+
+    source: str
+    provenance: dict[str, Any] = {}
+    step: StepConstants
+    bands: dict[str, tuple[float, float]] = {}
+
+
+class Anchor(Spec):
+    """One scalar for each phase from a user's own measured rows, and how many rows stand behind it."""
+
+    prefill: float = Field(default=1.0, gt=0.0)
+    decode: float = Field(default=1.0, gt=0.0)
+    rows: int = Field(ge=1)
+
+
+class Calibration(Spec):
+    """Constants by kernel: ``constants["matmul"]["bf16"]``, with ``"any"`` for kernels whose format does not matter.
+
+    libraries: constants of the kernels that an engine brings; :meth:`for_engine` merges them into ``constants``, which
+    holds what every engine shares.
+    """
+
+    name: str
+    basis: Literal["roofline", "calibrated", "transferred"] = "calibrated"
+    provenance: dict[str, Any] = {}
+    constants: Constants = {}
+    libraries: dict[str, Constants] = {}
+    vendors: list[str] = []
+    """Makers of the devices that were measured; empty for constants that belong to one device."""
+    step: StepConstants = StepConstants()
+    bands: dict[str, tuple[float, float]] = {}
+    """What serving adds to the bands of the kernels, by metric; see :class:`SharedStep`."""
+    anchor: Anchor | None = None
+    held_out: dict[str, Any] = {}
+    range: dict[str, Any] = {}
+    fused: bool = False
+    """Epilogues (residuals, rotary, activation products, KV writes, norms) cost nothing of their own."""
+
+    def fit(self, kernel: str, label: str) -> Fit | None:
+        """The constants of a kernel in a format; ``None`` when nobody has measured it or anything like it.
+
+        A head size that nobody has measured (``bf16-d64``) takes the format's own constants, a format the kernel's.
+        """
+        formats = self.constants.get(kernel)
+        if formats is None:
+            return None
+        return formats.get(label) or formats.get(label.rsplit("-d", 1)[0]) or formats.get(ANY)
+
+    def for_engine(self, engine: str) -> Self:
+        """The same with the kernels of ``engine`` chosen.
+
+        Kernel by kernel and format by format: the engine's own library; else the first of the others that has it, in
+        the file's order, as ``transferred``; else what all engines share.
+        """
+        if not self.libraries:
+            return self
+        chosen: dict[str, dict[str, Fit]] = {kernel: dict(formats) for kernel, formats in self.constants.items()}
+        others = [name for name in self.libraries if name != engine]
+        for name in [*reversed(others), engine]:
+            for kernel, formats in self.libraries.get(name, {}).items():
+                borrowed = {} if name == engine else {"basis": "transferred", "source": f"{name}'s kernel"}
+                for label, fit in formats.items():
+                    chosen.setdefault(kernel, {})[label] = fit.model_copy(update=borrowed)
+        return self.model_copy(update={"constants": chosen, "libraries": {}})
+
+    def for_vendor(self, vendor: str) -> Self:
+        """The same for a device of ``vendor``: where none of its devices was measured, no error is known."""
+        return self if not self.vendors or vendor in self.vendors else self._each({"error": {}})
+
+    def borrowed(self) -> Self:
+        """The same for another device than the one that was measured: carried over, by a rule that no test stands
+        behind, so that no error is known.
+        """
+        carried = self._each({"error": {}, "basis": "transferred", "source": f"{self.name}'s constants"})
+        return carried.model_copy(update={"basis": "transferred"})
+
+    def _each(self, update: dict[str, Any]) -> Self:
+        """The same with every kernel's fit changed so."""
+
+        def changed(constants: Constants) -> Constants:
+            return {
+                kernel: {label: fit.model_copy(update=update) for label, fit in formats.items()}
+                for kernel, formats in constants.items()
+            }
+
+        libraries = {name: changed(constants) for name, constants in self.libraries.items()}
+        return self.model_copy(update={"constants": changed(self.constants), "libraries": libraries})
+
+    def with_step(self, shared: "SharedStep") -> Self:
+        """The same with the shared constants of a step, unless it has its own or is the bare roofline."""
+        if self.basis == "roofline" or self.step != StepConstants():
+            return self
+        launch = shared.step.launch
+
+        def replayed(constants: Constants) -> Constants:
+            return {
+                kernel: {
+                    label: fit.model_copy(update={"overhead": fit.overhead * launch}) for label, fit in fits.items()
+                }
+                for kernel, fits in constants.items()
+            }
+
+        libraries = {name: replayed(constants) for name, constants in self.libraries.items()}
+        update = {"constants": replayed(self.constants), "libraries": libraries}
+        return self.model_copy(update=update | {"step": shared.step, "bands": shared.bands})
+
+    def band(self, kernel: str, label: str) -> tuple[float, float] | None:
+        """The 80 % band of a kernel, as factors on its time; ``None`` when no held-out error stands behind it."""
+        fit = self.fit(kernel, label)
+        return None if fit is None else fit.band
+
+
+IDEAL = Calibration(name="ideal", basis="roofline", fused=True)
+"""The speed of light: every kernel saturates the resource that binds it, epilogues are free, nothing else costs."""

@@ -1,0 +1,166 @@
+"""What a serving engine of a version does by default: how it sizes its cache, its token budget, its pages."""
+
+import re
+from typing import Literal
+
+from pydantic import Field
+
+from inferplan.devices.hardware import HardwareSpec
+from inferplan.errors import UnknownNameError
+from inferplan.spec import Spec
+from inferplan.units import Bytes, Seconds
+
+KvRule = Literal["of_total", "static_of_total", "of_free", "all"]
+"""of_total: KV = fraction x memory - weights - activations - context (vLLM). static_of_total: the fraction holds
+weights and KV, the rest is for everything else (SGLang). of_free: KV = fraction x what is free after weights and a
+warm-up (TensorRT-LLM). all: everything that is left after a fixed margin (llama.cpp)."""
+
+
+class Tier(Spec):
+    """Defaults for devices of at least so much memory; the first tier that fits applies."""
+
+    memory_at_least: Bytes
+    not_named: list[str] = []
+    """Device names that this tier leaves out, whatever their memory."""
+    token_budget: int = Field(ge=1)
+    """Tokens a step may hold (``max_num_batched_tokens``, ``chunked_prefill_size``)."""
+    max_sequences: int = Field(ge=1)
+
+
+Policy = Literal["vllm", "sglang", "trtllm", "static"]
+"""Who shares a step. vllm: decode first, prompts fill the rest of the token budget. sglang: waiting prompts first,
+alone in their step. trtllm: as vllm, admission by what a request may grow to. static: a batch is finished before the
+next."""
+
+Admission = Literal["prompt", "reserve", "ratio"]
+"""What must find room in the cache before a request starts. prompt: its prompt (vLLM). reserve: prompt and output
+(TensorRT-LLM, GUARANTEED_NO_EVICT). ratio: prompt, output, and a falling share of what others may still write
+(SGLang)."""
+
+
+class Scheduler(Spec):
+    """How a version composes its steps, beyond its policy."""
+
+    source: str = ""
+    chunked_prefill: bool = True
+    """A prompt may be cut to fit what is left of the token budget."""
+    prefix_caching: bool = False
+    admission: Admission = "prompt"
+    growth_ratio: tuple[float, float, int] = (0.7, 0.098, 600)
+    """For ``ratio``: first and last share of the remaining outputs that is held back, and the decode steps between."""
+    longest_growth: int = 4096
+    """For ``ratio``: output tokens of a new request that are counted at most."""
+
+
+class ServingConstants(Spec):
+    """What a request and a step meet outside the kernels; all zero for no engine. See docs/serving.md."""
+
+    source: str = ""
+    latency: Seconds = 0.0
+    """Client and server latency of each request, whatever its size."""
+    front_request: Seconds = 0.0
+    """Serial work of the front end for each request."""
+    front_token: Seconds = 0.0
+    """Serial work of the front end for each prompt token."""
+    overlapped: bool = False
+    """A step is composed while the one before it runs: arrivals and finished tokens are seen one step late."""
+    eager_layer: Seconds = 0.0
+    """Host time for each layer of a step that holds a prompt, which is launched kernel by kernel."""
+    graph_tokens: int = Field(default=0, ge=0)
+    """Steps of at most so many tokens replay a captured graph even where they hold a prompt: no eager floor."""
+    eager_moe: float = Field(default=1.0, ge=1.0)
+    """Factor on ``eager_layer`` for models with routed experts."""
+    eager_linear: Seconds = 0.0
+    """Further host time of such a step for each layer with a recurrent state."""
+
+
+class EngineVersion(Spec):
+    """The defaults of one version."""
+
+    version: str
+    source: str
+    kv_rule: KvRule = "of_total"
+    memory_fraction: float | None = Field(default=None, gt=0.0, le=1.0)
+    """``None``: computed from the device (SGLang)."""
+    block_size: int = Field(default=16, ge=1)
+    tiers: list[Tier]
+    sampler_bytes_per_logit: float = Field(default=4.0, ge=0.0)
+    """Bytes of logits, probabilities and sort buffers for each (sequence, vocabulary entry) of the largest batch."""
+    context: Bytes = 0.0
+    """Driver context and libraries on each device."""
+    communicator: Bytes = 0.0
+    """Collective buffers, when there is more than one device."""
+    graphs: Bytes = 0.0
+    """Captured graphs that the cache size allows for; zero where this version does not."""
+    scheduler: Scheduler = Scheduler()
+    expert_multiple: dict[str, int] = {}
+    """By expert format: the multiple that its kernels pad an expert's last dimension to."""
+    notes: list[str] = []
+
+    def tier(self, hardware: HardwareSpec) -> Tier:
+        """The defaults for a device."""
+        for tier in self.tiers:
+            excluded = any(hardware.name.startswith(name) for name in tier.not_named)
+            if hardware.usable >= tier.memory_at_least and not excluded:
+                return tier
+        return self.tiers[-1]
+
+
+class EngineFlags(Spec):
+    """The flags that a user sets instead of the defaults; ``None`` keeps the default."""
+
+    memory_fraction: float | None = Field(default=None, gt=0.0, le=1.0)
+    token_budget: int | None = Field(default=None, ge=1)
+    max_sequences: int | None = Field(default=None, ge=1)
+    block_size: int | None = Field(default=None, ge=1)
+
+    def applied(self, version: EngineVersion) -> EngineVersion:
+        """The version with these flags in place of its defaults."""
+        own = {"token_budget": self.token_budget, "max_sequences": self.max_sequences}
+        tier_update = {name: value for name, value in own.items() if value is not None}
+        rest = {"memory_fraction": self.memory_fraction, "block_size": self.block_size}
+        update: dict[str, object] = {name: value for name, value in rest.items() if value is not None}
+        if tier_update:
+            update["tiers"] = [tier.model_copy(update=tier_update) for tier in version.tiers]
+        return version.model_copy(update=update)
+
+
+class EngineSpec(Spec):
+    """An engine and the versions whose defaults are on file, oldest first."""
+
+    name: str
+    source: str = ""
+    policy: Policy = "static"
+    """How it schedules prefill beside decode; see docs/serving.md."""
+    serving: ServingConstants = ServingConstants()
+    versions: list[EngineVersion]
+
+    def at(self, version: str | None) -> EngineVersion:
+        """The newest version on file that is not newer than ``version``; the newest of all for ``None``.
+
+        Raises ``UnknownNameError`` for a version older than every one on file.
+        """
+        if version is None:
+            return self.versions[-1]
+        wanted = _key(version)
+        older = [entry for entry in self.versions if _key(entry.version) <= wanted]
+        if not older:
+            known = ", ".join(entry.version for entry in self.versions)
+            raise UnknownNameError(f"{self.name} {version} is older than every version on file", hint=f"known: {known}")
+        return older[-1]
+
+
+def _key(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version))
+
+
+class Engine(Spec):
+    """An engine at a version: what a deployment runs under."""
+
+    name: str
+    policy: Policy
+    defaults: EngineVersion
+    serving: ServingConstants = ServingConstants()
+
+    def describe(self) -> str:
+        return f"{self.name} {self.defaults.version}"

@@ -1,0 +1,1 @@
+"""One step priced: deployment, graph, roofline, memory, phases, and a static batch made of them."""

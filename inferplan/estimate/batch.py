@@ -1,0 +1,165 @@
+"""Graph times roofline: what a static batch costs in each phase, and what binds it.
+
+A batch is prefilled together and then decoded together. ``TTFT`` is the prefill. Decode step ``i = 1 .. output - 1``
+has ``prompt + i - 1`` tokens behind it; ``TPOT`` is the mean of those steps and total latency is
+``TTFT + (output - 1)*TPOT``: the first token comes from the prefill.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.graph import build, masks
+from inferplan.estimate.load import Band, StaticLoad, widened
+from inferplan.estimate.memory import Footprint
+from inferplan.estimate.phase import Phase, decode_phase, prefill_phase
+from inferplan.units import Num
+
+_RECOMPUTED_PIECES = 16
+"""Pieces over which the mean step without a KV cache is taken."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Estimate:
+    """A static batch on a deployment: its phases, latencies, throughput and memory. Scalars or arrays, as the load."""
+
+    deployment: Deployment
+    load: StaticLoad
+
+    @cached_property
+    def footprint(self) -> Footprint:
+        tokens, logits = self._longest_pass
+        return Footprint(
+            deployment=self.deployment,
+            batch=self.load.batch,
+            prompt=tokens,
+            context=self.load.context,
+            cached=self.load.kv_cache,
+            logits=logits,
+        )
+
+    @property
+    def _longest_pass(self) -> tuple[Num, Num]:
+        """Tokens of one sequence in its longest pass, and how many of them go through the head."""
+        load = self.load
+        tokens = load.prompt if load.kv_cache else load.context - 1.0
+        return tokens, load.prompt if load.all_logits else 1.0
+
+    @cached_property
+    def prefill(self) -> Phase:
+        return prefill_phase(self.deployment, self.load)
+
+    @cached_property
+    def decode(self) -> Phase:
+        """One decode step at the mean context of the generation (at the prompt when there is no decode step)."""
+        return decode_phase(self.deployment, self.load, self.load.prompt + np.maximum(self.load.output - 2.0, 0.0) / 2)
+
+    @cached_property
+    def ttft(self) -> Num:
+        """Seconds to the first token: the prefill, times the anchor if there is one. No queue: the batch is alone."""
+        return self.prefill.time * self._anchor("prefill")
+
+    @cached_property
+    def tpot(self) -> Num:
+        """Mean seconds of decode steps 1 .. output - 1; NaN when output is 1."""
+        return self._mean_decode() * self._anchor("decode")
+
+    @cached_property
+    def tpot_start(self) -> Num:
+        """Seconds of the first decode step."""
+        return decode_phase(self.deployment, self.load, self.load.prompt).time * self._anchor("decode")
+
+    @cached_property
+    def tpot_end(self) -> Num:
+        """Seconds of the last decode step."""
+        last = self.load.prompt + np.maximum(self.load.output - 2.0, 0.0)
+        return decode_phase(self.deployment, self.load, last).time * self._anchor("decode")
+
+    def _anchor(self, phase: str) -> float:
+        anchor = self.deployment.calibration.anchor
+        return 1.0 if anchor is None else float(getattr(anchor, phase))
+
+    def band(self, metric: str) -> Band | None:
+        """Factors on ``ttft``, ``tpot`` or ``e2el`` between which 80 % of measurements lie; ``None`` when unknown."""
+        if metric == "e2el":
+            first, rest = self.band("ttft"), self.band("tpot")
+            if first is None or rest is None:
+                return None
+            share = float(np.mean(self.ttft / self.e2el))
+            return share * first[0] + (1 - share) * rest[0], share * first[1] + (1 - share) * rest[1]
+        phase = self.prefill if metric == "ttft" else self.decode
+        return widened(phase.band, self.deployment.calibration.bands.get(metric))
+
+    @cached_property
+    def e2el(self) -> Num:
+        """Seconds from the request to its last token: ``TTFT + (output - 1)*TPOT``."""
+        steps = self.load.output - 1.0
+        return self.ttft + np.where(steps > 0, steps * np.nan_to_num(self.tpot), 0.0)
+
+    @property
+    def output_rate(self) -> Num:
+        """Output tokens a second over all replicas."""
+        return self.deployment.parallel.replicas * self.load.batch * self.load.output / self.e2el
+
+    @property
+    def total_rate(self) -> Num:
+        """Input and output tokens a second over all replicas."""
+        return self.output_rate * (self.load.prompt + self.load.output) / self.load.output
+
+    @property
+    def request_rate(self) -> Num:
+        return self.output_rate / self.load.output
+
+    @property
+    def basis(self) -> str:
+        """What most of the time rests on: ``roofline``, ``calibrated``, ``transferred`` or ``extrapolated``."""
+        shares: dict[str, float] = defaultdict(float)
+        for phase, time in ((self.prefill, self.ttft), (self.decode, self.e2el - self.ttft)):
+            for basis, share in phase.by_basis().items():
+                shares[basis] += share * float(np.sum(time))
+        return max(shares, key=lambda name: shares[name])
+
+    def _mean_decode(self) -> Num:
+        """Mean over integer steps by two-point Gauss quadrature on each piece between the kinks of the masks.
+
+        A piece of ``n`` steps about ``c`` is sampled at ``c +- sqrt((n^2 - 1)/12)``: the first three moments of the
+        steps are matched, so the mean is exact for a cubic, and for anything linear in the context.
+        """
+        prompt, steps = np.asarray(self.load.prompt, dtype=float), np.asarray(self.load.output - 1.0, dtype=float)
+        shape = np.broadcast(prompt, steps, np.asarray(self.load.batch)).shape
+        total: Num = np.zeros(shape)
+        for low, high in pairwise(self._edges(prompt, steps)):
+            count = high - low
+            if not np.any(count > 0):
+                continue
+            centre = np.broadcast_to(prompt + low + np.maximum(count - 1.0, 0.0) / 2, shape)
+            spread = np.sqrt(np.maximum(count * count - 1.0, 0.0) / 12.0)
+            pair = np.stack([centre - spread, centre + spread])  # one graph: what has no past is priced once
+            times = np.broadcast_to(decode_phase(self.deployment, self.load, pair).time, pair.shape)
+            total = total + count * (times[0] + times[1]) / 2
+        with np.errstate(invalid="ignore", divide="ignore"):
+            mean = np.where(steps > 0, total / steps, np.nan)
+        return float(mean) if mean.ndim == 0 else mean
+
+    def _edges(self, prompt: npt.NDArray[np.float64], steps: npt.NDArray[np.float64]) -> list[npt.NDArray[np.float64]]:
+        """Step numbers at which a mask's reach changes its slope, with the first and the last step around them."""
+        kinks: set[float] = set()
+        low, high = float(np.min(prompt)), float(np.max(prompt + steps))
+        point = StaticLoad(batch=1.0, prompt=low, output=2.0, kv_cache=self.load.kv_cache)
+        for kind, size in masks(build(self.deployment, point.decode_step(low))):
+            if kind == "chunk":
+                kinks |= {k * size for k in range(int(low // size) + 1, int(high // size) + 1)}
+            elif size and low < size < high:
+                kinks.add(float(size))
+        inner = [np.clip(kink - prompt, 0.0, steps) for kink in sorted(kinks)]
+        if not self.load.kv_cache:  # a recomputed prefix grows through the ridge points of its operators
+            inner += [np.floor(steps * piece / _RECOMPUTED_PIECES) for piece in range(1, _RECOMPUTED_PIECES)]
+            inner = list(np.sort(np.stack(np.broadcast_arrays(*inner)), axis=0))
+        return [np.zeros_like(steps), *inner, steps]

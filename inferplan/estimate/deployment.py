@@ -1,0 +1,62 @@
+"""A deployment: a model on hardware, in formats, divided, under an engine, priced with constants; checked together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from inferplan.devices.constants import IDEAL, Calibration
+from inferplan.devices.engine import Engine
+from inferplan.devices.hardware import HardwareSpec
+from inferplan.errors import MissingFactError
+from inferplan.models.spec import ModelSpec
+from inferplan.work.formats import Precision, arithmetic
+from inferplan.work.parallel import Parallelism, split_layers
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Deployment:
+    """The argument of every calculation.
+
+    Raises on creation what can never work: an indivisible layer, no arithmetic.
+    """
+
+    model: ModelSpec
+    hardware: HardwareSpec
+    precision: Precision
+    parallel: Parallelism
+    engine: Engine
+    calibration: Calibration = IDEAL
+    unfused_attention: bool = False
+
+    def __post_init__(self) -> None:
+        self.model.check(self.parallel)
+        split_layers(len(self.model.sequence), self.parallel.pp)
+        self._check_arithmetic()
+        if self.parallel.ranks > 1:
+            self.hardware.link(min(self.parallel.ranks, max(self.parallel.stage_ranks, 2)))
+
+    def _check_arithmetic(self) -> None:
+        precision = self.precision
+        for weights in {precision.weights, precision.experts, precision.base, precision.head}:
+            math = arithmetic(weights, precision.linear_input(weights))
+            try:
+                self.hardware.peak_of(math)
+            except MissingFactError as error:
+                raise MissingFactError(
+                    f"{error.what}, which {precision.describe()} needs", error.because, error.hint
+                ) from None
+
+    @property
+    def math(self) -> str:
+        """The arithmetic of its linear layers, which sets the ridge point."""
+        return arithmetic(self.precision.weights, self.precision.linear_input(self.precision.weights))
+
+    @property
+    def ridge(self) -> float:
+        """FLOP per byte above which its linear layers are limited by arithmetic."""
+        return self.hardware.ridge(self.math)
+
+    def describe(self) -> str:
+        devices = f"{self.parallel.devices} x {self.hardware.name}"
+        division = f" ({self.parallel.describe()})" if self.parallel.devices > 1 else ""
+        return f"{self.model.name} in {self.precision.describe()} on {devices}{division}"

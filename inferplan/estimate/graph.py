@@ -1,0 +1,153 @@
+"""The one graph builder: a deployment and a step become the operators that each pipeline stage runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import ceil
+
+import numpy as np
+
+from inferplan.estimate.deployment import Deployment
+from inferplan.models.layers import LayerContext
+from inferplan.models.spec import LayerGroup, count_distinct
+from inferplan.work.ops import Attention, Collective, Elementwise, Gather, Matmul, Op
+from inferplan.work.parallel import split_layers
+from inferplan.work.step import Step
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Stage:
+    """The operators of one pipeline stage for one microbatch, and how many layers it holds."""
+
+    ops: tuple[Op, ...]
+    layers: int
+
+
+def build(deployment: Deployment, step: Step) -> list[Stage]:
+    """Every stage's operators for ``step``, as one rank of the stage runs them.
+
+    Attention data parallelism divides the batch: a rank gets ``ceil(batch/dp)`` sequences. With ideal constants the
+    epilogues that a perfect kernel would fuse are left out.
+    """
+    model, parallel = deployment.model, deployment.parallel
+    context = _context(deployment, step)
+    stages: list[Stage] = []
+    start = 0
+    for index, layers in enumerate(split_layers(len(model.sequence), parallel.pp)):
+        ops = list(_embedding(deployment, context)) if index == 0 else []
+        ops += _layers(model.sequence[start : start + layers], context)
+        if index == parallel.pp - 1:
+            ops += _head(deployment, context, step)
+        elif parallel.pp > 1:
+            ops += _send(context)
+        if deployment.calibration.fused:
+            ops = [op for op in ops if not op.fusible]
+        stages.append(Stage(ops=tuple(ops), layers=layers))
+        start += layers
+    return stages
+
+
+def _context(deployment: Deployment, step: Step) -> LayerContext:
+    dp = deployment.parallel.dp
+    segments = step.segments
+    if dp > 1:
+        segments = tuple(replace(segment, batch=np.ceil(segment.batch / dp)) for segment in segments)
+    return LayerContext(
+        d_model=deployment.model.d_model,
+        precision=deployment.precision,
+        parallel=deployment.parallel,
+        segments=segments,
+        norm=deployment.model.norm,
+        unfused=deployment.unfused_attention,
+    )
+
+
+def _embedding(deployment: Deployment, context: LayerContext) -> Iterator[Op]:
+    model, precision = deployment.model, deployment.precision
+    yield Gather(
+        name="embedding",
+        ranks=context.ranks,
+        tokens=context.tokens,
+        width=model.table_width,
+        table=precision.embedding,
+        output=precision.base,
+    )
+    if model.positions:
+        yield _add("positions", context)
+    if model.embedding_norm:
+        yield context.normalise("embedding_norm", model.d_model)
+    yield from context.all_reduce("embedding.all_reduce", model.table_width)
+    yield from model.input_ops(context)
+
+
+def _layers(sequence: list[LayerGroup], context: LayerContext) -> Iterator[Op]:
+    for layer, count in count_distinct(sequence):
+        for op in _layer(layer, context):
+            yield replace(op, count=op.count * count)
+
+
+def _layer(layer: LayerGroup, context: LayerContext) -> Iterator[Op]:
+    for _ in range(layer.norm_count):
+        yield context.normalise("norm", context.d_model)
+    for part in layer.parts:
+        shared_reduce = layer.parallel and part is layer.mixer and layer.ffn is not None
+        for op in part.ops(context):
+            if not (shared_reduce and isinstance(op, Collective) and op.name == "attn.all_reduce"):
+                yield op
+        yield _add("residual", context)
+
+
+def _add(name: str, context: LayerContext) -> Op:
+    return Elementwise(
+        name=name,
+        ranks=context.ranks,
+        fusible=True,
+        tokens=context.tokens,
+        width=context.d_model,
+        base=context.precision.base,
+        reads=2.0,
+    )
+
+
+def _head(deployment: Deployment, context: LayerContext, step: Step) -> Iterator[Op]:
+    model, parallel, precision = deployment.model, deployment.parallel, deployment.precision
+    yield from model.output_ops(context)
+    if model.final_norm:
+        yield context.normalise("final_norm", model.d_model)
+    rows = _logit_rows(context, step, parallel.dp)
+    yield Matmul(
+        name="head",
+        ranks=context.ranks,
+        m=rows,
+        k=model.table_width,
+        n=ceil(model.vocab / parallel.tp),
+        weight=precision.embedding if model.tied else precision.head,
+        input=precision.base,
+        output=precision.base,
+    )
+    yield from context.collective("head.gather", "all_gather", rows * model.vocab, parallel.tp)
+    yield Elementwise(
+        name="sampling",
+        ranks=context.ranks,
+        fusible=True,
+        tokens=rows,
+        width=model.vocab,
+        base=precision.base,
+        flops=5.0,
+    )
+
+
+def _logit_rows(context: LayerContext, step: Step, dp: int) -> float | np.ndarray:
+    if step.logits is not None:
+        return np.ceil(step.logits / dp) if dp > 1 else step.logits
+    return sum((segment.batch for segment in context.segments), start=0.0)
+
+
+def _send(context: LayerContext) -> Iterator[Op]:
+    return context.collective("pipeline.send", "send", context.tokens * context.d_model, 2, 2 * context.ranks)
+
+
+def masks(stages: list[Stage]) -> set[tuple[str, int]]:
+    """The kinds and sizes of the attention masks in a graph: where time stops being linear in the context."""
+    return {(op.mask.kind, op.mask.size) for stage in stages for op in stage.ops if isinstance(op, Attention)}

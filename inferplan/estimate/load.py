@@ -1,0 +1,52 @@
+"""A static batch as it is asked for, and the band of factors that a latency carries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from inferplan.errors import UsageError
+from inferplan.units import Num
+from inferplan.work.step import Step, decode, recompute
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StaticLoad:
+    """A static batch: ``batch`` sequences per replica of ``prompt`` tokens, each generating ``output``."""
+
+    batch: Num = 1.0
+    prompt: Num = 1024.0
+    output: Num = 256.0
+    kv_cache: bool = True
+    all_logits: bool = False
+    """The prefill sends every position through the head, not only the last."""
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "prompt", "output"):
+            if np.any(np.asarray(getattr(self, name)) < 1):
+                raise UsageError(f"--{name} must be 1 or more")
+
+    @property
+    def context(self) -> Num:
+        """Tokens of a sequence at its end."""
+        return self.prompt + self.output
+
+    def decode_step(self, past: Num) -> Step:
+        return decode(self.batch, past) if self.kv_cache else recompute(self.batch, past)
+
+
+Band = tuple[float, float]
+
+
+UNKNOWN_SHARE = 0.02
+"""The share of a time that operators without a known error may have before its band is unknown."""
+
+
+def widened(kernels: Band | None, step: Band | None) -> Band | None:
+    """The band of a latency from its kernels' and from what serving adds: independent, so the squares of logs add."""
+    if kernels is None or step is None:
+        return None
+    low = float(np.hypot(np.log(min(kernels[0], 1.0)), np.log(min(step[0], 1.0))))
+    high = float(np.hypot(np.log(max(kernels[1], 1.0)), np.log(max(step[1], 1.0))))
+    return float(np.exp(-low)), float(np.exp(high))

@@ -1,0 +1,332 @@
+"""The roofline: work in, time out. No model words in this file.
+
+Uncalibrated, ``t = max(flop/peak, bytes/bandwidth, wire/link)`` (Williams, Waterman, Patterson 2009, eq. 1).
+Calibrated, ``t = overhead + sum(c*count) + ((flop/(math*peak))^p + (bytes/(memory*bandwidth))^p)^(1/p)``, never less
+(docs/formulas/roofline.md).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from inferplan.devices.constants import Calibration, Fit
+from inferplan.devices.hardware import HardwareSpec
+from inferplan.units import Num
+from inferplan.work.ops import Attention, Collective, GroupedMatmul, Matmul, Op, Scan, Work
+
+Basis = Literal["roofline", "calibrated", "transferred", "extrapolated"]
+Bound = Literal["math", "memory", "wire", "overhead"]
+Effect = Literal["seconds", "math"]
+_IDEAL_FIT = Fit()
+UNKNOWN_SHARE = 0.05
+"""Kernel time without a known error that a band may leave out."""
+TILE = 128
+"""Rows and columns that one thread block of a matmul works on, queries and keys that one of an attention does."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class IdealTime:
+    """What one run of a kernel asks of a device: seconds at the datasheet's rates, and what further terms count."""
+
+    math: Num
+    memory: Num
+    wire: Num
+    counts: dict[str, Num]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FittedTime:
+    """A demand under the constants of a fit, in seconds."""
+
+    math: Num
+    memory: Num
+    wire: Num
+    overhead: Num
+    total: Num
+
+
+@dataclass(frozen=True, kw_only=True)
+class Term:
+    """A further physical constant ``c``: what it multiplies (``count``, zero or more) and what the product does.
+
+    seconds: ``c*count`` is added. math: its time grows by the factor ``1 + c*count``. scale: a
+    usual size of the constant. limit: the largest that the physics allows.
+    """
+
+    effect: Effect
+    scale: float
+    limit: float = float("inf")
+    meaning: str
+    count: Callable[[Op, HardwareSpec], Num]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class OpCost:
+    """The price of one run of an operator on one rank, in seconds, and what its numbers rest on.
+
+    band: factors on ``time`` between which 80 % of measurements lie; ``None`` where no held-out error is known.
+    """
+
+    op: Op
+    work: Work
+    time_math: Num
+    time_memory: Num
+    time_wire: Num
+    overhead: Num
+    time: Num
+    basis: Basis
+    band: tuple[float, float] | None = None
+
+    @property
+    def total(self) -> Num:
+        """Seconds of all its runs in the step."""
+        return self.time * self.op.count
+
+    @property
+    def intensity(self) -> Num:
+        """FLOP per byte of device memory traffic."""
+        return self.work.flop / np.maximum(self.work.bytes, 1e-300)
+
+    @property
+    def bound(self) -> Bound:
+        """What binds it (of a grid: its largest point)."""
+        parts: dict[Bound, Num] = {
+            "math": self.time_math,
+            "memory": self.time_memory,
+            "wire": self.time_wire,
+            "overhead": self.overhead,
+        }
+        return max(parts, key=lambda name: float(np.max(parts[name])))
+
+
+def soft_maximum(a: Num, b: Num, sharpness: float) -> Num:
+    """``(a^p + b^p)^(1/p)``: the sum at p = 1, the larger at infinity. Roots, not powers, at the usual p."""
+    if isinstance(a, float) and a == 0.0:
+        return b
+    if np.isinf(sharpness):
+        return np.maximum(a, b)
+    if sharpness == 1.0:
+        return a + b
+    if sharpness == 2.0:
+        return np.sqrt(a * a + b * b)
+    if sharpness == 4.0:
+        return np.sqrt(np.sqrt((a * a) ** 2 + (b * b) ** 2))
+    if sharpness == 1.5:
+        total = a * np.sqrt(a) + b * np.sqrt(b)
+        return np.cbrt(total * total)
+    high = np.maximum(a, b)
+    ratio = np.minimum(a, b) / np.maximum(high, 1e-300)
+    return high * np.power(1.0 + np.power(ratio, sharpness), 1.0 / sharpness)
+
+
+def ideal_time(op: Op, work: Work, hardware: HardwareSpec, terms: Iterable[str] = ()) -> IdealTime:
+    """What ``op`` asks of ``hardware``, with the counts of the named terms.
+
+    Raises ``MissingFactError`` when the device has no peak for the arithmetic, or no link for the group.
+    """
+    wire: Num = 0.0
+    if isinstance(op, Collective):
+        link = hardware.link(op.span)
+        wire = op.factor(link.switch_reduces) * op.elements * op.format.width / link.bandwidth
+    return IdealTime(
+        math=0.0 if op.math is None else work.flop / hardware.peak_of(op.math),
+        memory=work.bytes / hardware.memory.bandwidth,
+        wire=wire,
+        counts={name: TERMS[name].count(op, hardware) for name in terms},
+    )
+
+
+def fitted_time(asked: IdealTime, fit: Fit) -> FittedTime:
+    """The one formula: a demand priced with the constants of a fit."""
+    overhead: Num = fit.overhead
+    stretch: Num = 1.0
+    for name, constant in fit.terms.items():
+        if TERMS[name].effect == "seconds":
+            overhead = overhead + constant * asked.counts[name]
+        else:
+            stretch = stretch + constant * asked.counts[name]
+    math, memory, wire = asked.math * (stretch / fit.math), asked.memory / fit.memory, asked.wire / fit.memory
+    total = soft_maximum(math, memory, fit.sharpness) + (overhead + wire)
+    return FittedTime(math=math, memory=memory, wire=wire, overhead=overhead, total=total)
+
+
+def price(op: Op, hardware: HardwareSpec, calibration: Calibration) -> OpCost:
+    """The time of one run of ``op`` on one rank of ``hardware``.
+
+    Raises ``MissingFactError`` when the device has no peak for the arithmetic, or no link for the group.
+    """
+    fit = calibration.fit(op.kernel, op.label)
+    work = op.work()
+    chosen = fit or _IDEAL_FIT
+    spent = fitted_time(ideal_time(op, work, hardware, chosen.terms), chosen)
+    return OpCost(
+        op=op,
+        work=work,
+        time_math=spent.math,
+        time_memory=spent.memory,
+        time_wire=spent.wire,
+        overhead=spent.overhead,
+        time=spent.total,
+        basis=_basis(fit, work, calibration),
+        band=None if fit is None else fit.band,
+    )
+
+
+def total_band(costs: Sequence[OpCost]) -> tuple[Num, Num] | None:
+    """Factors on the time of all ``costs`` together between which 80 % of measurements should lie.
+
+    The errors of one kernel go together and those of different kernels do not:
+    ``1 + sqrt(sum((t_k*(high_k - 1))^2))/t``, and so for low. ``None`` where kernels without a known error take
+    more than a twentieth of the time.
+    """
+    total: Num = sum((cost.total for cost in costs), start=0.0)
+    unknown: Num = sum((cost.total for cost in costs if cost.band is None), start=0.0)
+    if np.any(unknown > UNKNOWN_SHARE * total):
+        return None
+    kernels: dict[tuple[str, str], list[OpCost]] = defaultdict(list)
+    for cost in costs:
+        kernels[cost.op.kernel, cost.op.label].append(cost)
+    below: Num = 0.0
+    above: Num = 0.0
+    for group in kernels.values():
+        low, high = group[0].band or (1.0, 1.0)
+        seconds: Num = sum((cost.total for cost in group), start=0.0)
+        below = below + (seconds * max(1.0 - low, 0.0)) ** 2
+        above = above + (seconds * max(high - 1.0, 0.0)) ** 2
+    return 1.0 - np.sqrt(below) / total, 1.0 + np.sqrt(above) / total
+
+
+def _basis(fit: Fit | None, work: Work, calibration: Calibration) -> Basis:
+    if fit is None:
+        return "roofline"
+    if not fit.covers(work.flop, work.bytes + work.wire):
+        return "extrapolated"
+    return "transferred" if "transferred" in (fit.basis, calibration.basis) else "calibrated"
+
+
+def _tiles(size: Num) -> Num:
+    return np.ceil(size / TILE)
+
+
+def _spread(op: Op, hardware: HardwareSpec) -> Num:
+    """Multiprocessors for each thread block: above one, some of them idle.
+
+    Blocks are counted in parts of a tile beyond the first, so that one more row never makes a kernel faster.
+    """
+    if not hardware.units:
+        return 0.0
+    if isinstance(op, Matmul):
+        blocks = op.batch * np.maximum(op.m / TILE, 1.0) * np.maximum(op.n / TILE, 1.0)
+    elif isinstance(op, GroupedMatmul):
+        blocks = np.maximum(op.m / TILE, op.touched) * np.maximum(op.n / TILE, 1.0)
+    elif isinstance(op, Attention):
+        blocks = op.batch * op.heads * np.maximum(op.new / op.query_shards / TILE, 1.0)
+    else:
+        return 0.0
+    share: Num = hardware.units / blocks
+    return share
+
+
+def _depth(op: Op, hardware: HardwareSpec) -> Num:
+    """Steps of 128 that one thread block takes one after the other."""
+    if isinstance(op, (Matmul, GroupedMatmul)):
+        return _tiles(op.k)
+    if isinstance(op, Scan):
+        return _tiles(op.new)
+    return _tiles(_reach(op)) if isinstance(op, Attention) else 0.0
+
+
+def _merges(op: Op, hardware: HardwareSpec) -> Num:
+    """Rounds in which the partial results of a split context are merged: ``log2(1 + S/128)``."""
+    return np.log2(1.0 + _reach(op) / TILE) if isinstance(op, Attention) else 0.0
+
+
+def _reach(op: Attention) -> Num:
+    return op.mask.reach(op.new, op.past) / op.key_shards
+
+
+def _items(op: Op, hardware: HardwareSpec) -> Num:
+    """Work items (a sequence's KV head, 16 query heads at a time) for each multiprocessor."""
+    if not isinstance(op, Attention):
+        return 0.0
+    items = op.batch * op.new * op.kv_heads * np.ceil(op.heads / op.kv_heads / 16)
+    return items / hardware.units if hardware.units else 0.0
+
+
+def _blocks(op: Op, hardware: HardwareSpec) -> Num:
+    """Thread blocks of 128 queries of a head for each multiprocessor."""
+    if not isinstance(op, Attention) or not hardware.units:
+        return 0.0
+    return op.batch * op.heads * _tiles(op.new / op.query_shards) / hardware.units
+
+
+def _windowed(op: Op, hardware: HardwareSpec) -> Num:
+    """The same under a window, where some libraries give every query head a block of its own."""
+    return _blocks(op, hardware) if isinstance(op, Attention) and op.mask.size else 0.0
+
+
+def _padding(op: Op, hardware: HardwareSpec) -> Num:
+    """FLOP spent on the padding of tiles, as a share of the useful ones."""
+    if isinstance(op, Matmul):
+        return _tiles(op.m) * _tiles(op.n) * TILE * TILE / (op.m * op.n) - 1.0
+    if isinstance(op, GroupedMatmul):
+        return op.touched * TILE / op.m
+    if not isinstance(op, Attention):
+        return 0.0
+    if not op.wide:
+        return float(np.ceil(op.heads / 64)) * 64 / op.heads - 1.0
+    new = op.new / op.query_shards
+    queries, keys, before = _tiles(new), _tiles(op.past + op.new), _tiles(op.past)
+    tiles = queries * keys if op.mask.kind == "full" else queries * before + queries * (queries + 1) / 2
+    if op.mask.size:
+        tiles = np.minimum(tiles, queries * (_tiles(op.mask.size) + 1))
+    pairs = op.mask.pairs(op.new, op.past) / op.query_shards
+    extra: Num = np.maximum(tiles * TILE * TILE / pairs - 1.0, 0.0)
+    return extra
+
+
+def _rows(op: Op, hardware: HardwareSpec) -> Num:
+    """Input rows to quantise for each multiprocessor: one thread block takes one row."""
+    if not isinstance(op, Matmul) or op.input.bits >= op.output.bits or not hardware.units:
+        return 0.0
+    return op.m / hardware.units
+
+
+def _experts(op: Op, hardware: HardwareSpec) -> Num:
+    """Experts touched."""
+    return op.touched if isinstance(op, GroupedMatmul) else 0.0
+
+
+def _hops(op: Op, hardware: HardwareSpec) -> Num:
+    """Doublings of the group: ``log2(n)``."""
+    return float(np.log2(op.group)) if isinstance(op, Collective) else 0.0
+
+
+def _ramp(op: Op, hardware: HardwareSpec) -> Num:
+    """Square root of the seconds on the wire: cut into chunks, a message pays ``2*sqrt(latency*wire)`` at the best."""
+    if not isinstance(op, Collective):
+        return 0.0
+    link = hardware.link(op.span)
+    return np.sqrt(op.factor(link.switch_reduces) * op.elements * op.format.width / link.bandwidth)
+
+
+TERMS: dict[str, Term] = {
+    "spread": Term(effect="math", scale=0.3, meaning="idle multiprocessors when blocks are few", count=_spread),
+    "depth": Term(effect="seconds", scale=1e-7, meaning="seconds for each serial step of a block", count=_depth),
+    "merges": Term(effect="seconds", scale=5e-7, meaning="seconds to merge once", count=_merges),
+    "items": Term(effect="seconds", scale=1e-6, meaning="seconds for each work item of a unit", count=_items),
+    "blocks": Term(effect="seconds", scale=1e-6, meaning="seconds for each query block of a unit", count=_blocks),
+    "windowed": Term(effect="seconds", scale=1e-6, meaning="seconds for each of these under a window", count=_windowed),
+    "padding": Term(
+        effect="math", scale=0.5, limit=1.0, meaning="share of the padding that is computed", count=_padding
+    ),
+    "rows": Term(effect="seconds", scale=1e-7, meaning="seconds for each quantised row of a unit", count=_rows),
+    "experts": Term(effect="seconds", scale=1e-7, meaning="seconds for each expert touched", count=_experts),
+    "hops": Term(effect="seconds", scale=1e-6, meaning="seconds for each doubling of the group", count=_hops),
+    "ramp": Term(effect="seconds", scale=1e-3, meaning="root of the seconds that fill the pipeline", count=_ramp),
+}

@@ -1,0 +1,98 @@
+"""From a load to an estimate that is known to fit, or to a refusal that says what would."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from inferplan.devices.engine import EngineFlags
+from inferplan.errors import InfeasibleError, InferplanError, UsageError
+from inferplan.estimate.batch import Estimate
+from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.diffusion import diffusion_estimate
+from inferplan.estimate.load import StaticLoad
+from inferplan.units import format_bytes
+from inferplan.work.formats import find_format
+
+_WIDEST = 64
+"""The largest tensor parallelism that is offered to a load that does not fit."""
+
+
+def estimate(deployment: Deployment, load: StaticLoad) -> Estimate:
+    """The estimate of a static batch; raises ``InfeasibleError`` or ``UsageError`` for a load that cannot run."""
+    diffusion = deployment.model.generation.kind == "diffusion"
+    result = diffusion_estimate(deployment, load) if diffusion else Estimate(deployment=deployment, load=load)
+    require_context(result)
+    require_memory(result)
+    return result
+
+
+def require_context(result: Estimate) -> None:
+    """Raise ``UsageError`` when the sequences are longer than the model's context."""
+    model, longest = result.deployment.model, int(np.max(result.load.context))
+    if model.max_context is not None and longest > model.max_context:
+        raise UsageError(
+            f"{longest} tokens are more than {model.name} can attend to",
+            because=f"its context is {model.max_context} tokens; prompt {int(np.max(result.load.prompt))} + output "
+            f"{int(np.max(result.load.output))}",
+            hint="a shorter --prompt or --output, or a model with a longer context",
+        )
+
+
+def require_memory(result: Estimate) -> None:
+    """Raise ``InfeasibleError`` when the fullest device does not hold the load, with what would."""
+    footprint, deployment = result.footprint, result.deployment
+    if footprint.fits:
+        return
+    parts = {
+        "weights": footprint.weights,
+        "state": float(np.max(footprint.state)),
+        "activations": float(np.max(footprint.activations)),
+        "reserve": footprint.reserve,
+    }
+    total = sum(parts.values())
+    raise InfeasibleError(
+        f"{deployment.describe()} does not fit",
+        because=" + ".join(f"{name} {format_bytes(size)}" for name, size in parts.items())
+        + f" = {format_bytes(total)} > {format_bytes(footprint.usable)} usable on each device",
+        hint=_fit_hint(result),
+    )
+
+
+def _fit_hint(result: Estimate) -> str:
+    """What would make it fit, most direct first; each is tried before it is said."""
+    deployment = result.deployment
+    best = int(np.min(result.footprint.max_batch()))
+    hints = [f"--batch {best}"] if best >= 1 else []
+    wider = _wider(result, deployment)
+    hints += [f"--tp {wider}"] if wider else []
+    precision, fp8 = deployment.precision, find_format("fp8")
+    if min(precision.weights.bits, precision.experts.bits) > fp8.bits:
+        narrow = replace(deployment, precision=replace(precision, weights=fp8, experts=fp8, exceptions=()))
+        if _would_fit(result, narrow):
+            hints.append("--weights fp8")
+        elif not wider and (tp := _wider(result, narrow)):
+            hints.append(f"--weights fp8 --tp {tp}")
+    engine = deployment.engine
+    fewer = engine.model_copy(update={"defaults": EngineFlags(max_sequences=128).applied(engine.defaults)})
+    if engine.name != "none" and _would_fit(result, replace(deployment, engine=fewer)):
+        hints.append("--max-num-seqs 128 (a smaller sampler)")
+    return ", or ".join(hints) or "a GPU with more memory"
+
+
+def _would_fit(result: Estimate, deployment: Deployment) -> bool:
+    return replace(result.footprint, deployment=deployment).fits
+
+
+def _wider(result: Estimate, deployment: Deployment) -> int | None:
+    """The smallest doubling of its tensor parallelism that holds the load, if any does."""
+    tp = deployment.parallel.tp
+    while (tp := tp * 2) <= _WIDEST:
+        try:
+            divided = replace(deployment, parallel=replace(deployment.parallel, tp=tp))
+        except InferplanError:
+            continue
+        if _would_fit(result, divided):
+            return tp
+    return None

@@ -1,0 +1,1 @@
+"""Models: their YAML form, layers, checkpoints, and the configs of other libraries."""

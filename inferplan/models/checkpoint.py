@@ -1,0 +1,247 @@
+"""Checkpoints on disk or on the hub: exact bytes of every tensor, from headers alone, and the config beside them.
+
+A safetensors file begins with a little-endian u64, the length of a JSON header that holds shape, type and byte range of
+each tensor. A GGUF file is read through the ``gguf`` package (extra ``gguf``), a hub id through ``huggingface_hub``
+(extra ``hub``), which honours ``HF_HOME``, ``HF_TOKEN`` and ``HF_HUB_OFFLINE``.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from collections import Counter
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
+
+from inferplan.errors import InputFileError, MissingExtraError, NetworkError, SpecError, UnknownNameError
+from inferplan.models.spec import ModelSpec
+
+_HEADER_LIMIT = 100_000_000
+"""Longest header that the safetensors format allows."""
+CONFIGS = ("config.json", "hf_quant_config.json")
+_NOT_PARAMETERS = (
+    *("rotary_emb.inv_freq", "rope_freqs.weight", "e_score_correction_bias", "masked_bias", ".attn.bias"),
+    *("k_scale", "v_scale"),
+)
+"""Ends of the names of buffers."""
+_PACKED = (
+    *("_scale", "_scale_inv", "_scale_2", "input_scale", ".SCB", ".weight_format", ".qzeros", ".g_idx", ".scales"),
+    *(".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map", ".weight_shape", ".weight_packed", "_blocks"),
+)
+"""Ends of the names that only a quantised checkpoint has."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tensor:
+    """One stored tensor."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    size: int
+
+    @property
+    def elements(self) -> int:
+        return prod(self.shape)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Checkpoint:
+    """What is stored: every tensor, and the folder or file it is from."""
+
+    path: Path
+    tensors: list[Tensor]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all tensors, without headers."""
+        return sum(tensor.size for tensor in self.tensors)
+
+    @property
+    def elements(self) -> int:
+        """Elements as stored; a packed type counts its containers."""
+        return sum(tensor.elements for tensor in self.tensors)
+
+    @property
+    def by_dtype(self) -> dict[str, int]:
+        """Bytes of each stored type."""
+        sizes: Counter[str] = Counter()
+        for tensor in self.tensors:
+            sizes[tensor.dtype] += tensor.size
+        return dict(sizes)
+
+
+def read_header(path: Path) -> list[Tensor]:
+    """The tensors of one safetensors file; no weight is read. Raises ``InputFileError`` when it is not one."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(8)
+            length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
+            if not 2 <= length <= _HEADER_LIMIT:
+                raise InputFileError(f"{path} is not a safetensors file", because=f"its header length is {length}")
+            header = json.loads(file.read(length))
+            data = path.stat().st_size - 8 - length
+    except OSError as error:
+        raise InputFileError(f"cannot read {path}", because=error.strerror or str(error)) from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise InputFileError(f"{path} is not a safetensors file", because=f"its header is no JSON: {error}") from None
+    tensors = []
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        try:
+            begin, end = entry["data_offsets"]
+            tensor = Tensor(name=name, dtype=str(entry["dtype"]), shape=tuple(entry["shape"]), size=end - begin)
+        except (KeyError, TypeError, ValueError):
+            raise InputFileError(f"{path} is not a safetensors file", because=f"the entry of {name} is wrong") from None
+        if not 0 <= begin <= end <= data:
+            raise InputFileError(f"{path} is cut short", because=f"{name} ends at byte {end} of {data}")
+        tensors.append(tensor)
+    return tensors
+
+
+def read_folder(folder: Path) -> Checkpoint | None:
+    """The safetensors of a folder, ``None`` when it has none. A shard that its index names must be there."""
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        table = read_json(index).get("weight_map", {})
+        missing = sorted({name for name in table.values() if not (folder / name).is_file()})
+        if missing:
+            raise InputFileError(f"{folder} lacks {', '.join(missing[:3])}", because=f"{index.name} names them")
+        files = sorted({folder / name for name in table.values()})
+    else:
+        files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        return None
+    return Checkpoint(path=folder, tensors=[tensor for file in files for tensor in read_header(file)])
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON file that holds a mapping. Raises ``InputFileError`` or ``SpecError``."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputFileError(f"cannot read {path}", because=str(error)) from None
+    except json.JSONDecodeError as error:
+        raise SpecError(f"{path}:{error.lineno}: not JSON", because=error.msg) from None
+    except RecursionError:
+        raise SpecError(f"{path}: not a config", because="its JSON is nested too deeply to read") from None
+    if not isinstance(data, dict):
+        raise SpecError(f"{path} holds no config", because="its top level is not a mapping")
+    return data
+
+
+def verify(model: ModelSpec, checkpoint: Checkpoint) -> list[str]:
+    """Notes on what the checkpoint stores beside the model. Raises ``SpecError`` when it cannot be that model.
+
+    Only unquantised checkpoints are compared tensor by tensor: packed types have other shapes. A tied head that is
+    stored as well, prediction modules and buffers are allowed and noted.
+    """
+    if any(tensor.name.endswith(_PACKED) for tensor in checkpoint.tensors):
+        return [f"quantised checkpoint of {checkpoint.size:,} bytes: element counts are not compared"]
+    found = sum(t.elements for t in checkpoint.tensors if not t.name.endswith(_NOT_PARAMETERS))
+    expected = model.parameters["total"] + model.tower_parameters
+    table = model.parameters["embedding"]
+    allowed = {
+        0: "",
+        table if model.tied else -1: "the tied head is stored as well",
+        model.mtp_parameters or -1: "prediction modules are stored as well",
+        -model.tower_parameters or -1: "the towers are not in it",
+    }
+    difference = found - expected
+    if difference not in allowed:
+        raise SpecError(
+            f"{checkpoint.path} is not the model of its config",
+            because=f"it stores {found:,} elements and the config has {expected:,} parameters ({difference:+,})",
+            hint="a config of another size, a fine-tune with added tensors, or shards that are missing",
+        )
+    return [allowed[difference]] if allowed[difference] else []
+
+
+def read_gguf(path: Path) -> tuple[Checkpoint, dict[str, Any]]:
+    """The tensors of a GGUF file and its metadata. Raises ``MissingExtraError`` without the ``gguf`` package."""
+    try:
+        from gguf import GGUFReader
+    except ImportError:
+        raise MissingExtraError(
+            f"reading {path} needs the gguf package", hint="pip install 'inferplan[gguf]'"
+        ) from None
+    try:
+        reader = GGUFReader(str(path))
+    except (OSError, ValueError, KeyError, IndexError) as error:
+        raise InputFileError(f"{path} is not a GGUF file", because=str(error)) from None
+    tensors = [
+        Tensor(
+            name=tensor.name,
+            dtype=tensor.tensor_type.name.lower(),
+            shape=tuple(int(size) for size in tensor.shape),
+            size=int(tensor.n_bytes),
+        )
+        for tensor in reader.tensors
+    ]
+    metadata = {name: entry.contents() for name, entry in reader.fields.items() if not name.startswith("tokenizer.")}
+    tokens = reader.fields.get("tokenizer.ggml.tokens")
+    if tokens is not None:
+        metadata["tokenizer.tokens"] = len(tokens.data)
+    return Checkpoint(path=path, tensors=tensors), metadata
+
+
+def _resolves(endpoint: str) -> bool:
+    """Whether the hub has an address here: without one its client would try again for half a minute."""
+    if getproxies():
+        return True
+    try:
+        socket.getaddrinfo(urlsplit(endpoint).hostname, None)
+    except OSError:
+        return False
+    return True
+
+
+def fetch_configs(hub_id: str, revision: str | None = None) -> Path:
+    """The folder with the configs of a hub id, from its cache or the network.
+
+    Raises ``MissingExtraError`` without ``huggingface_hub``, ``UnknownNameError`` for an id that is not there or not
+    open to this token, ``NetworkError`` when the hub does not answer.
+    """
+    try:
+        from huggingface_hub import hf_hub_download
+        from huggingface_hub.constants import ENDPOINT
+        from huggingface_hub.errors import (
+            EntryNotFoundError,
+            GatedRepoError,
+            HfHubHTTPError,
+            LocalEntryNotFoundError,
+            RepositoryNotFoundError,
+        )
+    except ImportError:
+        raise MissingExtraError(
+            f"fetching {hub_id} needs huggingface_hub", hint="pip install 'inferplan[hub]'"
+        ) from None
+    folder: Path | None = None
+    cached = not _resolves(ENDPOINT)
+    for file in CONFIGS:
+        try:
+            folder = Path(hf_hub_download(hub_id, file, revision=revision, local_files_only=cached)).parent
+        except LocalEntryNotFoundError as error:
+            if file == CONFIGS[0]:
+                raise NetworkError(
+                    f"cannot fetch {hub_id}",
+                    because=str(error).split("\n", 1)[0],
+                    hint="HF_HUB_OFFLINE=1 reads the cache",
+                ) from None
+        except GatedRepoError:
+            raise UnknownNameError(f"{hub_id} is gated", hint="accept its licence and set HF_TOKEN") from None
+        except RepositoryNotFoundError:
+            raise UnknownNameError(f"the hub has no {hub_id}", hint="or it is private: set HF_TOKEN") from None
+        except EntryNotFoundError:
+            if file == CONFIGS[0]:
+                raise UnknownNameError(f"{hub_id} has no {file}", hint="a GGUF repository: download the file") from None
+        except (HfHubHTTPError, OSError) as error:
+            raise NetworkError(f"cannot fetch {hub_id}", because=str(error).split("\n", 1)[0]) from None
+    assert folder is not None
+    return folder

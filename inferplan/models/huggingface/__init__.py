@@ -1,0 +1,177 @@
+"""Hugging Face configs to :class:`~inferplan.models.spec.ModelSpec`. The one home of vendor field names.
+
+A field that matters and is not understood is refused by name; so is a load-bearing field that is absent. What does not
+matter is listed in :attr:`Imported.ignored`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from inferplan.errors import SpecError
+from inferplan.models.checkpoint import CONFIGS, fetch_configs, read_folder, read_gguf, read_json, verify
+from inferplan.models.huggingface.families import ALIASES, FAMILIES, UNKNOWN
+from inferplan.models.huggingface.gguf import config_of, native_of
+from inferplan.models.huggingface.quantisation import apply, read_scheme
+from inferplan.models.huggingface.reader import MEDIA, Reader
+from inferplan.models.huggingface.towers import towers
+from inferplan.models.spec import ModelSpec, Native
+
+__all__ = ["Imported", "import_config", "import_hub", "import_model", "import_path", "model_from_config"]
+
+_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "torch.bfloat16": "bf16", "torch.float16": "fp16"}
+_NESTED = ("text_config", "llm_config", "language_config")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Imported:
+    """A model and the fields of its config that did not matter."""
+
+    model: ModelSpec
+    ignored: list[str]
+
+
+def model_from_config(config: dict[str, Any], name: str, source: str) -> ModelSpec:
+    """The model that a config describes. Raises ``SpecError`` that names a field it does not understand."""
+    return import_config(config, name, source).model
+
+
+def import_config(
+    config: dict[str, Any], name: str, source: str, quantization: dict[str, Any] | None = None
+) -> Imported:
+    """As :func:`model_from_config`, with the list of fields that did not matter.
+
+    quantization: the content of ``hf_quant_config.json``, used where the config itself says nothing.
+    """
+    outer, reader = _readers(config, name)
+    family = _family(outer, reader)
+    dialect = FAMILIES[family]
+    filled = reader.fill(dialect.defaults)
+    fields = dialect.build(reader, dialect)
+    tied = _tied(outer, reader, dialect.tied)
+    beside, notes = towers(outer, int(fields["d_model"]))
+    native = {"base": _dtype(outer, reader)}
+    unknown = reader.unread()
+    if outer is not reader:
+        unknown += [name for name in outer.unread() if not MEDIA.fullmatch(name)]
+    if unknown:
+        raise SpecError(
+            f"{name}: the config has fields that are not understood: {', '.join(unknown)}",
+            because=f"a {family} config is not known to have them, and they could change the counts",
+            hint="write the model as a YAML (docs/models.md), or take the field out if it does not matter",
+        )
+    ignored = sorted({*reader.ignored(), *outer.ignored()} - set(_NESTED))
+    try:
+        model = ModelSpec.model_validate(
+            {
+                "name": name,
+                "family": family,
+                "source": source,
+                "tied": tied,
+                "notes": [*filled, *notes],
+                **fields,
+                "towers": beside,
+                "native": native,
+            }
+        )
+    except ValidationError as error:
+        problems = "; ".join(
+            f"{'.'.join(map(str, detail['loc']))}: {detail['msg'].removeprefix('Value error, ')}"
+            for detail in error.errors()
+        )
+        raise SpecError(f"{name}: the config gives no valid model", because=problems) from None
+    said = reader.get("quantization_config") or outer.get("quantization_config") or quantization
+    if said:
+        model = model.model_copy(update={"native": Native.model_validate(apply(read_scheme(said, name), model))})
+    return Imported(model=model, ignored=ignored)
+
+
+def _readers(config: dict[str, Any], name: str) -> tuple[Reader, Reader]:
+    """The whole config, and the part that describes the language model."""
+    outer = Reader(config, name)
+    for key in _NESTED:
+        if isinstance(config.get(key), dict):
+            outer.skip(key)
+            return outer, Reader(config[key], name, f"{key}.")
+    return outer, outer
+
+
+def _family(outer: Reader, reader: Reader) -> str:
+    """The row of the table that the config belongs to."""
+    for candidate in (reader, outer):
+        kind = candidate.get("model_type")
+        if kind is not None:
+            kind = str(kind).lower()
+            kind = ALIASES.get(kind, kind)
+            if kind in FAMILIES:
+                return kind
+            raise SpecError(
+                f"{reader.name}: the model_type {kind!r} is not understood",
+                because=UNKNOWN.get(kind, "counts of a family that is not known would be guesses"),
+                hint="write the model as a YAML (docs/models.md)",
+            )
+    outer.need("model_type")
+    raise AssertionError
+
+
+def _tied(outer: Reader, reader: Reader, default: bool) -> bool:
+    """The tie flag of the outer or the nested config; the family's default when neither has it."""
+    said = {
+        value
+        for r in {id(r): r for r in (outer, reader)}.values()
+        if (value := r.get("tie_word_embeddings", "weight_tying")) is not None
+    }
+    if len(said) > 1:
+        raise outer.refuse("tie_word_embeddings", "the nested config says the opposite")
+    return bool(said.pop()) if said else default
+
+
+def _dtype(outer: Reader, reader: Reader) -> str:
+    """The format of the unquantised tensors; bf16 when the config does not say."""
+    said = reader.get("torch_dtype", "dtype") or outer.get("torch_dtype", "dtype") or "bfloat16"
+    if said not in _DTYPES:
+        raise outer.refuse(f"torch_dtype = {said!r}", f"only {', '.join(_DTYPES)} are known")
+    return _DTYPES[said]
+
+
+def import_model(path: Path) -> ModelSpec:
+    """The model of a config file, a checkpoint folder or a GGUF file."""
+    return import_path(path).model
+
+
+def import_path(path: Path) -> Imported:
+    """As :func:`import_model`, with what did not matter. Raises ``InputFileError`` when it cannot be read.
+
+    A folder's safetensors headers are compared with its config; the config of a GGUF file is its metadata.
+    """
+    if path.suffix == ".gguf":
+        checkpoint, metadata = read_gguf(path)
+        model = import_config(config_of(checkpoint, metadata, path.stem), path.stem.lower(), str(path)).model
+        native = Native.model_validate(native_of(checkpoint))
+        notes = [f"the file stores {checkpoint.size:,} bytes", *verify(model, checkpoint)]
+        return Imported(model=model.model_copy(update={"native": native, "notes": notes}), ignored=[])
+    if not path.is_dir():
+        config = read_json(path)
+        if isinstance(config, dict) and {"schema_version", "plan"} <= config.keys():
+            raise SpecError(f"{path} is a plan, not a model", hint=f"inferplan emit vllm {path} (without --gpu)")
+        return import_config(config, path.stem.lower(), str(path))
+    main, beside = path / CONFIGS[0], path / CONFIGS[1]
+    quantization = read_json(beside) if beside.is_file() else None
+    found = import_config(read_json(main), path.resolve().name.lower(), str(main), quantization)
+    stored = read_folder(path)
+    if stored is None:
+        return found
+    notes = [*found.model.notes, f"the folder stores {stored.size:,} bytes", *verify(found.model, stored)]
+    return Imported(model=found.model.model_copy(update={"notes": notes}), ignored=found.ignored)
+
+
+def import_hub(hub_id: str) -> Imported:
+    """The model of a hub id: its configs alone are fetched."""
+    found = import_path(fetch_configs(hub_id))
+    source = f"https://huggingface.co/{hub_id}/blob/main/config.json"
+    name = hub_id.rsplit("/", 1)[-1].lower()
+    return Imported(model=found.model.model_copy(update={"name": name, "source": source}), ignored=found.ignored)

@@ -1,0 +1,194 @@
+"""Multi-head, grouped-query and multi-query attention (1706.03762 section 3.2; GQA 2305.13245; MQA 1911.02150)."""
+
+from collections.abc import Iterator
+from typing import ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from inferplan.models.layers.base import Cache, LayerContext, Mixer, Weight
+from inferplan.work.ops import Attention, Copy, Elementwise, Mask, Op
+from inferplan.work.parallel import Parallelism, require_divides
+from inferplan.work.step import Segment
+
+
+class AttentionLayer(Mixer):
+    """``heads`` query heads share ``kv_heads`` keys and values of ``head_dim``.
+
+    One token and layer: ``2*kv_heads*head_dim`` cached elements (``head_dim + value_dim`` where they differ).
+    """
+
+    kind: ClassVar[str] = "attention"
+    summary: ClassVar[str] = "multi-head, grouped-query or multi-query attention"
+
+    heads: int = Field(ge=1)
+    kv_heads: int = Field(ge=1)
+    head_dim: int = Field(ge=1)
+    value_dim: int | None = None
+    """Width of a value head where it is not ``head_dim``."""
+    window: int | None = Field(default=None, ge=1)
+    """Sliding window: a token sees itself and ``window - 1`` before it."""
+    chunk: int | None = Field(default=None, ge=1)
+    """Chunked attention: a token sees back to the last multiple of ``chunk`` (Llama 4)."""
+    causal: bool = True
+    rotary: bool = True
+    """Rotary position embedding on queries and keys (2104.09864)."""
+    qkv_bias: bool = False
+    out_bias: bool = False
+    qk_norm: Literal["none", "head", "per_head", "full"] = "none"
+    """RMS norms on q and k: one weight of ``head_dim`` each, one for each head, or one over the full width."""
+    value_norm: bool = False
+    sinks: bool = False
+    """A learned logit for each head (gpt-oss)."""
+    output_gate: bool = False
+    """The query projection also gives a gate for the output (Qwen3-Next)."""
+    value_from_key: bool = False
+    """The key projection is the value too, before norm and rotary: no v of its own (Gemma 4's global layers)."""
+    input_scale: int = Field(default=1, ge=1)
+    """q, k and v read this many times the model width (Zamba2's shared block)."""
+    shares_cache: bool = False
+    """Attends to an earlier layer's keys and values (CLA, 2405.12981): no k and v of its own, no cache."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.heads % self.kv_heads:
+            raise ValueError(f"{self.heads} query heads are not a multiple of {self.kv_heads} kv_heads")
+        if self.window is not None and self.chunk is not None:
+            raise ValueError("window and chunk exclude each other")
+        if self.value_from_key and (self.value_width != self.head_dim or self.qkv_bias):
+            raise ValueError("a value that is the key has its width and no bias of its own")
+        return self
+
+    @property
+    def value_width(self) -> int:
+        return self.value_dim or self.head_dim
+
+    @property
+    def mask(self) -> Mask:
+        if not self.causal:
+            return Mask(kind="full")
+        if self.window is not None:
+            return Mask(kind="window", size=self.window)
+        return Mask(kind="chunk", size=self.chunk) if self.chunk is not None else Mask()
+
+    def weights(self, d_model: int) -> Iterator[Weight]:
+        q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        value, out = self.kv_heads * self.value_width, self.heads * self.value_width
+        q_out = q + (out if self.output_gate else 0)
+        inputs = d_model * self.input_scale
+        yield Weight(name="q", shape=(q_out, inputs), shard="tp", units=self.heads)
+        if not self.shares_cache:
+            yield Weight(name="k", shape=(kv, inputs), shard="tp", units=self.kv_heads)
+            if not self.value_from_key:
+                yield Weight(name="v", shape=(value, inputs), shard="tp", units=self.kv_heads)
+        yield Weight(name="o", shape=(d_model, out), shard="tp", units=self.heads)
+        if self.qkv_bias:
+            yield Weight(name="q.bias", shape=(q_out,), role="base", shard="tp", units=self.heads)
+            if not self.shares_cache:
+                yield Weight(name="k.bias", shape=(kv,), role="base", shard="tp", units=self.kv_heads)
+                yield Weight(name="v.bias", shape=(value,), role="base", shard="tp", units=self.kv_heads)
+        if self.out_bias:
+            yield Weight(name="o.bias", shape=(d_model,), role="base")
+        if self.qk_norm != "none":
+            widths = {"head": (self.head_dim, self.head_dim), "per_head": (q, kv), "full": (q, kv)}[self.qk_norm]
+            yield Weight(name="q_norm", shape=(widths[0],), role="base")
+            if not self.shares_cache:
+                yield Weight(name="k_norm", shape=(widths[1],), role="base")
+        if self.sinks:
+            yield Weight(name="sinks", shape=(self.heads,), role="base", shard="tp", units=self.heads)
+
+    def cache(self) -> Cache:
+        if self.shares_cache:
+            return Cache()
+        return Cache(per_token=self.kv_heads * (self.head_dim + self.value_width), mask=self.mask, units=self.kv_heads)
+
+    def check(self, parallel: Parallelism) -> None:
+        require_divides("tp", parallel.tp, self.heads, "query heads")
+        if parallel.tp <= self.kv_heads:
+            require_divides("tp", parallel.tp, self.kv_heads, "KV heads")
+        else:
+            require_divides("tp", self.kv_heads, parallel.tp, "ranks (KV heads are copied evenly or not at all)")
+
+    def rank_heads(self, parallel: Parallelism) -> tuple[int, int]:
+        """Query heads and KV heads on one rank: KV heads are copied when there are more ranks than heads."""
+        return self.heads // parallel.tp, max(1, self.kv_heads // parallel.tp)
+
+    def live_width(self, d_model: int, parallel: Parallelism) -> float:
+        heads, kv = self.rank_heads(parallel)
+        return heads * (self.head_dim + self.value_width) + kv * (self.head_dim + self.value_width)
+
+    def ops(self, context: LayerContext) -> Iterator[Op]:
+        heads, kv = self.rank_heads(context.parallel)
+        ranks, base = context.ranks, context.precision.base
+        own = 0 if self.shares_cache else kv
+        out = heads * self.value_width
+        n = heads * self.head_dim + (out if self.output_gate else 0) + own * self.head_dim
+        n += 0 if self.value_from_key else own * self.value_width
+        yield from context.linear("attn.qkv", context.d_model * self.input_scale, n)
+        tokens = context.tokens
+        if self.qk_norm != "none":
+            yield context.normalise("attn.qk_norm", self.head_dim, rows=tokens * (heads + own), style="rms")
+        if self.rotary:
+            width = (heads + own) * self.head_dim
+            yield Elementwise(
+                name="attn.rotary", ranks=ranks, fusible=True, tokens=tokens, width=width, base=base, flops=3.0
+            )
+        if own:
+            elements = tokens * own * (self.head_dim + self.value_width)
+            yield Copy(
+                name="attn.kv_write",
+                ranks=ranks,
+                fusible=True,
+                elements=elements,
+                source=base,
+                target=context.precision.kv,
+            )
+        for segment in context.segments:
+            yield from self._core(context, segment, heads, kv)
+        if self.output_gate:
+            yield Elementwise(
+                name="attn.gate",
+                ranks=ranks,
+                fusible=True,
+                tokens=tokens,
+                width=out,
+                base=base,
+                reads=2.0,
+                flops=2.0,
+            )
+        yield from context.linear("attn.out", out, context.d_model)
+        yield from context.all_reduce("attn.all_reduce", context.d_model)
+
+    def _core(self, context: LayerContext, segment: Segment, heads: int, kv: int) -> Iterator[Op]:
+        """Attention of one segment, with the traffic of context parallelism.
+
+        Keys and values gathered, or outputs merged.
+        """
+        cp = context.parallel.cp
+        mask = self.mask if segment.causal else Mask(kind="full")
+        yield Attention(
+            name="attn.core",
+            ranks=context.ranks,
+            batch=segment.batch,
+            new=segment.new,
+            past=segment.past,
+            heads=heads,
+            kv_heads=kv,
+            key_dim=self.head_dim,
+            value_dim=self.value_width,
+            mask=mask,
+            base=context.precision.base,
+            kv=context.precision.kv,
+            fused=not context.unfused,
+            query_shards=cp if segment.wide else 1,
+            key_shards=1 if segment.wide else cp,
+        )
+        span = context.parallel.tp * cp
+        if segment.wide:
+            elements = segment.batch * mask.reach(segment.new, segment.past) * kv * (self.head_dim + self.value_width)
+            yield from context.collective("attn.gather_kv", "all_gather", elements, cp, span)
+        else:
+            elements = segment.tokens * heads * (self.value_width + 1)
+            yield from context.collective("attn.merge", "all_reduce", elements, cp, span)
+
+
+LAYER = AttentionLayer

@@ -1,0 +1,264 @@
+"""What every layer kind answers: which tensors it has, what it caches, which operators it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil, prod
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from inferplan.spec import Spec
+from inferplan.units import Num
+from inferplan.work.formats import Format, Precision, find_format
+from inferplan.work.ops import Collective, Conv, Copy, Elementwise, Mask, Matmul, Norm, Op
+from inferplan.work.parallel import Parallelism
+from inferplan.work.step import Segment
+
+Role = Literal["weights", "experts", "embedding", "head", "base"]
+Shard = Literal["none", "tp", "experts"]
+Activation = Literal["silu", "gelu", "relu", "relu2", "swiglu_limited", "xielu"]
+
+
+_TENSORS = {
+    "attn.qkv": "q",
+    "attn.out": "o",
+    "attn.qkv_a": "q_a",
+    "ffn.gate_up": "gate",
+    "ffn.shared.gate_up": "shared.gate",
+    "ffn.latent_in": "latent.in",
+    "ffn.latent_out": "latent.out",
+    "mamba.in_proj": "in.zxdt",
+    "gdn.in_qkvz": "in.vz",
+    "gdn.in_ba": "in.ba",
+    "kda.in_qkv": "qkv",
+    "kda.in_b": "b",
+    "kda.decay_a": "gates_a",
+    "kda.decay_b": "gates_b",
+    "kda.output_a": "gates_a",
+    "kda.output_b": "gates_b",
+    "linear": "linear",
+    "block.ffn.gate_up": "gate",
+    "block.ffn.down": "down",
+    "altup.predict_router": "router",
+    "altup.predict_coefficients": "prediction",
+    "altup.correct_router": "router",
+    "altup.correct_coefficients": "correction",
+}
+_TENSORS |= {f"block.{name}_adapter_{half}": f"adapter.{name}" for name in ("q", "k", "v", "ffn") for half in "ab"}
+"""The tensor that stands for an operator that multiplies several, or whose dotted name does not end with a tensor's."""
+
+
+def tensor_of(operator: str) -> str:
+    """The name of the tensor that the matmul of this name multiplies."""
+    return _TENSORS.get(operator, operator.partition(".")[2])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weight:
+    """One parameter tensor.
+
+    shape: its dimensions. role: which format keeps it. shard: what divides it. units: the indivisible pieces along the
+    divided dimension (heads, KV heads, feed-forward columns, vocabulary rows, experts); with fewer units than ranks a
+    unit is copied. active: the share of it that one token reads (experts: top_k / experts).
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    role: Role = "weights"
+    shard: Shard = "none"
+    units: int = 1
+    active: float = 1.0
+
+    @property
+    def elements(self) -> int:
+        return prod(self.shape)
+
+    def per_rank(self, parallel: Parallelism) -> float:
+        """Elements that one rank keeps."""
+        ranks = {"none": 1, "tp": parallel.tp, "experts": parallel.expert_ranks}[self.shard]
+        if ranks == 1:
+            return float(self.elements)
+        if self.shard == "experts":
+            return self.elements / ranks
+        return self.elements / self.units * max(1, ceil(self.units / ranks))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cache:
+    """What a layer keeps for each sequence.
+
+    per_token: elements for each cached position, all heads. mask: which positions stay. units: KV heads over which
+    tensor parallelism divides it (1: copied on every rank). state: elements of constant size, as transformers keeps
+    them. state_bits: their width, ``None`` for the KV format. conv: those of them that are the last inputs of a short
+    convolution, kept in the base format. spare: those of ``conv`` that the next token does not need: transformers keeps
+    as many inputs as the filter has taps, vLLM one fewer.
+    """
+
+    per_token: int = 0
+    mask: Mask = Mask()
+    units: int = 1
+    state: int = 0
+    state_units: int = 1
+    state_bits: int | None = None
+    conv: int = 0
+    spare: int = 0
+
+    def state_bytes(self, base: Format, kv: Format, tp: int = 1) -> float:
+        """Bytes of constant size that one of ``tp`` ranks needs for a sequence."""
+        recurrent = (self.state - self.conv) * (kv.width if self.state_bits is None else self.state_bits / 8)
+        return (recurrent + (self.conv - self.spare) * base.width) * self.copies(self.state_units, tp)
+
+    def copies(self, units: int, tp: int) -> float:
+        """The share of the whole that one of ``tp`` ranks keeps."""
+        return max(1, ceil(units / tp)) / units
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LayerContext:
+    """What a layer needs to write down its operators: widths, formats, division, and the segments of one rank.
+
+    segments: those of one attention rank (data parallelism has divided the batch). unfused: attention kernels that send
+    scores through memory.
+    """
+
+    d_model: int
+    precision: Precision
+    parallel: Parallelism
+    segments: tuple[Segment, ...]
+    norm: str = "rms"
+    unfused: bool = False
+
+    def rows(self, segment: Segment) -> Num:
+        """Rows of a segment that one rank multiplies: context parallelism splits a prefill's queries."""
+        return segment.tokens / (self.parallel.cp if segment.wide else 1)
+
+    @cached_property
+    def tokens(self) -> Num:
+        """Rows that one rank multiplies in this step."""
+        return sum((self.rows(segment) for segment in self.segments), start=0.0)
+
+    @property
+    def ranks(self) -> int:
+        return self.parallel.stage_ranks
+
+    def state_format(self, bits: int | None) -> Format:
+        """The format of a recurrent state of ``bits``; the KV format where none are stated."""
+        return self.precision.kv if bits is None else find_format({16: "bf16", 32: "fp32"}[bits])
+
+    def linear(self, name: str, k: int, n: int, rows: Num | None = None, role: Role = "weights") -> Iterator[Op]:
+        """A linear layer ``[rows, k] -> [rows, n]``, and the quantisation of its input where its format asks for it."""
+        weight = self.precision.stored(role, tensor_of(name))
+        m = self.tokens if rows is None else rows
+        source = self.precision.linear_input(weight)
+        if source != self.precision.base:
+            yield self.quantise(f"{name}.quantise", m * k, source)
+        yield Matmul(
+            name=name, ranks=self.ranks, m=m, k=k, n=n, weight=weight, input=source, output=self.precision.base
+        )
+
+    def quantise(self, name: str, elements: Num, target: Format) -> Op:
+        return Copy(
+            name=name, ranks=self.ranks, fusible=True, elements=elements, source=self.precision.base, target=target
+        )
+
+    def normalise(self, name: str, width: int, rows: Num | None = None, style: str | None = None) -> Op:
+        return Norm(
+            name=name,
+            ranks=self.ranks,
+            fusible=True,
+            tokens=self.tokens if rows is None else rows,
+            width=width,
+            base=self.precision.base,
+            style=style or self.norm,
+        )
+
+    def pointwise(self, name: str, width: float, reads: float = 1.0, flops: float = 1.0) -> Op:
+        """An epilogue over every token: ``width`` outputs of ``reads`` inputs and ``flops`` FLOP each."""
+        return Elementwise(
+            name=name,
+            ranks=self.ranks,
+            fusible=True,
+            tokens=self.tokens,
+            width=width,
+            base=self.precision.base,
+            reads=reads,
+            flops=flops,
+        )
+
+    def convolve(self, name: str, channels: int, taps: int) -> Iterator[Op]:
+        """A short causal convolution over ``channels``, segment by segment."""
+        for segment in self.segments:
+            yield Conv(
+                name=name,
+                ranks=self.ranks,
+                batch=segment.batch,
+                new=segment.new,
+                channels=channels,
+                taps=taps,
+                base=self.precision.base,
+            )
+
+    def collective(self, name: str, pattern: str, elements: Num, group: int, span: int | None = None) -> Iterator[Op]:
+        """A collective in the base format; nothing when the group is one rank."""
+        if group > 1:
+            yield Collective(
+                name=name,
+                ranks=self.ranks,
+                pattern=pattern,
+                elements=elements,
+                group=group,
+                span=span or group,
+                format=self.precision.base,
+            )
+
+    def all_reduce(self, name: str, width: int, rows: Num | None = None) -> Iterator[Op]:
+        """The sum of partial outputs over the tensor-parallel ranks."""
+        tokens = self.tokens if rows is None else rows
+        return self.collective(name, "all_reduce", tokens * width, self.parallel.tp)
+
+
+class LayerSpec(Spec):
+    """A mixer or a feed-forward. Subclasses are bound to ``LAYER`` in a module named after their ``kind``."""
+
+    kind: ClassVar[str]
+    summary: ClassVar[str] = ""
+
+    def dump(self) -> dict[str, object]:
+        """The mapping a YAML would hold: the kind and every field that is not its default."""
+        return {"kind": self.kind, **self.model_dump(exclude_defaults=True)}
+
+    def weights(self, d_model: int) -> Iterator[Weight]:
+        """Every parameter tensor of one such layer."""
+        raise NotImplementedError
+
+    def cache(self) -> Cache:
+        """What it keeps for a sequence; nothing unless said otherwise."""
+        return Cache()
+
+    def ops(self, context: LayerContext) -> Iterator[Op]:
+        """The operators that one rank runs."""
+        raise NotImplementedError
+
+    def check(self, parallel: Parallelism) -> None:
+        """Raise ``IndivisibleError`` when the division does not work."""
+
+    def live_width(self, d_model: int, parallel: Parallelism) -> float:
+        """Base-format elements a token that are alive at once inside the layer on one rank, beyond the residual."""
+        raise NotImplementedError
+
+
+class Mixer(LayerSpec):
+    """Mixes positions: attention and its relatives."""
+
+
+class FeedForward(LayerSpec):
+    """Works on each position alone."""
+
+
+def touched(experts: int, top_k: int, tokens: Num) -> Num:
+    """Distinct experts that ``tokens`` tokens reach under uniform routing: ``E*(1 - (1 - k/E)^T)``."""
+    reached: Num = experts * -np.expm1(tokens * np.log1p(-min(top_k / experts, 1.0 - 1e-15)))
+    return reached

@@ -1,0 +1,62 @@
+"""The dense feed-forward: plain (1706.03762 section 3.3) or gated (GLU variants, 2002.05202 eq. 6)."""
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from pydantic import Field
+
+from inferplan.models.layers.base import Activation, FeedForward, LayerContext, Role, Weight
+from inferplan.work.ops import Elementwise, Op
+from inferplan.work.parallel import Parallelism, require_divides
+
+
+class MlpLayer(FeedForward):
+    """``down(act(gate x) * up x)``, or ``down(act(up x))`` when not gated: 3 or 2 matrices of ``d_model x d_ff``."""
+
+    kind: ClassVar[str] = "mlp"
+    summary: ClassVar[str] = "dense feed-forward, plain or gated"
+
+    d_ff: int = Field(ge=1)
+    gated: bool = True
+    bias: bool = False
+    activation: Activation = "silu"
+
+    def weights(self, d_model: int) -> Iterator[Weight]:
+        for name in ("gate", "up") if self.gated else ("up",):
+            yield Weight(name=name, shape=(self.d_ff, d_model), shard="tp", units=self.d_ff)
+            if self.bias:
+                yield Weight(name=f"{name}.bias", shape=(self.d_ff,), role="base", shard="tp", units=self.d_ff)
+        yield Weight(name="down", shape=(d_model, self.d_ff), shard="tp", units=self.d_ff)
+        if self.bias:
+            yield Weight(name="down.bias", shape=(d_model,), role="base")
+
+    def check(self, parallel: Parallelism) -> None:
+        require_divides("tp", parallel.tp, self.d_ff, "feed-forward columns (d_ff)")
+
+    def live_width(self, d_model: int, parallel: Parallelism) -> float:
+        return (3 if self.gated else 2) * self.d_ff / parallel.tp
+
+    def ops(self, context: LayerContext) -> Iterator[Op]:
+        yield from mlp_ops(context, "ffn", self.d_ff // context.parallel.tp, self.gated)
+        yield from context.all_reduce("ffn.all_reduce", context.d_model)
+
+
+def mlp_ops(context: LayerContext, prefix: str, width: int, gated: bool, role: Role = "weights") -> Iterator[Op]:
+    """The matmuls of a feed-forward of ``width`` columns on one rank; gate and up are one matmul, as engines run it."""
+    yield from context.linear(
+        f"{prefix}.{'gate_up' if gated else 'up'}", context.d_model, width * (1 + gated), role=role
+    )
+    yield Elementwise(
+        name=f"{prefix}.activation",
+        ranks=context.ranks,
+        fusible=True,
+        tokens=context.tokens,
+        width=width,
+        base=context.precision.base,
+        reads=1.0 + gated,
+        flops=4.0 + gated,
+    )
+    yield from context.linear(f"{prefix}.down", width, context.d_model, role=role)
+
+
+LAYER = MlpLayer

@@ -1,0 +1,141 @@
+"""Mixture of experts with top-k routing and shared experts (1701.06538 eq. 1-5; DeepSeekMoE 2401.06066 eq. 9-11)."""
+
+from collections.abc import Iterator
+from typing import ClassVar, Self
+
+from pydantic import Field, model_validator
+
+from inferplan.models.layers.base import Activation, FeedForward, LayerContext, Weight, touched
+from inferplan.models.layers.mlp import mlp_ops
+from inferplan.work.ops import Elementwise, GroupedMatmul, Op
+from inferplan.work.parallel import Parallelism, require_divides
+
+
+class MoeLayer(FeedForward):
+    """``top_k`` of ``experts`` feed-forwards of width ``d_ff`` for each token, and ``shared_d_ff`` columns for all.
+
+    Distinct experts touched by T tokens: ``E*(1 - (1 - k/E)^T)`` under uniform routing.
+    """
+
+    kind: ClassVar[str] = "moe"
+    summary: ClassVar[str] = "mixture of experts, routed and shared"
+
+    experts: int = Field(ge=1)
+    top_k: int = Field(ge=1)
+    d_ff: int = Field(ge=1)
+    gated: bool = True
+    activation: Activation = "silu"
+    shared_d_ff: int = Field(default=0, ge=0)
+    """Columns of the shared experts together."""
+    shared_gate: bool = False
+    """A sigmoid gate of width 1 on the shared expert (Qwen2-MoE)."""
+    router_bias: bool = False
+    """A bias that is a parameter; a correction bias kept as a buffer is not counted (docs/model-coverage.md)."""
+    router_scales: bool = False
+    """A weight for each input of the router and one for each expert (Gemma 4)."""
+    expert_bias: bool = False
+    latent: int | None = Field(default=None, ge=1)
+    """Experts work in this width, with a projection into it and out of it (Nemotron 3 latent experts)."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.top_k > self.experts:
+            raise ValueError(f"top_k {self.top_k} is more than the {self.experts} experts")
+        return self
+
+    def weights(self, d_model: int) -> Iterator[Weight]:
+        width, share = self.latent or d_model, self.top_k / self.experts
+        yield Weight(name="router", shape=(self.experts, d_model), role="base")
+        if self.router_bias:
+            yield Weight(name="router.bias", shape=(self.experts,), role="base")
+        if self.router_scales:
+            yield Weight(name="router.scales", shape=(d_model + self.experts,), role="base")
+        if self.latent:
+            yield Weight(name="latent.in", shape=(self.latent, d_model))
+            yield Weight(name="latent.out", shape=(d_model, self.latent))
+        for name in ("gate", "up") if self.gated else ("up",):
+            yield self._expert(f"expert.{name}", (self.experts, self.d_ff, width), share)
+        yield self._expert("expert.down", (self.experts, width, self.d_ff), share)
+        if self.expert_bias:
+            inner = self.d_ff * (2 if self.gated else 1)
+            yield Weight(name="expert.bias", shape=(self.experts, inner + width), role="base", active=share)
+        if self.shared_d_ff:
+            for name in ("gate", "up") if self.gated else ("up",):
+                yield Weight(
+                    name=f"shared.{name}", shape=(self.shared_d_ff, d_model), shard="tp", units=self.shared_d_ff
+                )
+            yield Weight(name="shared.down", shape=(d_model, self.shared_d_ff), shard="tp", units=self.shared_d_ff)
+        if self.shared_gate:
+            yield Weight(name="shared.router", shape=(1, d_model), role="base")
+
+    def _expert(self, name: str, shape: tuple[int, ...], share: float) -> Weight:
+        return Weight(name=name, shape=shape, role="experts", shard="experts", units=self.experts, active=share)
+
+    def check(self, parallel: Parallelism) -> None:
+        require_divides("ep", parallel.ep, self.experts, "experts")
+        require_divides("tp", parallel.expert_tp, self.d_ff, "expert columns (d_ff)")
+        if self.shared_d_ff:
+            require_divides("tp", parallel.tp, self.shared_d_ff, "shared-expert columns")
+
+    def live_width(self, d_model: int, parallel: Parallelism) -> float:
+        routed = self.top_k * ((3 if self.gated else 2) * self.d_ff / parallel.expert_tp + 2 * (self.latent or d_model))
+        return routed / parallel.ep * parallel.dp + (3 if self.gated else 2) * self.shared_d_ff / parallel.tp
+
+    def ops(self, context: LayerContext) -> Iterator[Op]:
+        parallel, d_model, tokens = context.parallel, context.d_model, context.tokens
+        yield from context.linear("ffn.router", d_model, self.experts, role="base")
+        if self.shared_d_ff:
+            yield from mlp_ops(context, "ffn.shared", self.shared_d_ff // parallel.tp, self.gated)
+        width = self.latent or d_model
+        if self.latent:
+            yield from context.linear("ffn.latent_in", d_model, self.latent)
+        # With attention data parallelism every rank sends its share of its own tokens to the ranks of their experts: to
+        # each rank of a group once, however many of the token's experts are there, and gets a partial sum from each.
+        message = tokens * min(self.top_k, parallel.ep) * parallel.expert_tp * width / parallel.tp
+        span = parallel.expert_ranks
+        exchange = span if parallel.dp > 1 else 1
+        yield from context.collective("ffn.dispatch", "all_to_all", message, exchange, span)
+        yield from self._routed(context, width)
+        yield from context.collective("ffn.combine", "all_to_all", message, exchange, span)
+        if self.latent:
+            yield from context.linear("ffn.latent_out", self.latent, d_model)
+        yield from context.all_reduce("ffn.all_reduce", d_model)
+
+    def _routed(self, context: LayerContext, width: int) -> Iterator[Op]:
+        parallel, precision = context.parallel, context.precision
+        stage_tokens = context.tokens * parallel.dp
+        rows = stage_tokens * self.top_k / parallel.ep
+        reached = touched(self.experts, self.top_k, stage_tokens) / parallel.ep
+        columns = self.d_ff // parallel.expert_tp
+        sizes = {"gate_up" if self.gated else "up": (width, columns * (1 + self.gated)), "down": (columns, width)}
+        for name, (k, n) in sizes.items():
+            weight = precision.stored("experts", f"expert.{name.partition('_')[0]}")
+            inputs = precision.linear_input(weight)
+            if inputs != precision.base:
+                yield context.quantise(f"ffn.expert.{name}.quantise", rows * k, inputs)
+            yield GroupedMatmul(
+                name=f"ffn.expert.{name}",
+                ranks=context.ranks,
+                m=rows,
+                k=k,
+                n=n,
+                experts=self.experts // parallel.ep,
+                touched=reached,
+                weight=weight,
+                input=inputs,
+                output=precision.base,
+            )
+            wide = name == "down"
+            yield Elementwise(
+                name="ffn.expert.combine" if wide else "ffn.expert.activation",
+                ranks=context.ranks,
+                fusible=True,
+                tokens=rows,
+                width=width if wide else columns,
+                base=precision.base,
+                reads=1.0 if wide else 1.0 + self.gated,
+                flops=2.0 if wide else 4.0 + self.gated,
+            )
+
+
+LAYER = MoeLayer

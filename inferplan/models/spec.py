@@ -1,0 +1,451 @@
+"""A model: its width, its vocabulary and its layers, as a YAML in ``configs/models`` states them."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cached_property
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, model_validator
+
+from inferplan.errors import UsageError
+from inferplan.models.layers import Cache, FeedForward, LayerContext, LayerSpec, Mixer, Weight, parse_layer
+from inferplan.spec import Spec
+from inferplan.work.formats import FORMATS, find_format
+from inferplan.work.ops import Gather, Op
+from inferplan.work.parallel import Parallelism, require_divides
+
+NormStyle = Literal["rms", "layer", "layer_plain", "plain"]
+"""RMSNorm; LayerNorm with weight and bias; with weight only; without parameters."""
+AnyMixer = Annotated[SerializeAsAny[Mixer], BeforeValidator(parse_layer)]
+AnyFeedForward = Annotated[SerializeAsAny[FeedForward], BeforeValidator(parse_layer)]
+AnyPart = Annotated[SerializeAsAny[LayerSpec], BeforeValidator(parse_layer)]
+NORM_VECTORS = {"rms": 1, "layer": 2, "layer_plain": 1, "plain": 0}
+
+MOST_LAYERS = 10_000
+"""More layers than this are a mistake in a file, not a model."""
+
+
+class LayerGroup(Spec):
+    """``repeat`` identical layers, or a ``pattern`` of groups repeated."""
+
+    repeat: int = Field(default=1, ge=1, le=MOST_LAYERS)
+    mixer: AnyMixer | None = None
+    ffn: AnyFeedForward | None = None
+    extras: list[AnyPart] = []
+    """Further parts: AltUp, LAuReL, per-layer inputs, a shared block, experts beside a dense feed-forward."""
+    norms: int | None = Field(default=None, ge=0)
+    """Norms over the model width in one layer; by default one before each part."""
+    parallel: bool = False
+    """Mixer and feed-forward read the same input, and their outputs share one all-reduce (GPT-J, PaLM, Falcon)."""
+    shared: bool = False
+    """Its parameters are those of an earlier identical layer (Zamba2): run again, counted once."""
+    pattern: list["LayerGroup"] = []
+
+    @model_validator(mode="after")
+    def _one_of(self) -> Self:
+        if self.pattern and self.parts:
+            raise ValueError("a group has either a pattern or a mixer and ffn, not both")
+        if not self.pattern and not self.parts:
+            raise ValueError("a layer needs a mixer, an ffn or both")
+        return self
+
+    @property
+    def depth(self) -> int:
+        """How many layers it stands for."""
+        return self.repeat * (sum(group.depth for group in self.pattern) if self.pattern else 1)
+
+    @property
+    def parts(self) -> list[LayerSpec]:
+        return [part for part in (self.mixer, self.ffn, *self.extras) if part is not None]
+
+    @property
+    def norm_count(self) -> int:
+        return len(self.parts) - len(self.extras) if self.norms is None else self.norms
+
+    def weights(self, d_model: int, norm: NormStyle) -> Iterator[Weight]:
+        """Every parameter tensor of one such layer."""
+        for part in self.parts:
+            yield from part.weights(d_model)
+        if self.norm_count:
+            yield Weight(name="norm", shape=(self.norm_count, NORM_VECTORS[norm], d_model), role="base")
+
+    def sequence(self) -> Iterator["LayerGroup"]:
+        """Its layers one after another, patterns unrolled."""
+        one = self if self.repeat == 1 else self.model_copy(update={"repeat": 1})
+        for _ in range(self.repeat):
+            if self.pattern:
+                for group in self.pattern:
+                    yield from group.sequence()
+            else:
+                yield one
+
+
+class Published(Spec):
+    """What the vendor says of the model; one test checks every file against it."""
+
+    source: str
+    parameters: float | None = None
+    """Total parameters as printed."""
+    active: float | None = None
+    active_counts: Literal["all", "without_embedding", "without_embedding_and_head"] = "all"
+    """Which of the three meanings of "active" the vendor uses (docs/model-coverage.md)."""
+    tolerance: float = 0.01
+    """The rounding of the printed figures."""
+
+
+class StoredAs(Spec):
+    """Tensors of the layers, by the names that ``weights()`` gives them, whose format is not that of their role."""
+
+    tensors: list[str]
+    format: str
+    layers: list[int] = []
+    """The layers it holds for, counted from 0; empty for all."""
+
+
+class Native(Spec):
+    """The formats that the released checkpoint stores, where they are not the base format."""
+
+    base: Literal["fp32", "fp16", "bf16"] = "bf16"
+    weights: str | None = None
+    experts: str | None = None
+    activations: str | None = None
+    kv: str | None = None
+    embedding: str | None = None
+    head: str | None = None
+    exceptions: list[StoredAs] = []
+    """Tensors left wider, or narrower, than their role: a checkpoint's ignore list."""
+
+    @field_validator("weights", "experts", "activations", "kv", "embedding", "head")
+    @classmethod
+    def _known(cls, value: str | None) -> str | None:
+        if value is not None and value not in FORMATS:
+            raise ValueError(f"no number format named {value!r}; known: {', '.join(FORMATS)}")
+        return value
+
+    def stored(self, weight: Weight, layer: int | None = None) -> str:
+        """The format that a tensor is stored in; ``layer`` is its layer, ``None`` outside the layers."""
+        for entry in self.exceptions if layer is not None else []:
+            if weight.name in entry.tensors and (not entry.layers or layer in entry.layers):
+                return entry.format
+        experts = self.experts or self.weights
+        roles = {"weights": self.weights, "experts": experts, "embedding": self.embedding, "head": self.head}
+        return roles.get(weight.role) or self.base
+
+
+class Generation(Spec):
+    """How tokens come out: one after another, or by denoising blocks."""
+
+    kind: Literal["autoregressive", "diffusion"] = "autoregressive"
+    block: int = 0
+    """Tokens denoised together (diffusion)."""
+    steps: int = 0
+    """Denoising steps for each block (diffusion)."""
+    block_cache: bool = False
+
+
+class PerLayerEmbedding(Spec):
+    """A second table with ``width`` columns for each layer, joined with a projection of the embedding (Gemma 3n)."""
+
+    width: int = Field(ge=1)
+    vocab: int = Field(ge=1)
+
+    def weights(self, d_model: int, layers: int) -> Iterator[Weight]:
+        columns = layers * self.width
+        yield Weight(
+            name="per_layer.table", shape=(self.vocab, columns), role="embedding", shard="tp", units=self.vocab
+        )
+        yield Weight(name="per_layer.projection", shape=(columns, d_model))
+        yield Weight(name="per_layer.norm", shape=(self.width,), role="base")
+
+    def ops(self, context: LayerContext, layers: int) -> Iterator[Op]:
+        columns = layers * self.width
+        yield Gather(
+            name="per_layer.embedding",
+            ranks=context.ranks,
+            tokens=context.tokens,
+            width=columns,
+            table=context.precision.embedding,
+            output=context.precision.base,
+        )
+        yield from context.linear("per_layer.projection", context.d_model, columns)
+        yield context.normalise("per_layer.norm", self.width, rows=context.tokens * layers)
+        yield context.pointwise("per_layer.add", columns, reads=2.0, flops=2.0)
+
+
+class Tower(Spec):
+    """An encoder beside the decoder, of images or sound: counted apart; what it puts out are prompt tokens."""
+
+    name: str
+    d_model: int = Field(ge=1)
+    norm: NormStyle = "layer"
+    layers: list[LayerGroup] = []
+    tensors: dict[str, list[int]] = {}
+    """Every tensor outside the layers with its shape: patch and position embedding, merger, projector."""
+
+    def weights(self) -> Iterator[tuple[Weight, int]]:
+        """Every parameter tensor, with the number of copies of it."""
+        for layer, count in count_distinct([layer for group in self.layers for layer in group.sequence()]):
+            yield from ((weight, count) for weight in layer.weights(self.d_model, self.norm))
+        for name, shape in self.tensors.items():
+            yield Weight(name=f"{self.name}.{name}", shape=tuple(shape), role="base"), 1
+
+    @cached_property
+    def parameters(self) -> int:
+        return sum(weight.elements * count for weight, count in self.weights())
+
+
+class PredictionHead(Spec):
+    """Multi-token prediction (DeepSeek-V3, 2412.19437 eq. 21-23): counted apart from the model's own layers.
+
+    ``modules`` times: its layers, a projection of the joined hidden state and embedding (``2*d_model`` to ``d_model``),
+    ``norms``, and its own copies of the vocabulary tables where the checkpoint stores them.
+    """
+
+    layers: list[LayerGroup]
+    modules: int = Field(default=1, ge=1)
+    projection: bool = True
+    norms: int = Field(default=3, ge=0)
+    own_embedding: bool = False
+    own_head: bool = False
+
+    def weights(self, model: "ModelSpec") -> Iterator[tuple[Weight, int]]:
+        """Every parameter tensor, with the number of copies of it."""
+        d_model, copies = model.d_model, self.modules
+        for layer, count in count_distinct([layer for group in self.layers for layer in group.sequence()]):
+            yield from ((weight, count * copies) for weight in layer.weights(d_model, model.norm))
+        if self.projection:
+            yield Weight(name="mtp.projection", shape=(d_model, 2 * d_model)), copies
+        yield Weight(name="mtp.norm", shape=(self.norms, NORM_VECTORS[model.norm], d_model), role="base"), copies
+        table = Weight(
+            name="mtp.embedding", shape=(model.vocab, d_model), role="embedding", shard="tp", units=model.vocab
+        )
+        if self.own_embedding:
+            yield table, copies
+        if self.own_head:
+            yield replace(table, name="mtp.head", role="head"), copies
+
+
+class ModelSpec(Spec):
+    """One model. Counts are exact: every parameter tensor is listed by :meth:`weights`."""
+
+    name: str
+    aliases: list[str] = []
+    family: str = ""
+    source: str
+    notes: list[str] = []
+    d_model: int = Field(ge=1)
+    vocab: int = Field(ge=1)
+    tied: bool = False
+    """The head is the embedding table."""
+    max_context: int | None = Field(default=None, ge=1)
+    positions: int = Field(default=0, ge=0)
+    """Rows of a learned position table."""
+    embedding_width: int | None = Field(default=None, ge=1)
+    """Columns of the vocabulary tables where they are narrower than the model, with projections in and out (OPT)."""
+    norm: NormStyle = "rms"
+    final_norm: bool = True
+    embedding_norm: bool = False
+    head_bias: bool = False
+    layers: list[LayerGroup]
+    streams: int = Field(default=1, ge=1)
+    """Residual streams (AltUp): each but the first has a square projection in and one out."""
+    per_layer_embedding: PerLayerEmbedding | None = None
+    towers: list[Tower] = []
+    mtp: PredictionHead | None = None
+    native: Native = Native()
+    generation: Generation = Generation()
+    published: Published | None = None
+
+    @model_validator(mode="after")
+    def _finite_stack(self) -> Self:
+        if not 1 <= sum(group.depth for group in self.layers) <= MOST_LAYERS:
+            raise ValueError(f"layers must be 1 to {MOST_LAYERS} in all")
+        return self
+
+    @property
+    def table_width(self) -> int:
+        """Columns of the vocabulary tables."""
+        return self.embedding_width or self.d_model
+
+    @cached_property
+    def sequence(self) -> list[LayerGroup]:
+        """Every layer in order."""
+        return [layer for group in self.layers for layer in group.sequence()]
+
+    @cached_property
+    def distinct(self) -> list[tuple[LayerGroup, int]]:
+        """Each different layer and how many there are; the order is that of first appearance."""
+        return count_distinct(self.sequence)
+
+    def weights(self) -> Iterator[tuple[Weight, int]]:
+        """Every parameter tensor, with the number of copies of it in the model."""
+        yield from ((weight, 1) for weight in self.input_weights())
+        for layer, count in self.distinct:
+            if not layer.shared:
+                yield from ((weight, count) for weight in self.layer_weights(layer))
+        yield from ((weight, 1) for weight in self.output_weights())
+
+    def input_weights(self) -> Iterator[Weight]:
+        """The tensors before the first layer."""
+        table = (self.vocab, self.table_width)
+        yield Weight(name="embedding", shape=table, role="embedding", shard="tp", units=self.vocab)
+        if self.embedding_width:
+            yield Weight(name="project_in", shape=(self.d_model, self.embedding_width))
+        if self.positions:
+            yield Weight(name="positions", shape=(self.positions, self.d_model), role="embedding")
+        if self.embedding_norm:
+            yield Weight(name="embedding_norm", shape=(NORM_VECTORS[self.norm], self.d_model), role="base")
+        if self.per_layer_embedding is not None:
+            yield from self.per_layer_embedding.weights(self.d_model, len(self.sequence))
+        if self.streams > 1:
+            yield Weight(name="streams.in", shape=(self.streams - 1, self.d_model, self.d_model))
+
+    def input_ops(self, context: LayerContext) -> Iterator[Op]:
+        """What runs between the embedding and the first layer."""
+        if self.per_layer_embedding is not None:
+            yield from self.per_layer_embedding.ops(context, len(self.sequence))
+        for _ in range(1, self.streams):
+            yield from context.linear("streams.in", self.d_model, self.d_model)
+        if self.embedding_width:
+            yield from context.linear("project_in", self.embedding_width, self.d_model)
+
+    def output_ops(self, context: LayerContext) -> Iterator[Op]:
+        """What runs between the last layer and the final norm."""
+        for _ in range(1, self.streams):
+            yield from context.linear("streams.out", self.d_model, self.d_model)
+        if self.embedding_width:
+            yield from context.linear("project_out", self.d_model, self.embedding_width)
+
+    def layer_weights(self, layer: LayerGroup) -> Iterator[Weight]:
+        """The tensors of one layer."""
+        return layer.weights(self.d_model, self.norm)
+
+    def output_weights(self) -> Iterator[Weight]:
+        """The tensors after the last layer; a tied head is the embedding again and is not listed."""
+        if self.streams > 1:
+            yield Weight(name="streams.out", shape=(self.streams - 1, self.d_model, self.d_model))
+        if self.final_norm:
+            yield Weight(name="final_norm", shape=(NORM_VECTORS[self.norm], self.d_model), role="base")
+        if self.embedding_width:
+            yield Weight(name="project_out", shape=(self.embedding_width, self.d_model))
+        if not self.tied:
+            yield Weight(name="head", shape=(self.vocab, self.table_width), role="head", shard="tp", units=self.vocab)
+        if self.head_bias:
+            yield Weight(name="head.bias", shape=(self.vocab,), role="head", shard="tp", units=self.vocab)
+
+    @cached_property
+    def parameters(self) -> dict[str, int]:
+        """``total``, ``embedding`` (the input table), ``lm_head`` (0 when tied) and ``active``.
+
+        ``active`` counts every tensor, both vocabulary tables among them, with routed experts scaled by top_k/experts.
+        """
+        total = active = 0.0
+        for weight, count in self.weights():
+            total += count * weight.elements
+            active += count * weight.elements * weight.active
+        table = self.vocab * self.table_width
+        return {
+            "total": round(total),
+            "embedding": table,
+            "lm_head": 0 if self.tied else table,
+            "active": round(active),
+        }
+
+    @cached_property
+    def checkpoint_bytes(self) -> float:
+        """Bytes of the released checkpoint in its native formats: model and towers, without prediction modules."""
+        wide = find_format(self.native.base).width
+        total = sum(weight.elements * count * wide for tower in self.towers for weight, count in tower.weights())
+        outside = [*self.input_weights(), *self.output_weights()]
+        total += sum(find_format(self.native.stored(weight)).stored(weight.shape) for weight in outside)
+        for index, layer in enumerate(self.sequence):
+            for weight in [] if layer.shared else self.layer_weights(layer):
+                total += find_format(self.native.stored(weight, index)).stored(weight.shape)
+        return total
+
+    @cached_property
+    def tower_parameters(self) -> int:
+        """Parameters of the towers, which ``parameters`` leaves out."""
+        return sum(tower.parameters for tower in self.towers)
+
+    @cached_property
+    def mtp_parameters(self) -> int:
+        """Parameters of the multi-token-prediction modules, which ``parameters`` leaves out."""
+        return sum(w.elements * count for w, count in self.mtp.weights(self)) if self.mtp is not None else 0
+
+    def caches(self) -> Iterator[tuple[Cache, int]]:
+        """What each different layer keeps for a sequence, and how many such layers there are."""
+        for layer, count in self.distinct:
+            for part in layer.parts:
+                cache = part.cache()
+                if cache.per_token or cache.state:
+                    yield cache, count
+
+    @cached_property
+    def kv_elements_per_token(self) -> int:
+        """Elements that one more token adds while the context is below every window."""
+        return sum(cache.per_token * count for cache, count in self.caches())
+
+    @cached_property
+    def kv_elements_per_token_beyond_windows(self) -> int:
+        """Elements that one more token adds when the context is longer than every window."""
+        return sum(cache.per_token * count for cache, count in self.caches() if cache.mask.size == 0)
+
+    @cached_property
+    def state_elements_per_sequence(self) -> int:
+        """Elements of constant size that each sequence keeps: recurrent and convolution state."""
+        return sum(cache.state * count for cache, count in self.caches())
+
+    @cached_property
+    def windows(self) -> list[int]:
+        """The different window sizes, in tokens."""
+        return sorted({cache.mask.size for cache, _ in self.caches() if cache.mask.kind == "window"})
+
+    def check(self, parallel: Parallelism) -> None:
+        """Raise ``IndivisibleError`` when a layer cannot be divided so."""
+        for layer, _ in self.distinct:
+            for part in layer.parts:
+                part.check(parallel)
+        if parallel.ep > 1 and not any(w.shard == "experts" for w, _ in self.weights()):
+            raise UsageError(f"{self.name} has no routed experts to divide", hint="leave --ep out")
+        if parallel.tp > 1:
+            require_divides("tp", parallel.tp, -(-self.vocab // 64) * 64, "vocabulary rows (padded to 64)")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The mapping its YAML holds."""
+        data = self.model_dump(exclude_defaults=True)
+        data["layers"] = [_dump_group(group) for group in self.layers]
+        for tower, fields in zip(self.towers, data.get("towers", []), strict=False):
+            if tower.layers:
+                fields["layers"] = [_dump_group(group) for group in tower.layers]
+        if self.mtp is not None:
+            data["mtp"]["layers"] = [_dump_group(group) for group in self.mtp.layers]
+        return data
+
+
+def _dump_group(group: LayerGroup) -> dict[str, Any]:
+    data = group.model_dump(exclude_defaults=True, exclude={"mixer", "ffn", "extras", "pattern"})
+    if group.mixer is not None:
+        data["mixer"] = group.mixer.dump()
+    if group.ffn is not None:
+        data["ffn"] = group.ffn.dump()
+    if group.extras:
+        data["extras"] = [part.dump() for part in group.extras]
+    if group.pattern:
+        data["pattern"] = [_dump_group(inner) for inner in group.pattern]
+    return data
+
+
+def count_distinct(layers: list[LayerGroup]) -> list[tuple[LayerGroup, int]]:
+    """Each different layer with its number, in order of first appearance."""
+    kinds: list[tuple[LayerGroup, int]] = []
+    index: dict[int, int] = {}
+    for layer in layers:
+        where = index.get(id(layer))
+        if where is None:
+            where = next((i for i, (known, _) in enumerate(kinds) if known == layer), len(kinds))
+            index[id(layer)] = where
+        if where == len(kinds):
+            kinds.append((layer, 0))
+        kinds[where] = (kinds[where][0], kinds[where][1] + 1)
+    return kinds

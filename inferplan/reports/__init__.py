@@ -1,0 +1,1 @@
+"""Screens, pages and pictures of results; nothing is computed here."""

@@ -1,0 +1,87 @@
+"""A :class:`Cost` and an :class:`Energy` as JSON and as tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from inferplan.answers.cost import ApiPrice, Cost, Energy
+from inferplan.table import Table
+
+_RIGHT = frozenset({"value"})
+
+
+def cost_record(cost: Cost, api: ApiPrice | None = None, requests_a_day: float | None = None) -> dict[str, Any]:
+    """The JSON of a bill; every key names its unit, and the currency stands beside."""
+    tag = cost.tag
+    record = {
+        "currency": tag.currency,
+        "price_per_device_hour": tag.per_hour,
+        "price_term": tag.term,
+        "price_date": str(tag.date) if tag.date else None,
+        "price_source": tag.source,
+        "devices": cost.devices,
+        "per_hour": cost.per_hour,
+        "per_month": cost.per_month,
+        "per_request": cost.per_request,
+        "output_to_input_ratio": cost.ratio,
+        "per_million_input_tokens": cost.per_million_input,
+        "per_million_output_tokens": cost.per_million_output,
+        "per_million_tokens_whole_bill": cost.per_million_total,
+        "per_million_output_tokens_whole_bill": cost.per_million_output_alone,
+    }
+    if requests_a_day is not None:
+        record["per_user_month"] = cost.per_user_month(requests_a_day)
+    if api is not None:
+        record["break_even_requests_per_month"] = cost.break_even(api)
+        record["break_even_share_of_capacity"] = cost.break_even(api) / cost.capacity_per_month
+    return record
+
+
+def energy_record(energy: Energy) -> dict[str, Any]:
+    return {
+        "scope": energy.label,
+        "power_w": energy.watts,
+        "per_token_j": energy.per_token,
+        "per_output_token_j": energy.per_output_token,
+        "per_million_output_tokens_kwh": energy.kwh_per_million_output,
+        "per_million_output_tokens_g_co2": energy.carbon_per_million_output,
+    }
+
+
+def cost_table(cost: Cost, api: ApiPrice | None = None, requests_a_day: float | None = None) -> Table:
+    """The bill, one line for each way of dividing it."""
+    unit = cost.tag.currency
+    rows = [
+        [f"{cost.devices} x {cost.tag.gpu} at {cost.tag.describe()}", f"{cost.per_hour:,.2f} {unit}/h"],
+        ["a month of 730 hours", f"{cost.per_month:,.0f} {unit}"],
+        [f"a million input tokens (1:{cost.ratio:g} split)", f"{cost.per_million_input:,.4f} {unit}"],
+        [f"a million output tokens (1:{cost.ratio:g} split)", f"{cost.per_million_output:,.4f} {unit}"],
+        ["a million output tokens, whole bill on them", f"{cost.per_million_output_alone:,.4f} {unit}"],
+        ["a request", f"{cost.per_request:,.6f} {unit}"],
+    ]
+    if requests_a_day is not None:
+        rows.append(
+            [f"a user-month of {requests_a_day:g} requests a day", f"{cost.per_user_month(requests_a_day):,.4f} {unit}"]
+        )
+    if api is not None:
+        volume = cost.break_even(api)
+        share = volume / cost.capacity_per_month
+        verdict = (
+            f"{share:.0%} of capacity" if share <= 1 else f"{share:.1f} x capacity: the API costs less at any load"
+        )
+        rows.append(
+            [f"break-even with an API at {api.input:g}/{api.output:g}", f"{volume:,.0f} requests a month ({verdict})"]
+        )
+    return Table(title="cost", columns=["", "value"], rows=rows, right=_RIGHT)
+
+
+def energy_table(energy: Energy) -> Table:
+    rows = [
+        ["power", f"{energy.watts / 1e3:,.2f} kW"],
+        ["a token, input or output", f"{energy.per_token:,.3f} J"],
+        ["an output token, all energy on them", f"{energy.per_output_token:,.3f} J"],
+        ["a million output tokens", f"{energy.kwh_per_million_output:,.3f} kWh"],
+    ]
+    if energy.carbon_per_million_output is not None:
+        rows.append(["  in operation", f"{energy.carbon_per_million_output:,.0f} g CO2"])
+    return Table(title=f"energy ({energy.label})", columns=["", "value"], rows=rows, right=_RIGHT)

@@ -1,0 +1,296 @@
+"""An :class:`Estimate` as a report: the JSON contract, and one screen for people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from inferplan.estimate.batch import Estimate
+from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.diffusion import DiffusionEstimate
+from inferplan.estimate.phase import Phase
+from inferplan.estimate.roofline import Bound
+from inferplan.table import Report, Table
+from inferplan.units import Num, format_bytes, format_quantity, format_time
+
+BOUND_NAMES: dict[Bound, str] = {"math": "compute", "memory": "memory", "wire": "network", "overhead": "overhead"}
+_RIGHT = frozenset({"prefill", "share", "decode", "share ", "bytes", "value", "start", "mean", "end"})
+IDEAL_NOTE = (
+    "basis: roofline, the speed of light: datasheet peaks, no overhead, no queue; real times are longer "
+    "(docs/accuracy.md)"
+)
+
+
+def deployment_record(deployment: Deployment) -> dict[str, Any]:
+    """What was asked for, as JSON: names, formats by role, degrees of parallelism."""
+    precision, parallel = deployment.precision, deployment.parallel
+    return {
+        "model": deployment.model.name,
+        "gpu": deployment.hardware.name,
+        "devices": parallel.devices,
+        "engine": f"{deployment.engine.name} {deployment.engine.defaults.version}",
+        "precision": {f.name: getattr(precision, f.name).name for f in fields(precision) if f.name != "exceptions"},
+        "parallel": {f.name: getattr(parallel, f.name) for f in fields(parallel)},
+        "calibration": deployment.calibration.name,
+    }
+
+
+def memory_record(estimate: Estimate) -> dict[str, Any]:
+    """Bytes on the fullest device."""
+    footprint = estimate.footprint
+    return {
+        "weights_bytes": footprint.weights,
+        "kv_bytes_per_token": footprint.kv_per_token,
+        "state_bytes_per_sequence": footprint.state_per_sequence,
+        "kv_bytes": footprint.state,
+        "kv_allocated_bytes": footprint.state_allocated,
+        "activation_bytes": footprint.activations,
+        "reserve_bytes": footprint.reserve,
+        "total_bytes": footprint.total,
+        "usable_bytes": footprint.usable,
+        "fits": footprint.fits,
+    }
+
+
+def phase_record(phase: Phase) -> dict[str, Any]:
+    """One step: FLOP and bytes over all ranks, wall seconds, and where the time goes."""
+    return {
+        "flop": phase.flop,
+        "bytes": phase.bytes,
+        "wire_bytes": phase.wire,
+        "intensity_flop_per_byte": phase.intensity,
+        "time_s": phase.time,
+        "bound": BOUND_NAMES[phase.bound],
+        "mfu": phase.mfu,
+        "mbu": phase.mbu,
+        "operators_s": phase.by_operator(),
+    }
+
+
+def estimate_record(estimate: Estimate) -> dict[str, Any]:
+    """The JSON of ``inferplan estimate`` (docs/json.md)."""
+    load = estimate.load
+    decoding = bool(np.all(load.output > 1))
+    return {
+        **deployment_record(estimate.deployment),
+        "load": {
+            "batch": int(load.batch),
+            "prompt_tokens": int(load.prompt),
+            "output_tokens": int(load.output),
+            "kv_cache": load.kv_cache,
+        },
+        "memory": memory_record(estimate),
+        "prefill": phase_record(estimate.prefill),
+        "decode": phase_record(estimate.decode),
+        "ridge_flop_per_byte": estimate.deployment.ridge,
+        "ttft_s": estimate.ttft,
+        **band_record(estimate, "ttft"),
+        "tpot_s": estimate.tpot if decoding else None,
+        **band_record(estimate, "tpot" if decoding else None),
+        "tpot_start_s": estimate.tpot_start if decoding else None,
+        "tpot_end_s": estimate.tpot_end if decoding else None,
+        "e2el_s": estimate.e2el,
+        **band_record(estimate, "e2el"),
+        "output_tokens_per_s": estimate.output_rate,
+        "total_tokens_per_s": estimate.total_rate,
+        "requests_per_s": estimate.request_rate,
+        **({"diffusion": diffusion_record(estimate)} if isinstance(estimate, DiffusionEstimate) else {}),
+        "max_batch": int(estimate.footprint.max_batch()),
+        "max_context_tokens": estimate.footprint.max_context(),
+        "basis": estimate.basis,
+        "basis_shares": {"prefill": estimate.prefill.by_basis(), "decode": estimate.decode.by_basis()},
+    }
+
+
+def band_record(estimate: Estimate, metric: str | None) -> dict[str, Any]:
+    """Between which seconds 80 % of measurements of a latency lie; null where no held-out error is known."""
+    name = metric or "tpot"
+    band = estimate.band(metric) if metric else None
+    low, high = band or (None, None)
+    value = getattr(estimate, name)
+    return {
+        f"{name}_low_s": None if low is None else value * low,
+        f"{name}_high_s": None if high is None else value * high,
+    }
+
+
+def band_note(estimate: Estimate) -> str:
+    """The bands in one line, or that none is known."""
+    metrics = [("TTFT", "ttft"), *([("TPOT", "tpot")] if np.all(estimate.load.output > 1) else [])]
+    parts = []
+    for name, metric in metrics:
+        band, value = estimate.band(metric), float(getattr(estimate, metric))
+        if band is not None:
+            parts.append(f"{name} {format_time(value * band[0])} to {format_time(value * band[1])}")
+    if parts:
+        return f"error: 80 % of held-out measurements lie within {', '.join(parts)} (docs/accuracy.md)"
+    if estimate.basis == "roofline":
+        return "error: unknown; no measurement stands behind these times"
+    return "error: unknown; kernels that nobody has held out take a part of these times"
+
+
+def diffusion_record(estimate: DiffusionEstimate) -> dict[str, Any]:
+    """What a diffusion model adds: its blocks, passes and their times (docs/diffusion.md)."""
+    generation = estimate.generation
+    return {
+        "block_tokens": generation.block,
+        "steps_per_block": generation.steps,
+        "block_cache": generation.block_cache,
+        "blocks": estimate.blocks,
+        "denoising_step_s": estimate.step_time,
+        "block_s": estimate.block_time,
+    }
+
+
+def estimate_report(estimate: Estimate) -> Report:
+    """One screen: latency, memory, roofline and operators, and what the numbers rest on."""
+    return Report(
+        record=estimate_record(estimate),
+        tables=[_latency(estimate), _memory(estimate), _roofline(estimate), _operators(estimate)],
+        notes=_notes(estimate),
+    )
+
+
+def _latency(estimate: Estimate) -> Table:
+    load, deployment = estimate.load, estimate.deployment
+    rows = [["time to first token (TTFT)", _time(estimate.ttft)]]
+    if load.output > 1:
+        rows += [
+            ["time per output token (TPOT), mean", _time(estimate.tpot)],
+            ["  first step, last step", f"{_time(estimate.tpot_start)}, {_time(estimate.tpot_end)}"],
+        ]
+    rows += [
+        *(
+            [
+                ["denoising pass, mean", _time(estimate.step_time)],
+                [
+                    f"block of {estimate.generation.block} tokens in {estimate.generation.steps}",
+                    _time(estimate.block_time),
+                ],
+            ]
+            if isinstance(estimate, DiffusionEstimate)
+            else []
+        ),
+        ["total latency, TTFT + (output - 1) TPOT", _time(estimate.e2el)],
+        ["output tokens a second", f"{float(estimate.output_rate):,.1f}"],
+        ["input and output tokens a second", f"{float(estimate.total_rate):,.1f}"],
+        ["output tokens a second and user", f"{1 / float(estimate.tpot):,.1f}" if load.output > 1 else "-"],
+    ]
+    copies = f", {deployment.parallel.replicas} replicas" if deployment.parallel.replicas > 1 else ""
+    title = (
+        f"{deployment.describe()}: batch {load.batch:.0f}{copies}, "
+        f"{load.prompt:.0f} tokens in, {load.output:.0f} out{'' if load.kv_cache else ', no KV cache'}"
+    )
+    return Table(title=title, columns=["latency and throughput", "value"], rows=rows, right=_RIGHT)
+
+
+def _memory(estimate: Estimate) -> Table:
+    footprint = estimate.footprint
+    parts: list[tuple[str, Num]] = [
+        ("weights", footprint.weights),
+        ("KV cache and state", footprint.state),
+        ("activations", footprint.activations),
+        ("runtime reserve", footprint.reserve),
+        ("total", footprint.total),
+        ("usable", footprint.usable),
+    ]
+    rows = [[name, _bytes(size), f"{float(size) / footprint.usable:.1%}"] for name, size in parts]
+    rows.append(["largest batch at this context", f"{float(footprint.max_batch()):,.0f}", ""])
+    rows.append(["longest context at this batch", f"{footprint.max_context():,} tokens", ""])
+    title = f"memory of one device ({estimate.deployment.engine.describe()} defaults)"
+    return Table(title=title, columns=["", "bytes", "share"], rows=rows, right=_RIGHT)
+
+
+def _roofline(estimate: Estimate) -> Table:
+    phases = (("prefill", estimate.prefill), ("decode", estimate.decode))
+    lines: list[tuple[str, Any]] = [
+        ("FLOP", lambda p: format_quantity(float(p.flop), "FLOP")),
+        ("bytes moved", lambda p: _bytes(p.bytes)),
+        ("arithmetic intensity", lambda p: f"{float(p.intensity):,.1f} FLOP/B"),
+        (f"ridge point ({estimate.deployment.math})", lambda p: f"{estimate.deployment.ridge:,.1f} FLOP/B"),
+        ("bound by", lambda p: BOUND_NAMES[p.bound]),
+        ("MFU, MBU", lambda p: f"{float(p.mfu):.1%}, {float(p.mbu):.1%}"),
+    ]
+    rows = [[name, *(show(phase) for _, phase in phases)] for name, show in lines]
+    return Table(
+        title="roofline (prefill: the whole batch; decode: one step at the mean context)",
+        columns=["", "prefill", "decode"],
+        rows=rows,
+        right=_RIGHT,
+    )
+
+
+def _operators(estimate: Estimate) -> Table:
+    prefill, decode = estimate.prefill.by_operator(), estimate.decode.by_operator()
+    whole_prefill, whole_decode = sum(prefill.values()) or 1.0, sum(decode.values()) or 1.0
+    bounds = {cost.op.name: BOUND_NAMES[cost.bound] for cost in estimate.decode.costs}
+    rows = []
+    for name in dict.fromkeys([*prefill, *decode]):
+        first, second = prefill.get(name, 0.0), decode.get(name, 0.0)
+        rows.append(
+            [
+                name,
+                _time(first),
+                f"{float(first / whole_prefill):.1%}",
+                _time(second),
+                f"{float(second / whole_decode):.1%}",
+                bounds.get(name, "overhead"),
+            ]
+        )
+    return Table(
+        title="time by operator",
+        columns=["operator", "prefill", "share", "decode", "share ", "decode bound"],
+        rows=rows,
+        right=_RIGHT,
+    )
+
+
+def pruning_table(pruned: Estimate, whole: Estimate) -> Table:
+    """What pruning saves: weights, cache, FLOP and time of both, and their ratio."""
+    lines: list[tuple[str, Callable[[Estimate], float], Callable[[float], str]]] = [
+        ("parameters", lambda e: e.deployment.model.parameters["total"], lambda v: f"{v:,.0f}"),
+        ("weights on one device", lambda e: e.footprint.weights, format_bytes),
+        ("KV cache of one token", lambda e: e.footprint.kv_per_token, format_bytes),
+        ("prefill FLOP", lambda e: float(e.prefill.flop), lambda v: format_quantity(v, "FLOP")),
+        ("TTFT", lambda e: float(e.ttft), format_time),
+        ("decode step", lambda e: float(e.decode.time), format_time),
+    ]
+    rows = []
+    for name, value, shown in lines:
+        before, after = value(whole), value(pruned)
+        rows.append([name, shown(before), shown(after), f"{after / before:.3f}"])
+    columns = ["", "before", "after", "ratio"]
+    title = f"pruning {whole.deployment.model.name}"
+    return Table(title=title, columns=columns, rows=rows, right=frozenset({"before", "after", "ratio"}))
+
+
+def basis_note(estimate: Estimate) -> str:
+    """One line that says what the times rest on."""
+    calibration = estimate.deployment.calibration
+    if not calibration.constants:
+        return IDEAL_NOTE
+    shares = ", ".join(f"{name} {share:.0%}" for name, share in sorted(estimate.decode.by_basis().items()))
+    anchor = calibration.anchor
+    anchored = (
+        f"; anchored to {anchor.rows} measured rows: prefill x {anchor.prefill:.3f}, decode x {anchor.decode:.3f}"
+        if anchor
+        else ""
+    )
+    return f"basis: {estimate.basis}, constants {calibration.name} (decode time: {shares}){anchored}"
+
+
+def _notes(estimate: Estimate) -> list[str]:
+    hardware = estimate.deployment.hardware
+    confidence = f"hardware: {hardware.name}, confidence {hardware.confidence}"
+    return [basis_note(estimate), band_note(estimate), confidence]
+
+
+def _time(value: Num) -> str:
+    return format_time(float(value))
+
+
+def _bytes(value: Num) -> str:
+    return format_bytes(float(value))

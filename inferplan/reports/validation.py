@@ -1,0 +1,216 @@
+"""Scores as a report: the table people read, the JSON contract, the CSV of rows, the scatter plot."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from inferplan.table import Report, Table
+from inferplan.validation.rows import SHOWN_LIMIT, run_record
+from inferplan.validation.run import prediction_cells
+from inferplan.validation.score import GROUPS, METRICS, NAMES, Score, Scored, by, score
+from inferplan.validation.startup_logs import Line
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_SCORE_COLUMNS = ("rows", "MAPE", "median", "p90", "bias", "in the 80 % band")
+_RIGHT = frozenset({*_SCORE_COLUMNS, "logged", "predicted", "error"})
+
+
+def clean(scored: Sequence[Scored]) -> list[Scored]:
+    """Rows that are not marked suspect."""
+    return [one for one in scored if not one.suspect]
+
+
+def validation_report(scored: Sequence[Scored], title: str, per_row: bool = False) -> Report:
+    """Everything about a set of rows."""
+    plain = clean(scored)
+    sets = (
+        [("all rows", scored)] if len(plain) == len(scored) else [("without suspect rows", plain), ("all rows", scored)]
+    )
+    record: dict[str, Any] = {
+        "rows": len(scored),
+        "answered": sum(one.prediction is not None for one in scored),
+        "refused": [{"row": one.row.where, "reason": one.refused} for one in scored if one.prediction is None],
+        "faster_than_light": [
+            {"row": one.row.where, "metrics": list(one.impossible)} for one in scored if one.impossible
+        ],
+        "scores": {
+            name: {metric: found.record() for metric in METRICS if (found := score(rows, metric))}
+            for name, rows in sets
+        },
+        "by": {
+            group: {
+                metric: {name: value.record() for name, value in by(plain, key, metric).items()} for metric in METRICS
+            }
+            for group, key in GROUPS.items()
+        },
+    }
+    tables = [_overall(sets, title), *_groups(plain)]
+    if per_row:
+        tables.append(_rows_table(scored))
+    return Report(record=record, tables=tables, notes=_notes(scored), rows=[row_record(one) for one in scored])
+
+
+def _cells(found: Score) -> list[str]:
+    coverage = "unknown" if found.coverage is None else f"{found.coverage:.0%}"
+    return [
+        str(found.n),
+        f"{found.mape:.1%}",
+        f"{found.median:.1%}",
+        f"{found.p90:.1%}",
+        f"{found.bias:+.1%}",
+        coverage,
+    ]
+
+
+def _overall(sets: Sequence[tuple[str, Sequence[Scored]]], title: str) -> Table:
+    rows = [
+        [f"{NAMES[metric]}, {name}", *_cells(found)]
+        for metric in METRICS
+        for name, members in sets
+        if (found := score(members, metric))
+    ]
+    return Table(title=title, columns=["predicted against measured", *_SCORE_COLUMNS], rows=rows, right=_RIGHT)
+
+
+def _groups(scored: Sequence[Scored]) -> list[Table]:
+    tables = []
+    for group, key in GROUPS.items():
+        rows = [
+            [name, NAMES[metric], *_cells(value)]
+            for metric in ("ttft", "tpot")
+            for name, value in by(scored, key, metric).items()
+        ]
+        if len({row[0] for row in rows}) > 1:
+            tables.append(Table(title=f"by {group}", columns=[group, "", *_SCORE_COLUMNS], rows=rows, right=_RIGHT))
+    return tables
+
+
+def row_record(one: Scored) -> dict[str, Any]:
+    """One row as JSON: what was run, measured and predicted, in seconds, with the bands."""
+    found, measured = one.prediction, one.row.measured
+    record: dict[str, Any] = {"row": one.row.where, "run": run_record(one.row.run) if one.row.run else None}
+    for metric, unit in (("ttft", "_s"), ("tpot", "_s"), ("e2el", "_s"), ("rate", "_tokens_per_s")):
+        band = found.bands.get(metric) if found else None
+        record[metric] = {
+            f"measured{unit}": getattr(measured, metric),
+            f"predicted{unit}": getattr(found, metric) if found else None,
+            f"low{unit}": band[0] if band else None,
+            f"high{unit}": band[1] if band else None,
+            "error": one.error(metric),
+        }
+    record |= {"refused": one.refused or None, "faster_than_light": list(one.impossible)}
+    return record | {"basis": found.basis if found else None, "notes": list(found.notes) if found else []}
+
+
+def _rows_table(scored: Sequence[Scored]) -> Table:
+    rows = []
+    for one in scored:
+        errors = [one.error(metric) for metric in ("ttft", "tpot")]
+        cells = prediction_cells(one)
+        measured = one.row.measured
+        rows.append(
+            [
+                one.row.where,
+                "" if measured.ttft is None else f"{measured.ttft * 1e3:,.1f}",
+                cells["ttft_predicted_ms"],
+                "" if errors[0] is None else f"{errors[0]:+.1%}",
+                "" if measured.tpot is None else f"{measured.tpot * 1e3:,.2f}",
+                cells["tpot_predicted_ms"],
+                "" if errors[1] is None else f"{errors[1]:+.1%}",
+                one.refused or ("faster than light" if one.impossible else ""),
+            ]
+        )
+    columns = ["row", "TTFT ms", "predicted", "error", "TPOT ms", "predicted ", "error ", ""]
+    return Table(title="rows", columns=columns, rows=rows, right=frozenset(columns[1:7]))
+
+
+def _notes(scored: Sequence[Scored]) -> list[str]:
+    refused = Counter(one.refused for one in scored if one.prediction is None)
+    notes = [f"answered: {sum(one.prediction is not None for one in scored)} of {len(scored)} rows"]
+    for reason, count in refused.most_common(SHOWN_LIMIT):
+        notes.append(f"refused: {count} {'row' if count == 1 else 'rows'}: {reason}")
+    if len(refused) > SHOWN_LIMIT:
+        notes.append(f"refused: {len(refused) - SHOWN_LIMIT} further reasons; --rows FILE.csv lists all")
+    fast = [one for one in scored if one.impossible]
+    if fast:
+        shown = ", ".join(one.row.where for one in fast[:SHOWN_LIMIT])
+        notes.append(
+            f"faster than the speed of light of what they state: {len(fast)} rows ({shown}"
+            f"{', ...' if len(fast) > SHOWN_LIMIT else ''}); they are in the score, and in no fit"
+        )
+    told = Counter(note for one in scored if one.prediction for note in one.prediction.notes)
+    notes += [f"note: {count} x {note}" for note, count in told.most_common(SHOWN_LIMIT)]
+    bases = Counter(one.prediction.basis for one in scored if one.prediction)
+    notes.append("basis: " + ", ".join(f"{name} {count}" for name, count in bases.most_common()))
+    return notes
+
+
+def rows_csv(scored: Sequence[Scored]) -> str:
+    """The input's columns in the input's order, then the predictions and the reason of a refusal."""
+    columns = list(dict.fromkeys(name for one in scored for name in one.row.cells))
+    added = [name for name in ("ttft_predicted_ms", "tpot_predicted_ms", "refused") if name not in columns]
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, [*columns, *added], restval="", lineterminator="\n")
+    writer.writeheader()
+    for one in scored:
+        writer.writerow({**one.row.cells, **prediction_cells(one)})
+    return buffer.getvalue()
+
+
+def log_report(lines: Sequence[Line], title: str) -> Report:
+    """Predicted against logged memory."""
+    rows = [[line.name, _quantity(line.logged, line.unit), _quantity(line.predicted, line.unit), f"{line.error:+.1%}"]
+            for line in lines]  # fmt: skip
+    record = {
+        "lines": [
+            {"name": ln.name, "unit": ln.unit, "logged": ln.logged, "predicted": ln.predicted, "error": ln.error}
+            for ln in lines
+        ]
+    }
+    table = Table(title=title, columns=["", "logged", "predicted", "error"], rows=rows, right=_RIGHT)
+    return Report(record=record, tables=[table], rows=record["lines"])
+
+
+def _quantity(value: float, unit: str) -> str:
+    return f"{value / 2**30:,.2f} GiB" if unit == "bytes" else f"{value:,.2f} {unit}"
+
+
+def scatter(scored: Sequence[Scored], title: str) -> Figure:
+    """Predicted over measured, TTFT and TPOT, one colour a model; the diagonal and a quarter off it."""
+    from matplotlib.figure import Figure
+
+    from inferplan.reports.plots import COLOURS, INK, MARKERS
+
+    figure = Figure(figsize=(10.0, 5.0), layout="constrained")
+    figure.patch.set_alpha(0.0)
+    for place, metric in enumerate(("ttft", "tpot"), start=1):
+        axes = figure.add_subplot(1, 2, place)
+        points = [one for one in clean(scored) if one.error(metric) is not None]
+        models = sorted({one.row.run.model for one in points if one.row.run})
+        for index, model in enumerate(models):
+            mine = [one for one in points if one.row.run and one.row.run.model == model]
+            x = [getattr(one.row.measured, metric) * 1e3 for one in mine]
+            y = [getattr(one.prediction, metric) * 1e3 for one in mine]
+            style: dict[str, Any] = {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)]}
+            axes.scatter(x, y, s=12, alpha=0.6, label=model, linewidths=0, **style)
+        if points:
+            values = [getattr(one.row.measured, metric) * 1e3 for one in points]
+            ends = [min(values), max(values)]
+            axes.plot(ends, ends, color=INK, linewidth=1)
+            for factor in (0.75, 1.25):
+                axes.plot(ends, [end * factor for end in ends], color=INK, linewidth=0.7, linestyle=":")
+        axes.patch.set_alpha(0.0)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xlabel(f"measured {NAMES[metric]} (ms)")
+        axes.set_ylabel(f"predicted {NAMES[metric]} (ms)")
+        if place == 1:
+            axes.legend(fontsize=7, frameon=False)
+    figure.suptitle(title)
+    return figure

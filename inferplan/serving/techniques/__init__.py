@@ -1,0 +1,1 @@
+"""One file a serving technique, each with its closed form."""

@@ -1,0 +1,61 @@
+"""Chunked prefill: a prompt computed in pieces, so that no step is longer than its token budget.
+
+The query-key pairs of the pieces add up to those of the whole prompt, and every token passes every matmul once, so the
+arithmetic is conserved. What a chunk costs more is the weights, read once for each chunk, the keys and values of
+earlier chunks, read again, and the fixed costs of a step. What it buys is a shorter longest gap between two tokens of
+those that decode.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from inferplan.errors import UsageError
+from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.phase import run_step
+from inferplan.work.step import Segment, Step
+
+
+def chunks(prompt: int, chunk: int) -> list[tuple[int, int]]:
+    """(new, past) tokens of each piece. Raises ``UsageError`` for a chunk below 1."""
+    if chunk < 1:
+        raise UsageError(f"a chunk has 1 token or more, not {chunk}")
+    return [(min(chunk, prompt - past), past) for past in range(0, prompt, chunk)]
+
+
+def pairs(prompt: int, chunk: int) -> float:
+    """Query-key pairs of the pieces: ``sum new*past + new*(new + 1)/2``, always ``prompt*(prompt + 1)/2``."""
+    return sum(new * past + new * (new + 1) / 2 for new, past in chunks(prompt, chunk))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChunkedPrefill:
+    """A prompt in chunks beside ``batch`` decodes: seconds."""
+
+    whole: float
+    """The prompt in one step, nothing beside it."""
+    total: float
+    """All chunks: the time to the first token without a queue."""
+    longest_gap: float
+    """The longest step that a decode waits through."""
+    steps: int
+
+    @property
+    def cost(self) -> float:
+        """Total over whole: what chunking adds to the first token."""
+        return self.total / self.whole
+
+
+def chunked_prefill(
+    deployment: Deployment, prompt: int, chunk: int, batch: int = 0, context: float = 1.0
+) -> ChunkedPrefill:
+    """Price a prompt in chunks of ``chunk`` tokens beside ``batch`` decodes with ``context`` tokens behind them."""
+    beside = (Segment(batch=float(batch), new=1.0, past=context),) if batch else ()
+    times = [
+        float(run_step(deployment, Step(segments=(*beside, Segment(batch=1.0, new=float(new), past=float(past))))).time)
+        for new, past in chunks(prompt, chunk)
+    ]
+    alone = Step(segments=(Segment(batch=1.0, new=float(prompt), past=0.0),))
+    return ChunkedPrefill(
+        whole=float(run_step(deployment, alone).time), total=sum(times), longest_gap=max(times), steps=len(times)
+    )

@@ -1,0 +1,131 @@
+"""Speculative decoding: a draft proposes ``length`` tokens, the model verifies them in one step of ``length + 1``.
+
+With acceptance ``a`` for each drafted token, independent of the others (Leviathan et al., 2211.17192):
+
+- tokens a verification, chain of ``g``: ``E = (1 - a^(g + 1))/(1 - a)`` (eq. 1), the bonus token included;
+- speed-up where a verification costs one step and a draft step ``c`` of it: ``E/(g*c + 1)`` (theorem 3.8);
+- operations: ``(1 - a)*(g*c' + g + 1)/(1 - a^(g + 1))`` times as many, c' the draft's share (theorem 3.11).
+
+A tree tries ``branches`` candidates at each depth, so a depth is passed with ``1 - (1 - a)^branches`` and the step
+verifies ``branches*length + 1`` tokens (candidates drawn independently; a real tree reaches no more).
+
+Here nothing is assumed about the cost: the verification is priced as a step of that width, and the draft as a model of
+its own, so the gain shrinks as the batch grows and is a loss where verifying costs as much as the tokens it saves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from inferplan.errors import UsageError
+from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.phase import run_step
+from inferplan.units import Num
+from inferplan.work.step import Segment, Step
+
+
+def expected_tokens(acceptance: Num, length: Num) -> Num:
+    """Tokens a verification of a chain yields on average: ``(1 - a^(g+1))/(1 - a)``; ``g + 1`` at ``a = 1``."""
+    a = np.asarray(acceptance, dtype=np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        tokens: Num = np.where(a < 1.0, (1.0 - a ** (length + 1.0)) / (1.0 - a), length + 1.0)
+    return float(tokens) if np.ndim(tokens) == 0 else tokens
+
+
+def speedup(acceptance: Num, length: Num, cost: Num) -> Num:
+    """Wall-time improvement when a verification costs one step and a draft step ``cost`` of it (theorem 3.8)."""
+    return expected_tokens(acceptance, length) / (length * cost + 1.0)
+
+
+def operations(acceptance: Num, length: Num, draft: Num) -> Num:
+    """How many times the arithmetic operations, with a draft that needs ``draft`` of the model's (theorem 3.11)."""
+    return (length * draft + length + 1.0) / expected_tokens(acceptance, length)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Speculation:
+    """How drafts are made and checked.
+
+    length: drafted tokens in depth, 0 for none. acceptance: chance that a drafted token is accepted. branches:
+    candidates at each depth. draft: the model that drafts, on the same devices; ``None`` for drafts that cost nothing.
+    """
+
+    length: int = 0
+    acceptance: float = 0.0
+    branches: int = 1
+    draft: Deployment | None = None
+
+    def __post_init__(self) -> None:
+        if self.length < 0 or self.branches < 1:
+            raise UsageError("speculation needs 0 or more drafted tokens and 1 or more branches")
+        if not 0 <= self.acceptance <= 1:
+            raise UsageError(f"an acceptance rate is in [0, 1], not {self.acceptance:g}")
+
+    @property
+    def width(self) -> int:
+        """Tokens that a step computes for each request."""
+        return 1 + self.length * self.branches
+
+    @property
+    def tokens(self) -> float:
+        """Tokens that a step yields for each request, on average."""
+        passed = 1.0 - (1.0 - self.acceptance) ** self.branches
+        return float(expected_tokens(passed, float(self.length)))
+
+    def draft_time(self, batch: Num, context: Num) -> Num:
+        """Seconds of the draft steps before a verification: ``length`` decodes, one after another."""
+        if self.draft is None or not self.length:
+            return 0.0
+        dp = self.draft.parallel.dp
+        segment = Segment(batch=np.maximum(batch, 1e-9) * dp * 1.0, new=1.0, past=context)
+        first = run_step(self.draft, Step(segments=(segment,))).time
+        if self.branches == 1:
+            return self.length * first
+        wide = Segment(batch=np.maximum(batch, 1e-9) * dp * 1.0, new=float(self.branches), past=context)
+        return first + (self.length - 1) * run_step(self.draft, Step(segments=(wide,))).time
+
+
+PLAIN = Speculation()
+"""No speculation: one token a step."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SpeculationGain:
+    """Speculation on a static batch: seconds, and how they compare with plain decoding."""
+
+    plain: Num
+    """Seconds a token without drafts."""
+    verify: Num
+    """Seconds of a verification."""
+    draft: Num
+    """Seconds of the drafts before it."""
+    tokens: float
+
+    @property
+    def tpot(self) -> Num:
+        return (self.verify + self.draft) / self.tokens
+
+    @property
+    def speedup(self) -> Num:
+        """Below 1 speculation loses."""
+        return self.plain / self.tpot
+
+
+def speculate(deployment: Deployment, speculation: Speculation, batch: Num, context: Num) -> SpeculationGain:
+    """What ``speculation`` does to a decode of ``batch`` requests with ``context`` tokens behind them."""
+    batch = np.asarray(batch, dtype=np.float64)
+    plain = run_step(deployment, Step(segments=(Segment(batch=batch, new=1.0, past=context),))).time
+    wide = Segment(batch=batch, new=float(speculation.width), past=context)
+    verify = run_step(deployment, Step(segments=(wide,), logits=batch * speculation.width)).time
+    return SpeculationGain(
+        plain=plain, verify=verify, draft=speculation.draft_time(batch, context), tokens=speculation.tokens
+    )
+
+
+def break_even(deployment: Deployment, speculation: Speculation, context: Num, largest: int = 4096) -> int | None:
+    """The smallest batch at which speculation loses; ``None`` when it gains up to ``largest``."""
+    batches = np.unique(np.rint(np.geomspace(1, largest, 400)))
+    losing = np.asarray(speculate(deployment, speculation, batches, context).speedup) < 1.0
+    return int(batches[int(np.argmax(losing))]) if np.any(losing) else None

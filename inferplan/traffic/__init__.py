@@ -1,0 +1,1 @@
+"""Requests and when they arrive: recipes and recorded traces."""

@@ -1,0 +1,198 @@
+"""Request traces: files of arrivals and lengths, read into :class:`inferplan.traffic.requests.Requests`.
+
+Three formats, told apart by their first line:
+
+- Azure LLM inference 2023: CSV with ``TIMESTAMP,ContextTokens,GeneratedTokens``;
+- Mooncake: JSON lines with ``timestamp`` (ms), ``input_length``, ``output_length`` and ``hash_ids``, the names of the
+  512-token blocks of the prompt. Its timestamps come in bins of about three seconds, which are spread before replay:
+  the requests of a bin are sent evenly until the next bin begins;
+- plain CSV with the columns ``arrival_s``, ``prompt`` and ``output`` (``arrival_s`` may be absent for a closed loop).
+
+Times are counted from the first request. Every problem is an ``InputFileError`` (exit 4) that names the line.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from inferplan.errors import InputFileError
+from inferplan.traffic.requests import Floats, Requests
+
+MOONCAKE_BLOCK = 512
+_AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+_LARGEST = 2**40
+
+
+def read(path: Path) -> Requests:
+    """The requests of a trace file, in order of arrival. Raises ``InputFileError``."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            lines = file.read().splitlines()
+    except OSError as error:
+        raise InputFileError(f"cannot read {path}", because=error.strerror or str(error)) from None
+    except UnicodeDecodeError:
+        raise InputFileError(f"cannot read {path}", because="it is not UTF-8 text") from None
+    start = next((line for line in lines if line.strip()), None)
+    if start is None:
+        raise InputFileError(f"{path} is empty", hint=_formats())
+    if start.lstrip().startswith("{"):
+        return _mooncake(path, lines)
+    columns = [column.strip() for column in start.split(",")]
+    if tuple(columns[:3]) == _AZURE:
+        return _azure(path, lines)
+    if {"prompt", "output"} <= set(columns):
+        return _plain(path, lines, columns)
+    raise InputFileError(f"{path}:1: not a trace", because=f"the first line is {start[:80]!r}", hint=_formats())
+
+
+def _formats() -> str:
+    return (
+        "a CSV with the columns arrival_s,prompt,output, an Azure 2023 CSV (TIMESTAMP,ContextTokens,GeneratedTokens) "
+        "or Mooncake JSON lines (timestamp, input_length, output_length, hash_ids)"
+    )
+
+
+def _bad(path: Path, line: int, reason: str) -> InputFileError:
+    return InputFileError(f"{path}:{line}: {reason}")
+
+
+def _count(path: Path, line: int, name: str, value: Any) -> int:
+    """A token count of at least 1."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise _bad(path, line, f"{name} is {value!r}, not a number of tokens") from None
+    if not 1 <= number < _LARGEST or number != int(number):
+        raise _bad(path, line, f"{name} is {value}, not a whole number of tokens of 1 or more")
+    return int(number)
+
+
+def _seconds(path: Path, line: int, name: str, value: Any) -> float:
+    """A time that is finite and not negative."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise _bad(path, line, f"{name} is {value!r}, not a time") from None
+    if number < 0:
+        raise _bad(path, line, f"{name} is {value}, a negative time")
+    if not number < float("inf"):
+        raise _bad(path, line, f"{name} is {value}, not a finite time")
+    return number
+
+
+def _rows(path: Path, lines: list[str], columns: int) -> Iterator[tuple[int, list[str]]]:
+    """The rows after the header with their line numbers; blank lines are skipped."""
+    reader = csv.reader(lines)
+    header = False
+    while True:
+        try:
+            row = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise _bad(path, reader.line_num, f"not CSV: {error}") from None
+        if not row or not any(cell.strip() for cell in row):
+            continue
+        if not header:
+            header = True
+            continue
+        if len(row) < columns:
+            raise _bad(path, reader.line_num, f"has {len(row)} columns where {columns} are needed: cut off?")
+        yield reader.line_num, row
+
+
+def _azure(path: Path, lines: list[str]) -> Requests:
+    times: list[float] = []
+    prompt: list[int] = []
+    output: list[int] = []
+    for line, row in _rows(path, lines, 3):
+        try:
+            times.append(datetime.fromisoformat(row[0][:26]).replace(tzinfo=UTC).timestamp())
+        except ValueError:
+            raise _bad(path, line, f"TIMESTAMP is {row[0]!r}, not a date and time") from None
+        prompt.append(_count(path, line, "ContextTokens", row[1]))
+        output.append(_count(path, line, "GeneratedTokens", row[2]))
+    return _ordered(path, (times, prompt, output))
+
+
+def _plain(path: Path, lines: list[str], columns: list[str]) -> Requests:
+    at = {name: index for index, name in enumerate(columns)}
+    times: list[float] = []
+    prompt: list[int] = []
+    output: list[int] = []
+    for line, row in _rows(path, lines, len(columns)):
+        if "arrival_s" in at:
+            times.append(_seconds(path, line, "arrival_s", row[at["arrival_s"]]))
+        prompt.append(_count(path, line, "prompt", row[at["prompt"]]))
+        output.append(_count(path, line, "output", row[at["output"]]))
+    return _ordered(path, (times, prompt, output), timed="arrival_s" in at)
+
+
+def _mooncake(path: Path, lines: list[str]) -> Requests:
+    times: list[float] = []
+    prompt: list[int] = []
+    output: list[int] = []
+    hashes: list[tuple[int, ...]] = []
+    for number, text in enumerate(lines, start=1):
+        if not text.strip():
+            continue
+        try:
+            row = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise _bad(path, number, f"not JSON: {error.msg}") from None
+        if not isinstance(row, dict):
+            raise _bad(path, number, f"is {text.strip()[:40]!r}, not an object")
+        missing = [name for name in ("timestamp", "input_length", "output_length") if name not in row]
+        if missing:
+            raise _bad(path, number, f"has no {missing[0]}")
+        times.append(_seconds(path, number, "timestamp", row["timestamp"]) / 1e3)
+        prompt.append(_count(path, number, "input_length", row["input_length"]))
+        output.append(_count(path, number, "output_length", row["output_length"]))
+        names = row.get("hash_ids", [])
+        if not isinstance(names, list) or not all(isinstance(name, int) for name in names):
+            raise _bad(path, number, "hash_ids is not a list of whole numbers")
+        hashes.append(tuple(names[: prompt[-1] // MOONCAKE_BLOCK]))
+    return _ordered(path, (times, prompt, output), hashes=hashes)
+
+
+def _ordered(
+    path: Path,
+    columns: tuple[list[float], list[int], list[int]],
+    timed: bool = True,
+    hashes: list[tuple[int, ...]] | None = None,
+) -> Requests:
+    """Requests sorted by arrival, times from the first one on."""
+    times, prompt, output = columns
+    if not prompt:
+        raise InputFileError(f"{path} holds no request", hint=_formats())
+    if not timed:
+        return Requests(prompt=np.asarray(prompt), output=np.asarray(output))
+    arrival = np.asarray(times, dtype=np.float64)
+    order = np.argsort(arrival, kind="stable")
+    arrival = arrival[order] - arrival[order[0]]
+    return Requests(
+        prompt=np.asarray(prompt)[order],
+        output=np.asarray(output)[order],
+        arrival=spread(arrival) if hashes is not None else arrival,
+        hashes=None if hashes is None else [hashes[index] for index in order],
+        hash_block=MOONCAKE_BLOCK if hashes is not None else 0,
+    )
+
+
+def spread(arrival: Floats) -> Floats:
+    """Sorted times in bins, spread: the requests of a bin evenly until the next begins (the last, as long as the one
+    before it).
+    """
+    values, first, counts = np.unique(arrival, return_index=True, return_counts=True)
+    if len(values) < 2:
+        return arrival
+    gaps = np.append(np.diff(values), values[-1] - values[-2])
+    within = np.arange(len(arrival)) - np.repeat(first, counts)
+    return np.repeat(values, counts) + within * np.repeat(gaps / counts, counts)

@@ -1,0 +1,525 @@
+"""Operators: each knows its work (geometry), never its time.
+
+An operator is what one rank runs, ``count`` times in a step, on ``ranks`` ranks. ``work()`` is for one run on one rank.
+FLOP counts a multiply-add as two. Bytes are those of the operands as stored: every input element is read once and every
+output element written once, which is the least any kernel can do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from inferplan.units import Num
+from inferplan.work.formats import Format, arithmetic
+from inferplan.work.step import WIDE
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Work:
+    """What an operator does: FLOP, bytes read and written in device memory, bytes sent on the wire by a rank."""
+
+    flop: Num = 0.0
+    read: Num = 0.0
+    write: Num = 0.0
+    wire: Num = 0.0
+
+    @property
+    def bytes(self) -> Num:
+        return self.read + self.write
+
+    def __add__(self, other: Work) -> Work:
+        return Work(
+            flop=self.flop + other.flop,
+            read=self.read + other.read,
+            write=self.write + other.write,
+            wire=self.wire + other.wire,
+        )
+
+    def __mul__(self, factor: Num) -> Work:
+        return Work(
+            flop=self.flop * factor, read=self.read * factor, write=self.write * factor, wire=self.wire * factor
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Mask:
+    """Which cached positions a new token may look at.
+
+    kind: ``causal`` (all before it and itself), ``window`` (the last ``size``, itself included), ``chunk`` (from the
+    last multiple of ``size``), ``top`` (the best ``size`` chosen by an indexer), ``full`` (every position, both ways).
+    """
+
+    kind: str = "causal"
+    size: int = 0
+
+    def pairs(self, new: Num, past: Num) -> Num:
+        """Query-key pairs of one sequence and head.
+
+        Causal: ``new*past + new*(new + 1)/2``. Window and top: ``sum_j min(past + j, size)``. Chunk: ``sum_j ((past + j
+        - 1) mod size + 1)``. Full: the rectangle ``new*(past + new)``.
+        """
+        if self.kind == "causal":
+            return new * past + new * (new + 1) / 2
+        if self.kind == "full":
+            return new * (past + new)
+        if self.kind == "chunk":
+            return _sawtooth(past + new, self.size) - _sawtooth(past, self.size)
+        growing: Num = np.clip(self.size - past, 0.0, new)
+        return growing * past + growing * (growing + 1) / 2 + (new - growing) * self.size
+
+    def reach(self, new: Num, past: Num) -> Num:
+        """Distinct positions (new ones included) that the new tokens look at: the keys and values that are read."""
+        if self.kind == "window":
+            return np.minimum(past, self.size - 1) + new
+        if self.kind == "chunk":
+            return np.mod(past, self.size) + new
+        if self.kind == "top":
+            return np.minimum(past + new, self.size * new)
+        return past + new
+
+    def cached(self, tokens: Num) -> Num:
+        """Positions that must be kept for a sequence of ``tokens``."""
+        if self.kind not in ("window", "chunk"):
+            return tokens
+        kept: Num = np.minimum(tokens, self.size)
+        return kept
+
+
+def _sawtooth(tokens: Num, size: int) -> Num:
+    """Sum of ``(i mod size) + 1`` over the first ``tokens`` positions."""
+    whole = np.floor(tokens / size)
+    rest = tokens - whole * size
+    return whole * size * (size + 1) / 2 + rest * (rest + 1) / 2
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Op:
+    """One operator as one rank runs it.
+
+    name: dotted, such as ``attn.core``. count: runs in the step. ranks: ranks that run it. fusible: an epilogue that an
+    ideal kernel folds into its neighbour, with no traffic of its own (priced only where an engine really runs it).
+    """
+
+    kind: ClassVar[str] = "op"
+    name: str
+    count: Num = 1.0
+    ranks: int = 1
+    fusible: bool = False
+
+    def work(self) -> Work:
+        """FLOP and bytes of one run on one rank."""
+        raise NotImplementedError
+
+    def resident(self) -> Num:
+        """Bytes of weights or cached state that one run reads: the useful traffic that MBU counts."""
+        return 0.0
+
+    @property
+    def math(self) -> str | None:
+        """The arithmetic its FLOP run in; ``None`` where vector units hide them under the traffic."""
+        return None
+
+    @property
+    def kernel(self) -> str:
+        """What kernel it is, for calibrated constants: its kind, and its phase where kernels differ by phase."""
+        return self.kind
+
+    @property
+    def label(self) -> str:
+        """The formats that choose the kernel."""
+        return self.math or "any"
+
+
+def _operands(weight: Format, inputs: Format) -> str:
+    """The label of a matmul: its arithmetic, or both operands' formats where they differ."""
+    same = weight.kernel == inputs.kernel
+    return arithmetic(weight, inputs) if same else f"{weight.kernel}x{inputs.kernel}"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Matmul(Op):
+    """``Y[m, n] = X[m, k] W[k, n]``: FLOP ``2mkn``; reads X and W, writes Y.
+
+    ``batch`` independent products share nothing (per-head projections). Source: any; see docs/operators/matmul.md.
+    """
+
+    kind: ClassVar[str] = "matmul"
+    m: Num
+    k: int
+    n: int
+    weight: Format
+    input: Format
+    output: Format
+    batch: int = 1
+
+    def work(self) -> Work:
+        return Work(
+            flop=2.0 * self.batch * self.m * self.k * self.n,
+            read=self.batch * (self.m * self.k * self.input.width + self.k * self.n * self.weight.width),
+            write=self.batch * self.m * self.n * self.output.width,
+        )
+
+    def resident(self) -> Num:
+        return self.batch * self.k * self.n * self.weight.width
+
+    @property
+    def math(self) -> str:
+        return arithmetic(self.weight, self.input)
+
+    @property
+    def label(self) -> str:
+        return _operands(self.weight, self.input)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GroupedMatmul(Op):
+    """``Y[i, n] = X[i, k] W[e(i), k, n]`` over ``m`` routed rows: FLOP ``2mkn``; reads X and the touched experts.
+
+    experts: how many the rank holds. touched: how many distinct ones the rows reach, on average.
+    """
+
+    kind: ClassVar[str] = "grouped_matmul"
+    m: Num
+    k: int
+    n: int
+    experts: int
+    touched: Num
+    weight: Format
+    input: Format
+    output: Format
+
+    def work(self) -> Work:
+        return Work(
+            flop=2.0 * self.m * self.k * self.n,
+            read=self.m * self.k * self.input.width + self.touched * self.k * self.n * self.weight.width,
+            write=self.m * self.n * self.output.width,
+        )
+
+    def resident(self) -> Num:
+        return self.touched * self.k * self.n * self.weight.width
+
+    @property
+    def math(self) -> str:
+        return arithmetic(self.weight, self.input)
+
+    @property
+    def label(self) -> str:
+        return _operands(self.weight, self.input)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Attention(Op):
+    """``softmax(Q[b,q,h,d] K[b,s,g,d]^T) V[b,s,g,e]``: FLOP ``2*pairs*h*(d + e)`` a sequence, softmax not counted.
+
+    Reads Q, the reachable K and V once for each KV head and writes the output (FlashAttention, 2205.14135, section 3:
+    scores never reach memory). ``shared_value``: V is a slice of K (MLA's absorbed form), so it is read once.
+    ``fused = False`` writes and reads the score matrix twice (before and after softmax), as an unfused kernel does.
+    query_shards, key_shards: context parallelism divides a prefill's queries or a decode's keys.
+    """
+
+    kind: ClassVar[str] = "attention"
+    batch: Num
+    new: Num
+    past: Num
+    heads: int
+    kv_heads: int
+    key_dim: int
+    value_dim: int
+    mask: Mask
+    base: Format
+    kv: Format
+    shared_value: bool = False
+    fused: bool = True
+    query_shards: int = 1
+    key_shards: int = 1
+
+    def work(self) -> Work:
+        pairs = self.batch * self.mask.pairs(self.new, self.past) / (self.query_shards * self.key_shards)
+        queries = self.batch * self.new / self.query_shards
+        scores = 0.0 if self.fused else 2.0 * pairs * self.heads * self.base.width
+        return Work(
+            flop=2.0 * pairs * self.heads * (self.key_dim + self.value_dim),
+            read=queries * self.heads * self.key_dim * self.base.width + self.resident() + scores,
+            write=queries * self.heads * self.value_dim * self.base.width + scores,
+        )
+
+    def resident(self) -> Num:
+        keys = self.batch * self.mask.reach(self.new, self.past) / self.key_shards
+        kv_dim = self.key_dim if self.shared_value else self.key_dim + self.value_dim
+        return keys * self.kv_heads * kv_dim * self.kv.width
+
+    @property
+    def math(self) -> str:
+        return self.base.math
+
+    @property
+    def wide(self) -> bool:
+        return bool(np.max(self.new) > WIDE)
+
+    @property
+    def kernel(self) -> str:
+        mla = "mla" if self.shared_value or self.key_dim != self.value_dim else "attention"
+        return f"{mla}.{'prefill' if self.wide else 'decode'}"
+
+    @property
+    def label(self) -> str:
+        """Formats, then the head size that the kernel is compiled for (128 unless said): ``bf16-kv-fp8-d64``."""
+        formats = self.base.name if self.kv == self.base else f"{self.base.name}-kv-{self.kv.name}"
+        if self.kernel.startswith("mla") or 64 < self.key_dim <= 128:
+            return formats
+        return f"{formats}-d{64 if self.key_dim <= 64 else 256}"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class IndexSelect(Op):
+    """``I[t,s] = sum_j w[t,j] relu(q[t,j] k[s]^T)``, then the ``top_k`` best s (DeepSeek-V3.2 eq. 1): FLOP
+    ``2*pairs*h*(d + 1)``.
+
+    Reads the queries, the weight of each head and every reachable key once; writes the chosen positions (int32). The
+    scores never reach memory here; where a kernel stores them, that traffic is an operator of its own.
+    """
+
+    kind: ClassVar[str] = "index_select"
+    batch: Num
+    new: Num
+    past: Num
+    heads: int
+    key_dim: int
+    top_k: int
+    mask: Mask
+    base: Format
+    kv: Format
+    query_shards: int = 1
+    key_shards: int = 1
+
+    @property
+    def pairs(self) -> Num:
+        """Query-key pairs of all sequences on one rank."""
+        return self.batch * self.mask.pairs(self.new, self.past) / (self.query_shards * self.key_shards)
+
+    def work(self) -> Work:
+        queries = self.batch * self.new / self.query_shards
+        return Work(
+            flop=2.0 * self.pairs * self.heads * (self.key_dim + 1),
+            read=queries * self.heads * (self.key_dim + 1) * self.base.width + self.resident(),
+            write=queries * np.minimum(self.past + self.new, self.top_k) * 4.0,
+        )
+
+    def resident(self) -> Num:
+        keys = self.batch * self.mask.reach(self.new, self.past) / self.key_shards
+        return keys * self.key_dim * self.kv.width
+
+    @property
+    def math(self) -> str:
+        return self.base.math
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Norm(Op):
+    """RMSNorm (1910.07467, equation 4) or LayerNorm over ``width``: 4 or 7 FLOP an element; reads x and its weights."""
+
+    kind: ClassVar[str] = "norm"
+    tokens: Num
+    width: int
+    base: Format
+    style: str = "rms"
+
+    def work(self) -> Work:
+        elements = self.tokens * self.width
+        vectors = {"rms": 1, "layer": 2, "layer_plain": 1, "plain": 0}[self.style]
+        return Work(
+            flop=elements * (4.0 if self.style in ("rms", "plain") else 7.0),
+            read=(elements + vectors * self.width) * self.base.width,
+            write=elements * self.base.width,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Elementwise(Op):
+    """A pointwise map over ``tokens x width`` outputs with ``reads`` inputs and ``flops`` FLOP for each."""
+
+    kind: ClassVar[str] = "elementwise"
+    tokens: Num
+    width: float
+    base: Format
+    reads: float = 1.0
+    flops: float = 1.0
+
+    def work(self) -> Work:
+        elements = self.tokens * self.width
+        return Work(
+            flop=elements * self.flops,
+            read=elements * self.reads * self.base.width,
+            write=elements * self.base.width,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Gather(Op):
+    """Row look-ups in a table: reads and writes ``tokens`` rows of ``width``; no FLOP."""
+
+    kind: ClassVar[str] = "gather"
+    tokens: Num
+    width: int
+    table: Format
+    output: Format
+
+    def work(self) -> Work:
+        elements = self.tokens * self.width
+        return Work(read=elements * self.table.width, write=elements * self.output.width)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Copy(Op):
+    """A move of ``elements`` from one format to another: KV writes, quantisation of activations, layout changes."""
+
+    kind: ClassVar[str] = "copy"
+    elements: Num
+    source: Format
+    target: Format
+
+    def work(self) -> Work:
+        return Work(read=self.elements * self.source.width, write=self.elements * self.target.width)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Conv(Op):
+    """Causal depthwise convolution of ``taps`` over ``channels``: FLOP ``2*taps`` an element; carries ``taps - 1``
+    inputs.
+
+    Reads the tokens, the carried state and the filter; writes the output and the state back.
+    """
+
+    kind: ClassVar[str] = "conv"
+    batch: Num
+    new: Num
+    channels: int
+    taps: int
+    base: Format
+
+    def work(self) -> Work:
+        elements = self.batch * self.new * self.channels
+        state = self.batch * self.channels * (self.taps - 1)
+        return Work(
+            flop=2.0 * self.taps * elements,
+            read=(elements + state + self.taps * self.channels) * self.base.width,
+            write=(elements + state) * self.base.width,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Scan(Op):
+    """A linear recurrence over ``new`` tokens with ``state`` elements a sequence.
+
+    flops: FLOP a token and sequence of the algorithm used; inputs, outputs: elements a token that are read and written;
+    the state is read and written once a sequence; ``parameters`` elements (decays, skips) are read once. ``tensor``
+    marks chunked algorithms whose FLOP are matmuls.
+    """
+
+    kind: ClassVar[str] = "scan"
+    batch: Num
+    new: Num
+    state: int
+    flops: Num
+    inputs: int
+    outputs: int
+    base: Format
+    state_format: Format
+    parameters: int = 0
+    tensor: bool = False
+
+    def work(self) -> Work:
+        tokens = self.batch * self.new
+        state = self.batch * self.state * self.state_format.width
+        return Work(
+            flop=tokens * self.flops,
+            read=(tokens * self.inputs + self.parameters) * self.base.width + state,
+            write=tokens * self.outputs * self.base.width + state,
+        )
+
+    def resident(self) -> Num:
+        return self.batch * self.state * self.state_format.width
+
+    @property
+    def math(self) -> str | None:
+        return self.base.math if self.tensor else None
+
+    @property
+    def kernel(self) -> str:
+        return f"scan.{'prefill' if np.max(self.new) > WIDE else 'decode'}"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LongConv(Op):
+    """``y[t,c] = sum_{s<=t} h[t-s,c] u[s,c]``: a causal depthwise convolution as long as the context (Hyena,
+    2302.10866).
+
+    Many new tokens: two FFTs and an inverse of length ``n = 2*(past + new)``, each ``2.5*n*log2 n`` FLOP on real data
+    (Cooley-Tukey), and ``3n`` for the product. Few: the sum itself, ``2*pairs``. Reads the filter and every input so
+    far.
+    """
+
+    kind: ClassVar[str] = "long_conv"
+    batch: Num
+    new: Num
+    past: Num
+    channels: int
+    base: Format
+    kv: Format
+
+    def work(self) -> Work:
+        length = self.past + self.new
+        direct = 2.0 * Mask().pairs(self.new, self.past)
+        padded = 2.0 * length
+        transforms = 3 * 2.5 * padded * np.log2(padded) + 3.0 * padded
+        flop = np.where(np.asarray(self.new) > WIDE, transforms, direct)
+        return Work(
+            flop=self.batch * self.channels * flop,
+            read=self.channels
+            * (length * self.base.width + self.batch * (self.new * self.base.width + self.past * self.kv.width)),
+            write=self.batch * self.new * self.channels * self.base.width,
+        )
+
+    @property
+    def kernel(self) -> str:
+        return f"long_conv.{'prefill' if np.max(self.new) > WIDE else 'decode'}"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Collective(Op):
+    """A collective over ``group`` ranks of a message of ``elements`` (the full tensor, not a shard).
+
+    Wire bytes a rank sends: all-reduce ``2(n-1)/n*M`` on a ring and ``M`` where the switch reduces; all-gather and
+    reduce-scatter ``(n-1)/n*M``; all-to-all ``(n-1)/n*M`` of a rank's own message; send ``M``.
+    """
+
+    kind: ClassVar[str] = "collective"
+    pattern: str
+    elements: Num
+    group: int
+    format: Format
+    span: int
+    """How many consecutive ranks the group reaches over: it chooses the link."""
+
+    def work(self) -> Work:
+        return Work(wire=self.factor(False) * self.elements * self.format.width)
+
+    def factor(self, switch_reduces: bool) -> float:
+        """Bytes on the wire for each byte of the message."""
+        if self.group == 1:
+            return 0.0
+        share = (self.group - 1) / self.group
+        if self.pattern == "all_reduce":
+            return min(1.0, 2.0 * share) if switch_reduces else 2.0 * share
+        return 1.0 if self.pattern == "send" else share
+
+    @property
+    def kernel(self) -> str:
+        return f"collective.{self.pattern}"
+
+    @property
+    def label(self) -> str:
+        return "any"

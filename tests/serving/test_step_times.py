@@ -1,0 +1,71 @@
+"""The step tables are the roofline's own prices: every step within half a percent of ``run_step``."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from inferplan.estimate.load import StaticLoad
+from inferplan.estimate.phase import decode_phase, run_step
+from inferplan.serving.step_times import Chunk, Reach, step_times
+from inferplan.work.parallel import Parallelism
+from inferplan.work.step import Segment, Step, decode
+from tests.serving.conftest import deployment
+
+REACH = Reach(sequences=128, tokens=8192, context=33000)
+CASES = [
+    ("llama-3.1-70b", Parallelism(tp=4)),
+    ("mixtral-8x7b-v0.1", Parallelism(tp=4)),
+    ("gemma-3-27b", Parallelism(tp=2)),
+    ("gpt-oss-120b", Parallelism(tp=2)),
+    ("qwen3-30b-a3b", Parallelism(dp=2, ep=2)),
+]
+
+
+@pytest.mark.parametrize("ideal", [True, False])
+@pytest.mark.parametrize(("model", "parallel"), CASES)
+def test_steps_cost_what_the_roofline_says(model: str, parallel: Parallelism, ideal: bool) -> None:
+    served = deployment(model, "h200-sxm", ideal, parallel=parallel)
+    prices = step_times(served, REACH)
+    prices.floor = 0.0  # the host's part is not the roofline's
+    rng = np.random.default_rng(1)
+    dp = parallel.dp
+    for _ in range(40):
+        batch, context = int(rng.integers(1, 129)), float(rng.integers(1, 32000))
+        new, past = float(rng.integers(20, 4000)), float(rng.choice([0, rng.integers(0, 20000)]))
+        prompts = int(rng.integers(1, 5))
+        alone = float(run_step(served, decode(float(batch * dp), context)).time)
+        assert prices.decode(batch, context) == pytest.approx(alone, rel=5e-3)
+        segments = (
+            Segment(batch=float(batch * dp), new=1.0, past=context),
+            Segment(batch=float(prompts * dp), new=new, past=past),
+        )
+        both = float(run_step(served, Step(segments=segments)).time)
+        chunk = Chunk(prompts, prompts * new, prompts * (new * past + new * (new + 1) / 2))
+        assert prices.mixed(batch, context, chunk) == pytest.approx(both, rel=5e-3)
+
+
+def test_a_pipeline_decodes_in_microbatches() -> None:
+    served = deployment(parallel=Parallelism(pp=2))
+    prices = step_times(served, REACH)
+    for batch, context in ((1, 100.0), (2, 5000.0), (64, 2000.0)):
+        expected = float(decode_phase(served, StaticLoad(batch=float(batch)), context).time)
+        assert prices.decode(batch, context) == pytest.approx(expected, rel=5e-3)
+
+
+def test_a_window_bends_the_price_where_it_should() -> None:
+    served = deployment("mistral-7b-v0.1")  # every layer has a window of 4096 tokens
+    prices = step_times(served, REACH)
+    for context in (4000.0, 4095.0, 4096.0, 4200.0, 30000.0):
+        expected = float(run_step(served, decode(32.0, context)).time)
+        assert prices.decode(32, context) == pytest.approx(expected, rel=2e-3)
+
+
+def test_chunks_of_a_prompt_cost_at_least_the_whole_and_work_is_conserved() -> None:
+    served = deployment()
+    prices = step_times(served, REACH)
+    whole = prices.mixed(0, 0.0, Chunk(1, 8192.0, 8192.0 * 8193 / 2))
+    pairs = [new * past + new * (new + 1) / 2 for past, new in ((p, 1024.0) for p in range(0, 8192, 1024))]
+    assert sum(pairs) == 8192 * 8193 / 2
+    parts = sum(prices.mixed(0, 0.0, Chunk(1, 1024.0, pair)) for pair in pairs)
+    assert whole <= parts <= 1.1 * whole
