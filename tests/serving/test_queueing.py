@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import re
+from decimal import Decimal, localcontext
+from math import factorial, floor, log
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,14 @@ import pytest
 from inferplan.errors import UsageError
 from inferplan.serving.flags import Flags
 from inferplan.serving.simulator import simulate
-from inferplan.serving.techniques.queueing import mean_wait, ttft_pipelined, ttft_single, ttft_tensor_parallel
+from inferplan.serving.techniques.queueing import (
+    mean_wait,
+    mean_wait_of_lengths,
+    tail_wait,
+    ttft_pipelined,
+    ttft_single,
+    ttft_tensor_parallel,
+)
 from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Traffic
 from tests.serving.conftest import deployment
 
@@ -26,7 +35,7 @@ def test_one_slot_and_poisson_arrivals_are_m_d_1(load: float, prompt: int, outpu
     service = float(alone.e2el[0])
     traffic = Traffic(arrivals=OpenLoop(rate=load / service), requests_count=20000, seed=7, **fixed)
     run = simulate(served, traffic, Flags(max_num_seqs=1))
-    expected = mean_wait(load / service, [service])
+    expected = float(mean_wait(service, load))
     waits = run.ttft - alone.ttft[0]
     batches = np.array([part.mean() for part in np.array_split(waits, 40)])  # waits are correlated: batch means
     error = float(batches.std(ddof=1) / np.sqrt(len(batches)))
@@ -60,6 +69,43 @@ def test_distserve_single_form_by_hand() -> None:
     assert ttft_tensor_parallel(2.0, 0.1, 1.6) == pytest.approx(0.066964, abs=1e-6)
     with pytest.raises(UsageError, match="no steady state"):
         ttft_single(10.0, 0.1)
+
+
+def share_that_waits_longer(services: float, load: float) -> float:
+    """M/D/1, exact (Erlang, 1909): ``1 - (1 - rho) sum_k (-rho (t - k))^k / k! e^(rho (t - k))``, t in service times.
+
+    The terms alternate and grow, so they are summed with 200 digits.
+    """
+    with localcontext() as context:
+        context.prec = 200
+        t, rho = Decimal(services), Decimal(load)
+        terms = ((-rho * (t - k)) ** k / factorial(k) * (rho * (t - k)).exp() for k in range(floor(services) + 1))
+        return float(1 - (1 - rho) * sum(terms))
+
+
+def exact_wait(load: float, share: float) -> float:
+    """Service times that a share of the customers waits longer than, by bisection of Erlang's distribution."""
+    low, high = 0.0, 100.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if share_that_waits_longer(middle, load) > share else (low, middle)
+    return low
+
+
+@pytest.mark.parametrize("load", [0.2, 0.5, 0.8, 0.9, 0.95])
+def test_the_tail_is_close_to_the_exact_distribution_and_above_it(load: float) -> None:
+    exact = exact_wait(load, 0.05)
+    assert exact <= float(tail_wait(1.0, load, 0.05)) <= exact + 1 / 3
+
+
+def test_waits_by_hand() -> None:
+    assert float(mean_wait(0.1, 0.8)) == pytest.approx(0.8 * 0.1 / 0.4)
+    assert float(tail_wait(0.1, 0.8, 0.05)) == pytest.approx(0.1 / 0.4 * log(16))
+    assert float(tail_wait(0.1, 0.03, 0.05)) == 0  # 3 % of the arrivals wait at all
+    # half the services take nothing: E[S^2] = 0.02, load 0.5
+    assert mean_wait_of_lengths(5.0, [0.0, 0.2]) == pytest.approx(5 * 0.02 / (2 * 0.5))
+    both = tail_wait(np.array([0.1, 0.2]), np.array([0.8, 0.5]), 0.05)
+    assert both == pytest.approx([0.25 * log(16), 0.2 * log(10)])
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
