@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.units import parse_quantity
@@ -32,6 +33,13 @@ RATE_WITHOUT_DOMAIN = {"mi250x-card"}
 """Nobody says how many devices the rate joins, so no link is given."""
 INFINITY_CACHE = {"mi300x", "mi325x", "mi350x", "mi355x", "rx-7900-xtx"}
 """Devices whose last-level cache is not the L2 of the reference table."""
+
+NOT_FOR_DATA_CENTRES = {
+    "workstation": {"arc-pro-b60", "dgx-spark-gb10", "m2-ultra", "m3-ultra", "rtx-6000-ada", "rtx-pro-6000-ws"},
+    "consumer": {"arc-b580", "m3-max", "m4-max", "rtx-3090", "rtx-4090", "rtx-5090", "rx-7900-xtx"},
+    "embedded": {"jetson-agx-orin-64gb"},
+}
+"""Every other device on file is sold for data centres: HGX boards, OAM, PCIe server cards, cloud chips, sockets."""
 
 
 def factor(text: str) -> float:
@@ -61,6 +69,19 @@ def test_says_who_it_is(spec: HardwareSpec) -> None:
     assert spec.memory.usable_basis or spec.memory.usable is not None
     for alias in [spec.name, *spec.aliases]:
         assert re.fullmatch(r"[a-z0-9][a-z0-9+-]*", alias), alias
+
+
+def test_segments() -> None:
+    for segment, members in NOT_FOR_DATA_CENTRES.items():
+        assert {name for name, spec in SPECS.items() if spec.segment == segment} == members
+    others = set(SPECS) - set().union(*NOT_FOR_DATA_CENTRES.values())
+    assert {SPECS[name].segment for name in others} == {"datacenter"}
+
+
+def test_an_unknown_segment_is_refused() -> None:
+    fields = yaml.safe_load((ROOT / "configs" / "hardware" / "l4.yaml").read_text("utf-8"))
+    with pytest.raises(ValidationError, match="segment"):
+        HardwareSpec.model_validate(fields | {"segment": "gaming"})
 
 
 def test_a_name_means_one_device() -> None:

@@ -45,6 +45,10 @@ class Derivation(Spec):
     note: str = ""
 
 
+Segment = Literal["datacenter", "workstation", "consumer", "embedded"]
+"""What a device is sold for. ``plan`` searches those for data centres unless devices are named."""
+
+
 class HardwareSpec(Spec):
     """One accelerator, one YAML in ``configs/hardware``. Peaks are dense; an absent fact is refused, not guessed."""
 
@@ -53,6 +57,8 @@ class HardwareSpec(Spec):
     product: str
     aliases: list[str] = []
     form_factor: str = ""
+    segment: Segment | None = None
+    """What it is sold for; absent where a file of one's own does not say."""
     unit: str = "per GPU"
     """What one device is: a GPU, a chip, a GCD, a socket."""
     year: int | None = None

@@ -9,16 +9,13 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from inferplan.catalog.assemble import Request, assemble, native_precision, precision_of
-from inferplan.catalog.files import load_model
+from inferplan.catalog.files import load_hardware, load_model
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.errors import InferplanError
 from inferplan.estimate.deployment import Deployment
 from inferplan.models.spec import ModelSpec
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.work.parallel import Parallelism
-
-CONSUMER = ("rtx-3", "rtx-4", "rtx-5", "rtx-6000-ada", "rx-", "arc-", "m2-", "m3-", "m4-", "jetson", "dgx-spark")
-"""Beginnings of the names of devices that are not sold for data centres."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,14 +77,12 @@ class Rejections:
             self.examples.setdefault(reason, example)
 
 
-def data_centre(gpus: list[str]) -> tuple[str, ...]:
-    """Those of the devices that are sold for data centres."""
-    return tuple(gpu for gpu in gpus if not gpu.startswith(CONSUMER))
-
-
 def default_gpus(prices: PriceBook) -> tuple[str, ...]:
-    """Data-centre devices that have a price."""
-    return data_centre(prices.gpus)
+    """Devices sold for data centres (``segment`` of the hardware file) that have a price.
+
+    Raises ``UnknownNameError`` for a price of a device that is not on file.
+    """
+    return tuple(gpu for gpu in prices.gpus if load_hardware(gpu).segment == "datacenter")
 
 
 def default_quants(model: ModelSpec) -> tuple[str | None, ...]:

@@ -341,9 +341,10 @@ def test_a_demand_must_be_one_question(values: dict) -> None:
 def test_default_space() -> None:
     from inferplan.catalog.files import load_model
 
-    book = price_book()
-    assert "h100-sxm" in default_gpus(book)
-    assert not any(gpu.startswith("rtx-4090") for gpu in default_gpus(price_book(["runpod-secure"])))
+    aws = ("t4", "l4", "l40s", "rtx-pro-6000-server", "a100-80gb-sxm", "h100-sxm", "h200-sxm", "b200-hgx", "b300-hgx")
+    assert default_gpus(price_book()) == aws
+    priced = price_book(["runpod-secure"])
+    assert set(priced.gpus) - set(default_gpus(priced)) == {"rtx-3090", "rtx-4090", "rtx-5090", "rtx-6000-ada"}
     assert default_quants(load_model("llama-3.1-8b")) == (None, "fp8")
     assert default_quants(load_model("gpt-oss-120b")) == (None,)
     dense = divisions(load_model("llama-3.1-8b"), Space(base=Request(model="", gpu=""), gpus=()))
