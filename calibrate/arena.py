@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from math import prod
 
 import torch
@@ -20,6 +21,7 @@ DTYPES: dict[str, torch.dtype] = {
 """The torch type of each format that is stored an element at a time."""
 _TILE = 1 << 22
 _ALIGN = 256
+_PROBE = 32 << 20
 
 
 class NoKernelError(MissingFactError):
@@ -33,9 +35,40 @@ def dtype_of(fmt: Format) -> torch.dtype:
     return DTYPES[fmt.name]
 
 
+class Block:
+    """Memory of one type, handed out in successive slices, round and round.
+
+    It is filled as far as it has been handed out, never further: the first write to fresh memory is slow where a
+    virtual machine must find the pages first (0.4 GB/s has been seen), and most types never need their whole block.
+    """
+
+    def __init__(self, memory: torch.Tensor, tile: torch.Tensor) -> None:
+        self.memory, self._tile = memory, tile
+        self.filled, self._next = 0, 0
+
+    def take(self, elements: int) -> torch.Tensor:
+        """The next ``elements``, at most as many as the block has; slices begin at multiples of 256 bytes."""
+        start = 0 if self._next + elements > self.memory.numel() else self._next
+        end = start + elements
+        step = _ALIGN // self.memory.dtype.itemsize
+        self._next = -(-end // step) * step
+        while self.filled < end:
+            part = min(len(self._tile), self.memory.numel() - self.filled)
+            self.memory[self.filled : self.filled + part].copy_(self._tile[:part])
+            self.filled += part
+        return self.memory[start:end]
+
+
+def fill_rate(device: str) -> float:
+    """Bytes a second at which memory that was never used takes its first values."""
+    begun = time.perf_counter()
+    torch.empty(_PROBE, dtype=torch.int8, device=device).fill_(1)
+    return _PROBE / max(time.perf_counter() - begun, 1e-9)
+
+
 class Arena:
     """Random tensors on a device. Each type has one block of ``size`` bytes, and successive operands are successive
-    slices of it, round and round; an operand of more than half a block gets memory of its own.
+    slices of it; an operand of more than half a block gets memory of its own.
 
     Values are standard normal (small integers are uniform): zeros would run faster than real data does.
     """
@@ -44,8 +77,7 @@ class Arena:
         self.device, self.size = device, size
         self.generator = torch.Generator(device=device)
         self.generator.manual_seed(seed)
-        self._blocks: dict[torch.dtype, torch.Tensor] = {}
-        self._next: dict[torch.dtype, int] = {}
+        self._blocks: dict[torch.dtype, Block] = {}
 
     def capacity(self, dtype: torch.dtype) -> int:
         """Elements of one block."""
@@ -62,13 +94,9 @@ class Arena:
             return self._random(elements, dtype).view(shape)
         block = self._blocks.get(dtype)
         if block is None:
-            block = self._blocks[dtype] = self._random(self.capacity(dtype), dtype)
-        start = self._next.get(dtype, 0)
-        if start + elements > block.numel():
-            start = 0
-        step = _ALIGN // dtype.itemsize
-        self._next[dtype] = -(-(start + elements) // step) * step
-        return block[start : start + elements].view(shape)
+            memory = torch.empty(self.capacity(dtype), dtype=dtype, device=self.device)
+            block = self._blocks[dtype] = Block(memory, self._tile(min(memory.numel(), _TILE), dtype))
+        return block.take(elements).view(shape)
 
     def positive(self, shape: tuple[int, ...]) -> torch.Tensor:
         """Scales in fp32 between a half and one and a half."""
@@ -80,15 +108,10 @@ class Arena:
 
     def _random(self, elements: int, dtype: torch.dtype) -> torch.Tensor:
         """A tile of random values, repeated: as random to the hardware, and quick to make."""
-        size = min(elements, _TILE)
+        memory = torch.empty(elements, dtype=dtype, device=self.device)
+        return Block(memory, self._tile(min(elements, _TILE), dtype)).take(elements)
+
+    def _tile(self, size: int, dtype: torch.dtype) -> torch.Tensor:
         if dtype is torch.int8:
-            tile = self.integers((size,), 255, torch.int16).sub_(127).to(dtype)
-        else:
-            tile = torch.randn(size, device=self.device, generator=self.generator).to(dtype)
-        if size == elements:
-            return tile
-        whole = torch.empty(elements, dtype=dtype, device=self.device)
-        for start in range(0, elements, size):
-            part = min(size, elements - start)
-            whole[start : start + part].copy_(tile[:part])
-        return whole
+            return self.integers((size,), 255, torch.int16).sub_(127).to(dtype)
+        return torch.randn(size, device=self.device, generator=self.generator).to(dtype)

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import click
 
+from calibrate.check import CheckRow, check
 from calibrate.constants import write
 from calibrate.device import identify, match, write_yaml
-from calibrate.measure import Measurer, TorchMeasurer
+from calibrate.measure import Measurer, TorchMeasurer, block_bytes
 from calibrate.record import RawFile, read
 from calibrate.report import held_out_table, markdown, percent, webpage, whole_table
-from calibrate.run import QUICK, CheckRow, Outcome, Progress, Run, Settings, check, fit, pooled, step_rows
+from calibrate.run import QUICK, Outcome, Progress, Run, Settings, fit, pooled, step_rows
 from inferplan.catalog.files import config_root, read_yaml, validate
 from inferplan.devices.constants import Calibration
 from inferplan.errors import InputFileError, ToleranceError
@@ -49,8 +50,9 @@ def execute(options: Options, measurer: Measurer | None = None) -> Report:
     """What the options ask for. Raises ``ToleranceError`` when a check fails; Ctrl-C keeps what was measured."""
     device = measurer.device if measurer else identify(options.device)
     click.echo(device.describe(), err=True)
-    short = 4 * device.cache if options.budget < QUICK else None  # little time: small operands, quickly made
-    measurer = measurer or TorchMeasurer(device, options.seed, short)
+    if measurer is None:
+        block = block_bytes(device, options.budget, short=options.budget < QUICK)
+        measurer = TorchMeasurer(device, options.seed, block)
     spent = 0.0 if options.started is None else max(0.0, time.perf_counter() - options.started)
     settings = Settings(
         budget=options.budget, spent=spent, seed=options.seed, gpu=options.gpu, tolerance=options.tolerance

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from calibrate.arena import Arena
+from calibrate.arena import Arena, fill_rate
 from calibrate.collective import measure_collectives
 from calibrate.device import Ceilings, Device
 from calibrate.kernels import NoKernelError, build, check
@@ -35,6 +35,10 @@ from inferplan.work.ops import Op
 LAP = 1e-3
 """Seconds a lap takes at least on a CPU: long against a clock's resolution and a system call."""
 MAX_SETS = 256
+FILL_SHARE = 0.1
+"""Share of a run's time in which a CPU could fill one block of operands."""
+SMALLEST_BLOCK = 64 << 20
+"""Bytes of the smallest block: two operands of 16 MB, several times over."""
 CEILING_FORMATS = {
     "cuda": ("fp32", "tf32", "bf16", "fp16", "fp8", "int8"),
     "cpu": ("fp32", "bf16", "fp16", "int8"),
@@ -152,13 +156,27 @@ def wall_laps(run: Run, sets: Sequence[Operands], seconds: float, sync: Callable
     return Laps(seconds=times, waiting=waiting, calls=calls)
 
 
-class TorchMeasurer:
-    """The device that torch runs on."""
+def block_bytes(device: Device, budget: float, short: bool = False) -> float:
+    """Bytes of random values of each type: eight caches' worth at least (four in a short run), 8 GiB at most.
 
-    def __init__(self, device: Device, seed: int = 0, arena_bytes: float | None = None) -> None:
-        self.device = device
-        default = {"cuda": 0.05, "mps": 0.05, "cpu": 0.02}[device.kind] * device.memory
-        size = arena_bytes or min(max(default, 8 * device.cache, 128 << 20), 8 << 30)
+    On a CPU never more than is made in :data:`FILL_SHARE` of ``budget`` [s]: a virtual machine of two cores may report
+    the cache of its whole host, and fresh memory may come slowly, so that making operands would be all that is done.
+    """
+    if short:
+        size = 4.0 * device.cache
+    else:
+        part = {"cuda": 0.05, "mps": 0.05, "cpu": 0.02}[device.kind] * device.memory
+        size = min(max(part, 8 * device.cache, 128 << 20), 8 << 30)
+    if device.kind != "cpu":
+        return size
+    return min(size, max(FILL_SHARE * budget * fill_rate(device.kind), SMALLEST_BLOCK))
+
+
+class TorchMeasurer:
+    """The device that torch runs on. block: bytes of random values of each type (:func:`block_bytes`)."""
+
+    def __init__(self, device: Device, seed: int, block: float) -> None:
+        self.device, size = device, block
         self.arena = Arena(device.kind, int(size), seed)
         self.largest = 0.15 * device.memory if device.kind == "cuda" else size / 2
         self.whole: tuple[Any, Whole] | None = None

@@ -17,6 +17,7 @@ from calibrate.record import QUIET, RawFile, Session, StepSample, key_of
 from calibrate.shapes import (
     CPU,
     GPU,
+    PLAIN,
     UNFUSED,
     Design,
     Group,
@@ -24,6 +25,7 @@ from calibrate.shapes import (
     choose,
     find_model,
     group_of,
+    importance,
     operand_bytes,
 )
 from calibrate.whole import GRAPH, shortened
@@ -114,6 +116,11 @@ class Run:
         self.measurer, self.raw, self.settings, self.progress = measurer, raw, settings, progress
         self.session, self.budget = raw.session, Budget(measurer, settings)
 
+    @property
+    def design(self) -> Design:
+        """The graphs that shapes come from."""
+        return self.settings.design or (GPU if self.measurer.device.kind == "cuda" else CPU)
+
     def measure(self) -> None:
         """Everything there is to measure. What is in the raw file already is not begun again, only repeated."""
         settings, measurer = self.settings, self.measurer
@@ -159,6 +166,7 @@ class Run:
         """Rounds over every shape, each in another order, until the time for operators is over.
 
         A disturbance then falls on different shapes in different rounds, and a run cut short has some of each kernel.
+        When the time is over before that, the most important kernel still gets shapes enough for a fit.
         """
         self._say("shapes")
         shapes = self._designed(hardware, reserve)
@@ -172,11 +180,14 @@ class Run:
                 self._visit(op, refusals)
             order = [op for op in order if key_of(op) in self.session.samples]
             order = [order[index] for index in chance.permutation(len(order))]
+        first = min(map(group_of, shapes), key=lambda group: importance(group, self.design.base), default=None)
+        for op in [op for op in shapes if group_of(op) == first][:PLAIN]:
+            if key_of(op) not in self.session.samples:
+                self._visit(op, refusals)
 
     def _designed(self, hardware: HardwareSpec, reserve: float) -> list[Op]:
         """Shapes that the device has memory and the run has time for."""
-        settings, device = self.settings, self.measurer.device
-        design = settings.design or (GPU if device.kind == "cuda" else CPU)
+        settings, design = self.settings, self.design
         longest = settings.visit / SLACK
         found = [
             op
@@ -184,7 +195,7 @@ class Run:
             if operand_bytes(op) <= self.measurer.largest and float(price(op, hardware, UNFUSED).time) <= longest
         ]
         count = int(max(0.0, self.budget.left - reserve) / (settings.rounds * 2.5 * settings.visit))
-        return choose(found, max(count, 1), design.base, settings.seed)
+        return choose(found, max(count, PLAIN), design.base, settings.seed)
 
     def _visit(self, op: Op, refusals: dict[tuple[str, Group], str | None]) -> None:
         kind = (type(op).__name__, group_of(op))
@@ -468,86 +479,3 @@ def pooled(outcome: Outcome) -> dict[str, tuple[float, int]]:
     return {
         kernel: (float(np.median(off[kernel])), len(off[kernel])) for kernel in ("matmul", "attention") if off[kernel]
     }
-
-
-# Check
-
-
-@dataclass(frozen=True, kw_only=True)
-class CheckRow:
-    """One kernel and format: how far the stored constants are off on what the device does now."""
-
-    kernel: str
-    label: str
-    shapes: int
-    median: float
-    bias: float
-    within: bool
-
-
-def check(measurer: Measurer, stored: Calibration, settings: Settings, progress: Progress) -> list[CheckRow]:
-    """Repeat a sample of shapes inside the fitted range and compare with the stored constants; nothing is fitted.
-
-    Raises ``MissingFactError`` when none of them can be measured here.
-    """
-    data = stored.provenance.get("hardware")
-    if data is None:
-        found = load_hardware(settings.gpu) if settings.gpu else match(measurer.device)
-        if found is None:
-            raise MissingFactError(
-                f"the constants of {stored.name} refer to hardware that {measurer.device.name} does not match",
-                hint="--gpu NAME of the catalogue entry",
-            )
-        hardware = found
-    else:
-        hardware = as_hardware(data)
-    budget = Budget(measurer, settings)
-    design = settings.design or (GPU if measurer.device.kind == "cuda" else CPU)
-    longest = settings.visit / SLACK
-    inside = []
-    for op in candidates(design, hardware).values():
-        fitted = stored.constants.get(op.kernel, {}).get(op.label)
-        cost = price(op, hardware, stored)
-        if fitted is None or operand_bytes(op) > measurer.largest or float(cost.time) > longest:
-            continue
-        if fitted.covers(cost.work.flop, cost.work.bytes + cost.work.wire):
-            inside.append(op)
-    times: dict[str, list[float]] = defaultdict(list)
-    chosen = choose(inside, 8 * len({group_of(op) for op in inside}), design.base, settings.seed + 1)
-    ready = [op for op in chosen if measurer.refusal(op) is None]
-    while ready and budget.left > 0.05 * settings.budget:
-        for op in ready:
-            if budget.left <= 0.05 * settings.budget:
-                break
-            progress(f"{op.kernel} {op.label}", 1.0 - budget.left / settings.budget)
-            try:
-                sample = measurer.measure(op, settings.visit)
-            except (MemoryError, RuntimeError):
-                ready = [other for other in ready if other is not op]  # the check goes on with the others
-                continue
-            if sample.waited <= QUIET or not times[key_of(op)]:
-                times[key_of(op)].append(sample.seconds)
-    return _compared(ready, times, hardware, stored, settings.tolerance)
-
-
-def _compared(
-    ready: Sequence[Op], times: dict[str, list[float]], hardware: HardwareSpec, stored: Calibration, tolerance: float
-) -> list[CheckRow]:
-    groups: dict[Group, list[float]] = defaultdict(list)
-    for op in ready:
-        if times[key_of(op)]:
-            predicted = float(price(op, hardware, stored).time)
-            groups[group_of(op)].append(predicted / float(np.median(times[key_of(op)])) - 1.0)
-    if not groups:
-        raise MissingFactError("none of the stored kernels can be measured here", hint="run the calibration itself")
-    return [
-        CheckRow(
-            kernel=kernel,
-            label=label,
-            shapes=len(off),
-            median=float(np.median(np.abs(off))),
-            bias=float(np.mean(off)),
-            within=float(np.median(np.abs(off))) <= tolerance,
-        )
-        for (kernel, label), off in sorted(groups.items())
-    ]

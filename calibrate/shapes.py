@@ -260,6 +260,14 @@ FIRST = ("matmul", "attention.decode", "attention.prefill", "elementwise", "norm
 """Kernels in the order in which they are worth the time of a short run."""
 
 
+def importance(group: Group, base: str) -> tuple[bool, int, Group]:
+    """What sorts kernels and formats by how much a short run needs them: the base format's by :data:`FIRST`, then the
+    other formats'."""
+    kernel, label = group
+    place = FIRST.index(kernel) if kernel in FIRST else len(FIRST)
+    return label not in ("any", base) and not label.startswith(f"{base}-"), place, group
+
+
 def choose(found: Iterable[Op], count: int, base: str, seed: int = 0) -> list[Op]:
     """At most ``count`` shapes: :data:`PLAIN` of each kernel and format, then more by :data:`WEIGHT`.
 
@@ -271,12 +279,7 @@ def choose(found: Iterable[Op], count: int, base: str, seed: int = 0) -> list[Op
     for op in found:
         groups[group_of(op)].append(op)
 
-    def rank(group: Group) -> tuple[bool, int, Group]:
-        kernel, label = group
-        place = FIRST.index(kernel) if kernel in FIRST else len(FIRST)
-        return label not in ("any", base) and not label.startswith(f"{base}-"), place, group
-
-    kept = sorted(groups, key=rank)[: max(1, count // PLAIN)]
+    kept = sorted(groups, key=lambda group: importance(group, base))[: max(1, count // PLAIN)]
     queues = {group: spread(groups[group], seed) for group in kept}
     unit = max(0.0, count - PLAIN * len(kept)) / sum(WEIGHT.get(kernel, 0.2) for kernel, _ in kept)
     quota = {group: PLAIN + unit * WEIGHT.get(group[0], 0.2) for group in kept}

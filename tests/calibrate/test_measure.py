@@ -9,10 +9,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from calibrate.arena import Arena  # noqa: E402
+from calibrate.arena import Arena, Block  # noqa: E402
 from calibrate.collective import measure_collectives, messages  # noqa: E402
 from calibrate.device import identify  # noqa: E402
-from calibrate.measure import Laps, TorchMeasurer, waited, wall_laps  # noqa: E402
+from calibrate.measure import Laps, TorchMeasurer, block_bytes, waited, wall_laps  # noqa: E402
 from calibrate.shapes import TINY, small  # noqa: E402
 from calibrate.whole import Glue, Whole, shortened, wanted  # noqa: E402
 from inferplan.catalog.files import load_model  # noqa: E402
@@ -24,7 +24,7 @@ from tests.calibrate.test_kernels import FP8, INT4, SAMPLES, attention, grouped,
 
 @pytest.fixture(scope="module")
 def measurer() -> TorchMeasurer:
-    return TorchMeasurer(identify("cpu"), arena_bytes=32 << 20)
+    return TorchMeasurer(identify("cpu"), seed=0, block=32 << 20)
 
 
 def test_laps_time_one_call() -> None:
@@ -156,3 +156,28 @@ def test_arena_gives_scales_and_integers() -> None:
     assert float(arena.positive((100,)).min()) >= 0.5
     assert int(arena.integers((100,), 7).max()) < 7
     assert arena.typed((100,), torch.int8).dtype is torch.int8
+
+
+def test_a_block_is_filled_only_as_far_as_it_is_handed_out() -> None:
+    """Four slices of 256 elements of a block of 1000, in tiles of 300: three fit, the fourth begins again."""
+    block = Block(torch.zeros(1000), torch.arange(1.0, 301.0))
+    starts, filled = [], []
+    for _ in range(4):
+        taken = block.take(256)
+        starts.append(int(taken.storage_offset()))
+        filled.append(block.filled)
+        assert bool((taken > 0).all()), "handed out before it was filled"
+    assert starts == [0, 256, 512, 0]
+    assert filled == [300, 600, 900, 900]
+
+
+def test_a_block_is_as_large_as_a_cpu_can_fill_in_a_tenth_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A virtual machine that reports its host's cache of 480 MB and takes fresh memory at 0.4 GB/s."""
+    device = replace(identify("cpu"), cache=480e6, memory=24e9)
+    monkeypatch.setattr("calibrate.measure.fill_rate", lambda kind: 0.4e9)
+    assert block_bytes(device, 30.0, short=True) == pytest.approx(0.1 * 30 * 0.4e9)
+    assert block_bytes(device, 4.0, short=True) == pytest.approx(160e6)
+    assert block_bytes(device, 300.0) == pytest.approx(8 * 480e6), "a long run is not short of time"
+    assert block_bytes(device, 1.0, short=True) == 64 << 20
+    monkeypatch.setattr("calibrate.measure.fill_rate", lambda kind: 20e9)
+    assert block_bytes(device, 30.0, short=True) == pytest.approx(4 * 480e6)

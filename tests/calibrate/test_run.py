@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,11 @@ import yaml
 pytest.importorskip("torch")
 pytest.importorskip("scipy")
 
+from calibrate.check import check
 from calibrate.cli import CheckFailedError, Options, execute
 from calibrate.constants import write
 from calibrate.record import RawFile, Sample, decode, encode, key_of, read
-from calibrate.run import Outcome, Run, Settings, check, fit, measurements, step_rows
+from calibrate.run import Outcome, Run, Settings, fit, measurements, step_rows
 from calibrate.shapes import CPU, GPU, candidates, choose, group_of, operand_bytes
 from inferplan.catalog.files import load_hardware, read_yaml, validate
 from inferplan.devices.constants import Calibration, Fit
@@ -167,6 +168,44 @@ def test_a_check_goes_on_after_a_shape_that_does_not_fit(tmp_path: Path, monkeyp
     assert "matmul" in {row.kernel for row in rows} and "norm" not in {row.kernel for row in rows}
 
 
+@dataclass(eq=False)
+class SlowToBegin(SyntheticMeasurer):
+    """Every kernel takes 3 s until it is known to run here; each visit takes a second."""
+
+    visit: float = 1.0
+
+    def refusal(self, op: Op) -> str | None:
+        self.now += 3.0
+        return super().refusal(op)
+
+
+def test_a_check_too_short_for_a_slow_machine_still_visits_every_kernel(tmp_path: Path) -> None:
+    """4 s of budget, 4 s to the end of the first visit: seven kernels take 28 s, and not one of them twice."""
+    outcome = run(SyntheticMeasurer(), tmp_path / "raw.jsonl")
+    measurer = SlowToBegin()
+    rows = check(measurer, outcome.calibration, Settings(budget=4.0, design=DESIGN), quiet)
+    stored = {(kernel, label) for kernel, formats in outcome.calibration.constants.items() for label in formats}
+    assert {(row.kernel, row.label) for row in rows} == stored - {("collective.all_reduce", "any")}
+    assert {row.shapes for row in rows} == {1}
+    assert measurer.now == 4.0 * len(rows)
+
+
+def test_a_run_too_short_for_a_slow_machine_still_fits_the_matmul(tmp_path: Path) -> None:
+    """Kernels of 3 s each until they run: no time is left for a visit, and the matmul gets its seven shapes anyhow."""
+    outcome = run(SlowToBegin(), tmp_path / "raw.jsonl", budget=8.0)
+    assert set(outcome.calibration.constants) == {"matmul"}
+    assert len(outcome.train) + len(outcome.test) == 7
+
+
+def test_a_check_of_kernels_that_do_not_run_here_says_why(tmp_path: Path) -> None:
+    outcome = run(SyntheticMeasurer(), tmp_path / "raw.jsonl")
+    only = outcome.calibration.constants["matmul"]
+    stored = outcome.calibration.model_copy(update={"constants": {"matmul": only}})
+    with pytest.raises(MissingFactError, match="none of the stored kernels") as caught:
+        check(SyntheticMeasurer(refuse="matmul"), stored, Settings(budget=4.0, design=DESIGN), quiet)
+    assert caught.value.because == "no matmul here"
+
+
 def test_a_raw_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "raw.jsonl"
     path.write_bytes(b"\xff\xfe\x00")
@@ -177,7 +216,7 @@ def test_a_raw_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
 def test_check_on_the_command_line_exits_6(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outcome = run(SyntheticMeasurer(), tmp_path / "raw.jsonl")
     write(outcome.calibration, tmp_path / "out.yaml")
-    monkeypatch.setattr("calibrate.run.GPU", DESIGN)
+    monkeypatch.setattr("calibrate.check.GPU", DESIGN)
     options = Options(budget=20.0, calibration=tmp_path / "out.yaml", only_check=True)
     assert "matmul" in json.dumps(execute(options, SyntheticMeasurer()).record)
     slow = SyntheticMeasurer(truth=Calibration(name="slow", constants={"norm": {"any": Fit(memory=0.1)}}))

@@ -1,0 +1,158 @@
+"""Stored constants against what the device does now: a sample of shapes repeated, nothing fitted."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from calibrate.device import Device, as_hardware, match
+from calibrate.measure import Measurer
+from calibrate.record import QUIET, key_of
+from calibrate.run import SLACK, Budget, Progress, Settings
+from calibrate.shapes import CPU, GPU, Design, Group, candidates, choose, group_of, operand_bytes
+from inferplan.catalog.files import load_hardware
+from inferplan.devices.constants import Calibration
+from inferplan.devices.hardware import HardwareSpec
+from inferplan.errors import MissingFactError
+from inferplan.estimate.roofline import price
+from inferplan.work.ops import Op
+
+SHAPES = 8
+"""Shapes of each kernel and format that a check repeats."""
+KEPT_BACK = 0.05
+"""Share of the budget that is left when the last visit begins."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckRow:
+    """One kernel and format: how far the stored constants are off on what the device does now.
+
+    median: of |predicted/measured - 1| over ``shapes`` shapes. bias: the mean of predicted/measured - 1. within: the
+    median is at most the tolerance.
+    """
+
+    kernel: str
+    label: str
+    shapes: int
+    median: float
+    bias: float
+    within: bool
+
+
+def check(measurer: Measurer, stored: Calibration, settings: Settings, progress: Progress) -> list[CheckRow]:
+    """Repeat a sample of shapes inside the fitted range and compare with the stored constants; nothing is fitted.
+
+    Every kernel and format is visited once even when the budget is over before that. Raises ``MissingFactError`` when
+    none of them can be measured here.
+    """
+    hardware = hardware_behind(stored, measurer.device, settings.gpu)
+    design = settings.design or (GPU if measurer.device.kind == "cuda" else CPU)
+    inside = _inside(measurer, stored, hardware, settings, design)
+    chosen = choose(inside, SHAPES * len({group_of(op) for op in inside}), design.base, settings.seed + 1)
+    repeats = Repeats(measurer, settings, progress)
+    repeats.run(chosen)
+    groups: dict[Group, list[float]] = defaultdict(list)
+    for op in chosen:
+        seconds = repeats.seconds.get(key_of(op))
+        if seconds:
+            predicted = float(price(op, hardware, stored).time)
+            groups[group_of(op)].append(predicted / float(np.median(seconds)) - 1.0)
+    if not groups:
+        raise MissingFactError(
+            "none of the stored kernels can be measured here",
+            because="; ".join(sorted(set(repeats.refused.values()))) or "no shape is inside their range",
+            hint="run the calibration itself",
+        )
+    return [_row(group, off, settings.tolerance) for group, off in sorted(groups.items())]
+
+
+def _row(group: Group, off: Sequence[float], tolerance: float) -> CheckRow:
+    median = float(np.median(np.abs(off)))
+    bias = float(np.mean(off))
+    kernel, label = group
+    return CheckRow(kernel=kernel, label=label, shapes=len(off), median=median, bias=bias, within=median <= tolerance)
+
+
+def hardware_behind(stored: Calibration, device: Device, gpu: str | None) -> HardwareSpec:
+    """The hardware that stored constants refer to: the one measured with them, or the catalogue's.
+
+    Raises ``MissingFactError`` when the device is no entry of the catalogue.
+    """
+    data = stored.provenance.get("hardware")
+    if data is not None:
+        return as_hardware(data)
+    found = load_hardware(gpu) if gpu else match(device)
+    if found is None:
+        raise MissingFactError(
+            f"the constants of {stored.name} refer to hardware that {device.name} does not match",
+            hint="--gpu NAME of the catalogue entry",
+        )
+    return found
+
+
+def _inside(
+    measurer: Measurer, stored: Calibration, hardware: HardwareSpec, settings: Settings, design: Design
+) -> list[Op]:
+    """Shapes inside the range of their stored constants, small enough for the memory and the time of a visit."""
+    longest = settings.visit / SLACK
+    inside = []
+    for op in candidates(design, hardware).values():
+        fitted = stored.constants.get(op.kernel, {}).get(op.label)
+        cost = price(op, hardware, stored)
+        if fitted is None or operand_bytes(op) > measurer.largest or float(cost.time) > longest:
+            continue
+        if fitted.covers(cost.work.flop, cost.work.bytes + cost.work.wire):
+            inside.append(op)
+    return inside
+
+
+class Repeats:
+    """Visits to shapes of stored kernels.
+
+    seconds: of the visits to each shape that no other program disturbed (the first one anyhow), by its key. refused:
+    why a kernel and format cannot be measured.
+    """
+
+    def __init__(self, measurer: Measurer, settings: Settings, progress: Progress) -> None:
+        self.measurer, self.settings, self.progress = measurer, settings, progress
+        self.budget = Budget(measurer, settings)
+        self.seconds: dict[str, list[float]] = defaultdict(list)
+        self.refused: dict[Group, str] = {}
+        self._tried: set[Group] = set()
+        self._measured: set[Group] = set()
+
+    @property
+    def _over(self) -> bool:
+        return self.budget.left <= KEPT_BACK * self.settings.budget
+
+    def run(self, chosen: Sequence[Op]) -> None:
+        """Rounds over the shapes until the budget is over, the first one through to a shape of every kernel."""
+        ready = [op for op in chosen if self._visit(op)]
+        while ready and not self._over:
+            ready = [op for op in ready if self._visit(op)]
+
+    def _visit(self, op: Op) -> bool:
+        """Measure a shape once, unless the time is over and its kernel has been measured; whether it may come again."""
+        group = group_of(op)
+        if self._over and group in self._measured:
+            return True
+        if group not in self._tried:
+            self._tried.add(group)
+            why = self.measurer.refusal(op)
+            if why is not None:
+                self.refused[group] = why
+        if group in self.refused:
+            return False
+        self.progress(f"{op.kernel} {op.label}", 1.0 - max(self.budget.left, 0.0) / self.settings.budget)
+        try:
+            sample = self.measurer.measure(op, self.settings.visit)
+        except (MemoryError, RuntimeError):  # the check goes on with the other shapes
+            return False
+        seconds = self.seconds[key_of(op)]
+        if sample.waited <= QUIET or not seconds:
+            seconds.append(sample.seconds)
+        self._measured.add(group)
+        return True
