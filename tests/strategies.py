@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,13 +11,17 @@ from hypothesis import strategies as st
 from inferplan.devices.constants import IDEAL, Calibration, Fit, StepConstants
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.roofline import TERMS
 from inferplan.models.spec import ModelSpec
 from inferplan.work.formats import FORMATS, Precision
 from inferplan.work.parallel import Parallelism
 from tests.builders import chip, deploy
+from tests.layer_strategies import EVERY_KIND, EXTRAS, FEED_FORWARDS, MASKS, MIXERS, attention, powers
 
-KERNELS = ("matmul", "grouped_matmul", "attention.prefill", "attention.decode", "norm", "elementwise", "gather", "copy")
-KERNELS += ("collective.all_reduce", "collective.all_gather", "collective.all_to_all", "collective.send")
+_PHASED = ("attention", "mla", "scan", "long_conv")
+KERNELS = ("matmul", "grouped_matmul", "norm", "elementwise", "gather", "copy", "conv", "index_select")
+KERNELS += tuple(f"{kernel}.{phase}" for kernel in _PHASED for phase in ("prefill", "decode"))
+KERNELS += tuple(f"collective.{pattern}" for pattern in ("all_reduce", "all_gather", "all_to_all", "send"))
 PEAKS = ("bf16", "fp8", "int8", "fp4", "int4")
 
 
@@ -27,14 +32,12 @@ class Rates:
     bandwidth: float
     peak: float
     link: float
+    units: int | None = 132
 
     def hardware(self, factor: float = 1.0, usable: float = 80e9) -> HardwareSpec:
         peaks = dict.fromkeys(PEAKS, self.peak * factor)
-        return chip(self.bandwidth * factor, peaks, usable=usable, link=self.link * factor)
-
-
-def powers(low: int, high: int) -> st.SearchStrategy[int]:
-    return st.integers(low, high).map(lambda exponent: 2**exponent)
+        made = chip(self.bandwidth * factor, peaks, usable=usable, link=self.link * factor)
+        return made.model_copy(update={"units": self.units})
 
 
 rates = st.builds(
@@ -42,6 +45,7 @@ rates = st.builds(
     bandwidth=st.floats(1e11, 1e13),
     peak=st.floats(1e13, 1e16),
     link=st.floats(1e9, 1e12),
+    units=st.sampled_from([None, 16, 132]),
 )
 formats = st.sampled_from([FORMATS[name] for name in ("bf16", "fp8", "fp8-block", "int8", "int4", "nvfp4", "mxfp4")])
 loads = st.fixed_dictionaries(
@@ -61,52 +65,40 @@ def parallelisms(draw: st.DrawFn, cp: bool = True) -> Parallelism:
 
 
 @st.composite
-def mixers(draw: st.DrawFn, parallel: Parallelism, masks: tuple[str, ...]) -> dict[str, Any]:
-    kv = draw(st.sampled_from([1, parallel.tp, 2 * parallel.tp]))
-    heads = kv * draw(st.integers(1, 4)) * (1 if kv % parallel.tp == 0 else parallel.tp)
-    mixer = {"kind": "attention", "heads": heads, "kv_heads": kv, "head_dim": draw(powers(4, 7))}
-    mask = draw(st.sampled_from(masks))
-    if mask != "causal":
-        mixer[mask] = draw(st.integers(64, 3000))
-    return mixer | {"qkv_bias": draw(st.booleans()), "qk_norm": draw(st.sampled_from(["none", "head"]))}
-
-
-@st.composite
-def feed_forwards(draw: st.DrawFn, parallel: Parallelism, kinds: tuple[str, ...]) -> dict[str, Any]:
-    gated = draw(st.booleans())
-    if draw(st.sampled_from(kinds)) == "mlp":
-        return {"kind": "mlp", "d_ff": parallel.tp * draw(powers(4, 8)), "gated": gated}
-    experts = parallel.ep * draw(powers(0, 3))
-    shared = draw(st.sampled_from([0, 64 * parallel.tp]))
-    width = parallel.expert_tp * draw(powers(4, 8))
-    top_k = draw(st.integers(1, experts))
-    return {"kind": "moe", "experts": experts, "top_k": top_k, "d_ff": width, "shared_d_ff": shared, "gated": gated}
+def layers(draw: st.DrawFn, parallel: Parallelism, d_model: int, masks: tuple[str, ...], kinds: frozenset[str]) -> Any:
+    """One layer group of the kinds allowed: attention a third of the time, at times with a part beside it."""
+    mixers, ffn = ([k for k in table if k in kinds] for table in (MIXERS, FEED_FORWARDS))
+    kind = draw(st.sampled_from([*mixers, *["attention"] * max(len(mixers) // 2, 1)]))
+    feed = draw(st.sampled_from(["moe"] if parallel.ep > 1 else ffn))
+    group = {
+        "repeat": draw(st.integers(1, 3)),
+        "mixer": MIXERS[kind](draw, parallel, d_model) if kind != "attention" else attention(draw, parallel, masks),
+        "ffn": FEED_FORWARDS[feed](draw, parallel, d_model),
+        "parallel": draw(st.booleans()),
+    }
+    beside = [name for name in EXTRAS if name in kinds]
+    if beside and draw(st.sampled_from([False, False, True])):
+        group["extras"] = [EXTRAS[draw(st.sampled_from(beside))](draw, parallel, d_model)]
+    return group
 
 
 @st.composite
 def models(
     draw: st.DrawFn,
     parallel: Parallelism,
-    masks: tuple[str, ...] = ("causal", "window", "chunk"),
-    kinds: tuple[str, ...] = ("mlp", "moe"),
+    masks: tuple[str, ...] = MASKS,
+    kinds: Collection[str] = EVERY_KIND,
 ) -> ModelSpec:
-    kinds = ("moe",) if parallel.ep > 1 else kinds
-    groups = [
-        {
-            "repeat": draw(st.integers(1, 3)),
-            "mixer": draw(mixers(parallel, masks)),
-            "ffn": draw(feed_forwards(parallel, kinds)),
-            "parallel": draw(st.booleans()),
-        }
-        for _ in range(draw(st.integers(1, 2)))
-    ]
+    """One or two different layers, each one to three times (more where there are more stages)."""
+    d_model = draw(powers(6, 11))
+    groups = [draw(layers(parallel, d_model, masks, frozenset(kinds))) for _ in range(draw(st.integers(1, 2)))]
     missing = parallel.pp - sum(group["repeat"] for group in groups)
     groups[0]["repeat"] += max(missing, 0)
     return ModelSpec.model_validate(
         {
             "name": "random",
             "source": "drawn for a test",
-            "d_model": draw(powers(6, 11)),
+            "d_model": d_model,
             "vocab": 64 * parallel.tp * draw(st.integers(1, 400)),
             "tied": draw(st.booleans()),
             "norm": draw(st.sampled_from(["rms", "layer", "plain"])),
@@ -131,13 +123,29 @@ def precisions(draw: st.DrawFn) -> Precision:
     )
 
 
-fits = st.builds(
-    Fit,
-    math=st.floats(0.1, 1.0),
-    memory=st.floats(0.1, 1.0),
-    overhead=st.floats(0.0, 1e-4),
-    sharpness=st.sampled_from([1.0, 1.5, 2.0, 3.7, 8.0, float("inf")]),
-)
+def term_size(name: str) -> st.SearchStrategy[float]:
+    """A constant of a term, up to what its physics allows and ten times a usual size."""
+    return st.floats(0.0, min(TERMS[name].limit, 10 * TERMS[name].scale))
+
+
+bands = st.tuples(st.floats(0.3, 1.0), st.floats(1.0, 3.0))
+
+
+@st.composite
+def fits(draw: st.DrawFn) -> Fit:
+    """Every constant of a kernel: efficiencies, overhead, sharpness, up to four terms, its error and its range."""
+    names = draw(st.lists(st.sampled_from(sorted(TERMS)), unique=True, max_size=4))
+    low, high = draw(bands)
+    return Fit(
+        math=draw(st.floats(0.1, 1.0)),
+        memory=draw(st.floats(0.1, 1.0)),
+        overhead=draw(st.floats(0.0, 1e-4)),
+        sharpness=draw(st.sampled_from([1.0, 1.5, 2.0, 3.7, 4.0, 8.0, float("inf")])),
+        terms={name: draw(term_size(name)) for name in names},
+        basis=draw(st.sampled_from(["calibrated", "transferred"])),
+        error={"low": low, "high": high} if draw(st.booleans()) else {},
+        flop_range=(0.0, draw(st.floats(1e6, 1e15))) if draw(st.booleans()) else None,
+    )
 
 
 @st.composite
@@ -146,18 +154,23 @@ def calibrations(draw: st.DrawFn) -> Calibration:
     step = StepConstants(
         host=draw(st.floats(0, 1e-3)), layer=draw(st.floats(0, 1e-5)), sequence=draw(st.floats(0, 1e-6))
     )
-    constants = {kernel: {"any": draw(fits)} for kernel in kernels}
-    return Calibration(name="drawn", constants=constants, step=step, fused=draw(st.booleans()))
+    return Calibration(
+        name="drawn",
+        constants={kernel: {"any": draw(fits())} for kernel in kernels},
+        step=step,
+        fused=draw(st.booleans()),
+        bands={"ttft": draw(bands), "tpot": draw(bands)} if draw(st.booleans()) else {},
+    )
 
 
 @st.composite
 def deployments(
     draw: st.DrawFn,
-    masks: tuple[str, ...] = ("causal", "window", "chunk"),
+    masks: tuple[str, ...] = MASKS,
     calibrated: bool | None = None,
     engine: str = "none",
     parallels: st.SearchStrategy[Parallelism] | None = None,
-    kinds: tuple[str, ...] = ("mlp", "moe"),
+    kinds: Collection[str] = EVERY_KIND,
 ) -> Deployment:
     """A random deployment; ``calibrated``: always, never, or (None) half of the time."""
     parallel = draw(parallelisms() if parallels is None else parallels)

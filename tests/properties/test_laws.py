@@ -15,14 +15,15 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from inferplan.devices.constants import IDEAL, Calibration, StepConstants
+from inferplan.devices.constants import IDEAL, Calibration, Fit, StepConstants
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.graph import build
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.phase import decode_phase, prefill_phase
-from inferplan.estimate.roofline import OpCost, price
+from inferplan.estimate.roofline import TERMS, OpCost, price
+from inferplan.models.layers import LayerSpec
 from inferplan.models.spec import ModelSpec
 from inferplan.units import Num
 from inferplan.work.formats import FORMATS, uniform
@@ -56,7 +57,7 @@ def close(ours: Num, theirs: Num, rel: float = CLOSE) -> bool:
 
 def rising(values: Num) -> bool:
     """Never falls, to rounding."""
-    steps = np.asarray(values)
+    steps = np.atleast_1d(values)  # a scalar does not depend on what was varied
     return bool(np.all(np.diff(steps) >= -CLOSE * np.abs(steps[1:])))
 
 
@@ -132,6 +133,13 @@ def test_throughput_never_falls_with_batch(deployment: Deployment, point: dict[s
 # Rates ----------------------------------------------------------------------------------------------------------------
 
 
+def in_less_time(fit: Fit, factor: float) -> Fit:
+    """Every constant in seconds divided by ``factor``; ``ramp`` stands before the root of the seconds on the wire."""
+    powers = {name: 0.5 if name == "ramp" else float(TERMS[name].effect == "seconds") for name in fit.terms}
+    terms = {name: constant / factor ** powers[name] for name, constant in fit.terms.items()}
+    return fit.model_copy(update={"overhead": fit.overhead / factor, "terms": terms})
+
+
 @st.composite
 def scaled_pairs(draw: st.DrawFn) -> tuple[Deployment, Deployment, float]:
     """A deployment, and the same with every rate times a factor and every constant time divided by it."""
@@ -140,7 +148,7 @@ def scaled_pairs(draw: st.DrawFn) -> tuple[Deployment, Deployment, float]:
     if draw(st.booleans()):
         constants = IDEAL
     fast = {
-        kernel: {name: fit.model_copy(update={"overhead": fit.overhead / factor}) for name, fit in table.items()}
+        kernel: {name: in_less_time(fit, factor) for name, fit in table.items()}
         for kernel, table in constants.constants.items()
     }
     step = StepConstants(
@@ -203,6 +211,15 @@ def test_utilisation_is_at_most_one(deployment: Deployment, point: dict[str, flo
 # Division over ranks --------------------------------------------------------------------------------------------------
 
 
+SHARED_SCANS = ("rwkv", "rglru", "kda", "gdn", "lightning")
+
+
+def parts_of(model: ModelSpec) -> list[LayerSpec]:
+    """Every different mixer, feed-forward and extra, with those that stand beside each other one by one."""
+    parts = [part for layer, _ in model.distinct for part in layer.parts]
+    return parts + [mixer for part in parts for mixer in getattr(part, "mixers", [])]
+
+
 def undivided(deployment: Deployment) -> Deployment:
     return replace(deployment, parallel=Parallelism())
 
@@ -210,10 +227,11 @@ def undivided(deployment: Deployment) -> Deployment:
 @law
 @given(deployments(calibrated=False), loads)
 def test_shards_conserve_flop(deployment: Deployment, point: dict[str, float]) -> None:
-    """Summed over ranks, matmuls and attention do the work of one device; only the router is run on every rank.
+    """Summed over ranks, matmuls, attention and recurrences do the work of one device.
 
-    Whole batches: sequences a multiple of dp and of the microbatches. Where KV heads are copied, so are their
-    projections, and a decode under context parallelism runs its matmuls on every rank.
+    Whole batches: sequences a multiple of dp and of the microbatches. Copied are the router and latent attention's down
+    projections; KV heads where there are fewer than ranks, with their projections; and under context parallelism the
+    head, the recurrences and the expansion of latents.
     """
     parallel = deployment.parallel
     batch = float(parallel.dp * parallel.pp * int(point["batch"]))
@@ -225,17 +243,25 @@ def test_shards_conserve_flop(deployment: Deployment, point: dict[str, float]) -
         return sum(
             float(c.work.flop * c.op.count * c.op.ranks * microbatches)
             for c in phase_costs
-            if c.op.name.startswith(part)
+            if c.op.name == part or c.op.name.startswith(f"{part}.")
         )
 
-    copied = any(
-        layer.mixer.kv_heads < parallel.tp  # type: ignore[union-attr]
-        for layer, _ in deployment.model.distinct
-    )
-    parts = ["attn.core", "attn.out", "ffn.expert", "ffn.gate_up", "ffn.up", "ffn.down", "head"]
-    for part in [*parts, *([] if copied else ["attn.qkv"])]:
-        if part == "head" and parallel.cp > 1:
-            continue  # every context rank runs the head
+    parts = ["attn.core", "attn.out", "attn.q_b", "attn.q", "ffn.expert", "ffn.gate_up", "ffn.up", "ffn.down"]
+    parts += [
+        "ffn.key",
+        "ffn.value",
+        "rwkv.key",
+        "gdn.out",
+        "kda.in_qkv",
+        "lightning.qkv",
+        "hyena.in",
+        "block.ffn.down",
+    ]
+    if parallel.cp == 1:
+        parts += ["head", "attn.kv_b", "hyena.long_conv", *(f"{name}.scan" for name in SHARED_SCANS)]
+    if not any(getattr(part, "kv_heads", parallel.tp) < parallel.tp for part in parts_of(deployment.model)):
+        parts.append("attn.qkv")
+    for part in parts:
         assert close(flop(whole.costs, 1.0, part), flop(cut.costs, cut.microbatches, part)), part
 
 
@@ -300,7 +326,11 @@ def test_one_rank_collective_is_free(pattern: str) -> None:
 @law
 @given(deployments(calibrated=False), loads, st.sampled_from(["fp32", "bf16"]))
 def test_half_the_width_is_half_the_bytes(deployment: Deployment, point: dict[str, float], wide: str) -> None:
-    """fp32 to bf16 everywhere: weights, state and all traffic; bf16 to int8 storage: weights, state, resident bytes."""
+    """fp32 to bf16 everywhere: weights, state and all traffic; bf16 to int8 storage: weights, state, resident bytes.
+
+    Where a model fixes the width of a recurrent state (or an indexer that of its positions), what is cached for
+    positions still halves.
+    """
     load = StaticLoad(**point)
     hardware = deployment.hardware.model_copy(update={"peak": deployment.hardware.peak | {"fp32": 1e15}})
     formats = {"fp32": (uniform("fp32"), uniform("bf16")), "bf16": (uniform("bf16"), all_in(FORMATS["int8"]))}[wide]
@@ -308,20 +338,31 @@ def test_half_the_width_is_half_the_bytes(deployment: Deployment, point: dict[st
         Estimate(deployment=replace(deployment, precision=precision, hardware=hardware), load=load)
         for precision in formats
     )
+    parts = parts_of(deployment.model)
+    kinds = {part.kind for part in parts}
+    fixed = any(getattr(part, "state_bits", None) or getattr(part, "indexer", None) for part in parts)
     vectors = sum(w.elements * c for w, c in deployment.model.weights() if w.role == "base")
     if wide == "fp32" or vectors == 0:
         for wider, narrower in zip(first.footprint.stages, second.footprint.stages):
             assert wider.weights == pytest.approx(2 * narrower.weights, rel=1e-12)
     for wider, narrower in zip(first.footprint.stages, second.footprint.stages):
-        assert wider.state(load.context) == pytest.approx(2 * narrower.state(load.context), rel=1e-12)
+        positions = [stage.state(load.context) - stage.recurrent for stage in (wider, narrower)]
+        assert positions[0] == pytest.approx(2 * positions[1], rel=1e-9)
+        if wide == "fp32" and not fixed:
+            assert wider.recurrent == pytest.approx(2 * narrower.recurrent, rel=1e-12)
     for phase in ("prefill", "decode"):
         one, other = getattr(first, phase), getattr(second, phase)
         assert one.flop == pytest.approx(other.flop, rel=1e-12)
         if wide == "fp32":
-            assert one.bytes == pytest.approx(2 * other.bytes, rel=1e-12)
             assert one.wire == pytest.approx(2 * other.wire, rel=1e-12)
-        elif not any(part.kind == "moe" for layer, _ in deployment.model.distinct for part in layer.parts):
-            assert one.resident == pytest.approx(2 * other.resident, rel=1e-12)  # (a router stays wide)
+            if not fixed:
+                assert one.bytes == pytest.approx(2 * other.bytes, rel=1e-12)
+        elif not fixed and not kinds & STAY_WIDE:
+            assert one.resident == pytest.approx(2 * other.resident, rel=1e-12)
+
+
+STAY_WIDE = {"moe", "altup", "mla"}
+"""A router stays in the base format, and so do the keys and values that a latent prefill has expanded."""
 
 
 # The mean of a generation ---------------------------------------------------------------------------------------------
@@ -419,6 +460,11 @@ def check_limits(deployment: Deployment, point: dict[str, float], room: float) -
     assert np.isfinite(batch)
     if batch >= 1:
         assert at(footprint, batch=batch).fits
+    if footprint.deployment.engine.name != "none" and not any(s.state(footprint.context) for s in footprint.stages):
+        slots = footprint.deployment.engine.defaults.tier(footprint.deployment.hardware).max_sequences
+        assert batch in (0, slots * deployment.parallel.dp)  # sequences keep nothing: the slots are the limit
+        if batch:
+            return
     assert not at(footprint, batch=batch + 1).fits
     longest = footprint.max_context()
     if longest >= 1:
