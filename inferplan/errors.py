@@ -44,6 +44,12 @@ class MissingFactError(InferplanError):
     """A fact nobody has given: a peak for a format, a link, a memory size. Refused, never guessed (exit 2)."""
 
 
+class NotFiniteError(InferplanError):
+    """A price that is no number or infinite: a defect, said with the operator it came from (exit 1)."""
+
+    exit_code = 1
+
+
 class MissingExtraError(InferplanError):
     """An optional dependency is not installed; the hint is the command that installs it (exit 2)."""
 

@@ -64,10 +64,9 @@ class Candidate:
 
 def by_resource(phase: Phase) -> dict[str, float]:
     """Seconds of a step by the resource that binds each operator; they sum to the step's time."""
-    slowest = max(range(len(phase.stages)), key=lambda index: float(phase.stage_times[index]))
     totals: dict[str, float] = defaultdict(float)
-    for cost in phase.stages[slowest]:
-        totals[RESOURCES[cost.bound]] += float(cost.total * phase.rounds)
+    for bound, seconds in phase.by_bound().items():
+        totals[RESOURCES[bound]] += seconds
     rest = float(phase.time) - sum(totals.values())
     if rest > 1e-12:
         totals["overhead"] += rest

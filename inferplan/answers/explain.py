@@ -178,7 +178,7 @@ class Explainer:
 
     def _operator(self, name: str, phase: Phase, costs: list[OpCost]) -> Explanation:
         deployment, op = self.estimate.deployment, costs[0].op
-        total = float(sum(np.max(cost.total) for cost in costs) * np.max(phase.rounds))
+        total = float(sum(np.max(cost.total) for cost in costs) * np.max(phase.microbatches))
         formula = (op.__class__.__doc__ or "").strip().split("\n\n")[0].replace("\n", " ")
         lines = [_substituted(cost) for cost in costs]
         inputs: list[Input] = []
@@ -271,7 +271,7 @@ class Explainer:
         numbers = {
             "time": f"{' + '.join(format_time(float(t)) for t in phase.by_operator().values())}",
             "flop": " + ".join(
-                format_quantity(float(c.work.flop * c.op.count * c.op.ranks * phase.microbatches * phase.occupied), "")
+                format_quantity(float(c.work.flop * c.op.count * c.op.ranks * phase.microbatches), "")
                 for c in phase.costs
             ),
             "bytes": " + ".join(
@@ -302,8 +302,8 @@ class Explainer:
             value=float(phase.by_operator()["host"]),
             unit="s",
             formula="host = a step + each sequence * sequences + each layer * layers of the slowest stage * rounds",
-            substituted=f"{format_time(step.host)} + {format_time(step.sequence)} * {float(phase.sequences):g} + "
-            f"{format_time(step.layer)} * {phase.layers[_slowest(phase)]} * {float(phase.rounds):g}",
+            substituted=f"{format_time(step.host)} + {format_time(step.sequence)} * {float(phase.sequences[0]):g} + "
+            f"{format_time(step.layer)} * {phase.layers[_slowest(phase)]} * {float(phase.microbatches):g}",
             page="docs/formulas/roofline.md",
             inputs=self.load_inputs(),
         )

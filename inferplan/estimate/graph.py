@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import ceil
 
@@ -11,6 +11,7 @@ import numpy as np
 from inferplan.estimate.deployment import Deployment
 from inferplan.models.layers import LayerContext
 from inferplan.models.spec import LayerGroup, count_distinct
+from inferplan.units import Num
 from inferplan.work.ops import Attention, Collective, Elementwise, Gather, Matmul, Op
 from inferplan.work.parallel import split_layers
 from inferplan.work.step import Step
@@ -25,18 +26,53 @@ class Stage:
 
 
 def build(deployment: Deployment, step: Step) -> list[Stage]:
-    """Every stage's operators for ``step``, as one rank of the stage runs them.
+    """Every stage's operators for a step of the whole replica, as one rank of the stage runs them.
 
-    Attention data parallelism divides the batch: a rank gets ``ceil(batch/dp)`` sequences. With ideal constants the
-    epilogues that a perfect kernel would fuse are left out.
+    Attention data parallelism divides the batch: the rank that has most gets ``ceil(batch/dp)`` sequences.
     """
+    return build_rank(deployment, *rank_steps(deployment, step))
+
+
+def rank_steps(deployment: Deployment, step: Step) -> tuple[Step, Step | None]:
+    """A replica's step as the fullest attention rank has it, and as the mean one; ``None`` where all are alike."""
+    dp = deployment.parallel.dp
+    if dp == 1:
+        return step, None
+
+    def share(divide: Callable[[Num], Num]) -> Step:
+        segments = tuple(replace(segment, batch=divide(segment.batch)) for segment in step.segments)
+        return Step(segments=segments, logits=None if step.logits is None else divide(step.logits))
+
+    fullest, mean = share(lambda count: np.ceil(count / dp)), share(lambda count: count / dp)
+    alike = all(np.all(a.batch == b.batch) for a, b in zip(fullest.segments, mean.segments))
+    return fullest, None if alike else mean
+
+
+def build_rank(deployment: Deployment, step: Step, mean: Step | None = None) -> list[Stage]:
+    """Every stage's operators for a step of one attention rank.
+
+    mean: the step of the mean rank, where ranks differ; experts work on the tokens of all. Stages that hold the same
+    layers share their operators. With ideal constants the epilogues that a perfect kernel would fuse are left out.
+    Raises ``ValueError`` for a segment without sequences or tokens: what is not there has no price.
+    """
+    for segment in step.segments:
+        if np.any(np.asarray(segment.batch) <= 0) or np.any(np.asarray(segment.new) <= 0):
+            raise ValueError(f"a segment of {segment.batch} sequences with {segment.new} new tokens is empty")
     model, parallel = deployment.model, deployment.parallel
-    context = _context(deployment, step)
+    context = _context(deployment, step, mean)
     stages: list[Stage] = []
+    middle: list[tuple[list[LayerGroup], Stage]] = []
     start = 0
     for index, layers in enumerate(split_layers(len(model.sequence), parallel.pp)):
+        held = model.sequence[start : start + layers]
+        start += layers
+        inside = 0 < index < parallel.pp - 1
+        known = next((stage for others, stage in middle if others == held), None) if inside else None
+        if known is not None:
+            stages.append(known)
+            continue
         ops = list(_embedding(deployment, context)) if index == 0 else []
-        ops += _layers(model.sequence[start : start + layers], context)
+        ops += _layers(held, context)
         if index == parallel.pp - 1:
             ops += _head(deployment, context, step)
         elif parallel.pp > 1:
@@ -44,20 +80,18 @@ def build(deployment: Deployment, step: Step) -> list[Stage]:
         if deployment.calibration.fused:
             ops = [op for op in ops if not op.fusible]
         stages.append(Stage(ops=tuple(ops), layers=layers))
-        start += layers
+        if inside:
+            middle.append((held, stages[-1]))
     return stages
 
 
-def _context(deployment: Deployment, step: Step) -> LayerContext:
-    dp = deployment.parallel.dp
-    segments = step.segments
-    if dp > 1:
-        segments = tuple(replace(segment, batch=np.ceil(segment.batch / dp)) for segment in segments)
+def _context(deployment: Deployment, step: Step, mean: Step | None) -> LayerContext:
     return LayerContext(
         d_model=deployment.model.d_model,
         precision=deployment.precision,
         parallel=deployment.parallel,
-        segments=segments,
+        segments=step.segments,
+        mean_segments=None if mean is None else mean.segments,
         norm=deployment.model.norm,
         unfused=deployment.unfused_attention,
     )
@@ -115,7 +149,7 @@ def _head(deployment: Deployment, context: LayerContext, step: Step) -> Iterator
     yield from model.output_ops(context)
     if model.final_norm:
         yield context.normalise("final_norm", model.d_model)
-    rows = _logit_rows(context, step, parallel.dp)
+    rows = step.logit_rows
     yield Matmul(
         name="head",
         ranks=context.ranks,
@@ -136,12 +170,6 @@ def _head(deployment: Deployment, context: LayerContext, step: Step) -> Iterator
         base=precision.base,
         flops=5.0,
     )
-
-
-def _logit_rows(context: LayerContext, step: Step, dp: int) -> float | np.ndarray:
-    if step.logits is not None:
-        return np.ceil(step.logits / dp) if dp > 1 else step.logits
-    return sum((segment.batch for segment in context.segments), start=0.0)
 
 
 def _send(context: LayerContext) -> Iterator[Op]:

@@ -1,80 +1,184 @@
-"""The price of one step: the operators of every pipeline stage and the wall time that they add up to."""
+"""The price of one step: the operators of every pipeline stage, and the wall time that they add up to.
+
+This is the only place that knows how long a step takes. A batch passes *stations*, one after another: the host that
+schedules it, then each pipeline stage. :class:`StepTime` turns the seconds of the stations into wall time, and whatever
+prices a step (estimates, the simulator's tables, the planning grid, the steady state, techniques) goes through it.
+
+With ``pp`` stages an engine keeps up to ``pp`` batches in flight, each with sequences of its own (docs/serving.md,
+pipelines). Identical batches on stations of ``t_s`` seconds are a permutation flow shop, whose times are known:
+
+    pass   sum(t_s)                                  one batch, nothing beside it
+    drain  sum(t_s) + (m - 1)*max(t_s)               m batches once: the pipeline fills and drains
+    cycle  max(sum(t_s), m*max(t_s))                 m batches in turn: every sequence advances by one step
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 
+from inferplan.errors import NotFiniteError
 from inferplan.estimate.deployment import Deployment
-from inferplan.estimate.graph import Stage, build
+from inferplan.estimate.graph import Stage, build_rank, rank_steps
 from inferplan.estimate.load import UNKNOWN_SHARE, Band, StaticLoad
 from inferplan.estimate.roofline import Bound, OpCost, price
 from inferplan.units import Num
-from inferplan.work.step import Step, prefill
+from inferplan.work.step import Segment, Step, prefill, recompute
+
+Flow = Literal["pass", "drain", "cycle"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StepTime:
+    """Wall seconds of a step from the seconds of its batches on each station, the host first.
+
+    fullest: of the batch that holds the most. mean: of a batch that holds the mean of them all; the other batches
+    together take ``microbatches - 1`` times as long as it, and what the fullest holds beyond the mean they lack.
+    """
+
+    fullest: tuple[Num, ...]
+    mean: tuple[Num, ...]
+    microbatches: Num = 1.0
+    flow: Flow = "pass"
+
+    @cached_property
+    def passage(self) -> Num:
+        """Seconds of the fullest batch from the host through every stage."""
+        return sum(self.fullest[1:], start=self.fullest[0])
+
+    @cached_property
+    def _slowest(self) -> list[Num]:
+        """For each station 1 where it is the slowest for the mean batch, else 0."""
+        worst = np.argmax(np.stack(np.broadcast_arrays(*self.mean)), axis=0)
+        return [np.where(worst == station, 1.0, 0.0) for station in range(len(self.mean))]
+
+    @cached_property
+    def weights(self) -> list[tuple[Num, Num]]:
+        """For each station how often its seconds count: those of the fullest batch, and those of the mean one.
+
+        The wall time is their sum, so that whoever explains it, or spreads it over operators, uses these.
+        """
+        if self.flow == "pass" or len(self.fullest) <= 2:
+            return [(1.0, 0.0)] * len(self.fullest)
+        if self.flow == "drain":
+            return [(1.0 - slow, slow * self.microbatches) for slow in self._slowest]
+        longest = sum((slow * seconds for slow, seconds in zip(self._slowest, self.mean)), start=0.0)
+        full = np.where(self.microbatches * longest > self.passage, 1.0, 0.0)
+        return [(1.0 - full, full * slow * self.microbatches) for slow in self._slowest]
+
+    @cached_property
+    def total(self) -> Num:
+        """Wall seconds of the step."""
+        if self.flow == "pass" or len(self.fullest) <= 2:
+            return self.passage
+        return sum(
+            (most * a + usual * b for (most, usual), a, b in zip(self.weights, self.fullest, self.mean)), start=0.0
+        )
+
+    @property
+    def interval(self) -> Num:
+        """Seconds between two batches like the fullest, with as many in flight as there are stages."""
+        stages = len(self.fullest) - 1
+        if stages == 1:
+            return self.passage
+        slowest = self.fullest[0]
+        for other in self.fullest[1:]:
+            slowest = np.maximum(slowest, other)
+        return np.maximum(slowest, self.passage / stages)
+
+    def at_least(self, floor: Num) -> StepTime:
+        """The same where each batch takes ``(t^4 + floor^4)^(1/4)``: launches that the host cannot hide."""
+
+        def stretched(stations: tuple[Num, ...]) -> tuple[Num, ...]:
+            whole = sum(stations[1:], start=stations[0])
+            factor = ((whole**4 + floor**4) ** 0.25) / whole
+            return tuple(seconds * factor for seconds in stations)
+
+        fullest = stretched(self.fullest)
+        return replace(self, fullest=fullest, mean=fullest if self.mean is self.fullest else stretched(self.mean))
+
+
+def flow_shop(batches: Sequence[Sequence[float]]) -> float:
+    """Seconds until the last of ``batches`` has passed the stations in order; each gives its seconds on every station.
+
+    ``leave[s] = max(leave[s - 1], free[s]) + t_s``: batches never overtake each other.
+    """
+    free = [0.0] * len(batches[0])
+    for batch in batches:
+        clock = 0.0
+        for station, seconds in enumerate(batch):
+            clock = max(clock, free[station]) + seconds
+            free[station] = clock
+    return free[-1]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Phase:
-    """The price of one step: every operator of every pipeline stage, and their sums.
+    """The price of one step of a replica: every operator of every pipeline stage, and their sums.
 
-    microbatches: how many a step is cut into; ``rounds`` of the slowest stage pass before the step is done.
+    stages: costs of the batch that holds the most sequences, on the attention rank that holds the most. mean_stages:
+    those of the mean batch on the mean rank, from which work is summed; the same object where all are alike.
     """
 
     deployment: Deployment
     stages: tuple[tuple[OpCost, ...], ...]
+    mean_stages: tuple[tuple[OpCost, ...], ...]
     layers: tuple[int, ...]
-    sequences: Num
+    sequences: tuple[Num, Num]
+    """Sequences of the fullest batch on the fullest rank, and of the mean batch on the mean rank."""
     microbatches: Num
-    rounds: Num
+    """Batches in flight at once, each with sequences of its own."""
+    flow: Flow
 
     @cached_property
     def stage_times(self) -> list[Num]:
-        """Seconds of each stage for one microbatch."""
-        layer = self.deployment.calibration.step.layer
-        return [
-            sum((cost.total for cost in costs), start=0.0) + layer * layers
-            for costs, layers in zip(self.stages, self.layers)
-        ]
+        """Seconds of each stage for the fullest batch."""
+        return stage_seconds(self.deployment, self.stages, self.layers)
 
     @cached_property
+    def mean_stage_times(self) -> list[Num]:
+        """Seconds of each stage for the mean batch."""
+        if self.mean_stages is self.stages:
+            return self.stage_times
+        return stage_seconds(self.deployment, self.mean_stages, self.layers)
+
+    @cached_property
+    def step_time(self) -> StepTime:
+        """How the seconds of the stations add up."""
+        fullest = (host_seconds(self.deployment, self.sequences[0]), *self.stage_times)
+        mean = fullest
+        if self.mean_stages is not self.stages:
+            mean = (host_seconds(self.deployment, self.sequences[1]), *self.mean_stage_times)
+        return StepTime(fullest=fullest, mean=mean, microbatches=self.microbatches, flow=self.flow)
+
+    @property
     def host(self) -> Num:
-        """Seconds of scheduling and bookkeeping outside the kernels."""
-        step = self.deployment.calibration.step
-        return step.host + step.sequence * self.sequences
+        """Seconds in which the host schedules one batch and keeps its books, outside the kernels."""
+        return self.step_time.fullest[0]
 
-    @cached_property
+    @property
     def time(self) -> Num:
         """Wall seconds of the step."""
-        slowest = self.stage_times[0]
-        for other in self.stage_times[1:]:
-            slowest = np.maximum(slowest, other)
-        return slowest * self.rounds + self.host
+        return self.step_time.total
 
     @property
     def costs(self) -> list[OpCost]:
+        """Of every stage, for the fullest batch."""
         return [cost for stage in self.stages for cost in stage]
 
     def _sum(self, quantity: str) -> Num:
-        return sum(
-            (getattr(c.work, quantity) * c.op.count * c.op.ranks * self.microbatches for c in self.costs), start=0.0
-        )
+        costs = [cost for stage in self.mean_stages for cost in stage]
+        return sum((getattr(c.work, quantity) * c.op.count * c.op.ranks * self.microbatches for c in costs), start=0.0)
 
     @cached_property
     def flop(self) -> Num:
-        """FLOP over all ranks of the replica, of real sequences: places that attention ranks leave empty do no work."""
-        return self._sum("flop") * self.occupied
-
-    @property
-    def occupied(self) -> Num:
-        """The share of the places of all attention ranks that hold a sequence; time is that of the fullest rank."""
-        dp = self.deployment.parallel.dp
-        if dp == 1:
-            return 1.0
-        each = self.sequences / self.microbatches / dp
-        return each / np.ceil(each)
+        """FLOP over all ranks of the replica."""
+        return self._sum("flop")
 
     @cached_property
     def bytes(self) -> Num:
@@ -89,7 +193,8 @@ class Phase:
     @cached_property
     def resident(self) -> Num:
         """Bytes of weights and state read, over all ranks of the replica."""
-        return sum((c.op.resident() * c.op.count * c.op.ranks * self.microbatches for c in self.costs), start=0.0)
+        costs = [cost for stage in self.mean_stages for cost in stage]
+        return sum((c.op.resident() * c.op.count * c.op.ranks * self.microbatches for c in costs), start=0.0)
 
     @property
     def intensity(self) -> Num:
@@ -97,12 +202,15 @@ class Phase:
         return self.flop / self.bytes
 
     def by_operator(self) -> dict[str, Num]:
-        """Seconds by operator name, of the stage that is slowest, times the rounds; the host's share last."""
+        """Seconds by operator name, which add up to the step's wall time; the host's share last."""
         totals: dict[str, Num] = defaultdict(float)
-        slowest = int(np.argmax([float(np.max(time)) for time in self.stage_times]))
-        for cost in self.stages[slowest]:
-            totals[cost.op.name] = totals[cost.op.name] + cost.total * self.rounds
-        rest = self.host + self.deployment.calibration.step.layer * self.layers[slowest] * self.rounds
+        (most, usual), *weights = self.step_time.weights
+        rest = most * self.step_time.fullest[0] + usual * self.step_time.mean[0]
+        layer = self.deployment.calibration.step.layer
+        for (most, usual), costs, means, layers in zip(weights, self.stages, self.mean_stages, self.layers):
+            for cost, mean in zip(costs, means):
+                totals[cost.op.name] = totals[cost.op.name] + (most * cost.total + usual * mean.total)
+            rest = rest + (most + usual) * layer * layers
         if np.any(rest):
             totals["host"] = rest
         return dict(totals)
@@ -112,10 +220,11 @@ class Phase:
         return sum((t for n, t in self.by_operator().items() if n == prefix or n.startswith(f"{prefix}.")), start=0.0)
 
     def by_bound(self) -> dict[Bound, float]:
-        """Seconds by what binds the operator (of a grid: summed over it)."""
+        """Seconds of kernels by what binds them (of a grid: summed over it); with the host they are the wall time."""
         totals: dict[Bound, float] = defaultdict(float)
-        for cost in self.costs:
-            totals[cost.bound] += float(np.sum(cost.total))
+        for (most, usual), costs, means in zip(self.step_time.weights[1:], self.stages, self.mean_stages):
+            for cost, mean in zip(costs, means):
+                totals[cost.bound] += float(np.sum(most * cost.total + usual * mean.total))
         return dict(totals)
 
     @property
@@ -165,44 +274,141 @@ class Phase:
         return self.resident / (self.time * deployment.hardware.memory.bandwidth * deployment.parallel.ranks)
 
 
-def run_step(deployment: Deployment, step: Step) -> Phase:
-    """Price one step that is not cut into microbatches: its pipeline stages run one after the other."""
-    return _phase(deployment, build(deployment, step), step.sequences, 1.0, float(deployment.parallel.pp))
+def host_seconds(deployment: Deployment, sequences: Num) -> Num:
+    """Seconds in which a rank's own scheduler handles a batch of ``sequences``: ``host + sequence*sequences``.
+
+    Each attention rank is an engine process with a scheduler of its own (vLLM ``--data-parallel-size``, SGLang
+    ``--enable-dp-attention``), so the sequences are those of one rank.
+    """
+    step = deployment.calibration.step
+    return step.host + step.sequence * sequences
 
 
-def _phase(deployment: Deployment, stages: list[Stage], sequences: Num, microbatches: Num, rounds: Num) -> Phase:
+def stage_seconds(deployment: Deployment, stages: Sequence[Sequence[OpCost]], layers: Sequence[int]) -> list[Num]:
+    """Seconds of one batch on each stage: its kernels, and the fixed seconds of its layers.
+
+    Raises ``NotFiniteError``, which names the operator, for a price that is not a number.
+    """
+    fixed = deployment.calibration.step.layer
+    known: dict[int, Num] = {}
+    seconds: list[Num] = []
+    for costs, count in zip(stages, layers):
+        kernels = known.get(id(costs))
+        if kernels is None:
+            kernels = known[id(costs)] = sum((cost.total for cost in costs), start=0.0)
+            if not np.all(np.isfinite(kernels)):
+                require_finite(deployment, costs)
+        seconds.append(kernels + fixed * count)
+    return seconds
+
+
+def require_finite(deployment: Deployment, costs: Sequence[OpCost]) -> None:
+    """Raise ``NotFiniteError`` for the first operator whose price is no number."""
+    for cost in costs:
+        if not np.all(np.isfinite(cost.total)):
+            raise NotFiniteError(
+                f"the price of {cost.op.name} on {deployment.describe()} is not a finite number",
+                because=f"{cost.work.flop} FLOP and {cost.work.bytes} bytes came to {cost.total} s",
+                hint="this is a defect of inferplan or of the constants: please report the command that shows it",
+            )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Batches:
+    """The batches in flight of which one step of a replica is made, each as one attention rank has it.
+
+    fullest: the batch that holds most, on the rank that has most of it. beside: the same batch on the mean rank. mean:
+    the mean batch on the mean rank. Without them all ranks, and all batches, are alike. microbatches: how many.
+    """
+
+    fullest: Step
+    beside: Step | None = None
+    mean: Step | None = None
+    microbatches: Num = 1.0
+
+
+def price_batches(deployment: Deployment, batches: Batches, flow: Flow = "pass") -> Phase:
+    """Price every operator of the batches of a step; ``flow`` says how they pass the stages."""
+    stages = build_rank(deployment, batches.fullest, batches.beside)
+    priced = _priced(deployment, stages)
+    mean = batches.mean
     return Phase(
         deployment=deployment,
-        stages=tuple(
-            tuple(price(op, deployment.hardware, deployment.calibration) for op in stage.ops) for stage in stages
-        ),
+        stages=priced,
+        mean_stages=priced if mean is None else _priced(deployment, build_rank(deployment, mean)),
         layers=tuple(stage.layers for stage in stages),
-        sequences=sequences,
-        microbatches=microbatches,
-        rounds=rounds,
+        sequences=(batches.fullest.sequences, (mean or batches.fullest).sequences),
+        microbatches=batches.microbatches,
+        flow=flow,
     )
 
 
-def _microbatches(deployment: Deployment, batch: Num) -> Num:
-    """Microbatches of a pipeline: ``min(pp, batch)``, of the sequences that one attention rank has of the batch."""
-    parallel = deployment.parallel
-    if parallel.pp == 1:
-        return 1.0
-    return np.minimum(float(parallel.pp), batch if parallel.dp == 1 else np.ceil(batch / parallel.dp))
+def _priced(deployment: Deployment, stages: list[Stage]) -> tuple[tuple[OpCost, ...], ...]:
+    known: dict[int, tuple[OpCost, ...]] = {}
+    for stage in stages:
+        if id(stage.ops) not in known:
+            known[id(stage.ops)] = tuple(price(op, deployment.hardware, deployment.calibration) for op in stage.ops)
+    return tuple(known[id(stage.ops)] for stage in stages)
+
+
+def run_step(deployment: Deployment, step: Step) -> Phase:
+    """One batch of a replica through all pipeline stages, nothing beside it; attention ranks share its sequences."""
+    fullest, mean = rank_steps(deployment, step)
+    return price_batches(deployment, Batches(fullest=fullest, beside=mean, mean=mean))
+
+
+def in_batches(deployment: Deployment, batch: Num, step: Callable[[Num], Step]) -> Batches:
+    """A replica's ``batch`` sequences as an engine spreads them: over attention ranks, then over batches in flight.
+
+    A rank has at most ``ceil(batch/dp)`` sequences, in ``min(pp, those)`` batches of whole sequences: a prompt is never
+    cut here, and an engine keeps no more batches in flight than it has stages. ``step(n)``: that of ``n`` sequences.
+    """
+    pp, dp = deployment.parallel.pp, deployment.parallel.dp
+    if pp == dp == 1:
+        return Batches(fullest=step(batch))
+    fewest = np.floor(batch / dp) if dp > 1 else batch
+    own = np.ceil(batch / dp) if dp > 1 else batch
+    microbatches: Num = 1.0 if pp == 1 else np.minimum(float(pp), own)
+    fullest = own if pp == 1 else np.ceil(own / microbatches)
+    fuller = batch - dp * fewest  # ranks that have one sequence more than the others
+    beside = (fuller * fullest + (dp - fuller) * (fewest if pp == 1 else np.ceil(fewest / microbatches))) / dp
+    mean = batch / dp / microbatches
+    return Batches(
+        fullest=step(fullest),
+        beside=step(beside) if np.any(beside != fullest) else None,
+        mean=step(mean) if np.any(mean != fullest) else None,
+        microbatches=microbatches,
+    )
+
+
+def prompts_phase(deployment: Deployment, batch: Num, new: Num, past: Num = 0.0, all_logits: bool = False) -> Phase:
+    """The prompts of a whole batch: ``new`` tokens each behind ``past`` cached ones, in batches that fill and drain."""
+
+    def step(sequences: Num) -> Step:
+        whole = prefill(sequences, new, past)
+        return replace(whole, logits=whole.tokens) if all_logits else whole
+
+    return price_batches(deployment, in_batches(deployment, batch, step), "drain")
+
+
+def decodes_phase(deployment: Deployment, batch: Num, past: Num, width: Num = 1.0) -> Phase:
+    """One decode step of a whole batch, ``width`` new tokens for each sequence, in batches that take turns."""
+
+    def step(sequences: Num) -> Step:
+        segment = Segment(batch=sequences, new=width, past=past)
+        return Step(segments=(segment,), logits=sequences * width)
+
+    return price_batches(deployment, in_batches(deployment, batch, step), "cycle")
 
 
 def prefill_phase(deployment: Deployment, load: StaticLoad) -> Phase:
-    """The whole batch's prompts. With pipelining: ``(m + pp - 1)`` times the slowest stage, ``m = min(pp, batch)``."""
-    pp, m = deployment.parallel.pp, _microbatches(deployment, load.batch)
-    step = prefill(load.batch / m, load.prompt)
-    if load.all_logits:
-        step = Step(segments=step.segments, logits=step.tokens)
-    return _phase(deployment, build(deployment, step), load.batch, m, m + pp - 1)
+    """The whole batch's prompts."""
+    return prompts_phase(deployment, load.batch, load.prompt, 0.0, load.all_logits)
 
 
 def decode_phase(deployment: Deployment, load: StaticLoad, past: Num) -> Phase:
-    """One decode step of the whole batch. With pipelining: ``max(m, pp)`` times the slowest stage."""
-    pp, m = deployment.parallel.pp, _microbatches(deployment, load.batch)
-    micro = StaticLoad(batch=load.batch / m, prompt=load.prompt, output=load.output, kv_cache=load.kv_cache)
-    stages = build(deployment, micro.decode_step(past))
-    return _phase(deployment, stages, load.batch, m, np.maximum(m, float(pp)) if pp > 1 else 1.0)
+    """One decode step of the whole batch; without a KV cache everything before it is computed again."""
+    if load.kv_cache:
+        return decodes_phase(deployment, load.batch, past)
+    batches = in_batches(deployment, load.batch, lambda sequences: recompute(sequences, past))
+    return price_batches(deployment, batches, "cycle")

@@ -120,7 +120,8 @@ class Cache:
 class LayerContext:
     """What a layer needs to write down its operators: widths, formats, division, and the segments of one rank.
 
-    segments: those of one attention rank (data parallelism has divided the batch). unfused: attention kernels that send
+    segments: those of one attention rank (data parallelism has divided the batch), the fullest. mean_segments: those of
+    the mean rank where ranks differ; experts work on the tokens of all ranks. unfused: attention kernels that send
     scores through memory.
     """
 
@@ -128,6 +129,7 @@ class LayerContext:
     precision: Precision
     parallel: Parallelism
     segments: tuple[Segment, ...]
+    mean_segments: tuple[Segment, ...] | None = None
     norm: str = "rms"
     unfused: bool = False
 
@@ -139,6 +141,13 @@ class LayerContext:
     def tokens(self) -> Num:
         """Rows that one rank multiplies in this step."""
         return sum((self.rows(segment) for segment in self.segments), start=0.0)
+
+    @cached_property
+    def stage_tokens(self) -> Num:
+        """Rows of all attention ranks of the stage: what its experts work on."""
+        if self.mean_segments is None:
+            return self.parallel.dp * self.tokens
+        return self.parallel.dp * sum((self.rows(segment) for segment in self.mean_segments), start=0.0)
 
     @property
     def ranks(self) -> int:

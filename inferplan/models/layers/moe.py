@@ -103,7 +103,7 @@ class MoeLayer(FeedForward):
 
     def _routed(self, context: LayerContext, width: int) -> Iterator[Op]:
         parallel, precision = context.parallel, context.precision
-        stage_tokens = context.tokens * parallel.dp
+        stage_tokens = context.stage_tokens
         rows = stage_tokens * self.top_k / parallel.ep
         reached = touched(self.experts, self.top_k, stage_tokens) / parallel.ep
         columns = self.d_ff // parallel.expert_tp
