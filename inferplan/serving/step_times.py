@@ -1,16 +1,17 @@
-"""Step prices for event loops: the roofline's own prices, put into tables once and read back in a microsecond.
+"""Step times for event loops: the roofline's own prices, put into tables once and read back in a microsecond.
 
-Every entry is the price of an operator that :func:`inferplan.estimate.graph.build` wrote down; nothing is modelled
-here. The operators of a step that holds decodes and prompts fall into three groups, found by pricing probe steps and
-not by name:
+Every entry is the price of an operator that :func:`inferplan.estimate.graph.build_rank` wrote down; nothing is modelled
+here. The operators of a step that holds decodes and prompts fall into groups, found by pricing probe steps and not by
+name:
 
-- those that see only the sum of tokens (every matmul): a table over the tokens of the step, exact at every integer;
+- those that see only the sum of rows (every matmul): a table over the rows of the step, exact at every integer;
+- experts under attention data parallelism, which see the rows of all ranks: a table of their own, as exact;
 - those of the head, which see the rows of logits: exact at every integer;
 - those of one segment (attention, scans): a table over (batch, context) for decodes, over (prompts, new, past) for
   prompts, with linear interpolation between knots that are 12 to 25 % apart.
 
-``tests/serving/test_step_times.py`` holds the tables to :func:`inferplan.estimate.phase.run_step` within half a
-percent.
+Layers may write down other operators for prompts of few new tokens (latent attention does), so there are two sets of
+tables where that is so. ``tests/serving/test_step_times.py`` holds them to :mod:`inferplan.estimate.phase`.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ import numpy as np
 import numpy.typing as npt
 
 from inferplan.estimate.deployment import Deployment
-from inferplan.estimate.graph import build
+from inferplan.estimate.graph import Stage, build_rank
+from inferplan.estimate.phase import require_finite
 from inferplan.estimate.roofline import price
 from inferplan.units import Num
-from inferplan.work.ops import Op
-from inferplan.work.parallel import split_layers
 from inferplan.work.step import WIDE, Segment, Step
 
 Array = npt.NDArray[np.float64]
+Prompts = list[list[list[float]]]
 _DENSE_ROWS = 256
 """Up to this batch every integer is priced; beyond, every 3 %."""
 _PROMPTS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 256.0)
@@ -46,14 +47,7 @@ class Chunk(NamedTuple):
     pairs: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class Grouping:
-    """Which operators of a two-segment step (decode, prompt) see what; indices into one stage's list."""
-
-    shared: tuple[int, ...]
-    head: tuple[int, ...]
-    decode: tuple[int, ...]
-    prompt: tuple[int, ...]
+NO_PROMPTS = Chunk(0, 0.0, 0.0)
 
 
 def eager_floor(deployment: Deployment) -> float:
@@ -70,57 +64,113 @@ def eager_floor(deployment: Deployment) -> float:
     return len(model.sequence) * per_layer + recurrent * constants.eager_linear
 
 
-_BASE = ((64.0, 3000.0), (2048.0, 512.0))
-"""The first probe step: decodes (batch, past) and one prompt (new, past)."""
+@dataclass(frozen=True, kw_only=True)
+class Grouping:
+    """Which operators of a step of two segments (decodes, prompts) see what; indices into one stage's list."""
+
+    shared: tuple[int, ...] = ()
+    """See the sum of the rows of both segments."""
+    experts: tuple[int, ...] = ()
+    """See the rows of all attention ranks."""
+    head: tuple[int, ...] = ()
+    decode: tuple[int, ...] = ()
+    prompt: tuple[int, ...] = ()
+    names: tuple[str, ...] = ()
+    """Of the operators that are not the prompts' own: groupings with the same names price the same."""
 
 
-def group_operators(deployment: Deployment, width: float) -> list[Grouping]:
-    """Sort each stage's operators by what they see, from five probe steps that differ in one thing each."""
-    decodes, prompt = _BASE
-    moved = 32.0 * width  # rows that leave the decodes and join the prompt, whose rows context parallelism divides
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Probe:
+    """A step of one rank: decodes (batch, past), prompts (batch, new, past), logits, and the rows of other ranks."""
+
+    decode: tuple[Num, Num] = (64.0, 3000.0)
+    prompt: tuple[Num, Num, Num] = (1.0, 2048.0, 512.0)
+    rows: Num = 9.0
+    beside: Num = 1.0
+    """Rows of the mean rank over those of this one."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Pricer:
+    """Builds and prices steps of decodes beside prompts, none of them empty; ``width`` tokens for each decode."""
+
+    deployment: Deployment
+    width: float
+
+    def build(self, probe: _Probe) -> list[Stage]:
+        """The operators of every stage."""
+
+        def step(share: Num) -> Step:
+            decode = Segment(batch=probe.decode[0] * share, new=self.width, past=probe.decode[1])
+            prompt = Segment(batch=probe.prompt[0] * share, new=probe.prompt[1], past=probe.prompt[2])
+            return Step(segments=(decode, prompt), logits=probe.rows)
+
+        alike = isinstance(probe.beside, float) and probe.beside == 1.0
+        return build_rank(self.deployment, step(1.0), None if alike else step(probe.beside))
+
+    def seconds(self, chosen: list[tuple[int, ...]], probe: _Probe) -> list[Array]:
+        """Seconds of the operators at the indices ``chosen`` of each stage; stages that are alike are priced once."""
+        known: dict[int, Array] = {}
+        result = []
+        for stage, indices in zip(self.build(probe), chosen):
+            if id(stage) not in known:
+                costs = [price(stage.ops[i], self.deployment.hardware, self.deployment.calibration) for i in indices]
+                total = np.asarray(sum((cost.total for cost in costs), start=np.float64(0.0)))
+                if not np.all(np.isfinite(total)):
+                    require_finite(self.deployment, costs)
+                known[id(stage)] = total
+            result.append(known[id(stage)])
+        return result
+
+
+def group_operators(deployment: Deployment, width: float, new: float = 2048.0) -> list[Grouping]:
+    """Sort each stage's operators by what they see, from probe steps that differ in one thing each.
+
+    new: tokens of the probe's prompt: more or fewer than ``WIDE``, where layers write down other operators.
+    """
+    pricer = _Pricer(deployment=deployment, width=width)
+    base = _Probe(prompt=(1.0, new, 512.0))
+    wide = new > WIDE
+    moved = 32.0 * width * (deployment.parallel.cp if wide else 1)  # rows that leave the decodes and join the prompts
     probes = {
-        "base": ((decodes, prompt), 9.0),
-        "rows": ((decodes, prompt), 17.0),
-        "same_sum": (((32.0, 5000.0), (2048.0 + moved * deployment.parallel.cp, 800.0)), 9.0),
-        "decodes": (((48.0, 7000.0), prompt), 9.0),
-        "prompt": ((decodes, (1500.0, 700.0)), 9.0),
+        "base": base,
+        "rows": replace(base, rows=17.0),
+        "beside": replace(base, beside=0.5),
+        "same_sum": replace(base, decode=(32.0, 5000.0), prompt=(1.0 + moved / new, new, 800.0)),
+        "decodes": replace(base, decode=(48.0, 7000.0)),
+        "prompt": replace(base, prompt=(2.0, new - 3.0, 700.0)),
     }
-    works = {name: _works(deployment, width, *probe) for name, probe in probes.items()}
+    if deployment.parallel.dp == 1:
+        del probes["beside"]
+    built = {name: pricer.build(probe) for name, probe in probes.items()}
+    works = {name: _works(stages) for name, stages in built.items()}
     result = []
     for stage in range(deployment.parallel.pp):
-        base = works["base"][stage]
-        groups: dict[str, list[int]] = {"shared": [], "head": [], "decode": [], "prompt": []}
-        for index, work in enumerate(base):
+        groups: dict[str, list[int]] = {"shared": [], "experts": [], "head": [], "decode": [], "prompt": []}
+        for index, work in enumerate(works["base"][stage]):
             unchanged = {name for name, stages in works.items() if _close(work, stages[stage][index])}
             if "rows" not in unchanged:
                 name = "head"
+            elif "beside" in probes and "beside" not in unchanged:
+                name = "experts"
             elif "same_sum" in unchanged:
                 name = "shared"
             else:
                 name = "decode" if "prompt" in unchanged else "prompt"
                 assert name == "decode" or "decodes" in unchanged, "an operator sees both segments, and not their sum"
             groups[name].append(index)
-        result.append(Grouping(**{name: tuple(indices) for name, indices in groups.items()}))
+        ops = built["base"][stage].ops
+        names = tuple(op.name for index, op in enumerate(ops) if index not in groups["prompt"])
+        result.append(Grouping(**{name: tuple(indices) for name, indices in groups.items()}, names=names))
     return result
 
 
-def _works(
-    deployment: Deployment, width: float, load: tuple[tuple[float, float], tuple[float, float]], rows: float
-) -> list[list[tuple[float, ...]]]:
-    """FLOP, bytes, wire and count of every operator of every stage for a probe step."""
-    (batch, behind), (new, past) = load
-    segments = (Segment(batch=batch, new=width, past=behind), Segment(batch=1.0, new=new, past=past))
+def _works(stages: list[Stage]) -> list[list[tuple[float, ...]]]:
+    """FLOP, bytes, wire and count of every operator of every stage."""
     return [
         [(float(w.flop), float(w.bytes), float(w.wire), float(op.count)) for op in stage.ops for w in (op.work(),)]
-        for stage in build(deployment, _for_every_rank(deployment, Step(segments=segments, logits=rows)))
+        for stage in stages
     ]
-
-
-def _for_every_rank(deployment: Deployment, step: Step) -> Step:
-    """The step of one attention rank as that of the replica: all ``dp`` ranks run the same load."""
-    dp = deployment.parallel.dp
-    segments = tuple(replace(segment, batch=segment.batch * dp) for segment in step.segments)
-    return Step(segments=segments, logits=None if step.logits is None else step.logits * dp)
 
 
 def _close(first: tuple[float, ...], second: tuple[float, ...]) -> bool:
@@ -137,31 +187,35 @@ def _knots(start: float, stop: float, ratio: float) -> list[float]:
 
 @dataclass(kw_only=True, eq=False)
 class StageTable:
-    """The tables of one pipeline stage, for one microbatch."""
+    """The tables of one pipeline stage, for one batch that passes it."""
 
     shared: list[float]
-    """Seconds by tokens of the step."""
+    """Seconds by rows of the step."""
+    experts: list[float]
+    """Seconds by rows that the mean attention rank brings to the experts."""
     head: list[float]
     """Seconds by sequences that need logits."""
     decode_rows: list[list[float] | None]
     """Seconds of the decode segment by batch and context knot; rows are filled when they are first asked for."""
     batch_knots: list[float]
     decode_grid: Array
-    prompt_grid: list[list[list[float]]]
-    """Seconds a new token of the prompt segments, by number of prompts, new and past knot."""
+    prompt_grid: Prompts
+    """Seconds of the prompt segments, by number of prompts, new and past knot."""
     layers: float
     """Fixed seconds of the stage, for its layers."""
 
 
 @dataclass(kw_only=True, eq=False)
 class StepTimes:
-    """Seconds of any step of a deployment. ``width`` new tokens for each decode (1; ``k + 1`` when verifying drafts).
+    """Seconds of any batch of one attention rank of a deployment. Build with :func:`step_times`.
 
-    ``drafts``: prices of a draft model and how many such steps it runs ahead of each step.
-    Build with :func:`step_times`.
+    ``width`` new tokens for each decode (1; ``k + 1`` when verifying drafts). ``drafts``: tables of a draft model and
+    how many such steps it runs ahead of each step.
     """
 
-    tables: list[StageTable]
+    narrow: list[StageTable]
+    """Of steps whose prompts, if there are any, are no longer than ``WIDE`` tokens each."""
+    wide: list[StageTable]
     contexts: list[float]
     new_knots: list[float]
     past_knots: list[float]
@@ -169,16 +223,15 @@ class StepTimes:
     host: float
     host_sequence: float
     floor: float
-    pipeline: int
     graph_tokens: int = 0
     """Steps of at most so many tokens are replayed from a graph and have no floor."""
     prompt_share: float = 1.0
-    """Rows of a matmul for each prompt token: context parallelism divides them."""
+    """Rows of a matmul for each token of a wide prompt: context parallelism divides them."""
     drafts: list[tuple[StepTimes, int]] = field(default_factory=list)
     cache: dict[int, list[float]] = field(default_factory=dict)
 
     def decode(self, batch: int, context: float) -> float:
-        """A step of ``batch`` decodes whose mean context is ``context`` tokens."""
+        """A batch of ``batch`` decodes whose mean context is ``context`` tokens, through all stages."""
         row = self.cache.get(batch)
         if row is None:
             row = self._decode_row(batch)
@@ -193,59 +246,63 @@ class StepTimes:
         return value + (row[at + 1] - value) * (context - low) / (knots[at + 1] - low)
 
     def mixed(self, batch: int, context: float, chunk: Chunk) -> float:
-        """A step of ``batch`` decodes beside the prompts of ``chunk``."""
-        time = self._kernels(batch, context, chunk)
-        eager = self.floor and batch * self.width + chunk.tokens > self.graph_tokens
-        return float((time**4 + self.floor**4) ** 0.25) if eager else time
+        """A batch of ``batch`` decodes beside the prompts of ``chunk``, through all stages."""
+        return sum(self.stations(batch, context, chunk))
 
-    def _kernels(self, batch: int, context: float, chunk: Chunk) -> float:
-        """Seconds of a step without the eager floor."""
-        sequences = batch + chunk.prompts
-        micro = min(self.pipeline, sequences)
-        if self.pipeline == 1:
-            time = self._stage(self.tables[0], batch, context, chunk)
-        else:
-            part = Chunk(chunk.prompts, chunk.tokens / micro, chunk.pairs / micro)
-            time = max(self._stage(table, batch / micro, context, part, micro) for table in self.tables) * self.pipeline
-        time += self.host + self.host_sequence * sequences
+    def stations(
+        self, batch: float, context: float, chunk: Chunk = NO_PROMPTS, beside: float | None = None
+    ) -> list[float]:
+        """Seconds of a batch on each station: the host, then every stage. They add up to ``decode`` or ``mixed``.
+
+        beside: rows that the mean attention rank brings to the experts, where ranks hold different batches.
+        """
+        wide = chunk.tokens > WIDE * chunk.prompts
+        rows = batch * self.width + chunk.tokens * (self.prompt_share if wide else 1.0)
+        brought = rows if beside is None else beside
+        times = [self.host + self.host_sequence * (batch + chunk.prompts)]
+        known: dict[int, float] = {}
+        for table in self.wide if wide else self.narrow:
+            seconds = known.get(id(table))
+            if seconds is None:
+                seconds = known[id(table)] = self._stage(table, (batch, context), chunk, (rows, brought))
+            times.append(seconds)
         if batch:
             for draft, steps in self.drafts:
-                time += steps * draft.decode(batch, context)
-        return time
+                for station, seconds in enumerate(draft.stations(batch, context)):
+                    times[station] += steps * seconds
+        if chunk.tokens and self.floor and batch * self.width + chunk.tokens > self.graph_tokens:
+            whole = sum(times)
+            factor = float((whole**4 + self.floor**4) ** 0.25) / whole
+            times = [seconds * factor for seconds in times]
+        return times
 
-    def _stage(self, table: StageTable, batch: float, context: float, chunk: Chunk, micro: int = 1) -> float:
-        tokens = batch * self.width + chunk.tokens * self.prompt_share
-        rows = batch * self.width + chunk.prompts / micro
-        shared = table.shared
-        whole = int(tokens)
-        if whole >= len(shared) - 1:
-            last = len(shared) - 1
-            time = shared[last] + (shared[last] - shared[last // 2]) * (tokens - last) / (last - last // 2)
-        elif whole == tokens:
-            time = shared[whole]
-        else:
-            time = shared[whole] + (shared[whole + 1] - shared[whole]) * (tokens - whole)
+    def rows(self, batch: float, chunk: Chunk = NO_PROMPTS) -> float:
+        """Rows that a rank with this batch multiplies, and brings to the experts."""
+        wide = chunk.tokens > WIDE * chunk.prompts
+        return batch * self.width + chunk.tokens * (self.prompt_share if wide else 1.0)
+
+    def _stage(self, table: StageTable, decodes: tuple[float, float], chunk: Chunk, rows: tuple[float, float]) -> float:
+        """Seconds of one stage; ``rows`` of this rank, and of the mean one."""
+        batch, context = decodes
+        time = table.layers + _read(table.shared, rows[0])
+        if table.experts:
+            time += _read(table.experts, rows[1])
         head = table.head
-        at = int(rows)
-        time += head[at] if at < len(head) else head[-1] * rows / (len(head) - 1)
-        time += table.layers + self._prompts(table, chunk, micro)
+        logits = int(batch * self.width + chunk.prompts)
+        time += head[logits] if logits < len(head) else head[-1] * logits / (len(head) - 1)
+        if chunk.tokens:
+            time += self._prompts(table, chunk)
         if batch:
-            time += self._segment(table, batch, context)
+            time += self._segment(table, int(batch), context)
         return time
 
-    def _segment(self, table: StageTable, batch: float, context: float) -> float:
+    def _segment(self, table: StageTable, batch: int, context: float) -> float:
         """The decode segment's own operators."""
-        whole = int(batch)
-        row = self._segment_row(table, whole)
+        row = self._segment_row(table, batch)
         knots = self.contexts
         at = min(max(bisect_right(knots, context) - 1, 0), len(knots) - 2)
         share = (context - knots[at]) / (knots[at + 1] - knots[at])
-        value = row[at] + (row[at + 1] - row[at]) * max(share, 0.0)
-        if whole != batch:
-            above = self._segment_row(table, whole + 1)
-            upper = above[at] + (above[at + 1] - above[at]) * max(share, 0.0)
-            value += (upper - value) * (batch - whole)
-        return value
+        return row[at] + (row[at + 1] - row[at]) * max(share, 0.0)
 
     def _segment_row(self, table: StageTable, batch: int) -> list[float]:
         rows = table.decode_rows
@@ -264,31 +321,40 @@ class StepTimes:
         return row
 
     def _decode_row(self, batch: int) -> list[float]:
-        nothing = Chunk(0, 0.0, 0.0)
-        row = [self._kernels(batch, context, nothing) for context in self.contexts]
+        row = [sum(self.stations(batch, context)) for context in self.contexts]
         self.cache[batch] = row
         return row
 
-    def _prompts(self, table: StageTable, chunk: Chunk, micro: int) -> float:
+    def _prompts(self, table: StageTable, chunk: Chunk) -> float:
         """The prompt segments' own operators: equal prompts of the same number, tokens and attention work."""
-        prompts = chunk.prompts / micro
-        if not chunk.tokens:
-            return 0.0
-        prompts = max(prompts, 1.0)
+        prompts = float(chunk.prompts)
         new = chunk.tokens / prompts
         past = max(chunk.pairs / chunk.tokens - (new + 1) / 2, 0.0)
         news, pasts = self.new_knots, self.past_knots
         i = min(max(bisect_right(news, new) - 1, 0), len(news) - 2)
+        if news[i] <= WIDE < news[i + 1]:  # no line leads from the kernels of narrow prompts to those of wide ones
+            i = i - 1 if new <= WIDE else i + 1
         j = min(bisect_right(pasts, past) - 1, len(pasts) - 2)
-        x = max((new - news[i]) / (news[i + 1] - news[i]), 0.0)
+        x = (new - news[i]) / (news[i + 1] - news[i])
         y = (past - pasts[j]) / (pasts[j + 1] - pasts[j])
         if prompts == 1.0:
-            return _bilinear(table.prompt_grid[0], i, j, x, y) * chunk.tokens
+            return _bilinear(table.prompt_grid[0], i, j, x, y)
         k = min(bisect_right(_PROMPTS, prompts) - 1, len(_PROMPTS) - 2)
         z = (prompts - _PROMPTS[k]) / (_PROMPTS[k + 1] - _PROMPTS[k])
         low = _bilinear(table.prompt_grid[k], i, j, x, y)
         high = _bilinear(table.prompt_grid[k + 1], i, j, x, y)
-        return (low + (high - low) * z) * chunk.tokens
+        return low + (high - low) * z
+
+
+def _read(table: list[float], rows: float) -> float:
+    """A table by whole rows, between them and beyond its end along a line."""
+    whole = int(rows)
+    if whole >= len(table) - 1:
+        last = len(table) - 1
+        return table[last] + (table[last] - table[last // 2]) * (rows - last) / (last - last // 2)
+    if whole == rows:
+        return table[whole]
+    return table[whole] + (table[whole + 1] - table[whole]) * (rows - whole)
 
 
 def _bilinear(grid: list[list[float]], i: int, j: int, x: float, y: float) -> float:
@@ -299,69 +365,47 @@ def _bilinear(grid: list[list[float]], i: int, j: int, x: float, y: float) -> fl
 
 @dataclass(frozen=True, kw_only=True)
 class Reach:
-    """How far the tables go: sequences and tokens of a step, and the longest context."""
+    """How far the tables go: sequences and tokens of a batch of one attention rank, and the longest context."""
 
     sequences: int
     tokens: int
     context: int
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Pricer:
-    """Prices chosen operators of one stage for steps of decodes (batch, past) beside prompts (batch, new, past)."""
-
-    deployment: Deployment
-    width: float
-    stage: int
-
-    def price(
-        self, chosen: tuple[int, ...], decode: tuple[Num, Num], prompt: tuple[Num, Num, Num], rows: Num = 1.0
-    ) -> Array:
-        """Seconds of the operators at the indices ``chosen``."""
-        segments = (
-            Segment(batch=decode[0], new=self.width, past=decode[1]),
-            Segment(batch=prompt[0], new=prompt[1], past=prompt[2]),
-        )
-        ops = build(self.deployment, _for_every_rank(self.deployment, Step(segments=segments, logits=rows)))[
-            self.stage
-        ].ops
-        return np.asarray(sum((self._one(ops[index]) for index in chosen), start=np.float64(0.0)))
-
-    def _one(self, op: Op) -> Num:
-        return price(op, self.deployment.hardware, self.deployment.calibration).total
+class _Knots(NamedTuple):
+    contexts: Array
+    new: Array
+    past: Array
 
 
 def step_times(deployment: Deployment, reach: Reach, width: int = 1) -> StepTimes:
     """The tables of a deployment for steps up to ``reach``; with the engine's eager floor unless it is ideal.
 
-    Raises ``MissingFactError`` for an operator that the device cannot run.
+    Raises ``MissingFactError`` for an operator that the device cannot run, ``NotFiniteError`` for a price that is no
+    number.
     """
     step = deployment.calibration.step
     contexts = _context_knots(deployment, reach.context)
     news = sorted({*map(float, range(1, WIDE + 1)), *_knots(WIDE + 1.0, max(float(reach.tokens), 64.0), 1.12)})
     pasts = [0.0, *_knots(64.0, max(float(reach.context), 128.0), 1.25)]
-    layers = split_layers(len(deployment.model.sequence), deployment.parallel.pp)
-    tables = [
-        _table(
-            _Pricer(deployment=deployment, width=float(width), stage=index),
-            grouping,
-            reach,
-            (contexts, news, pasts),
-            step.layer * layers[index],
-        )
-        for index, grouping in enumerate(group_operators(deployment, float(width)))
-    ]
+    knots = _Knots(*(np.asarray(values) for values in (contexts, news, pasts)))
+    few = group_operators(deployment, float(width), float(WIDE))
+    many = group_operators(deployment, float(width))
+    builder = _TableBuilder(_Pricer(deployment=deployment, width=float(width)), reach, knots)
+    prompts = builder.prompts(few, many)
+    wide = builder.tables(many, prompts, 64.0)
+    alike = [(a.names, a.shared, a.decode) for a in few] == [(b.names, b.shared, b.decode) for b in many]
     return StepTimes(
-        tables=tables,
+        narrow=wide if alike else builder.tables(few, prompts, float(WIDE)),
+        wide=wide,
         contexts=contexts,
         new_knots=news,
         past_knots=pasts,
         width=width,
         host=step.host,
-        host_sequence=step.sequence * deployment.parallel.dp,
+        host_sequence=step.sequence,
         floor=eager_floor(deployment),
         graph_tokens=deployment.engine.serving.graph_tokens,
-        pipeline=deployment.parallel.pp,
         prompt_share=1.0 / deployment.parallel.cp,
     )
 
@@ -373,43 +417,59 @@ def _context_knots(deployment: Deployment, longest: int) -> list[float]:
     return sorted(knots)
 
 
-def _table(
-    pricer: _Pricer,
-    grouping: Grouping,
-    reach: Reach,
-    knots: tuple[list[float], list[float], list[float]],
-    layers: float,
-) -> StageTable:
-    contexts, news, pasts = (np.asarray(values) for values in knots)
-    width, cp = int(pricer.width), pricer.deployment.parallel.cp
-    none, alone = (0.0, 64.0), (0.0, 64.0, 0.0)
-    tokens = np.arange(1.0, min(reach.tokens + width * reach.sequences, _ROOM) + 2)
-    shared = pricer.price(grouping.shared, none, (1.0, tokens * cp, 0.0))
-    rows = np.arange(1.0, width * reach.sequences + 2)
-    head = pricer.price(grouping.head, none, (1.0, 64.0, 0.0), rows)
-    batches = [float(b) for b in range(1, min(reach.sequences, _DENSE_ROWS) + 1)]
-    batches += _knots(float(_DENSE_ROWS), float(max(reach.sequences, _DENSE_ROWS + 1)), 1.03)[1:]
-    if len(batches) == 1:
-        batches.append(2.0)
-    decode = pricer.price(grouping.decode, (np.asarray(batches)[:, None], contexts[None, :]), alone)
-    return StageTable(
-        shared=[0.0, *np.broadcast_to(shared, tokens.shape).tolist()],
-        head=[0.0, *np.broadcast_to(head, rows.shape).tolist()],
-        decode_rows=[None] * (len(batches) + 1),
-        batch_knots=batches,
-        decode_grid=np.broadcast_to(decode, (len(batches), len(contexts))),
-        prompt_grid=_prompt_grid(pricer, grouping.prompt, news, pasts),
-        layers=layers,
-    )
+class _TableBuilder(NamedTuple):
+    """What the tables of a deployment are made from."""
 
+    pricer: _Pricer
+    reach: Reach
+    knots: _Knots
 
-def _prompt_grid(pricer: _Pricer, chosen: tuple[int, ...], news: Array, pasts: Array) -> list[list[list[float]]]:
-    """Seconds a new token; narrow and wide chunks are priced apart, because they run different kernels."""
-    prompts = np.asarray(_PROMPTS)[:, None, None]
-    parts = []
-    for new in (news[news <= WIDE], news[news > WIDE]):
-        time = pricer.price(chosen, (0.0, 64.0), (prompts, new[None, :, None], pasts[None, None, :]))
-        shape = (len(_PROMPTS), len(new), len(pasts))
-        parts.append(np.broadcast_to(time, shape) / (prompts * new[None, :, None]))
-    grid: list[list[list[float]]] = np.concatenate(parts, axis=1).tolist()
-    return grid
+    def tables(self, groupings: list[Grouping], prompts: list[Prompts], new: float) -> list[StageTable]:
+        """The tables of every stage, stages that are alike sharing one; ``new`` tokens in a prompt that stands by."""
+        pricer, reach, width = self.pricer, self.reach, int(self.pricer.width)
+        parallel, step = pricer.deployment.parallel, pricer.deployment.calibration.step
+        cp = parallel.cp if new > WIDE else 1
+        rows = np.arange(1.0, min(reach.tokens + width * reach.sequences, _ROOM) + 2)
+        half = _Probe(decode=(rows / 2 / width, 64.0), prompt=(rows / 2 * cp / new, new, 0.0))
+        shared = pricer.seconds([group.shared for group in groupings], half)
+        base = _Probe(decode=(1.0, 64.0), prompt=(1.0, new, 0.0))
+        experts: list[Array] = []
+        if any(group.experts for group in groupings):
+            brought = replace(base, beside=rows / (width + new / cp))
+            experts = pricer.seconds([group.experts for group in groupings], brought)
+        logits = np.arange(1.0, width * reach.sequences + 2)
+        head = pricer.seconds([group.head for group in groupings], replace(base, rows=logits))
+        batches = [float(b) for b in range(1, min(reach.sequences, _DENSE_ROWS) + 1)]
+        batches += _knots(float(_DENSE_ROWS), float(max(reach.sequences, _DENSE_ROWS + 1)), 1.03)[1:]
+        if len(batches) == 1:
+            batches.append(2.0)
+        decodes = replace(base, decode=(np.asarray(batches)[:, None], self.knots.contexts[None, :]))
+        decode = pricer.seconds([group.decode for group in groupings], decodes)
+        stages = pricer.build(base)
+        tables: dict[int, StageTable] = {}
+        for index, stage in enumerate(stages):
+            if id(stage) in tables:
+                continue
+            tables[id(stage)] = StageTable(
+                shared=[0.0, *np.broadcast_to(shared[index], rows.shape).tolist()],
+                experts=[0.0, *np.broadcast_to(experts[index], rows.shape).tolist()] if experts else [],
+                head=[0.0, *np.broadcast_to(head[index], logits.shape).tolist()],
+                decode_rows=[None] * (len(batches) + 1),
+                batch_knots=batches,
+                decode_grid=np.broadcast_to(decode[index], (len(batches), len(self.knots.contexts))),
+                prompt_grid=prompts[index],
+                layers=step.layer * stage.layers,
+            )
+        return [tables[id(stage)] for stage in stages]
+
+    def prompts(self, few: list[Grouping], many: list[Grouping]) -> list[Prompts]:
+        """Seconds of prompts of every stage; narrow and wide ones run different kernels and are priced apart."""
+        count = np.asarray(_PROMPTS)[:, None, None]
+        news, pasts = self.knots.new, self.knots.past
+        parts: list[list[Array]] = []
+        for groupings, new in ((few, news[news <= WIDE]), (many, news[news > WIDE])):
+            probe = _Probe(decode=(1.0, 64.0), prompt=(count, new[None, :, None], pasts[None, None, :]))
+            shape = (len(_PROMPTS), len(new), len(pasts))
+            times = self.pricer.seconds([group.prompt for group in groupings], probe)
+            parts.append([np.broadcast_to(seconds, shape) for seconds in times])
+        return [np.concatenate([low, high], axis=1).tolist() for low, high in zip(*parts)]

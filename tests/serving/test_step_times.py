@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inferplan.estimate.load import StaticLoad
-from inferplan.estimate.phase import decode_phase, run_step
+from inferplan.estimate.phase import run_step
 from inferplan.serving.step_times import Chunk, Reach, step_times
 from inferplan.work.parallel import Parallelism
 from inferplan.work.step import Segment, Step, decode
@@ -45,12 +44,15 @@ def test_steps_cost_what_the_roofline_says(model: str, parallel: Parallelism, id
         assert prices.mixed(batch, context, chunk) == pytest.approx(both, rel=5e-3)
 
 
-def test_a_pipeline_decodes_in_microbatches() -> None:
-    served = deployment(parallel=Parallelism(pp=2))
-    prices = step_times(served, REACH)
+@pytest.mark.parametrize("stages", [2, 3])
+def test_a_batch_passes_every_station_of_a_pipeline(stages: int) -> None:
+    """Host and stages as the roofline prices them for one batch; a batch alone takes their sum."""
+    served = deployment("llama-3.1-70b", ideal=False, quant="fp8", parallel=Parallelism(pp=stages))
+    times = step_times(served, REACH)
     for batch, context in ((1, 100.0), (2, 5000.0), (64, 2000.0)):
-        expected = float(decode_phase(served, StaticLoad(batch=float(batch)), context).time)
-        assert prices.decode(batch, context) == pytest.approx(expected, rel=5e-3)
+        alone = run_step(served, decode(float(batch), context))
+        assert times.stations(batch, context) == pytest.approx([float(t) for t in alone.step_time.fullest], rel=5e-3)
+        assert times.decode(batch, context) == pytest.approx(float(alone.time), rel=5e-3)
 
 
 def test_a_window_bends_the_price_where_it_should() -> None:
