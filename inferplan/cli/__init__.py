@@ -99,14 +99,23 @@ def _defaults(name: str, command: click.Command) -> dict[str, object]:
     return {} if name == "settings" else defaults_for(name, command, current(frozenset(COMMANDS)))
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup,
+    invoke_without_command=True,
+    subcommand_metavar="COMMAND [ARGS]...",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__, prog_name="inferplan")
-def cli() -> None:
+@click.pass_context
+def cli(ctx: click.Context) -> None:
     """Predict how a large language model runs on real hardware, before anyone buys or rents it.
 
     Data goes to stdout, talk to stderr. Exit codes: 0 answered, 1 a bug, 2 usage or a bad spec, 3 infeasible, 4 an
     unreadable input file, 5 network, 6 outside the tolerance asked for.
     """
+    if ctx.invoked_subcommand is None:  # said here, for releases of click differ in the stream and the exit code
+        click.echo(ctx.get_help(), err=True)
+        sys.exit(2)
 
 
 def main() -> None:
@@ -117,9 +126,6 @@ def main() -> None:
         cli.main(prog_name="inferplan", standalone_mode=False)
     except InferplanError as error:
         click.echo(error.render(), err=True)
-        sys.exit(error.exit_code)
-    except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message(), err=True)
         sys.exit(error.exit_code)
     except click.ClickException as error:
         click.echo(f"error: {error.format_message()}", err=True)

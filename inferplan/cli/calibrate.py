@@ -16,7 +16,7 @@ from inferplan.table import Report
 EXTRA = ("torch", "scipy")
 
 
-class Duration(click.ParamType[float]):
+class Duration(click.types.FloatParamType):
     """A time: 90s, 5m, 8m30s."""
 
     name = "duration"
@@ -33,7 +33,7 @@ class Duration(click.ParamType[float]):
         return seconds
 
 
-class Share(click.ParamType[float]):
+class Share(click.types.FloatParamType):
     """A share: 20%, 0.2."""
 
     name = "share"

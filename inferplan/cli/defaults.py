@@ -23,7 +23,7 @@ _CATALOGUES = {
 }
 
 
-class CatalogueName(click.ParamType[str]):
+class CatalogueName(click.types.StringParamType):
     """A text that completes to names of the catalogue."""
 
     name = "text"

@@ -33,7 +33,7 @@ class Fraction(click.FloatRange):
         return number
 
 
-class Count(click.ParamType[int]):
+class Count(click.types.IntParamType):
     """A positive count: 4096, 8k, 128Ki."""
 
     name = "count"
