@@ -24,6 +24,7 @@ from inferplan.planning.demand import Demand
 from inferplan.planning.plan import Plan, Question, plan
 from inferplan.planning.search import Sizing
 from inferplan.planning.space import Space, default_gpus, default_quants
+from inferplan.table import flatten, frame, plain
 from inferplan.traffic.requests import Lengths, Slo, parse_lengths
 from inferplan.work.parallel import Parallelism
 
@@ -120,12 +121,8 @@ def _lengths(value: Any) -> Lengths:
 def to_frame(result: Any) -> pd.DataFrame:
     """Any result as a pandas table: its own ``to_frame``, else its JSON record as one row."""
     if hasattr(result, "to_frame"):
-        frame: pd.DataFrame = result.to_frame()
-        return frame
-    import pandas as pd
-
-    from inferplan.table import flatten, plain
-
+        table: pd.DataFrame = result.to_frame()
+        return table
     if isinstance(result, Estimate):
         from inferplan.reports.estimate import estimate_record
 
@@ -134,4 +131,4 @@ def to_frame(result: Any) -> pd.DataFrame:
         record = result.to_dict()
     else:
         raise UsageError(f"{type(result).__name__} is no result of a calculation")
-    return pd.DataFrame([plain(flatten(record))])
+    return frame([plain(flatten(record))])

@@ -12,11 +12,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from inferplan.errors import UsageError
+from inferplan.extras import require
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SCHEMA_VERSION = 1
 FORMATS = ("table", "json", "jsonl", "csv", "markdown")
@@ -47,6 +51,14 @@ class Report:
 
     def flat_rows(self) -> list[dict[str, Any]]:
         return [flatten(row) for row in self.rows] if self.rows else [flatten(self.record)]
+
+
+def frame(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    """Flat records as a pandas table, one row each. Raises ``MissingExtraError`` without pandas."""
+    require("frame", "a data frame")
+    import pandas as pd
+
+    return pd.DataFrame(rows)
 
 
 def plain(value: Any) -> Any:

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
 import zipfile
+from email import message_from_bytes
 from pathlib import Path
 
 import pytest
 
+import inferplan
+from tests.lowest import lowest
+
 ROOT = Path(__file__).parents[1]
 KINDS = {"models": "models", "gpus": "hardware"}
+
+PLAIN = {"click", "joblib", "numpy", "pydantic", "pyyaml", "rich"}
+"""What `pip install .` brings: all that an estimate, a simulation and a plan on the screen import."""
 
 pytestmark = pytest.mark.slow
 
@@ -93,6 +101,27 @@ def test_the_wheel_answers_the_readme_question(installed: Path, tmp_path: Path) 
     question = "estimate llama-3.1-8b --gpu h100-sxm --batch 8 --prompt 1024 --output 256 --format json"
     record = json.loads(call(installed, *question.split(), cwd=tmp_path))
     assert record["memory"]["weights_bytes"] == 16_060_522_496
+
+
+def test_the_metadata_is_complete(wheel: Path) -> None:
+    """What a package index shows, by the core metadata specification; the version is the module's."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        metadata = message_from_bytes(archive.read(name))
+    assert metadata["Version"] == inferplan.__version__
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert set(metadata.get_all("License-File", [])) == {"LICENSE", "NOTICE"}
+    assert metadata["Author"] == "inferplan contributors"
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert metadata.get_payload().startswith("# inferplan\n")  # type: ignore[union-attr]
+    assert "Typing :: Typed" in metadata.get_all("Classifier", [])
+    required = [text for text in metadata.get_all("Requires-Dist", []) if "extra ==" not in text]
+    assert {re.match(r"[\w-]+", text)[0] for text in required} == PLAIN  # type: ignore[index]
+
+
+def test_every_minimum_is_stated() -> None:
+    """``make minimum`` installs these; a requirement without a minimum would raise."""
+    assert set(lowest()) > PLAIN
 
 
 def test_what_is_in_the_wheel(wheel: Path) -> None:

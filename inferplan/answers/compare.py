@@ -14,6 +14,7 @@ from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.phase import Phase
 from inferplan.estimate.roofline import Bound
 from inferplan.estimate.run import estimate
+from inferplan.table import frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -112,9 +113,7 @@ class Comparison:
 
     def to_frame(self) -> pd.DataFrame:
         """One row a candidate."""
-        import pandas as pd
-
-        return pd.DataFrame(self.rows())
+        return frame(self.rows())
 
     def rows(self) -> list[dict[str, Any]]:
         """One flat record a candidate: figures, ratios, reason."""

@@ -28,6 +28,7 @@ from inferplan.models.spec import LayerGroup, ModelSpec
 from inferplan.serving.flags import Flags
 from inferplan.serving.steady import UserLoad, steady_state
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
+from inferplan.table import frame
 from inferplan.traffic.requests import Lengths
 from inferplan.work.step import Segment, Step
 
@@ -176,9 +177,7 @@ class Recipe:
 
     def to_frame(self) -> pd.DataFrame:
         """One row a step."""
-        import pandas as pd
-
-        return pd.DataFrame(self.rows())
+        return frame(self.rows())
 
 
 def evaluate(setting: Setting, load: Load) -> Outcome:

@@ -21,7 +21,8 @@ from inferplan.estimate.batch import Estimate
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.memory import Footprint
-from inferplan.table import plain
+from inferplan.extras import require
+from inferplan.table import frame, plain
 from inferplan.units import parse_count
 from inferplan.work.parallel import Parallelism
 
@@ -247,9 +248,7 @@ class Sweep:
 
     def to_frame(self) -> pd.DataFrame:
         """One row a point."""
-        import pandas as pd
-
-        return pd.DataFrame(self.rows)
+        return frame(self.rows)
 
 
 def sweep(
@@ -350,11 +349,8 @@ def _append(path: Path | None, key: str, rows: list[Row]) -> None:
 
 
 def save_parquet(result: Sweep, path: str) -> None:
-    """Write the rows as Parquet. Raises ``MissingExtraError`` without pyarrow."""
-    try:
-        import pyarrow  # noqa: F401
-    except ImportError:
-        raise MissingExtraError("pyarrow is not installed", hint="pip install 'inferplan[parquet]'") from None
+    """Write the rows as Parquet. Raises ``MissingExtraError`` without pandas and pyarrow."""
+    require("parquet", "a Parquet file")
     try:
         result.to_frame().to_parquet(path, index=False)
     except OSError as error:

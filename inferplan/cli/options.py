@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from inferplan.errors import InputFileError
+from inferplan.extras import require
 from inferplan.table import FORMATS, Report, format_of, render
 from inferplan.units import parse_count
 
@@ -49,6 +50,13 @@ class Count(click.types.IntParamType):
         if number < self.low:
             self.fail(f"{number} must be {self.low} or more", param, ctx)
         return number
+
+
+def picture(ctx: click.Context, _: click.Parameter, value: str | None) -> str | None:
+    """Callback of an option that names a picture: a missing matplotlib is said before the work, not after it."""
+    if value is not None and not ctx.resilient_parsing:
+        require("plot", "drawing")
+    return value
 
 
 def _apply(command: Command, decorators: list[Callable[[Any], Any]]) -> Command:

@@ -17,7 +17,7 @@ from inferplan.catalog.assemble import Request, load_engine, precision_of
 from inferplan.catalog.files import load_hardware, load_model
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.catalog.workloads import WorkloadSpec, load_limits, load_workload
-from inferplan.cli.options import Count, report_options, write_text
+from inferplan.cli.options import Count, picture, report_options, write_text
 from inferplan.cli.price_options import price_options
 from inferplan.errors import UsageError
 from inferplan.planning.demand import Demand, demand_of_trace, sharing
@@ -214,9 +214,18 @@ def _traced(values: dict[str, Any]) -> Demand:
     return demand if values["rate"] is None else replace(demand, rate=values["rate"])
 
 
+def page_file(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Callback of an option that names the page: what it needs is checked before the search, not after it."""
+    if value is not None and Path(value).suffix.lower() not in (".html", ".md"):
+        raise UsageError(f"cannot write a report as {value}", hint="a suffix of .html or .md")
+    return picture(ctx, param, value)
+
+
 @click.command("plan")
 @question_options
-@click.option("--report", "html", metavar="FILE", help="Also write the report to send on: .html or .md.")
+@click.option(
+    "--report", "html", metavar="FILE", callback=page_file, help="Also write the report to send on: .html or .md."
+)
 @report_options
 def plan_command(question: Question, html: str | None) -> Report:
     """What to buy and how to run it: the cheapest deployment that meets the limits under the load.
@@ -238,7 +247,7 @@ def plan_command(question: Question, html: str | None) -> Report:
 
 @click.command("report")
 @question_options
-@click.option("-o", "report_file", required=True, metavar="FILE", help="report.html or report.md")
+@click.option("-o", "report_file", required=True, metavar="FILE", callback=page_file, help="report.html or report.md")
 def report_command(question: Question, report_file: str) -> None:
     """The plan as one self-contained page to send on: question, plan, alternatives, plots, assumptions, formulas.
 
@@ -255,8 +264,6 @@ def _command() -> str:
 def _write(found: Plan, path: str) -> None:
     from inferplan.reports.plan_page import html_document, markdown_document
 
-    suffix = Path(path).suffix.lower()
-    if suffix not in (".html", ".md"):
-        raise UsageError(f"cannot write a report as {path}", hint="a suffix of .html or .md")
-    write_text(path, (html_document if suffix == ".html" else markdown_document)(found, _command()))
+    document = html_document if Path(path).suffix.lower() == ".html" else markdown_document
+    write_text(path, document(found, _command()))
     click.echo(f"report written to {path}", err=True)

@@ -12,7 +12,7 @@ import numpy as np
 from inferplan.answers.sweep import parse_values
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.files import load_model
-from inferplan.cli.options import deployment_options, load_options
+from inferplan.cli.options import deployment_options, load_options, picture
 from inferplan.errors import UsageError
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.load import StaticLoad
@@ -116,7 +116,7 @@ def _timeline(request: Request, load: StaticLoad, rate: float | None) -> Any:
 @load_options
 @click.option("--slo", metavar="TIME", help="tradeoff, rate: a line at this latency, such as 40ms.")
 @click.option("--rate", type=float, help="timeline: requests a second [--batch users instead].")
-@click.option("-o", "file", required=True, metavar="FILE", help="PNG, SVG or PDF, by suffix.")
+@click.option("-o", "file", required=True, metavar="FILE", callback=picture, help="PNG, SVG or PDF, by suffix.")
 def plot_command(kind: str, request: Request, load: StaticLoad, file: str, **values: Any) -> None:
     """A picture into a file, readable on white and on dark.
 

@@ -9,7 +9,7 @@ import click
 from inferplan.answers.recipe import Load, Recipe, recipe
 from inferplan.answers.sweep import parse_values
 from inferplan.catalog.assemble import Request
-from inferplan.cli.options import Count, deployment_options, report_options
+from inferplan.cli.options import Count, deployment_options, picture, report_options
 from inferplan.errors import UsageError
 from inferplan.reports.estimate import IDEAL_NOTE
 from inferplan.table import Report, Table
@@ -29,7 +29,7 @@ _RIGHT = frozenset({"tokens/s/GPU", "factor", "mean", "range", "TPOT", "factor "
     "--output", "output_tokens", default="256", metavar="LENGTHS", help="Output: 256, lognormal:256:0.6 [256]."
 )
 @click.option("--reserve", type=Count(), help="Tokens set aside for a request without paging [2048, or the request].")
-@click.option("--plot", "picture", metavar="FILE", help="Also draw the waterfall: PNG, SVG, PDF.")
+@click.option("--plot", "drawn", metavar="FILE", callback=picture, help="Also draw the waterfall: PNG, SVG, PDF.")
 @report_options
 def recipe_command(request: Request, prompt: int, output_tokens: str, reserve: int | None, **values: Any) -> Report:
     """Take a claimed speed-up apart: a baseline, then one ingredient at a time, each with its factor.
@@ -46,12 +46,12 @@ def recipe_command(request: Request, prompt: int, output_tokens: str, reserve: i
     if request.quant:
         raise UsageError("--quant is the baseline's", hint="--baseline static,bf16")
     result = recipe(request, values["baseline"], parse_values(values["wanted"]), load)
-    if values["picture"]:
+    if values["drawn"]:
         from inferplan.reports import plots
 
         steps = [(name, outcome.rate) for name, outcome in result.steps()]
         title = f"{result.base.deployment.model.name} on {result.base.deployment.hardware.name}: {result.total:.3g}x"
-        plots.save(plots.waterfall(steps, title, "output tokens a second and GPU"), values["picture"])
+        plots.save(plots.waterfall(steps, title, "output tokens a second and GPU"), values["drawn"])
     return _report(result)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from inferplan.catalog.assemble import Request, assemble
-from inferplan.cli.options import Count, deployment_options, report_options, write_text
+from inferplan.cli.options import Count, deployment_options, picture, report_options, write_text
 from inferplan.cli.technique_options import host_of, option_group, quantity, speculation_of, technique_options
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.reports.simulation import simulation_report, timeline_csv, timeline_trace, timeline_tracks
@@ -87,7 +87,13 @@ output_options = option_group(
     click.option("--e2e", metavar="TIME", help="SLO on the end-to-end latency."),
     click.option("--slo", metavar="NAME", help="The SLO of a named workload, such as mlperf:llama2-70b-interactive."),
     click.option("--timeline", metavar="FILE", help="Per-step record: .csv, or .json for a Chrome trace."),
-    click.option("--plot", "plot_file", metavar="FILE", help="Batch, queue and cache over time: .png, .svg, .pdf."),
+    click.option(
+        "--plot",
+        "plot_file",
+        metavar="FILE",
+        callback=picture,
+        help="Batch, queue and cache over time: .png, .svg, .pdf.",
+    ),
 )
 
 

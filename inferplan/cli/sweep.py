@@ -21,6 +21,7 @@ from inferplan.answers.sweep import (
 )
 from inferplan.catalog.assemble import Request
 from inferplan.cli.options import write
+from inferplan.extras import require
 from inferplan.table import FORMATS, Report, Table, format_of
 from inferplan.units import format_time
 
@@ -59,6 +60,8 @@ def sweep_command(models: str, style: str | None, report_file: str | None, **val
     Example: inferplan sweep llama-3.1-8b --gpu a100-80gb-sxm,h100-sxm --batch 1-256*2 --prompt 512,2048 -o grid.csv
     """
     parquet = report_file is not None and report_file.endswith(".parquet")
+    if parquet:
+        require("parquet", "a Parquet file")
     style = "table" if parquet else format_of(report_file, style)
     counts = {name: parse_counts(values[name]) for name in DEGREES}
     grid = Grid(

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from inferplan.cli.options import report_options, write_text
+from inferplan.cli.options import picture, report_options, write_text
 from inferplan.errors import InputFileError, ToleranceError, UsageError
 from inferplan.table import Report
 
@@ -48,7 +48,7 @@ def _supplied_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @_supplied_options
 @click.option("--rows", "rows_file", metavar="FILE.csv", help="Write every row with its predictions.")
 @click.option("--show-rows", is_flag=True, help="List every row in the table.")
-@click.option("--plot", metavar="FILE", help="Write a scatter plot: PNG, SVG or PDF.")
+@click.option("--plot", metavar="FILE", callback=picture, help="Write a scatter plot: PNG, SVG or PDF.")
 @click.option("--max-error", metavar="SHARE", help="Exit 6 when TPOT's or TTFT's mean error is above: 15% or 0.15.")
 @click.option("--anchor", "anchor_file", metavar="OUT.yaml", help="Write constants anchored to these rows.")
 @click.option("--calibration", metavar="FILE", help="Fitted constants [those of each row's GPU].")

@@ -15,6 +15,7 @@ from inferplan.planning.demand import Demand, percentile_of
 from inferplan.planning.search import Found, Option, Sizing, nearest_miss, point, ranked, search
 from inferplan.planning.space import Space
 from inferplan.planning.verify import Verified, verify
+from inferplan.table import frame
 from inferplan.traffic.requests import Slo
 from inferplan.units import format_time
 
@@ -178,9 +179,7 @@ class Plan:
 
     def to_frame(self) -> pd.DataFrame:
         """The plan and its alternatives, one row each."""
-        import pandas as pd
-
-        return pd.DataFrame([row(verified) for verified in [self.best, *self.alternatives]])
+        return frame([row(verified) for verified in [self.best, *self.alternatives]])
 
 
 def row(verified: Verified) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from inferplan.estimate.batch import Estimate
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.phase import Phase
 from inferplan.estimate.roofline import OpCost
+from inferplan.extras import require
 from inferplan.models.spec import ModelSpec
 from inferplan.units import format_bytes, format_time
 
@@ -46,6 +47,14 @@ class Curve:
     """A short text for each point."""
 
 
+def new_figure(**options: Any) -> Figure:
+    """An empty matplotlib ``Figure``; ``options`` are its own. Raises ``MissingExtraError`` without matplotlib."""
+    require("plot", "drawing")
+    from matplotlib.figure import Figure
+
+    return Figure(**options)
+
+
 def save(figure: Figure, path: str) -> None:
     """Write a figure as PNG, SVG or PDF, by suffix."""
     if Path(path).suffix.lower() not in SUFFIXES:
@@ -65,9 +74,7 @@ def svg(figure: Figure) -> str:
 
 
 def _axes(title: str, size: tuple[float, float] = (7.2, 4.4)) -> tuple[Figure, Axes]:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=size)
+    figure = new_figure(figsize=size)
     axes = figure.add_subplot()
     axes.set_title("\n".join(wrap(title, 84)), color=INK, fontsize=10, loc="left")
     axes.patch.set_alpha(0.0)
@@ -357,9 +364,7 @@ def waterfall(steps: Sequence[tuple[str, float]], title: str, unit: str) -> Figu
 
 def timeline(tracks: Mapping[str, tuple[npt.ArrayLike, npt.ArrayLike]], title: str) -> Figure:
     """Values over the time of a simulation, one panel a track, steps held until the next change."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.2, 0.8 + 1.25 * len(tracks)))
+    figure = new_figure(figsize=(7.2, 0.8 + 1.25 * len(tracks)))
     panels = figure.subplots(len(tracks), 1, sharex=True, squeeze=False)[:, 0]
     for index, (axes, (name, (x, y))) in enumerate(zip(panels, tracks.items())):
         axes.step(np.asarray(x), np.asarray(y), where="post", color=COLOURS[index % 6], linewidth=1.2)

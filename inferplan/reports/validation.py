@@ -183,11 +183,9 @@ def _quantity(value: float, unit: str) -> str:
 
 def scatter(scored: Sequence[Scored], title: str) -> Figure:
     """Predicted over measured, TTFT and TPOT, one colour a model; the diagonal and a quarter off it."""
-    from matplotlib.figure import Figure
+    from inferplan.reports.plots import COLOURS, INK, MARKERS, new_figure
 
-    from inferplan.reports.plots import COLOURS, INK, MARKERS
-
-    figure = Figure(figsize=(10.0, 5.0), layout="constrained")
+    figure = new_figure(figsize=(10.0, 5.0), layout="constrained")
     figure.patch.set_alpha(0.0)
     for place, metric in enumerate(("ttft", "tpot"), start=1):
         axes = figure.add_subplot(1, 2, place)

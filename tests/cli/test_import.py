@@ -58,12 +58,13 @@ def test_a_config_of_any_name_becomes_a_yaml_that_loads(config: Path, tmp_path: 
     assert json.loads(run("estimate", str(config), "--gpu", "h100-sxm", "--format", "json"))
 
 
-def test_verbose_lists_what_does_not_matter(config: Path) -> None:
-    result = CliRunner().invoke(cli, ["import", str(config), "--verbose"])
-    assert "eos_token_id, " in result.stderr
-    assert "rope_theta" in result.stderr
-    assert "hidden_size" not in result.stderr
-    assert yaml.safe_load(result.stdout)["d_model"] == 64
+def test_verbose_lists_what_does_not_matter(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(args=["import", str(config), "--verbose"], standalone_mode=False)
+    out, err = capsys.readouterr()
+    assert "eos_token_id, " in err
+    assert "rope_theta" in err
+    assert "hidden_size" not in err
+    assert yaml.safe_load(out)["d_model"] == 64
 
 
 def test_a_folder_with_a_quantisation_beside_it(config: Path, tmp_path: Path) -> None:
