@@ -157,10 +157,10 @@ def planted(mutant: Mutant | None) -> Iterator[None]:
     forget()
 
 
-def forget() -> None:
-    """Empty the caches of the test modules: they hold specs whose counts are cached."""
-    for name in [name for name in sys.modules if name.startswith("tests.")]:
+def forget(packages: tuple[str, ...] = ()) -> None:
+    """Empty the caches of the test modules (they hold specs whose counts are cached) and of ``packages``."""
+    for name in [name for name in sys.modules if name.startswith(("tests.", *packages))]:
         for value in list(vars(sys.modules[name]).values()):
             clear = getattr(value, "cache_clear", None)
-            if callable(clear) and getattr(value, "__module__", "").startswith("tests."):
+            if callable(clear) and getattr(value, "__module__", "").startswith(("tests.", *packages)):
                 clear()

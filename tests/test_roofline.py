@@ -30,8 +30,10 @@ def matmul(m: float = 256.0, k: int = 1024, n: int = 512) -> Matmul:
     return Matmul(name="x", m=m, k=k, n=n, weight=BF16, input=BF16, output=BF16)
 
 
-def attention(new: float = 1.0, past: float = 1023.0, mask: Mask | None = None, dim: int = 128) -> Attention:
-    sizes = {"heads": 32, "kv_heads": 8, "key_dim": dim, "value_dim": dim}
+def attention(
+    new: float = 1.0, past: float = 1023.0, mask: Mask | None = None, dim: int = 128, kv_heads: int = 8
+) -> Attention:
+    sizes = {"heads": 32, "kv_heads": kv_heads, "key_dim": dim, "value_dim": dim}
     return Attention(name="a", batch=4.0, new=new, past=past, mask=mask or Mask(), base=BF16, kv=BF16, **sizes)
 
 
@@ -73,6 +75,8 @@ def test_soft_maximum_is_the_p_norm(p: float) -> None:
         (matmul(), "rows", 0),
         (attention(), "merges", np.log2(1 + 1024 / 128)),
         (attention(), "items", 4 * 8 / 100),
+        (attention(kv_heads=1), "items", 4 * 2 / 100),  # 32 query heads of one KV head are two tiles of 16 rows
+        (attention(kv_heads=32), "items", 4 * 32 / 100),
         (attention(), "windowed", 0),
         (attention(mask=Mask(kind="window", size=128)), "windowed", 4 * 32 / 100),
         (attention(mask=Mask(kind="window", size=128)), "merges", 1.0),

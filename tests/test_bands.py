@@ -1,0 +1,46 @@
+"""The band of a step: weighted by time, and unknown where more than 2 % of the time has no known error."""
+
+from __future__ import annotations
+
+import pytest
+
+from inferplan.devices.constants import Calibration, Fit
+from inferplan.estimate.load import widened
+from inferplan.estimate.phase import Phase, run_step
+from inferplan.work.step import decode
+from tests.builders import chip, dense, deploy
+
+BANDS = {"matmul": (0.9, 1.2), "attention.decode": (0.7, 1.5)}
+KERNELS = ("matmul", "attention.decode", "elementwise", "copy", "gather")
+
+
+def step(seconds: dict[str, float], unknown: tuple[str, ...] = ()) -> Phase:
+    """A decode step of one layer with 5 matmuls and one attention, whose kernels take these seconds each."""
+    fits = {
+        kernel: Fit(
+            overhead=seconds.get(kernel, 0.0),
+            error={} if kernel in unknown or kernel not in BANDS else dict(zip(("low", "high"), BANDS[kernel])),
+        )
+        for kernel in KERNELS
+    }
+    calibration = Calibration(name="t", fused=True, constants={kernel: {"any": fit} for kernel, fit in fits.items()})
+    model = dense(layers=1, d_model=64, heads=4, d_ff=64, vocab=64)
+    return run_step(deploy(model, chip(1e18, 1e21), calibration=calibration), decode(1.0, 16.0))
+
+
+def test_bands_are_weighted_by_time() -> None:
+    """qkv, out, gate and up, down, head: 5 x 1 s within 0.9 to 1.2; attention 5 s within 0.7 to 1.5."""
+    band = step({"matmul": 1.0, "attention.decode": 5.0}).band
+    assert band == pytest.approx((0.8, 1.35), rel=1e-6)
+
+
+@pytest.mark.parametrize(("share", "known"), [(0.01, True), (0.019, True), (0.021, False), (0.1, False)])
+def test_more_than_two_percent_of_unknown_error_hides_the_band(share: float, known: bool) -> None:
+    phase = step({"matmul": (1 - share) / 5, "attention.decode": share}, unknown=("attention.decode",))
+    assert (phase.band is not None) == known
+
+
+def test_independent_errors_add_as_squares_of_logs() -> None:
+    """exp(sqrt(ln(2)^2 + ln(2)^2)) = 2^sqrt(2) up and down."""
+    assert widened((0.5, 2.0), (0.5, 2.0)) == pytest.approx((2 ** -(2**0.5), 2 ** (2**0.5)))
+    assert widened((0.5, 2.0), None) is None and widened(None, (0.5, 2.0)) is None
