@@ -12,9 +12,11 @@ from inferplan.devices.hardware import Link
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
+from inferplan.serving.admission import Rules
 from inferplan.serving.prefix_cache import PrefixCache
 from inferplan.serving.records import Meter, Records
-from inferplan.serving.replica import Replica, Rules
+from inferplan.serving.replica import Replica
+from inferplan.serving.scheduler import Scheduler
 from inferplan.serving.step_times import StepTimes
 from inferplan.traffic.requests import ClosedLoop
 
@@ -22,6 +24,7 @@ Routing = Literal["round-robin", "least-loaded", "prefix-aware"]
 """round-robin: one after another. least-loaded: fewest requests in the engine. prefix-aware: fewest prompt tokens to
 compute before and with the request, those found in the engine's prefix cache not counted."""
 _MOMENT = 1e-9
+"""Seconds by which engines pass an event, so that rounding cannot keep it ahead of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,46 +84,55 @@ class Cluster:
         progress: Callable[[int], None] | None = None,
     ) -> None:
         self.fleet, self.records, self.closed, self.turns, self.progress = fleet, records, closed, turns, progress
-        self.front: list[Replica] = []
-        """Engines that take new requests."""
-        self.back: list[Replica] = []
-        """Engines that only decode, where pools are apart."""
+        self.engines: list[Replica] = []
+        """What keeps time: each runs on its own."""
+        self.front: list[Scheduler] = []
+        """Who takes new requests."""
+        self.back: list[Scheduler] = []
+        """Who only decodes, where pools are apart."""
         self.events: list[tuple[float, int, bool]] = []
         """Heap of (time, request, whether it is its cache that arrives)."""
         self.next_request = self.limit = self.done = 0
         self.turns_taken = {False: 0, True: 0}
-        """Requests that went round the front engines, and round those behind them."""
+        """Requests sent so far in turn to the front (false), and to the back."""
         self.home: dict[int, int] = {}
-        """Which front engine has a request, where its cache leaves from there."""
+        """Which scheduler of the front has a request, where its cache leaves from there."""
         self.link_free: list[float] = []
+        """When the link of each scheduler of the front has sent what it was given."""
         self.moves: dict[int, float] = {}
+        """Seconds to move the cache of a prompt of so many tokens, as far as they were asked for."""
         self.move: Callable[[float], float] = lambda _: 0.0
 
-    @property
-    def engines(self) -> list[Replica]:
-        return [*self.front, *self.back]
-
     def build(
-        self, deployment: Deployment, prices: StepTimes, rules: Rules, cache: Callable[[], PrefixCache | None]
+        self, deployment: Deployment, times: StepTimes, rules: Rules, cache: Callable[[], PrefixCache | None]
     ) -> None:
         """Make the engines of a deployment."""
         fleet, dp = self.fleet, deployment.parallel.dp
         if not fleet.disaggregated:
-            count = fleet.engines(deployment)
-            self.front = [Replica(prices, rules, self.records, self.notify, cache()) for _ in range(count)]
+            self.front = self._pool(fleet.engines(deployment), times, rules, cache)
         else:
             link = find_link(deployment, fleet.kv_link)
             self.move = lambda tokens: transfer_time(deployment, link, tokens)
             prompts_only = replace(rules, scheduler=rules.scheduler.model_copy(update={"admission": "prompt"}))
-            self.front = [
-                Replica(prices, prompts_only, self.records, self.notify, cache()) for _ in range(fleet.prefill * dp)
-            ]
-            self.back = [Replica(prices, rules, self.records, self.notify) for _ in range(fleet.decode * dp)]
+            self.front = self._pool(fleet.prefill * dp, times, prompts_only, cache)
+            self.back = self._pool(fleet.decode * dp, times, rules, lambda: None)
             self.link_free = [0.0] * len(self.front)
-        for replica in self.engines:
-            replica.reactive = self.closed is not None or fleet.disaggregated
-        for replica in self.front:
-            replica.handoff = fleet.disaggregated
+            for scheduler in self.front:
+                scheduler.handoff = True
+        for engine in self.engines:
+            engine.reactive = self.closed is not None or fleet.disaggregated
+
+    def _pool(
+        self, count: int, times: StepTimes, rules: Rules, cache: Callable[[], PrefixCache | None]
+    ) -> list[Scheduler]:
+        pool = [Scheduler(rules, self.records, self.notify, cache(), times.width) for _ in range(count)]
+        self.engines += [Replica(times, scheduler) for scheduler in pool]
+        return pool
+
+    @property
+    def meters(self) -> list[Meter]:
+        """One for each scheduler, those that compute prompts first."""
+        return [scheduler.meter for scheduler in (*self.front, *self.back)]
 
     def run(self, warmup: int = 0) -> list[Meter]:
         """Send every request and run until all is quiet.
@@ -131,15 +143,14 @@ class Cluster:
         total = len(self.records.prompt)
         if self.closed is not None and 0 < warmup < total:
             self._phase(0, warmup)
-            now = max(replica.clock for replica in self.engines)
+            now = max(engine.clock for engine in self.engines)
             del self.records.gaps[:], self.records.gap_weights[:]
-            for replica in self.engines:
-                replica.meter = Meter(timeline=None if replica.meter.timeline is None else [])
-                replica.clock = replica.previous = replica.front_free = now
+            for engine in self.engines:
+                engine.restart(now)
             self._phase(warmup, total)
         else:
             self._phase(0, total)
-        return [replica.meter for replica in self.engines]
+        return self.meters
 
     def _phase(self, start: int, stop: int) -> None:
         """Send requests ``start`` to ``stop`` and run until all is quiet."""
@@ -147,52 +158,52 @@ class Cluster:
         if self.closed is not None:
             users = min(self.closed.concurrency, stop - start)
             ramp = 0.0 if self.closed.burst else self.closed.ramp
-            now = max(replica.clock for replica in self.engines)
+            now = max(engine.clock for engine in self.engines)
             self.next_request, self.limit = start + users, stop
             self.events = [(now + ramp * user / users, start + user, False) for user in range(users)]
         elif not self.back and (alone or self.fleet.routing == "round-robin"):
             for request in range(start, stop):
                 self.front[request % len(self.front)].submit(request, arrival[request])
-            for replica in self.front:
-                replica.advance(inf)
+            for engine in self.engines:
+                engine.advance(inf)
             return
         else:
             self.events = [(arrival[request], request, False) for request in range(start, stop)]
         heapq.heapify(self.events)
-        if alone and not ramp:  # an arrival that is told early would stand before those that come sooner
+        if alone and not ramp:  # with a ramp, an arrival submitted early would overtake those before it
             self._run_alone()
         else:
             self._run_together()
 
     def _run_alone(self) -> None:
-        """One engine: an arrival is told to it as soon as it is known."""
-        replica, events = self.front[0], self.events
+        """One engine: an arrival is submitted as soon as it is known."""
+        engine, scheduler, events = self.engines[0], self.front[0], self.events
         while True:
             while events:
                 time, request, _ = heapq.heappop(events)
                 self.records.arrival[request] = time
-                replica.submit(request, time)
-            replica.advance(inf)
+                scheduler.submit(request, time)
+            engine.advance(inf)
             if not events:
                 return
 
     def _run_together(self) -> None:
-        """Several engines: none runs past the next thing that may concern it."""
+        """Several engines: each advances to the next event that another may depend on, and no further."""
         engines, events = self.engines, self.events
         while True:
-            earliest = min(replica.earliest() for replica in engines)
+            earliest = min(engine.earliest() for engine in engines)
             coming = events[0][0] if events else inf
             if coming == earliest == inf:
                 return
             if coming <= earliest:
-                for replica in engines:
-                    replica.advance(coming)
+                for engine in engines:
+                    engine.advance(coming)
                 while events and events[0][0] <= coming:
                     self._deliver(*heapq.heappop(events))
             else:
                 until = earliest * (1 + 1e-12) + _MOMENT
-                for replica in engines:
-                    replica.advance(until)
+                for engine in engines:
+                    engine.advance(until)
 
     def _deliver(self, time: float, request: int, cached: bool) -> None:
         pool = self.back if cached else self.front
@@ -205,8 +216,8 @@ class Cluster:
             self.home[request] = index
         pool[index].submit(request, time)
 
-    def _route(self, pool: list[Replica], request: int) -> int:
-        """The engine of ``pool`` that gets a request."""
+    def _route(self, pool: list[Scheduler], request: int) -> int:
+        """Which of ``pool`` gets a request."""
         if len(pool) == 1:
             return 0
         if self.fleet.routing == "round-robin":
@@ -219,13 +230,13 @@ class Cluster:
             range(len(pool)), key=lambda index: (self._work_ahead(pool[index], request), pool[index].outstanding)
         )
 
-    def _work_ahead(self, replica: Replica, request: int) -> int:
+    def _work_ahead(self, scheduler: Scheduler, request: int) -> int:
         """Prompt tokens to compute before a request and with it."""
         prompt, hashes = self.records.prompt[request], self.records.hashes
-        if replica.cache is None or hashes is None:
-            return replica.queued_tokens + prompt
-        device, host = replica.cache.match(hashes[request], prompt)
-        return replica.queued_tokens + prompt - (device + host) * replica.cache.block
+        if scheduler.cache is None or hashes is None:
+            return scheduler.queued_tokens + prompt
+        device, host = scheduler.cache.match(hashes[request], prompt)
+        return scheduler.queued_tokens + prompt - (device + host) * scheduler.cache.block
 
     def notify(self, request: int, time: float, finished: bool) -> None:
         """A client has seen the end of a request, or its prompt is done and its cache can leave."""
@@ -249,4 +260,4 @@ class Cluster:
             self.next_request += 1
         if following < self.limit:
             heapq.heappush(self.events, (time, following, False))
-            self.front[0].pause = True
+            self.engines[0].pause = True

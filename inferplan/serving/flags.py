@@ -11,7 +11,7 @@ from inferplan.devices.engine import Tier
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint, StageMemory
-from inferplan.serving.replica import Rules
+from inferplan.serving.admission import Rules
 from inferplan.units import format_bytes
 
 _UNLIMITED = 1 << 60

@@ -37,25 +37,22 @@ class PrefixCache:
             host += 1
         return device, host - device
 
-    def take(self, hashes: Sequence[int], found: int) -> tuple[list[int], int]:
-        """Use the first ``found`` blocks and register the rest. Gives the blocks held, and how many others use too."""
+    def take(self, hashes: Sequence[int], found: int) -> list[int]:
+        """Use the first ``found`` blocks and register the rest. Gives the blocks that the request now uses."""
         held: list[int] = []
-        shared = 0
         users = self.users
         for index, name in enumerate(hashes):
             count = users.get(name)
             if count is None:
                 users[name] = 1
             elif index >= found:
-                continue  # computed by another request meanwhile: this copy stays private
+                continue  # another request computed it meanwhile: this copy stays private
             else:
                 users[name] = count + 1
-                if count:
-                    shared += 1
-                else:
+                if not count:
                     del self.idle[name]
             held.append(name)
-        return held, shared
+        return held
 
     def release(self, held: Sequence[int]) -> int:
         """Stop using blocks. Gives how many of them others still use."""

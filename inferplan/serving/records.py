@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 NAN = float("nan")
 WAITING, FINISHED, REJECTED, TIMED_OUT = 0, 1, 2, 3
@@ -68,3 +68,11 @@ class Meter:
     """Plans in which the first waiting request had to wait, by reason."""
     timeline: list[tuple[float, float, int, int, float, int, float]] | None = None
     """Start, duration, steps, decodes, prompt tokens, waiting requests and share of the cache, where it is recorded."""
+
+    def clear(self) -> None:
+        """Forget everything, in place: what was counted so far belongs to the warm-up."""
+        for entry in fields(self):
+            if entry.name == "timeline":
+                self.timeline = None if self.timeline is None else []
+            else:
+                setattr(self, entry.name, {} if entry.name == "blocked_by" else type(getattr(self, entry.name))())

@@ -12,11 +12,11 @@ from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import widened
 from inferplan.estimate.phase import run_step
+from inferplan.serving.admission import Rules
 from inferplan.serving.cluster import Cluster, Fleet
 from inferplan.serving.flags import Flags, rules_of, with_flags
 from inferplan.serving.prefix_cache import PrefixCache
 from inferplan.serving.records import NAN, Records
-from inferplan.serving.replica import Rules
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.step_times import Reach, StepTimes, step_times
 from inferplan.serving.techniques.offload import HostTier
@@ -58,9 +58,9 @@ def simulate(
     traffic: Traffic | Requests,
     flags: Flags | None = None,
     options: Options | None = None,
-    prices: StepTimes | None = None,
+    times: StepTimes | None = None,
 ) -> SimulationResult:
-    """Simulate ``traffic`` on a deployment under serving ``flags``; ``prices`` of its steps, if somebody has them.
+    """Simulate ``traffic`` on a deployment under serving ``flags``; ``times`` of its steps, if somebody has them.
 
     ``traffic`` is a recipe, or requests with arrival times (a trace). Attention data-parallel ranks and replicas are
     engines of their own behind the router of ``options.fleet``. Raises ``InfeasibleError`` when the weights leave no
@@ -68,6 +68,38 @@ def simulate(
     """
     flags, options = flags or Flags(), options or Options()
     deployment = with_flags(deployment, flags)
+    requests, closed = _drawn(deployment, traffic, options)
+    rules = _rules(deployment, flags, options, requests)
+    times = times or times_for(deployment, rules, requests, options.speculation)
+    records = Records(
+        arrival=[NAN] * len(requests) if requests.arrival is None else requests.arrival.tolist(),
+        prompt=requests.prompt.tolist(),
+        output=requests.output.tolist(),
+        hashes=requests.hashes,
+    )
+    cluster = Cluster(options.fleet, records, closed, requests.turns, options.progress)
+    cluster.build(deployment, times, rules, lambda: _cache(deployment, requests, rules, options.host))
+    for meter in cluster.meters:
+        meter.timeline = [] if options.timeline else None
+    meters = cluster.run(options.warmup)
+    typical = float(np.mean(requests.prompt))
+    return SimulationResult(
+        records=records,
+        meters=meters,
+        closed=closed is not None,
+        slo=options.slo,
+        warmup=options.warmup,
+        basis=_basis(deployment, typical),
+        anchor=_anchor(deployment),
+        bands=_bands(deployment, typical),
+        capacity=rules.capacity if rules.growing else 0.0,
+        slots=rules.slots,
+        conditions=_conditions(deployment, rules, flags, traffic, options),
+    )
+
+
+def _drawn(deployment: Deployment, traffic: Traffic | Requests, options: Options) -> tuple[Requests, ClosedLoop | None]:
+    """The requests of a run, and the closed loop that sends them, if it is one."""
     block = deployment.engine.defaults.block_size
     requests = traffic if isinstance(traffic, Requests) else traffic.requests(block)
     arrivals = traffic.arrivals if isinstance(traffic, Traffic) else traffic.loop
@@ -80,39 +112,18 @@ def simulate(
         raise UsageError(
             f"--warmup {options.warmup} leaves nothing of {len(requests)} requests to count", hint="more --requests"
         )
+    return requests, closed
+
+
+def _rules(deployment: Deployment, flags: Flags, options: Options, requests: Requests) -> Rules:
+    """The rules of the engine's flags, with what speculation, a given hit rate and the host's memory change."""
+    speculation, host = options.speculation, options.host
     typical = float(np.mean(requests.prompt)), float(np.mean(requests.prompt + requests.output))
-    speculation = options.speculation
-    rules = replace(
+    return replace(
         rules_of(deployment, flags, *typical, speculation.draft),
         tokens_per_step=speculation.tokens,
         hit_rate=options.hit_rate,
-    )
-    if options.host is not None:
-        rules = replace(rules, load_token=options.host.seconds_per_token(deployment))
-    prices = prices or prices_for(deployment, rules, requests, speculation)
-    records = Records(
-        arrival=[NAN] * len(requests) if requests.arrival is None else requests.arrival.tolist(),
-        prompt=requests.prompt.tolist(),
-        output=requests.output.tolist(),
-        hashes=requests.hashes,
-    )
-    cluster = Cluster(options.fleet, records, closed, requests.turns, options.progress)
-    cluster.build(deployment, prices, rules, lambda: _cache(deployment, requests, rules, options.host))
-    for replica in cluster.engines:
-        replica.meter.timeline = [] if options.timeline else None
-    meters = cluster.run(options.warmup)
-    return SimulationResult(
-        records=records,
-        meters=meters,
-        closed=closed is not None,
-        slo=options.slo,
-        warmup=options.warmup,
-        basis=_basis(deployment, typical[0]),
-        anchor=_anchor(deployment),
-        bands=_bands(deployment, typical[0]),
-        capacity=rules.capacity if rules.growing else 0.0,
-        slots=rules.slots,
-        conditions=_conditions(deployment, rules, flags, traffic, options),
+        load_token=0.0 if host is None else host.seconds_per_token(deployment),
     )
 
 
@@ -123,8 +134,8 @@ def _cache(deployment: Deployment, requests: Requests, rules: Rules, host: HostT
     return PrefixCache(requests.hash_block, host.blocks(deployment, requests.hash_block) if host else 0)
 
 
-def prices_for(deployment: Deployment, rules: Rules, requests: Requests, speculation: Speculation = PLAIN) -> StepTimes:
-    """Step prices as far as these requests under these rules can reach."""
+def times_for(deployment: Deployment, rules: Rules, requests: Requests, speculation: Speculation = PLAIN) -> StepTimes:
+    """Times of steps as far as these requests under these rules can reach."""
     count = len(requests)
     longest = int(np.max(requests.prompt + requests.output))
     sequences = min(rules.slots, count, max(int(rules.capacity // rules.held(1)), 1))
@@ -134,13 +145,13 @@ def prices_for(deployment: Deployment, rules: Rules, requests: Requests, specula
         tokens=min(rules.budget, max(whole_batch, longest)),
         context=min(longest, rules.longest, _LONGEST_TABLE),
     )
-    prices = step_times(deployment, reach, speculation.width)
+    times = step_times(deployment, reach, speculation.width)
     if speculation.draft is not None and speculation.length:
-        prices.drafts = [(step_times(speculation.draft, reach), 1)]
+        times.drafts = [(step_times(speculation.draft, reach), 1)]
         if speculation.length > 1:
             later = step_times(speculation.draft, reach, speculation.branches)
-            prices.drafts.append((later, speculation.length - 1))
-    return prices
+            times.drafts.append((later, speculation.length - 1))
+    return times
 
 
 def _basis(deployment: Deployment, context: float) -> str:

@@ -24,8 +24,8 @@ import numpy as np
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import run_step
+from inferplan.serving.admission import Rules
 from inferplan.serving.flags import Flags, rules_of, with_flags
-from inferplan.serving.replica import Rules
 from inferplan.serving.step_times import eager_floor
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.units import Num

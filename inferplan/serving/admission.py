@@ -1,0 +1,215 @@
+"""Who may start: an engine's rules, the room that a request needs, and the requests that were admitted.
+
+The cache is counted in tokens: a request holds what it has written, half a block that its last block leaves empty on
+average, and a fixed part for recurrent state and windows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import Literal, NamedTuple
+
+from inferplan.devices.engine import Admission, Policy, Scheduler
+from inferplan.serving.prefix_cache import PrefixCache
+from inferplan.serving.records import Records
+
+Reason = Literal["slots", "budget", "cache"]
+"""Why the first request of the queue waits: every slot of the batch is taken, the step has no room for its prompt, or
+the cache has none for its tokens."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """What an engine does with its queue: flags resolved against the defaults of its version."""
+
+    policy: Policy
+    slots: int
+    """Requests in a batch (``max_num_seqs``)."""
+    budget: int
+    """Tokens in a step (``max_num_batched_tokens``)."""
+    scheduler: Scheduler
+    longest: int
+    """Prompt and output of a request together, at most (``max_model_len``)."""
+    capacity: float
+    """Tokens that the cache holds."""
+    overhead: float = 0.0
+    """Tokens a request takes beyond those it has: half an empty block."""
+    windows: tuple[tuple[float, float], ...] = ()
+    """Layers of bounded state: (tokens of capacity that a full window takes, its size); size 0 is constant state."""
+    growing: bool = True
+    """Whether the cache of a request grows with its tokens at all."""
+    overlapped: bool = False
+    poll_interval: int = 1
+    """Decode steps between two looks at the queue of new requests."""
+    wait_steps: int = 0
+    """Steps for which a prompt is held back while the step is less than ``wait_fill`` full."""
+    wait_fill: float = 0.0
+    latency: float = 0.0
+    front_request: float = 0.0
+    front_token: float = 0.0
+    timeout: float = inf
+    """Seconds after which a client gives up."""
+    tokens_per_step: float = 1.0
+    """Tokens that a decode step adds to a request: more than one when drafts are accepted."""
+    load_token: float = 0.0
+    """Seconds to bring one token's cache back from the host."""
+    hit_rate: float = 0.0
+    """Share of every prompt that is taken as found in the prefix cache, beside what the cache itself finds."""
+
+    @property
+    def admission(self) -> Admission:
+        return "reserve" if self.policy == "static" else self.scheduler.admission
+
+    @property
+    def mixed(self) -> bool:
+        """Decodes and prompts share a step."""
+        return self.policy in ("vllm", "trtllm")
+
+    def fixed(self, total: float) -> float:
+        """Tokens of capacity that a request takes whatever it has written so far; ``total`` are prompt and output."""
+        if not self.windows:
+            return self.overhead
+        windows = sum(share * (min(total, size) / size if size else 1.0) for share, size in self.windows)
+        return self.overhead + windows
+
+    def held(self, total: float) -> float:
+        """Tokens of capacity that a request takes at its end."""
+        return (total if self.growing else 0.0) + self.fixed(total)
+
+    def refusal(self, prompt: int, total: int) -> str:
+        """Why a request of ``prompt`` and, with its output, ``total`` tokens can never run; empty when it can."""
+        if total > self.longest:
+            return f"longer than max_model_len {self.longest}"
+        if self.held(total) > self.capacity:
+            return f"more than the cache holds, {int(self.capacity)} tokens"
+        if not self.scheduler.chunked_prefill and prompt > self.budget:
+            return f"prompt longer than max_num_batched_tokens {self.budget}, without chunked prefill"
+        return ""
+
+
+class Candidate(NamedTuple):
+    """The first request of the queue, in tokens."""
+
+    request: int
+    compute: int
+    """Tokens that have to be in the cache before it decodes: its prompt, after a preemption also what it had made."""
+    output: int
+    """Output tokens that it has still to write."""
+    elsewhere: bool
+    """Its cache was computed by another replica."""
+
+
+class Found(NamedTuple):
+    """What the prefix cache has of a request."""
+
+    blocks: int
+    """Leading blocks on the device."""
+    host_blocks: int
+    """Blocks after them in the memory of the host."""
+    tokens: int
+    """Tokens that need not be computed."""
+    shared: int
+    """Tokens in blocks that other requests are using, which take no further room."""
+
+
+_NOTHING = Found(0, 0, 0, 0)
+
+
+class Room(NamedTuple):
+    """What the step that is being composed leaves for prompts."""
+
+    budget: int
+    """Tokens."""
+    empty: bool
+    """Nothing else is in the step: a prompt beyond the budget may have it for itself."""
+    growth: float
+    """Tokens that the next step of every decoding request adds to the cache."""
+    ratio_steps: int
+    """Decode steps since the reserved share of remaining outputs was last reset (admission by ``ratio``)."""
+
+
+class Admitted:
+    """The requests that run, in order of admission, and the tokens of cache that they hold.
+
+    ``used``, ``remaining`` are tokens: held by the running requests, and still to be written by them.
+    """
+
+    def __init__(self, rules: Rules, records: Records, cache: PrefixCache | None) -> None:
+        self.rules, self.records, self.cache = rules, records, cache
+        self.running: dict[int, None] = {}
+        """Requests admitted and not yet done; a dictionary keeps the order of admission."""
+        self.used = 0.0
+        self.remaining = 0.0
+        self.blocks: dict[int, list[int]] = {}
+        """Prefix blocks that a request uses."""
+        self.host_loads = 0.0
+        """Seconds that the next step waits for blocks from the host's memory."""
+
+    def admit(self, head: Candidate, room: Room) -> int | Reason:
+        """Admit the head of the queue: the tokens of it that are cached already, or why it has to wait."""
+        rules, request = self.rules, head.request
+        if len(self.running) >= rules.slots:
+            return "slots"
+        found = self._find(head)
+        chunked = rules.scheduler.chunked_prefill or head.elsewhere
+        if not chunked and head.compute - found.tokens > room.budget and not room.empty:
+            return "budget"
+        records = self.records
+        total = records.prompt[request] + records.output[request]
+        tokens = total if rules.admission == "reserve" else head.compute
+        need = rules.fixed(total) + (tokens if rules.growing else 0.0) - found.shared
+        if self.running and need > self._free(head, room):
+            return "cache"
+        self.running[request] = None
+        self.used += need
+        self.remaining += head.output
+        if self.cache is not None and records.hashes is not None and not head.elsewhere:
+            self.blocks[request] = self.cache.take(records.hashes[request], found.blocks)
+            self.host_loads += found.host_blocks * self.cache.block * rules.load_token
+        if found.tokens:
+            records.cached[request] = records.cached.get(request, 0) + found.tokens
+        return found.tokens
+
+    def _find(self, head: Candidate) -> Found:
+        """What of the head's tokens is cached; a given hit rate stands in where the cache itself finds nothing."""
+        rules, cache, hashes = self.rules, self.cache, self.records.hashes
+        if head.elsewhere:
+            return _NOTHING
+        if cache is not None and hashes is not None and hashes[head.request]:
+            names = hashes[head.request]
+            cache.trim((rules.capacity - self.used) / cache.block)
+            device, host = cache.match(names, head.compute)
+            if device or host:
+                shared = sum(1 for name in names[:device] if cache.users[name])
+                return Found(device, host, (device + host) * cache.block, shared * cache.block)
+        if rules.hit_rate and head.request not in self.records.preempted:
+            return Found(0, 0, min(int(head.compute * rules.hit_rate), head.compute - 1), 0)
+        return _NOTHING
+
+    def _free(self, head: Candidate, room: Room) -> float:
+        """Tokens of cache for a new request, less what is kept for the growth of those that run."""
+        rules = self.rules
+        free = rules.capacity - self.used - room.growth
+        if rules.admission == "ratio":  # SGLang: the reserved share of remaining output decays with decode steps
+            first, last, over = rules.scheduler.growth_ratio
+            ratio = max(first - (first - last) * room.ratio_steps / over, last)
+            free -= ratio * max(self.remaining, 0.0) + min(head.output, rules.scheduler.longest_growth)
+        return free
+
+    def release(self, request: int, tokens: float) -> None:
+        """Give back the cache of a request that has ``tokens`` in it; it runs no longer."""
+        rules, records = self.rules, self.records
+        total = records.prompt[request] + records.output[request]
+        if rules.admission == "reserve":
+            tokens = total
+        held = rules.fixed(total) + (tokens if rules.growing else 0.0)
+        blocks = self.blocks.pop(request, None)
+        if blocks is not None and self.cache is not None:
+            held -= self.cache.release(blocks) * self.cache.block
+        self.used -= held
+        del self.running[request]
+
+    def reset(self) -> None:
+        """Nothing runs: sums of floats start again at an exact zero."""
+        self.used = self.remaining = 0.0

@@ -1,0 +1,111 @@
+"""The requests of one engine that decode together, and when each is done."""
+
+from __future__ import annotations
+
+import heapq
+from math import ceil
+
+from inferplan.serving.records import Records
+
+Decoding = tuple[int, float, int, int]
+"""One request of the batch: steps that the batch had made when it entered, tokens in its cache then, output tokens that
+it had still to write, and the step of the batch in which it writes its last."""
+
+
+class DecodeBatch:
+    """Requests that make one step together, each ``tokens_per_step`` tokens in it.
+
+    ``static``: a place in the batch stays taken until the last request of the batch is done.
+    ``alone``: prompts have steps of their own, in which the batch stands still.
+    """
+
+    def __init__(self, tokens_per_step: float, static: bool, alone: bool) -> None:
+        self.tokens_per_step, self.static, self.alone = tokens_per_step, static, alone
+        self.size = 0
+        """Places in the batch: the requests that decode, under a static policy also those that are done already."""
+        self.context = 0.0
+        """Tokens behind all places together."""
+        self.steps = 0
+        self.requests: dict[int, Decoding] = {}
+        self._last: list[tuple[int, int]] = []
+        """Heap of (last step, request). A preempted request leaves its entry behind, which no longer agrees."""
+        self.joined: list[float] = []
+        """When those that have decoded nothing yet got their first token (``alone`` only)."""
+        self.token_time = 0.0
+        """When the batch made its last tokens."""
+
+    def enter(self, request: int, context: float, output: int, time: float) -> None:
+        """A request with ``context`` tokens in its cache joins; it has ``output`` tokens to write."""
+        each = self.tokens_per_step
+        last = self.steps + (output if each == 1.0 else ceil(output / each))
+        self.size += 1
+        self.context += context
+        self.requests[request] = (self.steps, context, output, last)
+        heapq.heappush(self._last, (last, request))
+        if self.alone:
+            self.joined.append(time)
+
+    def steps_left(self) -> int:
+        """Steps until the next request is done. The batch must hold one."""
+        heap, requests = self._last, self.requests
+        while True:
+            last, request = heap[0]
+            known = requests.get(request)
+            if known is not None and known[3] == last:
+                return last - self.steps
+            heapq.heappop(heap)
+
+    def make(self, start: float, steps: int, price: float, records: Records) -> float:
+        """Run ``steps`` steps from ``start`` on, ``price`` seconds each: gives the tokens made in all places.
+
+        The time between tokens goes to ``records``. Where prompts ran alone in between, the first gap has their time.
+        """
+        each, alive = self.tokens_per_step, len(self.requests)
+        tokens = steps * self.size * each
+        self.steps += steps
+        self.context += tokens
+        if self.alone:
+            if start > self.token_time:
+                for joined in self.joined:
+                    records.gaps.append((start - joined + price) / each)
+                    records.gap_weights.append(each)
+                records.gaps.append((start - self.token_time + price) / each)
+                records.gap_weights.append(max(alive - len(self.joined), 0) * each)
+                steps -= 1
+            self.joined.clear()
+        if steps:
+            records.gaps.append(price / each)
+            records.gap_weights.append(steps * alive * each)
+        return tokens
+
+    def done(self) -> list[tuple[int, float, float]]:
+        """Take out the requests that are done.
+
+        Gives each request, the tokens in its cache, and by how many tokens it has overshot its output (a last step may
+        make more tokens than are asked for).
+        """
+        heap, steps, requests = self._last, self.steps, self.requests
+        left: list[tuple[int, float, float]] = []
+        while heap and heap[0][0] <= steps:
+            last, request = heapq.heappop(heap)
+            known = requests.get(request)
+            if known is None or known[3] != last:
+                continue
+            del requests[request]
+            entry, context, output, _ = known
+            written = (steps - entry) * self.tokens_per_step
+            if not self.static:
+                self.size -= 1
+                self.context -= context + written
+            left.append((request, context + written, written - output))
+        if self.static and not requests:
+            self.size, self.context = 0, 0.0
+        return left
+
+    def remove(self, request: int) -> tuple[float, float]:
+        """Take out a preempted request: the tokens in its cache, and the output tokens that it has still to write."""
+        entry, context, output, _ = self.requests.pop(request)
+        written = (self.steps - entry) * self.tokens_per_step
+        self.size -= 1
+        self.context -= context + written
+        return context + written, output - written

@@ -1,0 +1,90 @@
+"""Requests on their way into an engine: the front end, then the queue of the scheduler."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from inferplan.serving.admission import Rules
+from inferplan.serving.records import Meter, Records
+
+
+class RequestQueue:
+    """What has been sent to one engine and does not run yet; first come, first served.
+
+    The front end (tokeniser, server) takes requests one after another; what has passed it lies in ``inbox`` until the
+    scheduler looks, then in ``waiting``.
+    """
+
+    def __init__(self, rules: Rules, records: Records, meter: Meter) -> None:
+        self.rules, self.records, self.meter = rules, records, meter
+        self.front_free = 0.0
+        """When the front end is free again, in seconds."""
+        self.inbox: deque[tuple[float, int]] = deque()
+        """(when it can be seen, request), in order of time."""
+        self.waiting: deque[int] = deque()
+        self.outstanding = 0
+        """Requests in the engine, those that run included."""
+        self.queued_tokens = 0
+        """Prompt tokens of the requests that do not run yet."""
+        self.steps_since_look = 0
+        self.steps_held_back = 0
+
+    def submit(self, request: int, time: float) -> None:
+        """A request reaches the front end at ``time``, and the scheduler when that is done with it."""
+        rules = self.rules
+        prompt = self.records.prompt[request]
+        self.outstanding += 1
+        self.queued_tokens += prompt
+        start = self.front_free if self.front_free > time else time
+        service = rules.front_request + rules.front_token * prompt
+        self.front_free = start + service
+        if start > time:
+            self.meter.front_backlogged += service
+        self.inbox.append((self.front_free + rules.latency, request))
+
+    def receive(self, request: int, time: float) -> None:
+        """A request that is past the front end of another engine; it can be seen from ``time`` on."""
+        self.outstanding += 1
+        self.queued_tokens += self.records.prompt[request]
+        self.inbox.append((time, request))
+
+    def look(self, seen: float, decoding: bool) -> None:
+        """Queue what could be seen at ``seen``; while requests decode, only every ``poll_interval`` steps."""
+        if decoding and self.steps_since_look < self.rules.poll_interval:
+            return
+        inbox, waiting = self.inbox, self.waiting
+        while inbox and inbox[0][0] <= seen:
+            waiting.append(inbox.popleft()[1])
+        self.steps_since_look = 0
+
+    def take(self) -> None:
+        """The first request of the queue leaves it: it starts to run, or is given up."""
+        self.queued_tokens -= self.records.prompt[self.waiting.popleft()]
+
+    def put_back(self, request: int) -> None:
+        """A preempted request is the first of the queue again."""
+        self.queued_tokens += self.records.prompt[request]
+        self.waiting.appendleft(request)
+
+    def hold_back(self, decodes: int) -> bool:
+        """Whether prompts wait for more of them, to fill the step (TensorRT-LLM's batch wait)."""
+        rules = self.rules
+        if not decodes or self.steps_held_back >= rules.wait_steps:
+            self.steps_held_back = 0
+            return False
+        tokens = decodes
+        for request in self.waiting:
+            tokens += self.records.prompt[request]
+            if tokens >= rules.wait_fill * rules.budget:
+                self.steps_held_back = 0
+                return False
+        return True
+
+    def expired(self, now: float) -> Iterator[int]:
+        """Take the requests from the head of the queue whose client has given up."""
+        arrival, timeout = self.records.arrival, self.rules.timeout
+        while self.waiting and now - arrival[self.waiting[0]] > timeout:
+            request = self.waiting[0]
+            self.take()
+            yield request
