@@ -21,8 +21,9 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.run import estimate
 from inferplan.planning.demand import Demand
-from inferplan.planning.plan import Plan, Question, plan
-from inferplan.planning.search import Sizing
+from inferplan.planning.option import Sizing
+from inferplan.planning.plan import Plan, plan
+from inferplan.planning.question import Question
 from inferplan.planning.space import Space, default_gpus, default_quants
 from inferplan.table import flatten, frame, plain
 from inferplan.traffic.requests import Lengths, Slo, parse_lengths

@@ -21,8 +21,9 @@ from inferplan.cli.options import Count, picture, report_options, write_text
 from inferplan.cli.price_options import price_options
 from inferplan.errors import UsageError
 from inferplan.planning.demand import Demand, demand_of_trace, sharing
-from inferplan.planning.plan import Plan, Question, plan
-from inferplan.planning.search import Sizing
+from inferplan.planning.option import Sizing
+from inferplan.planning.plan import Plan, plan
+from inferplan.planning.question import Question
 from inferplan.planning.space import Drafting, Space, default_gpus, default_quants
 from inferplan.reports.plan import plan_report
 from inferplan.table import Report

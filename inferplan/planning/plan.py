@@ -6,60 +6,20 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from inferplan.catalog.price_lists import PriceBook
-from inferplan.errors import InfeasibleError, UsageError
 from inferplan.estimate.deployment import Deployment
-from inferplan.planning.demand import Demand, percentile_of
-from inferplan.planning.search import Found, Option, Sizing, nearest_miss, point, ranked, search
-from inferplan.planning.space import Space
+from inferplan.planning.finalists import simulate_finalists, without_unmeasured
+from inferplan.planning.infeasible import infeasible
+from inferplan.planning.option import Option, replicas_needed
+from inferplan.planning.question import Question
+from inferplan.planning.search import SearchResult, conditions, nearest_miss, point, search
 from inferplan.planning.verify import Verified, verify
 from inferplan.table import frame
-from inferplan.traffic.requests import Slo
-from inferplan.units import format_time
 
 if TYPE_CHECKING:
     import pandas as pd
 
-NAMES = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "end-to-end latency"}
-REASONS = {
-    "impossible": "cannot be divided so, or the device lacks the arithmetic or a fact",
-    "weights": "the weights do not fit",
-    "memory": "the cache does not hold the requests",
-    "slots": "more requests than the engine admits",
-    "prefill": "steps have no room for the prompts",
-    "ttft": "TTFT is over the limit",
-    "tpot": "TPOT is over the limit",
-    "e2el": "end-to-end latency is over the limit",
-    "disaggregated": "no pair of pools meets the limits",
-    "drafts": "the draft model cannot be divided so (tried without it)",
-    "unmeasured": "no constants on file: at the bare roofline they would look better than they are",
-}
-_OPTIONS = {"e2el": "e2e"}
-"""Options whose name is not that of the metric they limit."""
-_EACH = 4
-"""Finalists of one device that are kept."""
-_SIMULATIONS = 48
-_DEAREST = 4.0
-"""An alternative that costs more than so many times the cheapest is none."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Question:
-    """Everything that a plan answers to."""
-
-    space: Space
-    demand: Demand
-    slo: Slo
-    sizing: Sizing
-    prices: PriceBook
-
-    def __post_init__(self) -> None:
-        if not 0 < self.sizing.utilisation <= 1:
-            raise UsageError("--utilisation is in (0, 1]")
-        if not self.slo.limits and not self.demand.offline:
-            raise UsageError("a plan needs a limit on latency", hint="--ttft 500ms --tpot 40ms, or --slo NAME")
+_MAX_GROWTH_STEPS = 200
+"""Batches tried in search of the bottleneck, each 3 % larger than the one before."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -69,7 +29,7 @@ class Plan:
     question: Question
     best: Verified
     alternatives: list[Verified]
-    found: Found
+    searched: SearchResult
 
     @property
     def option(self) -> Option:
@@ -104,27 +64,21 @@ class Plan:
         if option.pools:
             return "ttft" if "ttft" in question.slo.limits else "tpot"
         batch = option.batch
-        for _ in range(200):
+        for _ in range(_MAX_GROWTH_STEPS):
             batch = max(batch + 1, round(batch * 1.03))
-            found = point(
+            grid = point(
                 option.deployment, question.demand, question.slo.percentile, batch, option.budget, option.speculation
             )
-            checks = [
-                ("memory", float(found.memory_use[0, 0]) <= 1),
-                ("slots", float(found.concurrency[0, 0]) <= found.slots),
-                ("prefill", float(found.prefill_use[0, 0]) < 1),
-                *((n, float(getattr(found, n)[0, 0]) <= limit) for n, limit in question.slo.limits.items()),
-            ]
-            broken = [name for name, holds in checks if not holds]
-            if broken:
-                return broken[0]
+            broken = next((name for name, kept in conditions(grid, question.slo).items() if not kept.all()), None)
+            if broken is not None:
+                return broken
         return "slots"
 
     @cached_property
     def cheaper(self) -> Option | None:
         """The option that costs less and misses the limits by least."""
         question = self.question
-        return nearest_miss(self.found, question.demand, question.slo, question.sizing, self.option.cost)
+        return nearest_miss(self.searched, question.demand, question.slo, question.sizing, self.option.cost)
 
     @cached_property
     def cheaper_verified(self) -> Verified | None:
@@ -166,16 +120,10 @@ class Plan:
                     **{f"{name}_s": checked.achieved[name] for name in slo.limits},
                     "meets": not checked.violations(slo) and checked.verdict != "overloaded",
                     "verdict": checked.verdict,
-                    "replicas_needed": self._replicas_at(factor),
+                    "replicas_needed": replicas_needed(self.option, demand, self.question.sizing, factor),
                 }
             )
         return rows
-
-    def _replicas_at(self, factor: float) -> int:
-        option, demand, sizing = self.option, self.question.demand, self.question.sizing
-        per = option.concurrency if demand.users is not None else option.rate
-        whole = demand.users if demand.users is not None else (demand.requests_per_second or 0.0)
-        return max(int(np.ceil(whole * factor / (per * sizing.utilisation) - 1e-9)), 1)
 
     def to_frame(self) -> pd.DataFrame:
         """The plan and its alternatives, one row each."""
@@ -221,137 +169,17 @@ def plan(question: Question) -> Plan:
 
     Raises ``InfeasibleError`` with the nearest miss when nothing meets the limits.
     """
-    found = _measured(search(question.space, question.demand, question.slo, question.sizing, question.prices))
-    if not found.options:
-        raise _infeasible(question, found)
+    searched = search(question.space, question.demand, question.slo, question.sizing, question.prices)
+    searched = without_unmeasured(searched)
+    if not searched.options:
+        raise infeasible(question, searched)
     passed: list[Verified] = []
     failed: list[Verified] = []
     for drafted in (False, True):  # each way of decoding has finalists of its own, so that the two can be compared
-        options = [option for option in found.options if bool(option.speculation.length) == drafted]
-        kept, missed = _simulated(options, question)
+        options = [option for option in searched.options if bool(option.speculation.length) == drafted]
+        kept, missed = simulate_finalists(options, question)
         passed, failed = passed + kept, failed + missed
     if not passed:
-        raise _infeasible(question, found, failed)
+        raise infeasible(question, searched, failed)
     passed.sort(key=lambda v: (v.option.cost, v.option.devices, v.option.pools is not None, v.achieved["e2el"]))
-    return Plan(question=question, best=passed[0], alternatives=passed[1:], found=found)
-
-
-def _simulated(options: list[Option], question: Question) -> tuple[list[Verified], list[Verified]]:
-    """The cheapest options of each device that meet the limits in simulation, and those that do not."""
-    passed: list[Verified] = []
-    failed: list[Verified] = []
-    runs = 0
-    for option in ranked(options):
-        cheapest = min((v.option.cost or np.inf for v in passed), default=np.inf)
-        same = sum(v.option.deployment.hardware.name == option.deployment.hardware.name for v in passed)
-        if same >= _EACH or (same and (option.cost or 0.0) > cheapest):
-            continue  # this device is already represented, and nothing cheaper can come
-        limit = cheapest if same else _DEAREST * cheapest
-        if runs >= _SIMULATIONS or (option.cost or 0.0) > limit:
-            break
-        trial: Option | None = option
-        before = np.inf
-        while trial is not None and runs < _SIMULATIONS:
-            checked = verify(trial, question.demand, question.slo)
-            runs += 1
-            if not checked.violations(question.slo) and not checked.verdict.startswith(("overloaded", "refused")):
-                passed.append(checked)
-                break
-            failed.append(checked)
-            violations = checked.violations(question.slo)
-            worst = max(violations.values(), default=np.inf)
-            if checked.refused and not np.isfinite(worst):
-                break  # requests that can never run need something else than more replicas
-            if trial.pools and np.isfinite(before) and worst > 0.99 * before:
-                break  # a larger pool did not help: single prompts take too long, not the queue
-            before = worst
-            trial = _one_more(trial, question, limit, violations)
-    return passed, failed
-
-
-def _measured(found: Found) -> Found:
-    """Without the options that are priced at the bare roofline, where others have constants: the two do not compare."""
-    measured = [o for o in found.options if o.deployment.calibration.basis != "roofline"]
-    if not measured or len(measured) == len(found.options):
-        return found
-    bare = [o for o in found.options if o.deployment.calibration.basis == "roofline"]
-    names = sorted({o.deployment.hardware.name for o in bare})
-    found.rejections.add("unmeasured", len(bare), ", ".join(names))
-    return found._replace(options=measured)
-
-
-def _one_more(option: Option, question: Question, cheapest: float, violations: dict[str, float]) -> Option | None:
-    """The same with more replicas, of the pool that misses its limit; ``None`` when it is no longer the cheapest."""
-    if option.cost is None or option.tag is None:
-        return None
-    pools = option.pools
-    if pools is None:
-        replicas = option.replicas + max(1, round(option.replicas * 0.08))
-    else:
-        late = bool({"ttft", "e2el"} & violations.keys()) or not violations
-        slow = "tpot" in violations or not violations
-        more = [max(1, round(size * 0.08)) if grows else 0 for size, grows in zip(pools, (late, slow))]
-        pools = (pools[0] + more[0], pools[1] + more[1])
-        replicas = sum(pools)
-    cost = (replicas + option.spare) * option.deployment.parallel.ranks * option.tag.per_hour * (option.hours or 1.0)
-    grown = replicas > 1.6 * max(_first_replicas(option, question), 1) + 2
-    if cost >= cheapest or grown:
-        return None
-    return replace(option, replicas=replicas, cost=cost, pools=pools)
-
-
-def _first_replicas(option: Option, question: Question) -> int:
-    per = option.concurrency if question.demand.users is not None else option.rate
-    whole = question.demand.users or question.demand.requests_per_second or 0.0
-    return int(np.ceil(whole / (per * question.sizing.utilisation)))
-
-
-def _infeasible(question: Question, found: Found, failed: list[Verified] | None = None) -> InfeasibleError:
-    slo = question.slo
-    asked = ", ".join(f"{NAMES[n]} {percentile_of(slo)} < {format_time(v, 3)}" for n, v in slo.limits.items())
-    what = f"no plan serves {question.space.base.model} with {question.demand.describe()}" + (
-        f" under {asked}" if asked else ""
-    )
-    counts = ", ".join(f"{count:,} {REASONS[reason]}" for reason, count in found.rejections.counts.most_common(4))
-    miss = nearest_miss(found, question.demand, slo, question.sizing)
-    if failed:
-        nearest = min(failed, key=lambda v: max(v.violations(slo).values(), default=1.0))
-        factor = nearest.violations(slo)
-        return InfeasibleError(
-            what,
-            because=nearest.refused
-            or f"the simulated {percentile_of(slo)} of {nearest.option.deployment.describe()} is over",
-            hint=_relaxation(slo, factor)
-            if np.isfinite(max(factor.values(), default=np.inf))
-            else "a larger --most, a lower --utilisation, or another --gpu",
-        )
-    if miss is None:
-        if found.grids and all(entry.tag is None for entry in found.grids):
-            names = sorted({entry.grid.deployment.hardware.name for entry in found.grids})
-            price = f"--price {names[0]}=2.49 (yours, for a device hour), or another --prices"
-            return InfeasibleError(what, because=f"no price on file of {', '.join(names)}", hint=price)
-        wider = f"a larger --most than {question.space.most}, a narrower --quant, or another --gpu"
-        example = found.rejections.examples.get("impossible")
-        counts += f"; such as: {example}" if example and not found.grids else ""
-        return InfeasibleError(what, because=counts or "no candidate exists", hint=wider)
-    cost = "" if miss.cost is None or miss.tag is None else f", {miss.cost:,.2f} {miss.tag.currency}/h"
-    checked = verify(miss, question.demand, slo)  # the closed form may call a miss narrow that is not
-    factors = checked.violations(slo)
-    times, how = (checked.achieved, "simulated ") if checked.result is not None else ({}, "")
-    if not factors or not np.isfinite([*factors.values(), *times.values()]).all():
-        factors, times, how = miss.violations(slo), {}, ""
-    ttft, tpot = times.get("ttft", miss.ttft), times.get("tpot", miss.tpot)
-    return InfeasibleError(
-        what,
-        because=f"of {found.evaluated:,} candidates: {counts}; nearest: {miss.replicas} x {miss.deployment.describe()} "
-        f"({how}TTFT {format_time(ttft, 3)}, TPOT {format_time(tpot, 3)}{cost})",
-        hint=_relaxation(slo, factors),
-    )
-
-
-def _relaxation(slo: Slo, factors: dict[str, float]) -> str:
-    """The limits, as options, that would have been met; a little above, so that rounding does not break them again."""
-    texts = (
-        (name, format_time(slo.limits[name] * factor * 1.005, 3).replace(" ", "")) for name, factor in factors.items()
-    )
-    return "relax to " + ", ".join(f"--{_OPTIONS.get(name, name)} {text}" for name, text in texts)
+    return Plan(question=question, best=passed[0], alternatives=passed[1:], searched=searched)

@@ -9,7 +9,7 @@ import numpy as np
 
 from inferplan.errors import InferplanError
 from inferplan.planning.demand import Demand
-from inferplan.planning.search import Option
+from inferplan.planning.option import Option
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags
 from inferplan.serving.result import SimulationResult

@@ -10,8 +10,9 @@ from inferplan.answers.cost import Cost, Energy, Rates, power_of
 from inferplan.answers.emit import Launch, command_line, launch, quantised_checkpoint
 from inferplan.errors import InferplanError
 from inferplan.planning.demand import percentile_of
-from inferplan.planning.plan import NAMES, REASONS, Plan, row
-from inferplan.planning.search import Option
+from inferplan.planning.infeasible import METRIC_NAMES, REASONS
+from inferplan.planning.option import Option
+from inferplan.planning.plan import Plan, row
 from inferplan.planning.verify import Verified
 from inferplan.reports.cost import cost_record, cost_table, energy_record, energy_table
 from inferplan.serving.techniques.speculation import break_even
@@ -90,13 +91,13 @@ def frontier_rows(plan: Plan) -> list[dict[str, Any]]:
             "meets_the_limits": all(getattr(option, name) <= limit for name, limit in limits.items()),
             "priced": option.tag is not None,
         }
-        for option in plan.found.frontier
+        for option in plan.searched.frontier
     ]
 
 
 def plan_record(plan: Plan) -> dict[str, Any]:
     """The JSON of ``inferplan plan`` (docs/planning.md)."""
-    question, found = plan.question, plan.found
+    question, found = plan.question, plan.searched
     cost, energy = cost_of(plan), energy_of(plan)
     return {
         "question": {
@@ -258,7 +259,7 @@ def summary_table(plan: Plan) -> Table:
     for name, limit in question.slo.limits.items():
         value = plan.best.achieved[name]
         rows.append(
-            [f"{NAMES[name]} {percentile} ({simulated})", f"{format_time(value)}, limit {format_time(limit, 3)}"]
+            [f"{METRIC_NAMES[name]} {percentile} ({simulated})", f"{format_time(value)}, limit {format_time(limit, 3)}"]
         )
     rows += [
         ["capacity of a replica under the limits", f"{option.rate:,.2f} requests/s"],
@@ -266,7 +267,7 @@ def summary_table(plan: Plan) -> Table:
         ["output tokens a second and GPU at capacity", f"{option.per_device:,.0f}"],
         ["what binds", BINDING[plan.binding]],
     ]
-    asked = ", ".join(f"{NAMES[n]} {percentile} < {format_time(v, 3)}" for n, v in question.slo.limits.items())
+    asked = ", ".join(f"{METRIC_NAMES[n]} {percentile} < {format_time(v, 3)}" for n, v in question.slo.limits.items())
     title = f"{question.space.base.model}: {question.demand.describe()}" + (f"; {asked}" if asked else "")
     return Table(title=title, columns=["plan", "value"], rows=rows)
 
@@ -313,14 +314,14 @@ def sensitivity_table(plan: Plan) -> Table:
         cells += ["-" if entry["verdict"] == "overloaded" else format_time(entry[f"{name}_s"], 3) for name in limits]
         verdict = "yes" if entry["meets"] else "overloaded" if entry["verdict"] == "overloaded" else "no"
         rows.append([*cells, verdict, str(entry["replicas_needed"])])
-    names = [NAMES[name] for name in limits]
+    names = [METRIC_NAMES[name] for name in limits]
     columns = ["load", *names, "meets", "replicas for this load"]
     title = "the same replicas under other loads (simulated), and the replicas each load would be given"
     return Table(title=title, columns=columns, rows=rows, right=frozenset({"load", *names, "replicas for this load"}))
 
 
 def rejections_table(plan: Plan) -> Table:
-    found = plan.found
+    found = plan.searched
     rows = [[REASONS[reason], f"{count:,}"] for reason, count in found.rejections.counts.most_common()]
     title = f"{found.evaluated:,} candidates in {found.structures} structures; ruled out, under the first reason"
     return Table(title=title, columns=["reason", "candidates"], rows=rows, right=_RIGHT)
@@ -340,11 +341,11 @@ def notes(plan: Plan) -> list[str]:
             "prompts and decodes are on pools of their own, which the engine's cache connector joins; its set-up "
             "depends on the network and is not emitted (--aggregated: the cheapest plan without pools)"
         )
-    unmeasured = plan.found.rejections.examples.get("unmeasured")
+    unmeasured = plan.searched.rejections.examples.get("unmeasured")
     if unmeasured:
         lines.append(f"not compared, because nothing was measured on it or its like: {unmeasured} (alone: --gpu NAME)")
     unpriced = sorted(
-        {e.grid.deployment.hardware.name for e in plan.found.grids if e.tag is None} - {option.request.gpu}
+        {e.grid.deployment.hardware.name for e in plan.searched.grids if e.tag is None} - {option.request.gpu}
     )
     if unpriced:
         lines.append(f"without a price, on the frontier only: {', '.join(unpriced)} (--price {unpriced[0]}=...)")
@@ -362,7 +363,7 @@ def cheaper_line(plan: Plan) -> str:
     if not all(isfinite(factor) for factor in factors.values()):
         return f"the nearest that costs less, {what}, does not keep up with the load"
     relaxed = " and ".join(
-        f"{NAMES[name]} were {format_time(plan.question.slo.limits[name] * factor, 3)} (x {factor:.2f})"
+        f"{METRIC_NAMES[name]} were {format_time(plan.question.slo.limits[name] * factor, 3)} (x {factor:.2f})"
         for name, factor in factors.items()
     )
     how = "simulated" if checked.result is not None and checked.violations(plan.question.slo) else "closed form"
@@ -379,7 +380,7 @@ def basis_line(plan: Plan) -> str:
         )
     if plan.holds_at_the_far_end is None:
         return f"basis: {calibration.name} constants ({calibration.basis}); no error band is known for this mixture"
-    bands = ", ".join(f"{NAMES[name]} x {low:.2f} to x {high:.2f}" for name, (low, high) in plan.bands.items())
+    bands = ", ".join(f"{METRIC_NAMES[name]} x {low:.2f} to x {high:.2f}" for name, (low, high) in plan.bands.items())
     verdict = (
         "the limits hold at its slow end too"
         if plan.holds_at_the_far_end

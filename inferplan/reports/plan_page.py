@@ -13,8 +13,9 @@ from inferplan import __version__
 from inferplan.estimate.memory import Footprint
 from inferplan.planning.demand import percentile_of
 from inferplan.planning.grid import axes_for, load_grid
-from inferplan.planning.plan import NAMES, Plan
-from inferplan.planning.search import Option
+from inferplan.planning.infeasible import METRIC_NAMES
+from inferplan.planning.option import Option
+from inferplan.planning.plan import Plan
 from inferplan.reports import plots
 from inferplan.reports.plan import money, notes, plan_report
 from inferplan.table import Report, Table, render
@@ -50,7 +51,7 @@ def answer(plan: Plan) -> str:
     option, slo = plan.option, plan.question.slo
     times = {name: format_time(value, 3) for name, value in plan.best.achieved.items()}
     held = ", ".join(
-        f"{NAMES[name]} {percentile_of(slo)} of {times[name]} (limit {format_time(limit, 3)})"
+        f"{METRIC_NAMES[name]} {percentile_of(slo)} of {times[name]} (limit {format_time(limit, 3)})"
         for name, limit in slo.limits.items()
     )
     bought = f"{option.devices} x {option.deployment.hardware.name} at {money(option)}"
@@ -94,7 +95,7 @@ def _footprint(option: Option, plan: Plan) -> Footprint:
 def _frontier(plan: Plan) -> object:
     question = plan.question
     curves: dict[str, list[tuple[float, float]]] = {}
-    for entry in plan.found.grids:
+    for entry in plan.searched.grids:
         found = entry.grid
         alive = found.possible
         if not alive.any():
@@ -181,7 +182,8 @@ def assumptions(plan: Plan) -> list[str]:
 def _question(plan: Plan) -> str:
     question = plan.question
     limits = ", ".join(
-        f"{NAMES[n]} {percentile_of(question.slo)} under {format_time(v, 3)}" for n, v in question.slo.limits.items()
+        f"{METRIC_NAMES[n]} {percentile_of(question.slo)} under {format_time(v, 3)}"
+        for n, v in question.slo.limits.items()
     )
     return f"The question: {question.demand.describe()}" + (f", with {limits}." if limits else ".")
 

@@ -20,8 +20,10 @@ from inferplan.catalog.assemble import Request
 from inferplan.catalog.files import load_model
 from inferplan.catalog.price_lists import price_book
 from inferplan.planning.demand import Demand
-from inferplan.planning.plan import Question, plan
-from inferplan.planning.search import Sizing, search
+from inferplan.planning.option import Sizing
+from inferplan.planning.plan import plan
+from inferplan.planning.question import Question
+from inferplan.planning.search import search
 from inferplan.planning.space import Space, default_gpus, default_quants
 from inferplan.traffic.requests import Lengths, Slo
 from inferplan.validation.importers import read_file

@@ -15,8 +15,10 @@ from inferplan.catalog.price_lists import PriceBook, price_book
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.planning.demand import Demand, sharing
 from inferplan.planning.grid import axes_for, load_grid
-from inferplan.planning.plan import Plan, Question, plan
-from inferplan.planning.search import Sizing, pareto, point, search
+from inferplan.planning.option import Sizing
+from inferplan.planning.plan import Plan, plan
+from inferplan.planning.question import Question
+from inferplan.planning.search import pareto, point, search
 from inferplan.planning.space import Drafting, Rejections, Space, candidates, default_gpus, default_quants, divisions
 from inferplan.reports.plan import plan_record, plan_report
 from inferplan.serving.flags import Flags
@@ -190,13 +192,13 @@ def test_the_plan_meets_its_limits_in_simulation_and_is_the_cheapest(found: Plan
 
 
 def test_counts_add_up(found: Plan) -> None:
-    counts = found.found.rejections.counts
+    counts = found.searched.rejections.counts
     kept = sum(
         int((entry.grid.possible & (entry.grid.ttft <= SLO.ttft) & (entry.grid.tpot <= SLO.tpot)).sum())
-        for entry in found.found.grids
+        for entry in found.searched.grids
     )
     ruled_out = sum(counts[reason] for reason in ("memory", "slots", "prefill", "ttft", "tpot", "weights"))
-    assert kept + ruled_out == found.found.evaluated
+    assert kept + ruled_out == found.searched.evaluated
 
 
 def test_the_record_is_json_and_the_report_renders(found: Plan) -> None:
@@ -231,7 +233,7 @@ def test_a_device_without_a_price_is_on_the_frontier_only(space: Space) -> None:
     only = price_book(stated=["l40s=1.5"], lists=["lambda"], term="spot")
     found = plan(question(space, only))
     assert {v.option.deployment.hardware.name for v in [found.best, *found.alternatives]} == {"l40s"}
-    assert {option.deployment.hardware.name for option in found.found.frontier} - {"l40s"}
+    assert {option.deployment.hardware.name for option in found.searched.frontier} - {"l40s"}
     assert any("without a price" in note for note in plan_report(found).notes)
 
 

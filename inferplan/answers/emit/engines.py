@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 
-from inferplan.answers.emit.replica import Launch
 from inferplan.answers.emit.llama_cpp import llama_cpp
+from inferplan.answers.emit.replica import Launch
 from inferplan.answers.emit.sglang import sglang
 from inferplan.answers.emit.trtllm import trtllm
 from inferplan.answers.emit.vllm import vllm

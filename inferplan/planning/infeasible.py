@@ -1,0 +1,98 @@
+"""Why there is no plan: the nearest miss, and the smallest relaxation of the limits that would allow one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from inferplan.errors import InfeasibleError
+from inferplan.planning.demand import percentile_of
+from inferplan.planning.option import Option
+from inferplan.planning.question import Question
+from inferplan.planning.search import SearchResult, nearest_miss
+from inferplan.planning.verify import Verified, verify
+from inferplan.traffic.requests import Slo
+from inferplan.units import format_time
+
+METRIC_NAMES = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "end-to-end latency"}
+REASONS = {
+    "impossible": "the model cannot be divided that way, or the device lacks an arithmetic or a figure",
+    "weights": "the weights do not fit",
+    "memory": "the cache does not hold the requests",
+    "slots": "more requests than the engine admits",
+    "prefill": "the token budget is too small for the prompts",
+    "ttft": "TTFT is over the limit",
+    "tpot": "TPOT is over the limit",
+    "e2el": "end-to-end latency is over the limit",
+    "disaggregated": "no pair of pools meets the limits",
+    "drafts": "the draft model cannot be divided that way (tried without it)",
+    "unmeasured": "no constants on file: at the bare roofline they would look better than they are",
+}
+_OPTIONS = {"e2el": "e2e"}
+"""Options whose name is not that of the metric they limit."""
+
+
+def infeasible(question: Question, searched: SearchResult, failed: list[Verified] | None = None) -> InfeasibleError:
+    """The error that says so. failed: finalists that missed a limit in simulation, if the search got so far."""
+    slo = question.slo
+    asked = ", ".join(f"{METRIC_NAMES[n]} {percentile_of(slo)} < {format_time(v, 3)}" for n, v in slo.limits.items())
+    what = f"no plan serves {question.space.base.model} with {question.demand.describe()}" + (
+        f" under {asked}" if asked else ""
+    )
+    if failed:
+        return _missed_in_simulation(what, slo, failed)
+    miss = nearest_miss(searched, question.demand, slo, question.sizing)
+    return _nothing_runs(what, question, searched) if miss is None else _missed(what, question, searched, miss)
+
+
+def _missed_in_simulation(what: str, slo: Slo, failed: list[Verified]) -> InfeasibleError:
+    nearest = min(failed, key=lambda verified: max(verified.violations(slo).values(), default=1.0))
+    factors = nearest.violations(slo)
+    over = f"the simulated {percentile_of(slo)} of {nearest.option.deployment.describe()} is over"
+    bounded = np.isfinite(max(factors.values(), default=np.inf))
+    hint = _relaxation(slo, factors) if bounded else "a larger --most, a lower --utilisation, or another --gpu"
+    return InfeasibleError(what, because=nearest.refused or over, hint=hint)
+
+
+def _nothing_runs(what: str, question: Question, searched: SearchResult) -> InfeasibleError:
+    """No point of any grid keeps up with the load, whatever the limits; or nothing has a price."""
+    if searched.grids and all(priced.tag is None for priced in searched.grids):
+        names = sorted({priced.grid.deployment.hardware.name for priced in searched.grids})
+        price = f"--price {names[0]}=2.49 (yours, for a device hour), or another --prices"
+        return InfeasibleError(what, because=f"no price on file of {', '.join(names)}", hint=price)
+    counts = _counts(searched)
+    example = searched.rejections.examples.get("impossible")
+    counts += f"; such as: {example}" if example and not searched.grids else ""
+    wider = f"a larger --most than {question.space.most}, a narrower --quant, or another --gpu"
+    return InfeasibleError(what, because=counts or "no candidate exists", hint=wider)
+
+
+def _missed(what: str, question: Question, searched: SearchResult, miss: Option) -> InfeasibleError:
+    """The candidate that comes closest, simulated: the closed form may call a miss narrow that is not."""
+    slo = question.slo
+    checked = verify(miss, question.demand, slo)
+    factors = checked.violations(slo)
+    times, how = (checked.achieved, "simulated ") if checked.result is not None else ({}, "")
+    if not factors or not np.isfinite([*factors.values(), *times.values()]).all():
+        factors, times, how = miss.violations(slo), {}, ""
+    ttft, tpot = times.get("ttft", miss.ttft), times.get("tpot", miss.tpot)
+    cost = "" if miss.cost is None or miss.tag is None else f", {miss.cost:,.2f} {miss.tag.currency}/h"
+    nearest = f"{miss.replicas} x {miss.deployment.describe()}"
+    return InfeasibleError(
+        what,
+        because=f"of {searched.evaluated:,} candidates: {_counts(searched)}; nearest: {nearest} "
+        f"({how}TTFT {format_time(ttft, 3)}, TPOT {format_time(tpot, 3)}{cost})",
+        hint=_relaxation(slo, factors),
+    )
+
+
+def _counts(searched: SearchResult) -> str:
+    """The four most frequent reasons with their counts."""
+    return ", ".join(f"{count:,} {REASONS[reason]}" for reason, count in searched.rejections.counts.most_common(4))
+
+
+def _relaxation(slo: Slo, factors: dict[str, float]) -> str:
+    """The limits, as options, that would have been met; a little above, so that rounding does not break them again."""
+    texts = (
+        (name, format_time(slo.limits[name] * factor * 1.005, 3).replace(" ", "")) for name, factor in factors.items()
+    )
+    return "relax to " + ", ".join(f"--{_OPTIONS.get(name, name)} {text}" for name, text in texts)

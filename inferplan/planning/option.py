@@ -1,0 +1,147 @@
+"""One point of a priced grid with its replicas: what a plan is before it is simulated, and its bill."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from inferplan.catalog.assemble import Request
+from inferplan.catalog.price_lists import PriceTag
+from inferplan.estimate.deployment import Deployment
+from inferplan.planning.demand import Demand
+from inferplan.planning.grid import LoadGrid
+from inferplan.serving.techniques.speculation import PLAIN, Speculation
+from inferplan.traffic.requests import Slo
+from inferplan.units import Array, Num
+
+_ROUNDING = 1e-9
+"""A need for whole replicas is not rounded up for the last digit of a division."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizing:
+    """How replicas are counted. utilisation: the share of its capacity that a replica is given. spare: more of them."""
+
+    utilisation: float = 0.8
+    spare: int = 0
+
+    def replicas(self, load: float, capacity: Num) -> Num:
+        """Replicas, without the spare ones, that carry ``load``: ``max(ceil(load/(utilisation*capacity)), 1)``.
+
+        load, capacity: both in requests a second, or both in users; of one point, or an array over a grid.
+        """
+        replicas: Num = np.maximum(np.ceil(load / (capacity * self.utilisation) - _ROUNDING), 1.0)
+        return replicas
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Option:
+    """One point of one grid with its replicas: a plan before it is simulated.
+
+    rate: requests a second of one replica at this point, which is its capacity under the limits. output: mean output
+    tokens of a request. ttft, tpot, e2el: seconds at the percentile asked for. replicas: without the spare ones. cost:
+    the bill of an hour, or of the whole job where it is offline; ``None`` without a price.
+    """
+
+    request: Request
+    deployment: Deployment
+    budget: int
+    batch: int
+    concurrency: float
+    ttft: float
+    tpot: float
+    e2el: float
+    rate: float
+    output: float
+    replicas: int
+    spare: int
+    tag: PriceTag | None
+    cost: float | None
+    hours: float | None = None
+    """Hours of an offline job."""
+    pools: tuple[int, int] | None = None
+    """Replicas that compute prompts and replicas that decode, where they are apart."""
+    speculation: Speculation = PLAIN
+
+    @property
+    def devices(self) -> int:
+        """Devices of all replicas, the spare ones too."""
+        return self.deployment.parallel.ranks * (self.replicas + self.spare)
+
+    @property
+    def per_device(self) -> float:
+        """Output tokens a second and device at capacity."""
+        return self.rate * self.output / self.deployment.parallel.ranks
+
+    @property
+    def per_user(self) -> float:
+        """Output tokens a second and user."""
+        return 1.0 / self.tpot
+
+    def violations(self, slo: Slo) -> dict[str, float]:
+        """Each limit that is not met, with the factor by which it would have to be relaxed."""
+        return {name: getattr(self, name) / limit for name, limit in slo.limits.items() if getattr(self, name) > limit}
+
+
+class PricedGrid(NamedTuple):
+    """A grid, how it is asked for, and the price of its device where there is one."""
+
+    request: Request
+    grid: LoadGrid
+    tag: PriceTag | None
+
+
+class Bill(NamedTuple):
+    """What each point of a grid takes and costs; arrays of the grid's shape, batch down and budget across."""
+
+    replicas: Array
+    """Without the spare ones."""
+    cost: Array
+    """Of an hour, or of the whole job where it is offline."""
+    hours: Array
+    """Of an offline job, else one."""
+
+
+def bill(demand: Demand, sizing: Sizing, grid: LoadGrid, price: float) -> Bill:
+    """Replicas and cost of every point of a grid at a price of one device hour."""
+    load, capacity = (
+        (demand.requests_per_second or 0.0, grid.rate) if demand.users is None else (demand.users, grid.concurrency)
+    )
+    replicas = np.asarray(sizing.replicas(load, capacity))
+    hours = np.ones_like(replicas)
+    if demand.requests is not None:
+        hours = demand.requests / (grid.rate * replicas) / 3600
+    return Bill(replicas, (replicas + sizing.spare) * grid.devices * price * hours, hours)
+
+
+def option_at(priced: PricedGrid, demand: Demand, sizing: Sizing, at: tuple[int, int]) -> Option:
+    """The option at one point of a grid: ``at`` is (index of the batch, index of the budget)."""
+    grid, tag = priced.grid, priced.tag
+    billed = bill(demand, sizing, grid, tag.per_hour if tag else 1.0)
+    return Option(
+        request=priced.request,
+        deployment=grid.deployment,
+        budget=int(grid.axes.budget[at[1]]),
+        batch=int(grid.axes.batch[at[0]]),
+        concurrency=float(grid.concurrency[at]),
+        ttft=float(grid.ttft[at]),
+        tpot=float(grid.tpot[at]),
+        e2el=float(grid.e2el[at]),
+        rate=float(grid.rate[at]),
+        output=demand.output.average,
+        replicas=int(billed.replicas[at]),
+        spare=sizing.spare,
+        tag=tag,
+        cost=None if tag is None else float(billed.cost[at]),
+        hours=float(billed.hours[at]) if demand.offline else None,
+        speculation=grid.speculation,
+    )
+
+
+def replicas_needed(option: Option, demand: Demand, sizing: Sizing, factor: float = 1.0) -> int:
+    """Replicas of an option, without the spare ones, for ``factor`` times the demand."""
+    users = demand.users is not None
+    load = (demand.users if users else demand.requests_per_second) or 0.0
+    return int(sizing.replicas(load * factor, option.concurrency if users else option.rate))

@@ -1,0 +1,160 @@
+"""Prompts and decodes on pools of their own (DistServe, 2401.09670): the cheapest pair of pools of one structure.
+
+A decode replica runs steps of decodes only, at the largest batch whose step keeps the limit on TPOT. A prefill replica
+computes one prompt after another on each of its attention ranks: an M/D/1 queue that must keep the limit on TTFT. The
+cache moves from one to the other over the scale-out link, and that time is part of TTFT.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from inferplan.errors import MissingFactError
+from inferplan.planning.demand import Demand, tail
+from inferplan.planning.grid import LoadGrid
+from inferplan.planning.option import Option, PricedGrid, Sizing
+from inferplan.serving.cluster import find_link, transfer_time
+from inferplan.serving.techniques.queueing import mean_wait, tail_wait
+from inferplan.traffic.requests import Slo
+from inferplan.units import Array
+
+_IDLE_LOAD = 0.05
+"""Prefill replicas loaded less than this hardly ever let a prompt wait: more of them are not tried."""
+_MAX_PREFILL_REPLICAS = 10_000
+_MAX_BUSY = 1 - 1e-9
+"""A queue that is busier has no steady state."""
+
+
+class DecodePool(NamedTuple):
+    """Replicas that only decode. batch: requests that one attention rank decodes at once. concurrency: of a replica."""
+
+    replicas: int
+    batch: int
+    concurrency: float
+    tpot: float
+
+
+class TtftLimit(NamedTuple):
+    """A limit on TTFT in seconds, and the share of the requests that may exceed it."""
+
+    seconds: float
+    share: float
+
+
+class PrefillPool(NamedTuple):
+    """Replicas that only compute prompts. ttft: seconds at the percentile, the move of the cache included."""
+
+    replicas: int
+    budget: int
+    ttft: float
+
+
+def cheapest_pools(priced: PricedGrid, demand: Demand, slo: Slo, sizing: Sizing) -> Option | None:
+    """The cheapest pair of pools that meets the limits; ``None`` when there is none, or no price, link or rate."""
+    grid, tag, rate = priced.grid, priced.tag, demand.requests_per_second
+    if rate is None or tag is None:
+        return None
+    before = _seconds_beside_prefill(grid, demand)
+    decode = decode_pool(grid, demand, slo, sizing)
+    if before is None or decode is None:
+        return None
+    prefill = prefill_pool(grid, demand, _limit_on_ttft(slo, demand, decode.tpot), before, sizing)
+    if prefill is None:
+        return None
+    total = prefill.replicas + decode.replicas
+    return Option(
+        request=priced.request,
+        deployment=grid.deployment,
+        budget=prefill.budget,
+        batch=decode.batch,
+        concurrency=decode.concurrency,
+        ttft=prefill.ttft,
+        tpot=decode.tpot,
+        e2el=prefill.ttft + (demand.output.average - 1.0) * decode.tpot,
+        rate=rate / sizing.utilisation / total,
+        output=demand.output.average,
+        replicas=total,
+        spare=sizing.spare,
+        tag=tag,
+        cost=(total + sizing.spare) * grid.devices * tag.per_hour,
+        pools=(prefill.replicas, decode.replicas),
+        speculation=grid.speculation,
+    )
+
+
+def decode_pool(grid: LoadGrid, demand: Demand, slo: Slo, sizing: Sizing) -> DecodePool | None:
+    """The largest batch that cache, slots and TPOT allow, and the replicas that then carry the demand's rate.
+
+    A request takes ``n = (output - 1)/(tokens a step)`` steps, so a rank of batch ``B`` finishes ``B/(n*t_decode(B))``
+    requests a second.
+    """
+    dp, batch = grid.deployment.parallel.dp, grid.axes.batch
+    tpot = grid.step_decode / grid.speculation.tokens
+    allowed = (_cache_use(grid) <= 1) & (batch * dp <= grid.slots)
+    if "tpot" in slo.limits:
+        allowed &= tpot <= slo.limits["tpot"]
+    if not allowed.any():
+        return None
+    largest = int(np.flatnonzero(allowed)[-1])
+    steps = (demand.output.average - 1.0) / grid.speculation.tokens
+    capacity = batch * dp / (steps * grid.step_decode)
+    replicas = np.asarray(sizing.replicas(demand.requests_per_second or 0.0, capacity))
+    return DecodePool(
+        replicas=int(replicas[largest]),
+        batch=int(batch[largest]),
+        concurrency=float(batch[largest] * dp),
+        tpot=float(tpot[largest]),
+    )
+
+
+def prefill_pool(grid: LoadGrid, demand: Demand, limit: TtftLimit, before: float, sizing: Sizing) -> PrefillPool | None:
+    """The fewest replicas, over the token budgets of the grid, whose TTFT keeps a limit; ``None`` when none does.
+
+    before: seconds of TTFT that are not spent in this pool.
+    """
+    prompt, rate = demand.prompt.average - demand.cached, demand.requests_per_second or 0.0
+    budget = grid.axes.budget
+    service = np.ceil(prompt / np.minimum(budget, prompt)) * grid.prefill
+    load = rate * service / grid.deployment.parallel.dp  # of one replica, were it alone
+    fewest = np.maximum(np.ceil(load / sizing.utilisation - 1e-9), 1.0)
+    most = np.clip(np.floor(load / _IDLE_LOAD) + 1, fewest, _MAX_PREFILL_REPLICAS)
+    replicas = np.arange(fewest.min(), most.max() + 1)[:, None]
+    busy = np.minimum(load / replicas, _MAX_BUSY)  # (replicas, budgets)
+    wait = np.maximum(tail_wait(service, busy, limit.share), mean_wait(service, busy))
+    ttft: Array = before + service + wait
+    good = (ttft <= limit.seconds) & (replicas >= fewest) & (replicas <= most) & (busy < _MAX_BUSY)
+    if not good.any():
+        return None
+    first = int(np.flatnonzero(good.any(axis=1))[0])
+    column = int(np.flatnonzero(good[first])[0])
+    return PrefillPool(int(replicas[first, 0]), int(budget[column]), float(ttft[first, column]))
+
+
+def _limit_on_ttft(slo: Slo, demand: Demand, tpot: float) -> TtftLimit:
+    """What the limits on TTFT and on end-to-end latency leave to TTFT, when a token takes ``tpot`` seconds."""
+    left = slo.limits.get("e2el", np.inf) - (demand.output.average - 1.0) * tpot
+    return TtftLimit(seconds=float(min(slo.limits.get("ttft", np.inf), left)), share=tail(slo.percentile))
+
+
+def _seconds_beside_prefill(grid: LoadGrid, demand: Demand) -> float | None:
+    """Seconds of TTFT in front of the engine and between the pools; ``None`` where no link joins the pools."""
+    deployment = grid.deployment
+    try:
+        link = find_link(deployment, None)
+    except MissingFactError:
+        return None
+    moved = transfer_time(deployment, link, demand.prompt.average)
+    if deployment.calibration.basis == "roofline":
+        return moved
+    serving = deployment.engine.serving
+    return moved + serving.latency + serving.front_request + serving.front_token * demand.prompt.average
+
+
+def _cache_use(grid: LoadGrid) -> Array:
+    """Cache in use over the cache of a rank that only decodes, by batch: the grid's share of one request, times the
+    batch, so without those that wait for their prompts.
+    """
+    of_one = grid.memory_use[:, 0] / np.maximum(grid.concurrency[:, 0] / grid.deployment.parallel.dp, 1e-9)
+    return np.asarray(of_one * grid.axes.batch)
