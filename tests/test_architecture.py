@@ -16,7 +16,7 @@ PACKAGE = ROOT / "inferplan"
 FLOORS: list[tuple[str, set[str]]] = [
     ("0 ground: errors, quantities", {"errors", "units"}),
     ("0 optional packages", {"extras"}),
-    ("0 the base of specs, the form of a result", {"spec", "table"}),
+    ("0 the base of specs, the form of a result, terms of formulas", {"spec", "table", "terms"}),
     ("1 what is asked: operators and formats, requests", {"work", "traffic"}),
     ("2 what it runs on: devices, engines, fitted constants", {"devices"}),
     ("3 models", {"models"}),
@@ -125,6 +125,7 @@ def test_the_roofline_knows_operators_and_devices_only() -> None:
         "inferplan.devices.constants",
         "inferplan.devices.hardware",
         "inferplan.errors",
+        "inferplan.terms",
         "inferplan.units",
         "inferplan.work.ops",
     }

@@ -234,7 +234,7 @@ class Explainer:
         for name, constant in fit.terms.items():
             term = TERMS[name]
             each = format_time(constant) if term.effect == "seconds" else f"{constant:.4g}"
-            value = f"{each} x {float(np.max(term.count(op, deployment.hardware))):.4g} ({term.meaning})"
+            value = f"{each} x {float(np.max(term.count(op, deployment.hardware))):.4g} ({term.counted})"
             found.append(Input(symbol=f"further: {name}", value=value, origin=place("terms", name), source=source))
         return found
 
@@ -449,7 +449,7 @@ class Explainer:
 
     def _activations(self) -> Explanation:
         footprint, engine = self.estimate.footprint, self.estimate.deployment.engine
-        tokens, rows = footprint.step
+        tokens, rows = footprint.step()
         index = self._engine_index()
         per_logit = engine.defaults.sampler_bytes_per_logit
         vocab = self.estimate.deployment.model.vocab

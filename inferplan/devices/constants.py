@@ -39,6 +39,8 @@ class Fit(Spec):
     memory: float = Field(default=1.0, gt=0.0, le=1.0)
     overhead: float = Field(default=0.0, ge=0.0)
     """Seconds a run, whatever its size."""
+    launch: float = Field(default=1.0, ge=0.0, le=1.0)
+    """The share of ``overhead`` that is left when kernels follow each other in a step (:class:`StepConstants`)."""
     sharpness: float = Field(default=float("inf"), ge=1.0)
     """How sharply the slower resource hides the faster one: 1 adds them, infinity takes the larger."""
     terms: dict[str, float] = {}
@@ -190,9 +192,7 @@ class Calibration(Spec):
 
         def replayed(constants: Constants) -> Constants:
             return {
-                kernel: {
-                    label: fit.model_copy(update={"overhead": fit.overhead * launch}) for label, fit in fits.items()
-                }
+                kernel: {label: fit.model_copy(update={"launch": launch}) for label, fit in fits.items()}
                 for kernel, fits in constants.items()
             }
 

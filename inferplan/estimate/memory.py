@@ -1,26 +1,34 @@
 """Memory of one device: weights, state, activations, the runtime's reserve; and the largest load that fits.
 
 The formulas are in docs/formulas/memory.md. Where an engine is named, activations and reserve are what that version
-sets aside at start-up, whatever the load; without one they are those of the static batch itself.
+sets aside at start-up, whatever the load; without one they are those of the static batch itself. A function with a
+``name`` argument gives its number with its terms when that is :func:`inferplan.terms.named`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.reserve import memory_fraction, reserve
 from inferplan.models.layers import Cache, Weight
 from inferplan.models.spec import LayerGroup, count_distinct
+from inferplan.terms import Field, Naming, Term, floor, named, plain, total
 from inferplan.units import Num
+from inferplan.work.ops import Mask
 from inferplan.work.parallel import split_layers
 
 _CONTEXT_LIMIT = 2**31
 """Longest context searched for a model that states no limit of its own."""
-_UNLIMITED = 1e12
+_DP: Field = ("parallel", "dp")
+_WEIGHTS: Field = ("number", "memory.weights")
+_KINDS = "kinds of layer"
 _VOCAB_PAD = 64
 """Engines pad the vocabulary to a multiple of 64 before dividing it (vLLM, vocab_parallel_embedding.py)."""
 
@@ -38,12 +46,21 @@ class StageMemory:
     @cached_property
     def weights(self) -> float:
         """Bytes of parameters, each tensor in the format of its role."""
-        return sum(self.tensor_bytes(weight, layer) * count for weight, count, layer in self.tensors())
+        return float(sum(self.tensor_bytes(weight, layer) * count for weight, count, layer in self.tensors()))
+
+    def weight_terms(self) -> Term:
+        """The same, tensor by tensor."""
+        found: dict[str, list[Num]] = defaultdict(list)
+        for weight, count, layer in self.tensors():
+            found[weight.name].append(self.tensor_bytes(weight, layer, named) * named(count, "copies"))
+        tensors = (named(total(sizes, "layers"), tensor, "B") for tensor, sizes in found.items())
+        weights: Term = named(total(tensors, "tensors"), "weights", "B")
+        return weights
 
     def tensors(self) -> Iterator[tuple[Weight, int, int | None]]:
         """The tensors of this stage, the number of copies of each, and the layer where that decides its format."""
         model = self.deployment.model
-        table = self.last and model.tied and not self.first  # a tied head needs the table, and no more of the input
+        table = self.last and model.tied and not self.first  # a tied head shares the embedding table
         if self.first or table:
             inputs = (w for w in model.input_weights() if self.first or w.name == "embedding")
             yield from ((weight, 1, None) for weight in inputs)
@@ -69,7 +86,7 @@ class StageMemory:
         else:
             yield from ((layer, count, None) for layer, count in count_distinct(self.layers))
 
-    def tensor_bytes(self, weight: Weight, layer: int | None = None) -> float:
+    def tensor_bytes(self, weight: Weight, layer: int | None = None, name: Naming = plain) -> Num:
         """Bytes of one tensor on this device."""
         parallel = self.deployment.parallel
         elements = weight.per_rank(parallel)
@@ -79,8 +96,9 @@ class StageMemory:
         fmt = self.deployment.precision.stored(weight.role, weight.name, layer)
         multiple = self.deployment.engine.defaults.expert_multiple.get(fmt.name, 1) if weight.role == "experts" else 1
         padded_last = -(-weight.shape[-1] // multiple) * multiple
-        whole = fmt.stored(weight.shape) * padded_last / weight.shape[-1] if weight.elements else 0.0
-        return elements / max(weight.elements, 1) * whole
+        stored = fmt.stored(weight.shape) * padded_last / weight.shape[-1] if weight.elements else 0.0
+        size: Num = name(elements, "elements") * name(stored / max(weight.elements, 1), "bytes an element")
+        return size
 
     @cached_property
     def caches(self) -> list[tuple[Cache, int]]:
@@ -91,17 +109,24 @@ class StageMemory:
             if cache.per_token or cache.state
         ]
 
-    def state(self, tokens: Num, block: int = 1) -> Num:
+    def state(self, tokens: Num, block: int = 1, name: Naming = plain) -> Num:
         """Bytes that one sequence of ``tokens`` keeps on this device, in pages of ``block`` tokens."""
-        tp, cp = self.deployment.parallel.tp, self.deployment.parallel.cp
-        width = self.deployment.precision.kv.width
-        total: Num = self.recurrent
         paged = tokens if block == 1 else np.ceil(tokens / block) * block
+        cached = total(
+            (size * name(mask.cached(paged), "cached tokens") for size, mask in self._token_sizes(name)), _KINDS
+        )
+        if not self.recurrent:
+            return cached
+        return cached + name(self.recurrent, "state of constant size", "B")
+
+    def _token_sizes(self, name: Naming = plain) -> Iterator[tuple[Num, Mask]]:
+        """Bytes of one cached token in each kind of layer, and which tokens that kind keeps."""
+        parallel, width = self.deployment.parallel, self.deployment.precision.kv.width
         for cache, count in self.caches:
-            share = cache.per_token * cache.copies(cache.units, tp) * count * width / cp
-            if share:
-                total = total + share * cache.mask.cached(paged)
-        return total
+            if cache.per_token:
+                share = name(cache.copies(cache.units, parallel.tp) / parallel.cp, "share of this rank")
+                size = name(count, "layers") * name(cache.per_token, "elements") * share
+                yield size * name(width, "bytes an element", "", ("format", "kv")), cache.mask
 
     @cached_property
     def recurrent(self) -> float:
@@ -109,10 +134,14 @@ class StageMemory:
         tp, precision = self.deployment.parallel.tp, self.deployment.precision
         return sum(cache.state_bytes(precision.base, precision.kv, tp) * count for cache, count in self.caches)
 
+    def token_bytes(self, name: Naming = plain) -> Num:
+        """Bytes that one more token adds while the context is below every window."""
+        return total((size for size, _ in self._token_sizes(name)), _KINDS)
+
     @cached_property
     def per_token(self) -> float:
         """Bytes that one more token adds while the context is below every window."""
-        return float(self.state(1.0) - self.recurrent)
+        return float(self.token_bytes())
 
     @cached_property
     def live_width(self) -> float:
@@ -123,16 +152,20 @@ class StageMemory:
         ]
         return 2 * model.d_model + max(inside)
 
-    def activations(self, tokens: Num, rows: Num) -> Num:
+    def activations(self, tokens: Num, rows: Num, name: Naming = plain) -> Num:
         """Peak bytes of a step of ``tokens`` rows.
 
         The widest layer, or the logits of ``rows`` sequences with the sampler.
         """
-        deployment = self.deployment
-        layer = tokens * self.live_width * deployment.precision.base.width
+        model, engine = self.deployment.model, self.deployment.engine.defaults
+        layer = tokens * name(self.live_width, "live width")
+        layer = layer * name(self.deployment.precision.base.width, "bytes an element", "", ("format", "base"))
         if not self.last:
             return layer
-        logits = rows * deployment.model.vocab * deployment.engine.defaults.sampler_bytes_per_logit
+        logits = rows * name(model.vocab, "vocab", "", ("model", "vocab"))
+        logits = logits * name(
+            engine.sampler_bytes_per_logit, "bytes a logit", "", ("engine", "sampler_bytes_per_logit")
+        )
         return np.maximum(layer, logits)
 
 
@@ -175,24 +208,49 @@ class Footprint:
         return stages
 
     def _stage_total(self, stage: StageMemory) -> Num:
-        held = stage.weights + stage.activations(*self.step) + self._sequences(self.batch) * self._state(stage)
+        held = stage.weights + self._activations(stage) + self._state(stage)
         return held + self._reserve(stage)
 
-    @property
-    def step(self) -> tuple[Num, Num]:
+    def step(self, name: Naming = plain) -> tuple[Num, Num]:
         """Tokens and sequences of the step that activations are sized for."""
         engine, hardware = self.deployment.engine, self.deployment.hardware
         if engine.name == "none":
-            sequences = self._sequences(self.batch)
-            return sequences * self.prompt, sequences * self.logits
+            sequences = self._sequences(name)
+            tokens = name(self.prompt, "tokens of the longest pass", "", ("load", "prompt"))
+            return sequences * tokens, sequences * name(self.logits, "logits of a sequence")
         tier = engine.defaults.tier(hardware)
-        return float(tier.token_budget), float(tier.max_sequences)
+        tokens = name(float(tier.token_budget), "tokens of a step", "", ("engine", "tiers"))
+        return tokens, name(float(tier.max_sequences), "sequences of a step", "", ("engine", "tiers"))
 
-    def _sequences(self, batch: Num) -> Num:
-        return np.ceil(batch / self.deployment.parallel.dp)
+    def _sequences(self, name: Naming = plain) -> Num:
+        """Sequences of the rank that has most."""
+        batch, dp = name(self.batch, "batch", "", ("load", "batch")), self.deployment.parallel.dp
+        return np.ceil(batch / name(dp, "dp", "", _DP))
 
-    def _state(self, stage: StageMemory, context: Num | None = None, block: int = 1) -> Num:
-        return stage.state(self.context if context is None else context, block) if self.cached else 0.0
+    def _each(self, stage: StageMemory, name: Naming = plain) -> Num:
+        """Bytes that one sequence keeps."""
+        if not self.cached:
+            return 0.0
+        context = name(self.context, "tokens of a sequence", "", ("load", "context"))
+        return name(stage.state(context, name=name), "state of a sequence", "B")
+
+    def _state(self, stage: StageMemory, name: Naming = plain) -> Num:
+        return self._sequences(name) * self._each(stage, name)
+
+    def _activations(self, stage: StageMemory, name: Naming = plain) -> Num:
+        return stage.activations(*self.step(name), name)
+
+    def _reserve(self, stage: StageMemory, name: Naming = plain) -> Num:
+        weights = name(stage.weights, "weights", "B", _WEIGHTS)
+        return reserve(self.deployment, weights, name(self._activations(stage, name), "activations", "B"), name)
+
+    def _pool(self, stage: StageMemory, name: Naming = plain) -> Num:
+        """Bytes left for state; without an engine for activations too, which then grow with the batch."""
+        usable = name(self.usable, "usable", "B", ("hardware", "memory", "usable"))
+        left = usable - name(stage.weights, "weights", "B", _WEIGHTS) - name(self._reserve(stage, name), "reserve", "B")
+        if self.deployment.engine.name == "none":
+            return left
+        return left - name(self._activations(stage, name), "activations", "B")
 
     @property
     def weights(self) -> float:
@@ -210,16 +268,17 @@ class Footprint:
     @property
     def state(self) -> Num:
         """Bytes of KV cache and recurrent state of the whole batch, ideal: no page is partly empty."""
-        return self._sequences(self.batch) * self._state(self.stage)
+        return self._state(self.stage)
 
     @property
     def state_allocated(self) -> Num:
         """The same in whole pages of the engine."""
-        return self._sequences(self.batch) * self._state(self.stage, block=self.deployment.engine.defaults.block_size)
+        each = self.stage.state(self.context, self.deployment.engine.defaults.block_size) if self.cached else 0.0
+        return self._sequences() * each
 
     @property
     def activations(self) -> Num:
-        return self.stage.activations(*self.step)
+        return self._activations(self.stage)
 
     @property
     def usable(self) -> float:
@@ -227,45 +286,13 @@ class Footprint:
 
     @cached_property
     def reserve(self) -> float:
-        """Bytes the runtime keeps for itself on the fullest device.
-
-        Contexts, communicators, graphs, and what the engine's fraction leaves.
-        """
-        return self._reserve(self.stage)
-
-    def _reserve(self, stage: StageMemory) -> float:
-        engine, parallel = self.deployment.engine.defaults, self.deployment.parallel
-        fixed = engine.context + engine.graphs + (engine.communicator if parallel.ranks > 1 else 0.0)
-        if engine.kv_rule == "all":
-            return fixed
-        if engine.kv_rule == "static_of_total":
-            held_back = self.usable * (1.0 - self.memory_fraction)
-            return max(fixed, held_back - float(np.max(stage.activations(*self.step))))
-        fraction = self.memory_fraction
-        if engine.kv_rule == "of_free":
-            free = self.usable - stage.weights - float(np.max(stage.activations(*self.step))) - fixed
-            return fixed + (1.0 - fraction) * max(free, 0.0)
-        return fixed + (1.0 - fraction) * self.usable
+        """Bytes the runtime keeps for itself on the fullest device, by :func:`inferplan.estimate.reserve.reserve`."""
+        return float(self._reserve(self.stage))
 
     @cached_property
     def memory_fraction(self) -> float:
-        """The share of memory the engine works with: its default, or SGLang's rule.
-
-        SGLang (memory_hook.py): 1 - (512 + 1.5 max(chunk, 2048) + 128 tp pp + 2 graph batch + graphs MiB)/memory, of
-        which at least 10 GiB above 60 GB; rounded to three digits. The graph batch is 256, 512 from four ranks on;
-        graphs are 8 MiB for each of 58 sizes, 1536 for latent attention.
-        """
-        engine, parallel = self.deployment.engine.defaults, self.deployment.parallel
-        if engine.memory_fraction is not None:
-            return engine.memory_fraction
-        mebibytes = self.usable / 2**20
-        graph_batch = 512 if parallel.tp >= 4 else 256
-        reserved = 512 + 1.5 * max(engine.tier(self.deployment.hardware).token_budget, 2048)
-        latent = any(part.kind == "mla" for layer, _ in self.deployment.model.distinct for part in layer.parts)
-        reserved += 1536 if latent else 8 * 58
-        reserved += parallel.tp * parallel.pp * 128 + 2 * graph_batch
-        reserved = max(reserved, 10240) if mebibytes > 60 * 1024 else reserved
-        return round((mebibytes - reserved) / mebibytes, 3)
+        """The share of memory the engine works with: its default, or SGLang's rule."""
+        return float(memory_fraction(self.deployment))
 
     @property
     def total(self) -> Num:
@@ -286,9 +313,7 @@ class Footprint:
 
     def pool(self, stage: StageMemory) -> float:
         """Bytes that a stage has left for state; negative when not even its weights fit."""
-        engine = self.deployment.engine
-        taken = 0.0 if engine.name == "none" else float(np.max(stage.activations(*self.step)))
-        return self.usable - stage.weights - self._reserve(stage) - taken
+        return float(self._pool(stage))
 
     def max_batch(self) -> Num:
         """The largest batch at this context whose every stage fits; 0 when none does.
@@ -299,34 +324,42 @@ class Footprint:
         """
         best: Num = np.inf
         for stage in self.stages:
-            per_sequence = self._state(stage)
-            if self.deployment.engine.name == "none":
-                per_sequence = per_sequence + stage.activations(self.prompt * 1.0, self.logits)
-            pool = max(self.pool(stage), 0.0)
-            best = np.minimum(best, np.floor(pool / np.maximum(per_sequence, 1e-9) * (1 + 1e-12)))
-        slots = float(self.deployment.engine.defaults.tier(self.deployment.hardware).max_sequences)
-        best = np.where(best > _UNLIMITED, slots, best)
-        return best * self.deployment.parallel.dp
+            best = np.minimum(best, self._max_sequences(stage))
+        return np.where(np.isinf(best), self._slots(), best) * self.deployment.parallel.dp
+
+    def _slots(self, name: Naming = plain) -> Num:
+        slots = self.deployment.engine.defaults.tier(self.deployment.hardware).max_sequences
+        return name(float(slots), "sequences of a step", "", ("engine", "tiers"))
+
+    def _max_sequences(self, stage: StageMemory, name: Naming = plain) -> Num:
+        """The most sequences of one rank that a stage's memory holds; infinite where they keep nothing."""
+        if self.deployment.engine.name != "none" and not (self.cached and stage.caches):
+            return np.inf
+        each = self._each(stage, name)
+        if self.deployment.engine.name == "none":
+            tokens = name(self.prompt * 1.0, "tokens of the longest pass", "", ("load", "prompt"))
+            activations = stage.activations(tokens, name(self.logits, "logits of a sequence"), name)
+            each = each + name(activations, "activations of a sequence", "B")
+        return floor(np.maximum(name(self._pool(stage, name), "pool", "B"), 0.0) / each)
 
     def max_context(self) -> int:
         """The longest context at this batch, in tokens, up to the model's own limit; 0 when not even one token fits."""
-        limit = self.deployment.model.max_context or _CONTEXT_LIMIT
-        low, high = 0, limit
+        low, high = 0, self.deployment.model.max_context or _CONTEXT_LIMIT
+        pools = [(stage, self.pool(stage)) for stage in self.stages]
         while low < high:
             middle = (low + high + 1) // 2
-            low, high = (middle, high) if self._context_fits(middle) else (low, middle - 1)
+            fits = all(self._needed(stage, middle) <= pool for stage, pool in pools)
+            low, high = (middle, high) if fits else (low, middle - 1)
         return low
 
-    def _context_fits(self, context: int) -> bool:
-        sequences = float(np.max(self._sequences(self.batch)))
-        for stage in self.stages:
-            extra = 0.0
-            if self.deployment.engine.name == "none":
-                tokens, rows = self.step if self.cached else (sequences * context, sequences * self.logits)
-                extra = float(np.max(stage.activations(tokens, rows)))
-            if sequences * float(np.max(self._state(stage, float(context)))) + extra > self.pool(stage):
-                return False
-        return True
+    def _needed(self, stage: StageMemory, context: int) -> float:
+        """Bytes that the batch needs of a stage's pool at a context."""
+        sequences = float(np.max(self._sequences()))
+        held = sequences * float(np.max(stage.state(float(context)))) if self.cached else 0.0
+        if self.deployment.engine.name == "none":
+            tokens, rows = self.step() if self.cached else (sequences * context, sequences * self.logits)
+            held += float(np.max(stage.activations(tokens, rows)))
+        return held
 
     def cache_tokens(self, max_model_len: int) -> int:
         """The tokens vLLM's start-up line reports: concurrency at ``max_model_len`` times that length.
@@ -343,3 +376,49 @@ class Footprint:
             for stage in self.stages
         ]
         return min(ratios)
+
+    def terms(self, number: str) -> Term:
+        """One of its numbers with its formula, of the device that decides it.
+
+        number: weights, state, kv_per_token, activations, reserve, total, max_batch or max_context. Raises ``KeyError``
+        for another.
+        """
+        stage = self.stage
+        if number in ("max_batch", "max_context"):
+            return self._max_batch_terms() if number == "max_batch" else self._max_context_terms()
+        made: dict[str, Callable[[], Any]] = {
+            "weights": stage.weight_terms,
+            "state": lambda: self._state(stage, named),
+            "kv_per_token": lambda: stage.token_bytes(named),
+            "activations": lambda: self._activations(stage, named),
+            "reserve": lambda: self._reserve(stage, named),
+            "total": lambda: (
+                named(stage.weights, "weights", "B", _WEIGHTS)
+                + sum(self.terms(part) for part in ("state", "activations", "reserve"))
+            ),
+        }
+        term: Term = named(made[number](), number, "B")
+        return term
+
+    def _max_batch_terms(self) -> Term:
+        tightest = min(self.stages, key=lambda stage: float(np.min(self._max_sequences(stage))))
+        most = self._max_sequences(tightest, named)
+        if isinstance(most, float):  # infinite: no stage keeps anything
+            most = self._slots(named)
+        term: Term = named(most * named(self.deployment.parallel.dp, "dp", "", _DP), "max_batch", "sequences")
+        return term
+
+    def _max_context_terms(self) -> Term:
+        """The line through the bytes needed at the answer and at one token more, solved for the pool."""
+        longest = self.max_context()
+        limit: Any = named(self.deployment.model.max_context or _CONTEXT_LIMIT, "limit", "", ("model", "max_context"))
+        found: list[Any] = []
+        for stage in self.stages:
+            slope = self._needed(stage, longest + 1) - self._needed(stage, longest)
+            if slope > 0:
+                fixed = named(self._needed(stage, longest) - slope * longest, "held by what does not grow", "B")
+                pool = named(self._pool(stage, named), "pool", "B")
+                found.append(floor(np.maximum(pool - fixed, 0.0) / named(slope, "a token of every sequence", "B")))
+        tightest = min(found, key=lambda term: float(term.value), default=limit)
+        term: Term = named(limit if not found else np.minimum(tightest, limit), "max_context", "tokens")
+        return term

@@ -7,15 +7,16 @@ Calibrated, ``t = overhead + sum(c*count) + ((flop/(math*peak))^p + (bytes/(memo
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal
+from types import SimpleNamespace
+from typing import Any, Literal, cast
 
 import numpy as np
 
 from inferplan.devices.constants import Calibration, Fit
 from inferplan.devices.hardware import HardwareSpec
+from inferplan.terms import Naming, Term, named, plain
 from inferplan.units import Num
 from inferplan.work.ops import Attention, Collective, GroupedMatmul, Matmul, Op, Scan, Work
 
@@ -23,8 +24,7 @@ Basis = Literal["roofline", "calibrated", "transferred", "extrapolated"]
 Bound = Literal["math", "memory", "wire", "overhead"]
 Effect = Literal["seconds", "math"]
 _IDEAL_FIT = Fit()
-UNKNOWN_SHARE = 0.05
-"""Kernel time without a known error that a band may leave out."""
+_BANDWIDTH = ("hardware", "memory", "bandwidth")
 TILE = 128
 """Rows and columns that one thread block of a matmul works on, queries and keys that one of an attention does."""
 
@@ -51,17 +51,18 @@ class FittedTime:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Term:
+class FurtherTerm:
     """A further physical constant ``c``: what it multiplies (``count``, zero or more) and what the product does.
 
     seconds: ``c*count`` is added. math: its time grows by the factor ``1 + c*count``. scale: a
-    usual size of the constant. limit: the largest that the physics allows.
+    usual size of the constant. limit: the largest that the physics allows. counted: what ``count`` is the number of.
     """
 
     effect: Effect
     scale: float
     limit: float = float("inf")
-    meaning: str
+    counted: str
+    unit: str = "s"
     count: Callable[[Op, HardwareSpec], Num]
 
 
@@ -108,6 +109,9 @@ def soft_maximum(a: Num, b: Num, sharpness: float) -> Num:
     """``(a^p + b^p)^(1/p)``: the sum at p = 1, the larger at infinity. Roots, not powers, at the usual p."""
     if isinstance(a, float) and a == 0.0:
         return b
+    given: Any = a
+    if isinstance(given, Term):
+        return cast("Num", _soft_maximum_terms(given, b, sharpness))
     if np.isinf(sharpness):
         return np.maximum(a, b)
     if sharpness == 1.0:
@@ -124,7 +128,9 @@ def soft_maximum(a: Num, b: Num, sharpness: float) -> Num:
     return high * np.power(1.0 + np.power(ratio, sharpness), 1.0 / sharpness)
 
 
-def ideal_time(op: Op, work: Work, hardware: HardwareSpec, terms: Iterable[str] = ()) -> IdealTime:
+def ideal_time(
+    op: Op, work: Work, hardware: HardwareSpec, terms: Iterable[str] = (), name: Naming = plain
+) -> IdealTime:
     """What ``op`` asks of ``hardware``, with the counts of the named terms.
 
     Raises ``MissingFactError`` when the device has no peak for the arithmetic, or no link for the group.
@@ -132,18 +138,23 @@ def ideal_time(op: Op, work: Work, hardware: HardwareSpec, terms: Iterable[str] 
     wire: Num = 0.0
     if isinstance(op, Collective):
         link = hardware.link(op.span)
-        wire = op.factor(link.switch_reduces) * op.elements * op.format.width / link.bandwidth
+        sent = name(op.factor(link.switch_reduces) * op.elements * op.format.width, "wire bytes", "B")
+        wire = sent / name(link.bandwidth, link.name, "B/s", ("hardware", "links", link.name))
+    math: Num = 0.0
+    if op.math is not None:
+        peak = name(hardware.peak_of(op.math), "peak", "FLOP/s", ("hardware", "peak", op.math))
+        math = name(work.flop, "FLOP", "FLOP") / peak
     return IdealTime(
-        math=0.0 if op.math is None else work.flop / hardware.peak_of(op.math),
-        memory=work.bytes / hardware.memory.bandwidth,
+        math=math,
+        memory=name(work.bytes, "bytes", "B") / name(hardware.memory.bandwidth, "bandwidth", "B/s", _BANDWIDTH),
         wire=wire,
-        counts={name: TERMS[name].count(op, hardware) for name in terms},
+        counts={term: name(TERMS[term].count(op, hardware), TERMS[term].counted) for term in terms},
     )
 
 
 def fitted_time(asked: IdealTime, fit: Fit) -> FittedTime:
     """The one formula: a demand priced with the constants of a fit."""
-    overhead: Num = fit.overhead
+    overhead: Num = fit.overhead * fit.launch
     stretch: Num = 1.0
     for name, constant in fit.terms.items():
         if TERMS[name].effect == "seconds":
@@ -153,6 +164,41 @@ def fitted_time(asked: IdealTime, fit: Fit) -> FittedTime:
     math, memory, wire = asked.math * (stretch / fit.math), asked.memory / fit.memory, asked.wire / fit.memory
     total = soft_maximum(math, memory, fit.sharpness) + (overhead + wire)
     return FittedTime(math=math, memory=memory, wire=wire, overhead=overhead, total=total)
+
+
+def time_terms(op: Op, hardware: HardwareSpec, calibration: Calibration) -> Term:
+    """The time of one run as :func:`price` computes it, with its formula. Raises what that raises."""
+    fit = calibration.fit(op.kernel, op.label)
+    chosen: Any = _IDEAL_FIT if fit is None else fit_terms(op, fit)
+    spent = fitted_time(ideal_time(op, op.work(), hardware, chosen.terms, named), chosen)
+    return cast("Term", spent.total)
+
+
+def _soft_maximum_terms(a: Any, b: Any, p: Any) -> Any:
+    """:func:`soft_maximum` as it is written, without the roots that are faster at the usual p."""
+    sharpness = p.value if isinstance(p, Term) else p
+    if np.isinf(sharpness):
+        return np.maximum(a, b)
+    return a + b if sharpness == 1.0 else (a**p + b**p) ** (1.0 / p)
+
+
+def fit_terms(op: Op, fit: Fit) -> SimpleNamespace:
+    """The constants of a fit as terms; their field is ``("calibration", kernel, label, ...)``."""
+    where = ("calibration", op.kernel, op.label)
+    called = {"math": "share of peak", "memory": "share of bandwidth", "overhead": "overhead", "sharpness": "p"}
+    units = {"overhead": "s"}
+    stated = fit.model_fields_set & set(called)
+    constants = {key: getattr(fit, key) for key in called} | {
+        key: named(getattr(fit, key), called[key], units.get(key, ""), (*where, key)) for key in stated
+    }
+    return SimpleNamespace(
+        **constants,
+        launch=named(fit.launch, "share of overhead in a step", "", ("step", "launch")) if fit.launch < 1.0 else 1.0,
+        terms={
+            term: named(constant, term, TERMS[term].unit, (*where, "terms", term))
+            for term, constant in fit.terms.items()
+        },
+    )
 
 
 def price(op: Op, hardware: HardwareSpec, calibration: Calibration) -> OpCost:
@@ -177,30 +223,6 @@ def price(op: Op, hardware: HardwareSpec, calibration: Calibration) -> OpCost:
     )
 
 
-def total_band(costs: Sequence[OpCost]) -> tuple[Num, Num] | None:
-    """Factors on the time of all ``costs`` together between which 80 % of measurements should lie.
-
-    The errors of one kernel go together and those of different kernels do not:
-    ``1 + sqrt(sum((t_k*(high_k - 1))^2))/t``, and so for low. ``None`` where kernels without a known error take
-    more than a twentieth of the time.
-    """
-    total: Num = sum((cost.total for cost in costs), start=0.0)
-    unknown: Num = sum((cost.total for cost in costs if cost.band is None), start=0.0)
-    if np.any(unknown > UNKNOWN_SHARE * total):
-        return None
-    kernels: dict[tuple[str, str], list[OpCost]] = defaultdict(list)
-    for cost in costs:
-        kernels[cost.op.kernel, cost.op.label].append(cost)
-    below: Num = 0.0
-    above: Num = 0.0
-    for group in kernels.values():
-        low, high = group[0].band or (1.0, 1.0)
-        seconds: Num = sum((cost.total for cost in group), start=0.0)
-        below = below + (seconds * max(1.0 - low, 0.0)) ** 2
-        above = above + (seconds * max(high - 1.0, 0.0)) ** 2
-    return 1.0 - np.sqrt(below) / total, 1.0 + np.sqrt(above) / total
-
-
 def _basis(fit: Fit | None, work: Work, calibration: Calibration) -> Basis:
     if fit is None:
         return "roofline"
@@ -214,7 +236,7 @@ def _tiles(size: Num) -> Num:
 
 
 def _spread(op: Op, hardware: HardwareSpec) -> Num:
-    """Multiprocessors for each thread block: above one, some of them idle.
+    """SMs (streaming multiprocessors) for each thread block; above one, some SMs have no block.
 
     Blocks are counted in parts of a tile beyond the first, so that one more row never makes a kernel faster.
     """
@@ -266,7 +288,7 @@ def _blocks(op: Op, hardware: HardwareSpec) -> Num:
 
 
 def _windowed(op: Op, hardware: HardwareSpec) -> Num:
-    """The same under a window, where some libraries give every query head a block of its own."""
+    """Thread blocks of :func:`_blocks` for attention under a window: some libraries give each query head its own."""
     return _blocks(op, hardware) if isinstance(op, Attention) and op.mask.size else 0.0
 
 
@@ -315,18 +337,20 @@ def _ramp(op: Op, hardware: HardwareSpec) -> Num:
     return np.sqrt(op.factor(link.switch_reduces) * op.elements * op.format.width / link.bandwidth)
 
 
-TERMS: dict[str, Term] = {
-    "spread": Term(effect="math", scale=0.3, meaning="idle multiprocessors when blocks are few", count=_spread),
-    "depth": Term(effect="seconds", scale=1e-7, meaning="seconds for each serial step of a block", count=_depth),
-    "merges": Term(effect="seconds", scale=5e-7, meaning="seconds to merge once", count=_merges),
-    "items": Term(effect="seconds", scale=1e-6, meaning="seconds for each work item of a unit", count=_items),
-    "blocks": Term(effect="seconds", scale=1e-6, meaning="seconds for each query block of a unit", count=_blocks),
-    "windowed": Term(effect="seconds", scale=1e-6, meaning="seconds for each of these under a window", count=_windowed),
-    "padding": Term(
-        effect="math", scale=0.5, limit=1.0, meaning="share of the padding that is computed", count=_padding
+TERMS: dict[str, FurtherTerm] = {
+    "spread": FurtherTerm(effect="math", scale=0.3, unit="", counted="SMs for each thread block", count=_spread),
+    "depth": FurtherTerm(effect="seconds", scale=1e-7, counted="serial steps of a thread block", count=_depth),
+    "merges": FurtherTerm(effect="seconds", scale=5e-7, counted="rounds that merge a split context", count=_merges),
+    "items": FurtherTerm(effect="seconds", scale=1e-6, counted="work items of an SM", count=_items),
+    "blocks": FurtherTerm(effect="seconds", scale=1e-6, counted="query blocks of an SM", count=_blocks),
+    "windowed": FurtherTerm(effect="seconds", scale=1e-6, counted="windowed query blocks of an SM", count=_windowed),
+    "padding": FurtherTerm(
+        effect="math", scale=0.5, limit=1.0, unit="", counted="padding over useful FLOP", count=_padding
     ),
-    "rows": Term(effect="seconds", scale=1e-7, meaning="seconds for each quantised row of a unit", count=_rows),
-    "experts": Term(effect="seconds", scale=1e-7, meaning="seconds for each expert touched", count=_experts),
-    "hops": Term(effect="seconds", scale=1e-6, meaning="seconds for each doubling of the group", count=_hops),
-    "ramp": Term(effect="seconds", scale=1e-3, meaning="root of the seconds that fill the pipeline", count=_ramp),
+    "rows": FurtherTerm(effect="seconds", scale=1e-7, counted="quantised rows of an SM", count=_rows),
+    "experts": FurtherTerm(effect="seconds", scale=1e-7, counted="experts touched", count=_experts),
+    "hops": FurtherTerm(effect="seconds", scale=1e-6, counted="doublings of the group", count=_hops),
+    "ramp": FurtherTerm(
+        effect="seconds", scale=1e-3, unit="s^0.5", counted="square root of the wire seconds", count=_ramp
+    ),
 }
