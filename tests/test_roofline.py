@@ -12,10 +12,11 @@ from inferplan.catalog.files import config_root, load_hardware, read_yaml, valid
 from inferplan.devices.constants import IDEAL, Calibration, Fit, StepConstants
 from inferplan.devices.hardware import HardwareSpec, Link
 from inferplan.errors import MissingFactError
-from inferplan.estimate.roofline import TERMS, IdealTime, fitted_time, ideal_time, price, soft_maximum, total_band
+from inferplan.estimate.phase import Phase
+from inferplan.estimate.roofline import TERMS, IdealTime, OpCost, fitted_time, ideal_time, price, soft_maximum
 from inferplan.work.formats import find_format
 from inferplan.work.ops import Attention, Collective, Copy, GroupedMatmul, Mask, Matmul, Op
-from tests.builders import chip
+from tests.builders import chip, dense, deploy
 
 BF16, FP8 = find_format("bf16"), find_format("fp8")
 MEASURED = ("a100-80gb-sxm", "b200-hgx", "h100-sxm", "h200-sxm", "l40s")
@@ -198,16 +199,39 @@ def test_price_carries_the_band() -> None:
     assert price(op, device(), IDEAL).band is None
 
 
-def test_band_of_a_sum_is_narrower_than_its_parts() -> None:
-    """Two kernels of 1 s with -10 % and +20 % each: together -7 % and +14 %; two runs of one kernel keep its band."""
-    fit = Fit(overhead=1.0, error={"low": 0.9, "high": 1.2})
-    hardware, first = device(), Copy(name="c", elements=1.0, source=BF16, target=BF16)
-    second = matmul(m=1.0, k=8, n=8)
-    costs = [price(op, hardware, with_fit(op, fit)) for op in (first, second)]
-    assert total_band(costs) == pytest.approx((1 - 0.1 / 2**0.5, 1 + 0.2 / 2**0.5), rel=1e-6)
-    assert total_band([costs[0], costs[0]]) == pytest.approx((0.9, 1.2), rel=1e-6)
-    unknown = price(second, hardware, with_fit(second, Fit(overhead=1.0)))
-    assert total_band([costs[0], unknown]) is None
+def phase_of(*costs: OpCost) -> Phase:
+    """A step of one stage that runs each of ``costs`` once."""
+    stages = (costs,)
+    deployment = deploy(dense(layers=1, d_model=64, heads=1, d_ff=64, vocab=64), device())
+    return Phase(
+        deployment=deployment,
+        stages=stages,
+        mean_stages=stages,
+        layers=(1,),
+        sequences=(1.0, 1.0),
+        microbatches=1.0,
+        flow="pass",
+    )
+
+
+def lasting(seconds: float, band: tuple[float, float] | None) -> OpCost:
+    """A kernel that takes ``seconds`` whatever its size; ``band``: its held-out error, if it is known."""
+    op = Copy(name="c", elements=0.0, source=BF16, target=BF16)
+    error = {} if band is None else {"low": band[0], "high": band[1]}
+    return price(op, device(), with_fit(op, Fit(overhead=seconds, error=error)))
+
+
+def test_band_of_a_step_is_that_of_its_kernels_all_off_together() -> None:
+    """3 s between -10 % and +20 % and 1 s between -30 % and +40 %: (3*0.9 + 0.7)/4 = 0.85, (3*1.2 + 1.4)/4 = 1.25."""
+    found = phase_of(lasting(3.0, (0.9, 1.2)), lasting(1.0, (0.7, 1.4))).band
+    assert found == pytest.approx((0.85, 1.25), rel=1e-9)
+
+
+@pytest.mark.parametrize(("unknown", "known"), [(0.0199, True), (0.0201, False), (0.1, False), (1.0, False)])
+def test_band_is_unknown_where_a_fiftieth_of_the_time_is(unknown: float, known: bool) -> None:
+    """docs/validate.md: kernels without a held-out error may take at most 2 % of the step."""
+    found = phase_of(lasting(1.0 - unknown, (0.9, 1.2)), lasting(unknown, None)).band
+    assert found == (pytest.approx((0.9, 1.2)) if known else None)
 
 
 # What ships -----------------------------------------------------------------------------------------------------------

@@ -402,7 +402,7 @@ class Explainer:
         stage = self.estimate.footprint.stage
         tensors: dict[str, float] = {}
         for weight, count, layer in stage.tensors():
-            tensors[weight.name] = tensors.get(weight.name, 0.0) + stage.tensor_bytes(weight, layer) * count
+            tensors[weight.name] = tensors.get(weight.name, 0.0) + float(stage.tensor_bytes(weight, layer)) * count
         precision = self.estimate.deployment.precision
         return Explanation(
             name="memory.weights",
