@@ -1,12 +1,48 @@
 """inferplan: how large language models run on real hardware, before anyone buys or rents it.
 
-The names in :data:`PUBLIC` are the Python API (docs/python-api.md); each is imported when it is first used.
+The names in :data:`PUBLIC` are the Python API (docs/python-api.md); each is imported when it is first used. Type
+checkers see ordinary imports, so that a misspelt name is an error.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from inferplan.answers.compare import Comparison as Comparison
+    from inferplan.answers.cost import Cost as Cost
+    from inferplan.answers.cost import Energy as Energy
+    from inferplan.answers.cost import Rates as Rates
+    from inferplan.answers.recipe import Recipe as Recipe
+    from inferplan.answers.sweep import Execution as Execution
+    from inferplan.answers.sweep import Grid as Grid
+    from inferplan.answers.sweep import Sweep as Sweep
+    from inferplan.api import compare_deployments as compare_deployments
+    from inferplan.api import deploy as deploy
+    from inferplan.api import estimate_batch as estimate_batch
+    from inferplan.api import make_plan as make_plan
+    from inferplan.api import run_sweep as run_sweep
+    from inferplan.api import take_apart as take_apart
+    from inferplan.api import to_frame as to_frame
+    from inferplan.catalog.files import load_hardware as load_hardware
+    from inferplan.catalog.files import load_model as load_model
+    from inferplan.catalog.price_lists import PriceTag as PriceTag
+    from inferplan.catalog.price_lists import price_book as price_book
+    from inferplan.errors import InfeasibleError as InfeasibleError
+    from inferplan.errors import InferplanError as InferplanError
+    from inferplan.estimate.batch import Estimate as Estimate
+    from inferplan.estimate.deployment import Deployment as Deployment
+    from inferplan.estimate.load import StaticLoad as StaticLoad
+    from inferplan.planning.demand import Demand as Demand
+    from inferplan.planning.plan import Plan as Plan
+    from inferplan.serving.flags import Flags as Flags
+    from inferplan.serving.simulator import simulate as simulate
+    from inferplan.traffic.requests import ClosedLoop as ClosedLoop
+    from inferplan.traffic.requests import Lengths as Lengths
+    from inferplan.traffic.requests import OpenLoop as OpenLoop
+    from inferplan.traffic.requests import Slo as Slo
+    from inferplan.traffic.requests import Traffic as Traffic
 
 __version__ = "0.1.0"
 
@@ -50,17 +86,17 @@ PUBLIC: dict[str, str] = {
     "InferplanError": "errors",
     "InfeasibleError": "errors",
 }
-"""Public name to the module that holds it."""
+"""Public name to the module that holds it; the imports above say the same to type checkers."""
 
-__all__ = ["PUBLIC", "__version__", *PUBLIC]  # noqa: PLE0604
+if not TYPE_CHECKING:
+    __all__ = ["PUBLIC", "__version__", *PUBLIC]  # noqa: PLE0604
 
-
-def __getattr__(name: str) -> Any:
-    if name not in PUBLIC:
-        raise AttributeError(f"module 'inferplan' has no attribute {name!r}")
-    value = getattr(import_module(f"inferplan.{PUBLIC[name]}"), name)
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> Any:
+        if name not in PUBLIC:
+            raise AttributeError(f"module 'inferplan' has no attribute {name!r}")
+        value = getattr(import_module(f"inferplan.{PUBLIC[name]}"), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

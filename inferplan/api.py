@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack
 
 from inferplan.answers.compare import Comparison, compare
 from inferplan.answers.recipe import Load, Recipe, recipe
@@ -15,6 +15,7 @@ from inferplan.answers.sweep import Execution, Grid, Sweep, sweep
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.files import load_model
 from inferplan.catalog.price_lists import price_book
+from inferplan.devices.engine import EngineFlags
 from inferplan.errors import UsageError
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.deployment import Deployment
@@ -34,19 +35,111 @@ if TYPE_CHECKING:
 
 _DEGREES = tuple(field.name for field in fields(Parallelism))
 
+Tokens = float | str | Lengths
+"""Tokens of a request: a number, a distribution as text (``"lognormal:1024:0.6"``), or ``Lengths``."""
 
-def request(model: str, gpu: str, **options: Any) -> Request:
-    """What is asked for: ``quant``, ``engine``, ``ideal``, ``calibration``, and degrees such as ``tp=2``."""
-    degrees = {name: options.pop(name) for name in _DEGREES if name in options}
+
+class DeployOptions(TypedDict, total=False):
+    """What :func:`deploy` takes by keyword: the fields of ``Request``, and those of ``Parallelism`` beside them."""
+
+    quant: str | None
+    roles: tuple[tuple[str, str], ...]
+    engine: str
+    calibration: str | None
+    ideal: bool
+    memory: str | None
+    unfused_attention: bool
+    prune: str | None
+    generation: tuple[tuple[str, int | bool], ...]
+    flags: EngineFlags
+    tp: int
+    pp: int
+    ep: int
+    dp: int
+    cp: int
+    replicas: int
+
+
+class SweepAxes(TypedDict, total=False):
+    """What :func:`run_sweep` takes by keyword: a list for each axis, and ``ideal`` for the whole grid."""
+
+    ideal: bool
+    quant: Sequence[str | None]
+    engine: Sequence[str]
+    tp: Sequence[int]
+    pp: Sequence[int]
+    ep: Sequence[int]
+    dp: Sequence[int]
+    cp: Sequence[int]
+    replicas: Sequence[int]
+    batch: Sequence[int]
+    prompt: Sequence[int]
+    output: Sequence[int]
+
+
+class RecipeLoad(TypedDict, total=False):
+    """What :func:`take_apart` takes by keyword. prompt, output: tokens. reserved: tokens set aside without paging."""
+
+    users: int
+    prompt: float
+    output: Tokens
+    reserved: int
+
+
+class PlanQuestion(TypedDict, total=False):
+    """What :func:`make_plan` takes by keyword; rates in requests a second, times in seconds, money in USD."""
+
+    rate: float
+    users: int
+    requests: int
+    deadline: float
+    cached: int
+    ttft: float
+    tpot: float
+    e2el: float
+    percentile: float
+    utilisation: float
+    spare: int
+    price: Mapping[str, float]
+    prices: Sequence[str]
+    quants: Sequence[str | None]
+    engines: Sequence[str]
+    most: int
+    ideal: bool
+
+
+class Tabular(Protocol):
+    """A result of many rows."""
+
+    def to_frame(self) -> pd.DataFrame: ...
+
+
+class Recorded(Protocol):
+    """A result that is one record."""
+
+    def to_dict(self) -> dict[str, Any]: ...
+
+
+def request(model: str, gpu: str, **options: Unpack[DeployOptions]) -> Request:
+    """What is asked for: ``quant``, ``engine``, ``ideal``, ``calibration``, and degrees such as ``tp=2``.
+
+    Raises ``UsageError`` for an unknown option.
+    """
+    given: dict[str, Any] = {**options}
+    degrees = {name: given.pop(name) for name in _DEGREES if name in given}
     known = {field.name for field in fields(Request)}
-    unknown = sorted(set(options) - known)
+    unknown = sorted(set(given) - known)
     if unknown:
         raise UsageError(f"no option named {', '.join(unknown)}", hint=", ".join(sorted(known | set(_DEGREES))))
-    return Request(model=model, gpu=gpu, parallel=Parallelism(**degrees), **options)
+    return Request(model=model, gpu=gpu, parallel=Parallelism(**degrees), **given)
 
 
-def deploy(model: str, gpu: str, **options: Any) -> Deployment:
-    """A model on a GPU: the argument of everything else. Options as in :func:`request`."""
+def deploy(model: str, gpu: str, **options: Unpack[DeployOptions]) -> Deployment:
+    """A model on a GPU: the argument of everything else. Options as in :class:`DeployOptions`.
+
+    Raises ``UsageError`` for an unknown option, ``UnknownNameError`` for a model or GPU that is not on file,
+    ``IndivisibleError`` for degrees that do not divide the model.
+    """
     return assemble(request(model, gpu, **options))
 
 
@@ -63,40 +156,55 @@ def compare_deployments(
     return compare(list(deployments.values()), list(deployments), load)
 
 
-def run_sweep(model: str, gpu: Sequence[str], execution: Execution | None = None, **axes: Any) -> Sweep:
+def run_sweep(model: str, gpu: Sequence[str], execution: Execution | None = None, **axes: Unpack[SweepAxes]) -> Sweep:
     """A grid. ``axes``: lists for ``quant``, ``engine``, ``tp`` and other degrees, ``batch``, ``prompt``, ``output``.
 
-    ``ideal=True`` prices at the speed of light. ``execution`` says where it runs; one process unless it is given.
+    ``ideal=True`` leaves the fitted constants out. ``execution`` says where it runs; one process unless it is given.
+    Raises ``UsageError`` for an unknown axis.
     """
-    ideal = bool(axes.pop("ideal", False))
-    load = {name: axes.pop(name) for name in ("batch", "prompt", "output") if name in axes}
-    grid = Grid(base=Request(model=model, gpu="", ideal=ideal), structure={"gpu": list(gpu), **axes}, **load)
+    given: dict[str, Any] = {**axes}
+    ideal = bool(given.pop("ideal", False))
+    load = {name: given.pop(name) for name in ("batch", "prompt", "output") if name in given}
+    grid = Grid(base=Request(model=model, gpu="", ideal=ideal), structure={"gpu": list(gpu), **given}, **load)
     return sweep(grid, execution or Execution(backend="serial"))
 
 
-def take_apart(model: str, gpu: str, ingredients: Sequence[str], baseline: str = "static,bf16", **load: Any) -> Recipe:
-    """A speed-up, one ingredient at a time. ``load``: ``users``, ``prompt``, ``output``, ``reserved``."""
-    output = _lengths(load.pop("output", 256))
-    prompt = float(load.pop("prompt", 1024))
-    values = {"users": 64, "reserved": max(2048, int(prompt + 2 * output.average)), **load}
+def take_apart(
+    model: str, gpu: str, ingredients: Sequence[str], baseline: str = "static,bf16", **load: Unpack[RecipeLoad]
+) -> Recipe:
+    """A speed-up, one ingredient at a time. ``load``: see :class:`RecipeLoad`; 64 users, 1024 tokens in, 256 out.
+
+    Raises ``UsageError`` for an ingredient that there is not.
+    """
+    given: dict[str, Any] = {**load}
+    output = _lengths(given.pop("output", 256))
+    prompt = float(given.pop("prompt", 1024))
+    values = {"users": 64, "reserved": max(2048, int(prompt + 2 * output.average)), **given}
     wanted = Load(prompt=prompt, output=output, **values)
     return recipe(request(model, gpu), baseline, ingredients, wanted)
 
 
-def make_plan(model: str, prompt: Any, output: Any, gpus: Sequence[str] | None = None, **question: Any) -> Plan:
+def make_plan(
+    model: str,
+    prompt: Tokens,
+    output: Tokens,
+    gpus: Sequence[str] | None = None,
+    **question: Unpack[PlanQuestion],
+) -> Plan:
     """The cheapest deployment that meets the limits under a load.
 
     Load: ``rate``, ``users``, or ``requests`` with ``deadline`` [s]. Limits: ``ttft``, ``tpot``, ``e2el`` [s] at
     ``percentile``. Sizing: ``utilisation``, ``spare``. Prices: ``prices`` (lists), ``price`` (device to price an hour).
     Space: ``quants``, ``engines``, ``most``, ``ideal``. Raises ``InfeasibleError`` when nothing meets the limits.
     """
-    take = question.pop
+    given: dict[str, Any] = {**question}
+    take = given.pop
     demand = Demand(
         prompt=_lengths(prompt),
         output=_lengths(output),
-        **{name: take(name) for name in ("rate", "users", "requests", "deadline", "cached") if name in question},
+        **{name: take(name) for name in ("rate", "users", "requests", "deadline", "cached") if name in given},
     )
-    limits = {name: take(name) for name in ("ttft", "tpot", "e2el") if name in question}
+    limits = {name: take(name) for name in ("ttft", "tpot", "e2el") if name in given}
     slo = Slo(percentile=take("percentile", 95.0), **limits)
     sizing = Sizing(utilisation=take("utilisation", 0.95 if demand.offline else 0.8), spare=take("spare", 0))
     stated = [f"{gpu}={value}" for gpu, value in take("price", {}).items()]
@@ -108,19 +216,22 @@ def make_plan(model: str, prompt: Any, output: Any, gpus: Sequence[str] | None =
         engines=tuple(take("engines", ("vllm",))),
         most=take("most", 8),
     )
-    if question:
-        raise UsageError(f"a plan has no {', '.join(sorted(question))}", hint="see help(inferplan.make_plan)")
+    if given:
+        raise UsageError(f"a plan has no {', '.join(sorted(given))}", hint="see help(inferplan.make_plan)")
     return plan(Question(space=space, demand=demand, slo=slo, sizing=sizing, prices=prices))
 
 
-def _lengths(value: Any) -> Lengths:
+def _lengths(value: Tokens) -> Lengths:
     if isinstance(value, Lengths):
         return value
     return parse_lengths(value) if isinstance(value, str) else Lengths(mean=float(value))
 
 
-def to_frame(result: Any) -> pd.DataFrame:
-    """Any result as a pandas table: its own ``to_frame``, else its JSON record as one row."""
+def to_frame(result: Estimate | Tabular | Recorded) -> pd.DataFrame:
+    """Any result as a pandas table: its own ``to_frame``, else its JSON record as one row.
+
+    Raises ``MissingExtraError`` without pandas, ``UsageError`` for what is no result.
+    """
     if hasattr(result, "to_frame"):
         table: pd.DataFrame = result.to_frame()
         return table

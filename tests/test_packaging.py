@@ -134,3 +134,38 @@ def test_what_is_in_the_wheel(wheel: Path) -> None:
     for folder in ("models", "hardware", "engines"):
         packed = {Path(name).name for name in files if name.startswith(f"inferplan/configs/{folder}/")}
         assert packed == {path.name for path in (ROOT / "configs" / folder).iterdir()}
+
+
+SCRIPT = """\
+import inferplan
+
+deployment = inferplan.deploy("llama-3.1-8b", "h100-sxm", tp=2)
+reveal_type(deployment)
+reveal_type(inferplan.estimate_batch(deployment).tpot)
+reveal_type(inferplan.make_plan("llama-3.1-8b", 1024, "uniform:256:0.8", rate=20, tpot=0.05))
+inferplan.deploi("llama-3.1-8b", "h100-sxm")
+inferplan.deploy("llama-3.1-8b", "h100-sxm", tensor=2)
+inferplan.make_plan("llama-3.1-8b", 1024, 256, rate="fast")
+"""
+SAID = {
+    4: 'Revealed type is "inferplan.estimate.deployment.Deployment"',
+    5: 'Revealed type is "float | numpy.ndarray[',
+    6: 'Revealed type is "inferplan.planning.plan.Plan"',
+    7: 'Module has no attribute "deploi"',
+    8: 'Unexpected keyword argument "tensor" for "deploy"',
+    9: 'has incompatible type "str"; expected "float"',
+}
+"""Line of the script to a part of what mypy says about it."""
+
+
+def test_a_users_type_checker_knows_the_public_names(installed: Path, tmp_path: Path) -> None:
+    """mypy over a script, with the installed wheel as its only source of types for inferplan."""
+    pytest.importorskip("mypy")
+    (tmp_path / "script.py").write_text(SCRIPT, encoding="utf-8")
+    checker = [sys.executable, "-m", "mypy", "--python-executable", installed.parent / "python", "--no-error-summary"]
+    done = subprocess.run([*checker, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    about = [(int(line.split(":")[1]), line) for line in done.stdout.splitlines() if line.startswith("script.py:")]
+    for number, part in SAID.items():
+        assert any(part in line for at, line in about if at == number), done.stdout
+    assert {at for at, _ in about} == set(SAID)
+    assert done.returncode == 1

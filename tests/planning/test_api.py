@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
 import inferplan
+from inferplan import api
+from inferplan.answers.recipe import Load
+from inferplan.answers.sweep import STRUCTURE
+from inferplan.catalog.assemble import Request
 from inferplan.errors import UsageError
+from inferplan.work.parallel import Parallelism
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,6 +36,25 @@ def test_every_public_name_exists_and_is_documented(name: str) -> None:
     assert value.__doc__
     assert f"`{name}" in (ROOT / "docs" / "python-api.md").read_text()
     assert name in dir(inferplan)
+
+
+def test_type_checkers_see_what_is_imported() -> None:
+    """The imports under ``TYPE_CHECKING`` name each public name and the module that it comes from at run time."""
+    (block,) = [node for node in ast.parse(inspect.getsource(inferplan)).body if isinstance(node, ast.If)][:1]
+    seen = {node.names[0].name: node.module for node in block.body if isinstance(node, ast.ImportFrom)}
+    assert seen == {name: f"inferplan.{module}" for name, module in inferplan.PUBLIC.items()}
+
+
+def keys(options: type) -> set[str]:
+    return set(get_type_hints(options))
+
+
+def test_keyword_options_are_the_fields_they_set() -> None:
+    degrees = {field.name for field in fields(Parallelism)}
+    asked = {field.name for field in fields(Request)} - {"model", "gpu", "parallel"}
+    assert keys(api.DeployOptions) == asked | degrees
+    assert keys(api.SweepAxes) == {"ideal", *STRUCTURE, "batch", "prompt", "output"} - {"model", "gpu"}
+    assert keys(api.RecipeLoad) == {field.name for field in fields(Load)}
 
 
 def test_no_public_name_hides_a_module() -> None:
