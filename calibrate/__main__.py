@@ -9,7 +9,7 @@ from inferplan.cli import main
 
 def run() -> None:
     if sys.argv[1:2] == ["fit-tables"]:
-        from calibrate.tables import fit_tables
+        from calibrate.tables.command import fit_tables
 
         del sys.argv[1]
         fit_tables()

@@ -11,13 +11,17 @@ from pathlib import Path
 
 import click
 
-from calibrate.check import CheckRow, check
-from calibrate.constants import write
-from calibrate.device import identify, match, write_yaml
-from calibrate.measure import Measurer, TorchMeasurer, block_bytes
-from calibrate.record import RawFile, read
-from calibrate.report import held_out_table, markdown, percent, webpage, whole_table
-from calibrate.run import QUICK, Outcome, Progress, Run, Settings, fit, pooled, step_rows
+from calibrate.device.device import identify, match
+from calibrate.device.measurer import Measurer
+from calibrate.device.torch_measurer import TorchMeasurer, block_bytes
+from calibrate.files import write_calibration, write_text, write_yaml
+from calibrate.session.check import CheckRow, check
+from calibrate.session.fitting import Outcome, fit, pooled_errors
+from calibrate.session.raw_file import RawFile, read
+from calibrate.session.report import held_out_table, markdown, percent, webpage, whole_table
+from calibrate.session.run import Run
+from calibrate.session.settings import QUICK, Progress, Settings
+from calibrate.session.steps import step_rows
 from inferplan.catalog.files import config_root, read_yaml, validate
 from inferplan.devices.constants import Calibration
 from inferplan.errors import InputFileError, ToleranceError
@@ -79,9 +83,9 @@ def _run(options: Options, measurer: Measurer, settings: Settings) -> Report:
         finally:
             raw.close()
         outcome = fit(raw.session, measurer.device, settings)
-    write(outcome.calibration, out)
-    _write_text(report_path, markdown(outcome))
-    _write_text(report_path.with_suffix(".html"), webpage(outcome))
+    write_calibration(outcome.calibration, out)
+    write_text(report_path, markdown(outcome))
+    write_text(report_path.with_suffix(".html"), webpage(outcome))
     if options.new_hardware is not None:
         if outcome.new_hardware is None:
             click.echo(f"{outcome.hardware.name} is in the catalogue: no new hardware file is needed", err=True)
@@ -153,7 +157,7 @@ def check_report(rows: list[CheckRow], path: Path, tolerance: float) -> Report:
 
 def summary(outcome: Outcome, files: dict[str, str]) -> Report:
     """What a run found, for stdout."""
-    steps, medians = step_rows(outcome), pooled(outcome)
+    steps, medians = step_rows(outcome), pooled_errors(outcome)
     facts = outcome.calibration.provenance
     tables = [held_out_table(outcome), *([whole_table(steps)] if steps else [])]
     records = [
@@ -189,14 +193,6 @@ def summary(outcome: Outcome, files: dict[str, str]) -> Report:
     said += [f"{kernel}, all formats: median {percent(off)} over {n} shapes." for kernel, (off, n) in medians.items()]
     said += [f"{name}: {path}" for name, path in files.items()]
     return Report(record=record, tables=tables, notes=said, rows=records)
-
-
-def _write_text(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputFileError(f"cannot write {path}", because=error.strerror or str(error)) from None
 
 
 @contextmanager

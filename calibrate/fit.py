@@ -9,19 +9,18 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import least_squares
 
 from inferplan.devices.constants import IDEAL, Calibration, Constants, Fit
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import UsageError
 from inferplan.estimate.roofline import TERMS, IdealTime, fitted_time, ideal_time, price
+from inferplan.units import Array
 from inferplan.work.ops import Op
 
-Array = npt.NDArray[np.float64]
 Group = tuple[str, str]
 MAIN = ("math", "memory", "overhead", "sharpness")
 SHARPNESS = (1.0, 1.5, 2.0, 4.0)
@@ -319,3 +318,12 @@ def fit_all(
         spans = {"flop": fit.flop_range, "bytes": fit.bytes_range}
         ranges[kernel][label] = {name: span for name, span in spans.items() if span is not None}
     return dict(constants), dict(figures), dict(ranges)
+
+
+class Row(NamedTuple):
+    """One measurement and where it belongs; ``kernel`` is the source's name for the kernel that ran."""
+
+    gpu: str
+    library: str
+    kernel: str
+    measurement: Measurement

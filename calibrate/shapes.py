@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
-import numpy.typing as npt
 
-from calibrate.record import key_of
+from calibrate.samples import key_of
 from inferplan.catalog.assemble import load_engine
 from inferplan.catalog.files import load_model
 from inferplan.devices.constants import Calibration
@@ -24,6 +23,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.graph import build
 from inferplan.models.layers import parse_layer
 from inferplan.models.spec import LayerGroup, ModelSpec
+from inferplan.units import Array
 from inferplan.work.formats import Precision, parse_precision
 from inferplan.work.ops import Collective, Copy, GroupedMatmul, Matmul, Op
 from inferplan.work.parallel import Parallelism
@@ -243,10 +243,10 @@ def spread(shapes: Iterable[Op], seed: int = 0) -> list[Op]:
     return [pool[index] for index in order]
 
 
-def _points(pool: list[Op]) -> npt.NDArray[np.float64]:
+def _points(pool: list[Op]) -> Array:
     works = [op.work() for op in pool]
     table = np.array([[float(w.flop), float(w.bytes + w.wire)] for w in works])
-    logs: npt.NDArray[np.float64] = np.log2(np.maximum(table, 1.0))
+    logs: Array = np.log2(np.maximum(table, 1.0))
     return logs
 
 
@@ -254,8 +254,6 @@ WEIGHT = {"matmul": 6.0, "grouped_matmul": 2.0, "attention.prefill": 6.0, "atten
 """How many more shapes a kernel gets than the plain ones."""
 PLAIN = 7
 """Shapes of every kernel and format before any gets more: enough to fit and to hold some out."""
-
-
 FIRST = ("matmul", "attention.decode", "attention.prefill", "elementwise", "norm", "copy", "gather", "grouped_matmul")
 """Kernels in the order in which they are worth the time of a short run."""
 

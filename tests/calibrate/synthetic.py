@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from calibrate.device import Device
-from calibrate.record import Sample, StepSample
+from calibrate.device.device import Device
+from calibrate.samples import Sample, StepSample
 from calibrate.shapes import Design
 from inferplan.catalog.files import load_hardware
 from inferplan.devices.constants import Calibration, Fit
@@ -105,7 +105,8 @@ class SyntheticMeasurer:
     def step(self, asked: StepSample) -> StepSample:
         from dataclasses import replace
 
-        from calibrate.run import Outcome, predict
+        from calibrate.session.fitting import Outcome
+        from calibrate.session.steps import predict
 
         self.now += 0.5
         outcome = Outcome(

@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from calibrate.device import Ceilings, Device, as_hardware, identify, match, measured_hardware, write_yaml
-from calibrate.measure import ceilings_of
+from calibrate.device.device import Ceilings, Device, as_hardware, ceilings_of, identify, match, measured_hardware
+from calibrate.files import write_yaml
 from inferplan.catalog.files import load_hardware
 from inferplan.errors import MissingFactError, UsageError
 

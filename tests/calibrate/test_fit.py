@@ -10,17 +10,12 @@ import pytest
 
 pytest.importorskip("scipy")
 
-from calibrate.constants import (
-    EAGER,
-    calibrate_device,
-    calibrate_unmeasured,
-    gather,
-    vector_constants,
-    with_fallbacks,
-    write,
-)
+from calibrate.files import write_calibration
 from calibrate.fit import TERMS_OF, Measurement, errors, fit_all, fit_kernel, split
-from calibrate.tables import LARGE_MESSAGE, read_tables, routed
+from calibrate.tables.calibrations import calibrate_device, vector_constants, with_fallbacks
+from calibrate.tables.choose import EAGER, gather
+from calibrate.tables.read import LARGE_MESSAGE, read_tables, routed
+from calibrate.tables.transfer import calibrate_unmeasured
 from inferplan.catalog.files import load_hardware, read_yaml, validate
 from inferplan.devices.constants import Calibration, Fit
 from inferplan.errors import InputFileError, UsageError
@@ -245,7 +240,7 @@ def test_files_are_written_and_load_again(tmp_path: Path) -> None:
     written(tmp_path)
     devices = gather(read_tables(tmp_path), load_hardware)
     provenance = {"source": "a test", "licence": "none", "date": "2026-11-21", "command": "pytest"}
-    write(calibrate_device(devices[0], vector_constants(devices), provenance), tmp_path / "out.yaml")
+    write_calibration(calibrate_device(devices[0], vector_constants(devices), provenance), tmp_path / "out.yaml")
     found = validate(tmp_path / "out.yaml", read_yaml(tmp_path / "out.yaml"), Calibration)
     fit = found.for_engine("vllm").fit("matmul", "bf16")
     assert fit is not None and abs(fit.math / TRUTH.math - 1) < 0.1

@@ -9,8 +9,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from calibrate.arena import Arena  # noqa: E402
-from calibrate.kernels import KERNELS, NoKernelError, build, check  # noqa: E402
+from calibrate.kernels.builders import KERNELS, build  # noqa: E402
+from calibrate.kernels.kernel import check  # noqa: E402
+from calibrate.kernels.operands import NoKernelError, OperandPool  # noqa: E402
 from inferplan.work import ops  # noqa: E402
 from inferplan.work.formats import FORMATS  # noqa: E402
 from inferplan.work.ops import Attention, Mask, Op  # noqa: E402
@@ -93,13 +94,13 @@ SAMPLES: dict[str, Op] = {
 
 
 @pytest.fixture(scope="module")
-def arena() -> Arena:
-    return Arena("cpu", 8 << 20)
+def pool() -> OperandPool:
+    return OperandPool("cpu", 8 << 20)
 
 
 def test_every_operator_has_a_kernel() -> None:
     missing = [kind.__name__ for kind in concrete() if kind not in KERNELS]
-    assert not missing, f"calibrate/kernels.py has no kernel for {missing}"
+    assert not missing, f"calibrate/kernels/builders.py has no kernel for {missing}"
 
 
 def test_every_operator_has_a_sample() -> None:
@@ -109,16 +110,16 @@ def test_every_operator_has_a_sample() -> None:
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_result_equals_the_reference(name: str, arena: Arena) -> None:
-    kernel = build(SAMPLES[name], arena)
+def test_result_equals_the_reference(name: str, pool: OperandPool) -> None:
+    kernel = build(SAMPLES[name], pool)
     assert check(kernel) <= kernel.tolerance
 
 
 @pytest.mark.parametrize("name", [name for name in SAMPLES if name.split()[0] in ("matmul", "norm", "gather", "copy")])
-def test_operands_weigh_what_the_operator_reads(name: str, arena: Arena) -> None:
+def test_operands_weigh_what_the_operator_reads(name: str, pool: OperandPool) -> None:
     """Bytes of the operands against ``Work.read``, with scales and indices aside."""
     op = SAMPLES[name]
-    operands = build(op, arena).operands()
+    operands = build(op, pool).operands()
     flat = [t for part in operands for t in (part if isinstance(part, tuple) else (part,))]
     large = sum(t.numel() * t.element_size() for t in flat[: 3 if "int4" not in name else 2])
     if name == "gather":
@@ -142,15 +143,15 @@ def test_operands_weigh_what_the_operator_reads(name: str, arena: Arena) -> None
     ],
     ids=lambda op: f"{op.kind}-{op.label}",
 )
-def test_what_torch_cannot_run_is_refused(op: Op, arena: Arena) -> None:
+def test_what_torch_cannot_run_is_refused(op: Op, pool: OperandPool) -> None:
     with pytest.raises(NoKernelError):
-        build(op, arena)
+        build(op, pool)
 
 
-def test_operands_move_through_the_arena(arena: Arena) -> None:
-    first, second = (arena.normal((1000,), BF16) for _ in range(2))
+def test_operands_move_through_the_pool(pool: OperandPool) -> None:
+    first, second = (pool.normal((1000,), BF16) for _ in range(2))
     assert first.data_ptr() != second.data_ptr()
-    assert arena.normal((3 << 20,), BF16).numel() == 3 << 20, "an operand larger than the arena has its own memory"
+    assert pool.normal((3 << 20,), BF16).numel() == 3 << 20, "an operand larger than the pool has its own memory"
     assert float(first.float().std()) == pytest.approx(1.0, rel=0.1)
 
 

@@ -9,12 +9,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from calibrate.arena import Arena, Block  # noqa: E402
-from calibrate.collective import measure_collectives, messages  # noqa: E402
-from calibrate.device import identify  # noqa: E402
-from calibrate.measure import Laps, TorchMeasurer, block_bytes, waited, wall_laps  # noqa: E402
+from calibrate.device.collectives import measure_collectives, messages  # noqa: E402
+from calibrate.device.device import identify  # noqa: E402
+from calibrate.device.timing import Laps, waited, wall_laps  # noqa: E402
+from calibrate.device.torch_measurer import TorchMeasurer, block_bytes  # noqa: E402
+from calibrate.device.whole_models import shortened, wanted  # noqa: E402
+from calibrate.kernels.decoder import FusedMaps, WholeModel  # noqa: E402
+from calibrate.kernels.operands import Block, OperandPool  # noqa: E402
 from calibrate.shapes import TINY, small  # noqa: E402
-from calibrate.whole import Glue, Whole, shortened, wanted  # noqa: E402
 from inferplan.catalog.files import load_model  # noqa: E402
 from inferplan.models.layers import parse_layer  # noqa: E402
 from inferplan.models.spec import LayerGroup, ModelSpec  # noqa: E402
@@ -65,7 +67,7 @@ def test_what_cannot_run_is_refused_with_a_reason(measurer: TorchMeasurer) -> No
 
 
 def test_a_wrong_kernel_is_refused(measurer: TorchMeasurer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("calibrate.measure.check", lambda kernel: 0.5)
+    monkeypatch.setattr("calibrate.device.torch_measurer.check", lambda kernel: 0.5)
     assert "float64 reference" in str(measurer.refusal(SAMPLES["matmul bf16"]))
 
 
@@ -97,7 +99,7 @@ MODELS = {
 @pytest.mark.parametrize("name", MODELS)
 def test_a_decode_step_continues_a_prefill(name: str) -> None:
     """The cache is used: the state after twenty tokens at once equals that after nineteen and then one."""
-    model = Whole(MODELS[name], "cpu", "fp32", Glue())
+    model = WholeModel(MODELS[name], "cpu", "fp32", FusedMaps())
     for _, mixer, ffn in model.layers:  # large enough weights for differences to show
         for part in (mixer, ffn):
             for value in vars(part).values():
@@ -151,11 +153,11 @@ def test_collectives_between_two_processes() -> None:
     assert all(sample.seconds > 0 and "gloo" in sample.kernel for _, sample in found)
 
 
-def test_arena_gives_scales_and_integers() -> None:
-    arena = Arena("cpu", 1 << 20)
-    assert float(arena.positive((100,)).min()) >= 0.5
-    assert int(arena.integers((100,), 7).max()) < 7
-    assert arena.typed((100,), torch.int8).dtype is torch.int8
+def test_pool_gives_scales_and_integers() -> None:
+    pool = OperandPool("cpu", 1 << 20)
+    assert float(pool.positive((100,)).min()) >= 0.5
+    assert int(pool.integers((100,), 7).max()) < 7
+    assert pool.typed((100,), torch.int8).dtype is torch.int8
 
 
 def test_a_block_is_filled_only_as_far_as_it_is_handed_out() -> None:
@@ -174,10 +176,10 @@ def test_a_block_is_filled_only_as_far_as_it_is_handed_out() -> None:
 def test_a_block_is_as_large_as_a_cpu_can_fill_in_a_tenth_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """A virtual machine that reports its host's cache of 480 MB and takes fresh memory at 0.4 GB/s."""
     device = replace(identify("cpu"), cache=480e6, memory=24e9)
-    monkeypatch.setattr("calibrate.measure.fill_rate", lambda kind: 0.4e9)
+    monkeypatch.setattr("calibrate.device.torch_measurer.fill_rate", lambda kind: 0.4e9)
     assert block_bytes(device, 30.0, short=True) == pytest.approx(0.1 * 30 * 0.4e9)
     assert block_bytes(device, 4.0, short=True) == pytest.approx(160e6)
     assert block_bytes(device, 300.0) == pytest.approx(8 * 480e6), "a long run is not short of time"
     assert block_bytes(device, 1.0, short=True) == 64 << 20
-    monkeypatch.setattr("calibrate.measure.fill_rate", lambda kind: 20e9)
+    monkeypatch.setattr("calibrate.device.torch_measurer.fill_rate", lambda kind: 20e9)
     assert block_bytes(device, 30.0, short=True) == pytest.approx(4 * 480e6)

@@ -14,11 +14,15 @@ import yaml
 pytest.importorskip("torch")
 pytest.importorskip("scipy")
 
-from calibrate.check import check
 from calibrate.cli import CheckFailedError, Options, execute
-from calibrate.constants import write
-from calibrate.record import RawFile, Sample, decode, encode, key_of, read
-from calibrate.run import Outcome, Run, Settings, fit, measurements, step_rows
+from calibrate.files import write_calibration
+from calibrate.samples import Sample, decode, encode, key_of
+from calibrate.session.check import check
+from calibrate.session.fitting import Outcome, fit, measurements
+from calibrate.session.raw_file import RawFile, read
+from calibrate.session.run import Run
+from calibrate.session.settings import Settings
+from calibrate.session.steps import step_rows
 from calibrate.shapes import CPU, GPU, candidates, choose, group_of, operand_bytes
 from inferplan.catalog.files import load_hardware, read_yaml, validate
 from inferplan.devices.constants import Calibration, Fit
@@ -79,7 +83,7 @@ def test_whole_models_are_predicted_from_operators_alone(tmp_path: Path) -> None
 
 def test_calibration_file_loads_and_says_where_it_is_from(tmp_path: Path) -> None:
     outcome = run(SyntheticMeasurer(refuse="gather"), tmp_path / "raw.jsonl")
-    write(outcome.calibration, tmp_path / "out.yaml")
+    write_calibration(outcome.calibration, tmp_path / "out.yaml")
     data = yaml.safe_load((tmp_path / "out.yaml").read_text())
     assert {"provenance", "constants", "held_out", "range"} <= set(data)
     loaded = validate(tmp_path / "out.yaml", read_yaml(tmp_path / "out.yaml"), Calibration)
@@ -215,8 +219,8 @@ def test_a_raw_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
 
 def test_check_on_the_command_line_exits_6(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outcome = run(SyntheticMeasurer(), tmp_path / "raw.jsonl")
-    write(outcome.calibration, tmp_path / "out.yaml")
-    monkeypatch.setattr("calibrate.check.GPU", DESIGN)
+    write_calibration(outcome.calibration, tmp_path / "out.yaml")
+    monkeypatch.setattr("calibrate.session.settings.GPU", DESIGN)
     options = Options(budget=20.0, calibration=tmp_path / "out.yaml", only_check=True)
     assert "matmul" in json.dumps(execute(options, SyntheticMeasurer()).record)
     slow = SyntheticMeasurer(truth=Calibration(name="slow", constants={"norm": {"any": Fit(memory=0.1)}}))
@@ -226,7 +230,7 @@ def test_check_on_the_command_line_exits_6(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_files_and_report_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("calibrate.run.GPU", DESIGN)
+    monkeypatch.setattr("calibrate.session.settings.GPU", DESIGN)
     out = tmp_path / "h200.yaml"
     report = execute(Options(budget=60.0, out=out), SyntheticMeasurer())
     assert {path.name for path in tmp_path.iterdir()} == {"h200.yaml", "h200.jsonl", "h200.md", "h200.html"}
@@ -270,7 +274,7 @@ def test_a_key_is_of_the_shape_not_of_the_name() -> None:
 
 
 def test_disturbed_visits_are_set_aside(tmp_path: Path) -> None:
-    from calibrate.record import Sample
+    from calibrate.samples import Sample
 
     raw = RawFile.open(tmp_path / "raw.jsonl")
     keys = [raw.add_shape(matmul(BF16, BF16, m=float(m))) for m in range(1, 12)]

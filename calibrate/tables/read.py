@@ -9,18 +9,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import click
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from calibrate.fit import Measurement
-from inferplan.catalog.files import load_hardware
-from inferplan.devices.constants import MEMORY_CLASSES
+from calibrate.fit import Measurement, Row
 from inferplan.errors import InputFileError
 from inferplan.models.layers.gated_delta_net import delta_flops
+from inferplan.units import Array
 from inferplan.work.formats import Format, find_format
 from inferplan.work.ops import Attention, Collective, Conv, Copy, Elementwise, GroupedMatmul, Mask, Matmul, Op, Scan
 from inferplan.work.step import WIDE, Segment
@@ -46,18 +43,7 @@ SKIPPED = ("nongated", "situ_as_silu", "eager")
 serving launches them inside a graph."""
 LARGE_MESSAGE = 2**19
 """Elements from which the slowest of the unlabelled collectives is the all-reduce: it sends twice the bytes."""
-
-
 Reader = Callable[[Any], tuple[Op, ...]]
-
-
-class Row(NamedTuple):
-    """One measurement and where it belongs; ``kernel`` is the source's name for the kernel that ran."""
-
-    gpu: str
-    library: str
-    kernel: str
-    measurement: Measurement
 
 
 def _formats(name: str) -> tuple[Format, Format]:
@@ -141,7 +127,7 @@ def routed(tokens: int, top_k: int, experts: int, ranks: int, skew: float) -> tu
     return max(float(np.mean(rows)), 1.0), max(float(np.mean(reached)), 1.0)
 
 
-def _dealt(load: npt.NDArray[np.float64], cap: int, total: int) -> npt.NDArray[np.float64]:
+def _dealt(load: Array, cap: int, total: int) -> Array:
     """Whole rows for each expert, no more than ``cap``, that add up to ``total``: the largest remainders first."""
     whole = np.minimum(np.floor(load), cap)
     order = np.argsort(-(load - whole))
@@ -274,35 +260,3 @@ def _nccl(folder: Path) -> Iterator[Row]:
         for one in sorted(seconds)[:-1] if elements >= LARGE_MESSAGE else seconds:
             op = _collective("all_gather", float(elements), group)
             yield Row(gpu, "nccl", "NCCL", Measurement(op=op, seconds=one, source="NCCL"))
-
-
-DATE = "2026-11-21"
-LICENCE = "Apache-2.0"
-SOURCE = "kernel tables of ai-dynamo/aiconfigurator (see NOTICE)"
-
-
-@click.command("fit-tables")
-@click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder for the calibration files.")
-@click.option("--source", default=SOURCE, show_default=True, help="Where the tables come from, for the files.")
-@click.option("--licence", default=LICENCE, show_default=True, help="Their licence, for the files.")
-@click.option("--date", default=DATE, show_default=True, help="Day of the fit, for the files.")
-def fit_tables(folder: Path, out: Path, source: str, licence: str, date: str) -> None:
-    """Fit the constants of every device in FOLDER's kernel tables and write them to OUT.
-
-    One file for each device, and for each class of memory one for devices without measurements.
-    """
-    from calibrate.constants import calibrate_device, calibrate_unmeasured, gather, vector_constants, write
-
-    command = f"python -m calibrate fit-tables DIR --out {out.name}"
-    provenance = {"source": source, "licence": licence, "date": date, "command": command}
-    devices = gather(read_tables(folder), load_hardware)
-    vector = vector_constants(devices)
-    for device in devices:
-        file = out / f"{device.hardware.name}.yaml"
-        write(calibrate_device(device, vector, provenance), file)
-        click.echo(f"{file}: {device.rows} rows, {device.impossible} of them faster than the roofline", err=True)
-    for memory in MEMORY_CLASSES:
-        file = out / f"_transferred-{memory}.yaml"
-        write(calibrate_unmeasured(devices, memory, vector, provenance), file)
-        click.echo(f"{file}: for devices without measurements", err=True)

@@ -15,10 +15,11 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from calibrate.arena import Arena
-from calibrate.device import Device
-from calibrate.kernels import NoKernelError, build, check
-from calibrate.record import Sample, decode, encode
+from calibrate.device.device import Device
+from calibrate.kernels.builders import build
+from calibrate.kernels.kernel import check
+from calibrate.kernels.operands import NoKernelError, OperandPool
+from calibrate.samples import Sample, decode, encode
 from inferplan.work.formats import find_format
 from inferplan.work.ops import Collective, Op
 
@@ -75,7 +76,7 @@ def _worker(rank: int, kind: str, group: int, folder: str, seconds: float) -> No
     dist.init_process_group(
         "nccl" if kind == "cuda" else "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=group
     )
-    arena = Arena(kind, 64 << 20 if kind == "cpu" else 1 << 30, seed=rank * 0)
+    pool = OperandPool(kind, 64 << 20 if kind == "cpu" else 1 << 30, seed=rank * 0)
     results: list[dict[str, Any]] = []
     start = time.monotonic()
     for op in sorted(messages(kind, group), key=lambda m: float(m.elements)):
@@ -83,7 +84,7 @@ def _worker(rank: int, kind: str, group: int, folder: str, seconds: float) -> No
         dist.all_reduce(over, op=dist.ReduceOp.MAX)  # every process stops at the same message
         if over.item():
             break
-        sample = _timed(op, arena, kind)
+        sample = _timed(op, pool, kind)
         if sample is not None:
             results.append({"op": encode(op), "sample": asdict(sample)})
     if rank == 0:
@@ -91,10 +92,10 @@ def _worker(rank: int, kind: str, group: int, folder: str, seconds: float) -> No
     dist.destroy_process_group()
 
 
-def _timed(op: Collective, arena: Arena, kind: str) -> Sample | None:
+def _timed(op: Collective, pool: OperandPool, kind: str) -> Sample | None:
     """Laps that begin together; the slowest process's time counts. ``None`` for what the library refuses."""
     try:
-        kernel = build(op, arena)
+        kernel = build(op, pool)
         if float(op.elements) <= 1 << 16 and check(kernel) > kernel.tolerance:
             return None
     except (NoKernelError, RuntimeError):

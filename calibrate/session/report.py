@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from calibrate.fit import Measurement
-from calibrate.run import Outcome, StepRow, pooled, step_rows
+from calibrate.session.fitting import Outcome, pooled_errors
+from calibrate.session.steps import StepRow, step_rows
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.table import Report, Table, render
 from inferplan.units import format_quantity, format_time
@@ -68,7 +69,7 @@ def notes(outcome: Outcome) -> list[str]:
     ]
     said += [
         f"{name}, all formats: median {percent(off)} over {n} held-out shapes."
-        for name, (off, n) in pooled(outcome).items()
+        for name, (off, n) in pooled_errors(outcome).items()
     ]
     if facts["shapes_disturbed"]:
         said.append(f"{facts['shapes_disturbed']} shapes are left out: other programs disturbed all visits but one.")

@@ -12,8 +12,11 @@ import yaml
 
 pytest.importorskip("scipy")
 
-from calibrate import accuracy, serving
-from calibrate.serving import UNKNOWNS, ServingFit, extra_band, fit_serving, folds_of, predict_all, usable
+from calibrate import serving_fit
+from calibrate.accuracy.closed_loop import read_held_out
+from calibrate.accuracy.page import document
+from calibrate.accuracy.scores import figures
+from calibrate.serving_fit import UNKNOWNS, ServingFit, extra_band, fit_serving, folds_of, predict_all, usable
 from inferplan.catalog.files import config_root
 from inferplan.validation.rows import Row, row_of
 
@@ -53,7 +56,7 @@ def rows() -> list[Row]:
 @pytest.fixture(scope="module")
 def fit(rows: list[Row]) -> ServingFit:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(serving, "PULL", 0.01)  # few rows; those that are real are held to what is expected of them
+        patch.setattr(serving_fit, "PULL", 0.01)  # few rows; those that are real are held to what is expected of them
         return fit_serving(rows, folds=3, rounds=3)
 
 
@@ -68,9 +71,9 @@ def test_the_fit_recovers_known_constants(fit: ServingFit) -> None:
 
 
 def test_a_strong_pull_holds_the_constants(rows: list[Row], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "PULL", 1e4)
+    monkeypatch.setattr(serving_fit, "PULL", 1e4)
     at = {name: unknown.start for name, unknown in UNKNOWNS.items()}
-    held = serving.linearise(rows[:3], at).step(np.ones(3, dtype=bool))
+    held = serving_fit.linearise(rows[:3], at).step(np.ones(3, dtype=bool))
     assert held == pytest.approx(at, rel=1e-3)
 
 
@@ -100,13 +103,13 @@ def test_the_band_leaves_a_tenth_on_either_side() -> None:
 def test_what_is_written_is_what_was_fitted(fit: ServingFit, tmp_path: Path) -> None:
     shutil.copytree(config_root() / "engines", tmp_path / "engines")
     shutil.copy(config_root() / "clients.yaml", tmp_path)
-    serving.write_engines(tmp_path, fit.constants)
-    for engine in serving.ENGINES:
+    serving_fit.write_engines(tmp_path, fit.constants)
+    for engine in serving_fit.ENGINES:
         written = yaml.safe_load((tmp_path / "engines" / f"{engine}.yaml").read_text())["serving"]
         assert float(str(written["latency"]).split()[0]) * 1e-3 == pytest.approx(fit.constants["latency"], rel=0.01)
-    client = yaml.safe_load((tmp_path / "clients.yaml").read_text())[serving.OWN_CLIENT]["latency"]
+    client = yaml.safe_load((tmp_path / "clients.yaml").read_text())[serving_fit.OWN_CLIENT]["latency"]
     assert float(client.split()[0]) * 1e-3 == pytest.approx(fit.constants["client_latency"], rel=0.01)
-    step = yaml.safe_load(serving.step_yaml(fit, {"ttft": (0.8, 1.3)}, "the command"))
+    step = yaml.safe_load(serving_fit.step_yaml(fit, {"ttft": (0.8, 1.3)}, "the command"))
     assert step["step"]["host"] == pytest.approx(fit.constants["host"], rel=0.01)
     assert step["provenance"]["pairs"] == len(SYSTEMS)
 
@@ -147,8 +150,8 @@ def _write(path: Path, cells: list[dict[str, str]]) -> None:
 
 def test_the_page_is_made_from_a_small_sample(fit: ServingFit, tmp_path: Path) -> None:
     held_out = tmp_path / "held_out.csv"
-    held_out.write_text(serving.held_out_csv(fit), encoding="utf-8")
-    again = accuracy.read_held_out(held_out)
+    held_out.write_text(serving_fit.held_out_csv(fit), encoding="utf-8")
+    again = read_held_out(held_out)
     assert len(again) == len(fit.rows)
     for one, (ttft, _) in zip(again, fit.held_out):
         assert one.prediction is not None and one.prediction.ttft == pytest.approx(ttft, rel=1e-4)
@@ -156,7 +159,7 @@ def test_the_page_is_made_from_a_small_sample(fit: ServingFit, tmp_path: Path) -
     _write(tmp_path / "measured" / "serving_open_loop.csv", [OPEN])
     (tmp_path / "reference").mkdir()
     (tmp_path / "reference" / "truths.csv").write_text(TRUTHS, encoding="utf-8")
-    page = accuracy.document(tmp_path, held_out, "2026-01-02")
+    page = document(tmp_path, held_out, "2026-01-02")
     assert "2026-01-02" in page
     assert f"Rows answered: {len(fit.rows)} of {len(fit.rows)}." in page
     for heading in ("closed loop", "open loop", "Static batches", "Kernels", "Memory"):
@@ -165,7 +168,7 @@ def test_the_page_is_made_from_a_small_sample(fit: ServingFit, tmp_path: Path) -
 
 
 def test_errors_by_hand() -> None:
-    found = accuracy.figures([(1.1, 1.0), (0.8, 1.0), (float("nan"), 1.0)])
+    found = figures([(1.1, 1.0), (0.8, 1.0), (float("nan"), 1.0)])
     assert found is not None
     assert (found.n, found.mape, found.bias) == (2, pytest.approx(0.15), pytest.approx(-0.05))
-    assert accuracy.figures([]) is None
+    assert figures([]) is None

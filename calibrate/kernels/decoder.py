@@ -1,4 +1,4 @@
-"""Whole models with random weights: real decoder layers on a real cache, prefilled and decoded, eager and from graphs.
+"""A whole decoder with random weights: real layers on a real cache, prefilled and decoded.
 
 The layers are those of a ``ModelSpec`` (attention and latent attention; plain, gated and routed feed-forwards), so that
 the step which is timed is the step whose graph is priced.
@@ -7,18 +7,15 @@ the step which is timed is the step whose graph is priced.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from calibrate.arena import NoKernelError, dtype_of
-from calibrate.attention import FLASH_HEAD, explicit_attention, flash_attention, library_attention
-from calibrate.record import StepSample
-from calibrate.shapes import find_model
+from calibrate.kernels.attention import FLASH_HEAD, explicit_attention, flash_attention, library_attention
+from calibrate.kernels.operands import NoKernelError, dtype_of
 from inferplan.models.layers.attention import AttentionLayer
 from inferplan.models.layers.mla import MlaLayer
 from inferplan.models.layers.mlp import MlpLayer
@@ -26,49 +23,6 @@ from inferplan.models.layers.moe import MoeLayer
 from inferplan.models.spec import ModelSpec
 from inferplan.work.formats import find_format
 from inferplan.work.step import WIDE
-
-if TYPE_CHECKING:
-    from calibrate.measure import TorchMeasurer
-
-GRAPH, EAGER = "graph", "eager"
-
-
-def wanted(kind: str, memory: float) -> list[StepSample]:
-    """The steps to time on a kind of device; a model too large for it is cut to the layers that fit."""
-    models: tuple[str, ...]
-    modes: tuple[str, ...]
-    if kind == "cuda":
-        models = ("llama-3.1-8b", "olmoe-1b-7b-0924", "deepseek-v2-lite")
-        loads = [(1, 512, 0), (1, 2048, 0), (4, 2048, 0), (1, 8192, 0)]
-        loads += [(batch, 1, past) for past in (512, 4096) for batch in (1, 8, 32, 128)]
-        modes = (GRAPH, EAGER)
-    else:
-        models = ("tiny-dense", "tiny-moe", "tiny-mla")
-        loads = [(1, 64, 0), (1, 256, 0), (4, 128, 0), (1, 1, 255), (8, 1, 255), (32, 1, 511)]
-        modes = (EAGER,)
-    steps = []
-    for name in models:
-        spec = find_model(name)
-        per_layer = sum(w.elements * count for w, count in spec.weights()) * 2.0 / len(spec.sequence)
-        layers = min(len(spec.sequence), int(0.45 * memory / per_layer))
-        for batch, new, past in loads:
-            steps += [_wanted(spec, layers, mode, (batch, new, past)) for mode in modes]
-    return steps
-
-
-def _wanted(spec: ModelSpec, layers: int, mode: str, load: tuple[int, int, int]) -> StepSample:
-    batch, new, past = load
-    return StepSample(
-        model=spec.name, layers=layers, mode=mode, batch=batch, new=new, past=past, format="bf16", seconds=0.0
-    )
-
-
-def shortened(spec: ModelSpec, layers: int) -> ModelSpec:
-    """The model with its first layers only."""
-    if layers >= len(spec.sequence):
-        return spec
-    given = {name: getattr(spec, name) for name in spec.model_fields_set}
-    return ModelSpec(**given | {"layers": spec.sequence[:layers]})
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -88,7 +42,7 @@ def gated(x: Tensor) -> Tensor:
 
 
 @dataclass(eq=False)
-class Glue:
+class FusedMaps:
     """Small maps between the library calls, fused by the compiler on CUDA as an engine's kernels are."""
 
     rotate: Callable[..., Tensor] = rotate
@@ -96,7 +50,7 @@ class Glue:
     note: str = "eager"
 
     @classmethod
-    def on(cls, kind: str) -> Glue:
+    def on(cls, kind: str) -> FusedMaps:
         if kind != "cuda":
             return cls()
         try:
@@ -111,11 +65,11 @@ class Glue:
         return fused
 
 
-class Whole:
+class WholeModel:
     """A model on a device, with a cache for one load at a time."""
 
-    def __init__(self, spec: ModelSpec, kind: str, fmt: str, glue: Glue) -> None:
-        self.spec, self.kind, self.glue = spec, kind, glue
+    def __init__(self, spec: ModelSpec, kind: str, fmt: str, maps: FusedMaps) -> None:
+        self.spec, self.kind, self.maps = spec, kind, maps
         self.dtype = dtype_of(find_format(fmt))
         self.generator = torch.Generator(device=kind)
         self.generator.manual_seed(0)
@@ -177,7 +131,7 @@ class Whole:
 class Heads:
     """Grouped-query attention on a cache ``[batch, length, kv_heads, d]``."""
 
-    def __init__(self, model: Whole, spec: AttentionLayer) -> None:
+    def __init__(self, model: WholeModel, spec: AttentionLayer) -> None:
         self.model, self.spec, width = model, spec, model.spec.d_model
         self.sizes = (spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim, spec.kv_heads * spec.value_width)
         self.qkv = model.random(sum(self.sizes), width)
@@ -199,7 +153,7 @@ class Heads:
         if self.qk_norm is not None:
             qk = F.rms_norm(qk, qk.shape[-1:], self.qk_norm, 1e-6)
         if spec.rotary:
-            qk = self.model.glue.rotate(qk, *self.positions(new, past))
+            qk = self.model.maps.rotate(qk, *self.positions(new, past))
         q, k = qk.split((spec.heads, spec.kv_heads), dim=2)
         keys, values = cache
         keys[:, past:], values[:, past:] = k, v.unflatten(2, (spec.kv_heads, spec.value_width))
@@ -218,7 +172,7 @@ class Heads:
 class Latent:
     """Multi-head latent attention: expanded for many new tokens, absorbed for few (2405.04434 section 2.1)."""
 
-    def __init__(self, model: Whole, spec: MlaLayer) -> None:
+    def __init__(self, model: WholeModel, spec: MlaLayer) -> None:
         if spec.indexer is not None:
             raise NoKernelError("no whole-model layer for sparse latent attention")
         self.model, self.spec, width = model, spec, model.spec.d_model
@@ -248,7 +202,7 @@ class Latent:
             self._angles = {(new, past): self.model.angles(new, past, spec.rope_dim)}
         cos, sin = self._angles[new, past]
         q_nope, q_rope = q.split((spec.nope_dim, spec.rope_dim), dim=-1)
-        q_rope, rope = self.model.glue.rotate(q_rope, cos, sin), self.model.glue.rotate(rope, cos, sin)
+        q_rope, rope = self.model.maps.rotate(q_rope, cos, sin), self.model.maps.rotate(rope, cos, sin)
         cache[:, past:, :, : spec.kv_lora] = F.rms_norm(latent, latent.shape[-1:], self.kv_norm, 1e-6)
         cache[:, past:, :, spec.kv_lora :] = rope
         attend = self._expanded if new > WIDE else self._absorbed
@@ -280,8 +234,8 @@ class Latent:
 class Dense:
     """A plain or gated feed-forward."""
 
-    def __init__(self, model: Whole, width: int, gated: bool) -> None:
-        self.map = model.glue.gated if gated else F.silu
+    def __init__(self, model: WholeModel, width: int, gated: bool) -> None:
+        self.map = model.maps.gated if gated else F.silu
         self.up = model.random(width * (2 if gated else 1), model.spec.d_model)
         self.down = model.random(model.spec.d_model, width)
 
@@ -292,9 +246,9 @@ class Dense:
 class Routed:
     """Experts: tokens sorted by expert, two grouped matmuls, and a weighted sum back."""
 
-    def __init__(self, model: Whole, spec: MoeLayer) -> None:
+    def __init__(self, model: WholeModel, spec: MoeLayer) -> None:
         self.spec, width = spec, model.spec.d_model
-        self.map = model.glue.gated if spec.gated else F.silu
+        self.map = model.maps.gated if spec.gated else F.silu
         self.router = model.random(spec.experts, width)
         self.up = model.random(spec.experts, spec.d_ff * (2 if spec.gated else 1), width)
         self.down = model.random(spec.experts, width, spec.d_ff)
@@ -313,39 +267,3 @@ class Routed:
         outer = outer * weights.flatten()[order][:, None]
         out = torch.zeros_like(flat).index_add_(0, rows, outer).view_as(x)
         return out if self.shared is None else out + self.shared(x)
-
-
-def time_step(measurer: TorchMeasurer, asked: StepSample, seconds: float = 1.0) -> StepSample:
-    """The step, timed: replays by device events, eager steps by the wall clock. Raises ``MemoryError``."""
-    try:
-        model = _model(measurer, asked)
-        (tokens,) = model.prepare(asked.batch, asked.new, asked.past)
-        with torch.inference_mode():
-            model.step(tokens, asked.past)
-            if asked.mode == GRAPH:
-                times, waiting = measurer.replays(lambda: model.step(tokens, asked.past), seconds), 0.0
-            else:
-                laps = measurer.laps(lambda: model.step(tokens, asked.past), seconds)
-                sample = laps.sample("")
-                return replace(
-                    asked, seconds=sample.seconds, spread=sample.spread, laps=sample.laps, waited=sample.waited
-                )
-    except torch.OutOfMemoryError as error:
-        measurer.whole = None
-        measurer.release()
-        raise MemoryError(str(error).splitlines()[0]) from None
-    low, mid, high = np.quantile(times, (0.25, 0.5, 0.75))
-    return replace(asked, seconds=float(mid), spread=float((high - low) / mid), laps=len(times), waited=waiting)
-
-
-def _model(measurer: TorchMeasurer, asked: StepSample) -> Whole:
-    """The model of the last step when it is the same; otherwise that one is given up and a new one made."""
-    key = (asked.model, asked.layers, asked.format)
-    if measurer.whole is None or measurer.whole[0] != key:
-        measurer.whole = None
-        measurer.release()
-        if measurer.glue is None:
-            measurer.glue = Glue.on(measurer.device.kind)
-        spec = shortened(find_model(asked.model), asked.layers)
-        measurer.whole = (key, Whole(spec, measurer.device.kind, asked.format, measurer.glue))
-    return measurer.whole[1]

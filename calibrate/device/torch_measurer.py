@@ -11,29 +11,26 @@ busy while the host issues the call.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from itertools import cycle
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 
-from calibrate.arena import Arena, fill_rate
-from calibrate.collective import measure_collectives
-from calibrate.device import Ceilings, Device
-from calibrate.kernels import NoKernelError, build, check
-from calibrate.linear import Operands, recipe
-from calibrate.record import QUIET, Sample, StepSample
+from calibrate.device.collectives import measure_collectives
+from calibrate.device.device import Device
+from calibrate.device.timing import Call, Laps, wall_laps
+from calibrate.device.whole_models import WholeModels, wanted
+from calibrate.kernels.builders import build
+from calibrate.kernels.kernel import check
+from calibrate.kernels.linear import recipe
+from calibrate.kernels.operands import NoKernelError, OperandPool, Operands, fill_rate
+from calibrate.samples import Sample, StepSample
 from calibrate.shapes import small
-from calibrate.whole import Glue, Whole, time_step, wanted
-from inferplan.errors import MissingFactError
 from inferplan.work.formats import find_format
 from inferplan.work.ops import Op
 
-LAP = 1e-3
-"""Seconds a lap takes at least on a CPU: long against a clock's resolution and a system call."""
 MAX_SETS = 256
 FILL_SHARE = 0.1
 """Share of a run's time in which a CPU could fill one block of operands."""
@@ -50,110 +47,6 @@ CEILING_SHAPES = {
     "mps": ((2048, 2048, 2048),),
 }
 """Formats and shapes (m, k, n) of the large matmuls."""
-Run = Callable[..., Any]
-
-
-class Measurer(Protocol):
-    """What a run needs of a device; tests put a device of known constants behind it."""
-
-    device: Device
-    largest: float
-    """Bytes of operands that one operator may have."""
-
-    def clock(self) -> float:
-        """Seconds of a clock that only goes forward."""
-
-    def refusal(self, op: Op) -> str | None:
-        """Why an operator of this kind and format cannot be measured; ``None`` when it can."""
-
-    def measure(self, op: Op, seconds: float) -> Sample:
-        """One visit to an operator. Raises ``MemoryError`` when it does not fit."""
-
-    def ceilings(self, seconds: float) -> Iterator[tuple[str, float]]:
-        """Names (``copy``, ``read``, ``matmul.bf16``) and rates [B/s, FLOP/s]."""
-
-    def steps(self) -> list[StepSample]:
-        """The steps of whole models to time, with no time in them yet."""
-
-    def step(self, asked: StepSample) -> StepSample:
-        """One of them, timed. Raises ``MemoryError`` when it does not fit."""
-
-    def collectives(self, seconds: float) -> Iterator[tuple[Op, Sample]]:
-        """Collectives between devices, or between two processes of a CPU."""
-
-
-def ceilings_of(rates: dict[str, float]) -> Ceilings:
-    """The ceilings in named rates. Raises ``MissingFactError`` without a bandwidth."""
-    memory = [rate for name, rate in rates.items() if name in ("copy", "read")]
-    peaks = {name.removeprefix("matmul."): rate for name, rate in rates.items() if name.startswith("matmul.")}
-    if not memory or not peaks:
-        raise MissingFactError("no ceilings were measured", hint="a longer --budget")
-    return Ceilings(bandwidth=max(memory), peak=peaks, link=rates.get("link"), detail=dict(rates))
-
-
-def waited() -> float:
-    """Seconds that this process's threads have waited for a core since they started (Linux; elsewhere 0)."""
-    total = 0
-    for task in Path("/proc/self/task").glob("*/schedstat"):
-        try:
-            total += int(task.read_bytes().split()[1])
-        except (OSError, IndexError, ValueError):  # a thread that has just ended
-            continue
-    return total * 1e-9
-
-
-@dataclass(frozen=True, kw_only=True)
-class Laps:
-    """Seconds of one call in each lap, and the share of each lap that a thread waited for a core."""
-
-    seconds: list[float]
-    waiting: list[float]
-    calls: int
-    method: str = "wall"
-    host: float | None = None
-
-    def sample(self, kernel: str) -> Sample:
-        """Their median, over the laps that nothing disturbed when there are at least three."""
-        calm = [s for s, w in zip(self.seconds, self.waiting) if w <= QUIET]
-        used = calm if len(calm) >= 3 else self.seconds
-        low, mid, high = np.quantile(used, (0.25, 0.5, 0.75))
-        share = 0.0 if len(calm) >= 3 else float(np.median(self.waiting))
-        return Sample(
-            seconds=float(mid),
-            spread=float((high - low) / mid),
-            laps=len(used),
-            calls=self.calls,
-            host=self.host,
-            waited=share,
-            method=self.method,
-            kernel=kernel,
-        )
-
-
-def wall_laps(run: Run, sets: Sequence[Operands], seconds: float, sync: Callable[[], None]) -> Laps:
-    """Laps by the wall clock until ``seconds`` have passed, three at least and five calm ones when time allows."""
-    turn = cycle(sets)
-    run(*next(turn))
-    sync()
-    start = time.perf_counter()
-    run(*next(turn))
-    sync()
-    once = time.perf_counter() - start
-    calls = max(1, min(200, round(LAP / max(once, 1e-7))))
-    times: list[float] = []
-    waiting: list[float] = []
-    deadline = start + seconds
-    while len(times) < 3 or (time.perf_counter() < deadline and (len(times) < 40)):
-        before, begun = waited(), time.perf_counter()
-        for _ in range(calls):
-            run(*next(turn))
-        sync()
-        lap = time.perf_counter() - begun
-        times.append(lap / calls)
-        waiting.append((waited() - before) / lap)
-        if time.perf_counter() - start > 20 * seconds + 5.0:
-            break
-    return Laps(seconds=times, waiting=waiting, calls=calls)
 
 
 def block_bytes(device: Device, budget: float, short: bool = False) -> float:
@@ -177,10 +70,9 @@ class TorchMeasurer:
 
     def __init__(self, device: Device, seed: int, block: float) -> None:
         self.device, size = device, block
-        self.arena = Arena(device.kind, int(size), seed)
+        self.pool = OperandPool(device.kind, int(size), seed)
         self.largest = 0.15 * device.memory if device.kind == "cuda" else size / 2
-        self.whole: tuple[Any, Whole] | None = None
-        self.glue: Glue | None = None
+        self._whole = WholeModels(device.kind, self)
         self._flush: torch.Tensor | None = None
 
     def clock(self) -> float:
@@ -189,8 +81,8 @@ class TorchMeasurer:
     def refusal(self, op: Op) -> str | None:
         """Build the operator's kernel at a small size and check it against float64."""
         try:
-            build(op, self.arena)
-            kernel = build(small(op), self.arena)
+            build(op, self.pool)
+            kernel = build(small(op), self.pool)
             error = check(kernel)
         except NoKernelError as refused:
             return refused.what
@@ -202,7 +94,7 @@ class TorchMeasurer:
 
     def measure(self, op: Op, seconds: float) -> Sample:
         try:
-            kernel = build(op, self.arena)
+            kernel = build(op, self.pool)
             sets = self._sets(kernel.operands, op, seconds)
             return self._laps(kernel.run, sets, seconds).sample(kernel.name)
         except (torch.OutOfMemoryError, RuntimeError) as error:
@@ -232,7 +124,7 @@ class TorchMeasurer:
         elif self.device.kind == "mps":
             torch.mps.synchronize()
 
-    def _laps(self, run: Run, sets: list[Operands], seconds: float) -> Laps:
+    def _laps(self, run: Call, sets: list[Operands], seconds: float) -> Laps:
         if self.device.kind != "cuda":
             return wall_laps(run, sets, seconds, self._sync)
         host = self._host(run, sets)
@@ -244,7 +136,7 @@ class TorchMeasurer:
             torch.cuda.synchronize()
             return self._evented(run, sets, seconds, host)
 
-    def _host(self, run: Run, sets: list[Operands]) -> float:
+    def _host(self, run: Call, sets: list[Operands]) -> float:
         """Seconds the host needs to issue one call, with nothing to wait for."""
         for operands in sets[:3]:
             run(*operands)
@@ -257,7 +149,7 @@ class TorchMeasurer:
         torch.cuda.synchronize()
         return issued / count
 
-    def _replayed(self, run: Run, sets: list[Operands], seconds: float, host: float) -> Laps:
+    def _replayed(self, run: Call, sets: list[Operands], seconds: float, host: float) -> Laps:
         graph = torch.cuda.CUDAGraph()
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
@@ -287,7 +179,7 @@ class TorchMeasurer:
             times.append(start.elapsed_time(end) * 1e-3 / calls)
         return times
 
-    def _evented(self, run: Run, sets: list[Operands], seconds: float, host: float) -> Laps:
+    def _evented(self, run: Call, sets: list[Operands], seconds: float, host: float) -> Laps:
         turn = cycle(sets)
         times = self._events(lambda: run(*next(turn)), seconds, 1, flush=True)
         return Laps(seconds=times, waiting=[0.0] * len(times), calls=1, method="events", host=host)
@@ -315,8 +207,8 @@ class TorchMeasurer:
         """Large copies and reads, then the best of a few large matmuls in each format."""
         formats, shapes = CEILING_FORMATS[self.device.kind], CEILING_SHAPES[self.device.kind]
         each = seconds / (2 + len(formats))
-        half = self.arena.capacity(torch.float32) // 2 - 64
-        source, target = (self.arena.typed((half,), torch.float32) for _ in range(2))
+        half = self.pool.capacity(torch.float32) // 2 - 64
+        source, target = (self.pool.typed((half,), torch.float32) for _ in range(2))
         yield "copy", self._best(target.copy_, (source,), each, 8.0 * half)
         yield "read", self._best(source.sum, (), each, 4.0 * half)
         for name in formats:
@@ -329,13 +221,13 @@ class TorchMeasurer:
         fmt = find_format(name)
         output = fmt if fmt.bits >= 16 else find_format("bf16")
         try:
-            linear = recipe(fmt, fmt, output, self.arena)
+            linear = recipe(fmt, fmt, output, self.pool)
             operands = (linear.input(m, k), linear.weight(n, k))
             return self._best(linear.apply, operands, seconds, 2.0 * m * k * n)
         except (NoKernelError, RuntimeError):
             return 0.0
 
-    def _best(self, run: Run, operands: Operands, seconds: float, amount: float) -> float:
+    def _best(self, run: Call, operands: Operands, seconds: float, amount: float) -> float:
         """The rate of the fastest lap: a ceiling is what can be reached, not what usually is."""
         if self.device.kind == "cuda":
             for _ in range(3):
@@ -347,7 +239,7 @@ class TorchMeasurer:
         return wanted(self.device.kind, self.device.memory)
 
     def step(self, asked: StepSample) -> StepSample:
-        return time_step(self, asked, 0.5 if self.device.kind == "cuda" else 0.25)
+        return self._whole.time(asked, 0.5 if self.device.kind == "cuda" else 0.25)
 
     def collectives(self, seconds: float) -> Iterator[tuple[Op, Sample]]:
         yield from measure_collectives(self.device, seconds)

@@ -1,10 +1,10 @@
-"""The few constants that kernels do not tell, from closed-loop serving rows: ``python -m calibrate.serving FILE.csv``.
+"""The few constants that kernels do not tell, from closed-loop serving rows.
 
-Every row is simulated under the flags of its run, so the constants are what is left: the host of a step, launches, the
-eager floor of steps that hold prompts, the front end. All are shared by all models, devices and engines; only the
-client of one campaign has a latency of its own. They are fitted in the logarithm of measured over predicted, TTFT and
-TPOT alike, soft-L1, by Gauss-Newton steps inside physical bounds, and judged on (model, GPU) pairs that the fit did not
-see.
+``python -m calibrate.serving_fit FILE.csv`` writes them. Every row is simulated under the flags of its run, so the
+constants are what is left: the host of a step, launches, the eager floor of steps that hold prompts, the front end. All
+are shared by all models, devices and engines; only the client of one campaign has a latency of its own. They are fitted
+in the logarithm of measured over predicted, TTFT and TPOT alike, soft-L1, by Gauss-Newton steps inside physical bounds,
+and judged on (model, GPU) pairs that the fit did not see.
 """
 
 from __future__ import annotations
@@ -33,12 +33,11 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.serving.flags import with_flags
 from inferplan.serving.simulator import Options, simulate
 from inferplan.serving.step_times import Reach, StepTimes, eager_floor, step_times
+from inferplan.units import Array
 from inferplan.validation.deploy import deployment_of, kernels_of
 from inferplan.validation.importers import read_file
 from inferplan.validation.predict import client_of, flags_of, impossible, request_time, traffic_of
 from inferplan.validation.rows import Row
-
-Array = npt.NDArray[np.float64]
 
 
 class Unknown(NamedTuple):
@@ -77,7 +76,7 @@ _REACH = np.log(1.6)
 
 
 def usable(rows: Sequence[Row]) -> list[Row]:
-    """Rows that a fit may see: closed loop, not suspect, of a known generator, not faster than the speed of light."""
+    """Rows that a fit may see: closed loop, not suspect, of a known generator, not physically impossible."""
     found = []
     for row in rows:
         run = row.run
@@ -287,7 +286,7 @@ def step_yaml(fit: ServingFit, bands: dict[str, tuple[float, float]], command: s
         "step": {name: _rounded(fit.constants[name]) for name in _STEP},
         "bands": {name: list(band) for name, band in bands.items()},
     }
-    head = "# Written by `python -m calibrate.serving`; how far off it is stands in docs/accuracy.md.\n"
+    head = "# Written by `python -m calibrate.serving_fit`; how far off it is stands in docs/accuracy.md.\n"
     return head + yaml.safe_dump(record, sort_keys=False, width=120)
 
 
@@ -352,7 +351,7 @@ def main(path: Path, root: Path, folds: int = 5, every: int = 1) -> ServingFit:
     rows = read_file(path, {})[1]
     fit = fit_serving(rows, folds=folds, every=every)
     bands = held_out_bands(fit)
-    command = f"python -m calibrate.serving {path.name}" + (f" --every {every}" if every > 1 else "")
+    command = f"python -m calibrate.serving_fit {path.name}" + (f" --every {every}" if every > 1 else "")
     (root / "step.yaml").write_text(step_yaml(fit, bands, command), encoding="utf-8")
     write_engines(root, fit.constants)
     return fit
@@ -376,7 +375,7 @@ def held_out_csv(fit: ServingFit) -> str:
 def _command() -> None:
     import argparse
 
-    parser = argparse.ArgumentParser(prog="python -m calibrate.serving", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m calibrate.serving_fit", description=__doc__)
     parser.add_argument("file", type=Path, help="closed-loop rows, the columns of docs/validate.md")
     parser.add_argument("--out", type=Path, default=config_root(), help="folder of step.yaml and engines/ [configs]")
     parser.add_argument("--folds", type=int, default=5)

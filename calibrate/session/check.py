@@ -8,12 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calibrate.device import Device, as_hardware, match
-from calibrate.measure import Measurer
-from calibrate.record import QUIET, key_of
-from calibrate.run import SLACK, Budget, Progress, Settings
-from calibrate.shapes import CPU, GPU, Design, Group, candidates, choose, group_of, operand_bytes
-from inferplan.catalog.files import load_hardware
+from calibrate.device.measurer import Measurer
+from calibrate.samples import QUIET, key_of
+from calibrate.session.hardware import hardware_behind
+from calibrate.session.settings import SLACK, Budget, Progress, Settings
+from calibrate.shapes import Design, Group, candidates, choose, group_of, operand_bytes
 from inferplan.devices.constants import Calibration
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import MissingFactError
@@ -49,7 +48,7 @@ def check(measurer: Measurer, stored: Calibration, settings: Settings, progress:
     none of them can be measured here.
     """
     hardware = hardware_behind(stored, measurer.device, settings.gpu)
-    design = settings.design or (GPU if measurer.device.kind == "cuda" else CPU)
+    design = settings.design_on(measurer.device.kind)
     inside = _inside(measurer, stored, hardware, settings, design)
     chosen = choose(inside, SHAPES * len({group_of(op) for op in inside}), design.base, settings.seed + 1)
     repeats = Repeats(measurer, settings, progress)
@@ -74,23 +73,6 @@ def _row(group: Group, off: Sequence[float], tolerance: float) -> CheckRow:
     bias = float(np.mean(off))
     kernel, label = group
     return CheckRow(kernel=kernel, label=label, shapes=len(off), median=median, bias=bias, within=median <= tolerance)
-
-
-def hardware_behind(stored: Calibration, device: Device, gpu: str | None) -> HardwareSpec:
-    """The hardware that stored constants refer to: the one measured with them, or the catalogue's.
-
-    Raises ``MissingFactError`` when the device is no entry of the catalogue.
-    """
-    data = stored.provenance.get("hardware")
-    if data is not None:
-        return as_hardware(data)
-    found = load_hardware(gpu) if gpu else match(device)
-    if found is None:
-        raise MissingFactError(
-            f"the constants of {stored.name} refer to hardware that {device.name} does not match",
-            hint="--gpu NAME of the catalogue entry",
-        )
-    return found
 
 
 def _inside(

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
 from inferplan.catalog.files import load_hardware, names, validate
 from inferplan.devices.hardware import HardwareSpec
-from inferplan.errors import InputFileError, UsageError
+from inferplan.errors import MissingFactError, UsageError
 from inferplan.units import format_bytes, format_quantity
 
 KINDS = ("cuda", "cpu", "mps")
@@ -182,11 +181,10 @@ def as_hardware(data: dict[str, Any]) -> HardwareSpec:
     return validate(Path("(measured hardware)"), data, HardwareSpec)
 
 
-def write_yaml(path: Path, data: dict[str, Any]) -> None:
-    """Write a mapping as YAML. Raises ``InputFileError`` when the file cannot be written."""
-    text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputFileError(f"cannot write {path}", because=error.strerror or str(error)) from None
+def ceilings_of(rates: dict[str, float]) -> Ceilings:
+    """The ceilings in named rates. Raises ``MissingFactError`` without a bandwidth."""
+    memory = [rate for name, rate in rates.items() if name in ("copy", "read")]
+    peaks = {name.removeprefix("matmul."): rate for name, rate in rates.items() if name.startswith("matmul.")}
+    if not memory or not peaks:
+        raise MissingFactError("no ceilings were measured", hint="a longer --budget")
+    return Ceilings(bandwidth=max(memory), peak=peaks, link=rates.get("link"), detail=dict(rates))

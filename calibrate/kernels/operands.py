@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from math import prod
+from typing import Any
 
 import torch
 
 from inferplan.errors import MissingFactError
 from inferplan.work.formats import Format
 
+Operands = tuple[Any, ...]
+"""What a kernel is called with: tensors, and tuples of a tensor and its scales."""
 DTYPES: dict[str, torch.dtype] = {
     "fp32": torch.float32,
     "tf32": torch.float32,
@@ -66,7 +69,7 @@ def fill_rate(device: str) -> float:
     return _PROBE / max(time.perf_counter() - begun, 1e-9)
 
 
-class Arena:
+class OperandPool:
     """Random tensors on a device. Each type has one block of ``size`` bytes, and successive operands are successive
     slices of it; an operand of more than half a block gets memory of its own.
 

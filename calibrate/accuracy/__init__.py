@@ -1,0 +1,1 @@
+"""``docs/accuracy.md``: every figure in it is computed here, from the reference data and the shipped constants."""

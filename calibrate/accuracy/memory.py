@@ -1,0 +1,55 @@
+"""Memory against start-up logs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from calibrate.accuracy.scores import markdown
+from inferplan.devices.engine import EngineFlags
+from inferplan.estimate.memory import Footprint
+from inferplan.validation.deploy import deployment_of, engine_of
+from inferplan.validation.rows import Run
+
+_LOGS = (
+    ("vLLM, Llama-3.1-8B bf16, 79.14 GiB at 0.90, 256 sequences: KV pool", "h100-sxm", "0.18", 256, 54.93),
+    ("vLLM, Llama-3.1-8B bf16, 22.07 GiB at 0.90, 256 sequences: KV pool", "a10g", "0.18", 256, 4.6),
+)
+
+
+_RUN = Run(
+    model="llama-3.1-8b",
+    gpu="h100-sxm",
+    engine="vllm",
+    engine_version=None,
+    precision="bf16",
+    weights=None,
+    experts=None,
+    kv=None,
+    activations=None,
+    prompt=1.0,
+    output=1.0,
+)
+"""The run that the logs are of."""
+
+
+def memory_section() -> str:
+    """KV pools and weights that engines logged at start-up, and those predicted."""
+    lines = []
+    for name, gpu, version, sequences, logged in _LOGS:
+        run = replace(_RUN, gpu=gpu, engine_version=version, slots=sequences)
+        deployment, _ = deployment_of(run)
+        engine, _ = engine_of("vllm", version, EngineFlags(max_sequences=sequences))
+        footprint = Footprint(deployment=replace(deployment, engine=engine), batch=1.0, prompt=1.0, context=131072.0)
+        pool = footprint.kv_pool / 2**30
+        lines.append([name, f"{logged:.2f} GiB", f"{pool:.2f} GiB", f"{100 * (pool / logged - 1):+.1f}"])
+        weights = footprint.weights / 2**30
+        lines.append(
+            [name.replace("KV pool", "weights"), "14.99 GiB", f"{weights:.2f} GiB", f"{weights / 14.99 - 1:+.2%}"]
+        )
+    return "\n".join(
+        [
+            "## Memory\n",
+            "Start-up logs; `inferplan validate LOG --gpu ...` makes the same comparison with any other.\n",
+            markdown(("log", "logged", "predicted", "%"), lines),
+        ]
+    )

@@ -1,0 +1,43 @@
+"""``docs/accuracy.md``: every figure in it is computed here, from the reference data and the shipped constants.
+
+``python -m calibrate.accuracy SHARED --held-out HELD_OUT.csv --out docs/accuracy.md`` with the file that
+``python -m calibrate.serving_fit --held-out`` writes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from calibrate.accuracy.catalogue import constants_section, kernel_section
+from calibrate.accuracy.closed_loop import ClosedLoop, closed_loop_section, read_held_out, with_bands
+from calibrate.accuracy.memory import memory_section
+from calibrate.accuracy.open_loop import open_loop_section
+from calibrate.accuracy.static_batches import static_section
+from inferplan.validation.importers import read_file
+from inferplan.validation.run import Pricing, price_rows
+
+
+def document(shared: Path, held_out: Path, today: str, every: int = 1) -> str:
+    """The page."""
+    prose = (Path(__file__).parent / "notes.md").read_text(encoding="utf-8")
+    rows = read_file(shared / "measured" / "serving.csv", {})[1]
+    shipped, unseen = price_rows(rows[::every], Pricing()), read_held_out(held_out)
+    serving = ClosedLoop(
+        held_out=unseen,
+        banded=with_bands(unseen[::every], shipped),
+        shipped=shipped,
+        roofline=price_rows(rows[::every], Pricing(ideal=True)),
+    )
+    head, causes = prose.split("<!-- figures -->\n")
+    return "\n".join(
+        [
+            head.replace("DATE", today).rstrip() + "\n",
+            closed_loop_section(serving),
+            constants_section(),
+            open_loop_section(shared / "measured" / "serving_open_loop.csv"),
+            static_section(shared / "reference" / "truths.csv", every),
+            kernel_section(),
+            memory_section(),
+            causes.rstrip() + "\n",
+        ]
+    )

@@ -1,0 +1,124 @@
+"""Published tables of batches that arrive at once."""
+
+from __future__ import annotations
+
+import csv
+from collections import defaultdict
+from pathlib import Path
+
+from calibrate.accuracy.scores import HEADS, markdown, scored_lines
+from inferplan.errors import InferplanError
+from inferplan.estimate.batch import Estimate
+from inferplan.estimate.load import StaticLoad
+from inferplan.serving.simulator import simulate
+from inferplan.traffic.requests import ClosedLoop, Lengths, Traffic
+from inferplan.validation.deploy import deployment_of
+from inferplan.validation.rows import Run
+
+_DEVICES = {
+    "H100-80GB": "h100-sxm",
+    "H100-80GB SXM": "h100-sxm",
+    "H100": "h100-sxm",
+    "A100-40GB": "a100-40gb-pcie",
+    "A100-80GB SXM": "a100-80gb-sxm",
+    "A100-80GB": "a100-80gb-sxm",
+    "A100": "a100-80gb-sxm",
+    "L40S": "l40s",
+    "H200": "h200-sxm",
+    "GH200": "gh200-96gb",
+    "MI300X": "mi300x",
+}
+_MODELS = {"LLaMA 7B": "llama-2-7b", "LLaMA 70B": "llama-2-70b", "GPT-J 6B": "gpt-j-6b", "Falcon 180B": "falcon-180b"}
+_ENGINES = {"vLLM": "vllm", "TensorRT-LLM": "trtllm", "llama.cpp": "llama.cpp"}
+
+
+def static_run(row: dict[str, str], engine: str) -> Run:
+    """What a row of a published table was run on."""
+    hardware = row["hardware"].split("x ", 1)[-1]
+    eight = row["precision"] == "fp8"
+    return Run(
+        model=_MODELS.get(row["model"], row["model"]),
+        gpu=_DEVICES[hardware],
+        engine=engine,
+        engine_version=None,
+        precision=None,
+        weights="fp8" if eight else "fp16",
+        experts=None,
+        kv="fp8" if eight else None,
+        activations=None,
+        prompt=float(row["isl"]),
+        output=max(float(row["osl"] or 1), 1.0),
+        batch=int(float(row["batch"])),
+        tp=int(float(row["tp"])),
+    )
+
+
+def batch_latency(run: Run) -> float:
+    """Seconds until a batch that arrives at once is finished."""
+    deployment, _ = deployment_of(run)
+    assert run.batch is not None
+    traffic = Traffic(
+        arrivals=ClosedLoop(concurrency=run.batch),
+        prompt=Lengths(mean=run.prompt),
+        output=Lengths(mean=run.output),
+        requests_count=run.batch,
+    )
+    found = simulate(deployment, traffic)
+    return float(found.duration) if len(found.e2el) == run.batch else float("nan")
+
+
+def static_section(path: Path, every: int) -> str:
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["id"].startswith(("ARG-", "ARGT-", "TRT-"))]
+    argonne: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    kept = [row for row in rows if row["id"].startswith("ARG-") and row["inputs"] in _ENGINES]
+    refused = 0
+    for row in kept[::every]:
+        device = _DEVICES.get(row["hardware"].split("x ", 1)[-1])
+        try:
+            predicted = batch_latency(static_run(row, _ENGINES[row["inputs"]]))
+        except (InferplanError, KeyError):
+            refused += 1
+            continue
+        for name in ("all", f"{device}, {row['inputs']}"):
+            argonne[name].append((predicted, float(row["value"])))
+    others = sum(row["id"].startswith("ARG-") for row in rows) - len(kept)
+    prefills: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for row in rows:
+        pair = _first_token(row)
+        if pair is not None:
+            prefills[pair[0]].append(pair[1])
+    return "\n".join(
+        [
+            "## Static batches\n",
+            "Published tables of batches that arrive at once; nothing was fitted to them. Latency of the batch, "
+            "simulated (a batch that does not fit is served in turns). The A100 of that table is taken as the 40 GB "
+            "card on file.\n",
+            markdown(("Argonne, batch latency", *HEADS), scored_lines(dict(sorted(argonne.items())))),
+            f"Left out: {others} rows of frameworks that are not modelled, {refused} that cannot be answered.\n",
+            markdown(("other published figures", *HEADS), scored_lines(dict(sorted(prefills.items())))),
+        ]
+    )
+
+
+def _first_token(row: dict[str, str]) -> tuple[str, tuple[float, float]] | None:
+    """Published first-token times, token intervals and throughputs as (table, (predicted, measured)) in one unit."""
+    kind, quantity = row["id"].split("-")[0], row["quantity"]
+    engine = _ENGINES.get(row["inputs"] or "TensorRT-LLM", "") if kind == "ARGT" else "trtllm"
+    wanted = ("batch prefill", "mean token interval", "1st token", "output throughput")
+    if kind not in ("ARGT", "TRT") or not engine or not quantity.startswith(wanted) or not row["batch"]:
+        return None
+    try:
+        run = static_run(row, engine)
+        deployment, _ = deployment_of(run)
+        load = StaticLoad(batch=float(run.batch or 1), prompt=run.prompt, output=run.output)
+        estimate = Estimate(deployment=deployment, load=load)
+        value = float(row["value"]) * (1e-3 if row["unit"] == "ms" else 1.0)
+        if quantity.startswith(("batch prefill", "1st token")):
+            return f"{kind} first token", (float(estimate.ttft), value)
+        if quantity.startswith("mean token"):
+            return f"{kind} token interval", (float(estimate.tpot), value)
+        share = run.tp if row["unit"].endswith("GPU") else 1
+        return f"{kind} output rate, {row['section']}", (float(estimate.output_rate) / share, value)
+    except (InferplanError, KeyError, ValueError):
+        return None

@@ -1,0 +1,99 @@
+"""Whole models: which steps to time on a kind of device, and their times, eager and replayed from graphs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from calibrate.device.measurer import Timer
+from calibrate.device.timing import Laps
+from calibrate.kernels.decoder import FusedMaps, WholeModel
+from calibrate.samples import StepSample
+from calibrate.shapes import find_model
+from inferplan.models.spec import ModelSpec
+
+GRAPH, EAGER = "graph", "eager"
+
+
+def wanted(kind: str, memory: float) -> list[StepSample]:
+    """The steps to time on a kind of device; a model too large for it is cut to the layers that fit."""
+    models: tuple[str, ...]
+    modes: tuple[str, ...]
+    if kind == "cuda":
+        models = ("llama-3.1-8b", "olmoe-1b-7b-0924", "deepseek-v2-lite")
+        loads = [(1, 512, 0), (1, 2048, 0), (4, 2048, 0), (1, 8192, 0)]
+        loads += [(batch, 1, past) for past in (512, 4096) for batch in (1, 8, 32, 128)]
+        modes = (GRAPH, EAGER)
+    else:
+        models = ("tiny-dense", "tiny-moe", "tiny-mla")
+        loads = [(1, 64, 0), (1, 256, 0), (4, 128, 0), (1, 1, 255), (8, 1, 255), (32, 1, 511)]
+        modes = (EAGER,)
+    steps = []
+    for name in models:
+        spec = find_model(name)
+        per_layer = sum(w.elements * count for w, count in spec.weights()) * 2.0 / len(spec.sequence)
+        layers = min(len(spec.sequence), int(0.45 * memory / per_layer))
+        for batch, new, past in loads:
+            steps += [_wanted(spec, layers, mode, (batch, new, past)) for mode in modes]
+    return steps
+
+
+def _wanted(spec: ModelSpec, layers: int, mode: str, load: tuple[int, int, int]) -> StepSample:
+    batch, new, past = load
+    return StepSample(
+        model=spec.name, layers=layers, mode=mode, batch=batch, new=new, past=past, format="bf16", seconds=0.0
+    )
+
+
+def shortened(spec: ModelSpec, layers: int) -> ModelSpec:
+    """The model with its first layers only."""
+    if layers >= len(spec.sequence):
+        return spec
+    given = {name: getattr(spec, name) for name in spec.model_fields_set}
+    return ModelSpec(**given | {"layers": spec.sequence[:layers]})
+
+
+class WholeModels:
+    """Steps of whole models on a kind of device. One model is kept; a step of another takes its place."""
+
+    def __init__(self, kind: str, timer: Timer) -> None:
+        self.kind, self.timer = kind, timer
+        self._maps: FusedMaps | None = None
+        self._kept: tuple[tuple[str, int, str], WholeModel] | None = None
+
+    def time(self, asked: StepSample, seconds: float) -> StepSample:
+        """The step, timed for about ``seconds``: replays by device events, eager steps by the wall clock.
+
+        Raises ``MemoryError`` when the model does not fit.
+        """
+        try:
+            model = self._model(asked)
+            (tokens,) = model.prepare(asked.batch, asked.new, asked.past)
+            with torch.inference_mode():
+                model.step(tokens, asked.past)
+                if asked.mode == GRAPH:
+                    times = self.timer.replays(lambda: model.step(tokens, asked.past), seconds)
+                    laps = Laps(seconds=times, waiting=[0.0] * len(times), calls=1)
+                else:
+                    laps = self.timer.laps(lambda: model.step(tokens, asked.past), seconds)
+        except torch.OutOfMemoryError as error:
+            self._forget()
+            raise MemoryError(str(error).splitlines()[0]) from None
+        sample = laps.sample("")
+        return replace(asked, seconds=sample.seconds, spread=sample.spread, laps=sample.laps, waited=sample.waited)
+
+    def _model(self, asked: StepSample) -> WholeModel:
+        """The model that is kept when it is the one asked for; otherwise a new one in its place."""
+        key = (asked.model, asked.layers, asked.format)
+        if self._kept is None or self._kept[0] != key:
+            self._forget()
+            if self._maps is None:
+                self._maps = FusedMaps.on(self.kind)
+            spec = shortened(find_model(asked.model), asked.layers)
+            self._kept = (key, WholeModel(spec, self.kind, asked.format, self._maps))
+        return self._kept[1]
+
+    def _forget(self) -> None:
+        self._kept = None
+        self.timer.release()

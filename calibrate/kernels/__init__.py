@@ -1,0 +1,1 @@
+"""Every operator as a torch call, with a float64 reference."""

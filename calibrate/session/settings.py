@@ -1,0 +1,63 @@
+"""What a run may spend: its budget, and the length of a visit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from calibrate.device.measurer import Measurer
+from calibrate.shapes import CPU, GPU, Design
+
+Progress = Callable[[str, float], None]
+QUICK = 60.0
+"""Seconds below which a run leaves out whole models, collectives and further terms."""
+SLACK = 5.0
+"""The shortest visit, in multiples of its shape's time by the roofline; shapes too slow for that are left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What a run may spend and where it begins.
+
+    budget: wall seconds of the whole run. spent: seconds gone before it began (imports). gpu: the catalogue entry that
+    the device is, whatever it calls itself. tolerance: largest median error of a kernel that ``check`` accepts.
+    """
+
+    budget: float
+    spent: float = 0.0
+    seed: int = 0
+    gpu: str | None = None
+    tolerance: float = 0.2
+    design: Design | None = None
+
+    def design_on(self, kind: str) -> Design:
+        """The graphs that shapes come from on a kind of device: ``design`` if there is one."""
+        return self.design or (GPU if kind == "cuda" else CPU)
+
+    @property
+    def quick(self) -> bool:
+        """Whether time is short: operators only, and fewer of them."""
+        return self.budget < QUICK
+
+    @property
+    def rounds(self) -> int:
+        """How often every shape is visited at least, when all goes to plan."""
+        return 3 if self.quick else 5
+
+    @property
+    def visit(self) -> float:
+        """Seconds of laps in one visit."""
+        return 0.015 if self.quick else 0.04
+
+
+class Budget:
+    """A deadline on the measurer's own clock."""
+
+    def __init__(self, measurer: Measurer, settings: Settings) -> None:
+        self._clock = measurer.clock
+        self._end = measurer.clock() - settings.spent + settings.budget
+
+    @property
+    def left(self) -> float:
+        """Seconds until the deadline; negative after it."""
+        return self._end - self._clock()

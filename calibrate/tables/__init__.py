@@ -1,0 +1,1 @@
+"""Kernel tables of others into ``configs/calibration``."""

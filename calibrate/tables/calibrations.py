@@ -1,0 +1,87 @@
+"""The constants of a measured device from its rows, and those that stand in where nothing was timed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from calibrate.fit import HeldOut, Ranges, Stack, fit_all, fit_stack, join, stack, stack_errors
+from calibrate.tables.choose import ENGINES, DeviceTables
+from inferplan.devices.constants import ANY, Calibration, Constants, Fit
+
+VECTOR = ("norm", "elementwise", "copy", "gather")
+"""Kernels bound by memory that no table times."""
+
+
+def vector_constants(devices: Sequence[DeviceTables]) -> Fit:
+    """Constants of kernels that only move data, from the short convolutions of one token that the tables time.
+
+    Fitted on the single-token kernel over all devices, and their error is that on the kernel for many tokens: a kernel
+    they were not fitted to.
+    """
+    few: list[Stack] = []
+    many: list[Stack] = []
+    for device in devices:
+        measured = [m for name in ("vllm", "sglang") for m in device.libraries.get(name, {}).get(("conv", ANY), [])]
+        for part, chosen in ((few, True), (many, False)):
+            rows = [m for m in measured if (m.source.endswith("update")) == chosen]
+            if rows:
+                part.append(stack(rows, device.hardware, ()))
+    if not few or not many:
+        return Fit(basis="transferred", source="none measured")
+    fit = fit_stack(join(few))
+    error = stack_errors(join(many), fit)
+    error |= {"low": min(error["low"], 1.0), "high": max(error["high"], 1.0)}
+    update: dict[str, Any] = {"error": error, "basis": "transferred", "source": "short convolutions"}
+    return fit.model_copy(update=update | {"flop_range": None, "bytes_range": None})
+
+
+def rest_calibration(vector: Fit) -> Calibration:
+    """What prices the copies and pointwise operators that a measurement includes."""
+    return Calibration(name="vector", constants={kernel: {ANY: vector} for kernel in VECTOR})
+
+
+def calibrate_device(device: DeviceTables, vector: Fit, provenance: dict[str, Any]) -> Calibration:
+    """The constants of one device: by library, and those that all libraries share."""
+    rest = rest_calibration(vector)
+    libraries: dict[str, Constants] = {}
+    held_out: dict[str, HeldOut] = {}
+    ranges: dict[str, Ranges] = {}
+    for library, pool in device.libraries.items():
+        measured = [m for rows in pool.values() for m in rows]
+        libraries[library], held_out[library], ranges[library] = fit_all(measured, device.hardware, rest=rest)
+    shared = {kernel: {ANY: vector} for kernel in VECTOR} | with_fallbacks(libraries.pop("nccl", {}))
+    return Calibration(
+        name=device.hardware.name,
+        provenance=provenance
+        | {
+            "rows": device.rows,
+            "rows_faster_than_the_roofline": device.impossible,
+            "rows_of_very_large_groups": device.fallbacks,
+            "kernels": {name: device.sources[name] for name in sorted(device.sources)},
+        },
+        constants=shared,
+        libraries={name: with_fallbacks(libraries[name]) for name in ENGINES if name in libraries},
+        held_out=held_out,
+        range=ranges,
+    )
+
+
+def with_fallbacks(constants: Constants) -> Constants:
+    """``any`` for each kernel (the 16-bit constants, or the first format's) and the patterns that move as much."""
+    filled: Constants = {}
+    for kernel, formats in constants.items():
+        if not formats:
+            continue
+        usual = formats.get(ANY) or formats.get("bf16") or next(iter(formats.values()))
+        name = next(label for label, fit in formats.items() if fit is usual)
+        spare = usual.model_copy(update={"basis": "transferred", "source": f"{name} kernel"})
+        filled[kernel] = formats | ({} if ANY in formats else {ANY: spare})
+    if "collective.all_gather" in filled:
+        gathered = filled["collective.all_gather"][ANY]
+        for kernel in ("collective.reduce_scatter", "collective.all_to_all", "collective.send"):
+            filled[kernel] = {ANY: gathered.model_copy(update={"source": "timed together with all-gather"})}
+        filled["collective.all_reduce"] = filled.get("collective.all_reduce", {}) | {
+            ANY: gathered.model_copy(update={"basis": "transferred", "source": "all-gather, twice the bytes"})
+        }
+    return filled

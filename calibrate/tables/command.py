@@ -1,0 +1,44 @@
+"""``python -m calibrate fit-tables``: kernel tables into ``configs/calibration``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from calibrate.files import write_calibration
+from calibrate.tables.calibrations import calibrate_device, vector_constants
+from calibrate.tables.choose import gather
+from calibrate.tables.read import read_tables
+from calibrate.tables.transfer import calibrate_unmeasured
+from inferplan.catalog.files import load_hardware
+from inferplan.devices.constants import MEMORY_CLASSES
+
+DATE = "2026-11-21"
+LICENCE = "Apache-2.0"
+SOURCE = "kernel tables of ai-dynamo/aiconfigurator (see NOTICE)"
+
+
+@click.command("fit-tables")
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder for the calibration files.")
+@click.option("--source", default=SOURCE, show_default=True, help="Where the tables come from, for the files.")
+@click.option("--licence", default=LICENCE, show_default=True, help="Their licence, for the files.")
+@click.option("--date", default=DATE, show_default=True, help="Day of the fit, for the files.")
+def fit_tables(folder: Path, out: Path, source: str, licence: str, date: str) -> None:
+    """Fit the constants of every device in FOLDER's kernel tables and write them to OUT.
+
+    One file for each device, and for each class of memory one for devices without measurements.
+    """
+    command = f"python -m calibrate fit-tables DIR --out {out.name}"
+    provenance = {"source": source, "licence": licence, "date": date, "command": command}
+    devices = gather(read_tables(folder), load_hardware)
+    vector = vector_constants(devices)
+    for device in devices:
+        file = out / f"{device.hardware.name}.yaml"
+        write_calibration(calibrate_device(device, vector, provenance), file)
+        click.echo(f"{file}: {device.rows} rows, {device.impossible} of them faster than the roofline", err=True)
+    for memory in MEMORY_CLASSES:
+        file = out / f"_transferred-{memory}.yaml"
+        write_calibration(calibrate_unmeasured(devices, memory, vector, provenance), file)
+        click.echo(f"{file}: for devices without measurements", err=True)
