@@ -73,37 +73,31 @@ class Term:
     terms: tuple[Term, ...] = ()
     over: str = ""
 
-    def __add__(self, other: Any) -> Term:
-        return self if _is(other, 0.0) else _made("+", self, other)
+    def __add__(self, other: Any) -> Any:
+        return _made("+", self, other)
 
-    def __radd__(self, other: Any) -> Term:
-        return self if _is(other, 0.0) else _made("+", other, self)
+    def __radd__(self, other: Any) -> Any:
+        return _made("+", other, self)
 
-    def __sub__(self, other: Any) -> Term:
+    def __sub__(self, other: Any) -> Any:
         return _made("-", self, other)
 
-    def __rsub__(self, other: Any) -> Term:
+    def __rsub__(self, other: Any) -> Any:
         return _made("-", other, self)
 
     def __mul__(self, other: Any) -> Any:
-        if _is(other, 0.0):
-            return 0.0
-        if isinstance(other, Term) and other.operation == "/" and not other.name and _is(other.terms[0], 1.0):
-            return self / other.terms[1]
-        return self if _is(other, 1.0) else _made("*", self, other)
+        return _made("*", self, other)
 
     def __rmul__(self, other: Any) -> Any:
-        if _is(other, 0.0):
-            return 0.0
-        return self if _is(other, 1.0) else _made("*", other, self)
+        return _made("*", other, self)
 
-    def __truediv__(self, other: Any) -> Term:
-        return self if _is(other, 1.0) else _made("/", self, other)
+    def __truediv__(self, other: Any) -> Any:
+        return _made("/", self, other)
 
     def __rtruediv__(self, other: Any) -> Any:
-        return 0.0 if _is(other, 0.0) else _made("/", other, self)
+        return _made("/", other, self)
 
-    def __pow__(self, other: Any) -> Term:
+    def __pow__(self, other: Any) -> Any:
         return _made("^", self, other)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
@@ -183,6 +177,7 @@ def total(terms: Iterable[Num], over: str) -> Num:
     found: list[Any] = list(terms)
     if not any(isinstance(term, Term) for term in found):
         return sum(found, start=0.0)
+    found = [term for term in found if not _is(term, 0.0)]
     made: Any = Term(
         value=OPERATIONS["sum"](*(_term(term).value for term in found)),
         operation="sum",
@@ -204,22 +199,36 @@ def show(value: float, unit: str) -> str:
 def floor(value: Num) -> Num:
     """The largest whole number that is not larger; a quotient below one by the last bits of a float counts as it."""
     given: Any = value
-    made: Num = _made("floor", value) if isinstance(given, Term) else OPERATIONS["floor"](value)  # type: ignore[assignment]
+    made: Num = _made("floor", value) if isinstance(given, Term) else OPERATIONS["floor"](value)
     return made
 
 
 def _is(value: Any, number: float) -> bool:
-    """Whether it is that number, and one without a name: 0 in a sum and 1 in a product are not written down."""
+    """Whether a value is that number and has no name."""
     if isinstance(value, Term):
         return not value.name and not value.operation and _is(value.value, number)
-    return isinstance(value, (int, float)) and value == number
+    return bool(np.ndim(value) == 0 and value == number)
 
 
 def _term(value: Any) -> Term:
     return value if isinstance(value, Term) else Term(value=value)
 
 
-def _made(operation: str, *given: Any) -> Term:
+def _made(operation: str, *given: Any) -> Any:
+    """An operation on numbers of which one is a term at least; what changes nothing is left out."""
+    first, last = given[0], given[-1]
+    if operation == "+" and (_is(first, 0.0) or _is(last, 0.0)):
+        return last if _is(first, 0.0) else first
+    if operation == "*" and (_is(first, 0.0) or _is(last, 0.0)):
+        return 0.0
+    if operation == "/" and _is(first, 0.0):
+        return 0.0
+    if operation == "*" and (_is(first, 1.0) or _is(last, 1.0)):
+        return last if _is(first, 1.0) else first
+    if operation == "*" and isinstance(last, Term) and last.operation == "/" and _is(last.terms[0], 1.0):
+        return _made("/", first, last.terms[1])
+    if operation == "/" and _is(last, 1.0):
+        return first
     terms = tuple(_term(value) for value in given)
     return Term(value=OPERATIONS[operation](*(term.value for term in terms)), operation=operation, terms=terms)
 
@@ -251,8 +260,10 @@ def _written(term: Term, leaf: Callable[[Term], str]) -> tuple[str, int]:
 def _written_sum(term: Term) -> tuple[str, int]:
     """The one formula of like terms; of a sum over sums, that of the terms of the inner ones."""
     texts = list(dict.fromkeys(_like(term)))
-    if len(term.terms) == 1 and len(texts) == 1:
+    if len(term.terms) == len(texts) == 1:
         return texts[0]
+    if all(part.name and not part.operation for part in term.terms):
+        return " + ".join(text for text, _ in texts), _BINDING["+"]
     return f"sum over {term.over} of ({' + '.join(text for text, _ in texts)})", _ATOM
 
 

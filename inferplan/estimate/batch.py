@@ -8,18 +8,22 @@ has ``prompt + i - 1`` tokens behind it; ``TPOT`` is the mean of those steps and
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.graph import build, masks
 from inferplan.estimate.load import Band, StaticLoad, widened
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.phase import Phase, decode_phase, prefill_phase
+from inferplan.terms import Naming, Term, named, plain, total
 from inferplan.units import Num
 
 _RECOMPUTED_PIECES = 16
@@ -64,7 +68,7 @@ class Estimate:
     @cached_property
     def ttft(self) -> Num:
         """Seconds to the first token: the prefill, times the anchor if there is one. No queue: the batch is alone."""
-        return self.prefill.time * self._anchor("prefill")
+        return self._first()
 
     @cached_property
     def tpot(self) -> Num:
@@ -82,9 +86,55 @@ class Estimate:
         last = self.load.prompt + np.maximum(self.load.output - 2.0, 0.0)
         return decode_phase(self.deployment, self.load, last).time * self._anchor("decode")
 
-    def _anchor(self, phase: str) -> float:
+    def _anchor(self, phase: str, name: Naming = plain) -> Num:
+        """Measured over predicted time of a phase, from a user's own rows; 1 without any."""
         anchor = self.deployment.calibration.anchor
-        return 1.0 if anchor is None else float(getattr(anchor, phase))
+        return 1.0 if anchor is None else name(float(getattr(anchor, phase)), "anchor", "", ("anchor", phase))
+
+    def _first(self, name: Naming = plain) -> Num:
+        """Seconds until the first token."""
+        return name(self.prefill.time, "prefill", "s", ("number", "prefill.time")) * self._anchor("prefill", name)
+
+    def terms(self, number: str) -> Term:
+        """One of its numbers with its formula: ttft, tpot, e2el or output_tokens_per_s.
+
+        Raises ``UsageError`` for a time per output token where the prefill gives the only one, ``KeyError`` for another
+        number.
+        """
+        made: dict[str, Callable[[], Any]] = {
+            "ttft": lambda: self._first(named),
+            "tpot": self._mean_terms,
+            "e2el": lambda: self._last(named),
+            "output_tokens_per_s": lambda: self._rate(named),
+        }
+        if number == "tpot":
+            self._require_decode()
+        term: Term = named(made[number](), number, "token/s" if number == "output_tokens_per_s" else "s")
+        return term
+
+    def _require_decode(self) -> None:
+        if not np.all(np.asarray(self.load.output) > 1):
+            raise UsageError("with --output 1 there is no time per output token", hint="--output 2 or more, or ttft")
+
+    def _mean_terms(self) -> Num:
+        steps = named(self.load.output - 1.0, "decode steps", "", ("load", "output"))
+        mean: Num = total(self._decode_pieces(named), "pieces") / steps
+        return mean * self._anchor("decode", named)
+
+    def _last(self, name: Naming = plain) -> Num:
+        """Seconds until the last token; the terms of a scalar load have no decode where it has none."""
+        ttft, steps = name(self.ttft, "ttft", "s", ("number", "ttft")), self.load.output - 1.0
+        if not np.any(steps):
+            return ttft
+        tpot = name(np.nan_to_num(self.tpot), "tpot", "s", ("number", "tpot"))
+        return ttft + name(steps, "decode steps", "", ("load", "output")) * tpot
+
+    def _rate(self, name: Naming = plain) -> Num:
+        """Output tokens a second over all replicas."""
+        tokens = name(self.load.batch, "batch", "", ("load", "batch"))
+        tokens = tokens * name(self.load.output, "output", "", ("load", "output"))
+        replicas = name(self.deployment.parallel.replicas, "replicas", "", ("parallel", "replicas"))
+        return replicas * tokens / name(self.e2el, "e2el", "s", ("number", "e2el"))
 
     def band(self, metric: str) -> Band | None:
         """Factors on ``ttft``, ``tpot`` or ``e2el`` between which 80 % of measurements lie; ``None`` when unknown."""
@@ -100,13 +150,12 @@ class Estimate:
     @cached_property
     def e2el(self) -> Num:
         """Seconds from the request to its last token: ``TTFT + (output - 1)*TPOT``."""
-        steps = self.load.output - 1.0
-        return self.ttft + np.where(steps > 0, steps * np.nan_to_num(self.tpot), 0.0)
+        return self._last()
 
     @property
     def output_rate(self) -> Num:
         """Output tokens a second over all replicas."""
-        return self.deployment.parallel.replicas * self.load.batch * self.load.output / self.e2el
+        return self._rate()
 
     @property
     def total_rate(self) -> Num:
@@ -127,14 +176,22 @@ class Estimate:
         return max(shares, key=lambda name: shares[name])
 
     def _mean_decode(self) -> Num:
-        """Mean over integer steps by two-point Gauss quadrature on each piece between the kinks of the masks.
+        """Mean over integer steps."""
+        steps = np.asarray(self.load.output - 1.0, dtype=float)
+        shape = np.broadcast(np.asarray(self.load.prompt), steps, np.asarray(self.load.batch)).shape
+        seconds = np.zeros(shape) + sum(self._decode_pieces(), start=0.0)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            mean = np.where(steps > 0, seconds / steps, np.nan)
+        return float(mean) if mean.ndim == 0 else mean
+
+    def _decode_pieces(self, name: Naming = plain) -> Iterator[Num]:
+        """Seconds of the decode steps by two-point Gauss quadrature on each piece between the kinks of the masks.
 
         A piece of ``n`` steps about ``c`` is sampled at ``c +- sqrt((n^2 - 1)/12)``: the first three moments of the
         steps are matched, so the mean is exact for a cubic, and for anything linear in the context.
         """
         prompt, steps = np.asarray(self.load.prompt, dtype=float), np.asarray(self.load.output - 1.0, dtype=float)
         shape = np.broadcast(prompt, steps, np.asarray(self.load.batch)).shape
-        total: Num = np.zeros(shape)
         for low, high in pairwise(self._edges(prompt, steps)):
             count = high - low
             if not np.any(count > 0):
@@ -143,10 +200,8 @@ class Estimate:
             spread = np.sqrt(np.maximum(count * count - 1.0, 0.0) / 12.0)
             pair = np.stack([centre - spread, centre + spread])  # one graph: what has no past is priced once
             times = np.broadcast_to(decode_phase(self.deployment, self.load, pair).time, pair.shape)
-            total = total + count * (times[0] + times[1]) / 2
-        with np.errstate(invalid="ignore", divide="ignore"):
-            mean = np.where(steps > 0, total / steps, np.nan)
-        return float(mean) if mean.ndim == 0 else mean
+            early, late = name(times[0], "earlier step", "s"), name(times[1], "later step", "s")
+            yield name(count, "steps") * (early + late) / 2
 
     def _edges(self, prompt: npt.NDArray[np.float64], steps: npt.NDArray[np.float64]) -> list[npt.NDArray[np.float64]]:
         """Step numbers at which a mask's reach changes its slope, with the first and the last step around them."""

@@ -21,8 +21,11 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import Band, StaticLoad
 from inferplan.estimate.phase import Phase, run_step
 from inferplan.models.spec import Generation
+from inferplan.terms import Naming, named, plain
 from inferplan.units import Num
 from inferplan.work.step import Segment, Step
+
+_TTFT = ("number", "ttft")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -88,14 +91,12 @@ class DiffusionEstimate(Estimate):
     @cached_property
     def ttft(self) -> Num:
         """Seconds until the first block is finished."""
-        encode = 0.0 if self.encode is None else self.encode.time
-        return encode + self.generation.steps * self.prefill.time
+        return self._first()
 
     @cached_property
     def e2el(self) -> Num:
         """Seconds until the last block is finished."""
-        encode = 0.0 if self.encode is None else self.encode.time
-        return np.maximum(encode + self.blocks * self.block_time, self.ttft)
+        return self._last()
 
     @cached_property
     def tpot(self) -> Num:
@@ -104,6 +105,23 @@ class DiffusionEstimate(Estimate):
         with np.errstate(invalid="ignore", divide="ignore"):
             spread = np.where(rest > 0, (self.e2el - self.ttft) / np.maximum(rest, 1.0), np.nan)
         return float(spread) if spread.ndim == 0 else spread
+
+    def _encode(self, name: Naming) -> Num:
+        return 0.0 if self.encode is None else name(self.encode.time, "prompt encoded", "s")
+
+    def _first(self, name: Naming = plain) -> Num:
+        steps = name(float(self.generation.steps or 0), "denoising steps", "", ("model", "generation", "steps"))
+        return self._encode(name) + steps * name(self.prefill.time, "first pass", "s", ("number", "prefill.time"))
+
+    def _last(self, name: Naming = plain) -> Num:
+        steps = name(float(self.generation.steps or 0), "denoising steps", "", ("model", "generation", "steps"))
+        passes = name(self.blocks, "blocks") * steps * name(self.step_time, "a pass", "s", ("number", "decode.time"))
+        return np.maximum(self._encode(name) + passes, name(self.ttft, "ttft", "s", _TTFT))
+
+    def _mean_terms(self) -> Num:
+        total, first = named(self.e2el, "e2el", "s", ("number", "e2el")), named(self.ttft, "ttft", "s", _TTFT)
+        spread: Num = (total - first) / named(self.load.output - 1.0, "output - 1", "", ("load", "output"))
+        return spread
 
     @property
     def tpot_start(self) -> Num:

@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -26,7 +26,8 @@ from inferplan.errors import NotFiniteError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.graph import Stage, build_rank, rank_steps
 from inferplan.estimate.load import UNKNOWN_SHARE, Band, StaticLoad
-from inferplan.estimate.roofline import Bound, OpCost, price
+from inferplan.estimate.roofline import Bound, OpCost, price, time_terms
+from inferplan.terms import Naming, Term, named, plain, total
 from inferplan.units import Num
 from inferplan.work.step import Segment, Step, prefill, recompute
 
@@ -171,49 +172,106 @@ class Phase:
         """Of every stage, for the fullest batch."""
         return [cost for stage in self.stages for cost in stage]
 
-    def _sum(self, quantity: str) -> Num:
-        costs = [cost for stage in self.mean_stages for cost in stage]
-        return sum((getattr(c.work, quantity) * c.op.count * c.op.ranks * self.microbatches for c in costs), start=0.0)
+    def _sum(self, quantity: Callable[[OpCost], Num], unit: str, name: Naming = plain) -> Num:
+        """A quantity of one run, over all runs on all ranks in all batches."""
+        found: dict[str, list[Num]] = defaultdict(list)
+        for stage in self.mean_stages:
+            for cost in stage:
+                runs = name(cost.op.count, "runs") * name(cost.op.ranks, "ranks") * name(self.microbatches, "batches")
+                found[cost.op.name].append(name(quantity(cost), f"{unit} of a run", unit) * runs)
+        return total((name(total(runs, "kernels"), operator, unit) for operator, runs in found.items()), "operators")
 
     @cached_property
     def flop(self) -> Num:
         """FLOP over all ranks of the replica."""
-        return self._sum("flop")
+        return self._sum(lambda cost: cost.work.flop, "FLOP")
 
     @cached_property
     def bytes(self) -> Num:
         """Bytes of device memory traffic over all ranks of the replica."""
-        return self._sum("bytes")
+        return self._sum(lambda cost: cost.work.bytes, "B")
 
     @cached_property
     def wire(self) -> Num:
         """Bytes sent over links by all ranks of the replica."""
-        return self._sum("wire")
+        return self._sum(lambda cost: cost.work.wire, "B")
 
     @cached_property
     def resident(self) -> Num:
         """Bytes of weights and state read, over all ranks of the replica."""
-        costs = [cost for stage in self.mean_stages for cost in stage]
-        return sum((c.op.resident() * c.op.count * c.op.ranks * self.microbatches for c in costs), start=0.0)
+        return self._sum(lambda cost: cost.op.resident(), "B")
 
     @property
     def intensity(self) -> Num:
         """FLOP per byte."""
-        return self.flop / self.bytes
+        return self._intensity()
+
+    def _intensity(self, name: Naming = plain) -> Num:
+        return name(self.flop, "flop", "FLOP", ("part", "flop")) / name(self.bytes, "bytes", "B", ("part", "bytes"))
 
     def by_operator(self) -> dict[str, Num]:
         """Seconds by operator name, which add up to the step's wall time; the host's share last."""
         totals: dict[str, Num] = defaultdict(float)
-        (most, usual), *weights = self.step_time.weights
-        rest = most * self.step_time.fullest[0] + usual * self.step_time.mean[0]
-        layer = self.deployment.calibration.step.layer
-        for (most, usual), costs, means, layers in zip(weights, self.stages, self.mean_stages, self.layers):
+        for (most, usual), costs, means in zip(self.step_time.weights[1:], self.stages, self.mean_stages):
             for cost, mean in zip(costs, means):
                 totals[cost.op.name] = totals[cost.op.name] + (most * cost.total + usual * mean.total)
-            rest = rest + (most + usual) * layer * layers
+        rest = self._beside_kernels()
         if np.any(rest):
             totals["host"] = rest
         return dict(totals)
+
+    def _weights(self, name: Naming = plain) -> list[tuple[Num, Num]]:
+        """How often the seconds of each station count: those of the fullest batch, and those of the mean one."""
+        if name is plain:
+            return self.step_time.weights
+        weights = [(float(np.max(most)), float(np.max(usual))) for most, usual in self.step_time.weights]
+        return [(most, name(usual, "batches in turn") if usual else 0.0) for most, usual in weights]
+
+    def _beside_kernels(self, name: Naming = plain) -> Num:
+        """Seconds of the step outside its kernels: the host's, and the fixed seconds of the layers."""
+        (most, usual), *weights = self._weights(name)
+        fullest, mean = (host_seconds(self.deployment, sequences, name) for sequences in self.sequences)
+        layer = name(self.deployment.calibration.step.layer, "each layer", "s", ("step", "layer"))
+        layers = [(a + b) * (layer * name(count, "layers")) for (a, b), count in zip(weights, self.layers)]
+        return most * fullest + usual * mean + total(layers, "stages")
+
+    def terms(self, number: str) -> Term:
+        """One of its numbers with its formula: time, flop, bytes, intensity, mfu, mbu, or an operator of it.
+
+        Raises ``KeyError`` for another.
+        """
+        units = {"time": "s", "flop": "FLOP", "bytes": "B", "intensity": "FLOP/B", "mfu": "", "mbu": ""}
+        made: dict[str, Callable[[], Any]] = {
+            "time": lambda: total(
+                (named(seconds, name, "s", ("part", name)) for name, seconds in self.by_operator().items()), "operators"
+            ),
+            "flop": lambda: self._sum(lambda cost: cost.work.flop, "FLOP", named),
+            "bytes": lambda: self._sum(lambda cost: cost.work.bytes, "B", named),
+            "intensity": lambda: self._intensity(named),
+            "mfu": lambda: self._mfu(named),
+            "mbu": lambda: self._mbu(named),
+            "host": lambda: self._beside_kernels(named),
+        }
+        found = made[number]() if number in made else self._operator_terms(number)
+        term: Term = named(found, number, units.get(number, "s"))
+        return term
+
+    def _operator_terms(self, operator: str) -> Any:
+        """Seconds of an operator: every run of it in every stage, as often as the stage counts."""
+        if operator not in self.by_operator():
+            raise KeyError(operator)
+        found = []
+        for (most, usual), costs, means in zip(self._weights(named)[1:], self.stages, self.mean_stages):
+            for cost, mean in zip(costs, means):
+                if cost.op.name == operator:
+                    found.append(most * self._runs(cost) + usual * self._runs(mean))
+        return total(found, "kernels")
+
+    def _runs(self, cost: OpCost) -> Num:
+        """Seconds of all runs of a kernel, with their terms."""
+        one = time_terms(cost.op, self.deployment.hardware, self.deployment.calibration)
+        seconds: Num = named(one, "one run", "s") * named(cost.op.count, "runs")
+        return seconds
 
     def by(self, prefix: str) -> Num:
         """Seconds of the operators whose dotted name begins with ``prefix``."""
@@ -263,25 +321,38 @@ class Phase:
     @property
     def mfu(self) -> Num:
         """Model FLOP utilisation: ``flop/(time*peak*ranks)``."""
-        deployment = self.deployment
-        peak = deployment.hardware.peak_of(deployment.math)
-        return self.flop / (self.time * peak * deployment.parallel.ranks)
+        return self._mfu()
 
     @property
     def mbu(self) -> Num:
         """Model bandwidth utilisation: ``(weights + state read)/(time*bandwidth*ranks)``."""
-        deployment = self.deployment
-        return self.resident / (self.time * deployment.hardware.memory.bandwidth * deployment.parallel.ranks)
+        return self._mbu()
+
+    def _mfu(self, name: Naming = plain) -> Num:
+        math = self.deployment.math
+        peak = name(self.deployment.hardware.peak_of(math), "peak", "FLOP/s", ("hardware", "peak", math))
+        return name(self.flop, "flop", "FLOP", ("part", "flop")) / self._possible(peak, name)
+
+    def _mbu(self, name: Naming = plain) -> Num:
+        field = ("hardware", "memory", "bandwidth")
+        bandwidth = name(self.deployment.hardware.memory.bandwidth, "bandwidth", "B/s", field)
+        return name(self.resident, "weights and state read", "B") / self._possible(bandwidth, name)
+
+    def _possible(self, rate: Num, name: Naming) -> Num:
+        """What all ranks could do in the time of the step at a rate."""
+        ranks = name(self.deployment.parallel.ranks, "ranks", "", ("parallel", "ranks"))
+        return name(self.time, "time", "s", ("part", "time")) * rate * ranks
 
 
-def host_seconds(deployment: Deployment, sequences: Num) -> Num:
+def host_seconds(deployment: Deployment, sequences: Num, name: Naming = plain) -> Num:
     """Seconds in which a rank's own scheduler handles a batch of ``sequences``: ``host + sequence*sequences``.
 
     Each attention rank is an engine process with a scheduler of its own (vLLM ``--data-parallel-size``, SGLang
     ``--enable-dp-attention``), so the sequences are those of one rank.
     """
     step = deployment.calibration.step
-    return step.host + step.sequence * sequences
+    each = name(step.sequence, "each sequence", "s", ("step", "sequence")) * name(sequences, "sequences of a batch")
+    return name(step.host, "a step", "s", ("step", "host")) + each
 
 
 def stage_seconds(deployment: Deployment, stages: Sequence[Sequence[OpCost]], layers: Sequence[int]) -> list[Num]:
