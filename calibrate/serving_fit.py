@@ -31,8 +31,9 @@ from inferplan.devices.engine import ServingConstants
 from inferplan.errors import InferplanError, InputFileError
 from inferplan.estimate.deployment import Deployment
 from inferplan.serving.flags import with_flags
+from inferplan.serving.rounds import eager_floor
 from inferplan.serving.simulator import Options, simulate
-from inferplan.serving.step_times import Reach, StepTimes, eager_floor, step_times
+from inferplan.serving.step_times import Reach, StepTimes, step_times
 from inferplan.units import Array
 from inferplan.validation.deploy import deployment_of, kernels_of
 from inferplan.validation.importers import read_file

@@ -20,7 +20,7 @@ from inferplan.catalog.assemble import Request, assemble, precision_of
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
-from inferplan.estimate.phase import run_step
+from inferplan.estimate.phase import decodes_phase, in_batches, price_batches, prompts_phase
 from inferplan.models.layers.attention import AttentionLayer
 from inferplan.models.layers.base import Mixer
 from inferplan.models.layers.mla import MlaLayer
@@ -30,6 +30,7 @@ from inferplan.serving.steady import UserLoad, steady_state
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.table import frame
 from inferplan.traffic.requests import Lengths
+from inferplan.units import Num
 from inferplan.work.step import Segment, Step
 
 if TYPE_CHECKING:
@@ -226,8 +227,7 @@ def _waves(setting: Setting, load: Load, batch: int) -> Outcome:
     deployment, spec = setting.deployment, setting.speculation
     longest = load.longest(batch) if not setting.continuous else load.output.average
     cached = load.prompt * setting.hit_rate
-    first = Segment(batch=float(batch), new=load.prompt - cached, past=cached)
-    ttft = float(run_step(deployment, Step(segments=(first,))).time)
+    ttft = float(prompts_phase(deployment, float(batch), load.prompt - cached, cached).time)
     step = _mean_step(setting, load, float(batch), longest) / spec.tokens
     whole = ttft + (longest - 1) * step
     waves = load.users / batch
@@ -243,18 +243,24 @@ def _waves(setting: Setting, load: Load, batch: int) -> Outcome:
 
 def _mean_step(setting: Setting, load: Load, batch: float, longest: float) -> float:
     """The mean decode step between the prompt and the longest output: two Gauss points."""
-    deployment, spec = setting.deployment, setting.speculation
     centre, spread = load.prompt + longest / 2, longest / 2 / math.sqrt(3)
-    times = []
-    for past in (centre - spread, centre + spread):
-        if setting.kv_cache:
-            segment = Segment(batch=batch, new=float(spec.width), past=past)
-            drafted = float(spec.draft_time(batch, past))
-        else:
-            segment = Segment(batch=batch, new=past + spec.width, past=0.0)
-            drafted = 0.0
-        times.append(float(run_step(deployment, Step(segments=(segment,), logits=batch * spec.width)).time) + drafted)
-    return sum(times) / 2
+    return sum(_step_at(setting, batch, past) for past in (centre - spread, centre + spread)) / 2
+
+
+def _step_at(setting: Setting, batch: float, past: float) -> float:
+    """Seconds of one decode step of a batch; without a KV cache everything is computed again."""
+    deployment, spec = setting.deployment, setting.speculation
+    if not setting.kv_cache:
+
+        def again(count: Num) -> Step:
+            segment = Segment(batch=count, new=past + spec.width, past=0.0)
+            return Step(segments=(segment,), logits=count * spec.width)
+
+        return float(price_batches(deployment, in_batches(deployment, batch, again), "cycle").time)
+    verified = decodes_phase(deployment, batch, past, float(spec.width)).step_time
+    return float(
+        spec.with_drafts(verified, lambda draft, width: decodes_phase(draft, batch, past, width).step_time).total
+    )
 
 
 def with_heads(model: ModelSpec, change: Callable[[Mixer, int], Mixer]) -> ModelSpec:

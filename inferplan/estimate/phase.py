@@ -92,6 +92,16 @@ class StepTime:
             slowest = np.maximum(slowest, other)
         return np.maximum(slowest, self.passage / stages)
 
+    def plus(self, other: StepTime, times: float = 1.0) -> StepTime:
+        """The same with the batches of ``other``, so many times, on each station ahead of these."""
+
+        def sums(ours: tuple[Num, ...], theirs: tuple[Num, ...]) -> tuple[Num, ...]:
+            return tuple(a + times * b for a, b in zip(ours, theirs, strict=True))
+
+        fullest = sums(self.fullest, other.fullest)
+        alike = self.mean is self.fullest and other.mean is other.fullest
+        return replace(self, fullest=fullest, mean=fullest if alike else sums(self.mean, other.mean))
+
     def at_least(self, floor: Num) -> StepTime:
         """The same where each batch takes ``(t^4 + floor^4)^(1/4)``: launches that the host cannot hide."""
 
@@ -104,18 +114,21 @@ class StepTime:
         return replace(self, fullest=fullest, mean=fullest if self.mean is self.fullest else stretched(self.mean))
 
 
-def flow_shop(batches: Sequence[Sequence[float]]) -> float:
+def flow_shop(batches: Sequence[Sequence[float]], in_flight: int) -> float:
     """Seconds until the last of ``batches`` has passed the stations in order; each gives its seconds on every station.
 
-    ``leave[s] = max(leave[s - 1], free[s]) + t_s``: batches never overtake each other.
+    ``leave[s] = max(leave[s - 1], free[s]) + t_s``: batches never overtake each other. A batch sets out when fewer than
+    ``in_flight`` are on their way.
     """
     free = [0.0] * len(batches[0])
+    done: list[float] = []
     for batch in batches:
-        clock = 0.0
+        clock = done[-in_flight] if len(done) >= in_flight else 0.0
         for station, seconds in enumerate(batch):
             clock = max(clock, free[station]) + seconds
             free[station] = clock
-    return free[-1]
+        done.append(clock)
+    return done[-1]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

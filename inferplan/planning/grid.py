@@ -15,28 +15,16 @@ import numpy as np
 import numpy.typing as npt
 
 from inferplan.estimate.deployment import Deployment
-from inferplan.estimate.graph import Stage, build
 from inferplan.estimate.memory import Footprint
-from inferplan.estimate.roofline import OpCost, price
+from inferplan.estimate.phase import StepTime
 from inferplan.planning.demand import Demand, tail, variance
-from inferplan.serving.step_times import eager_floor
+from inferplan.serving.rounds import Decodes, Holding, Prompts, Round, coupled_ranks, holding
+from inferplan.serving.techniques.queueing import mean_wait, tail_wait
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
-from inferplan.work.ops import Op
-from inferplan.work.step import Segment, Step
 
 Array = npt.NDArray[np.float64]
 REASONS = ("memory", "slots", "prefill", "ttft", "tpot", "e2el")
 """Why a point of the grid is no plan, in the order in which they are asked."""
-
-
-class Points(NamedTuple):
-    """Steps to price, one a row: decodes and their context, prompts with new and cached tokens."""
-
-    batch: Array
-    context: Array
-    prompts: Array
-    new: Array
-    past: Array
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -60,6 +48,9 @@ class LoadGrid:
     step_decode: Array
     step_mixed: Array
     prefill: Array
+    """Of a piece of a prompt that fills the budget, or the whole of it, with nothing beside it: through all stages."""
+    prefill_interval: Array
+    """Between two such pieces that follow each other through the stages."""
     rate: Array
     ttft: Array
     tpot: Array
@@ -98,58 +89,65 @@ def _batches(most: float) -> Array:
     return np.unique(np.round(np.concatenate([np.arange(1, dense + 1), np.geomspace(dense, most, count + 1)])))
 
 
+class _Rounds(NamedTuple):
+    """Rounds over the grid: decodes alone by batch, those that hold prompts, prompts alone by budget."""
+
+    decode: StepTime
+    own: StepTime
+    alone: StepTime
+    held: Holding
+    pieces: Array
+    """Batches that one prompt takes."""
+
+
 def load_grid(
     deployment: Deployment, demand: Demand, percentile: float, axes: Axes, speculation: Speculation = PLAIN
 ) -> LoadGrid:
-    """Price the grid: one graph, three kinds of step (decodes alone, those that hold prompts, prompts alone).
+    """Price the grid: three kinds of round (decodes alone, those that hold prompts, prompts alone).
 
-    The mean values are those of :mod:`inferplan.serving.steady` at the batch that this grid is laid over.
+    The mean values are those of :mod:`inferplan.serving.steady` at the batch that this grid is laid over. Raises
+    ``NotFiniteError``, which names the operator, for a price that is no number.
     """
-    rules, serving, dp = deployment.engine.defaults.scheduler, deployment.engine.serving, deployment.parallel.dp
+    serving, dp = deployment.engine.serving, deployment.parallel.dp
     mixed_policy = deployment.engine.policy in ("vllm", "trtllm")
     ideal = deployment.calibration.basis == "roofline"
-    prompt, steps = demand.prompt.average - demand.cached, (demand.output.average - 1.0) / speculation.tokens
+    steps = (demand.output.average - 1.0) / speculation.tokens
     batch = axes.batch[:, None]
-    beside = batch * speculation.width if mixed_policy else 0.0
-    coming = batch / steps
-    room = np.maximum(axes.budget[None, :] - beside, 1.0)
-    if not rules.chunked_prefill:
-        room = np.maximum(np.floor(room / prompt), 1.0) * prompt
-    use = coming * prompt / room
-    share = np.minimum(np.maximum(1.0 - np.exp(-coming), use), 1.0)
-    each = np.minimum(coming * prompt / share, room)
-    decode, own, alone = _step_times(deployment, demand, axes, each, mixed_policy, speculation)
-    floor = eager_floor(deployment)
-    if floor:
-        eager = np.where(each + beside > serving.graph_tokens, floor, 0.0)
-        apart = np.where(np.minimum(axes.budget, prompt) > serving.graph_tokens, floor, 0.0)
-        own, alone = (own**4 + eager**4) ** 0.25, (alone**4 + apart**4) ** 0.25
-    before = decode[:, None] if not mixed_policy else (1.0 - share) * decode[:, None]
+    rounds = _rounds(deployment, demand, axes, mixed_policy, speculation)
+    share, pieces = np.asarray(rounds.held.share), rounds.pieces
+    decode = np.broadcast_to(rounds.decode.total, axes.batch.shape)[:, None]
+    own = np.broadcast_to(rounds.own.total, share.shape)
+    before = (1.0 - share) * decode if mixed_policy else decode
     step = before + share * own
-    square = (before * decode[:, None] + share * own**2) / (2 * step)
-    pieces = np.maximum(np.ceil(prompt / room), 1.0)
+    square = (before * decode + share * own**2) / (2 * step) / deployment.parallel.pp
+    line, through = pieces * rounds.own.interval, rounds.own.passage + (pieces - 1.0) * rounds.own.interval
     late = 0.0 if ideal or not serving.overlapped else step
     front = 0.0 if ideal else serving.latency + serving.front_request + serving.front_token * demand.prompt.average
-    mean = front + square + _queue(share, pieces * own, prompt > room) + 2 * late + pieces * own
-    ttft = front + _rest(share * own / step, own, decode[:, None], percentile) + 2 * late + pieces * own
-    ttft = np.maximum(ttft + _late(use, pieces * own, percentile), mean)
+    busy = np.minimum(share, 0.98)
+    queue = np.where(pieces > 1, mean_wait(line, busy) * busy, 0.0)
+    mean = front + square + queue + 2 * late + through
+    held = share * own / step  # of the time, in rounds with prompts: a late arrival finds one of those in progress
+    rest = np.where(held > tail(percentile), own, decode) * (percentile / 100) / deployment.parallel.pp
+    crowd = tail_wait(line, np.clip(rounds.held.filled, 0.0, 0.999), tail(percentile))
+    ttft = np.maximum(front + rest + 2 * late + through + crowd, mean)
     prompts, decodes = _anchor(deployment)
-    ttft, mean, step, decode, alone = ttft * prompts, mean * prompts, step * decodes, decode * decodes, alone * prompts
+    ttft, mean, step, decode = ttft * prompts, mean * prompts, step * decodes, decode * decodes
     rate = batch / (steps * step)
     concurrency = rate * (mean + steps * step)
     return LoadGrid(
         deployment=deployment,
         axes=axes,
-        step_decode=decode,
+        step_decode=decode[:, 0],
         step_mixed=own,
-        prefill=alone,
+        prefill=np.broadcast_to(rounds.alone.passage, axes.budget.shape) * prompts,
+        prefill_interval=np.broadcast_to(rounds.alone.interval, axes.budget.shape) * prompts,
         rate=rate * dp,
         ttft=ttft,
         tpot=step / speculation.tokens,
         e2el=ttft + steps * step,
         concurrency=concurrency * dp,
         memory_use=_cache_use(deployment, demand, axes, concurrency, speculation.draft),
-        prefill_use=use,
+        prefill_use=np.asarray(rounds.held.filled),
         slots=float(deployment.engine.defaults.tier(deployment.hardware).max_sequences * dp),
         speculation=speculation,
     )
@@ -161,83 +159,32 @@ def _anchor(deployment: Deployment) -> tuple[float, float]:
     return (1.0, 1.0) if anchor is None else (anchor.prefill, anchor.decode)
 
 
-def _queue(share: Array, own: Array, pieced: npt.NDArray[np.bool_]) -> Array:
-    """Mean seconds behind prompts that take several steps."""
-    busy = np.minimum(share, 0.98)
-    return np.where(pieced, busy * busy / (2 * (1 - busy)) * own, 0.0)
-
-
-def _rest(held: Array, own: Array, decode: Array, percentile: float) -> Array:
-    """The rest of the step in progress at a percentile: ``held`` is the share of time in steps that hold prompts."""
-    return np.where(held > tail(percentile), own, np.broadcast_to(decode, own.shape)) * (percentile / 100)
-
-
-def _late(use: Array, own: Array, percentile: float) -> Array:
-    """The exponential tail of an M/D/1 queue for the room that steps have: ``S/(2(1 - use))*ln(use/tail)``."""
-    busy = np.clip(use, 0.0, 0.999)
-    return own / (2 * (1 - busy)) * np.log(np.maximum(busy / tail(percentile), 1.0))
-
-
-def _step_times(
-    deployment: Deployment, demand: Demand, axes: Axes, each: Array, mixed: bool, speculation: Speculation
-) -> tuple[Array, Array, Array]:
-    """Seconds of decodes alone, by batch; of steps that hold ``each`` prompt tokens; of prompts alone, by budget."""
-    rows, columns = each.shape
+def _rounds(deployment: Deployment, demand: Demand, axes: Axes, mixed: bool, speculation: Speculation) -> _Rounds:
+    """Price the three kinds of round; none holds a segment that is empty."""
     prompt = demand.prompt.average - demand.cached
-    beside = np.repeat(axes.batch if mixed else np.zeros(rows), columns)
-    batch = np.concatenate([axes.batch, beside, np.zeros(columns)])
-    tokens = np.concatenate([np.zeros(rows), each.ravel(), np.minimum(axes.budget, prompt)])
-    prompts = np.where(tokens > 0, np.maximum(tokens / prompt, 1.0), 0.0)
-    new = np.where(tokens > 0, tokens / np.maximum(prompts, 1.0), prompt)
-    points = Points(
-        batch=batch,
-        context=np.full_like(batch, demand.prompt.average + max(demand.output.average - 2.0, 0.0) / 2),
-        prompts=prompts,
-        new=np.maximum(new, 1.0),
-        past=demand.cached + np.maximum(prompt - new, 0.0) / 2,
+    context = demand.prompt.average + max(demand.output.average - 2.0, 0.0) / 2
+    alone = Decodes(axes.batch, context)
+    flight = np.asarray(Round(decodes=alone).batches_in_flight(deployment)) * np.ones_like(axes.batch)
+    beside = (axes.batch / flight * speculation.width if mixed else np.zeros_like(axes.batch))[:, None]
+    room = np.maximum(axes.budget[None, :] - beside, 1.0)
+    if not deployment.engine.defaults.scheduler.chunked_prefill:
+        room = np.maximum(np.floor(room / prompt), 1.0) * prompt
+    coming = axes.batch[:, None] / ((demand.output.average - 1.0) / speculation.tokens)
+    held = holding(coming, prompt, room, (flight[:, None], coupled_ranks(deployment)))
+    both = Round(
+        decodes=Decodes(axes.batch[:, None], context) if mixed else None,
+        prompts=Prompts(held.number, held.each, demand.cached + np.maximum(prompt - held.each, 0.0) / 2, held.fill),
+        speculation=speculation,
     )
-    seconds = step_seconds(deployment, points, speculation.width)
-    decode, own, alone = np.split(seconds, [rows, rows + rows * columns])
-    if speculation.draft is not None:
-        drafts = np.asarray(speculation.draft_time(axes.batch, points.context[:rows]))
-        decode, own = decode + drafts, own + np.repeat(drafts if mixed else np.zeros(rows), columns)
-    return decode, own.reshape(rows, columns), alone
-
-
-def step_seconds(deployment: Deployment, points: Points, width: int = 1) -> Array:
-    """Seconds of every step of ``points`` on one attention rank, all ranks alike; operators without work are free.
-
-    width: tokens that a step computes for each request that decodes.
-    """
-    parallel, constants = deployment.parallel, deployment.calibration.step
-    sequences = points.batch + points.prompts
-    micro = np.minimum(float(parallel.pp), np.maximum(sequences, 1.0))
-    scale = parallel.dp / micro
-    decode = Segment(batch=points.batch * scale, new=float(width), past=points.context)
-    prefill = Segment(batch=points.prompts * scale, new=points.new, past=points.past)
-    rows = (points.batch * width + points.prompts) * scale
-    slowest: Array = np.zeros_like(points.batch)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        for stage in _different(deployment, build(deployment, Step(segments=(decode, prefill), logits=rows))):
-            costs = (_seconds(op, deployment) for op in stage.ops)
-            total = sum(costs, start=np.zeros_like(points.batch)) + constants.layer * stage.layers
-            slowest = np.maximum(slowest, total)
-    whole: Array = slowest * (parallel.pp if parallel.pp > 1 else 1.0)
-    return whole + constants.host + constants.sequence * sequences * parallel.dp
-
-
-def _different(deployment: Deployment, stages: list[Stage]) -> list[Stage]:
-    """The stages without those that repeat another: all in the middle of a model of one kind of layer do."""
-    if len(stages) <= 3 or len(deployment.model.distinct) > 1:
-        return stages
-    middle = max(stages[1:-1], key=lambda stage: stage.layers)
-    return [stages[0], middle, stages[-1]]
-
-
-def _seconds(op: Op, deployment: Deployment) -> Array:
-    cost: OpCost = price(op, deployment.hardware, deployment.calibration)
-    busy = cost.work.flop + cost.work.bytes + cost.work.wire
-    return np.where(np.asarray(busy) > 0, cost.time * op.count, 0.0)
+    piece = np.minimum(axes.budget, prompt)
+    several = Prompts(np.maximum(piece / prompt, 1.0), piece, demand.cached + np.maximum(prompt - piece, 0.0) / 2)
+    return _Rounds(
+        decode=Round(decodes=alone, speculation=speculation).price(deployment),
+        own=both.price(deployment),
+        alone=Round(prompts=several).price(deployment),
+        held=held,
+        pieces=np.maximum(np.ceil(prompt / room), 1.0),
+    )
 
 
 def _cache_use(

@@ -23,13 +23,12 @@ import numpy as np
 
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
-from inferplan.estimate.phase import run_step
 from inferplan.serving.admission import Rules
 from inferplan.serving.flags import Flags, rules_of, with_flags
-from inferplan.serving.step_times import eager_floor
+from inferplan.serving.rounds import Decodes, Prompts, Round, coupled_ranks, holding
+from inferplan.serving.techniques.queueing import mean_wait
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.units import Num
-from inferplan.work.step import Segment, Step
 
 _ROUNDS = 200
 _TOLERANCE = 1e-7
@@ -214,66 +213,36 @@ class _Loop:
 
     def _times(self, batch: Num, inside: Num) -> tuple[Num, Num, Num, Num]:
         """Mean decode step; time before a prompt's first step; its own time to the first token seen; share of steps."""
-        rules, load = self.rules, self.load
+        deployment, rules, load = self.deployment, self.rules, self.load
         prompt, output = np.asarray(load.prompt, float), np.asarray(load.output, float)
         new = prompt * (1.0 - np.asarray(load.hit_rate, float))
         past = prompt - new
         steps = np.maximum(output - 1.0, 1e-9) / self.speculation.tokens
         coming = np.where(output > 1, batch / steps, inside)  # prompts that come with every decode step
-        context = prompt + np.maximum(output - 2.0, 0.0) / 2
-        room = np.maximum(rules.budget - (batch * self.speculation.width if rules.mixed else 0.0), 1.0)
+        decodes = Decodes(batch, prompt + np.maximum(output - 2.0, 0.0) / 2)
+        flight = Round(decodes=decodes).batches_in_flight(deployment)
+        room = np.maximum(rules.budget - (batch / flight * self.speculation.width if rules.mixed else 0.0), 1.0)
         if not rules.scheduler.chunked_prefill:
             room = np.maximum(np.floor(room / new), 1.0) * new
-        tokens = coming * new
-        share = np.minimum(np.maximum(1.0 - np.exp(-coming), tokens / room), 1.0)
-        each = tokens / np.maximum(share, 1e-12)
-        prompts = np.maximum(each / new, 1e-9)
-        many = np.maximum(prompts, 1.0)
-        chunk = np.minimum(each / many, room)
-        decode = self._price(batch, context, 0.0, 0.0, 0.0)
-        behind = past + (new - chunk) / 2 * (chunk < new)
-        if rules.mixed:
-            mixed = self._price(batch, context, many, chunk, behind)
-            step = (1.0 - share) * decode + share * mixed
-            square = (1.0 - share) * decode**2 + share * mixed**2
-            own = mixed
-        else:
-            alone = self._price(0.0, context, many, chunk, behind)
-            step = decode + share * alone
-            square = decode**2 + share * alone**2
-            own = alone
+        held = holding(coming, new, room, (flight, coupled_ranks(deployment)))
+        prompts = Prompts(held.number, held.each, past + (new - held.each) / 2 * (held.each < new), held.fill)
+        share = held.share
+        decode = Round(decodes=decodes, speculation=self.speculation).price(deployment).total
+        own = Round(decodes=decodes if rules.mixed else None, prompts=prompts, speculation=self.speculation).price(
+            deployment
+        )
+        before = (1.0 - share) * decode if rules.mixed else decode
+        step = before + share * own.total
+        square = before * decode + share * own.total**2
         pieces = np.maximum(np.ceil(new / room), 1.0)
         busy = np.minimum(share, 0.98)
-        queue = np.where(new > room, busy * busy / (2 * (1 - busy)) * pieces * own, 0.0)
-        queue = np.minimum(queue, np.maximum(inside - 1.0, 0.0) * pieces * own / 2)
-        rest = square / (2 * np.maximum(step, 1e-300)) * np.minimum(np.maximum(batch, 0.0), 1.0)
+        line = pieces * own.interval
+        queue = np.where(new > room, mean_wait(line, busy) * busy, 0.0)
+        queue = np.minimum(queue, np.maximum(inside - 1.0, 0.0) * line / 2)
+        rest = square / (2 * step) / deployment.parallel.pp * np.minimum(np.maximum(batch, 0.0), 1.0)
         late = step * np.minimum(batch, 1.0) if rules.overlapped else 0.0
         front = rules.latency + rules.front_request + rules.front_token * prompt
-        return step, front + rest + late + queue, pieces * own + late, share
-
-    def _price(self, batch: Num, context: Num, prompts: Num, new: Num, past: Num) -> Num:
-        """Seconds of a step of one engine, by the roofline, with the eager floor where it holds prompts."""
-        deployment, width = self.deployment, self.speculation.width
-        parallel = deployment.parallel
-        sequences = batch + prompts
-        micro = np.clip(sequences, 1.0, float(parallel.pp))
-        segments = []
-        if np.any(np.asarray(batch) > 0):
-            segments.append(Segment(batch=batch * parallel.dp / micro, new=float(width), past=context))
-        holds = bool(np.any(np.asarray(prompts) > 0))
-        if holds:
-            segments.append(Segment(batch=prompts * parallel.dp / micro, new=np.maximum(new, 1.0), past=past))
-        rows = (batch * width + prompts) * parallel.dp / micro
-        time = run_step(deployment, Step(segments=tuple(segments), logits=rows)).time
-        time = time + deployment.calibration.step.sequence * sequences * parallel.dp * (1.0 - 1.0 / micro)
-        if np.any(np.asarray(batch) > 0):  # prompts alone are not drafted for
-            time = time + self.speculation.draft_time(batch, context)
-        floor = eager_floor(deployment) if holds else 0.0
-        if not floor:
-            return time
-        eager = batch * width + prompts * np.maximum(new, 1.0) > deployment.engine.serving.graph_tokens
-        whole: Num = (time**4 + np.where(eager, floor, 0.0) ** 4) ** 0.25
-        return whole
+        return step, front + rest + late + queue, own.passage + (pieces - 1.0) * own.interval + late, share
 
 
 def _plain(value: Num) -> Num:

@@ -27,6 +27,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.graph import Stage, build_rank
 from inferplan.estimate.phase import require_finite
 from inferplan.estimate.roofline import price
+from inferplan.serving.rounds import eager_floor
 from inferplan.units import Num
 from inferplan.work.step import WIDE, Segment, Step
 
@@ -48,20 +49,6 @@ class Chunk(NamedTuple):
 
 
 NO_PROMPTS = Chunk(0, 0.0, 0.0)
-
-
-def eager_floor(deployment: Deployment) -> float:
-    """Host seconds of a step that holds a prompt: layers launched kernel by kernel (docs/serving.md, host floor).
-
-    Zero where steps are priced at the bare roofline, because nothing else is charged for the host there either.
-    """
-    model, constants = deployment.model, deployment.engine.serving
-    if deployment.calibration.basis == "roofline":
-        return 0.0
-    experts = any(weight.shard == "experts" for weight, _ in model.weights())
-    recurrent = sum(count for cache, count in model.caches() if cache.state)
-    per_layer = constants.eager_layer * (constants.eager_moe if experts else 1.0)
-    return len(model.sequence) * per_layer + recurrent * constants.eager_linear
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,10 +9,11 @@ those that decode.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
-from inferplan.estimate.phase import run_step
+from inferplan.estimate.phase import Batches, StepTime, flow_shop, price_batches
 from inferplan.work.step import Segment, Step
 
 
@@ -49,13 +50,27 @@ class ChunkedPrefill:
 def chunked_prefill(
     deployment: Deployment, prompt: int, chunk: int, batch: int = 0, context: float = 1.0
 ) -> ChunkedPrefill:
-    """Price a prompt in chunks of ``chunk`` tokens beside ``batch`` decodes with ``context`` tokens behind them."""
-    beside = (Segment(batch=float(batch), new=1.0, past=context),) if batch else ()
+    """Price a prompt in chunks of ``chunk`` tokens beside ``batch`` decodes with ``context`` tokens behind them.
+
+    In a pipeline each chunk goes with the decodes of one batch in flight, and chunks follow each other through the
+    stages. A decode waits until the batch that has passed them all with a chunk makes room for its next.
+    """
+    pp, dp = deployment.parallel.pp, deployment.parallel.dp
+    own = float(ceil(ceil(batch / dp) / pp))
+    beside = (Segment(batch=own, new=1.0, past=context),) if batch else ()
+
+    def price(segments: tuple[Segment, ...]) -> StepTime:
+        return price_batches(
+            deployment, Batches(fullest=Step(segments=segments), microbatches=float(pp)), "cycle"
+        ).step_time
+
     times = [
-        float(run_step(deployment, Step(segments=(*beside, Segment(batch=1.0, new=float(new), past=float(past))))).time)
-        for new, past in chunks(prompt, chunk)
+        price((*beside, Segment(batch=1.0, new=float(new), past=float(past)))) for new, past in chunks(prompt, chunk)
     ]
-    alone = Step(segments=(Segment(batch=1.0, new=float(prompt), past=0.0),))
+    alone = price((Segment(batch=1.0, new=float(prompt), past=0.0),))
     return ChunkedPrefill(
-        whole=float(run_step(deployment, alone).time), total=sum(times), longest_gap=max(times), steps=len(times)
+        whole=float(alone.passage),
+        total=flow_shop([[float(seconds) for seconds in time.fullest] for time in times], pp),
+        longest_gap=max(float(time.total) for time in times),
+        steps=len(times),
     )

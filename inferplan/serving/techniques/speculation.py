@@ -15,15 +15,15 @@ its own, so the gain shrinks as the batch grows and is a loss where verifying co
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
-from inferplan.estimate.phase import run_step
+from inferplan.estimate.phase import StepTime, decodes_phase
 from inferplan.units import Num
-from inferplan.work.step import Segment, Step
 
 
 def expected_tokens(acceptance: Num, length: Num) -> Num:
@@ -74,17 +74,17 @@ class Speculation:
         passed = 1.0 - (1.0 - self.acceptance) ** self.branches
         return float(expected_tokens(passed, float(self.length)))
 
-    def draft_time(self, batch: Num, context: Num) -> Num:
-        """Seconds of the draft steps before a verification: ``length`` decodes, one after another."""
+    def with_drafts(self, verification: StepTime, price: Callable[[Deployment, float], StepTime]) -> StepTime:
+        """A verification with the draft steps before it: ``length`` decodes of the draft, one after another.
+
+        ``price(draft, width)``: one step of the draft that computes ``width`` tokens for each request.
+        """
         if self.draft is None or not self.length:
-            return 0.0
-        dp = self.draft.parallel.dp
-        segment = Segment(batch=np.maximum(batch, 1e-9) * dp * 1.0, new=1.0, past=context)
-        first = run_step(self.draft, Step(segments=(segment,))).time
-        if self.branches == 1:
-            return self.length * first
-        wide = Segment(batch=np.maximum(batch, 1e-9) * dp * 1.0, new=float(self.branches), past=context)
-        return first + (self.length - 1) * run_step(self.draft, Step(segments=(wide,))).time
+            return verification
+        first = price(self.draft, 1.0)
+        if self.branches == 1 or self.length == 1:
+            return verification.plus(first, self.length)
+        return verification.plus(first).plus(price(self.draft, float(self.branches)), self.length - 1)
 
 
 PLAIN = Speculation()
@@ -98,9 +98,9 @@ class SpeculationGain:
     plain: Num
     """Seconds a token without drafts."""
     verify: Num
-    """Seconds of a verification."""
+    """Seconds of a verification alone."""
     draft: Num
-    """Seconds of the drafts before it."""
+    """What the drafts before it add to it."""
     tokens: float
 
     @property
@@ -116,11 +116,13 @@ class SpeculationGain:
 def speculate(deployment: Deployment, speculation: Speculation, batch: Num, context: Num) -> SpeculationGain:
     """What ``speculation`` does to a decode of ``batch`` requests with ``context`` tokens behind them."""
     batch = np.asarray(batch, dtype=np.float64)
-    plain = run_step(deployment, Step(segments=(Segment(batch=batch, new=1.0, past=context),))).time
-    wide = Segment(batch=batch, new=float(speculation.width), past=context)
-    verify = run_step(deployment, Step(segments=(wide,), logits=batch * speculation.width)).time
+    verify = decodes_phase(deployment, batch, context, float(speculation.width)).step_time
+    whole = speculation.with_drafts(verify, lambda draft, width: decodes_phase(draft, batch, context, width).step_time)
     return SpeculationGain(
-        plain=plain, verify=verify, draft=speculation.draft_time(batch, context), tokens=speculation.tokens
+        plain=decodes_phase(deployment, batch, context).time,
+        verify=verify.total,
+        draft=whole.total - verify.total,
+        tokens=speculation.tokens,
     )
 
 

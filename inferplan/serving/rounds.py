@@ -1,0 +1,146 @@
+"""A round of an engine in its steady state: every sequence that decodes gets its next token.
+
+The planning grid and the closed form price their steps here, the simulator's tables by the same operators
+(:mod:`inferplan.serving.step_times`). With a pipeline a round holds as many batches as are in flight, each with its own
+sequences; where attention ranks share experts, a round ends with the rank that has most to do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.phase import Batches, StepTime, price_batches
+from inferplan.serving.techniques.speculation import PLAIN, Speculation
+from inferplan.units import Num
+from inferplan.work.step import Segment, Step
+
+
+class Decodes(NamedTuple):
+    """Sequences of one attention rank that decode, over all its batches in flight, and the tokens behind each."""
+
+    batch: Num
+    context: Num
+
+
+class Prompts(NamedTuple):
+    """Prompts of the batch that holds most: how many, new and cached tokens of each, and the share of batches so full.
+
+    fill: prompts of the mean batch, on the mean rank, over those of the fullest: 1 where all are alike.
+    """
+
+    number: Num
+    new: Num
+    past: Num
+    fill: Num = 1.0
+
+
+def eager_floor(deployment: Deployment) -> float:
+    """Host seconds of a step that holds a prompt: layers launched kernel by kernel (docs/serving.md, host floor).
+
+    Zero where steps are priced at the bare roofline, because nothing else is charged for the host there either.
+    """
+    model, constants = deployment.model, deployment.engine.serving
+    if deployment.calibration.basis == "roofline":
+        return 0.0
+    experts = any(weight.shard == "experts" for weight, _ in model.weights())
+    recurrent = sum(count for cache, count in model.caches() if cache.state)
+    per_layer = constants.eager_layer * (constants.eager_moe if experts else 1.0)
+    return len(model.sequence) * per_layer + recurrent * constants.eager_linear
+
+
+def coupled_ranks(deployment: Deployment) -> int:
+    """Attention ranks that step together: all of a replica where they share experts, else each for itself."""
+    experts = any(weight.shard == "experts" for weight, _ in deployment.model.weights())
+    return deployment.parallel.dp if experts else 1
+
+
+class Holding(NamedTuple):
+    """Rounds that hold prompts: their share of all; prompts of the fullest batch, new tokens of each, and its fill."""
+
+    share: Num
+    number: Num
+    each: Num
+    fill: Num
+    filled: Num
+    """Tokens to compute over the room for them."""
+
+
+def holding(coming: Num, new: Num, room: Num, groups: tuple[Num, int]) -> Holding:
+    """How ``coming`` prompts a round and rank, of ``new`` tokens to compute, fall into batches with ``room`` tokens.
+
+    groups: batches in flight ``m``, and attention ranks that step together ``g``. Arrivals are independent, so a batch
+    holds prompts with ``q = 1 - exp(-x/m)``, more where its room spreads them, and a round with ``1 - exp(-x*g)``: one
+    batch of one rank is enough to make it long. A batch that holds any has ``x*I/(m*q)`` tokens, no more than its room.
+    """
+    flight, ranks = groups
+    tokens = coming * new / flight
+    filled = tokens / room
+    batch_share = np.minimum(np.maximum(1.0 - np.exp(-coming / flight), filled), 1.0)
+    share = np.minimum(np.maximum(1.0 - np.exp(-coming * ranks), filled), 1.0)
+    held = tokens / np.maximum(batch_share, 1e-12)
+    number = np.maximum(held / new, 1.0)
+    alike = ranks == 1 and bool(np.all(np.asarray(flight) == 1.0))
+    return Holding(
+        share, number, np.maximum(np.minimum(held / number, room), 1.0), 1.0 if alike else batch_share / share, filled
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Round:
+    """One round on one attention rank, and with it on all; at least one of ``decodes`` and ``prompts`` is there."""
+
+    decodes: Decodes | None = None
+    prompts: Prompts | None = None
+    speculation: Speculation = PLAIN
+
+    def batches_in_flight(self, deployment: Deployment) -> Num:
+        """``min(pp, sequences)``: those that decode, or the prompts where nothing does."""
+        if deployment.parallel.pp == 1:
+            return 1.0
+        sequences = self.decodes.batch if self.decodes is not None else self.prompts.number if self.prompts else 1.0
+        return np.clip(sequences, 1.0, float(deployment.parallel.pp))
+
+    def price(self, deployment: Deployment) -> StepTime:
+        """Wall seconds of the round, by what passes each station; with the engine's eager floor and the drafts."""
+        microbatches = self.batches_in_flight(deployment)
+        uneven = self.prompts is not None and bool(np.any(np.asarray(self.prompts.fill) != 1.0))
+        fullest = self._step(microbatches, 1.0)
+        mean = self._step(microbatches, self.prompts.fill) if uneven and self.prompts is not None else None
+        batches = Batches(
+            fullest=fullest,
+            beside=mean if coupled_ranks(deployment) > 1 else None,
+            mean=mean if deployment.parallel.pp > 1 else None,
+            microbatches=microbatches,
+        )
+        time = price_batches(deployment, batches, "cycle").step_time
+        if self.decodes is not None:
+            time = self.speculation.with_drafts(time, lambda draft, width: self._draft(draft, width, microbatches))
+        floor = eager_floor(deployment) if self.prompts is not None else 0.0
+        if not floor:
+            return time
+        eager = fullest.tokens > deployment.engine.serving.graph_tokens
+        return time.at_least(np.where(eager, floor, 0.0))
+
+    def _step(self, microbatches: Num, fill: Num) -> Step:
+        segments = []
+        rows: Num = 0.0
+        if self.decodes is not None:
+            width = float(self.speculation.width)
+            segments.append(Segment(batch=self.decodes.batch / microbatches, new=width, past=self.decodes.context))
+            rows = self.decodes.batch / microbatches * width
+        if self.prompts is not None:
+            number = self.prompts.number * fill
+            segments.append(Segment(batch=number, new=self.prompts.new, past=self.prompts.past))
+            rows = rows + number
+        return Step(segments=tuple(segments), logits=rows)
+
+    def _draft(self, draft: Deployment, width: float, microbatches: Num) -> StepTime:
+        assert self.decodes is not None
+        each = self.decodes.batch / microbatches
+        segment = Segment(batch=each, new=width, past=self.decodes.context)
+        batches = Batches(fullest=Step(segments=(segment,), logits=each * width), microbatches=microbatches)
+        return price_batches(draft, batches, "cycle").step_time
