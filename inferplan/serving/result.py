@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from inferplan.serving.records import FINISHED, REJECTED, TIMED_OUT, Meter, Records
+from inferplan.serving.simulation_record import record_of
+from inferplan.serving.verdict import Verdict, verdict_of
 from inferplan.traffic.requests import Slo
+from inferplan.units import Array, Mask
 
-Array = npt.NDArray[np.float64]
-Verdict = Literal["stable", "saturated", "overloaded"]
-"""stable: nobody waits for a slot or for cache for long. saturated: they do, and the queue does not grow. overloaded:
-requests arrive faster than they leave, so the queue grows for as long as the traffic lasts."""
-SCHEMA_VERSION = 1
 PERCENTILES = (50, 90, 95, 99)
-_LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2el_s")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -50,12 +47,13 @@ class SimulationResult:
         return np.asarray(self.records.arrival[self.warmup :], dtype=np.float64)
 
     @cached_property
-    def _status(self) -> npt.NDArray[np.uint8]:
+    def status(self) -> npt.NDArray[np.uint8]:
+        """What became of each request: the codes of :mod:`inferplan.serving.records`."""
         return np.frombuffer(bytes(self.records.status), dtype=np.uint8)[self.warmup :]
 
     @cached_property
-    def _done(self) -> npt.NDArray[np.bool_]:
-        return np.equal(self._status, FINISHED)
+    def _done(self) -> Mask:
+        return np.equal(self.status, FINISHED)
 
     def _column(self, name: str) -> Array:
         return np.asarray(getattr(self.records, name)[self.warmup :], dtype=np.float64)
@@ -86,7 +84,7 @@ class SimulationResult:
         end of the run.
         """
         admitted = self._column("admitted")
-        seen = self._status != REJECTED
+        seen = self.status != REJECTED
         finish = self._column("finish")
         until = np.where(np.isnan(admitted), np.where(np.isnan(finish), self.end, finish), admitted)
         waited: Array = (until - self.arrival)[seen]
@@ -118,7 +116,7 @@ class SimulationResult:
     def counts(self) -> dict[str, int]:
         """Every request that was sent is in exactly one of the other entries."""
         arrived = int(np.sum(~np.isnan(self.arrival)))
-        finished, rejected, gone = (int(np.sum(self._status == code)) for code in (FINISHED, REJECTED, TIMED_OUT))
+        finished, rejected, gone = (int(np.sum(self.status == code)) for code in (FINISHED, REJECTED, TIMED_OUT))
         return {
             "arrived": arrived,
             "finished": finished,
@@ -142,7 +140,7 @@ class SimulationResult:
         return float(np.sum(self._column("prompt")[self._done])) / self.duration
 
     @cached_property
-    def attained(self) -> npt.NDArray[np.bool_]:
+    def attained(self) -> Mask:
         """Which finished requests meet every limit of the SLO."""
         good = np.ones(len(self.ttft), dtype=bool)
         output = self._column("output")[self._done]
@@ -164,7 +162,7 @@ class SimulationResult:
     def in_system(self) -> float:
         """Mean number of requests in the system, the integral of their number over time divided by the duration."""
         until = np.where(np.isnan(self._column("finish")), self.end, self._column("finish"))
-        seen = (self._status != REJECTED) & ~np.isnan(self.arrival)
+        seen = (self.status != REJECTED) & ~np.isnan(self.arrival)
         times = np.concatenate([self.arrival[seen], until[seen]])
         steps = np.concatenate([np.ones(int(seen.sum())), -np.ones(int(seen.sum()))])
         order = np.argsort(times, kind="stable")
@@ -194,33 +192,8 @@ class SimulationResult:
 
     @cached_property
     def verdict(self) -> Verdict:
-        """See :data:`Verdict`; docs/serving.md says how it is decided."""
-        if not self.closed and self._grows():
-            return "overloaded"
-        waited = {reason for meter in self.meters for reason in meter.blocked_by} & {"slots", "cache"}
-        busy, backlogged = (sum(getattr(m, name) for m in self.meters) for name in ("busy", "backlogged"))
-        return "saturated" if waited and backlogged > 0.5 * busy else "stable"
-
-    def _grows(self) -> bool:
-        """Whether there was a backlog most of the time, and waits grew from quarter to quarter up to the end, or would
-        have, had clients not given up.
-        """
-        arrived = self.arrival[self._status != REJECTED]
-        if len(arrived) < 20:
-            return False
-        span = float(arrived[-1] - arrived[0])
-        waiting = (max(meter.backlogged, meter.front_backlogged) for meter in self.meters)
-        if span <= 0 or sum(waiting) < 0.5 * span * max(len(self.meters), 1):
-            return False
-        if self.counts["timed_out"] > 0.1 * len(arrived):
-            return True
-        quarters = [float(np.mean(part)) for part in np.array_split(self.wait, 4)]
-        steadily = quarters[3] > 1.15 * quarters[2] > 1.15**2 * quarters[1]
-        slowly = len(arrived) >= 1000 and quarters[2] + quarters[3] > 1.5 * (quarters[0] + quarters[1])
-        if not (steadily or slowly):
-            return False
-        behind = min(float(np.mean(self.wait[-max(len(arrived) // 20, 1) :])), self.end - float(arrived[-1]))
-        return behind > (0.05 if steadily else 0.03) * span
+        """See :data:`inferplan.serving.verdict.Verdict`; docs/serving.md says how it is decided."""
+        return verdict_of(self)
 
     @property
     def steady(self) -> bool:
@@ -247,48 +220,7 @@ class SimulationResult:
 
     def to_dict(self) -> dict[str, Any]:
         """The record that ``inferplan simulate --format json`` prints; units are in the keys."""
-        counts = self.counts
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "verdict": self.verdict,
-            **{name: self.percentiles(name) for name in _LATENCIES},
-            **self._band_record(),
-            "requests": counts,
-            "rejected_because": self.records.refused,
-            "duration_s": self.duration,
-            "throughput": {
-                "requests_per_s": self.request_rate,
-                "output_tokens_per_s": self.output_rate,
-                "total_tokens_per_s": self.output_rate + self.input_rate,
-            },
-            "goodput_requests_per_s": self.goodput,
-            "slo": {f"{name}_s": limit for name, limit in self.slo.limits.items()},
-            "slo_attained": float(np.mean(self.attained)) if self.slo.limits and len(self.attained) else None,
-            "queue": {
-                "wait_mean_s": float(np.mean(self.wait)) if len(self.wait) and self.steady else None,
-                "wait_max_s": float(np.max(self.wait)) if len(self.wait) else None,
-                "in_system_mean": self.in_system if counts["arrived"] else None,
-                "blocked_by": self._blocked(),
-            },
-            "batch_mean": self.mean_batch,
-            "kv": {"use_mean": self.kv_use["mean"], "use_peak": self.kv_use["peak"], "capacity_tokens": self.capacity},
-            "preemptions": self.preemptions,
-            "prefix_cache_hit_rate": self.hit_rate,
-            "steps": sum(meter.steps for meter in self.meters),
-            "prompt_steps": sum(meter.prompt_steps for meter in self.meters),
-            "basis": self.basis,
-            "anchor": None if self.anchor == (1.0, 1.0) else {"ttft": self.anchor[0], "tpot": self.anchor[1]},
-            "conditions": self.conditions,
-        }
-
-    def _band_record(self) -> dict[str, float | None]:
-        """Between which seconds 80 % of measured means lie; null where no held-out error is known."""
-        record: dict[str, float | None] = {}
-        for name in ("ttft", "tpot", "e2el"):
-            mean, band = self.percentiles(f"{name}_s")["mean"], self.band(name)
-            record[f"{name}_low_s"] = None if mean is None or band is None else mean * band[0]
-            record[f"{name}_high_s"] = None if mean is None or band is None else mean * band[1]
-        return record
+        return record_of(self)
 
     def band(self, name: str) -> tuple[float, float] | None:
         """Factors on the mean of ``ttft``, ``tpot`` or ``e2el`` between which 80 % of measured means lie."""
@@ -299,13 +231,6 @@ class SimulationResult:
             return None
         share = float(np.sum(self.ttft) / np.sum(self.e2el))
         return share * first[0] + (1 - share) * rest[0], share * first[1] + (1 - share) * rest[1]
-
-    def _blocked(self) -> dict[str, int]:
-        total: dict[str, int] = {}
-        for meter in self.meters:
-            for reason, count in meter.blocked_by.items():
-                total[reason] = total.get(reason, 0) + count
-        return total
 
 
 def _percentiles(values: Array) -> list[float | None]:
