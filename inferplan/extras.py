@@ -8,6 +8,7 @@ from inferplan.errors import MissingExtraError
 
 EXTRAS: dict[str, tuple[str, ...]] = {
     "plot": ("matplotlib",),
+    "report": ("matplotlib", "jinja2"),
     "frame": ("pandas",),
     "parquet": ("pandas", "pyarrow"),
 }

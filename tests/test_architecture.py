@@ -36,6 +36,7 @@ HEAVY = {
     "rich": {"table", "cli"},
     "pandas": {"table"},
     "matplotlib": {"reports"},
+    "jinja2": {"reports"},
     "torch": set(),
     "scipy": set(),
     "transformers": set(),
@@ -160,7 +161,7 @@ def test_light_commands_load_nothing_heavy(command: str) -> None:
         f"sys.argv = ['inferplan', *{COMMANDS[command].split()!r}]\n"
         "from inferplan.cli import cli\n"
         "cli.main(args=sys.argv[1:], standalone_mode=False)\n"
-        "heavy = {'torch', 'pandas', 'scipy', 'matplotlib', 'transformers', 'calibrate'} & set(sys.modules)\n"
+        "heavy = {'torch', 'pandas', 'scipy', 'matplotlib', 'jinja2', 'transformers', 'calibrate'} & set(sys.modules)\n"
         "print('loaded:', sorted(heavy), file=sys.stderr)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)

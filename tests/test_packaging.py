@@ -131,6 +131,7 @@ def test_what_is_in_the_wheel(wheel: Path) -> None:
         assert "inferplan = inferplan.cli:main" in archive.read(entry_points).decode()
     tops = {name.split("/")[0] for name in files if ".dist-info/" not in name}
     assert tops == {"inferplan", "calibrate"}
+    assert "inferplan/reports/page.html.j2" in files
     for folder in ("models", "hardware", "engines"):
         packed = {Path(name).name for name in files if name.startswith(f"inferplan/configs/{folder}/")}
         assert packed == {path.name for path in (ROOT / "configs" / folder).iterdir()}

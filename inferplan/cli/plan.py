@@ -20,6 +20,7 @@ from inferplan.catalog.workloads import WorkloadSpec, load_limits, load_workload
 from inferplan.cli.options import Count, picture, report_options, write_text
 from inferplan.cli.price_options import price_options
 from inferplan.errors import UsageError
+from inferplan.extras import require
 from inferplan.planning.demand import Demand, demand_of_trace, sharing
 from inferplan.planning.option import Sizing
 from inferplan.planning.plan import Plan, plan
@@ -219,6 +220,8 @@ def page_file(ctx: click.Context, param: click.Parameter, value: str | None) -> 
     """Callback of an option that names the page: what it needs is checked before the search, not after it."""
     if value is not None and Path(value).suffix.lower() not in (".html", ".md"):
         raise UsageError(f"cannot write a report as {value}", hint="a suffix of .html or .md")
+    if value is not None and value.lower().endswith(".html") and not ctx.resilient_parsing:
+        require("report", "a page")
     return picture(ctx, param, value)
 
 

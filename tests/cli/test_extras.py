@@ -18,10 +18,12 @@ from inferplan.extras import EXTRAS
 ROOT = Path(__file__).parents[2]
 CHAT = ["llama-3.1-8b", "--workload", "chat", "--rate", "5", "--gpu", "h100-sxm"]
 ON_H100 = ["llama-3.1-8b", "--gpu", "h100-sxm"]
-DRAWING = {
+PAGE = {
     "plan": ["plan", *CHAT, "--report", "plan.html"],
-    "plan, Markdown": ["plan", *CHAT, "--report", "plan.md"],
     "report": ["report", *CHAT, "-o", "plan.html"],
+}
+DRAWING = {
+    "plan, Markdown": ["plan", *CHAT, "--report", "plan.md"],
     "plot": ["plot", "roofline", *ON_H100, "-o", "roofline.png"],
     "recipe": ["recipe", *ON_H100, "--with", "fp8", "--plot", "recipe.png"],
     "simulate": ["simulate", *ON_H100, "--rate", "4", "--plot", "run.png"],
@@ -49,6 +51,16 @@ def test_without_matplotlib(command: str, monkeypatch: pytest.MonkeyPatch) -> No
     assert refused(DRAWING[command]).render().splitlines() == [
         "error: drawing needs matplotlib",
         "hint: pip install 'inferplan[plot]'",
+    ]
+
+
+@pytest.mark.parametrize("package", EXTRAS["report"])
+@pytest.mark.parametrize("command", PAGE)
+def test_without_what_a_page_needs(command: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    assert refused(PAGE[command]).render().splitlines() == [
+        f"error: a page needs {package}",
+        "hint: pip install 'inferplan[report]'",
     ]
 
 
