@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from inferplan.answers.cost import ApiPrice, Cost, Energy
+from inferplan.answers.cost import HOURS_PER_MONTH, ApiPrice, Cost, Energy
 from inferplan.table import Table
 
 _RIGHT = frozenset({"value"})
@@ -53,7 +53,7 @@ def cost_table(cost: Cost, api: ApiPrice | None = None, requests_a_day: float | 
     unit = cost.tag.currency
     rows = [
         [f"{cost.devices} x {cost.tag.gpu} at {cost.tag.describe()}", f"{cost.per_hour:,.2f} {unit}/h"],
-        ["a month of 730 hours", f"{cost.per_month:,.0f} {unit}"],
+        [f"a month of {HOURS_PER_MONTH:g} hours", f"{cost.per_month:,.0f} {unit}"],
         [f"a million input tokens (1:{cost.ratio:g} split)", f"{cost.per_million_input:,.4f} {unit}"],
         [f"a million output tokens (1:{cost.ratio:g} split)", f"{cost.per_million_output:,.4f} {unit}"],
         ["a million output tokens, whole bill on them", f"{cost.per_million_output_alone:,.4f} {unit}"],

@@ -20,13 +20,13 @@ from inferplan.table import Report, Table
 from inferplan.units import format_time
 
 _RIGHT = frozenset({"value", "GPUs", "cost", "TTFT", "TPOT", "candidates", "tokens/s/GPU", "tokens/s/user", "load"})
-BINDING = {
+BOTTLENECKS = {
     "ttft": "the limit on TTFT",
     "tpot": "the limit on TPOT",
     "e2el": "the limit on end-to-end latency",
-    "memory": "the memory for the cache",
-    "slots": "the engine's number of sequences",
-    "prefill": "the room that steps have for prompts",
+    "memory": "the memory left for the cache",
+    "slots": "the engine's limit on sequences",
+    "prefill": "the token budget of a step",
 }
 
 
@@ -265,7 +265,7 @@ def summary_table(plan: Plan) -> Table:
         ["capacity of a replica under the limits", f"{option.rate:,.2f} requests/s"],
         ["given to it", f"{given_share(plan):.0%} of that, at most {question.sizing.utilisation:.0%}"],
         ["output tokens a second and GPU at capacity", f"{option.per_device:,.0f}"],
-        ["what binds", BINDING[plan.binding]],
+        ["bottleneck", BOTTLENECKS[plan.binding]],
     ]
     asked = ", ".join(f"{METRIC_NAMES[n]} {percentile} < {format_time(v, 3)}" for n, v in question.slo.limits.items())
     title = f"{question.space.base.model}: {question.demand.describe()}" + (f"; {asked}" if asked else "")
@@ -356,12 +356,12 @@ def cheaper_line(plan: Plan) -> str:
     """What would have to change for the next-cheaper plan."""
     checked = plan.cheaper_verified
     if checked is None:
-        return "no candidate costs less, whatever the limits"
+        return "this is the cheapest candidate, with or without the limits"
     option, factors = checked.option, _relaxed(plan, checked)
     drafts = f" with {option.speculation.length} drafts" if option.speculation.length else ""
     what = f"{option.replicas} x {option.deployment.describe()}{drafts} at {money(option)}"
     if not all(isfinite(factor) for factor in factors.values()):
-        return f"the nearest that costs less, {what}, does not keep up with the load"
+        return f"the cheaper candidate that comes closest, {what}, does not keep up with the load"
     relaxed = " and ".join(
         f"{METRIC_NAMES[name]} were {format_time(plan.question.slo.limits[name] * factor, 3)} (x {factor:.2f})"
         for name, factor in factors.items()

@@ -123,7 +123,7 @@ def _rows_table(scored: Sequence[Scored]) -> Table:
                 "" if measured.tpot is None else f"{measured.tpot * 1e3:,.2f}",
                 cells["tpot_predicted_ms"],
                 "" if errors[1] is None else f"{errors[1]:+.1%}",
-                one.refused or ("faster than light" if one.impossible else ""),
+                one.refused or ("impossible" if one.impossible else ""),
             ]
         )
     columns = ["row", "TTFT ms", "predicted", "error", "TPOT ms", "predicted ", "error ", ""]
@@ -141,7 +141,7 @@ def _notes(scored: Sequence[Scored]) -> list[str]:
     if fast:
         shown = ", ".join(one.row.where for one in fast[:SHOWN_LIMIT])
         notes.append(
-            f"faster than the speed of light of what they state: {len(fast)} rows ({shown}"
+            f"physically impossible (faster than a perfect device runs what they state): {len(fast)} rows ({shown}"
             f"{', ...' if len(fast) > SHOWN_LIMIT else ''}); they are in the score, and in no fit"
         )
     told = Counter(note for one in scored if one.prediction for note in one.prediction.notes)

@@ -60,7 +60,7 @@ def test_a_plan_says_what_to_buy_and_what_it_rests_on(planned: Path) -> None:
     assert record["cost"]["price_date"].startswith("2026-")
     assert record["rejected"]
     text = run("plan", "llama-3.1-8b", *QUESTION, *SMALL)
-    for word in ("what binds", "candidates", "basis:", "price of", "start each replica: vllm serve"):
+    for word in ("bottleneck", "candidates", "basis:", "price of", "start each replica: vllm serve"):
         assert word in text
 
 
@@ -192,7 +192,7 @@ def test_a_trace_is_a_demand(tmp_path: Path) -> None:
 
 def test_the_report_holds_everything_and_loads_nothing(page: Path, tmp_path: Path) -> None:
     text = tmp_path / "plan.md"
-    assert "what binds" in run("plan", "llama-3.1-8b", *QUESTION, *SMALL, "--report", str(text))
+    assert "bottleneck" in run("plan", "llama-3.1-8b", *QUESTION, *SMALL, "--report", str(text))
     html = page.read_text()
     for word in ("The question", "alternatives", "Pictures", "Formulas", "Made by", "rest on", "<svg", "inferplan"):
         assert word in html
