@@ -54,8 +54,14 @@ class StepTime:
 
     @cached_property
     def _slowest(self) -> list[Num]:
-        """For each station 1 where it is the slowest for the mean batch, else 0."""
-        worst = np.argmax(np.stack(np.broadcast_arrays(*self.mean)), axis=0)
+        """For each station 1 where the others wait for it, else 0.
+
+        That is where ``m`` mean batches take longest; in a drain, longest beyond the fullest batch, which passes the
+        other stations: ``max_k(m*mean_k + sum_(s != k) fullest_s)``, so that more work never takes less time.
+        """
+        passed = self.fullest if self.flow == "drain" else (0.0,) * len(self.mean)
+        waits = [self.microbatches * usual - most for usual, most in zip(self.mean, passed)]
+        worst = np.argmax(np.stack(np.broadcast_arrays(*waits)), axis=0)
         return [np.where(worst == station, 1.0, 0.0) for station in range(len(self.mean))]
 
     @cached_property

@@ -11,7 +11,7 @@ from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags
 from inferplan.serving.simulator import Options, simulate
 from inferplan.serving.techniques.offload import HostTier
-from inferplan.traffic.requests import ClosedLoop
+from inferplan.traffic.requests import ClosedLoop, Slo
 from inferplan.work.parallel import Parallelism
 from tests.serving.plain_time import CLOSE, plain, requests, seconds, served
 
@@ -55,6 +55,15 @@ def test_a_preempted_request_computes_prompt_and_written_tokens_again() -> None:
     assert last == near(a, b)
 
 
+def test_a_preempted_request_comes_before_those_that_wait() -> None:
+    """Room for 100: C (10 tokens) has waited since 0.5 s, but B, sent back, has the head of the queue and blocks it.
+
+    B's 51 tokens fit when A (61 + 40 at its end, 100 of them cached) is done at 43 s, and C's 10 beside them.
+    """
+    first, _ = served(plain(capacity=100, slots=2), requests((0.0, 40, 31), (0.0, 40, 31), (0.5, 10, 1)))
+    assert first[2] == pytest.approx(43.0 + seconds(61), rel=CLOSE)
+
+
 def test_reserving_the_whole_never_preempts() -> None:
     """TensorRT-LLM's guaranteed admission: B waits until A has left."""
     deployment = plain(capacity=100, policy="trtllm", admission="reserve")
@@ -69,6 +78,44 @@ def test_an_overlapped_scheduler_sees_tokens_a_step_late() -> None:
     sent = requests((0.0, 10, 3))
     assert served(plain(), sent) == (near(2.0), near(2.0 + 2 * 1.1))
     assert served(plain(overlapped=True), sent) == (near(2.0 + 1.1), near(2.0 + 2 * 1.1 + 1.1))
+
+
+def test_an_overlapped_scheduler_sees_arrivals_a_step_late() -> None:
+    """B comes at 0.5 s, while A's prompt runs: the step at 2 s is composed already, that at 3.1 s has B's 10 tokens.
+
+    Its first token is made at 5.2 s and seen when the next step (two decodes) is over.
+    """
+    first, _ = served(plain(overlapped=True), requests((0.0, 10, 20), (0.5, 10, 20)))
+    assert first == near(3.1, 3.1 + seconds(11) + seconds(2))
+
+
+def test_a_static_batch_keeps_its_places_until_its_last_request_is_done() -> None:
+    """A and B decode in two places, the last two steps for B alone; C comes at 0.5 s and waits for both."""
+    first, last = served(plain(policy="static"), requests((0.0, 10, 3), (0.0, 10, 5), (0.5, 10, 1)))
+    assert last[:2] == near(3.0 + 2 * 1.2, 3.0 + 4 * 1.2)
+    assert first[2] == pytest.approx(3.0 + 4 * 1.2 + 2.0, rel=CLOSE)
+
+
+def test_prompts_are_held_back_to_fill_a_step() -> None:
+    """B's 10 tokens do not fill half a budget of 100: they wait three decode steps of A. With 60 they would not."""
+    deployment, flags = plain(policy="trtllm", budget=100), Flags(batch_wait_steps=3, batch_wait_fill=0.5)
+    for prompt, held in ((10, 3), (60, 0)):
+        run = simulate(deployment, requests((0.0, 10, 20), (0.5, prompt, 1)), flags)
+        assert run.records.first[1] == pytest.approx(2.0 + held * 1.1 + seconds(prompt + 1), rel=CLOSE)
+
+
+def test_figures_of_a_run() -> None:
+    """Two requests on one slot: 6 s and 3 tokens at 1.1 s; then from 9.3 s on 2 s for the second's only token."""
+    run = simulate(plain(slots=1), requests((0.0, 50, 4), (1.0, 10, 1)), options=Options(slo=Slo(ttft=8.0)))
+    assert list(run.ttft) == near(6.0, 9.3 + 2.0 - 1.0)
+    assert list(run.tpot) == near(1.1)
+    assert list(run.e2el) == near(9.3, 10.3)
+    assert list(run.wait) == [0.0, pytest.approx(8.3, rel=CLOSE)]
+    assert run.duration == pytest.approx(11.3, rel=CLOSE)
+    assert run.output_rate == pytest.approx(5 / 11.3, rel=CLOSE)
+    assert run.request_rate == pytest.approx(2 / 11.3, rel=CLOSE)
+    assert run.goodput == pytest.approx(1 / 11.3, rel=CLOSE)
+    assert run.in_system == pytest.approx((9.3 + 10.3) / 11.3, rel=CLOSE)  # Little's law
 
 
 def test_the_share_that_sglang_holds_back_falls_with_the_steps() -> None:
@@ -113,6 +160,9 @@ def test_the_queue_is_looked_at_every_so_many_steps() -> None:
     assert served(deployment, sent)[0][1] == pytest.approx(2.0 + 1.1 + seconds(11), rel=CLOSE)
     polled = simulate(deployment, sent, Flags(poll_interval_steps=5))
     assert polled.records.first[1] == pytest.approx(2.0 + 5 * 1.1 + seconds(11), rel=CLOSE)
+    # D is done after two steps; that is no look at the queue
+    polled = simulate(deployment, requests((0.0, 10, 20), (0.0, 10, 3), (3.5, 10, 1)), Flags(poll_interval_steps=5))
+    assert polled.records.first[2] == pytest.approx(3.0 + 2 * 1.2 + 3 * 1.1 + seconds(11), rel=CLOSE)
 
 
 def test_a_client_that_gives_up_is_dropped_before_its_prompt_runs() -> None:
@@ -169,6 +219,17 @@ def test_blocks_from_the_host_take_the_time_of_their_bytes() -> None:
     assert kept == near(seconds(33), 10.0 + seconds(33), 20.0 + seconds(1) + 32 * 4 / 32)
     lost, _ = served(deployment, sent)
     assert lost[2] == pytest.approx(20.0 + seconds(33), rel=CLOSE)
+
+
+def test_two_loads_from_the_host_are_paid_once_each() -> None:
+    """A comes back from the host after B, and B after A: 4 s for each, and none for the fresh prompt that follows."""
+    names = ((1, 2), (3, 4), (1, 2), (3, 4), (5, 6))
+    rows = [(10.0 * turn, 33, 1) for turn in range(5)]
+    sent = requests(*rows, hashes=names, hash_block=16)
+    host = HostTier(capacity=1e6, bandwidth=32.0)
+    first, _ = served(plain(capacity=40, prefix_caching=True), sent, host=host)
+    loaded = seconds(1) + 4.0
+    assert [time - row[0] for time, row in zip(first, rows)] == near(4.3, 4.3, loaded, loaded, 4.3)
 
 
 # Several engines ------------------------------------------------------------------------------------------------------
