@@ -54,7 +54,7 @@ def mla(draw: st.DrawFn, parallel: Parallelism, _: int) -> Layer:
         "rope_dim": draw(st.sampled_from([0, 16, 64])),
         "value_dim": draw(powers(4, 7)),
     }
-    if q_lora is not None and draw(st.booleans()):
+    if q_lora is not None and draw(st.sampled_from([True, True, False])):
         layer["indexer"] = {
             "heads": draw(st.integers(1, 64)),
             "head_dim": draw(powers(4, 7)),

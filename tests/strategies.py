@@ -68,7 +68,9 @@ def parallelisms(draw: st.DrawFn, cp: bool = True) -> Parallelism:
 def layers(draw: st.DrawFn, parallel: Parallelism, d_model: int, masks: tuple[str, ...], kinds: frozenset[str]) -> Any:
     """One layer group of the kinds allowed: attention a third of the time, at times with a part beside it."""
     mixers, ffn = ([k for k in table if k in kinds] for table in (MIXERS, FEED_FORWARDS))
-    kind = draw(st.sampled_from([*mixers, *["attention"] * max(len(mixers) // 2, 1)]))
+    kind = draw(
+        st.sampled_from([*mixers, *(["mla"] * 2 if "mla" in mixers else []), *["attention"] * max(len(mixers) // 2, 1)])
+    )
     feed = draw(st.sampled_from(["moe"] if parallel.ep > 1 else ffn))
     group = {
         "repeat": draw(st.integers(1, 3)),

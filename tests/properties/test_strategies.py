@@ -42,7 +42,7 @@ def test_every_kind_is_drawn() -> None:
                 seen[form] += bool(getattr(part, form, None))
 
     draw()
-    assert {kind: count for kind, count in seen.items() if count < 4} == {}
+    assert {kind: count for kind, count in seen.items() if count < 3} == {}
     assert set(kinds()) <= set(seen)
 
 
