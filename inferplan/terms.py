@@ -165,6 +165,8 @@ def plain(value: Num, name: str, unit: str = "", field: Field = ()) -> Num:
 def named(value: Any, name: str, unit: str = "", field: Field = ()) -> Any:
     """The number as a :class:`Term`; a term that has been computed gets the name and keeps its formula."""
     if isinstance(value, Term):
+        if value.name:  # it keeps that one too: the other is equal to it
+            value = Term(value=value.value, operation="sum", terms=(value,))
         return replace(value, name=name, unit=unit, field=field)
     return Term(value=value, name=name, unit=unit, field=field)
 
@@ -285,4 +287,4 @@ def _number(term: Term) -> str:
         form = format_time(value, 6) if term.unit == "s" else format_quantity(value, term.unit, 6)
         text, _, unit = form.replace(",", "").partition(" ")
         return f"{text.rstrip('0').rstrip('.') if '.' in text else text} {unit}"
-    return f"{value:.0f}" if value == round(value) and abs(value) < 1e15 else f"{value:.6g}"
+    return f"{value:.0f}" if abs(value) < 1e15 and value == round(value) else f"{value:.6g}"

@@ -38,7 +38,8 @@ def explanation_report(found: Explanation) -> Report:
     facts = [["value", found.shown], ["formula", found.formula], ["numbers", found.substituted], ["page", found.page]]
     tables = [Table(title=found.name, columns=["", ""], rows=facts)]
     if found.parts:
-        tables.append(Table(title="made of", columns=["part", "value"], rows=[list(part) for part in found.parts]))
+        rows = [[part.name, part.value, part.how] for part in found.parts]
+        tables.append(Table(title="made of", columns=["part", "value", "how"], rows=rows))
     if found.inputs:
         rows = [[entry.symbol, entry.value, entry.origin] for entry in found.inputs]
         tables.append(Table(title="inputs", columns=["input", "value", "where"], rows=rows))
@@ -51,6 +52,6 @@ def explanation_report(found: Explanation) -> Report:
         "substituted": found.substituted,
         "page": found.page,
         "inputs": [vars(entry) for entry in found.inputs],
-        "parts": dict(found.parts),
+        "parts": [vars(part) for part in found.parts],
     }
     return Report(record=record, tables=tables, notes=[f"source: {source}" for source in sources])

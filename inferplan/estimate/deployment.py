@@ -9,6 +9,7 @@ from inferplan.devices.engine import Engine
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import MissingFactError
 from inferplan.models.spec import ModelSpec
+from inferplan.terms import Term, named
 from inferplan.work.formats import Precision, arithmetic
 from inferplan.work.parallel import Parallelism, split_layers
 
@@ -55,6 +56,13 @@ class Deployment:
     def ridge(self) -> float:
         """FLOP per byte above which its linear layers are limited by arithmetic."""
         return self.hardware.ridge(self.math)
+
+    def ridge_terms(self) -> Term:
+        """The ridge point with its formula."""
+        peak = named(self.hardware.peak_of(self.math), "peak", "FLOP/s", ("hardware", "peak", self.math))
+        bandwidth = named(self.hardware.memory.bandwidth, "bandwidth", "B/s", ("hardware", "memory", "bandwidth"))
+        term: Term = named(peak / bandwidth, "ridge", "FLOP/B")
+        return term
 
     def describe(self) -> str:
         devices = f"{self.parallel.devices} x {self.hardware.name}"

@@ -27,6 +27,7 @@ from inferplan.work.parallel import split_layers
 _CONTEXT_LIMIT = 2**31
 """Longest context searched for a model that states no limit of its own."""
 _DP: Field = ("parallel", "dp")
+_SLOTS: Field = ("engine", "tiers", "max_sequences")
 _WEIGHTS: Field = ("number", "memory.weights")
 _KINDS = "kinds of layer"
 _VOCAB_PAD = 64
@@ -219,8 +220,8 @@ class Footprint:
             tokens = name(self.prompt, "tokens of the longest pass", "", ("load", "prompt"))
             return sequences * tokens, sequences * name(self.logits, "logits of a sequence")
         tier = engine.defaults.tier(hardware)
-        tokens = name(float(tier.token_budget), "tokens of a step", "", ("engine", "tiers"))
-        return tokens, name(float(tier.max_sequences), "sequences of a step", "", ("engine", "tiers"))
+        tokens = name(float(tier.token_budget), "tokens of a step", "", ("engine", "tiers", "token_budget"))
+        return tokens, name(float(tier.max_sequences), "sequences of a step", "", _SLOTS)
 
     def _sequences(self, name: Naming = plain) -> Num:
         """Sequences of the rank that has most."""
@@ -230,7 +231,7 @@ class Footprint:
     def _each(self, stage: StageMemory, name: Naming = plain) -> Num:
         """Bytes that one sequence keeps."""
         if not self.cached:
-            return 0.0
+            return name(0.0, "state of a sequence", "B")
         context = name(self.context, "tokens of a sequence", "", ("load", "context"))
         return name(stage.state(context, name=name), "state of a sequence", "B")
 
@@ -329,7 +330,7 @@ class Footprint:
 
     def _slots(self, name: Naming = plain) -> Num:
         slots = self.deployment.engine.defaults.tier(self.deployment.hardware).max_sequences
-        return name(float(slots), "sequences of a step", "", ("engine", "tiers"))
+        return name(float(slots), "sequences of a step", "", _SLOTS)
 
     def _max_sequences(self, stage: StageMemory, name: Naming = plain) -> Num:
         """The most sequences of one rank that a stage's memory holds; infinite where they keep nothing."""
@@ -419,6 +420,7 @@ class Footprint:
                 fixed = named(self._needed(stage, longest) - slope * longest, "held by what does not grow", "B")
                 pool = named(self._pool(stage, named), "pool", "B")
                 found.append(floor(np.maximum(pool - fixed, 0.0) / named(slope, "a token of every sequence", "B")))
-        tightest = min(found, key=lambda term: float(term.value), default=limit)
-        term: Term = named(limit if not found else np.minimum(tightest, limit), "max_context", "tokens")
+        endless = named(np.inf, "no limit of memory")
+        tightest = min(found, key=lambda term: float(term.value), default=endless)
+        term: Term = named(np.minimum(tightest, limit), "max_context", "tokens")
         return term

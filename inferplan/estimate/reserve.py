@@ -55,7 +55,7 @@ def memory_fraction(deployment: Deployment, name: Naming = plain) -> Num:
         return name(engine.memory_fraction, "fraction", "", ("engine", "memory_fraction"))
     latent = any(part.kind == "mla" for layer, _ in deployment.model.distinct for part in layer.parts)
     memory = name(hardware.usable, "usable", "B", ("hardware", "memory", "usable")) / _MIB
-    chunk = name(engine.tier(hardware).token_budget, "chunk", "", ("engine", "tiers"))
+    chunk = name(engine.tier(hardware).token_budget, "chunk", "", ("engine", "tiers", "token_budget"))
     kept = 512 + 1.5 * np.maximum(chunk, 2048)
     kept = kept + name(1536 if latent else 8 * 58, "graphs of prompts")
     kept = kept + 128 * name(parallel.tp, "tp", "", ("parallel", "tp")) * name(

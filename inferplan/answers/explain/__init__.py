@@ -1,0 +1,10 @@
+"""Where a number comes from: its formula, the numbers put in, and the YAML line of each.
+
+The formulas are those that computed the numbers: the model's functions give their terms (:mod:`inferplan.terms`), and
+this package says where each input stands.
+"""
+
+from inferplan.answers.explain.explainer import Explainer
+from inferplan.answers.explain.explanation import Explanation, Input, Part
+
+__all__ = ["Explainer", "Explanation", "Input", "Part"]

@@ -1,0 +1,212 @@
+"""Explains the numbers of one estimate: asks the model for their terms, and where each input stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from inferplan.answers.explain.explanation import Explanation, Input, Part
+from inferplan.answers.explain.origins import Origins
+from inferplan.catalog.assemble import Request, assemble
+from inferplan.errors import UnknownNameError
+from inferplan.estimate.batch import Estimate
+from inferplan.estimate.load import StaticLoad
+from inferplan.estimate.phase import Phase
+from inferplan.estimate.run import estimate
+from inferplan.models.spec import LayerGroup
+from inferplan.terms import Term
+from inferplan.work.formats import Format
+from inferplan.work.ops import Op
+
+_MEMORY = {
+    "memory.weights": ("weights", "docs/formulas/memory.md"),
+    "memory.kv": ("state", "docs/concepts/kv-cache.md"),
+    "memory.kv_per_token": ("kv_per_token", "docs/concepts/kv-cache.md"),
+    "memory.activations": ("activations", "docs/formulas/memory.md"),
+    "memory.reserve": ("reserve", "docs/formulas/memory.md"),
+    "memory.total": ("total", "docs/formulas/memory.md"),
+    "max_batch": ("max_batch", "docs/concepts/sequence-length.md"),
+    "max_context": ("max_context", "docs/concepts/sequence-length.md"),
+}
+"""Numbers of the fullest device: what its footprint calls them, and the page."""
+_BATCH = {
+    "ttft": "docs/concepts/two-phases.md",
+    "tpot": "docs/concepts/two-phases.md",
+    "e2el": "docs/concepts/two-phases.md",
+    "output_tokens_per_s": "docs/concepts/batching.md",
+}
+"""Numbers of the whole batch, and the page."""
+_PARTS = ("time", "flop", "bytes", "intensity", "mfu", "mbu")
+"""Numbers of a phase beside its operators."""
+_ALIASES = {
+    "ttft_s": "ttft",
+    "tpot_s": "tpot",
+    "e2el_s": "e2el",
+    "ridge_flop_per_byte": "ridge",
+    "max_context_tokens": "max_context",
+    "memory.weights_bytes": "memory.weights",
+    "memory.kv_bytes": "memory.kv",
+    "memory.kv_bytes_per_token": "memory.kv_per_token",
+    "memory.activation_bytes": "memory.activations",
+    "memory.reserve_bytes": "memory.reserve",
+    "memory.total_bytes": "memory.total",
+    "time_s": "time",
+    "intensity_flop_per_byte": "intensity",
+}
+"""Keys of the JSON, to the names of what they hold."""
+_FUSED = {"gate": "gate_up", "up": "gate_up", "q": "qkv", "k": "qkv", "v": "qkv", "o": "out"}
+"""Tensors, to the operator that multiplies them together."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explainer:
+    """Explains the numbers of one estimate: a request, resolved, with the files behind it."""
+
+    request: Request
+    load: StaticLoad
+
+    @cached_property
+    def estimate(self) -> Estimate:
+        return estimate(assemble(self.request), self.load)
+
+    @cached_property
+    def origins(self) -> Origins:
+        return Origins(request=self.request, deployment=self.estimate.deployment)
+
+    @property
+    def phases(self) -> dict[str, Phase]:
+        return {"prefill": self.estimate.prefill, "decode": self.estimate.decode}
+
+    def names(self) -> list[str]:
+        """Every number that can be explained; without a time per output token where there is one token only."""
+        batch = [name for name in _BATCH if name != "tpot" or np.all(np.asarray(self.load.output) > 1)]
+        inner = [f"{name}.{part}" for name in self.phases for part in _PARTS]
+        operators = [f"{name}.{operator}" for name, phase in self.phases.items() for operator in phase.by_operator()]
+        return [*batch, "ridge", *_MEMORY, *inner, *operators]
+
+    def explain(self, name: str) -> Explanation:
+        """The explanation of one number.
+
+        Raises ``UnknownNameError`` with the close ones, and ``UsageError`` for the time per output token of a single
+        token.
+        """
+        name = _ALIASES.get(name, name)
+        if name in _MEMORY:
+            number, page = _MEMORY[name]
+            return self._explanation(name, self.estimate.footprint.terms(number), page, self._shapes(name))
+        if name in _BATCH:
+            return self._explanation(name, self.estimate.terms(name), _BATCH[name], self._given())
+        if name == "ridge":
+            return self._explanation(name, self.estimate.deployment.ridge_terms(), "docs/concepts/roofline.md")
+        phase_name, _, rest = name.partition(".")
+        rest = _ALIASES.get(rest, rest)
+        phase = self.phases.get(phase_name)
+        if phase is not None and rest in _PARTS:
+            page = "docs/formulas/roofline.md"
+            return self._explanation(f"{phase_name}.{rest}", phase.terms(rest), page, self._given())
+        for operator in (rest, _fused(rest)):
+            if phase is not None and operator in phase.by_operator():
+                return self._operator(phase_name, phase, operator)
+        known = self.names()
+        close = get_close_matches(name, known, n=4, cutoff=0.4)
+        raise UnknownNameError(
+            f"no number named {name!r} in this estimate",
+            hint=f"did you mean {', '.join(close)}?" if close else f"one of {', '.join(known)}",
+        )
+
+    def _explanation(self, name: str, term: Term, page: str, further: Iterable[Input] = ()) -> Explanation:
+        """A term's formula, numbers and parts; its inputs with their places, and ``further`` ones."""
+        phase = name.partition(".")[0]
+        leaves = [(leaf, leaf.field[0] in ("number", "part")) for leaf in term.inputs() if leaf.field]
+        explained = [Part(name=leaf.name, value=leaf.shown) for leaf, elsewhere in leaves if elsewhere]
+        made = [
+            Part(name=part.name, value=part.shown, formula=part.formula, substituted=part.numbers)
+            for part in term.parts()
+        ]
+        inputs = [self.origins.of(leaf, phase) for leaf, _ in leaves]
+        return Explanation(
+            name=name,
+            value=float(np.max(term.value)),
+            unit=term.unit,
+            formula=f"{term.name} = {term.formula if term.operation else term.numbers}",
+            substituted=term.numbers,
+            page=page,
+            inputs=tuple(dict.fromkeys([*inputs, *further])),
+            parts=tuple(dict.fromkeys([*explained, *made])),
+        )
+
+    def _operator(self, phase_name: str, phase: Phase, operator: str) -> Explanation:
+        """Seconds of an operator, with what kind it is and the shape of its first kernel."""
+        op = next((cost.op for cost in phase.costs if cost.op.name == operator), None)
+        name, term = f"{phase_name}.{operator}", phase.terms(operator)
+        if op is None:  # the host's share, which is no kernel
+            return self._explanation(name, term, "docs/formulas/roofline.md", self._given())
+        does = (op.__class__.__doc__ or "").strip().split("\n\n")[0].replace("\n", " ")
+        deployment = self.estimate.deployment
+        further = [Input(symbol="shape", value=_shape(op), origin="inferplan/estimate/graph.py, from the layers below")]
+        further += self.origins.layers(lambda group: _owner(group, op))
+        if op.name in ("embedding", "head", "sampling"):
+            further.append(self.origins.model("vocab", deployment.model.vocab, "vocab"))
+        further.append(self.origins.model("d_model", deployment.model.d_model, "d_model"))
+        formats = ((field.name, getattr(op, field.name)) for field in fields(op))
+        further += [self.origins.format(role, value) for role, value in formats if isinstance(value, Format)]
+        found = self._explanation(name, term, f"docs/operators/{op.kind}.md", [*further, *self._given()])
+        return replace(found, parts=(*found.parts, Part(name=op.kind, value="", formula=does)))
+
+    def _given(self) -> list[Input]:
+        """The load that was asked for."""
+        load = self.load
+        given = (("batch", load.batch), ("prompt", load.prompt), ("output", load.output))
+        return [Input(symbol=name, value=f"{value:g}", origin=f"--{name}") for name, value in given]
+
+    def _shapes(self, name: str) -> list[Input]:
+        """The fields of the model that a number of memory follows from, beyond those its formula names."""
+        model = self.estimate.deployment.model
+        if name == "memory.weights":
+            roles = ("weights", "experts", "embedding", "head")
+            widths = [self.origins.format(role, getattr(self.estimate.deployment.precision, role)) for role in roles]
+            sizes = [self.origins.model(field, getattr(model, field), field) for field in ("d_model", "vocab")]
+            layers = [*self.origins.layers(lambda group: group.mixer), *self.origins.layers(lambda group: group.ffn)]
+            division = Input(
+                symbol="parallel", value=self.estimate.deployment.parallel.describe(), origin="--tp --pp --ep --dp"
+            )
+            return [*widths, *sizes, *layers, division]
+        if name in ("memory.kv", "memory.kv_per_token"):
+            return [*self.origins.layers(lambda group: group.mixer), *self._given()]
+        return []
+
+
+def _fused(operator: str) -> str:
+    """The operator that runs a tensor's matmul: ``ffn.up`` is half of ``ffn.gate_up``."""
+    prefix, dot, last = operator.rpartition(".")
+    return f"{prefix}{dot}{_FUSED.get(last, last)}"
+
+
+def _owner(group: LayerGroup, op: Op) -> Any:
+    """The part of a layer that an operator's dotted name belongs to."""
+    prefix = op.name.partition(".")[0]
+    if prefix == "ffn":
+        return group.ffn
+    return group.mixer if prefix not in ("embedding", "head", "sampling", "norm", "residual", "pipeline") else None
+
+
+def _shape(op: Op) -> str:
+    """The sizes and formats of an operator."""
+    skip = {"name", "ranks", "fusible", "count"}
+    return ", ".join(
+        f"{field.name} {_plain(getattr(op, field.name))}" for field in fields(op) if field.name not in skip
+    )
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, Format):
+        return value.name
+    if isinstance(value, float):
+        return f"{value:g}"
+    kind = getattr(value, "kind", None)
+    return f"{kind} {value.size}" if kind and hasattr(value, "size") and value.size else str(kind or value)

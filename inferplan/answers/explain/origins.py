@@ -1,0 +1,184 @@
+"""Where the inputs of a formula stand: the file and line of a field, or the option that set it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from inferplan.answers.explain.explanation import Input
+from inferplan.catalog import files as catalog
+from inferplan.catalog.assemble import Request, calibration_file, shared_step
+from inferplan.devices.constants import ANY
+from inferplan.errors import UnknownNameError
+from inferplan.estimate.deployment import Deployment
+from inferplan.models.spec import LayerGroup
+from inferplan.terms import Field, Term
+from inferplan.work.formats import FORMATS, Format
+
+_FLAGS = {
+    "memory_fraction": "--gpu-memory-utilization",
+    "token_budget": "--max-num-batched-tokens",
+    "max_sequences": "--max-num-seqs",
+}
+"""Fields of an engine and the options that replace them."""
+_OPTIONS: dict[Field, str] = {
+    ("load", "context"): "--prompt + --output",
+    ("parallel", "ranks"): "--tp * --pp * --dp * --cp",
+    ("hardware", "memory", "usable"): "--memory",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origins:
+    """Where the inputs of one deployment stand; ``request`` is what was asked for."""
+
+    request: Request
+    deployment: Deployment
+
+    def of(self, term: Term, phase: str = "") -> Input:
+        """The input that a named term is. ``phase``: what its ``part`` fields are parts of."""
+        place, source = self._place(term.field, phase)
+        return Input(symbol=term.name, value=term.shown, origin=place, source=source)
+
+    def _place(self, field: Field, phase: str) -> tuple[str, str]:
+        """Place and source of a field."""
+        deployment, (kind, *path) = self.deployment, field
+        if kind == "hardware":
+            if self.request.memory and tuple(field) in _OPTIONS:
+                return _OPTIONS[tuple(field)], ""
+            if path[0] == "links":
+                path = ["links", [link.name for link in deployment.hardware.links].index(str(path[1])), "bandwidth"]
+            return self.at(catalog.find("hardware", self.request.gpu), *path), deployment.hardware.source
+        if kind == "model":
+            return self.model_place(*path), deployment.model.source
+        if kind == "engine":
+            return self._engine_place(str(path[-1]), path), deployment.engine.defaults.source
+        if kind == "format":
+            return self._format(str(path[0]), getattr(deployment.precision, str(path[0])))
+        if kind == "calibration":
+            fit = deployment.calibration.fit(str(path[0]), str(path[1]))
+            assert fit is not None  # it gave the term
+            source = f"{fit.source or path[0]}: {fit.n:,} measurements" if fit.n else fit.source
+            return self._constant(str(path[0]), str(path[1]), path[2:]), source
+        if kind in ("step", "anchor"):
+            return self._step_place(kind, str(path[0])), ""
+        if kind in ("number", "part"):
+            return f"inferplan explain {f'{phase}.' if kind == 'part' else ''}{path[0]}", ""
+        return _OPTIONS.get(tuple(field), f"--{path[0]}"), ""
+
+    def at(self, path: Path, *field: str | int) -> str:
+        """``file:line: field`` of a YAML's field; without a line where the file leaves it to the default."""
+        name = ".".join(map(str, field))
+        if not _states(path, field):
+            return f"{_short(path)}: {name} is not stated: the default"
+        return f"{_short(path)}:{catalog.line_of(path, field)}: {name}"
+
+    def model_place(self, *field: str | int) -> str:
+        """A field of the model's file; the model's name where it came from the hub."""
+        path = self._model_file
+        return f"{self.request.model}: {'.'.join(map(str, field))}" if path is None else self.at(path, *field)
+
+    @cached_property
+    def _model_file(self) -> Path | None:
+        try:
+            return catalog.find("models", self.request.model)
+        except UnknownNameError:
+            return None
+
+    def _engine_place(self, name: str, path: list[str | int]) -> str:
+        if name in _FLAGS and getattr(self.request.flags, name) is not None:
+            return _FLAGS[name]
+        file = catalog.find("engines", self.request.engine.partition("@")[0])
+        defaults = self.deployment.engine.defaults
+        versions = catalog.read_yaml(file)["versions"]
+        index = next(i for i, entry in enumerate(versions) if str(entry["version"]) == defaults.version)
+        if path[0] == "tiers":
+            path = ["tiers", defaults.tiers.index(defaults.tier(self.deployment.hardware)), name]
+        return self.at(file, "versions", index, *path)
+
+    def _step_place(self, kind: str, name: str) -> str:
+        """A constant of a step: of the shared file, or of a calibration that has its own."""
+        if kind == "step" and self.deployment.calibration.step == shared_step().step:
+            return self.at(catalog.config_root() / "step.yaml", "step", name)
+        file = calibration_file(self.deployment.hardware, self.request.calibration)
+        return f"no constants ({kind}.{name} is 0)" if file is None else self.at(file, kind, name)
+
+    def _constant(self, kernel: str, label: str, key: list[str | int]) -> str:
+        """Where a constant of a kernel stands: the engine's own library first, as it was chosen."""
+        file = calibration_file(self.deployment.hardware, self.request.calibration)
+        assert file is not None  # a kernel with constants has them from a file
+        data = catalog.read_yaml(file)
+        engine = self.request.engine.partition("@")[0]
+        libraries = data.get("libraries", {})
+        books: list[tuple[str, ...]] = [
+            ("libraries", name) for name in sorted(libraries, key=lambda name: name != engine)
+        ]
+        for name in (label, label.rsplit("-d", 1)[0], ANY):
+            for book in [*books, ("constants",)]:
+                found = libraries.get(book[1], {}) if len(book) > 1 else data.get("constants", {})
+                if name in found.get(kernel, {}):
+                    return self.at(file, *book, kernel, name, *key)
+        raise KeyError(f"{kernel}/{label} in {file}")  # as the fit was found
+
+    def _format(self, role: str, fmt: Format) -> tuple[str, str]:
+        asked = self.request.quant or self.request.roles
+        place = f"{role} in {fmt.name}: {'formats asked for' if asked else 'the checkpoint (native)'}"
+        source = FORMATS[fmt.name].source if fmt.name in FORMATS else fmt.source
+        return f"{place}; layout in inferplan/work/formats.py", source
+
+    def format(self, role: str, fmt: Format) -> Input:
+        """The width of a format that an operator reads or writes."""
+        place, source = self._format(role, fmt)
+        return Input(symbol=f"{role} width", value=f"{fmt.width:.6g} B", origin=place, source=source)
+
+    def model(self, symbol: str, value: Any, *field: str | int) -> Input:
+        """A field of the model."""
+        place, source = self.model_place(*field), self.deployment.model.source
+        return Input(symbol=symbol, value=str(value), origin=place, source=source)
+
+    def layers(self, wanted: Callable[[LayerGroup], Any]) -> Iterator[Input]:
+        """Every field of the parts that ``wanted`` picks from each different layer, with its line."""
+        seen: list[Any] = []
+        for path, group in _walk(self.deployment.model.layers, ("layers",)):
+            part = wanted(group)
+            if part is None or part in seen:
+                continue
+            seen.append(part)
+            where = "mixer" if part is group.mixer else "ffn"
+            for name, value in part.dump().items():
+                yield self.model(name, value, *path, where, name)
+            if group.repeat > 1:
+                yield self.model("repeat", group.repeat, *path, "repeat")
+
+
+def _states(path: Path, field: Sequence[str | int]) -> bool:
+    """Whether a YAML has the field."""
+    if path.suffix not in (".yaml", ".yml"):
+        return False
+    node = catalog.read_yaml(path)
+    for part in field:
+        try:
+            node = node[part]
+        except (KeyError, IndexError, TypeError):
+            return False
+    return True
+
+
+def _short(path: Path) -> str:
+    """A shipped file by its place under ``configs``; any other path as given."""
+    try:
+        return f"configs/{path.relative_to(catalog.config_root())}"
+    except ValueError:
+        return str(path)
+
+
+def _walk(groups: list[LayerGroup], path: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], LayerGroup]]:
+    for index, group in enumerate(groups):
+        here = (*path, index)
+        if group.pattern:
+            yield from _walk(group.pattern, (*here, "pattern"))
+        else:
+            yield here, group
