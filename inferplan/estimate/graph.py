@@ -10,10 +10,9 @@ import numpy as np
 
 from inferplan.estimate.deployment import Deployment
 from inferplan.models.layers import LayerContext
-from inferplan.models.spec import LayerGroup, count_distinct
+from inferplan.models.spec import LayerGroup
 from inferplan.units import Num
 from inferplan.work.ops import Attention, Collective, Elementwise, Gather, Matmul, Op
-from inferplan.work.parallel import split_layers
 from inferplan.work.step import Step
 
 
@@ -61,27 +60,23 @@ def build_rank(deployment: Deployment, step: Step, mean: Step | None = None) -> 
     model, parallel = deployment.model, deployment.parallel
     context = _context(deployment, step, mean)
     stages: list[Stage] = []
-    middle: list[tuple[list[LayerGroup], Stage]] = []
-    start = 0
-    for index, layers in enumerate(split_layers(len(model.sequence), parallel.pp)):
-        held = model.sequence[start : start + layers]
-        start += layers
+    middle: dict[int, Stage] = {}
+    for index, layers in enumerate(model.stages(parallel.pp)):
         inside = 0 < index < parallel.pp - 1
-        known = next((stage for others, stage in middle if others == held), None) if inside else None
-        if known is not None:
-            stages.append(known)
+        if inside and id(layers) in middle:
+            stages.append(middle[id(layers)])
             continue
         ops = list(_embedding(deployment, context)) if index == 0 else []
-        ops += _layers(held, context)
+        ops += _layers(layers, context)
         if index == parallel.pp - 1:
             ops += _head(deployment, context, step)
         elif parallel.pp > 1:
             ops += _send(context)
         if deployment.calibration.fused:
             ops = [op for op in ops if not op.fusible]
-        stages.append(Stage(ops=tuple(ops), layers=layers))
+        stages.append(Stage(ops=tuple(ops), layers=sum(count for _, count in layers)))
         if inside:
-            middle.append((held, stages[-1]))
+            middle[id(layers)] = stages[-1]
     return stages
 
 
@@ -115,15 +110,14 @@ def _embedding(deployment: Deployment, context: LayerContext) -> Iterator[Op]:
     yield from model.input_ops(context)
 
 
-def _layers(sequence: list[LayerGroup], context: LayerContext) -> Iterator[Op]:
-    for layer, count in count_distinct(sequence):
-        for op in _layer(layer, context):
-            yield replace(op, count=op.count * count)
+def _layers(layers: list[tuple[LayerGroup, int]], context: LayerContext) -> Iterator[Op]:
+    for layer, count in layers:
+        yield from (op.repeated(count) for op in _layer(layer, context))
 
 
 def _layer(layer: LayerGroup, context: LayerContext) -> Iterator[Op]:
-    for _ in range(layer.norm_count):
-        yield context.normalise("norm", context.d_model)
+    if layer.norm_count:
+        yield context.normalise("norm", context.d_model).repeated(layer.norm_count)
     for part in layer.parts:
         shared_reduce = layer.parallel and part is layer.mixer and layer.ffn is not None
         for op in part.ops(context):

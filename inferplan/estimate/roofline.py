@@ -75,13 +75,45 @@ class OpCost:
 
     op: Op
     work: Work
-    time_math: Num
-    time_memory: Num
-    time_wire: Num
-    overhead: Num
-    time: Num
-    basis: Basis
-    band: tuple[float, float] | None = None
+    spent: FittedTime
+    fit: Fit | None
+    """The fitted constants; ``None`` where it is priced by the datasheet alone."""
+    carried: bool
+    """The constants are those of another device."""
+
+    @property
+    def time_math(self) -> Num:
+        return self.spent.math
+
+    @property
+    def time_memory(self) -> Num:
+        return self.spent.memory
+
+    @property
+    def time_wire(self) -> Num:
+        return self.spent.wire
+
+    @property
+    def overhead(self) -> Num:
+        return self.spent.overhead
+
+    @property
+    def time(self) -> Num:
+        """Seconds of one run."""
+        return self.spent.total
+
+    @property
+    def basis(self) -> Basis:
+        """What the constants rest on, and whether the work lies in the range that their fit saw."""
+        if self.fit is None:
+            return "roofline"
+        if not self.fit.covers(self.work.flop, self.work.bytes + self.work.wire):
+            return "extrapolated"
+        return "transferred" if self.carried or self.fit.basis == "transferred" else "calibrated"
+
+    @property
+    def band(self) -> tuple[float, float] | None:
+        return None if self.fit is None else self.fit.band
 
     @property
     def total(self) -> Num:
@@ -210,25 +242,7 @@ def price(op: Op, hardware: HardwareSpec, calibration: Calibration) -> OpCost:
     work = op.work()
     chosen = fit or _IDEAL_FIT
     spent = fitted_time(ideal_time(op, work, hardware, chosen.terms), chosen)
-    return OpCost(
-        op=op,
-        work=work,
-        time_math=spent.math,
-        time_memory=spent.memory,
-        time_wire=spent.wire,
-        overhead=spent.overhead,
-        time=spent.total,
-        basis=_basis(fit, work, calibration),
-        band=None if fit is None else fit.band,
-    )
-
-
-def _basis(fit: Fit | None, work: Work, calibration: Calibration) -> Basis:
-    if fit is None:
-        return "roofline"
-    if not fit.covers(work.flop, work.bytes + work.wire):
-        return "extrapolated"
-    return "transferred" if "transferred" in (fit.basis, calibration.basis) else "calibrated"
+    return OpCost(op=op, work=work, spent=spent, fit=fit, carried=calibration.basis == "transferred")
 
 
 def _tiles(size: Num) -> Num:

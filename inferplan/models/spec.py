@@ -12,7 +12,7 @@ from inferplan.models.layers import Cache, FeedForward, LayerContext, LayerSpec,
 from inferplan.spec import Spec
 from inferplan.work.formats import FORMATS, find_format
 from inferplan.work.ops import Gather, Op
-from inferplan.work.parallel import Parallelism, require_divides
+from inferplan.work.parallel import Parallelism, require_divides, split_layers
 
 NormStyle = Literal["rms", "layer", "layer_plain", "plain"]
 """RMSNorm; LayerNorm with weight and bias; with weight only; without parameters."""
@@ -276,6 +276,25 @@ class ModelSpec(Spec):
     def distinct(self) -> list[tuple[LayerGroup, int]]:
         """Each different layer and how many there are; the order is that of first appearance."""
         return count_distinct(self.sequence)
+
+    @cached_property
+    def _stages(self) -> dict[int, list[list[tuple[LayerGroup, int]]]]:
+        return {}
+
+    def stages(self, count: int) -> list[list[tuple[LayerGroup, int]]]:
+        """The layers of each of ``count`` pipeline stages: each different one with its number.
+
+        Stages that hold the same layers are the same list. Raises ``IndivisibleError`` for more stages than layers.
+        """
+        if count not in self._stages:
+            stages: list[list[tuple[LayerGroup, int]]] = []
+            start = 0
+            for layers in split_layers(len(self.sequence), count):
+                held = count_distinct(self.sequence[start : start + layers])
+                stages.append(next((known for known in stages if known == held), held))
+                start += layers
+            self._stages[count] = stages
+        return self._stages[count]
 
     def weights(self) -> Iterator[tuple[Weight, int]]:
         """Every parameter tensor, with the number of copies of it in the model."""

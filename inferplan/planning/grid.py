@@ -47,10 +47,7 @@ class LoadGrid:
     axes: Axes
     step_decode: Array
     step_mixed: Array
-    prefill: Array
-    """Of a piece of a prompt that fills the budget, or the whole of it, with nothing beside it: through all stages."""
-    prefill_interval: Array
-    """Between two such pieces that follow each other through the stages."""
+    demand: Demand
     rate: Array
     ttft: Array
     tpot: Array
@@ -67,6 +64,22 @@ class LoadGrid:
     def possible(self) -> npt.NDArray[np.bool_]:
         """Points that can run for long, whatever their latency."""
         return (self.memory_use <= 1) & (self.prefill_use < 1) & (self.concurrency <= self.slots)
+
+    @cached_property
+    def prompt_alone(self) -> tuple[Array, Array]:
+        """Seconds of a whole prompt by budget, nothing beside it, and those between two that follow each other.
+
+        In pieces of the budget, which in a pipeline follow each other through the stages. The first is its TTFT on a
+        replica that only computes prompts; the second how long it keeps the next one waiting.
+        """
+        demand, budget = self.demand, self.axes.budget
+        prompt = demand.prompt.average - demand.cached
+        piece = np.minimum(budget, prompt)
+        behind = demand.cached + np.maximum(prompt - piece, 0.0) / 2
+        alone = Round(prompts=Prompts(np.ones_like(budget), piece, behind)).price(self.deployment)
+        pieces, factor = np.ceil(prompt / piece), _anchor(self.deployment)[0]
+        through = alone.passage + (pieces - 1.0) * alone.interval
+        return through * factor * np.ones_like(budget), pieces * alone.interval * factor * np.ones_like(budget)
 
     @property
     def devices(self) -> int:
@@ -90,11 +103,10 @@ def _batches(most: float) -> Array:
 
 
 class _Rounds(NamedTuple):
-    """Rounds over the grid: decodes alone by batch, those that hold prompts, prompts alone by budget."""
+    """Rounds over the grid: decodes alone by batch, and those that hold prompts."""
 
     decode: StepTime
     own: StepTime
-    alone: StepTime
     held: Holding
     pieces: Array
     """Batches that one prompt takes."""
@@ -103,7 +115,7 @@ class _Rounds(NamedTuple):
 def load_grid(
     deployment: Deployment, demand: Demand, percentile: float, axes: Axes, speculation: Speculation = PLAIN
 ) -> LoadGrid:
-    """Price the grid: three kinds of round (decodes alone, those that hold prompts, prompts alone).
+    """Price the grid: rounds of decodes alone, and rounds that hold prompts.
 
     The mean values are those of :mod:`inferplan.serving.steady` at the batch that this grid is laid over. Raises
     ``NotFiniteError``, which names the operator, for a price that is no number.
@@ -139,8 +151,7 @@ def load_grid(
         axes=axes,
         step_decode=decode[:, 0],
         step_mixed=own,
-        prefill=np.broadcast_to(rounds.alone.passage, axes.budget.shape) * prompts,
-        prefill_interval=np.broadcast_to(rounds.alone.interval, axes.budget.shape) * prompts,
+        demand=demand,
         rate=rate * dp,
         ttft=ttft,
         tpot=step / speculation.tokens,
@@ -176,12 +187,9 @@ def _rounds(deployment: Deployment, demand: Demand, axes: Axes, mixed: bool, spe
         prompts=Prompts(held.number, held.each, demand.cached + np.maximum(prompt - held.each, 0.0) / 2, held.fill),
         speculation=speculation,
     )
-    piece = np.minimum(axes.budget, prompt)
-    several = Prompts(np.maximum(piece / prompt, 1.0), piece, demand.cached + np.maximum(prompt - piece, 0.0) / 2)
     return _Rounds(
         decode=Round(decodes=alone, speculation=speculation).price(deployment),
         own=both.price(deployment),
-        alone=Round(prompts=several).price(deployment),
         held=held,
         pieces=np.maximum(np.ceil(prompt / room), 1.0),
     )

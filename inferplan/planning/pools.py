@@ -114,16 +114,15 @@ def prefill_pool(grid: LoadGrid, demand: Demand, limit: TtftLimit, before: float
 
     before: seconds of TTFT that are not spent in this pool.
     """
-    prompt, rate = demand.prompt.average - demand.cached, demand.requests_per_second or 0.0
-    budget = grid.axes.budget
-    service = np.ceil(prompt / np.minimum(budget, prompt)) * grid.prefill
+    rate, budget = demand.requests_per_second or 0.0, grid.axes.budget
+    alone, service = grid.prompt_alone
     load = rate * service / grid.deployment.parallel.dp  # of one replica, were it alone
     fewest = np.maximum(np.ceil(load / sizing.utilisation - 1e-9), 1.0)
     most = np.clip(np.floor(load / _IDLE_LOAD) + 1, fewest, _MAX_PREFILL_REPLICAS)
     replicas = np.arange(fewest.min(), most.max() + 1)[:, None]
     busy = np.minimum(load / replicas, _MAX_BUSY)  # (replicas, budgets)
     wait = np.maximum(tail_wait(service, busy, limit.share), mean_wait(service, busy))
-    ttft: Array = before + service + wait
+    ttft: Array = before + alone + wait
     good = (ttft <= limit.seconds) & (replicas >= fewest) & (replicas <= most) & (busy < _MAX_BUSY)
     if not good.any():
         return None
