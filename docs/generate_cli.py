@@ -16,8 +16,9 @@ HEAD = """# The command line
 
 Written by `python docs/generate_cli.py` from the help of each command; do not edit.
 
-Data goes to stdout, talk and errors to stderr. `--format table|json|jsonl|csv|markdown`, or `-o FILE` with a suffix
-that says so. Counts may be written `8k` (8000) or `8Ki` (8192); sizes need a unit (`64GB` is 64e9 bytes, `64GiB` 2^36).
+Results go to stdout, messages and errors to stderr. `--format table|json|jsonl|csv|markdown`, or `-o FILE` with a
+suffix that says so. Counts may be written `8k` (8000) or `8Ki` (8192); sizes need a unit (`64GB` is 64e9 bytes, `64GiB`
+2^36).
 [json.md](json.md) has the keys of the JSON.
 
 | exit code | meaning |

@@ -24,13 +24,13 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "explain": ("explain", "Where a number of an estimate comes from: formula, inputs, YAML lines, sources."),
     "simulate": (
         "simulate",
-        "What traffic feels: latency percentiles under load, queue, cache; policies, traces, pools.",
+        "What users experience under load: latency percentiles, queue, cache; policies, traces, pools.",
     ),
     "plan": ("plan", "What to buy and how to run it: the cheapest deployment that meets the limits under a load."),
     "report": ("plan", "A plan as one self-contained page to send on: HTML or Markdown."),
     "cost": ("cost", "What a batch costs in money and energy: an hour, a token, a request, a user."),
-    "compare": ("compare", "Models, GPUs, formats or divisions side by side, with ratios and why."),
-    "sweep": ("sweep", "A grid over models, GPUs, formats, divisions and loads, on all cores or a cluster."),
+    "compare": ("compare", "Models, GPUs, formats or degrees of parallelism side by side, with ratios and reasons."),
+    "sweep": ("sweep", "A grid over models, GPUs, formats, parallelism and loads, on all cores or a cluster."),
     "recipe": ("recipe", "A claimed speed-up taken apart: one ingredient at a time, each with its factor."),
     "plot": ("plot", "Roofline, memory, operators, KV cache, latency against throughput: PNG, SVG, PDF."),
     "calibrate": ("calibrate", "Measure this device with torch and fit its constants, or check stored ones."),
@@ -110,7 +110,7 @@ def _defaults(name: str, command: click.Command) -> dict[str, object]:
 def cli(ctx: click.Context) -> None:
     """Predict how a large language model runs on real hardware, before anyone buys or rents it.
 
-    Data goes to stdout, talk to stderr. Exit codes: 0 answered, 1 a bug, 2 usage or a bad spec, 3 infeasible, 4 an
+    Results go to stdout, messages to stderr. Exit codes: 0 answered, 1 a bug, 2 usage or a bad spec, 3 infeasible, 4 an
     unreadable input file, 5 network, 6 outside the tolerance asked for.
     """
     if ctx.invoked_subcommand is None:  # said here, for releases of click differ in the stream and the exit code

@@ -25,7 +25,7 @@ from inferplan.units import format_bytes, format_time
 @load_options
 @report_options
 def compare_command(request: Request, others: tuple[str, ...], load: StaticLoad) -> Report:
-    """Models, GPUs, formats or divisions side by side, with ratios to the first and which resource moved.
+    """Models, GPUs, formats or parallelism side by side: ratios to the first, and the resource that explains each.
 
     MODEL, --gpu and --quant take comma lists: every combination is a candidate, the first is the baseline. --vs adds
     one that changes several things at once: --vs "gpu=h200-sxm,quant=fp8,tp=2".

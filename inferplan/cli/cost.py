@@ -24,7 +24,9 @@ from inferplan.table import Report, Table
 @load_options
 @price_options
 @click.option("--utilisation", type=click.FloatRange(0, 1, min_open=True), default=1.0, help="Share of time busy [1].")
-@click.option("--ratio", type=float, default=OUTPUT_TO_INPUT, help="Input tokens an output token is charged as [4].")
+@click.option(
+    "--ratio", type=float, default=OUTPUT_TO_INPUT, help="Price of an output token over that of an input token [4]."
+)
 @click.option("--api-price", metavar="IN/OUT", help="An API's price of a million input/output tokens, for break-even.")
 @click.option("--user-requests", type=float, help="Requests of one user a day, for the price of a user-month.")
 @click.option("--power-share", type=float, default=1.0, help="Share of TDP drawn on average [1].")

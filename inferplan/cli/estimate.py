@@ -27,8 +27,8 @@ _SERVING = (
 @deployment_options
 @load_options
 @technique_options
-@click.option("--concurrency", type=Count(), help="Beside the batch: the steady state of so many users.")
-@click.option("--chunk", type=Count(), help="Compute the prompt in chunks of so many tokens.")
+@click.option("--concurrency", type=Count(), help="Also the steady state of this many concurrent users.")
+@click.option("--chunk", type=Count(), help="Compute the prompt in chunks of this many tokens.")
 @report_options
 def estimate_command(request: Request, load: StaticLoad, **serving: Any) -> Report:
     """What one static batch costs on a deployment.

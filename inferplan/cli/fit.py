@@ -26,7 +26,7 @@ _RIGHT = frozenset({"GPUs", "KV pool", "requests", "longest context", "bytes", "
 @click.option("--tp", type=Count(), help="Tensor parallelism [the fewest GPUs that fit].")
 @click.option("--context", type=Count(), help="Tokens of a request, prompt and output [8192].")
 @click.option("--users", type=Count(), default=1, show_default=True, help="Concurrent requests that must fit.")
-@click.option("--most", type=Count(), default=8, show_default=True, help="Most GPUs to try.")
+@click.option("--most", type=Count(), default=8, show_default=True, help="Largest number of GPUs to try.")
 @click.option("--engine", default="vllm", show_default=True, help="Engine and version: vllm, vllm@0.19, sglang, none.")
 @click.option("--memory", metavar="SIZE", help="Usable memory of one device, such as 64GB.")
 @report_options

@@ -19,6 +19,8 @@ from inferplan.table import FORMATS, Report, format_of, render
 from inferplan.units import parse_count
 
 Command = Callable[..., Any]
+IDEAL = "No losses: every efficiency 1, every overhead 0; times are lower bounds."
+"""Help of ``--ideal``; docs/nomenclature.md defines the word."""
 
 
 class Fraction(click.FloatRange):
@@ -89,10 +91,10 @@ def engine_flag_options() -> list[Callable[[Any], Any]]:
         click.option(
             "--gpu-memory-utilization",
             type=Fraction(),
-            help="Share of the memory the engine works with.",
+            help="Share of the device's memory that the engine may use.",
         ),
-        click.option("--max-num-batched-tokens", type=Count(), help="Tokens a step may hold."),
-        click.option("--max-num-seqs", type=Count(), help="Sequences a step may hold."),
+        click.option("--max-num-batched-tokens", type=Count(), help="Token budget of a step."),
+        click.option("--max-num-seqs", type=Count(), help="Most sequences in a step."),
         click.option("--block-size", type=Count(), help="Tokens of a KV page."),
     ]
 
@@ -140,10 +142,14 @@ def deployment_options(command: Command) -> Command:
         click.option("--engine", default="vllm", show_default=True, help="Engine and version: vllm, vllm@0.19, none."),
         *engine_flag_options(),
         click.option("--calibration", metavar="FILE", help="Fitted constants [those of the GPU, if any are on file]."),
-        click.option("--ideal", is_flag=True, help="The speed of light: every efficiency 1, every overhead 0."),
+        click.option("--ideal", is_flag=True, help=IDEAL),
         click.option("--memory", metavar="SIZE", help="Usable memory of one device, such as 64GB."),
-        click.option("--unfused-attention", is_flag=True, help="Attention scores go through memory."),
-        click.option("--prune", metavar="AXES", help="Cut the model first: layers=24,d_ff=0.75 (sizes or shares)."),
+        click.option(
+            "--unfused-attention",
+            is_flag=True,
+            help="Attention without a fused kernel: its scores are written to memory and read back.",
+        ),
+        click.option("--prune", metavar="AXES", help="Prune the model first: layers=24,d_ff=0.75 (sizes or shares)."),
         click.option("--block-tokens", type=Count(), help="Diffusion models: tokens of a block."),
         click.option("--block-steps", type=Count(), help="Diffusion models: denoising passes of a block."),
         click.option("--block-cache", is_flag=True, help="Diffusion models: cache the finished blocks."),
@@ -180,7 +186,9 @@ def load_options(command: Command) -> Command:
             "--output", "output_tokens", type=Count(), default=256, show_default=True, help="Generated tokens."
         ),
         click.option("--no-kv-cache", is_flag=True, help="Recompute the whole prefix for every token."),
-        click.option("--all-logits", is_flag=True, help="The prefill sends every position through the head."),
+        click.option(
+            "--all-logits", is_flag=True, help="The prefill computes logits for every position, not for the last alone."
+        ),
     ]
     return _apply(wrapper, options)
 

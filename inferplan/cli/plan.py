@@ -17,7 +17,7 @@ from inferplan.catalog.assemble import Request, load_engine, precision_of
 from inferplan.catalog.files import load_hardware, load_model
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.catalog.workloads import WorkloadSpec, load_limits, load_workload
-from inferplan.cli.options import Count, picture, report_options, write_text
+from inferplan.cli.options import IDEAL, Count, picture, report_options, write_text
 from inferplan.cli.price_options import price_options
 from inferplan.errors import UsageError
 from inferplan.extras import require
@@ -82,32 +82,48 @@ _OPTIONS = [
         show_default=True,
         help="Gaps between requests.",
     ),
-    _Option("--burstiness", type=float, default=1.0, show_default=True, help="Of gamma arrivals; 1 is Poisson."),
+    _Option(
+        "--burstiness",
+        type=float,
+        default=1.0,
+        show_default=True,
+        help="Shape of gamma arrivals: 1 is Poisson, less is burstier.",
+    ),
     _Option("--requests", type=Count(), help="Offline: how many requests."),
-    _Option("--deadline", metavar="TIME", help="Offline: in how long, such as 24h."),
+    _Option("--deadline", metavar="TIME", help="Offline: time in which they must be done, such as 24h."),
     _Option("--ttft", metavar="TIME", help="Limit on the time to first token, such as 500ms."),
     _Option("--tpot", metavar="TIME", help="Limit on the time per output token."),
     _Option("--e2e", metavar="TIME", help="Limit on the end-to-end latency."),
-    _Option("--slo", metavar="NAME", help="Limits of a workload by name: chat, mlperf:llama2-70b-interactive, ..."),
-    _Option("--percentile", type=float, help="Percent of the requests that meet them [95, or that of --slo]."),
+    _Option(
+        "--slo",
+        metavar="NAME",
+        help="Limits alone, by the name of a workload: chat, mlperf:llama2-70b-interactive, ...",
+    ),
+    _Option(
+        "--percentile", type=float, help="Percent of the requests that must meet the limits [95, or that of --slo]."
+    ),
     _Option("--gpu", metavar="LIST", help="Accelerators [data-centre GPUs with a price]."),
     _Option("--quant", metavar="LIST", help="Formats; native is the checkpoint's own [native and fp8]."),
     _Option("--engine", default="vllm", show_default=True, metavar="LIST", help="Engines."),
-    _Option("--most", type=Count(), default=8, show_default=True, help="Most GPUs of one replica."),
+    _Option("--most", type=Count(), default=8, show_default=True, help="Largest number of GPUs in one replica."),
     _Option("--tp", metavar="COUNTS", help="Tensor parallelism [1,2,4,...]."),
     _Option("--pp", metavar="COUNTS", help="Pipeline stages [1,2,4,...]."),
     _Option("--ep", metavar="COUNTS", help="Expert groups [1 and all ranks]."),
     _Option("--dp", metavar="COUNTS", help="Attention data parallelism [1,2,4,... for experts]."),
     _Option("--token-budget", metavar="COUNTS", help="Tokens of a step [512 to 16384]."),
-    _Option("--draft-model", metavar="MODEL", help="Speculative decoding, tried beside plain: the model that drafts."),
-    _Option("--draft-tokens", type=Count(), help="Tokens drafted in depth."),
+    _Option(
+        "--draft-model",
+        metavar="MODEL",
+        help="Speculative decoding, tried beside plain decoding: the model that drafts.",
+    ),
+    _Option("--draft-tokens", type=Count(), help="Tokens drafted in sequence: the depth of the draft."),
     _Option("--draft-branches", type=Count(), default=1, show_default=True, help="Candidates at each depth."),
     _Option("--acceptance", type=float, help="Chance that a drafted token is accepted."),
-    _Option("--aggregated", is_flag=True, help="Leave separate prefill and decode pools out."),
-    _Option("--utilisation", type=float, help="Share of its capacity that a replica is given [0.8; offline 0.95]."),
-    _Option("--spare", type=Count(0), default=0, help="Replicas more than needed (N+1) [0]."),
+    _Option("--aggregated", is_flag=True, help="Do not consider separate prefill and decode pools."),
+    _Option("--utilisation", type=float, help="Share of its capacity to load a replica with [0.8; offline 0.95]."),
+    _Option("--spare", type=Count(0), default=0, help="Replicas beyond those needed, for failures (N+1) [0]."),
     _Option("--calibration", metavar="FILE", help="Fitted constants [those of each GPU, if any are on file]."),
-    _Option("--ideal", is_flag=True, help="The speed of light: every efficiency 1, every overhead 0."),
+    _Option("--ideal", is_flag=True, help=IDEAL),
 ]
 
 

@@ -118,9 +118,9 @@ def _timeline(request: Request, load: StaticLoad, rate: float | None) -> Any:
 @click.option("--rate", type=float, help="timeline: requests a second [--batch users instead].")
 @click.option("-o", "file", required=True, metavar="FILE", callback=picture, help="PNG, SVG or PDF, by suffix.")
 def plot_command(kind: str, request: Request, load: StaticLoad, file: str, **values: Any) -> None:
-    """A picture into a file, readable on white and on dark.
+    """Draws a picture into a file; it can be read on a light and on a dark background.
 
-    roofline: operators of both phases under the roof. operators: time by operator. memory: where a device's memory goes
+    roofline: the operators of both phases. operators: time by operator. memory: where a device's memory goes
     (--gpu and --quant take comma lists). kv: cache against context (MODEL takes a comma list). tradeoff: time per token
     against throughput over the batch (--gpu and --quant take comma lists). rate: TTFT p95 against the request rate.
     timeline: batch, prompts, queue and cache over a simulation of --rate, or of --batch users.

@@ -35,7 +35,9 @@ def price_options(command: Command) -> Command:
                 metavar="LIST",
                 help=f"Price list: a name (inferplan prices) or a YAML; again for a second choice [{DEFAULT_LIST}].",
             ),
-            click.option("--price", "stated", multiple=True, metavar="GPU=PRICE", help="Your price of a device hour."),
+            click.option(
+                "--price", "stated", multiple=True, metavar="GPU=PRICE", help="Your own price of a device for an hour."
+            ),
             click.option("--term", type=click.Choice(CONTRACTS), default="on-demand", show_default=True, help="Terms."),
             click.option("--currency", default="USD", show_default=True, help="Currency of --price."),
         ]

@@ -21,7 +21,7 @@ _RIGHT = frozenset({"tokens/s/GPU", "factor", "mean", "range", "TPOT", "factor "
 
 @click.command("recipe")
 @deployment_options
-@click.option("--baseline", default="static,bf16", show_default=True, help="Where it starts: batching and format.")
+@click.option("--baseline", default="static,bf16", show_default=True, help="The baseline: batching and format.")
 @click.option("--with", "wanted", required=True, metavar="LIST", help="Ingredients, in order.")
 @click.option("--users", type=Count(), default=64, show_default=True, help="Users with one request each at a time.")
 @click.option("--prompt", type=Count(), default=1024, show_default=True, help="Prompt tokens.")

@@ -41,9 +41,15 @@ traffic_options = option_group(
     click.option(
         "--arrivals", type=click.Choice(["poisson", "constant", "gamma"]), default="poisson", show_default=True
     ),
-    click.option("--burstiness", type=float, default=1.0, show_default=True, help="Of gamma arrivals; 1 is Poisson."),
+    click.option(
+        "--burstiness",
+        type=float,
+        default=1.0,
+        show_default=True,
+        help="Shape of gamma arrivals: 1 is Poisson, less is burstier.",
+    ),
     click.option("--no-burst", is_flag=True, help="Closed loop: users begin one after another, over --ramp."),
-    click.option("--ramp", metavar="TIME", default="10 s", show_default=True, help="Over which they begin."),
+    click.option("--ramp", metavar="TIME", default="10 s", show_default=True, help="Time over which the users begin."),
     click.option("--prompt", metavar="LENGTHS", help=f"1024, uniform:1024:0.8, lognormal:1024:0.9, ... [{_PROMPT}]"),
     click.option("--output", "output_tokens", metavar="LENGTHS", help=f"Generated tokens, the same way. [{_OUTPUT}]"),
     click.option(
@@ -124,7 +130,7 @@ def _exit_when_overloaded(command: Callable[..., Any]) -> Callable[..., Any]:
 @_exit_when_overloaded
 @report_options
 def simulate_command(request: Request, timeline: str | None, plot_file: str | None, **values: Any) -> Report:
-    """What traffic feels on a deployment: latency percentiles, rates, queue, cache, step by step.
+    """What users experience on a deployment under load: latency percentiles, rates, queue, cache.
 
     The load is --trace, --rate (open loop) or --concurrency (closed loop). Flags that are not given are the defaults of
     the engine's version. An overloaded open loop exits 3, after its report.

@@ -20,7 +20,7 @@ from inferplan.answers.sweep import (
     sweep,
 )
 from inferplan.catalog.assemble import Request
-from inferplan.cli.options import write
+from inferplan.cli.options import IDEAL, write
 from inferplan.extras import require
 from inferplan.table import FORMATS, Report, Table, format_of
 from inferplan.units import format_time
@@ -43,12 +43,17 @@ _COUNTS = "1,8 or 1-8 or 1-64*2"
 @click.option("--prompt", default="1024", metavar="COUNTS", help="Prompt tokens [1024].")
 @click.option("--output", "output_tokens", default="256", metavar="COUNTS", help="Generated tokens [256].")
 @click.option("--calibration", metavar="FILE", help="Fitted constants [those of each GPU, if any are on file].")
-@click.option("--ideal", is_flag=True, help="The speed of light: every efficiency 1, every overhead 0.")
+@click.option("--ideal", is_flag=True, help=IDEAL)
 @click.option("--simulate", "simulated", is_flag=True, help="Simulate each point as a closed loop of --batch users.")
 @click.option("--backend", type=click.Choice(BACKENDS), default="joblib", show_default=True, help="Where it runs.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes [all cores].")
 @click.option("--scheduler", metavar="ADDRESS", help="dask: tcp://host:8786 of a running cluster [a local one].")
-@click.option("--resume", "journal", metavar="FILE", help="Journal: what it holds is not run again, the rest is added.")
+@click.option(
+    "--resume",
+    "journal",
+    metavar="FILE",
+    help="Journal of finished points: those in it are not run again, new ones are added.",
+)
 @click.option("--format", "style", type=click.Choice(FORMATS), help="Output format [table, or by -o's suffix].")
 @click.option("-o", "report_file", metavar="FILE", help="Write to a file; .parquet too.")
 def sweep_command(models: str, style: str | None, report_file: str | None, **values: Any) -> None:

@@ -39,13 +39,17 @@ def option_group(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 technique_options = option_group(
     click.option("--draft-model", metavar="MODEL", help="Speculative decoding: the model that drafts."),
-    click.option("--draft-tokens", type=Count(0), default=0, help="Tokens drafted in depth."),
+    click.option(
+        "--draft-tokens", type=Count(0), default=0, help="Tokens drafted in sequence: the depth of the draft."
+    ),
     click.option(
         "--draft-branches", type=Count(), default=1, help="Candidates at each depth: more than 1 is a tree. [1]"
     ),
     click.option("--acceptance", type=float, help="Chance that a drafted token is accepted."),
     click.option("--prefix-hit-rate", type=float, default=0.0, help="Share of every prompt found in the cache. [0]"),
-    click.option("--kv-offload", metavar="SIZE", help="Host memory a device, for cache that the device drops."),
+    click.option(
+        "--kv-offload", metavar="SIZE", help="Host memory for each device, for cache that is evicted from the device."
+    ),
     click.option("--offload-bandwidth", metavar="RATE", help="Of the link to it, such as 64GB/s."),
 )
 

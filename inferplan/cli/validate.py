@@ -30,7 +30,7 @@ _SUPPLIED = {
     "requests": "Requests of the run.",
     "length-ratio-min": "Lengths are uniform from this share of the nominal ones.",
     "max-num-batched-tokens": "Token budget of a step.",
-    "max-num-seqs": "Slots.",
+    "max-num-seqs": "Most sequences in a step.",
     "max-model-len": "Longest sequence that the server takes.",
     "memory-fraction": "Share of memory that the engine works with.",
 }
@@ -52,7 +52,7 @@ def _supplied_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--max-error", metavar="SHARE", help="Exit 6 when TPOT's or TTFT's mean error is above: 15% or 0.15.")
 @click.option("--anchor", "anchor_file", metavar="OUT.yaml", help="Write constants anchored to these rows.")
 @click.option("--calibration", metavar="FILE", help="Fitted constants [those of each row's GPU].")
-@click.option("--ideal", is_flag=True, help="Price at the speed of light, to compare.")
+@click.option("--ideal", is_flag=True, help="Price without fitted constants: every efficiency 1, every overhead 0.")
 @report_options
 def validate_command(files: tuple[str, ...], **values: Any) -> Report:
     """Predicted against measured for every row of benchmark FILEs.

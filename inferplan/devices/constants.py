@@ -1,6 +1,6 @@
 """Fitted constants: how far kernels stay from the datasheet, per operator, format and kernel library.
 
-With :data:`IDEAL` every constant is one or zero: the speed of light. A :class:`Calibration` read from
+With :data:`IDEAL` every constant is one or zero: an ideal device. A :class:`Calibration` read from
 ``configs/calibration`` says where it was measured, over which shapes it holds and how far off it was on shapes that it
 was not fitted to.
 """
@@ -207,4 +207,4 @@ class Calibration(Spec):
 
 
 IDEAL = Calibration(name="ideal", basis="roofline", fused=True)
-"""The speed of light: every kernel saturates the resource that binds it, epilogues are free, nothing else costs."""
+"""An ideal device: every kernel saturates the resource that binds it, epilogues are free, nothing else costs."""

@@ -19,7 +19,7 @@ from inferplan.units import Num, format_bytes, format_quantity, format_time
 BOUND_NAMES: dict[Bound, str] = {"math": "compute", "memory": "memory", "wire": "network", "overhead": "overhead"}
 _RIGHT = frozenset({"prefill", "share", "decode", "share ", "bytes", "value", "start", "mean", "end"})
 IDEAL_NOTE = (
-    "basis: roofline, the speed of light: datasheet peaks, no overhead, no queue; real times are longer "
+    "basis: roofline of an ideal device: datasheet peaks, no overhead, no queue; real times are longer "
     "(docs/accuracy.md)"
 )
 

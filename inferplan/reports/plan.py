@@ -375,7 +375,7 @@ def basis_line(plan: Plan) -> str:
     calibration = plan.option.deployment.calibration
     if calibration.basis == "roofline":
         return (
-            "basis: roofline, the speed of light: no measurement stands behind these times, and real ones are longer; "
+            "basis: roofline of an ideal device: no measurement stands behind these times, and real ones are longer; "
             "the plan is a lower bound on what to buy"
         )
     if plan.holds_at_the_far_end is None:

@@ -31,7 +31,7 @@ _PERCENTILES = {"mean": None, "median": 50.0, "p90": 90.0, "p95": 95.0, "p99": 9
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """Seconds and tokens a second; ``bands`` by metric; what is measured faster than the speed of light."""
+    """Seconds and tokens a second; ``bands`` by metric; what is measured faster than on an ideal device."""
 
     ttft: float | None = None
     tpot: float | None = None
@@ -199,7 +199,7 @@ def _name(prompt: int, text: int, block: int) -> int:
 
 
 def impossible(deployment: Deployment, run: Run, measured: Measured) -> tuple[str, ...]:
-    """The means that are faster than the speed of light of what the row says was run.
+    """The means that are faster than an ideal device runs what the row states.
 
     TPOT: an ideal decode step of the batch that follows from the measured figures themselves by Little's law, at half
     the output. TTFT: an ideal prefill of one prompt, where none can be cached.

@@ -33,7 +33,7 @@ class Scored:
 
     @property
     def impossible(self) -> tuple[str, ...]:
-        """The metrics that are measured faster than the speed of light."""
+        """The metrics that are measured faster than an ideal device runs the row."""
         return self.prediction.impossible if self.prediction else ()
 
     @property

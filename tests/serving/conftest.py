@@ -30,7 +30,7 @@ CALIBRATION = Calibration(
 
 
 def deployment(model: str = "llama-3.1-8b", gpu: str = "h100-sxm", ideal: bool = True, **more: object) -> Deployment:
-    """A deployment at the speed of light, or with the constants above (and with the engine's host effects)."""
+    """A deployment of an ideal device, or with the constants above (and with the engine's host effects)."""
     made = assemble(Request(model=model, gpu=gpu, ideal=True, **more))  # type: ignore[arg-type]
     return made if ideal else replace(made, calibration=CALIBRATION)
 
