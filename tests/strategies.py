@@ -142,6 +142,7 @@ def fits(draw: st.DrawFn) -> Fit:
         math=draw(st.floats(0.1, 1.0)),
         memory=draw(st.floats(0.1, 1.0)),
         overhead=draw(st.floats(0.0, 1e-4)),
+        launch=draw(st.sampled_from([1.0, 0.75])),
         sharpness=draw(st.sampled_from([1.0, 1.5, 2.0, 3.7, 4.0, 8.0, float("inf")])),
         terms={name: draw(term_size(name)) for name in names},
         basis=draw(st.sampled_from(["calibrated", "transferred"])),

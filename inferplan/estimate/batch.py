@@ -117,7 +117,7 @@ class Estimate:
             raise UsageError("with --output 1 there is no time per output token", hint="--output 2 or more, or ttft")
 
     def _mean_terms(self) -> Num:
-        steps = named(self.load.output - 1.0, "decode steps", "", ("load", "output"))
+        steps = named(self.load.output - 1.0, "decode steps", "", ("load", "steps"))
         mean: Num = total(self._decode_pieces(named), "pieces") / steps
         return mean * self._anchor("decode", named)
 
@@ -127,7 +127,7 @@ class Estimate:
         if not np.any(steps):
             return ttft
         tpot = name(np.nan_to_num(self.tpot), "tpot", "s", ("number", "tpot"))
-        return ttft + name(steps, "decode steps", "", ("load", "output")) * tpot
+        return ttft + name(steps, "decode steps", "", ("load", "steps")) * tpot
 
     def _rate(self, name: Naming = plain) -> Num:
         """Output tokens a second over all replicas."""

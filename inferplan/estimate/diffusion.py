@@ -120,7 +120,7 @@ class DiffusionEstimate(Estimate):
 
     def _mean_terms(self) -> Num:
         total, first = named(self.e2el, "e2el", "s", ("number", "e2el")), named(self.ttft, "ttft", "s", _TTFT)
-        spread: Num = (total - first) / named(self.load.output - 1.0, "output - 1", "", ("load", "output"))
+        spread: Num = (total - first) / named(self.load.output - 1.0, "decode steps", "", ("load", "steps"))
         return spread
 
     @property

@@ -26,6 +26,7 @@ _FLAGS = {
 """Fields of an engine and the options that replace them."""
 _OPTIONS: dict[Field, str] = {
     ("load", "context"): "--prompt + --output",
+    ("load", "steps"): "--output - 1",
     ("parallel", "ranks"): "--tp * --pp * --dp * --cp",
     ("hardware", "memory", "usable"): "--memory",
 }
@@ -53,6 +54,8 @@ class Origins:
                 path = ["links", [link.name for link in deployment.hardware.links].index(str(path[1])), "bandwidth"]
             return self.at(catalog.find("hardware", self.request.gpu), *path), deployment.hardware.source
         if kind == "model":
+            if path[0] == "generation" and path[1] in dict(self.request.generation):
+                return f"--block-{path[1]}", ""
             return self.model_place(*path), deployment.model.source
         if kind == "engine":
             return self._engine_place(str(path[-1]), path), deployment.engine.defaults.source
