@@ -151,8 +151,9 @@ def variance(lengths: Lengths) -> float:
         return 0.0
     if lengths.kind == "empirical":
         return float(np.var(lengths.values))
-    if lengths.kind == "uniform":
-        return float((lengths.mean - np.floor(lengths.spread * lengths.mean)) ** 2 / 12)
+    if lengths.kind == "uniform":  # n whole numbers in a row: (n^2 - 1)/12
+        count = np.floor(lengths.mean) - max(np.floor(lengths.spread * lengths.mean), 1.0) + 1.0
+        return float((count**2 - 1.0) / 12)
     return (lengths.spread * lengths.mean) ** 2
 
 

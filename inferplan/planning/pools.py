@@ -112,7 +112,8 @@ def decode_pool(grid: LoadGrid, demand: Demand, slo: Slo, sizing: Sizing) -> Dec
 def prefill_pool(grid: LoadGrid, demand: Demand, limit: TtftLimit, before: float, sizing: Sizing) -> PrefillPool | None:
     """The fewest replicas, over the token budgets of the grid, whose TTFT keeps a limit; ``None`` when none does.
 
-    before: seconds of TTFT that are not spent in this pool.
+    The queue is that of the first stage, which a prompt keeps busy until the next may follow; its own time is that
+    through all stages. before: seconds of TTFT that are not spent in this pool.
     """
     rate, budget = demand.requests_per_second or 0.0, grid.axes.budget
     alone, service = grid.prompt_alone

@@ -1,0 +1,138 @@
+"""Bugs planted in the planner, the bill and the queue, each with the test that must notice."""
+
+from __future__ import annotations
+
+from tests.mutants_source import SourceMutant
+from tests.planning import test_sizing
+from tests.serving import test_queueing
+
+PLANNING_MUTANTS = [
+    SourceMutant(
+        name="decode pools without headroom",
+        place="inferplan.planning.option:Sizing.replicas",
+        old="capacity * self.utilisation",
+        new="capacity",
+        changes="a plan gives its replicas all of their capacity",
+        check=lambda: test_sizing.test_decode_replicas_are_given_their_share_of_capacity(0.5, 7),
+    ),
+    SourceMutant(
+        name="the first token decoded again",
+        place="inferplan.planning.pools:decode_pool",
+        old="(demand.output.average - 1.0)",
+        new="demand.output.average",
+        changes="decode pools write one token too many for each request",
+        check=lambda: test_sizing.test_decode_replicas_are_given_their_share_of_capacity(0.3, 11),
+    ),
+    SourceMutant(
+        name="decode pools fill the cache twice",
+        place="inferplan.planning.pools:decode_pool",
+        old="(_cache_use(grid) <= 1)",
+        new="(_cache_use(grid) <= 2)",
+        changes="the batch of a decode pool does not fit",
+        check=test_sizing.test_the_decode_batch_is_the_largest_that_is_allowed,
+    ),
+    SourceMutant(
+        name="decode pools ignore the slots",
+        place="inferplan.planning.pools:decode_pool",
+        old="<= grid.slots",
+        new="<= 2 * grid.slots",
+        changes="the batch of a decode pool is more than the engine admits",
+        check=test_sizing.test_the_decode_batch_is_the_largest_that_is_allowed,
+    ),
+    SourceMutant(
+        name="prefill pools without headroom",
+        place="inferplan.planning.pools:prefill_pool",
+        old="load / sizing.utilisation",
+        new="load",
+        changes="prefill replicas may be fully loaded",
+        check=test_sizing.test_pools_keep_their_headroom,
+    ),
+    SourceMutant(
+        name="a stage is busy for the whole passage",
+        place="inferplan.planning.pools:prefill_pool",
+        old="tail_wait(service,",
+        new="tail_wait(alone,",
+        changes="prompts do not follow each other through a pipeline",
+        check=test_sizing.test_prompts_follow_each_other_through_the_stages,
+    ),
+    SourceMutant(
+        name="a prompt is through when the next may follow",
+        place="inferplan.planning.pools:prefill_pool",
+        old="before + alone + wait",
+        new="before + service + wait",
+        changes="the passage of a prompt through the stages is not counted",
+        check=test_sizing.test_prompts_follow_each_other_through_the_stages,
+    ),
+    SourceMutant(
+        name="spare replicas for nothing",
+        place="inferplan.planning.option:bill",
+        old="(replicas + sizing.spare)",
+        new="replicas",
+        changes="spare replicas are not billed",
+        check=test_sizing.test_the_bill_of_a_grid,
+    ),
+    SourceMutant(
+        name="a tail without its percentile",
+        place="inferplan.serving.techniques.queueing:tail_wait",
+        old="utilisation / share",
+        new="utilisation / 0.5",
+        changes="TTFT is screened at the median, whatever the percentile",
+        check=test_queueing.test_waits_by_hand,
+    ),
+    SourceMutant(
+        name="the tail of twice the queue",
+        place="inferplan.serving.techniques.queueing:tail_wait",
+        old="(2 * (1 - utilisation))",
+        new="(1 - utilisation)",
+        changes="M/D/1 waits like M/M/1",
+        check=lambda: test_queueing.test_the_tail_is_close_to_the_exact_distribution_and_above_it(0.8),
+    ),
+    SourceMutant(
+        name="the mean wait of M/M/1",
+        place="inferplan.serving.techniques.queueing:mean_wait",
+        old="(2 * (1 - utilisation))",
+        new="(1 - utilisation)",
+        changes="prompts of one length wait like prompts of random length",
+        check=test_queueing.test_waits_by_hand,
+    ),
+    SourceMutant(
+        name="uniform lengths of four times the variance",
+        place="inferplan.planning.demand:variance",
+        old="(count**2 - 1.0) / 12",
+        new="(count**2 - 1.0) / 3",
+        changes="the margin of the cache is too large",
+        check=lambda: test_sizing.test_the_variance_of_uniform_lengths(1024, 0.8),
+    ),
+    SourceMutant(
+        name="slots for the mean",
+        place="inferplan.planning.verify:slots_for",
+        old="option.concurrency + 3 * sqrt(max(option.concurrency, 1.0))",
+        new="option.concurrency",
+        changes="--max-num-seqs turns away every burst",
+        check=test_sizing.test_slots_hold_the_fluctuation_of_the_load,
+    ),
+    SourceMutant(
+        name="hits of the warm-up",
+        place="inferplan.serving.result:SimulationResult.hit_rate",
+        old=" if request >= self.warmup",
+        new="",
+        changes="the prefix hit rate is that of other requests",
+        check=test_sizing.test_prefix_hits_of_the_warm_up_are_not_counted,
+    ),
+    SourceMutant(
+        name="a month typed by hand",
+        place="inferplan.reports.cost:cost_table",
+        old="{HOURS_PER_MONTH:g} hours",
+        new="720 hours",
+        changes="the label of the month is not what was multiplied",
+        check=test_sizing.test_the_label_of_the_month_is_what_was_multiplied,
+    ),
+    SourceMutant(
+        name="throughput of all replicas on one device",
+        place="inferplan.planning.option:Option.per_device",
+        old="self.rate * self.output",
+        new="self.rate * self.output * self.replicas",
+        changes="tokens a second and GPU grow with the number of replicas",
+        check=test_sizing.test_output_tokens_of_a_device,
+    ),
+]

@@ -1,0 +1,217 @@
+"""How many replicas, slots and prefill workers: each against figures worked out by hand, from first principles."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil, log
+
+import numpy as np
+import pytest
+
+from inferplan.answers.cost import Cost, Rates
+from inferplan.catalog.assemble import Request, assemble
+from inferplan.catalog.price_lists import PriceTag, price_book
+from inferplan.errors import NotFiniteError
+from inferplan.planning.demand import Demand, variance
+from inferplan.planning.grid import Axes, LoadGrid
+from inferplan.planning.option import Option, PricedGrid, Sizing, bill, replicas_needed
+from inferplan.planning.pools import TtftLimit, cheapest_pools, decode_pool, prefill_pool
+from inferplan.planning.search import search
+from inferplan.planning.space import Space
+from inferplan.planning.verify import slots_for
+from inferplan.reports.cost import cost_table
+from inferplan.serving.records import FINISHED, Records
+from inferplan.serving.result import SimulationResult
+from inferplan.traffic.requests import Lengths, Slo
+
+REQUEST = Request(model="llama-3.1-8b", gpu="h100-sxm", ideal=True)
+DEMAND = Demand(prompt=Lengths(mean=1000), output=Lengths(mean=101), rate=33.0)
+TAG = PriceTag(gpu="h100-sxm", per_hour=2.0, currency="USD", term="stated", date=None, source="--price")
+P95 = Slo(ttft=0.4, tpot=0.02, percentile=95.0)
+
+
+def grid(
+    through: tuple[float, float] = (0.12, 0.1), interval: tuple[float, float] = (0.12, 0.1), **changes: object
+) -> LoadGrid:
+    """Batches 10, 20 and 40 that take 10, 20 and 40 ms; a rank that holds 40 sequences is full.
+
+    through, interval: seconds of a prompt, and between two that follow each other, in two pieces and in one.
+    """
+    shape = (3, 2)
+    values = {
+        "deployment": assemble(REQUEST),
+        "axes": Axes(batch=np.array([10.0, 20.0, 40.0]), budget=np.array([500.0, 1000.0])),
+        "step_decode": np.array([0.01, 0.02, 0.04]),
+        "step_mixed": np.full(shape, 0.1),
+        "demand": DEMAND,
+        "rate": np.full(shape, 10.0),
+        "ttft": np.full(shape, 0.1),
+        "tpot": np.full(shape, 0.01),
+        "e2el": np.full(shape, 1.1),
+        "concurrency": np.array([[10.0, 10.0], [20.0, 20.0], [40.0, 40.0]]),
+        "memory_use": np.array([[0.25, 0.25], [0.5, 0.5], [1.0, 1.0]]),
+        "prefill_use": np.full(shape, 0.5),
+        "slots": 256.0,
+    }
+    made = LoadGrid(**(values | changes))  # type: ignore[arg-type]
+    vars(made)["prompt_alone"] = (np.array(through), np.array(interval))
+    return made
+
+
+def option(**changes: object) -> Option:
+    values = {
+        "request": REQUEST,
+        "deployment": assemble(REQUEST),
+        "budget": 2048,
+        "batch": 64,
+        "concurrency": 100.0,
+        "ttft": 0.1,
+        "tpot": 0.01,
+        "e2el": 1.1,
+        "rate": 10.0,
+        "output": 101.0,
+        "replicas": 3,
+        "spare": 0,
+        "tag": TAG,
+        "cost": 6.0,
+    }
+    return Option(**(values | changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("utilisation", "replicas"), [(1.0, 4), (0.5, 7), (0.3, 11)])
+def test_decode_replicas_are_given_their_share_of_capacity(utilisation: float, replicas: int) -> None:
+    """100 steps of 20 ms at a batch of 20 finish 20/(100*0.02) = 10 requests a second; 33 are asked for."""
+    pool = decode_pool(grid(), DEMAND, P95, Sizing(utilisation=utilisation))
+    assert pool is not None
+    assert (pool.batch, pool.tpot, pool.concurrency) == (20, 0.02, 20.0)
+    assert pool.replicas == replicas == ceil(33 / (10 * utilisation))
+
+
+def test_the_decode_batch_is_the_largest_that_is_allowed() -> None:
+    loose = Slo(tpot=1.0, percentile=95.0)
+    assert decode_pool(grid(), DEMAND, loose, Sizing()).batch == 40  # the cache is exactly full
+    assert decode_pool(grid(slots=30.0), DEMAND, loose, Sizing()).batch == 20
+    assert decode_pool(grid(), DEMAND, Slo(tpot=0.001, percentile=95.0), Sizing()) is None
+
+
+def test_prefill_replicas_by_hand() -> None:
+    """20 prompts a second of 0.1 s are a load of 2: three replicas wait 0.1/(2/3)*ln(0.667/0.05) = 0.389 s at the 95th
+    percentile, four 0.1/1*ln(0.5/0.05) = 0.230 s. In two pieces of 0.06 s a prompt takes 0.12 s.
+    """
+    demand = replace(DEMAND, rate=20.0)
+    three, four = 0.1 + 0.1 / (2 / 3) * log(2 / 3 / 0.05), 0.1 + 0.1 * log(10)
+    pool = prefill_pool(grid(), demand, TtftLimit(0.5, 0.05), 0.0, Sizing())
+    assert pool is not None
+    assert (pool.replicas, pool.budget) == (3, 1000)
+    assert pool.ttft == pytest.approx(three)
+    pool = prefill_pool(grid(), demand, TtftLimit(0.4, 0.05), 0.0, Sizing())
+    assert pool is not None
+    assert (pool.replicas, pool.ttft) == (4, pytest.approx(four))
+    assert prefill_pool(grid(), demand, TtftLimit(0.5, 0.05), 0.1, Sizing()).replicas == 4  # 0.1 s are spent elsewhere
+    assert prefill_pool(grid(), demand, TtftLimit(0.09, 0.05), 0.0, Sizing()) is None  # less than a prompt alone
+
+
+def test_pools_keep_their_headroom() -> None:
+    """A load of 1.9 with no limit to speak of: two replicas at 95 %, but three where each is given 80 %."""
+    demand, loose = replace(DEMAND, rate=19.0), TtftLimit(60.0, 0.05)
+    for utilisation, replicas in ((1.0, 2), (0.8, 3), (0.4, 5)):
+        pool = prefill_pool(grid(), demand, loose, 0.0, Sizing(utilisation=utilisation))
+        assert pool is not None and pool.replicas == replicas
+
+
+def test_prompts_follow_each_other_through_the_stages() -> None:
+    """Two stages: a prompt is through after 0.1 s, and the next may follow after 0.05 s, so the load halves: two
+    replicas at 0.5 wait 0.05/1*ln(10) = 0.115 s.
+    """
+    staged = grid(through=(9.0, 0.1), interval=(0.06, 0.05))
+    pool = prefill_pool(staged, replace(DEMAND, rate=20.0), TtftLimit(0.5, 0.05), 0.0, Sizing())
+    assert pool is not None
+    assert (pool.replicas, pool.budget) == (2, 1000)
+    assert pool.ttft == pytest.approx(0.1 + 0.05 * log(10))
+
+
+def test_pools_are_billed_together() -> None:
+    found = cheapest_pools(PricedGrid(REQUEST, grid(), TAG), DEMAND, P95, Sizing(utilisation=0.8, spare=1))
+    assert found is not None and found.pools is not None
+    assert found.request is REQUEST
+    assert found.pools[1] == 5  # 33/(10*0.8) = 4.1
+    assert found.cost == (sum(found.pools) + 1) * 2.0
+    assert found.e2el == pytest.approx(found.ttft + 100 * 0.02)
+    assert cheapest_pools(PricedGrid(REQUEST, grid(), None), DEMAND, P95, Sizing()) is None
+
+
+def test_the_bill_of_a_grid() -> None:
+    """33 requests a second on replicas of 10 at 80 %: 5 and one spare, at 2 an hour each."""
+    billed = bill(DEMAND, Sizing(utilisation=0.8, spare=1), grid(), 2.0)
+    assert np.all(billed.replicas == 5)
+    assert np.all(billed.cost == 12.0)
+    users = replace(DEMAND, rate=None, users=100)
+    assert bill(users, Sizing(utilisation=0.5), grid(), 2.0).replicas[:, 0].tolist() == [20.0, 10.0, 5.0]
+    job = replace(DEMAND, rate=None, requests=72_000, deadline=7200.0)  # 10 a second
+    offline = bill(job, Sizing(utilisation=0.5), grid(), 2.0)
+    assert offline.replicas[0, 0] == 2
+    assert offline.hours[0, 0] == pytest.approx(1.0)  # two replicas at full speed
+    assert offline.cost[0, 0] == pytest.approx(4.0)
+
+
+def test_replicas_of_another_load() -> None:
+    assert replicas_needed(option(), DEMAND, Sizing(utilisation=0.8), 1.5) == 7  # 49.5/8
+    assert replicas_needed(option(), replace(DEMAND, rate=None, users=240), Sizing(utilisation=0.8)) == 3  # 240/80
+
+
+def test_output_tokens_of_a_device() -> None:
+    assert option().per_device == pytest.approx(1010.0)
+    assert option(pools=(1, 2)).per_device == pytest.approx(1010.0)
+
+
+def test_slots_hold_the_fluctuation_of_the_load() -> None:
+    """Requests in an open system are about Poisson: 100 of them on average are hardly ever more than 136."""
+    slots = slots_for(option(concurrency=100.0))
+    assert slots == 136  # 100 + 3*sqrt(100), in eights
+    assert slots_for(option(concurrency=1.0)) == 8  # 1 + 3
+    drawn = np.random.default_rng(1).poisson(100.0, 100_000)
+    assert float(np.mean(drawn > slots)) < 0.002
+    assert float(np.mean(drawn > 100)) > 0.4  # what the mean alone would turn away
+
+
+@pytest.mark.parametrize(("mean", "spread"), [(1024, 0.8), (100, 0.5), (7, 0.1), (50, 1.0)])
+def test_the_variance_of_uniform_lengths(mean: int, spread: float) -> None:
+    """Whole numbers from spread*mean to mean, ends included, each as likely."""
+    lengths = Lengths(kind="uniform", mean=mean, spread=spread)
+    every = np.arange(max(int(spread * mean), 1), mean + 1)
+    assert variance(lengths) == pytest.approx(float(np.var(every)))
+    drawn = lengths.sample(np.random.default_rng(0), 200_000)
+    assert variance(lengths) == pytest.approx(float(np.var(drawn)), rel=0.02, abs=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["lognormal", "gamma", "normal", "fixed"])
+def test_the_variance_of_other_lengths(kind: str) -> None:
+    lengths = Lengths(kind=kind, mean=1000, spread=0.3)
+    drawn = lengths.sample(np.random.default_rng(0), 200_000)
+    assert variance(lengths) == pytest.approx(float(np.var(drawn)), rel=0.03)
+
+
+def test_prefix_hits_of_the_warm_up_are_not_counted() -> None:
+    """Four requests of 100 tokens; the first two warm up. 10 of the other 200 tokens were found."""
+    records = Records(arrival=[0.0, 1.0, 2.0, 3.0], prompt=[100] * 4, output=[1] * 4, cached={0: 90, 1: 80, 2: 10})
+    records.admitted, records.first, records.finish = ([t + d for t in records.arrival] for d in (0.1, 0.2, 0.3))
+    records.status = bytearray([FINISHED] * 4)
+    assert SimulationResult(records=records, meters=[], closed=False, warmup=2).hit_rate == pytest.approx(10 / 200)
+    assert SimulationResult(records=records, meters=[], closed=False).hit_rate == pytest.approx(180 / 400)
+
+
+def test_the_label_of_the_month_is_what_was_multiplied() -> None:
+    cost = Cost(tag=TAG, devices=4, rates=Rates(requests=2.0, prompt=1000.0, output=500.0))
+    label, value = next(row for row in cost_table(cost).rows if "month" in row[0])
+    hours = float(label.removeprefix("a month of ").removesuffix(" hours"))
+    assert float(value.removesuffix(" USD").replace(",", "")) == pytest.approx(8.0 * hours)
+
+
+def test_a_price_that_is_no_number_is_an_error_not_a_refused_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> LoadGrid:
+        raise NotFiniteError("the price of attn.kv_b is nan")
+
+    monkeypatch.setattr("inferplan.planning.search.load_grid", broken)
+    space = Space(base=REQUEST, gpus=("h100-sxm",), most=1)
+    with pytest.raises(NotFiniteError, match=r"attn\.kv_b"):
+        search(space, DEMAND, P95, Sizing(), price_book(stated=["h100-sxm=2"]))
