@@ -112,14 +112,6 @@ PLANNING_MUTANTS = [
         check=test_sizing.test_slots_hold_the_fluctuation_of_the_load,
     ),
     SourceMutant(
-        name="hits of the warm-up",
-        place="inferplan.serving.result:SimulationResult.hit_rate",
-        old=" if request >= self.warmup",
-        new="",
-        changes="the prefix hit rate is that of other requests",
-        check=test_sizing.test_prefix_hits_of_the_warm_up_are_not_counted,
-    ),
-    SourceMutant(
         name="a month typed by hand",
         place="inferplan.reports.cost:cost_table",
         old="{HOURS_PER_MONTH:g} hours",

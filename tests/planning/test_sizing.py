@@ -90,6 +90,8 @@ def test_decode_replicas_are_given_their_share_of_capacity(utilisation: float, r
 def test_the_decode_batch_is_the_largest_that_is_allowed() -> None:
     loose = Slo(tpot=1.0, percentile=95.0)
     assert decode_pool(grid(), DEMAND, loose, Sizing()).batch == 40  # the cache is exactly full
+    fuller = np.array([[0.3, 0.3], [0.6, 0.6], [1.2, 1.2]])
+    assert decode_pool(grid(memory_use=fuller), DEMAND, loose, Sizing()).batch == 20
     assert decode_pool(grid(slots=30.0), DEMAND, loose, Sizing()).batch == 20
     assert decode_pool(grid(), DEMAND, Slo(tpot=0.001, percentile=95.0), Sizing()) is None
 
