@@ -61,7 +61,6 @@ TOO_LARGE = {
     "inferplan/answers/explain.py: Explainer",
     "inferplan/estimate/memory.py: Footprint",
     "inferplan/serving/scheduler.py: Scheduler",
-    "inferplan/validation/rows.py: interpret",
 }
 """Functions and classes that are still to be cut. The list only gets shorter: an entry that is not needed fails."""
 

@@ -168,8 +168,8 @@ def _degree(facts: Mapping[str, str], name: str) -> int:
     return whole(facts, name) or 1
 
 
-def interpret(facts: Mapping[str, str]) -> tuple[Run, tuple[str, ...]]:
-    """What the facts say was run, and notes on what they leave to defaults. Raises ``Unusable`` with the reason."""
+def _require_inputs(facts: Mapping[str, str]) -> None:
+    """Raises ``Unusable`` that names every fact without which nothing can be priced."""
     missing = [name for name in NEEDED if given(facts, name) is None]
     if given(facts, "precision") is None and given(facts, "weights") is None:
         missing.append("weights (or precision)")
@@ -179,19 +179,34 @@ def interpret(facts: Mapping[str, str]) -> tuple[Run, tuple[str, ...]]:
         missing.append("tp")
     if missing:
         raise Unusable(f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} empty")
-    notes: list[str] = []
-    tp, dp = _degree(facts, "tp"), _degree(facts, "dp")
-    ep, sliced = _degree(facts, "ep"), whole(facts, "expert_tp")
-    experts = given(facts, "experts")
-    if sliced and experts and sliced * ep != tp * dp:
-        raise Unusable(f"expert_tp {sliced} x ep {ep} is not tp {tp}" + (f" x dp {dp}" if dp > 1 else ""))
-    ratio = number(facts, "length_ratio_min")
-    if ratio is not None and not 0 < ratio <= 1:
-        raise Unusable(f"length_ratio_min is {ratio:g}, must be in (0, 1]")
+
+
+def _degrees(facts: Mapping[str, str]) -> dict[str, int]:
+    """The degrees of parallelism. Raises ``Unusable`` where those of the experts do not make those of the rest."""
+    degrees = {name: _degree(facts, name) for name in ("tp", "pp", "ep", "dp")}
+    tp, dp, sliced = degrees["tp"], degrees["dp"], whole(facts, "expert_tp")
+    if sliced and given(facts, "experts") and sliced * degrees["ep"] != tp * dp:
+        raise Unusable(f"expert_tp {sliced} x ep {degrees['ep']} is not tp {tp}" + (f" x dp {dp}" if dp > 1 else ""))
+    return degrees
+
+
+def _share(facts: Mapping[str, str], name: str) -> float | None:
+    """A fact in (0, 1]; ``None`` when it is empty. Raises ``Unusable``."""
+    value = number(facts, name)
+    if value is not None and not 0 < value <= 1:
+        raise Unusable(f"{name} is {value:g}, must be in (0, 1]")
+    return value
+
+
+def interpret(facts: Mapping[str, str]) -> tuple[Run, tuple[str, ...]]:
+    """What the facts say was run, and notes on what they leave to defaults. Raises ``Unusable`` with the reason."""
+    _require_inputs(facts)
+    degrees = _degrees(facts)
+    ratio = _share(facts, "length_ratio_min")
     concurrency = whole(facts, "concurrency", 1)
     requests = whole(facts, "requests", 1)
-    if concurrency is not None and requests is None:
-        notes.append("requests not stated: steady state, without the first burst")
+    assumed = concurrency is not None and requests is None
+    notes = ("requests not stated: steady state, without the first burst",) if assumed else ()
     run = Run(
         model=_needed(facts, "model"),
         gpu=_needed(facts, "gpu"),
@@ -199,7 +214,7 @@ def interpret(facts: Mapping[str, str]) -> tuple[Run, tuple[str, ...]]:
         engine_version=given(facts, "engine_version"),
         precision=given(facts, "precision"),
         weights=given(facts, "weights"),
-        experts=experts,
+        experts=given(facts, "experts"),
         kv=given(facts, "kv"),
         activations=given(facts, "activations"),
         prompt=_at_least_one(facts, "isl"),
@@ -208,10 +223,7 @@ def interpret(facts: Mapping[str, str]) -> tuple[Run, tuple[str, ...]]:
         rate=None if concurrency is not None else number(facts, "rate_per_s", 1e-9),
         duration=number(facts, "duration_s", 1e-9),
         batch=whole(facts, "batch", 1),
-        tp=tp,
-        pp=_degree(facts, "pp"),
-        ep=ep,
-        dp=dp,
+        **degrees,
         requests=requests,
         ratio_min=1.0 if ratio is None else ratio,
         warmup=whole(facts, "warmup_requests") or 0,
@@ -231,7 +243,7 @@ def interpret(facts: Mapping[str, str]) -> tuple[Run, tuple[str, ...]]:
     )
     if run.memory_fraction is not None and run.memory_fraction > 1:
         raise Unusable(f"memory_fraction is {run.memory_fraction:g}, must be in (0, 1]")
-    return run, tuple(notes)
+    return run, notes
 
 
 def _at_least_one(facts: Mapping[str, str], name: str) -> float:
