@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import csv
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from inferplan.answers.fit import footprint_at
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.devices.engine import EngineFlags
+from inferplan.estimate.batch import Estimate
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.run import estimate
@@ -135,3 +138,98 @@ def test_the_limits_are_the_limits(engine: str, degrees: dict[str, int]) -> None
     longest = Footprint(deployment=deployment, batch=batch, prompt=512.0, context=2048.0).max_context()
     assert fits(batch, longest)
     assert longest == deployment.model.max_context or not fits(batch, longest + 1)
+
+
+# The engines' rules by hand: Llama-3.1-8B (8,030,261,248 parameters) on one device of 80 GB ------------------------
+
+WEIGHTS = 2 * 8_030_261_248
+EACH = 2 * 8 * 128 * 32 * 2 * 1280
+"""KV cache of a sequence of 1024 + 256 tokens: keys and values of 8 heads of 128 in 32 layers, in bf16."""
+LIVE = 2 * 4096 + 3 * 14336
+"""Elements alive in a layer: two residuals; gate, up and their product."""
+
+
+def engine_footprint(engine: str, **degrees: int) -> Footprint:
+    parallel = Parallelism(**degrees)
+    request = Request(model="llama-3.1-8b", gpu="h100-sxm", engine=engine, memory="80GB", ideal=True, parallel=parallel)
+    return Estimate(deployment=assemble(request), load=StaticLoad(batch=8.0, prompt=1024.0, output=256.0)).footprint
+
+
+def test_tensorrt_llm_keeps_a_tenth_of_what_is_free() -> None:
+    """``free_gpu_memory_fraction`` 0.9 (llm_args.py): nine tenths of the memory free after weights and a warm-up.
+
+    The warm-up is 8,192 tokens, or the fp32 logits of 2,048 sequences, which are more.
+    """
+    found = engine_footprint("trtllm")
+    warm_up = 2048 * 128256 * 4
+    assert float(found.activations) == warm_up > 8192 * LIVE * 2
+    assert found.kv_pool == pytest.approx(0.9 * (80e9 - WEIGHTS - warm_up), rel=1e-12)
+    assert found.reserve == pytest.approx(0.1 * (80e9 - WEIGHTS - warm_up), rel=1e-12)
+
+
+def test_sglang_has_its_fraction_for_weights_and_cache() -> None:
+    """memory_hook.py, in MiB: 512 + 1.5*8192 + 8*58 + 128 + 2*256 = 13904 of 76293.9 are kept back: 0.818 is static."""
+    found = engine_footprint("sglang")
+    assert found.memory_fraction == 0.818
+    assert found.kv_pool == pytest.approx(0.818 * 80e9 - WEIGHTS, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "degrees", "kept"),
+    [
+        ("llama-3.1-8b", "h100-sxm", {}, 512 + 1.5 * 8192 + 8 * 58 + 128 + 2 * 256),
+        ("llama-3.1-8b", "h100-sxm", {"tp": 4}, 512 + 1.5 * 8192 + 8 * 58 + 128 * 4 + 2 * 512),
+        ("llama-3.1-8b", "h100-sxm", {"tp": 2, "pp": 2}, 512 + 1.5 * 8192 + 8 * 58 + 128 * 4 + 2 * 256),
+        ("llama-3.1-8b", "l40s", {}, 512 + 1.5 * 4096 + 8 * 58 + 128 + 2 * 256),
+        ("deepseek-v2-lite", "h100-sxm", {}, 512 + 1.5 * 8192 + 1536 + 128 + 2 * 256),
+    ],
+)
+def test_sglang_keeps_what_its_rule_says(model: str, gpu: str, degrees: dict[str, int], kept: float) -> None:
+    request = Request(model=model, gpu=gpu, engine="sglang", ideal=True, parallel=Parallelism(**degrees))
+    found = footprint_at(assemble(request), 8192)
+    assert found.memory_fraction == round(1 - kept / (found.usable / 2**20), 3)
+
+
+def test_llama_cpp_keeps_a_margin_of_one_gib() -> None:
+    """``-fitt 1024`` MiB a device; the compute buffer holds a batch of 2,048 tokens."""
+    assert engine_footprint("llama.cpp").kv_pool == 80e9 - WEIGHTS - 2**30 - 2048 * LIVE * 2
+
+
+def test_vllm_has_its_fraction_for_everything() -> None:
+    """0.92 of the device less weights, activations (1,024 sequences at 38.6 B a logit), 0.13 and 1.03 GiB."""
+    pool = 0.92 * 80e9 - WEIGHTS - 1024 * 128256 * 38.6 - (0.13 + 1.03) * 2**30
+    assert engine_footprint("vllm").kv_pool == pytest.approx(pool, rel=1e-12)
+    assert float(engine_footprint("vllm").max_batch()) == pool // EACH
+
+
+@pytest.mark.parametrize("dp", [1, 4])
+def test_without_an_engine_everything_is_for_the_batch(dp: int) -> None:
+    """Each sequence keeps its cache and, while prompts are computed together, its 1,024 tokens of activations."""
+    most = (80e9 - WEIGHTS) // (EACH + 1024 * LIVE * 2)
+    assert float(engine_footprint("none", dp=dp).max_batch()) == dp * most
+
+
+def test_vllm_logged_what_was_left_for_the_cache(shared: Path) -> None:
+    """An H100 with 256 sequences: 79.14 GiB at 0.9, 54.93 GiB for the cache."""
+    with (shared / "reference" / "memory_truths.csv").open(encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["metric"] == "rest reserved for KV cache"]
+    logged = next(row for row in rows if "79.14 GiB x 0.90" in row["context"])
+    request = Request(
+        model="llama-3.1-8b",
+        gpu="h100-sxm",
+        engine="vllm@0.18",
+        memory="79.14GiB",
+        ideal=True,
+        flags=EngineFlags(max_sequences=256, token_budget=2048),
+    )
+    found = footprint_at(assemble(request), 8192)
+    assert found.kv_pool / GIB == pytest.approx(float(logged["value"]), abs=0.05)
+    assert float(found.activations) / GIB == pytest.approx(1.19, abs=0.01)
+
+
+def test_a_stage_without_the_head_has_no_logits() -> None:
+    """4,096 sequences of one token: logits of 128,256 in fp32 on the last stage, a layer on the first."""
+    request = Request(model="llama-3.1-8b", gpu="h200-sxm", engine="none", ideal=True, parallel=Parallelism(pp=2))
+    found = Footprint(deployment=assemble(request), batch=4096.0, prompt=1.0, context=2.0)
+    first, last = (float(stage.activations(*found.step())) for stage in found.stages)
+    assert (first, last) == (4096 * LIVE * 2, 4096 * 128256 * 4)
