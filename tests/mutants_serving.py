@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from tests.mutants_source import SourceMutant
 from tests.serving import test_scheduling_rules as rules
+from tests.serving import test_steady_by_hand as steady
 
 _SCHEDULER, _ADMISSION = "inferplan.serving.scheduler:Scheduler", "inferplan.serving.admission:Admitted"
 _QUEUE, _REPLICA = "inferplan.serving.request_queue:RequestQueue", "inferplan.serving.replica:Replica"
 _CACHE, _RESULT = "inferplan.serving.prefix_cache:PrefixCache", "inferplan.serving.result:SimulationResult"
+
+_STEADY = "inferplan.serving.steady:_Loop"
+_LONG_PROMPT = partial(steady.test_a_long_prompt_alone_attends_to_all_of_its_chunks, 16384)
 
 SERVING_MUTANTS = [
     SourceMutant(
@@ -225,5 +231,117 @@ SERVING_MUTANTS = [
         new="len(self.attained)",
         changes="goodput counts requests that miss their limits",
         check=rules.test_figures_of_a_run,
+    ),
+    SourceMutant(
+        name="a request's front end is parallel",
+        place=f"{_QUEUE}.submit",
+        old="self.front_free = start + service",
+        new="self.front_free = time + service",
+        changes="the front end takes any number of requests at once",
+        check=rules.test_the_front_end_takes_requests_one_after_another,
+    ),
+    SourceMutant(
+        name="chunks forget what is behind them",
+        place=f"{_SCHEDULER}._continue",
+        old="new * self.computed + new",
+        new="new",
+        changes="a chunk of a prompt does not attend to the chunks before it",
+        check=_LONG_PROMPT,
+    ),
+    SourceMutant(
+        name="the first chunk is a square",
+        place=f"{_SCHEDULER}.plan",
+        old="pairs += new * past + new * (new + 1) / 2",
+        new="pairs += new * (new + 1)",
+        changes="a first chunk attends to itself twice over",
+        check=partial(steady.test_a_long_prompt_alone_attends_to_all_of_its_chunks, 512),
+    ),
+    SourceMutant(
+        name="the floor adds up",
+        place="inferplan.serving.step_times:StepTimes.stations",
+        old="float((whole**4 + self.floor**4) ** 0.25)",
+        new="(whole + self.floor)",
+        changes="launches are never hidden behind kernels",
+        check=rules.test_launching_kernels_one_by_one_sets_a_floor,
+    ),
+    SourceMutant(
+        name="steady: half the prompt is not behind a chunk",
+        place=f"{_STEADY}._times",
+        old="past + (new - held.each) / 2 * (held.each < new)",
+        new="past",
+        changes="the closed form's TTFT of long prompts is early",
+        check=_LONG_PROMPT,
+    ),
+    SourceMutant(
+        name="steady: a last piece as long as the others",
+        place=f"{_STEADY}._times",
+        old="np.maximum(new / room, 1.0)",
+        new="np.maximum(np.ceil(new / room), 1.0)",
+        changes="a prompt of exactly the token budget takes twice as long",
+        check=partial(steady.test_a_long_prompt_alone_attends_to_all_of_its_chunks, 512),
+    ),
+    SourceMutant(
+        name="steady: the floor adds up",
+        place="inferplan.estimate.phase:StepTime.at_least",
+        old="((whole**4 + floor**4) ** 0.25)",
+        new="(whole + floor)",
+        changes="launches are never hidden behind kernels",
+        check=steady.test_the_front_end_and_the_floor_are_part_of_the_first_token,
+    ),
+    SourceMutant(
+        name="the floor under replayed graphs",
+        place="inferplan.serving.step_times:StepTimes.stations",
+        old="batch * self.width + chunk.tokens > self.graph_tokens",
+        new="True",
+        changes="steps that replay a captured graph pay for launches",
+        check=rules.test_launching_kernels_one_by_one_sets_a_floor,
+    ),
+    SourceMutant(
+        name="steady: no front end",
+        place=f"{_STEADY}._times",
+        old="rules.latency + rules.front_request + rules.front_token * prompt",
+        new="rules.latency",
+        changes="TTFT leaves the front end out",
+        check=steady.test_the_front_end_and_the_floor_are_part_of_the_first_token,
+    ),
+    SourceMutant(
+        name="steady: tokens are seen at once",
+        place=f"{_STEADY}._times",
+        old="step * np.minimum(batch, 1.0) if rules.overlapped else 0.0",
+        new="0.0",
+        changes="overlapped scheduling does not delay the first token",
+        check=steady.test_overlapped_scheduling_is_two_steps_late,
+    ),
+    SourceMutant(
+        name="steady: prompts come in every step",
+        place="inferplan.serving.rounds:holding",
+        old="1.0 - np.exp(-coming * ranks)",
+        new="1.0 + 0.0 * coming",
+        changes="every step holds a prompt",
+        check=steady.test_prompts_come_with_the_steps_in_proportion,
+    ),
+    SourceMutant(
+        name="steady: nobody waits for those before him",
+        place=f"{_STEADY}.solve",
+        old="queue / np.maximum(rate, 1e-300)",
+        new="1.0 / np.maximum(rate, 1e-300)",
+        changes="the wait is that of one request, however long the queue",
+        check=steady.test_who_waits_waits_for_the_queue_before_him,
+    ),
+    SourceMutant(
+        name="steady: whole outputs from the start",
+        place="inferplan.serving.steady:admissible",
+        old="rules.capacity / (prompt + output / 2 + fixed)",
+        new="rules.capacity / (prompt + output + fixed)",
+        changes="vLLM admits as if every request held its whole output",
+        check=steady.test_what_a_cache_admits,
+    ),
+    SourceMutant(
+        name="steady: SGLang keeps nothing back",
+        place="inferplan.serving.steady:admissible",
+        old="output / 2 * (1 + last)",
+        new="output / 2",
+        changes="the share that SGLang holds back does not limit admission",
+        check=steady.test_what_a_cache_admits,
     ),
 ]

@@ -191,7 +191,7 @@ def _rounds(deployment: Deployment, demand: Demand, axes: Axes, mixed: bool, spe
         decode=Round(decodes=alone, speculation=speculation).price(deployment),
         own=both.price(deployment),
         held=held,
-        pieces=np.maximum(np.ceil(prompt / room), 1.0),
+        pieces=np.maximum(prompt / room, 1.0),  # the last piece is as long as what is left
     )
 
 

@@ -234,7 +234,7 @@ class _Loop:
         before = (1.0 - share) * decode if rules.mixed else decode
         step = before + share * own.total
         square = before * decode + share * own.total**2
-        pieces = np.maximum(np.ceil(new / room), 1.0)
+        pieces = np.maximum(new / room, 1.0)  # the last piece is as long as what is left
         busy = np.minimum(share, 0.98)
         line = pieces * own.interval
         queue = np.where(new > room, mean_wait(line, busy) * busy, 0.0)

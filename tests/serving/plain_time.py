@@ -50,18 +50,20 @@ def plain(
     slots: int = 64,
     budget: int = 4096,
     parallel: Parallelism | None = None,
-    overlapped: bool = False,
-    block: int = 1,
+    serving: dict[str, Any] | None = None,
     **scheduler: Any,
 ) -> Deployment:
-    """The deployment with a cache of ``capacity`` tokens; ``scheduler`` sets the fields of the engine's scheduler."""
+    """The deployment with a cache of ``capacity`` tokens in blocks of one.
+
+    ``serving`` and ``scheduler`` set fields of the engine's serving constants and of its scheduler.
+    """
     peak = 2.0 * (2 * LAYERS + 1) * WIDTH * WIDTH / EACH
     tier = Tier(memory_at_least="0 B", token_budget=budget, max_sequences=slots)
     version = EngineVersion(
         version="1",
         source=SOURCE,
         kv_rule="all",
-        block_size=block,
+        block_size=1,
         tiers=[tier],
         scheduler=Scheduler(source=SOURCE, **scheduler),
     )
@@ -70,7 +72,7 @@ def plain(
         hardware=chip(1e22, peak, usable=1e12),
         precision=uniform(),
         parallel=parallel or Parallelism(),
-        engine=Engine(name="plain", policy=policy, defaults=version, serving=ServingConstants(overlapped=overlapped)),
+        engine=Engine(name="plain", policy=policy, defaults=version, serving=ServingConstants(**serving or {})),
         calibration=Calibration(name="plain", constants={}, step=StepConstants(host=HOST), fused=True),
     )
     spare = Footprint(deployment=made, batch=1.0, prompt=1.0, context=1.0).kv_pool

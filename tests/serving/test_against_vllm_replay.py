@@ -1,7 +1,7 @@
 """The simulator against an independent, block-exact replay of vLLM V1's scheduler, on steps of known time.
 
-The replay is reference data (``shared/oracles/vllm_v1_replay.py``); nothing of it is used here but its rules. Blocks are
-one token, so that both count the same cache.
+The replay is reference data (``shared/oracles/vllm_v1_replay.py``); nothing of it is used here but its rules. Blocks
+are one token, so that both count the same cache.
 """
 
 from __future__ import annotations

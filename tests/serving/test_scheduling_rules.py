@@ -77,7 +77,7 @@ def test_an_overlapped_scheduler_sees_tokens_a_step_late() -> None:
     """Ten prompt tokens, three of output: each token is seen when the step after it has run, the last one too."""
     sent = requests((0.0, 10, 3))
     assert served(plain(), sent) == (near(2.0), near(2.0 + 2 * 1.1))
-    assert served(plain(overlapped=True), sent) == (near(2.0 + 1.1), near(2.0 + 2 * 1.1 + 1.1))
+    assert served(plain(serving={"overlapped": True}), sent) == (near(2.0 + 1.1), near(2.0 + 2 * 1.1 + 1.1))
 
 
 def test_an_overlapped_scheduler_sees_arrivals_a_step_late() -> None:
@@ -85,7 +85,7 @@ def test_an_overlapped_scheduler_sees_arrivals_a_step_late() -> None:
 
     Its first token is made at 5.2 s and seen when the next step (two decodes) is over.
     """
-    first, _ = served(plain(overlapped=True), requests((0.0, 10, 20), (0.5, 10, 20)))
+    first, _ = served(plain(serving={"overlapped": True}), requests((0.0, 10, 20), (0.5, 10, 20)))
     assert first == near(3.1, 3.1 + seconds(11) + seconds(2))
 
 
@@ -135,6 +135,25 @@ def test_the_share_that_sglang_holds_back_falls_with_the_steps() -> None:
     soonest = seconds(100) + 48 * seconds(1) + seconds(200)
     assert soonest * (1 - CLOSE) <= first[1] <= (soonest + 32 * seconds(1)) * (1 + CLOSE)
     assert last[0] > first[1]
+
+
+def test_the_front_end_takes_requests_one_after_another() -> None:
+    """0.2 s and 0.01 s a token each, then 0.5 s of latency: A's 100 tokens are seen at 1.7 s, B's 50 at 2.4 s."""
+    front = {"latency": "500 ms", "front_request": "200 ms", "front_token": "10 ms"}
+    first, _ = served(plain(serving=front), requests((0.0, 100, 1), (0.0, 50, 1)))
+    assert first == near(1.7 + seconds(100), 1.7 + seconds(100) + seconds(50))
+
+
+def test_launching_kernels_one_by_one_sets_a_floor() -> None:
+    """A tenth of a second for each of 65 layers are 6.5 s, beside a step of 6.5 s: (6.5^4 + 6.5^4)^(1/4).
+
+    Only steps with a prompt launch so, and only those of more than ``graph_tokens``.
+    """
+    eager = {"eager_layer": "100 ms", "graph_tokens": 54}
+    first, last = served(plain(serving=eager), requests((0.0, 55, 3)))
+    assert first == near(6.5 * 2**0.25)
+    assert last == near(6.5 * 2**0.25 + 2 * 1.1)
+    assert served(plain(serving=eager), requests((0.0, 54, 1)))[0] == near(seconds(54))
 
 
 def test_slots_are_a_limit() -> None:

@@ -1,0 +1,128 @@
+"""The closed form where it can be worked out by hand: one user, long prompts in chunks, what a cache admits."""
+
+from __future__ import annotations
+
+from math import exp
+
+import numpy as np
+import pytest
+
+from inferplan.devices.constants import Calibration
+from inferplan.estimate.deployment import Deployment
+from inferplan.serving.flags import Flags, rules_of, with_flags
+from inferplan.serving.simulator import simulate
+from inferplan.serving.steady import UserLoad, admissible, steady_state
+from inferplan.traffic.requests import ClosedLoop, Lengths, Traffic
+from tests.builders import chip, dense, deploy
+from tests.serving.plain_time import EACH, HOST, plain, seconds
+
+HEADS, WIDTH, FF, PEAK = 32, 512, 64, 1e12
+
+
+def attentive(engine: str = "vllm") -> Deployment:
+    """Memory costs nothing, so a prompt costs its FLOP: most of them in the attention of 32 heads of 128."""
+    model = dense(layers=1, d_model=WIDTH, heads=HEADS, head_dim=128, d_ff=FF, vocab=64)
+    return deploy(model, chip(1e21, PEAK, usable=80e9), engine=engine, calibration=Calibration(name="x", fused=True))
+
+
+def prompt_seconds(tokens: int) -> float:
+    """2 FLOP a matrix element and token, 4*heads*head_dim for each of the tokens*(tokens + 1)/2 pairs."""
+    matrices = 4 * WIDTH * HEADS * 128 + 3 * WIDTH * FF
+    return (2 * matrices * tokens + 4 * HEADS * 128 * tokens * (tokens + 1) / 2) / PEAK
+
+
+@pytest.mark.parametrize("prompt", [512, 2000, 2048, 2049, 16384])
+def test_a_long_prompt_alone_attends_to_all_of_its_chunks(prompt: int) -> None:
+    """In chunks of 512 each token still sees every token before it, in the closed form and in the simulator.
+
+    One user, two output tokens whose one decode step is less than a thousandth of the time.
+    """
+    flags = Flags(max_num_batched_tokens=512, max_num_seqs=4)
+    served = attentive()
+    front = served.engine.serving
+    outside = front.latency + front.front_request + front.front_token * prompt
+    expected = prompt_seconds(prompt) + outside
+    floor = {"eager_layer": 0.0, "overlapped": False}
+    plainly = served.engine.model_copy(update={"serving": front.model_copy(update=floor)})
+    served = Deployment(**{**vars(served), "engine": plainly})
+    closed = steady_state(served, UserLoad(concurrency=1.0, prompt=float(prompt), output=2.0), flags)
+    assert float(closed.ttft) == pytest.approx(expected, rel=1e-2)
+    traffic = Traffic(
+        arrivals=ClosedLoop(concurrency=1),
+        prompt=Lengths(mean=prompt),
+        output=Lengths(mean=2),
+        requests_count=1,
+    )
+    assert float(simulate(served, traffic, flags).ttft[0]) == pytest.approx(expected, rel=5e-3)
+
+
+def test_the_front_end_and_the_floor_are_part_of_the_first_token() -> None:
+    """0.5 s + 0.2 s + 55 x 0.01 s more, and (2 x 6.5^4)^(1/4) in place of 6.5: launches as long as the step.
+
+    SGLang's policy, where a step that holds a prompt holds nothing else.
+    """
+    serving = {"latency": "500 ms", "front_request": "200 ms", "front_token": "10 ms", "eager_layer": "100 ms"}
+    load = UserLoad(concurrency=1.0, prompt=55.0, output=100_001.0)
+    bare, real = (float(steady_state(plain(policy="sglang", serving=given), load).ttft) for given in ({}, serving))
+    assert real - bare == pytest.approx(0.5 + 0.2 + 0.55 + 6.5 * (2**0.25 - 1), rel=1e-3)
+
+
+def test_overlapped_scheduling_is_two_steps_late() -> None:
+    """The prompt joins a step later, and its first token is seen a step later: 2 x 1.1 s."""
+    load = UserLoad(concurrency=1.0, prompt=55.0, output=100_001.0)
+    bare, late = (float(steady_state(plain(serving={"overlapped": on}), load).ttft) for on in (False, True))
+    assert late - bare == pytest.approx(2.2, rel=1e-3)
+
+
+def admitted(capacity: int, prompt: float, output: float, **scheduler: object) -> float:
+    deployment = with_flags(plain(capacity=capacity, slots=64, **scheduler), Flags())  # type: ignore[arg-type]
+    return float(admissible(rules_of(deployment, Flags(), prompt, prompt + output), prompt, output))
+
+
+def test_what_a_cache_admits() -> None:
+    """10,000 tokens; requests of 100 + 200: half of the output each on average, or all of it kept from the start.
+
+    SGLang (0.098 of the remaining output kept when it has fallen): 1 + (10000 - 300)/(100 + 200/2 * 1.098).
+    """
+    assert admitted(10_000, 100.0, 200.0) == pytest.approx(10_000 / 200)
+    assert admitted(10_000, 100.0, 200.0, admission="reserve") == 10_000 // 300
+    assert admitted(10_000, 100.0, 200.0, admission="ratio") == pytest.approx(1 + 9700 / (100 + 100 * 1.098))
+    assert admitted(1_000_000, 100.0, 200.0) == 64  # slots
+    assert admitted(299, 100.0, 200.0) == 0 and admitted(300, 100.0, 200.0) == pytest.approx(1.5)
+
+
+def test_prompts_come_with_the_steps_in_proportion() -> None:
+    """SGLang, four users of 10 + 101 tokens: x = B/100 prompts a step, in 1 - exp(-x) of the steps, alone in them.
+
+    TPOT = t(B) + (1 - exp(-x)) * t(prompts of such a step), B from Little's law: solved here by bisection.
+    """
+    closed = steady_state(plain(policy="sglang"), UserLoad(concurrency=4.0, prompt=10.0, output=101.0))
+    batch = float(closed.decoding)
+    coming = batch / 100
+    share = 1 - exp(-coming)
+    number = max(coming / share, 1.0)
+    step = seconds(batch) + share * seconds(10 * number)
+    assert float(closed.prompt_share) == pytest.approx(share, rel=1e-6)
+    assert float(closed.tpot) == pytest.approx(step, rel=1e-3)
+    assert float(closed.request_rate) * float(closed.e2el) == pytest.approx(4.0, rel=1e-6)
+    assert batch == pytest.approx(float(closed.request_rate) * 100 * float(closed.tpot), rel=1e-5)
+
+
+def test_who_waits_waits_for_the_queue_before_him() -> None:
+    """Eight users on two slots: six wait; each completion lets one in."""
+    closed = steady_state(plain(slots=2), UserLoad(concurrency=8.0, prompt=10.0, output=11.0))
+    assert float(closed.queue) == 6
+    assert float(closed.wait) == pytest.approx(6 / float(closed.request_rate), rel=1e-9)
+    assert float(closed.ttft) > float(closed.wait)
+    run = simulate(
+        plain(slots=2),
+        Traffic(
+            arrivals=ClosedLoop(concurrency=8), prompt=Lengths(mean=10), output=Lengths(mean=11), requests_count=400
+        ),
+    )
+    assert float(np.mean(run.ttft[40:])) == pytest.approx(float(closed.ttft), rel=0.1)
+
+
+def test_a_step_is_what_the_deployment_says() -> None:
+    closed = steady_state(plain(), UserLoad(concurrency=1.0, prompt=10.0, output=100_001.0))
+    assert float(closed.tpot) == pytest.approx(HOST + EACH, rel=1e-3)
