@@ -1,0 +1,127 @@
+"""One price for a step: estimate, planning grid, steady state and the simulator's tables over the whole catalogue.
+
+Every model on every calibrated GPU, with divisions and engines in turn, so that each model meets each GPU and every
+(division, engine) meets many models. What shares a formula agrees to 1e-9; what reads a table agrees to half a percent,
+or to one percent where latent attention expands its cache, whose kernel is padded to tiles between two knots.
+"""
+
+from __future__ import annotations
+
+import warnings
+from itertools import product
+
+import numpy as np
+import pytest
+
+from inferplan.catalog.assemble import Request, assemble
+from inferplan.catalog.files import names
+from inferplan.errors import InferplanError, NotFiniteError
+from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.phase import decodes_phase, prompts_phase
+from inferplan.models.layers.mla import MlaLayer
+from inferplan.planning.demand import Demand
+from inferplan.planning.grid import Axes, load_grid
+from inferplan.serving.rounds import Decodes, Prompts, Round
+from inferplan.serving.step_times import Chunk, Reach, step_times
+from inferplan.traffic.requests import Lengths
+from inferplan.work.parallel import Parallelism
+
+GPUS = [name for name in names("calibration") if not name.startswith("_")]
+DIVISIONS = [
+    {},
+    {"tp": 2},
+    {"tp": 8},
+    {"pp": 2},
+    {"tp": 2, "pp": 4},
+    {"dp": 2, "ep": 2},
+    {"dp": 4},
+    {"tp": 2, "dp": 4, "ep": 8},
+    {"cp": 2},
+    {"tp": 2, "cp": 2, "pp": 2},
+    {"dp": 2, "ep": 2, "pp": 2},
+    {"pp": 3},
+]
+ENGINES = ["vllm", "sglang", "trtllm", "none"]
+SETTINGS = list(product(DIVISIONS, ENGINES, [False, False, True]))
+PROMPT, PAST, BATCH = 1000.0, 500.0, 4.0
+
+
+def deployments(gpu: str) -> list[Deployment]:
+    """Each model of the catalogue on a GPU, divided in the first of the settings in turn that divides it."""
+    found = []
+    for index, model in enumerate(names("models")):
+        turn = 37 * index + 101 * GPUS.index(gpu)
+        for step in range(len(SETTINGS)):
+            division, engine, ideal = SETTINGS[(turn + 7 * step) % len(SETTINGS)]
+            try:
+                one = assemble(
+                    Request(model=model, gpu=gpu, engine=engine, ideal=ideal, parallel=Parallelism(**division))
+                )
+            except InferplanError:
+                continue
+            found.append(one)
+            break
+    return [one for one in found if one.model.generation.kind != "diffusion"]
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_every_path_gives_the_same_price(gpu: str) -> None:
+    every = deployments(gpu)
+    assert len(every) > 150
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a division by zero would be one
+        wrong = [f"{one.describe()} {one.engine.name}: {said}" for one in every for said in disagreements(one)]
+    assert not wrong
+
+
+def disagreements(deployment: Deployment) -> list[str]:
+    """What differs, or is no positive finite number, for a decode, a prompt and a step that holds both."""
+    pp, dp = deployment.parallel.pp, deployment.parallel.dp
+    each, own = BATCH, BATCH * pp  # sequences of a batch in flight, and of an attention rank
+    table = step_times(deployment, Reach(sequences=8, tokens=1100, context=1600))
+    latent = any(isinstance(layer.mixer, MlaLayer) for layer, _ in deployment.model.distinct)
+    said = []
+
+    def agree(what: str, got: float, expected: float, tolerance: float = 1e-9) -> None:
+        if not (np.isfinite(got) and got > 0 and abs(got / expected - 1) <= tolerance):
+            said.append(f"{what} {got} for {expected}")
+
+    demand = Demand(prompt=Lengths(mean=PROMPT), output=Lengths(mean=2.0), rate=1.0)
+    grid = load_grid(deployment, demand, 95.0, Axes(batch=np.array([own]), budget=np.array([8192.0])))
+    decode = decodes_phase(deployment, own * dp, PROMPT)
+    agree("grid, decode", float(grid.step_decode[0]), float(decode.time))
+    agree(
+        "steady state, decode", float(Round(decodes=Decodes(own, PROMPT)).price(deployment).total), float(decode.time)
+    )
+    stations = table.stations(each, PROMPT)
+    agree("tables, decode", max(sum(stations), pp * max(stations)), float(decode.time), 5e-3)
+    agree("tables, decode through all stages", table.decode(int(each), PROMPT), float(decode.step_time.passage), 5e-3)
+
+    prompts = Prompts(1.0, PROMPT, PAST)
+    alone = Round(prompts=prompts).price(deployment)
+    chunk = Chunk(1, PROMPT, PROMPT * PAST + PROMPT * (PROMPT + 1) / 2)
+    agree("tables, prompt", table.mixed(0, 0.0, chunk), float(alone.passage), 1e-2 if latent else 5e-3)
+    whole = Round(prompts=Prompts(1.0, PROMPT, 0.0)).price(deployment).passage
+    agree("grid, prompt", float(grid.prompt_alone[0][0]), float(whole))
+    if not table.floor:  # estimates have no floor of eager launches
+        batch = prompts_phase(deployment, float(dp), PROMPT, PAST)
+        agree("steady state, prompt", float(alone.passage), float(batch.time))
+
+    both = Round(decodes=Decodes(own, PROMPT), prompts=prompts).price(deployment)
+    mixed = table.mixed(int(each), PROMPT, chunk)
+    agree("tables, both", mixed, float(both.passage), 1e-2 if latent else 5e-3)
+    if float(both.passage) < float(decode.step_time.passage) or not np.all(np.isfinite(grid.ttft)):
+        said.append("a prompt beside decodes makes the step shorter")
+    return said
+
+
+def test_a_price_that_is_no_number_names_its_operator() -> None:
+    deployment = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm"))
+    fits = {kernel: dict(found) for kernel, found in deployment.calibration.constants.items()}
+    fits["norm"] = {label: fit.model_copy(update={"overhead": float("nan")}) for label, fit in fits["norm"].items()}
+    broken = deployment.calibration.model_copy(update={"constants": fits})
+    object.__setattr__(deployment, "calibration", broken)
+    with pytest.raises(NotFiniteError, match="norm"):
+        _ = decodes_phase(deployment, 8.0, 100.0).time
+    with pytest.raises(NotFiniteError, match="norm"):
+        step_times(deployment, Reach(sequences=8, tokens=1100, context=1600))
