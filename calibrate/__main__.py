@@ -8,6 +8,7 @@ from inferplan.cli import main
 
 
 def run() -> None:
+    """Run the command that the arguments name; every error and exit code is the command's."""
     if sys.argv[1:2] == ["fit-tables"]:
         from calibrate.tables.command import fit_tables
 

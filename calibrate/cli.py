@@ -18,7 +18,7 @@ from calibrate.files import write_calibration, write_text, write_yaml
 from calibrate.session.check import CheckRow, check
 from calibrate.session.fitting import Outcome, fit, pooled_errors
 from calibrate.session.raw_file import RawFile, read
-from calibrate.session.report import held_out_table, markdown, percent, webpage, whole_table
+from calibrate.session.report import disturbances, held_out_table, markdown, percent, webpage, whole_table
 from calibrate.session.run import Run
 from calibrate.session.settings import QUICK, Progress, Settings
 from calibrate.session.steps import step_rows
@@ -134,6 +134,7 @@ class CheckFailedError(ToleranceError):
 
 
 def check_report(rows: list[CheckRow], path: Path, tolerance: float) -> Report:
+    """What a check found, kernel by kernel."""
     cells = [
         [r.kernel, r.label, str(r.shapes), percent(r.median), percent(r.bias), "yes" if r.within else "NO"]
         for r in rows
@@ -190,6 +191,7 @@ def summary(outcome: Outcome, files: dict[str, str]) -> Report:
         "failed": facts["failed"],
     }
     said = [f"{facts['shapes']} shapes, {facts['samples']} visits, {len(facts['refused'])} refused."]
+    said += disturbances(facts)
     said += [f"{kernel}, all formats: median {percent(off)} over {n} shapes." for kernel, (off, n) in medians.items()]
     said += [f"{name}: {path}" for name, path in files.items()]
     return Report(record=record, tables=tables, notes=said, rows=records)

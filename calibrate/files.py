@@ -42,6 +42,7 @@ def write_yaml(path: Path, data: dict[str, Any]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
+    """Write a text, folders included. Raises ``InputFileError`` when the file cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

@@ -88,6 +88,7 @@ class Stack:
     moved: tuple[float, float]
 
     def predict(self, fit: Fit) -> Array:
+        """Seconds of each measurement by a kernel's constants, with all else it includes: shape (measurements,)."""
         total: Array = self.other + sum((fitted_time(asked, fit).total for asked in self.demands), start=0.0)
         return total
 

@@ -95,4 +95,5 @@ class StepSample:
 
     @property
     def key(self) -> tuple[str, int, str, int, int, int, str]:
+        """What tells steps apart: everything but what was measured."""
         return self.model, self.layers, self.mode, self.batch, self.new, self.past, self.format

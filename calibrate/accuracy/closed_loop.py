@@ -69,6 +69,7 @@ def with_bands(scored: Sequence[Scored], source: Sequence[Scored]) -> list[Score
 
 
 def without_suspects(scored: Iterable[Scored]) -> list[Scored]:
+    """Rows whose source does not doubt them."""
     return [one for one in scored if not one.suspect]
 
 

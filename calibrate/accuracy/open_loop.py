@@ -10,6 +10,7 @@ from inferplan.validation.run import Pricing, price_rows
 
 
 def open_loop_section(path: Path) -> str:
+    """Errors of mean TTFT, TPOT and end-to-end latency, over all stages and stage by stage."""
     scored = price_rows(read_file(path, {})[1], Pricing())
     lines, steady = [], []
     for one in scored:

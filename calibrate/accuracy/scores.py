@@ -23,6 +23,7 @@ class Figures:
     bias: float
 
     def cells(self) -> list[str]:
+        """The cells under :data:`HEADS`: a count, and percentages."""
         return [str(self.n), *(f"{100 * v:.1f}" for v in (self.mape, self.median, self.p90)), f"{100 * self.bias:+.1f}"]
 
 
@@ -41,16 +42,19 @@ def figures(pairs: Iterable[tuple[float, float]]) -> Figures | None:
 
 
 def markdown(heads: Sequence[str], lines: Iterable[Line]) -> str:
+    """A Markdown table; all columns but the first are aligned to the right."""
     rule = ["---", *("---:" for _ in heads[1:])]
     return "\n".join("| " + " | ".join(line) + " |" for line in (heads, rule, *lines)) + "\n"
 
 
 def scored_lines(groups: dict[str, list[tuple[float, float]]]) -> list[Line]:
+    """A line of a table for each named group of (predicted, measured) pairs; groups without pairs have none."""
     found = {name: figures(pairs) for name, pairs in groups.items()}
     return [[name, *value.cells()] for name, value in found.items() if value is not None]
 
 
 def pairs_of(scored: Iterable[Scored], metric: str) -> list[tuple[float, float]]:
+    """Predicted and measured ``metric`` (ttft, tpot, e2el; seconds) of the rows that have both."""
     return [
         (getattr(one.prediction, metric), getattr(one.row.measured, metric))
         for one in scored

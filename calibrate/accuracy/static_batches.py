@@ -68,6 +68,7 @@ def batch_latency(run: Run) -> float:
 
 
 def static_section(path: Path, every: int) -> str:
+    """Errors of every ``every``-th batch latency of one table, and of the first-token times and rates of others."""
     with path.open(encoding="utf-8", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["id"].startswith(("ARG-", "ARGT-", "TRT-"))]
     argonne: dict[str, list[tuple[float, float]]] = defaultdict(list)

@@ -35,10 +35,12 @@ class Device:
     software: dict[str, str]
 
     def describe(self) -> str:
+        """One line: name, units, memory, software."""
         software = ", ".join(f"{name} {version}" for name, version in self.software.items())
         return f"{self.name} ({self.units} units, {format_bytes(self.memory)}; {software})"
 
     def record(self) -> dict[str, Any]:
+        """The device as the raw file and the provenance hold it."""
         return asdict(self)
 
     @property

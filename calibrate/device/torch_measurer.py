@@ -35,7 +35,7 @@ MAX_SETS = 256
 FILL_SHARE = 0.1
 """Share of a run's time in which a CPU could fill one block of operands."""
 SMALLEST_BLOCK = 64 << 20
-"""Bytes of the smallest block: two operands of 16 MB, several times over."""
+"""Bytes of the smallest block: it holds two operands of 32 MB."""
 CEILING_FORMATS = {
     "cuda": ("fp32", "tf32", "bf16", "fp16", "fp8", "int8"),
     "cpu": ("fp32", "bf16", "fp16", "int8"),
@@ -76,6 +76,7 @@ class TorchMeasurer:
         self._flush: torch.Tensor | None = None
 
     def clock(self) -> float:
+        """Seconds of the process's monotonic clock."""
         return time.perf_counter()
 
     def refusal(self, op: Op) -> str | None:
@@ -93,6 +94,7 @@ class TorchMeasurer:
         return None
 
     def measure(self, op: Op, seconds: float) -> Sample:
+        """Laps of an operator on fresh operands for about ``seconds``. Raises ``MemoryError`` when it does not fit."""
         try:
             kernel = build(op, self.pool)
             sets = self._sets(kernel.operands, op, seconds)
@@ -236,12 +238,15 @@ class TorchMeasurer:
         return amount / min(wall_laps(run, [operands], seconds, self._sync).seconds)
 
     def steps(self) -> list[StepSample]:
+        """The steps of whole models to time on this device."""
         return wanted(self.device.kind, self.device.memory)
 
     def step(self, asked: StepSample) -> StepSample:
+        """One of them, timed for half a second (a quarter on a CPU)."""
         return self._whole.time(asked, 0.5 if self.device.kind == "cuda" else 0.25)
 
     def collectives(self, seconds: float) -> Iterator[tuple[Op, Sample]]:
+        """Collectives between the devices, or between two processes of a CPU; none where there is one device."""
         yield from measure_collectives(self.device, seconds)
 
 

@@ -51,6 +51,7 @@ class FusedMaps:
 
     @classmethod
     def on(cls, kind: str) -> FusedMaps:
+        """The maps for a kind of device: compiled on CUDA where there is a compiler."""
         if kind != "cuda":
             return cls()
         try:
@@ -84,6 +85,7 @@ class WholeModel:
         self.caches: list[Tensor | tuple[Tensor, Tensor]] = []
 
     def random(self, *shape: int) -> Tensor:
+        """Normal values of standard deviation 0.02 in the model's type."""
         return torch.randn(shape, device=self.kind, dtype=self.dtype, generator=self.generator).mul_(0.02)
 
     def prepare(self, batch: int, new: int, past: int) -> tuple[Tensor, ...]:
@@ -140,6 +142,7 @@ class Heads:
         self._angles: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
 
     def cache(self, batch: int, length: int) -> tuple[Tensor, Tensor]:
+        """Random keys ``[batch, length, kv_heads, head_dim]`` and values of their own width."""
         spec = self.spec
         return (
             self.model.random(batch, length, spec.kv_heads, spec.head_dim),
@@ -147,6 +150,7 @@ class Heads:
         )
 
     def __call__(self, x: Tensor, cache: tuple[Tensor, Tensor], past: int) -> Tensor:
+        """``x [batch, new, d_model]`` through the layer, its keys and values written to the cache after ``past``."""
         spec, (batch, new, _) = self.spec, x.shape
         both, v = F.linear(x, self.qkv).split((sum(self.sizes[:2]), self.sizes[2]), dim=-1)
         qk = both.unflatten(2, (spec.heads + spec.kv_heads, spec.head_dim))
@@ -164,6 +168,7 @@ class Heads:
         return F.linear(mixed.reshape(batch, new, -1), self.out)
 
     def positions(self, new: int, past: int) -> tuple[Tensor, Tensor]:
+        """Cosines and sines of ``new`` positions after ``past``; those of the last load are kept."""
         if (new, past) not in self._angles:
             self._angles = {(new, past): self.model.angles(new, past, self.spec.head_dim)}
         return self._angles[new, past]
@@ -187,9 +192,11 @@ class Latent:
         self._angles: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
 
     def cache(self, batch: int, length: int) -> Tensor:
+        """Random latents ``[batch, length, 1, kv_lora + rope_dim]``."""
         return self.model.random(batch, length, 1, self.spec.latent_dim)
 
     def __call__(self, x: Tensor, cache: Tensor, past: int) -> Tensor:
+        """``x [batch, new, d_model]`` through the layer, its latents written to the cache after ``past``."""
         spec, (batch, new, _) = self.spec, x.shape
         if self.q_a is not None:
             down, norm = self.q_a
@@ -240,6 +247,7 @@ class Dense:
         self.down = model.random(model.spec.d_model, width)
 
     def __call__(self, x: Tensor) -> Tensor:
+        """``x [batch, new, d_model]`` through both projections."""
         return F.linear(self.map(F.linear(x, self.up)), self.down)
 
 
@@ -255,6 +263,7 @@ class Routed:
         self.shared = Dense(model, spec.shared_d_ff, spec.gated) if spec.shared_d_ff else None
 
     def __call__(self, x: Tensor) -> Tensor:
+        """``x [batch, new, d_model]`` through each token's experts."""
         spec, flat = self.spec, x.flatten(0, 1)
         weights, experts = F.linear(flat, self.router).softmax(-1).topk(spec.top_k, dim=-1)
         order = experts.flatten().argsort()

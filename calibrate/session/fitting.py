@@ -28,21 +28,41 @@ MORE_TERMS = {"attention.prefill": ("padding",)}
 """Terms of torch's kernels beside those that kernel libraries showed."""
 
 
-def measurements(session: Session) -> tuple[list[Measurement], int]:
-    """One measurement a shape, and how many shapes are left out because other programs disturbed all visits but one.
+ENOUGH = 8
+"""Undisturbed shapes of a kernel and format from which the disturbed ones are left out."""
 
-    Disturbed shapes stay when their kernel would have fewer than eight without them.
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What a fit may see: one measurement a shape.
+
+    left_out: shapes that other programs disturbed in all visits but one. disturbed: such shapes that count all the
+    same, because their kernel would have fewer than :data:`ENOUGH` without them.
     """
+
+    rows: list[Measurement]
+    left_out: int
+    disturbed: int
+
+
+def measurements(session: Session) -> Measured:
+    """The measurements of a session: the median of each shape's visits, disturbed ones set aside where they can be."""
     groups: dict[Group, list[tuple[bool, Measurement]]] = defaultdict(list)
     for key, samples in session.samples.items():
         calm = sum(sample.waited <= QUIET for sample in samples) >= min(2, len(samples))
         measured = Measurement(op=session.shapes[key], seconds=session.seconds(key), source=key)
         groups[measured.group].append((calm, measured))
     kept: list[Measurement] = []
+    left_out = disturbed = 0
     for rows in groups.values():
         calm_rows = [measured for calm, measured in rows if calm]
-        kept += calm_rows if len(calm_rows) >= 8 else [measured for _, measured in rows]
-    return kept, sum(map(len, groups.values())) - len(kept)
+        if len(calm_rows) >= ENOUGH:
+            kept += calm_rows
+            left_out += len(rows) - len(calm_rows)
+        else:
+            kept += [measured for _, measured in rows]
+            disturbed += len(rows) - len(calm_rows)
+    return Measured(rows=kept, left_out=left_out, disturbed=disturbed)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -57,6 +77,7 @@ class Outcome:
     session: Session
 
     def predicted(self, op: Op) -> float:
+        """Seconds of one run of an operator by the fitted constants."""
         return float(price(op, self.hardware, self.calibration).time)
 
 
@@ -66,9 +87,9 @@ def fit(session: Session, device: Device, settings: Settings) -> Outcome:
     Raises ``MissingFactError`` when nothing could be fitted.
     """
     hardware, data = hardware_of(device, session, settings.gpu)
-    rows, disturbed = measurements(session)
+    seen = measurements(session)
     groups: dict[Group, list[Measurement]] = defaultdict(list)
-    for measured in rows:
+    for measured in seen.rows:
         groups[measured.group].append(measured)
     constants: dict[str, dict[str, Fit]] = defaultdict(dict)
     held_out: dict[str, dict[str, Any]] = defaultdict(dict)
@@ -90,12 +111,12 @@ def fit(session: Session, device: Device, settings: Settings) -> Outcome:
     if not constants:
         raise MissingFactError(
             "too little was measured to fit anything",
-            because=f"{len(rows)} shapes of {len(groups)} kernels; a fit needs five of one",
+            because=f"{len(seen.rows)} shapes of {len(groups)} kernels; a fit needs five of one",
             hint="a longer --budget, or --resume",
         )
     calibration = Calibration(
         name=hardware.name,
-        provenance=_provenance(session, settings, data, disturbed),
+        provenance=_provenance(session, settings, data, seen),
         constants={kernel: dict(formats) for kernel, formats in constants.items()},
         held_out=dict(held_out),
         range=dict(ranges),
@@ -145,7 +166,7 @@ def describe(op: Op) -> str:
     return ", ".join(f"{name} {float(getattr(op, name)):g}" for name in SIZES if hasattr(op, name))
 
 
-def _provenance(session: Session, settings: Settings, data: dict[str, Any] | None, disturbed: int) -> dict[str, Any]:
+def _provenance(session: Session, settings: Settings, data: dict[str, Any] | None, seen: Measured) -> dict[str, Any]:
     first, last = session.provenance[0], session.provenance[-1]
     facts: dict[str, Any] = {
         "source": "inferplan calibrate: torch kernels on this device",
@@ -156,7 +177,8 @@ def _provenance(session: Session, settings: Settings, data: dict[str, Any] | Non
         "command": f"inferplan calibrate --device {last['device']['kind']} --budget {last['budget']:g}s",
         "shapes": len(session.samples),
         "samples": sum(map(len, session.samples.values())),
-        "shapes_disturbed": disturbed,
+        "shapes_disturbed": seen.left_out,
+        "shapes_disturbed_used": seen.disturbed,
         "seed": settings.seed,
         "ceilings": {name: float(f"{rate:.4g}") for name, rate in sorted(session.ceilings.items())},
         "kernels": _kernels(session),

@@ -103,12 +103,15 @@ class RawFile:
         return key
 
     def add_sample(self, key: str, sample: Sample) -> None:
+        """Append one visit to a shape."""
         self.add("sample", key=key, sample=_short(asdict(sample)))
 
     def add_step(self, step: StepSample) -> None:
+        """Append one timed step of a whole model."""
         self.add("step", step=_short(asdict(step)))
 
     def close(self) -> None:
+        """Close the file; the session stays."""
         self._stream.close()
 
 

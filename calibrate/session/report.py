@@ -56,6 +56,7 @@ def _table(table: Table) -> str:
 
 
 def percent(share: float) -> str:
+    """A share as a percentage with one decimal."""
     return f"{100 * share:.1f} %"
 
 
@@ -71,14 +72,26 @@ def notes(outcome: Outcome) -> list[str]:
         f"{name}, all formats: median {percent(off)} over {n} held-out shapes."
         for name, (off, n) in pooled_errors(outcome).items()
     ]
-    if facts["shapes_disturbed"]:
-        said.append(f"{facts['shapes_disturbed']} shapes are left out: other programs disturbed all visits but one.")
+    said += disturbances(facts)
     said += [f"Refused: {what}: {why}." for what, why in facts["refused"].items()]
     said += [f"Failed: {what}: {why}." for what, why in facts["failed"].items()]
     return said
 
 
+def disturbances(facts: dict[str, Any]) -> list[str]:
+    """How many shapes other programs disturbed, by what became of them."""
+    left_out, used = facts["shapes_disturbed"], facts["shapes_disturbed_used"]
+    said = [f"{left_out} shapes are left out: other programs disturbed all visits but one."] if left_out else []
+    if used:
+        said.append(
+            f"{used} of {facts['shapes']} shapes count although other programs disturbed all visits but one, for lack "
+            "of others of their kernels: on a quieter machine, or with a longer --budget, the constants are better."
+        )
+    return said
+
+
 def tables(outcome: Outcome) -> list[Table]:
+    """Ceilings, held-out errors, constants, and whole models where there are any."""
     made = [_ceilings(outcome), held_out_table(outcome), _constants(outcome)]
     rows = step_rows(outcome)
     return [*made, whole_table(rows)] if rows else made

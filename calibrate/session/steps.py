@@ -33,6 +33,7 @@ class StepRow:
 
     @property
     def off(self) -> float:
+        """Predicted over measured, minus one."""
         return self.predicted / self.measured - 1.0
 
 

@@ -18,7 +18,7 @@ ENGINES = ("trtllm", "vllm", "sglang")
 """Libraries that an engine brings, in the order in which one without own rows borrows: first the one whose kernels were
 all timed inside graphs."""
 EAGER = 4e-5
-"""A library's kernel that never runs in less was launched by the host each time: its rows time the host."""
+"""Seconds: a kernel whose fastest row exceeds this was bound by its launches from the host, and is left out."""
 LARGEST_GROUP = 32
 """Query heads of a KV head beyond which libraries leave their grouped decode kernel for a slower one."""
 FEWEST = 40

@@ -198,8 +198,8 @@ CALIBRATE_MUTANTS = [
     SourceMutant(
         name="disturbed shapes always kept",
         place="calibrate.session.fitting:measurements",
-        old="if len(calm_rows) >= 8 else",
-        new="if len(calm_rows) >= 999 else",
+        old="len(calm_rows) >= ENOUGH",
+        new="len(calm_rows) >= 999",
         changes="shapes that other programs disturbed are fitted though there are enough others",
         check=by_hand.test_disturbed_shapes_count_only_where_there_are_too_few_others,
     ),

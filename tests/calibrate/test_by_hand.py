@@ -22,6 +22,7 @@ from calibrate.serving_fit import extra_band
 from calibrate.session.check import _row
 from calibrate.session.fitting import measurements
 from calibrate.session.raw_file import Session
+from calibrate.session.report import disturbances
 from calibrate.shapes import operand_bytes
 from calibrate.tables.calibrations import with_fallbacks
 from calibrate.tables.choose import DeviceTables, gather
@@ -233,8 +234,12 @@ def test_a_shape_is_the_median_of_its_undisturbed_visits() -> None:
 
 def test_disturbed_shapes_count_only_where_there_are_too_few_others() -> None:
     """Eight undisturbed shapes are enough for a fit; with seven, the disturbed one is kept."""
-    assert [len(measurements(session(*counts))[0]) for counts in ((8, 1), (7, 1))] == [8, 8]
-    assert [measurements(session(*counts))[1] for counts in ((8, 1), (7, 1))] == [1, 0]
+    enough, few = measurements(session(8, 1)), measurements(session(7, 1))
+    assert (len(enough.rows), enough.left_out, enough.disturbed) == (8, 1, 0)
+    assert (len(few.rows), few.left_out, few.disturbed) == (8, 0, 1)
+    assert disturbances({"shapes": 9, "shapes_disturbed": 1, "shapes_disturbed_used": 0})[0].startswith("1 shapes are")
+    (said,) = disturbances({"shapes": 8, "shapes_disturbed": 0, "shapes_disturbed_used": 1})
+    assert said.startswith("1 of 8 shapes count although other programs disturbed")
 
 
 def test_a_lap_of_many_calls_is_divided_by_them() -> None:
