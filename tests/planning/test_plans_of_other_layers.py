@@ -1,0 +1,50 @@
+"""Plans for recurrences, latent attention and experts buy as many devices as the load needs, and no more.
+
+Each count was found by simulating deployments picked by hand under the same load. That of glm-5 is memory alone: 744e9
+parameters of a byte are 186 GB on each of four devices, of which the engine may use 0.92 * 191.5 = 176 GB; the next
+division is over eight.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from inferplan.catalog.assemble import Request
+from inferplan.catalog.files import load_model
+from inferplan.catalog.price_lists import price_book
+from inferplan.planning.demand import Demand
+from inferplan.planning.option import Sizing
+from inferplan.planning.plan import plan
+from inferplan.planning.question import Question
+from inferplan.planning.space import Space, default_quants
+from inferplan.traffic.requests import Lengths, Slo
+
+QUESTIONS = [
+    ("falcon-mamba-7b", "h200-sxm", 20.0, (2.0, 0.007), 2),
+    ("falcon-mamba-7b", "h200-sxm", 1.0, (2.0, 0.006), 1),
+    ("mamba-codestral-7b", "h200-sxm", 50.0, (2.0, 0.008), 7),
+    ("nemotron-h-8b", "b200-hgx", 50.0, (0.5, 0.006), 3),
+    ("qwen3.5-9b", "b300-hgx", 20.0, (1.0, 0.006), 1),
+    ("deepseek-v2-lite", "b200-hgx", 50.0, (5.0, 0.2), 1),
+    ("kimi-k2.5-nvfp4", "b200-hgx", 5.0, (5.0, 0.2), 4),
+    ("glm-5", "b200-hgx", 5.0, (5.0, 0.2), 8),
+]
+
+
+@pytest.mark.parametrize(("model", "gpu", "rate", "limits", "devices"), QUESTIONS)
+def test_as_many_devices_as_the_load_needs(
+    model: str, gpu: str, rate: float, limits: tuple[float, float], devices: int
+) -> None:
+    space = Space(
+        base=Request(model=model, gpu=""),
+        gpus=(gpu,),
+        quants=default_quants(load_model(model)),
+        budgets=(512, 2048, 8192),
+    )
+    demand = Demand(prompt=Lengths(mean=1024), output=Lengths(mean=256), rate=rate)
+    slo = Slo(ttft=limits[0], tpot=limits[1], percentile=95.0)
+    found = plan(Question(space=space, demand=demand, slo=slo, sizing=Sizing(), prices=price_book(stated=[f"{gpu}=1"])))
+    assert not found.best.violations(slo)
+    assert found.best.verdict in ("stable", "saturated")
+    assert found.option.devices == devices
+    assert found.option.cost == pytest.approx(devices)  # at 1 an hour
