@@ -124,6 +124,7 @@ class MlaLayer(Mixer):
         if absorbed:
             rows = sum((context.rows(s) for s in absorbed), start=0.0)
             yield self._absorb(context, "attn.absorb_q", rows, (heads, self.nope_dim, self.kv_lora))
+        yield from self._index(context)
         for segment in context.segments:
             yield from self._select(context, segment)
             yield from self._core(context, segment, heads)
@@ -157,16 +158,22 @@ class MlaLayer(Mixer):
             name=name, ranks=context.ranks, batch=batch, m=rows, k=k, n=n, weight=weight, input=base, output=base
         )
 
-    def _select(self, context: LayerContext, segment: Segment) -> Iterator[Op]:
-        """The indexer: its projections, and its scores over the whole context (DeepSeek-V3.2 eq. 1)."""
+    def _index(self, context: LayerContext) -> Iterator[Op]:
+        """The indexer's projections, once for the rows of all segments (DeepSeek-V3.2 eq. 1)."""
         index = self.indexer
         if index is None or index.shared or self.q_lora is None:
             return
-        rows, cp = context.rows(segment), context.parallel.cp
-        yield from context.linear("attn.index.q", self.q_lora, index.heads * index.head_dim, rows=rows)
-        yield from context.linear("attn.index.k", context.d_model, index.head_dim, rows=rows)
-        yield context.normalise("attn.index.k_norm", index.head_dim, rows=rows, style="layer")
-        yield from context.linear("attn.index.weights", context.d_model, index.heads, rows=rows, role="base")
+        yield from context.linear("attn.index.q", self.q_lora, index.heads * index.head_dim)
+        yield from context.linear("attn.index.k", context.d_model, index.head_dim)
+        yield context.normalise("attn.index.k_norm", index.head_dim, style="layer")
+        yield from context.linear("attn.index.weights", context.d_model, index.heads, role="base")
+
+    def _select(self, context: LayerContext, segment: Segment) -> Iterator[Op]:
+        """The indexer's scores over the whole context of a segment, and the choice of its best positions."""
+        index = self.indexer
+        if index is None or index.shared or self.q_lora is None:
+            return
+        cp = context.parallel.cp
         select = IndexSelect(
             name="attn.index.select",
             ranks=context.ranks,
