@@ -132,6 +132,10 @@ def test_what_is_in_the_wheel(wheel: Path) -> None:
     tops = {name.split("/")[0] for name in files if ".dist-info/" not in name}
     assert tops == {"inferplan", "calibrate"}
     assert "inferplan/reports/page.html.j2" in files
+    sources = {
+        path.relative_to(ROOT).as_posix() for path in (ROOT / "calibrate").rglob("*") if path.suffix in (".py", ".md")
+    }
+    assert sources <= set(files), "the calibrator with its folders and the prose of its page"
     for folder in ("models", "hardware", "engines"):
         packed = {Path(name).name for name in files if name.startswith(f"inferplan/configs/{folder}/")}
         assert packed == {path.name for path in (ROOT / "configs" / folder).iterdir()}

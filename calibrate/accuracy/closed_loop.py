@@ -110,7 +110,8 @@ def coverage(scored: Sequence[Scored], metric: str) -> tuple[float, int]:
     return (float(np.mean(inside)) if inside else float("nan")), len(inside)
 
 
-NOTES = {"ttft": "TTFT", "tpot": "TPOT"}
+METRICS = {"ttft": "TTFT", "tpot": "TPOT"}
+"""The figures of a row that are scored, as the page names them."""
 PEER = {
     "tpot": "| the strongest peer, with its tables (its rows differ) | 70 % answered | 25.1 | 16.7 | | |",
     "ttft": "| the strongest peer, with its tables (its rows differ) | 70 % answered | 41.7 | 39.1 | | |",
@@ -122,7 +123,7 @@ def closed_loop_section(serving: ClosedLoop) -> str:
     held = serving.held_out
     answered = sum(one.prediction is not None for one in held)
     lines = []
-    for metric, name in NOTES.items():
+    for metric, name in METRICS.items():
         share, count = coverage(without_suspects(serving.banded), metric)
         lines.append([name, f"{share:.0%}", str(count)])
     return "\n".join(
@@ -141,7 +142,7 @@ def closed_loop_section(serving: ClosedLoop) -> str:
 
 def _metric_tables(serving: ClosedLoop, metric: str) -> list[str]:
     """The errors of one figure: under each treatment of the rows, then by what was run."""
-    name, held, clean = NOTES[metric], serving.held_out, without_suspects(serving.held_out)
+    name, held, clean = METRICS[metric], serving.held_out, without_suspects(serving.held_out)
     known_client = [one for one in clean if one.row.run and one.row.run.campaign != "verification"]
     possible = [one for one in clean if not one.impossible]
     table = {

@@ -7,15 +7,19 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from inferplan.errors import InferplanError
 from tests.calibrate import test_by_hand as by_hand
-from tests.calibrate import test_fit, test_measure
+from tests.calibrate import test_fit, test_measure, test_run
 from tests.mutants_source import SourceMutant
 
 
 def in_a_folder(test: Callable[[Path], None]) -> None:
-    """Run a test that wants an empty folder."""
+    """Run a test that wants an empty folder; an error of ours where it expects a result fails it."""
     with TemporaryDirectory() as folder:
-        test(Path(folder))
+        try:
+            test(Path(folder))
+        except InferplanError as error:
+            raise AssertionError(str(error)) from error
 
 
 CALIBRATE_MUTANTS = [
@@ -202,6 +206,44 @@ CALIBRATE_MUTANTS = [
         new="len(calm_rows) >= 999",
         changes="shapes that other programs disturbed are fitted though there are enough others",
         check=by_hand.test_disturbed_shapes_count_only_where_there_are_too_few_others,
+    ),
+    SourceMutant(
+        name="operands as large as the reported cache",
+        place="calibrate.device.torch_measurer:block_bytes",
+        old="return min(size, ",
+        new="return max(size, ",
+        changes="a short run on a virtual machine spends its time filling 2 GB for each format",
+        check=partial(
+            test_measure.test_a_block_is_as_large_as_a_cpu_can_fill_in_a_tenth_of_the_run,
+            rate=0.4e9,
+            budget=4.0,
+            short=True,
+            size=160e6,
+        ),
+    ),
+    SourceMutant(
+        name="blocks filled to their end",
+        place="calibrate.kernels.operands:Block.take",
+        old="while self.filled < end:",
+        new="while self.filled < self.memory.numel():",
+        changes="one small operand of a format costs a whole block",
+        check=test_measure.test_a_block_is_filled_only_as_far_as_it_is_handed_out,
+    ),
+    SourceMutant(
+        name="a check that is over before it began",
+        place="calibrate.session.check:Repeats._visit",
+        old="if self._over and group in self._measured:",
+        new="if self._over:",
+        changes="a short check on a slow machine says that no kernel can be measured",
+        check=partial(in_a_folder, test_run.test_a_check_too_short_for_a_slow_machine_still_visits_every_kernel),
+    ),
+    SourceMutant(
+        name="a run that measures nothing",
+        place="calibrate.session.run:Run.operators",
+        old="== first][:PLAIN]",
+        new="== first][:0]",
+        changes="a short run on a slow machine has nothing to fit",
+        check=partial(in_a_folder, test_run.test_a_run_too_short_for_a_slow_machine_still_fits_the_matmul),
     ),
     SourceMutant(
         name="the slower ceiling",

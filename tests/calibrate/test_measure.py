@@ -173,13 +173,21 @@ def test_a_block_is_filled_only_as_far_as_it_is_handed_out() -> None:
     assert filled == [300, 600, 900, 900]
 
 
-def test_a_block_is_as_large_as_a_cpu_can_fill_in_a_tenth_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A virtual machine that reports its host's cache of 480 MB and takes fresh memory at 0.4 GB/s."""
+@pytest.mark.parametrize(
+    ("rate", "budget", "short", "size"),
+    [
+        (0.4e9, 30.0, True, 1.2e9),  # a tenth of 30 s at 0.4 GB/s
+        (0.4e9, 4.0, True, 160e6),
+        (0.4e9, 1.0, True, 64 << 20),  # never less than two operands of 32 MB
+        (0.4e9, 300.0, False, 8 * 480e6),  # a long run is not short of time
+        (20e9, 30.0, True, 4 * 480e6),
+    ],
+)
+def test_a_block_is_as_large_as_a_cpu_can_fill_in_a_tenth_of_the_run(
+    rate: float, budget: float, short: bool, size: float
+) -> None:
+    """A virtual machine that reports its host's cache of 480 MB."""
     device = replace(identify("cpu"), cache=480e6, memory=24e9)
-    monkeypatch.setattr("calibrate.device.torch_measurer.fill_rate", lambda kind: 0.4e9)
-    assert block_bytes(device, 30.0, short=True) == pytest.approx(0.1 * 30 * 0.4e9)
-    assert block_bytes(device, 4.0, short=True) == pytest.approx(160e6)
-    assert block_bytes(device, 300.0) == pytest.approx(8 * 480e6), "a long run is not short of time"
-    assert block_bytes(device, 1.0, short=True) == 64 << 20
-    monkeypatch.setattr("calibrate.device.torch_measurer.fill_rate", lambda kind: 20e9)
-    assert block_bytes(device, 30.0, short=True) == pytest.approx(4 * 480e6)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("calibrate.device.torch_measurer.fill_rate", lambda kind: rate)
+        assert block_bytes(device, budget, short) == pytest.approx(size)

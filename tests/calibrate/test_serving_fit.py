@@ -165,6 +165,9 @@ def test_the_page_is_made_from_a_small_sample(fit: ServingFit, tmp_path: Path) -
     for heading in ("closed loop", "open loop", "Static batches", "Kernels", "Memory"):
         assert heading in page
     assert "| tiny, 2/s |" in page and "nan" not in page
+    for metric, (low, high) in yaml.safe_load((config_root() / "step.yaml").read_text())["bands"].items():
+        assert f"| {metric.upper()} | {low:g} | {high:g} |" in page
+    assert "{" not in page, "nothing of Python is on the page"
 
 
 def test_errors_by_hand() -> None:
