@@ -43,7 +43,6 @@ _UFUNCS: dict[Any, str] = {
     np.power: "^",
     np.maximum: "max",
     np.minimum: "min",
-    np.ceil: "ceil",
     np.sqrt: "sqrt",
     np.exp: "exp",
     np.log: "log",
@@ -51,6 +50,7 @@ _UFUNCS: dict[Any, str] = {
 OPERATIONS: dict[str, Callable[..., Num]] = {symbol: ufunc for ufunc, symbol in _UFUNCS.items()}
 """What each operation of a term does to the values of its terms."""
 OPERATIONS["sum"] = lambda *values: reduce(np.add, values)
+OPERATIONS["ceil"] = lambda value: np.ceil(value - 1e-9)
 OPERATIONS["floor"] = lambda value: np.floor(value * (1 + 1e-12))
 _PREFIXED = ("B", "s", "FLOP", "B/s", "FLOP/s", "token/s", "FLOP/B")
 """Units that take decimal prefixes when they are printed."""
@@ -96,6 +96,9 @@ class Term:
 
     def __rtruediv__(self, other: Any) -> Any:
         return _made("/", other, self)
+
+    def __neg__(self) -> Any:
+        return _made("*", -1.0, self)
 
     def __pow__(self, other: Any) -> Any:
         return _made("^", self, other)
@@ -200,9 +203,17 @@ def show(value: float, unit: str) -> str:
 
 def floor(value: Num) -> Num:
     """The largest whole number that is not larger; a quotient below one by the last bits of a float counts as it."""
-    given: Any = value
-    made: Num = _made("floor", value) if isinstance(given, Term) else OPERATIONS["floor"](value)
-    return made
+    return _rounded("floor", value)
+
+
+def ceil(value: Num) -> Num:
+    """The smallest whole number that is not smaller; a quotient above one by the last bits of a float counts as it."""
+    return _rounded("ceil", value)
+
+
+def _rounded(operation: str, value: Any) -> Num:
+    found: Num = _made(operation, value) if isinstance(value, Term) else OPERATIONS[operation](value)
+    return found
 
 
 def _is(value: Any, number: float) -> bool:
@@ -251,6 +262,8 @@ def _written(term: Term, leaf: Callable[[Term], str]) -> tuple[str, int]:
     if term.operation not in _BINDING:
         return f"{term.operation}({', '.join(text for text, _ in parts)})", _ATOM
     own, commutes = _BINDING[term.operation], term.operation in ("+", "*", "sum")
+    if term.operation == "*" and _is(term.terms[0], -1.0):
+        return f"-{parts[1][0] if parts[1][1] >= own else f'({parts[1][0]})'}", own
     written = [
         text if binding > own or (binding == own and own < 3 and (index == 0 or commutes)) else f"({text})"
         for index, (text, binding) in enumerate(parts)

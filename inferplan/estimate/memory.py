@@ -19,7 +19,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.reserve import memory_fraction, reserve
 from inferplan.models.layers import Cache, Weight
 from inferplan.models.spec import LayerGroup, count_distinct
-from inferplan.terms import Field, Naming, Term, floor, named, plain, total
+from inferplan.terms import Field, Naming, Term, ceil, floor, named, plain, total
 from inferplan.units import Num
 from inferplan.work.ops import Mask
 from inferplan.work.parallel import split_layers
@@ -226,7 +226,7 @@ class Footprint:
     def _sequences(self, name: Naming = plain) -> Num:
         """Sequences of the rank that has most."""
         batch, dp = name(self.batch, "batch", "", ("load", "batch")), self.deployment.parallel.dp
-        return np.ceil(batch / name(dp, "dp", "", _DP))
+        return ceil(batch / name(dp, "dp", "", _DP))
 
     def _each(self, stage: StageMemory, name: Naming = plain) -> Num:
         """Bytes that one sequence keeps."""

@@ -18,7 +18,17 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.phase import StepTime
 from inferplan.planning.demand import Demand, tail, variance
-from inferplan.serving.rounds import Decodes, Holding, Prompts, Round, coupled_ranks, holding
+from inferplan.serving.rounds import (
+    Decodes,
+    Holding,
+    Prompts,
+    Round,
+    coupled_ranks,
+    departures,
+    holding,
+    in_system,
+    mean_round,
+)
 from inferplan.serving.techniques.queueing import mean_wait, tail_wait
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
 
@@ -129,9 +139,8 @@ def load_grid(
     share, pieces = np.asarray(rounds.held.share), rounds.pieces
     decode = np.broadcast_to(rounds.decode.total, axes.batch.shape)[:, None]
     own = np.broadcast_to(rounds.own.total, share.shape)
-    before = (1.0 - share) * decode if mixed_policy else decode
-    step = before + share * own
-    square = (before * decode + share * own**2) / (2 * step) / deployment.parallel.pp
+    step = np.asarray(mean_round(share, decode, own, mixed_policy))
+    square = mean_round(share, decode**2, own**2, mixed_policy) / (2 * step) / deployment.parallel.pp
     line, through = pieces * rounds.own.interval, rounds.own.passage + (pieces - 1.0) * rounds.own.interval
     late = 0.0 if ideal or not serving.overlapped else step
     front = 0.0 if ideal else serving.latency + serving.front_request + serving.front_token * demand.prompt.average
@@ -144,8 +153,8 @@ def load_grid(
     ttft = np.maximum(front + rest + 2 * late + through + crowd, mean)
     prompts, decodes = _anchor(deployment)
     ttft, mean, step, decode = ttft * prompts, mean * prompts, step * decodes, decode * decodes
-    rate = batch / (steps * step)
-    concurrency = rate * (mean + steps * step)
+    rate = np.asarray(departures(batch, steps, step))
+    concurrency = np.asarray(in_system(rate, mean, steps, step))
     return LoadGrid(
         deployment=deployment,
         axes=axes,

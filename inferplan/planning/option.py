@@ -13,11 +13,9 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.planning.demand import Demand
 from inferplan.planning.grid import LoadGrid
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
+from inferplan.terms import ceil
 from inferplan.traffic.requests import Slo
 from inferplan.units import Array, Num
-
-_ROUNDING = 1e-9
-"""A need for whole replicas is not rounded up for the last digit of a division."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +30,7 @@ class Sizing:
 
         load, capacity: both in requests a second, or both in users; of one point, or an array over a grid.
         """
-        replicas: Num = np.maximum(np.ceil(load / (capacity * self.utilisation) - _ROUNDING), 1.0)
+        replicas: Num = np.maximum(ceil(load / (capacity * self.utilisation)), 1.0)
         return replicas
 
 

@@ -13,6 +13,7 @@ from inferplan import __version__
 from inferplan.estimate.memory import Footprint
 from inferplan.extras import require
 from inferplan.planning.demand import percentile_of
+from inferplan.planning.formulas import plan_formulas
 from inferplan.planning.grid import axes_for, load_grid
 from inferplan.planning.infeasible import METRIC_NAMES
 from inferplan.planning.option import Option
@@ -25,16 +26,6 @@ from inferplan.units import format_time
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-FORMULAS = [
-    ("Step time", "t = overhead + ((flop/(math peak))^p + (bytes/(memory bandwidth))^p)^(1/p), summed over operators"),
-    ("Share of steps with a prompt", "s = min(1, B I / ((O - 1) M)), M prompt tokens a step"),
-    ("Time per output token", "TPOT = (1 - s) t_decode(B) + s t_mixed(B, M)"),
-    ("Rate of a replica", "X = B / ((O - 1) TPOT)"),
-    ("Requests in the system", "C = X (TTFT + (O - 1) TPOT)"),
-    ("Replicas", "n = ceil(rate / (utilisation X)) + spare"),
-    ("Cost of an output token", "bill / (input tokens / 4 + output tokens); an input token is a quarter of it"),
-]
 
 
 class Drawing(NamedTuple):
@@ -135,7 +126,7 @@ def html_document(plan: Plan, command: str) -> str:
         tables=plan_report(plan).tables,
         drawings=drawings(plan),
         rests_on=[*notes(plan), *assumptions(plan)],
-        formulas=FORMULAS,
+        formulas=plan_formulas(),
         command=command,
         version=__version__,
         date=datetime.date.today(),
@@ -182,7 +173,7 @@ def markdown_document(plan: Plan, command: str) -> str:
         parts.append(f"{picture}\n\n*{drawing.title}. {drawing.caption}*")
     rests_on = [*notes(plan), *assumptions(plan)]
     parts.append("## What the figures rest on\n\n" + "\n".join(f"- {text}" for text in rests_on))
-    parts.append("## Formulas\n\n" + "\n".join(f"- {name}: `{text}`" for name, text in FORMULAS))
+    parts.append("## Formulas\n\n" + "\n".join(f"- {name}: `{text}`" for name, text in plan_formulas()))
     parts.append(f"## Made by\n\n    {command}\n\ninferplan {__version__}, {datetime.date.today()}.")
     return "\n\n".join(parts) + "\n"
 

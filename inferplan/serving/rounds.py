@@ -89,6 +89,25 @@ def holding(coming: Num, new: Num, room: Num, groups: tuple[Num, int]) -> Holdin
     )
 
 
+def mean_round(share: Num, decode: Num, holds: Num, mixed: bool) -> Num:
+    """Mean of what a round without prompts and one with them take: seconds, or their squares.
+
+    share: of the rounds that hold prompts. mixed: those hold the decodes too (vLLM, TensorRT-LLM); else prompts run
+    between rounds, and the decodes stand still (SGLang).
+    """
+    return ((1.0 - share) * decode if mixed else decode) + share * holds
+
+
+def departures(batch: Num, rounds: Num, seconds: Num) -> Num:
+    """Requests a second that finish where ``batch`` decode and each takes so many rounds of so many seconds."""
+    return batch / (rounds * seconds)
+
+
+def in_system(rate: Num, ttft: Num, rounds: Num, seconds: Num) -> Num:
+    """Requests that wait, compute their prompt or decode: Little's law."""
+    return rate * (ttft + rounds * seconds)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Round:
     """One round on one attention rank, and with it on all; at least one of ``decodes`` and ``prompts`` is there."""

@@ -25,7 +25,7 @@ from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.serving.admission import Rules
 from inferplan.serving.flags import Flags, rules_of, with_flags
-from inferplan.serving.rounds import Decodes, Prompts, Round, coupled_ranks, holding
+from inferplan.serving.rounds import Decodes, Prompts, Round, coupled_ranks, holding, mean_round
 from inferplan.serving.techniques.queueing import mean_wait
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.units import Num
@@ -231,9 +231,8 @@ class _Loop:
         own = Round(decodes=decodes if rules.mixed else None, prompts=prompts, speculation=self.speculation).price(
             deployment
         )
-        before = (1.0 - share) * decode if rules.mixed else decode
-        step = before + share * own.total
-        square = before * decode + share * own.total**2
+        step = mean_round(share, decode, own.total, rules.mixed)
+        square = mean_round(share, decode**2, own.total**2, rules.mixed)
         pieces = np.maximum(new / room, 1.0)  # the last piece is as long as what is left
         busy = np.minimum(share, 0.98)
         line = pieces * own.interval

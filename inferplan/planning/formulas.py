@@ -1,0 +1,84 @@
+"""The formulas of a plan, for its report: written by the functions that compute it, given symbols for numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+from inferplan.answers.cost import OUTPUT_TO_INPUT, Cost
+from inferplan.estimate.roofline import IdealTime, fitted_time
+from inferplan.planning.option import Sizing
+from inferplan.serving.rounds import departures, holding, in_system, mean_round
+from inferplan.terms import named
+
+
+class PlanFormula(NamedTuple):
+    """A line of the report: what is computed, and its formula in the symbols of docs/planning.md."""
+
+    title: str
+    text: str
+
+
+def _symbols(*names: str) -> Iterator[Any]:
+    """Symbols by their names; their values (2, 3, 4 ...) stand for nothing."""
+    return (named(2.0 + index, name) for index, name in enumerate(names))
+
+
+def plan_formulas() -> list[PlanFormula]:
+    """Every formula of the closed form and of the bill, in the order in which they are computed."""
+    made: list[tuple[str, str, Any]] = [
+        ("Time of an operator", "t", _operator_time()),
+        ("Prompts that come with every round", "x", _coming()),
+        ("Share of rounds with a prompt", "p", _share()),
+        ("Time per output token", "TPOT", _tpot()),
+        ("Rate of a replica", "X", _rate()),
+        ("Requests in the system", "C", _in_system()),
+        ("Replicas, without the spare ones", "n", _replicas()),
+        ("Cost of a million output tokens", "c", _token_cost()),
+    ]
+    return [PlanFormula(title, f"{symbol} = {term.formula}") for title, symbol, term in made]
+
+
+def _operator_time() -> Any:
+    flop, peak, moved, bandwidth = _symbols("FLOP", "peak", "bytes", "bandwidth")
+    math, memory, overhead, p = _symbols("math", "memory", "overhead", "p")
+    fit: Any = SimpleNamespace(math=math, memory=memory, overhead=overhead, launch=1.0, sharpness=p, terms={})
+    return fitted_time(IdealTime(math=flop / peak, memory=moved / bandwidth, wire=0.0, counts={}), fit).total
+
+
+def _coming() -> Any:
+    batch, output = _symbols("B", "O")
+    return batch / (output - 1.0)
+
+
+def _share() -> Any:
+    coming, prompt, batch, budget = _symbols("x", "I", "B", "M")
+    return holding(coming, prompt, budget - batch, (1.0, 1)).share
+
+
+def _tpot() -> Any:
+    share, decode, own = _symbols("p", "t_decode(B)", "t_mixed(B, x*I/p)")
+    return mean_round(share, decode, own, mixed=True)
+
+
+def _rate() -> Any:
+    batch, output, tpot = _symbols("B", "O", "TPOT")
+    return departures(batch, output - 1.0, tpot)
+
+
+def _in_system() -> Any:
+    rate, ttft, output, tpot = _symbols("X", "TTFT", "O", "TPOT")
+    return in_system(rate, ttft, output - 1.0, tpot)
+
+
+def _replicas() -> Any:
+    load, rate, utilisation = _symbols("rate", "X", "utilisation")
+    return Sizing(utilisation=utilisation).replicas(load, rate)
+
+
+def _token_cost() -> Any:
+    bill, prompt, output = _symbols("bill of an hour", "input tokens/s", "output tokens/s")
+    rates: Any = SimpleNamespace(input=prompt, generated=output)
+    tag: Any = SimpleNamespace(per_hour=bill)
+    return Cost(tag=tag, devices=1, rates=rates, ratio=OUTPUT_TO_INPUT).per_million_output

@@ -1,0 +1,57 @@
+"""The formulas that a plan's report prints are those of docs/planning.md, and give the numbers of the grid."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from inferplan.catalog.assemble import Request, assemble
+from inferplan.planning.demand import Demand
+from inferplan.planning.formulas import plan_formulas
+from inferplan.planning.grid import Axes, load_grid
+from inferplan.traffic.requests import Lengths
+
+TEXTS = {formula.text.partition(" = ")[0]: formula.text.partition(" = ")[2] for formula in plan_formulas()}
+
+
+def test_the_report_prints_what_the_documentation_says() -> None:
+    """Written out by hand from docs/planning.md, "Closed form"."""
+    assert TEXTS == {
+        "t": "((FLOP / peak / math)^p + (bytes / bandwidth / memory)^p)^(1 / p) + overhead",
+        "x": "B / (O - 1)",
+        "p": "min(max(1 - exp(-x), x * I / (M - B)), 1)",
+        "TPOT": "(1 - p) * t_decode(B) + p * t_mixed(B, x*I/p)",
+        "X": "B / ((O - 1) * TPOT)",
+        "C": "X * (TTFT + (O - 1) * TPOT)",
+        "n": "max(ceil(rate / (X * utilisation)), 1)",
+        "c": "bill of an hour / 3600 / (input tokens/s / 4 + output tokens/s) * 1000000",
+    }
+
+
+@pytest.mark.parametrize(("batch", "budget"), [(1.0, 8192.0), (16.0, 2048.0), (64.0, 1024.0), (64.0, 8192.0)])
+def test_the_printed_formulas_give_the_grid(batch: float, budget: float) -> None:
+    deployment = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm", ideal=True))
+    demand = Demand(rate=1.0, prompt=Lengths(kind="fixed", mean=1024), output=Lengths(kind="fixed", mean=257))
+    grid = load_grid(deployment, demand, 95.0, Axes(batch=np.array([batch]), budget=np.array([budget])))
+    known = {"B": batch, "O": 257.0, "I": 1024.0, "M": budget, "exp": math.exp, "min": min, "max": max}
+    known |= {
+        "t_decode": lambda B: float(grid.step_decode[0]),
+        "t_mixed": lambda B, tokens: float(grid.step_mixed[0, 0]),
+    }
+    for symbol in ("x", "p", "TPOT", "X"):
+        known[symbol] = eval(TEXTS[symbol], {"__builtins__": {}}, known)
+    assert float(grid.tpot[0, 0]) == pytest.approx(known["TPOT"], rel=1e-9)
+    assert float(grid.rate[0, 0]) == pytest.approx(known["X"], rel=1e-9)
+
+
+def test_the_documentation_has_the_same_closed_form() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "planning.md").read_text(encoding="utf-8")
+    for line in (
+        "max(1 - exp(-x), x I/(M - B))",
+        "(1 - p) t_decode(B) + p t_mixed(B, x I/p)",
+        "X (TTFT + (O - 1) TPOT)",
+    ):
+        assert line in page
