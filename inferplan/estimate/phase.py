@@ -54,14 +54,15 @@ class StepTime:
 
     @cached_property
     def _slowest(self) -> list[Num]:
-        """For each station 1 where the others wait for it, else 0.
+        """For each station 1 where batches wait for it, else 0.
 
-        That is where ``m`` mean batches take longest; in a drain, longest beyond the fullest batch, which passes the
-        other stations: ``max_k(m*mean_k + sum_(s != k) fullest_s)``, so that more work never takes less time.
+        That is where ``m`` mean batches take longest. In a drain, where the others take longest beside the fullest
+        batch, which passes all stations: ``sum_s(fullest_s) + max_k(m*mean_k - fullest_k)``, so that more work never
+        takes less time; nowhere for a batch alone.
         """
         passed = self.fullest if self.flow == "drain" else (0.0,) * len(self.mean)
-        waits = [self.microbatches * usual - most for usual, most in zip(self.mean, passed)]
-        worst = np.argmax(np.stack(np.broadcast_arrays(*waits)), axis=0)
+        waits = np.stack(np.broadcast_arrays(*(self.microbatches * b - a for a, b in zip(passed, self.mean))))
+        worst = np.where(np.max(waits, axis=0) > 0, np.argmax(waits, axis=0), -1)
         return [np.where(worst == station, 1.0, 0.0) for station in range(len(self.mean))]
 
     @cached_property
