@@ -13,7 +13,8 @@ from inferplan.cli.options import report_options, write
 from inferplan.errors import MissingExtraError, ToleranceError
 from inferplan.table import Report
 
-EXTRA = ("torch", "scipy")
+EXTRA = ("torch", "scipy", "matplotlib")
+"""What must be there before anything is measured: the kernels, the fit, the figures of the report."""
 
 
 class Duration(click.types.FloatParamType):
@@ -84,7 +85,7 @@ def calibrate_command(**values: Any) -> Report:
     started = time.perf_counter()
     missing = [name for name in EXTRA if find_spec(name) is None]
     if missing:
-        raise MissingExtraError(f"calibrate needs {' and '.join(missing)}", hint="pip install 'inferplan[calibrate]'")
+        raise MissingExtraError(f"calibrate needs {', '.join(missing)}", hint="pip install 'inferplan[calibrate]'")
     from calibrate.cli import CheckFailedError, Options, execute
 
     try:

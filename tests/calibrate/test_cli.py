@@ -35,6 +35,16 @@ def test_without_torch_the_command_that_installs_it(
     assert shown.out == ""
 
 
+def test_without_matplotlib_it_is_said_before_anything_is_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The page of the report draws with it, at the end of the run."""
+    monkeypatch.setattr("inferplan.cli.calibrate.find_spec", lambda name: None if name == "matplotlib" else object())
+    assert call("--device", "cpu", monkeypatch=monkeypatch) == 2
+    shown = capsys.readouterr().err
+    assert "calibrate needs matplotlib\n" in shown and "pip install 'inferplan[calibrate]'" in shown
+
+
 def test_the_command_is_listed_without_loading_torch() -> None:
     code = "import sys; from inferplan.cli import cli; import inferplan.cli.calibrate; print('torch' in sys.modules)"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
