@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: test lint types unit docs minimum install wheels calibrate-gpu clean
+.PHONY: test lint types unit docs minimum other install wheels calibrate-gpu clean
 
 test: lint types docs unit
 
@@ -28,13 +28,13 @@ unit: install
 
 # The site in build/site-docs; a broken link, a page outside the navigation or an undocumented name is an error.
 docs: install
-	$(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 # The lowest releases that pyproject.toml admits, on the lowest Python: the README's command as it is installed there,
 # then the tests of the command line and of every extra that is not torch.
 MINIMUM_PYTHON ?= python3.11
 MINIMUM := build/minimum
-MINIMUM_TESTS := tests/cli tests/golden tests/test_checkpoint.py tests/test_explain.py tests/test_memory.py \
+SHORT_TESTS := tests/cli tests/golden tests/test_checkpoint.py tests/test_explain.py tests/test_memory.py \
 	tests/test_readme.py tests/test_report.py tests/test_roofline.py tests/test_units.py tests/planning/test_api.py \
 	tests/planning/test_compare.py tests/planning/test_plots.py tests/planning/test_sweep.py
 README_COMMAND := $(shell sed -n 's/.*&& inferplan \(estimate .*\)/\1/p' README.md)
@@ -44,7 +44,14 @@ minimum:
 	$(MINIMUM)/bin/python -m pip install --quiet . -c $(MINIMUM)/lowest.txt
 	cd $(MINIMUM) && bin/inferplan $(README_COMMAND) > /dev/null
 	$(MINIMUM)/bin/python -m pip install --quiet '.[all]' pytest hypothesis -c $(MINIMUM)/lowest.txt
-	$(MINIMUM)/bin/python -m pytest -q -W ignore -p no:cacheprovider $(MINIMUM_TESTS)
+	$(MINIMUM)/bin/python -m pytest -q -W ignore -p no:cacheprovider $(SHORT_TESTS)
+
+# The newest releases on another Python, by the same tests.
+OTHER_PYTHON ?= python3.13
+other:
+	$(OTHER_PYTHON) -m venv --clear build/other
+	build/other/bin/python -m pip install --quiet '.[all]' pytest hypothesis
+	build/other/bin/python -m pytest -q -W ignore -p no:cacheprovider $(SHORT_TESTS)
 
 # What a machine with a GPU and no network lacks, gathered on one with a network: `make wheels`, then copy the checkout.
 GPU_WHEELS ?= pydantic
