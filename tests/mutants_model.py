@@ -165,7 +165,7 @@ MODEL_MUTANTS = [
     ),
     SourceMutant(
         name="layers counted once",
-        place="inferplan.estimate.memory:StageMemory.weights",
+        place="inferplan.estimate.stage_memory:StageMemory.weights",
         old="self.tensor_bytes(weight, layer) * count for",
         new="self.tensor_bytes(weight, layer) for",
         changes="identical layers are counted once",
@@ -173,7 +173,7 @@ MODEL_MUTANTS = [
     ),
     SourceMutant(
         name="pages cut off",
-        place="inferplan.estimate.memory:StageMemory.state",
+        place="inferplan.estimate.stage_memory:StageMemory.state",
         old="np.ceil(tokens / block)",
         new="np.floor(tokens / block)",
         changes="the last page of a sequence is not allocated",

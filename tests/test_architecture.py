@@ -58,7 +58,6 @@ MOST_PARAMETERS = 6
 MOST_LINES = {ast.FunctionDef: 60, ast.AsyncFunctionDef: 60, ast.ClassDef: 250}
 MOST_ATTRIBUTES = 40
 TOO_LARGE = {
-    "inferplan/estimate/memory.py: Footprint",
     "inferplan/serving/scheduler.py: Scheduler",
 }
 """Functions and classes that are still to be cut. The list only gets shorter: an entry that is not needed fails."""

@@ -10,7 +10,8 @@ import numpy as np
 from inferplan.devices.engine import Tier
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.estimate.deployment import Deployment
-from inferplan.estimate.memory import Footprint, StageMemory
+from inferplan.estimate.memory import Footprint
+from inferplan.estimate.stage_memory import StageMemory
 from inferplan.serving.admission import Rules
 from inferplan.units import format_bytes
 
