@@ -40,7 +40,14 @@ Tokens = float | str | Lengths
 
 
 class DeployOptions(TypedDict, total=False):
-    """What :func:`deploy` takes by keyword: the fields of ``Request``, and those of ``Parallelism`` beside them."""
+    """What :func:`deploy` takes by keyword: the fields of ``Request``, and those of ``Parallelism`` beside them.
+
+    quant: formats of all roles, ``"fp8"``. roles: pairs of a tensor role and its format, which win over ``quant``.
+    engine: ``"vllm"``, ``"vllm@0.19"``. calibration: a file of constants; those of the GPU otherwise. ideal: without
+    fitted constants. memory: usable memory as text, ``"64GB"``. unfused_attention: scores go to memory and back.
+    prune: what to cut from the model, ``"layers=24,d_ff=0.75"``. generation: fields of a diffusion model's generation.
+    flags: what replaces the engine's defaults. tp, pp, ep, dp, cp: degrees of parallelism. replicas: copies.
+    """
 
     quant: str | None
     roles: tuple[tuple[str, str], ...]
@@ -87,7 +94,13 @@ class RecipeLoad(TypedDict, total=False):
 
 
 class PlanQuestion(TypedDict, total=False):
-    """What :func:`make_plan` takes by keyword; rates in requests a second, times in seconds, money in USD."""
+    """What :func:`make_plan` takes by keyword; times in seconds.
+
+    The load: rate (requests a second), or users, or requests with a deadline; cached: prompt tokens that are always in
+    the prefix cache. Limits: ttft, tpot, e2el, and the percentile of the requests that must meet them. Sizing:
+    utilisation (the share of its capacity to load a replica with), spare (replicas beyond those needed). Prices: price
+    (device to USD an hour), prices (names of lists). Space: quants, engines, most (GPUs of one replica), ideal.
+    """
 
     rate: float
     users: int
