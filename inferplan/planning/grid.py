@@ -57,9 +57,12 @@ class LoadGrid:
     axes: Axes
     step_decode: Array
     step_mixed: Array
+    share: Array
+    """Rounds that hold prompts, of all."""
     demand: Demand
     rate: Array
     ttft: Array
+    ttft_mean: Array
     tpot: Array
     e2el: Array
     concurrency: Array
@@ -159,10 +162,12 @@ def load_grid(
         deployment=deployment,
         axes=axes,
         step_decode=decode[:, 0],
-        step_mixed=own,
+        step_mixed=own * decodes,
+        share=share,
         demand=demand,
         rate=rate * dp,
         ttft=ttft,
+        ttft_mean=mean,
         tpot=step / speculation.tokens,
         e2el=ttft + steps * step,
         concurrency=concurrency * dp,

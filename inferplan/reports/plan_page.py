@@ -21,7 +21,9 @@ from inferplan.planning.plan import Plan
 from inferplan.planning.search import pareto
 from inferplan.reports import plots
 from inferplan.reports.plan import money, notes, plan_report
+from inferplan.reports.plan_terms import plan_terms
 from inferplan.table import Report, render
+from inferplan.terms import Term
 from inferplan.units import format_time
 
 if TYPE_CHECKING:
@@ -127,6 +129,7 @@ def html_document(plan: Plan, command: str) -> str:
         drawings=drawings(plan),
         rests_on=[*notes(plan), *assumptions(plan)],
         formulas=plan_formulas(),
+        terms=plan_terms(plan),
         command=command,
         version=__version__,
         date=datetime.date.today(),
@@ -174,8 +177,13 @@ def markdown_document(plan: Plan, command: str) -> str:
     rests_on = [*notes(plan), *assumptions(plan)]
     parts.append("## What the figures rest on\n\n" + "\n".join(f"- {text}" for text in rests_on))
     parts.append("## Formulas\n\n" + "\n".join(f"- {name}: `{text}`" for name, text in plan_formulas()))
+    parts.append("## In numbers\n\n" + "\n".join(_in_numbers(term) for term in plan_terms(plan)))
     parts.append(f"## Made by\n\n    {command}\n\ninferplan {__version__}, {datetime.date.today()}.")
     return "\n\n".join(parts) + "\n"
+
+
+def _in_numbers(term: Term) -> str:
+    return f"- {term.name}: {term.shown} = `{term.numbers}`, which is `{term.formula}`"
 
 
 def _title(plan: Plan) -> str:

@@ -43,6 +43,8 @@ def grid(
         "axes": Axes(batch=np.array([10.0, 20.0, 40.0]), budget=np.array([500.0, 1000.0])),
         "step_decode": np.array([0.01, 0.02, 0.04]),
         "step_mixed": np.full(shape, 0.1),
+        "share": np.full(shape, 0.5),
+        "ttft_mean": np.full(shape, 0.1),
         "demand": DEMAND,
         "rate": np.full(shape, 10.0),
         "ttft": np.full(shape, 0.1),

@@ -1,0 +1,88 @@
+"""The numbers of a plan with the formulas that made them: what the page prints in numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+from inferplan.answers.cost import Cost
+from inferplan.estimate.phase import run_step
+from inferplan.estimate.roofline import time_terms
+from inferplan.planning.grid import LoadGrid
+from inferplan.planning.option import Sizing
+from inferplan.planning.plan import Plan
+from inferplan.planning.search import point
+from inferplan.reports.plan import cost_of
+from inferplan.serving.rounds import departures, in_system, mean_round
+from inferplan.terms import Term, named
+from inferplan.work.step import decode
+
+
+def plan_terms(plan: Plan) -> list[Term]:
+    """One term for each formula at the chosen point: operator, round, capacity, requests in a replica, replicas, cost.
+
+    Replicas are those of the closed form; simulation may have asked for more.
+    """
+    option, question = plan.option, plan.question
+    demand, percentile = question.demand, question.slo.percentile
+    grid = point(option.deployment, demand, percentile, option.batch, option.budget, option.speculation)
+    return [_largest_operator(plan), *_capacity(plan, grid), *_cost(plan)]
+
+
+def _capacity(plan: Plan, grid: LoadGrid) -> Iterator[Term]:
+    """Rounds, what a replica takes of the load, and how many replicas that makes."""
+    demand, apart = plan.question.demand, plan.option.pools is not None
+    decodes = named(float(grid.step_decode[0]), "round of decodes", "s")
+    mean: Any = decodes if apart else _mean_round(plan, grid, decodes)
+    drafts = grid.speculation.length
+    tokens = named(grid.speculation.tokens, "tokens a round") if drafts else 1.0
+    if not apart:
+        yield mean
+    if drafts:
+        yield cast("Term", named(mean / tokens, "time per output token", "s"))
+    batch, ranks = named(plan.option.batch, "batch"), named(plan.deployment.parallel.dp, "attention ranks")
+    steps: Any = named(demand.output.average - 1.0, "decoded tokens") / tokens
+    rate = named(departures(batch, steps, mean) * ranks, "capacity of a replica", "requests/s")
+    yield rate
+    capacity, load = rate, named(demand.requests_per_second or 0.0, "rate", "requests/s")
+    if not apart:
+        ttft = named(float(grid.ttft_mean[0, 0]), "mean TTFT", "s")
+        held = named(in_system(rate, ttft, steps, mean), "requests in a replica", "requests")
+        yield held
+        if demand.users is not None:
+            capacity, load = held, named(demand.users, "users")
+    utilisation = named(plan.question.sizing.utilisation, "utilisation")
+    name = "decode replicas" if apart else "replicas"
+    yield cast("Term", named(Sizing(utilisation=utilisation).replicas(load, capacity), name))
+
+
+def _mean_round(plan: Plan, grid: LoadGrid, decodes: Term) -> Term:
+    """The mean round of replicas that compute prompts and decode: without drafts, the time per output token."""
+    mixed = plan.option.deployment.engine.policy in ("vllm", "trtllm")
+    share = named(float(grid.share[0, 0]), "share of rounds with prompts")
+    prompts = named(float(grid.step_mixed[0, 0]), "round with prompts" if mixed else "step of prompts", "s")
+    name = "mean round" if grid.speculation.length else "time per output token"
+    return cast("Term", named(mean_round(share, cast("Any", decodes), prompts, mixed), name, "s"))
+
+
+def _largest_operator(plan: Plan) -> Term:
+    """The operator that takes most of a step of decodes, run once."""
+    option, demand = plan.option, plan.question.demand
+    context = demand.prompt.average + demand.output.average / 2
+    phase = run_step(option.deployment, decode(float(option.batch * option.deployment.parallel.dp), context))
+    largest = max((cost for stage in phase.stages for cost in stage), key=lambda cost: float(cost.total))
+    time = time_terms(largest.op, option.deployment.hardware, option.deployment.calibration)
+    return cast("Term", named(time, f"{largest.op.name} (largest operator of a decode step), one run", "s"))
+
+
+def _cost(plan: Plan) -> Iterator[Term]:
+    cost = cost_of(plan)
+    if cost is None:
+        return
+    bill: Any = SimpleNamespace(per_hour=named(cost.per_hour, "bill of an hour", cost.tag.currency))
+    rates: Any = SimpleNamespace(
+        input=named(cost.rates.input, "input tokens/s"), generated=named(cost.rates.generated, "output tokens/s")
+    )
+    price = Cost(tag=bill, devices=1, rates=rates, ratio=cost.ratio).per_million_output
+    yield cast("Term", named(price, "a million output tokens", cost.tag.currency))
