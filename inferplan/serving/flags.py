@@ -92,10 +92,10 @@ def rules_of(
     defaults, serving = engine.defaults, engine.serving
     tier = defaults.tier(deployment.hardware)
     stage, pool = _tightest_stage(deployment, total)
-    unit = _slope(stage, 1e8)
+    unit = _slope(stage, total)
     if draft is not None:
         beside = Footprint(deployment=draft, batch=1.0, prompt=total, context=total).stage
-        pool, unit = pool - beside.weights, unit + _slope(beside, 1e8)
+        pool, unit = pool - beside.weights, unit + _slope(beside, total)
         if pool <= 0:
             raise InfeasibleError(
                 f"{deployment.describe()} has no room for its draft model {draft.model.name}",
@@ -117,7 +117,7 @@ def rules_of(
         overhead=((defaults.block_size - 1) / 2 if growing else 0.0) + activations / unit,
         windows=((float(longest), 0.0),)
         if flags.contiguous
-        else tuple((share / unit, size) for share, size in _bounded(stage)),
+        else tuple((share / unit, size) for share, size in _bounded(stage, total)),
         growing=growing and not flags.contiguous,
         overlapped=serving.overlapped and not ideal,
         poll_interval=flags.poll_interval_steps,
@@ -150,14 +150,20 @@ def _tightest_stage(deployment: Deployment, total: float) -> tuple[StageMemory, 
     return best[1], best[2]
 
 
-def _slope(stage: StageMemory, at: float) -> float:
-    """Bytes that one more token adds to a sequence of ``at`` tokens."""
-    return float(stage.state(at + 1024) - stage.state(at)) / 1024
+def _slope(stage: StageMemory, total: float) -> float:
+    """Bytes that one more token adds to a sequence that ends with ``total`` tokens, before its end.
+
+    A window that such a sequence does not fill grows with it like any other cache.
+    """
+    return float(stage.state(total) - stage.state(total - 1.0))
 
 
-def _bounded(stage: StageMemory) -> list[tuple[float, float]]:
-    """State that stops growing: (bytes when full, tokens at which it is full), and (bytes, 0) for constant state."""
-    sizes = sorted({float(cache.mask.size) for cache, _ in stage.caches if cache.mask.cached(2**40) < 2**40})
+def _bounded(stage: StageMemory, total: float) -> list[tuple[float, float]]:
+    """State that stops growing before ``total`` tokens: (bytes when full, tokens at which it is full).
+
+    Constant state is (bytes, 0).
+    """
+    sizes = sorted({float(cache.mask.size) for cache, _ in stage.caches if cache.mask.cached(total) < total})
     bounded = []
     for size in sizes:
         bend = float(stage.state(size) - stage.state(size - 1)) - float(stage.state(size + 1) - stage.state(size))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inferplan.serving.flags import Flags
-from inferplan.serving.steady import UserLoad, steady_state
+from inferplan.estimate.memory import Footprint
+from inferplan.serving.flags import Flags, rules_of, with_flags
+from inferplan.serving.steady import UserLoad, admissible, steady_state
 from tests.benchmarks.compare_steady_state import compare, grid
 from tests.serving.conftest import deployment
 
@@ -55,3 +56,19 @@ def test_cached_prompts_are_cheaper() -> None:
     cold, warm = (steady_state(served, UserLoad(hit_rate=rate, **load)) for rate in (0.0, 0.75))
     assert float(warm.ttft) < 0.6 * float(cold.ttft)
     assert float(warm.request_rate) > float(cold.request_rate)
+
+
+def test_a_window_that_no_request_fills_is_cache_like_any_other() -> None:
+    """Requests of 2,500 tokens under a window of 4,096 hold what they have written, as without a window.
+
+    By hand: 2 * 8 heads * 128 * 32 layers * 2 bytes = 131,072 bytes a token; a request holds 2,000 + 500/2 tokens on
+    average and half a block of 16 more.
+    """
+    served = with_flags(deployment("mistral-7b-v0.1", "l40s", ideal=False, quant="fp8"), Flags(max_num_seqs=4000))
+    rules = rules_of(served, Flags(), 2000.0, 2500.0)
+    pool = Footprint(deployment=served, batch=1.0, prompt=2500.0, context=2500.0).kv_pool
+    assert rules.growing and rules.windows == ()
+    assert float(admissible(rules, 2000.0, 500.0)) == pytest.approx(pool / 131072 / (2250 + 7.5), rel=1e-9)
+    longer = rules_of(served, Flags(), 6000.0, 8000.0)  # the window is full long before the end: held from the start
+    assert not longer.growing
+    assert float(admissible(longer, 6000.0, 2000.0)) == pool // (4096 * 131072)
