@@ -12,7 +12,6 @@ from functools import cache, cached_property
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
@@ -31,10 +30,7 @@ from inferplan.serving.rounds import (
 )
 from inferplan.serving.techniques.queueing import mean_wait, tail_wait
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
-
-Array = npt.NDArray[np.float64]
-REASONS = ("memory", "slots", "prefill", "ttft", "tpot", "e2el")
-"""Why a point of the grid is no plan, in the order in which they are asked."""
+from inferplan.units import Array, Mask
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -74,7 +70,7 @@ class LoadGrid:
     speculation: Speculation = PLAIN
 
     @cached_property
-    def possible(self) -> npt.NDArray[np.bool_]:
+    def possible(self) -> Mask:
         """Points that can run for long, whatever their latency."""
         return (self.memory_use <= 1) & (self.prefill_use < 1) & (self.concurrency <= self.slots)
 

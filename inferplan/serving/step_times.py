@@ -21,17 +21,15 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.graph import Stage, build_rank
 from inferplan.estimate.phase import require_finite
 from inferplan.estimate.roofline import price
 from inferplan.serving.rounds import eager_floor
-from inferplan.units import Num
+from inferplan.units import Array, Num
 from inferplan.work.step import WIDE, Segment, Step
 
-Array = npt.NDArray[np.float64]
 Prompts = list[list[list[float]]]
 _DENSE_ROWS = 256
 """Up to this batch every integer is priced; beyond, every 3 %."""
