@@ -52,6 +52,7 @@ def explanation_report(found: Explanation) -> Report:
         "substituted": found.substituted,
         "page": found.page,
         "inputs": [vars(entry) for entry in found.inputs],
-        "parts": [vars(part) for part in found.parts],
+        "parts": {part.name: part.value for part in reversed(found.parts)},
+        "made_of": [vars(part) for part in found.parts],
     }
     return Report(record=record, tables=tables, notes=[f"source: {source}" for source in sources])

@@ -104,12 +104,15 @@ class StageMemory:
     def state(self, tokens: Num, block: int = 1, name: Naming = plain) -> Num:
         """Bytes that one sequence of ``tokens`` keeps on this device, in pages of ``block`` tokens."""
         paged = tokens if block == 1 else np.ceil(tokens / block) * block
-        cached = total(
-            (size * name(mask.cached(paged), "cached tokens") for size, mask in self._token_sizes(name)), _KINDS
-        )
+        sizes = self._sizes if name is plain else self._token_sizes(name)
+        cached = total((size * name(mask.cached(paged), "cached tokens") for size, mask in sizes), _KINDS)
         if not self.recurrent:
             return cached
         return cached + name(self.recurrent, "state of constant size", "B")
+
+    @cached_property
+    def _sizes(self) -> list[tuple[Num, Mask]]:
+        return list(self._token_sizes())
 
     def _token_sizes(self, name: Naming = plain) -> Iterator[tuple[Num, Mask]]:
         """Bytes of one cached token in each kind of layer, and which tokens that kind keeps."""

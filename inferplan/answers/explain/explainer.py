@@ -148,15 +148,15 @@ class Explainer:
             return self._explanation(name, term, "docs/formulas/roofline.md", self._given())
         does = (op.__class__.__doc__ or "").strip().split("\n\n")[0].replace("\n", " ")
         deployment = self.estimate.deployment
-        further = [Input(symbol="shape", value=_shape(op), origin="inferplan/estimate/graph.py, from the layers below")]
-        further += self.origins.layers(lambda group: _owner(group, op))
+        further = [*self.origins.layers(lambda group: _owner(group, op))]
         if op.name in ("embedding", "head", "sampling"):
             further.append(self.origins.model("vocab", deployment.model.vocab, "vocab"))
         further.append(self.origins.model("d_model", deployment.model.d_model, "d_model"))
         formats = ((field.name, getattr(op, field.name)) for field in fields(op))
         further += [self.origins.format(role, value) for role, value in formats if isinstance(value, Format)]
         found = self._explanation(name, term, f"docs/operators/{op.kind}.md", [*further, *self._given()])
-        return replace(found, parts=(*found.parts, Part(name=op.kind, value="", formula=does)))
+        kernel = (Part(name=op.kind, value="", formula=does), Part(name="shape", value="", formula=_shape(op)))
+        return replace(found, parts=(*found.parts, *kernel))
 
     def _given(self) -> list[Input]:
         """The load that was asked for."""
