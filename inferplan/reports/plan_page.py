@@ -20,7 +20,9 @@ from inferplan.planning.option import Option
 from inferplan.planning.plan import Plan
 from inferplan.planning.search import pareto
 from inferplan.reports import plots
-from inferplan.reports.plan import money, notes, plan_report
+from inferplan.reports.plan import plan_report
+from inferplan.reports.plan_figures import money
+from inferplan.reports.plan_notes import notes
 from inferplan.reports.plan_terms import plan_terms
 from inferplan.table import Report, render
 from inferplan.terms import Term

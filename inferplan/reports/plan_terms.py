@@ -13,7 +13,7 @@ from inferplan.planning.grid import LoadGrid
 from inferplan.planning.option import Sizing
 from inferplan.planning.plan import Plan
 from inferplan.planning.search import point
-from inferplan.reports.plan import cost_of
+from inferplan.reports.plan_figures import cost_of
 from inferplan.serving.rounds import departures, in_system, mean_round
 from inferplan.terms import Term, named
 from inferplan.work.step import decode

@@ -20,7 +20,8 @@ from inferplan.planning.plan import Plan, plan
 from inferplan.planning.question import Question
 from inferplan.planning.search import pareto, point, search
 from inferplan.planning.space import Drafting, Rejections, Space, candidates, default_gpus, default_quants, divisions
-from inferplan.reports.plan import plan_record, plan_report
+from inferplan.reports.plan import plan_report
+from inferplan.reports.plan_record import plan_record
 from inferplan.serving.flags import Flags
 from inferplan.serving.simulator import simulate
 from inferplan.serving.steady import UserLoad, steady_state

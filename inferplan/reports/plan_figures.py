@@ -1,0 +1,69 @@
+"""What follows from a plan: how a replica is started, the bill, the energy, what the limits would have to be."""
+
+from __future__ import annotations
+
+from inferplan.answers.cost import Cost, Energy, Rates, power_of
+from inferplan.answers.emit import Launch, command_line, launch
+from inferplan.errors import InferplanError
+from inferplan.planning.option import Option
+from inferplan.planning.plan import Plan
+from inferplan.planning.verify import Verified
+from inferplan.serving.techniques.speculation import break_even
+
+
+def launch_of(plan: Plan) -> Launch:
+    """How one replica of a plan is started."""
+    option = plan.option
+    return launch(option.deployment, slots=plan.best.slots, token_budget=option.budget, speculation=option.speculation)
+
+
+def launch_line(plan: Plan) -> str | None:
+    """The command that starts one replica; ``None`` for pools apart, and where the engine has no flags for it."""
+    if plan.option.pools:
+        return None
+    try:
+        return command_line(launch_of(plan))
+    except InferplanError:
+        return None
+
+
+def cost_of(plan: Plan) -> Cost | None:
+    """The bill at the load that is served."""
+    demand, option = plan.question.demand, plan.option
+    if option.tag is None:
+        return None
+    rates = Rates(requests=max(plan.rate, 1e-12), prompt=demand.prompt.average, output=demand.output.average)
+    return Cost(tag=option.tag, devices=option.devices, rates=rates)
+
+
+def energy_of(plan: Plan) -> Energy | None:
+    """Energy at full TDP; ``None`` where the power is not on file."""
+    demand, option = plan.question.demand, plan.option
+    try:
+        power = power_of(option.deployment.hardware)
+    except InferplanError:
+        return None
+    rates = Rates(requests=max(plan.rate, 1e-12), prompt=demand.prompt.average, output=demand.output.average)
+    return Energy(power=power, devices=option.devices, rates=rates)
+
+
+def break_even_batch(plan: Plan, found: Verified | None) -> int | None:
+    """The batch from which on the drafts lose on the devices of a finalist; ``None`` when they never do."""
+    if found is None or not found.option.speculation.length:
+        return None
+    demand = plan.question.demand
+    context = demand.prompt.average + demand.output.average / 2
+    return break_even(found.option.deployment, found.option.speculation, context)
+
+
+def relaxation(plan: Plan, checked: Verified) -> dict[str, float]:
+    """The factors by which the limits would have to grow: those of the simulation, where it sees a miss."""
+    slo = plan.question.slo
+    return checked.violations(slo) or checked.option.violations(slo)
+
+
+def money(option: Option) -> str:
+    """``"15.82 USD/h"``, or the bill of the whole job where it is offline."""
+    if option.cost is None or option.tag is None:
+        return "no price"
+    return f"{option.cost:,.2f} {option.tag.currency}" + ("" if option.hours is not None else "/h")

@@ -1,0 +1,103 @@
+"""What the figures of a plan rest on, what would be cheaper, how to start it: one line each."""
+
+from __future__ import annotations
+
+from math import isfinite
+
+from inferplan.answers.emit import quantised_checkpoint
+from inferplan.planning.demand import percentile_of
+from inferplan.planning.infeasible import METRIC_NAMES
+from inferplan.planning.plan import Plan
+from inferplan.reports.plan_figures import break_even_batch, launch_line, launch_of, money, relaxation
+from inferplan.units import format_time
+
+
+def notes(plan: Plan) -> list[str]:
+    """What the figures rest on, what would be cheaper, how to start it."""
+    option = plan.option
+    lines = [speculation_line(plan), cheaper_line(plan), basis_line(plan), price_line(plan)]
+    line = launch_line(plan)
+    if line:
+        lines.append(f"start each replica: {line}")
+        needed = quantised_checkpoint(launch_of(plan))
+        lines.append(f"the checkpoint must hold weights in {needed}" if needed else "")
+    if option.pools:
+        lines.append(
+            "prompts and decodes are on pools of their own, which the engine's cache connector joins; its set-up "
+            "depends on the network and is not emitted (--aggregated: the cheapest plan without pools)"
+        )
+    unmeasured = plan.searched.rejections.examples.get("unmeasured")
+    if unmeasured:
+        lines.append(f"not compared, because nothing was measured on it or its like: {unmeasured} (alone: --gpu NAME)")
+    unpriced = sorted(
+        {e.grid.deployment.hardware.name for e in plan.searched.grids if e.tag is None} - {option.request.gpu}
+    )
+    if unpriced:
+        lines.append(f"without a price, on the frontier only: {', '.join(unpriced)} (--price {unpriced[0]}=...)")
+    return [text for text in lines if text]
+
+
+def speculation_line(plan: Plan) -> str:
+    """Whether the named drafts help at this load."""
+    drafting = plan.question.space.drafting
+    if drafting is None:
+        return ""
+    drafted, plain = plan.cheapest(True), plan.cheapest(False)
+    helps = bool(plan.option.speculation.length)
+    percentile, verdict = percentile_of(plan.question.slo), "helps" if helps else "does not help"
+    texts = [
+        f"{money(found.option)} and TPOT {percentile} {format_time(found.achieved['tpot'], 3)} {side}"
+        if found
+        else f"nothing meets the limits {side}"
+        for found, side in ((drafted, "with them"), (plain, "without"))
+    ]
+    line = f"speculation ({drafting.describe()}) {verdict} at this load: {'; '.join(texts)}"
+    batch = break_even_batch(plan, drafted)
+    if batch is None or drafted is None:
+        return line
+    option = drafted.option
+    where = f"{option.deployment.hardware.name}, {option.deployment.parallel.describe()}"
+    return f"{line}; on {where} the drafts slow down a batch of {batch:,} or more (here {option.batch:,} a rank)"
+
+
+def cheaper_line(plan: Plan) -> str:
+    """What would have to change for the next-cheaper plan."""
+    checked = plan.cheaper_verified
+    if checked is None:
+        return "this is the cheapest candidate, with or without the limits"
+    option, factors = checked.option, relaxation(plan, checked)
+    drafts = f" with {option.speculation.length} drafts" if option.speculation.length else ""
+    what = f"{option.replicas} x {option.deployment.describe()}{drafts} at {money(option)}"
+    if not all(isfinite(factor) for factor in factors.values()):
+        return f"the cheaper candidate that comes closest, {what}, does not keep up with the load"
+    relaxed = " and ".join(
+        f"{METRIC_NAMES[name]} were {format_time(plan.question.slo.limits[name] * factor, 3)} (x {factor:.2f})"
+        for name, factor in factors.items()
+    )
+    how = "simulated" if checked.result is not None and checked.violations(plan.question.slo) else "closed form"
+    return f"cheaper if the limit on {relaxed}: {what} ({how})"
+
+
+def basis_line(plan: Plan) -> str:
+    """What the times rest on, and whether the limits hold at the slow end of the error band."""
+    calibration = plan.option.deployment.calibration
+    if calibration.basis == "roofline":
+        return (
+            "basis: roofline of an ideal device: no measurement stands behind these times, and real ones are longer; "
+            "the plan is a lower bound on what to buy"
+        )
+    if plan.holds_at_the_far_end is None:
+        return f"basis: {calibration.name} constants ({calibration.basis}); no error band is known for this mixture"
+    bands = ", ".join(f"{METRIC_NAMES[name]} x {low:.2f} to x {high:.2f}" for name, (low, high) in plan.bands.items())
+    verdict = (
+        "the limits hold at its slow end too"
+        if plan.holds_at_the_far_end
+        else "at the slow end the limits do NOT hold: this plan needs the optimistic end, measure before buying"
+    )
+    name = f"{calibration.name} constants ({calibration.basis})"
+    return f"basis: {name}; 80 % of held-out rows lie within {bands} of the prediction; {verdict}"
+
+
+def price_line(plan: Plan) -> str:
+    tags = {option.tag.describe(): option for option in [plan.option] if option.tag is not None}
+    return "; ".join(f"price of {option.deployment.hardware.name}: {text}" for text, option in tags.items())

@@ -1,0 +1,116 @@
+"""The JSON of a plan (docs/planning.md)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from math import isfinite
+from typing import Any
+
+from inferplan.planning.plan import Plan, row
+from inferplan.reports.cost import cost_record, energy_record
+from inferplan.reports.plan_figures import break_even_batch, cost_of, energy_of, launch_line, launch_of, relaxation
+
+
+def plan_record(plan: Plan) -> dict[str, Any]:
+    """The JSON of ``inferplan plan`` (docs/planning.md)."""
+    question, searched = plan.question, plan.searched
+    cost, energy = cost_of(plan), energy_of(plan)
+    return {
+        "question": {
+            "model": question.space.base.model,
+            "demand": question.demand.describe(),
+            "prompt_tokens": question.demand.prompt.average,
+            "output_tokens": question.demand.output.average,
+            "requests_per_s": question.demand.requests_per_second,
+            "users": question.demand.users,
+            "slo": {f"{name}_s": limit for name, limit in question.slo.limits.items()},
+            "percentile": question.slo.percentile,
+            "utilisation": question.sizing.utilisation,
+            "spare": question.sizing.spare,
+        },
+        "plan": {
+            **row(plan.best),
+            "deployment": deployment_record(plan),
+            "launch": launch_line(plan),
+            "binding": plan.binding,
+            "simulation": plan.best.result.to_dict() if plan.best.result else None,
+        },
+        "cost": cost_record(cost) if cost else None,
+        "energy": energy_record(energy) if energy else None,
+        "alternatives": [row(verified) for verified in plan.alternatives],
+        "frontier": frontier_rows(plan),
+        "candidates": {"evaluated": searched.evaluated, "structures": searched.structures},
+        "speculation": speculation_record(plan),
+        "rejected": dict(searched.rejections.counts.most_common()),
+        "next_cheaper": _cheaper_record(plan),
+        "sensitivity": [] if question.demand.offline else plan.sensitivity,
+        "bands": plan.bands,
+        "meets_at_the_slow_end": plan.holds_at_the_far_end,
+    }
+
+
+def deployment_record(plan: Plan) -> dict[str, Any]:
+    """What ``inferplan emit`` needs to start the plan."""
+    option = plan.option
+    started = launch_of(plan)
+    engine = option.deployment.engine
+    return {
+        "model": option.request.model,
+        "gpu": option.request.gpu,
+        "quant": option.request.quant,
+        "engine": f"{engine.name} {engine.defaults.version}",
+        "parallel": asdict(plan.deployment.parallel),
+        "pools": {"prefill": option.pools[0], "decode": option.pools[1]} if option.pools else None,
+        "context_tokens": started.context,
+        "concurrency": plan.best.slots,
+        "token_budget": option.budget,
+        "speculation": asdict(plan.question.space.drafting)
+        if option.speculation.length and plan.question.space.drafting
+        else None,
+    }
+
+
+def frontier_rows(plan: Plan) -> list[dict[str, Any]]:
+    """The Pareto frontier over the whole space, SLO or not."""
+    limits = plan.question.slo.limits
+    return [
+        {
+            "gpu": option.deployment.hardware.name,
+            "precision": option.deployment.precision.describe(),
+            "parallel": option.deployment.parallel.describe(),
+            "batch": option.batch,
+            "output_tokens_per_s_per_user": option.per_user,
+            "output_tokens_per_s_per_device": option.per_device,
+            "meets_the_limits": all(getattr(option, name) <= limit for name, limit in limits.items()),
+            "priced": option.tag is not None,
+        }
+        for option in plan.searched.frontier
+    ]
+
+
+def speculation_record(plan: Plan) -> dict[str, Any] | None:
+    """The cheapest plan with drafts beside the cheapest without; ``None`` where no draft was named."""
+    drafting = plan.question.space.drafting
+    if drafting is None:
+        return None
+    sides = {"with": plan.cheapest(True), "without": plan.cheapest(False)}
+    return {
+        **asdict(drafting),
+        "helps": bool(plan.option.speculation.length),
+        **{f"cost_{side}": found.option.cost if found else None for side, found in sides.items()},
+        **{f"tpot_{side}_s": found.achieved["tpot"] if found else None for side, found in sides.items()},
+        "break_even_batch": break_even_batch(plan, sides["with"] or sides["without"]),
+    }
+
+
+def _cheaper_record(plan: Plan) -> dict[str, Any] | None:
+    checked = plan.cheaper_verified
+    if checked is None:
+        return None
+    return {
+        "deployment": checked.option.deployment.describe(),
+        "replicas": checked.option.replicas,
+        "cost": checked.option.cost,
+        "relax": {name: factor if isfinite(factor) else None for name, factor in relaxation(plan, checked).items()},
+        "simulated": checked.result is not None and bool(checked.violations(plan.question.slo)),
+    }
