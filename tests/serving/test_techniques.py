@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from inferplan.serving.flags import Flags
+from inferplan.serving.simulator import Options, simulate
 from inferplan.serving.techniques.batching import static_waste
 from inferplan.serving.techniques.chunked_prefill import chunked_prefill, chunks, pairs
 from inferplan.serving.techniques.fused_attention import fusion_gain
@@ -18,6 +20,7 @@ from inferplan.serving.techniques.paging import (
     waste,
 )
 from inferplan.serving.techniques.prefix_caching import prefix_gain
+from inferplan.traffic.requests import ClosedLoop, Lengths, Traffic
 from inferplan.work.step import prefill
 from tests.serving.conftest import deployment
 
@@ -56,6 +59,34 @@ def test_static_batches_pad() -> None:
     lost = static_waste(np.array([100, 400]), np.array([11, 101]))
     assert lost.useful_prompt == 500 / 800
     assert lost.useful_decode == 110 / 200
+
+
+def test_the_simulator_pads_static_batches_by_as_much() -> None:
+    traffic = Traffic(
+        arrivals=ClosedLoop(concurrency=16),
+        prompt=Lengths(mean=500),
+        output=Lengths(kind="lognormal", mean=200, spread=0.7),
+        requests_count=16,
+    )
+    requests = traffic.requests(16)
+    lost = static_waste(requests.prompt, requests.output)
+    timeline = simulate(deployment(engine="none"), traffic, options=Options(timeline=True)).meters[0].timeline
+    assert timeline is not None
+    assert sum(steps * decodes for _, _, steps, decodes, *_ in timeline) == lost.decode_slots > 2 * lost.decode_tokens
+    assert sum(prompt for *_, prompt, _, _ in timeline) == lost.prompt_tokens
+
+
+@pytest.mark.parametrize("longest", [4096, 8192])
+def test_the_simulator_reserves_contiguous_caches_as_counted(longest: int) -> None:
+    served = deployment(gpu="l40s")
+    traffic = Traffic(
+        arrivals=ClosedLoop(concurrency=200), prompt=Lengths(mean=500), output=Lengths(mean=200), requests_count=400
+    )
+    capacity = simulate(served, traffic, Flags(max_model_len=longest)).capacity
+    flags = Flags(max_model_len=longest, contiguous=True)
+    timeline = simulate(served, traffic, flags, Options(timeline=True)).meters[0].timeline
+    assert timeline is not None
+    assert max(decodes for _, _, _, decodes, *_ in timeline) == admitted_contiguous(capacity, float(longest))
 
 
 def test_unfused_attention_moves_the_scores() -> None:

@@ -3,6 +3,9 @@
 A static batch pads every prompt to the longest and decodes until the last request is done. Selective batching computes
 every matmul over the tokens there are and attention for each request alone; iteration-level scheduling gives the slot
 of a finished request to the next one. The functions count tokens; the simulator plays both (``--engine none``: static).
+
+Nothing is priced with these: they say how much of a static batch is padding, for people (docs/techniques/batching.md) and
+for tests.
 """
 
 from __future__ import annotations

@@ -3,6 +3,9 @@
 A paged request leaves half a block empty on average; a contiguous one reserves the longest sequence it might become.
 With ``n`` samples of one prompt, pages of the prompt are shared until written to (PagedAttention, 2309.06180, section
 4.4), so they are held once instead of ``n`` times; only a partly filled last block is copied.
+
+Nothing is priced with these: they are the published counts, for people (docs/techniques/paging.md) and for the tests
+that hold the simulator's cache against them.
 """
 
 from __future__ import annotations
