@@ -58,13 +58,13 @@ class Candidate:
         }
 
     def resources(self, phase: str) -> dict[str, float]:
-        """Seconds of a phase by what binds the operator, on the slowest stage; the rest of the step as overhead."""
+        """Seconds of a phase by the bottleneck of each operator, on the slowest stage; the rest as overhead."""
         result = self.estimate
         return {} if result is None else by_resource(result.prefill if phase == "prefill" else result.decode)
 
 
 def by_resource(phase: Phase) -> dict[str, float]:
-    """Seconds of a step by the resource that binds each operator; they sum to the step's time."""
+    """Seconds of a step by the resource that is each operator's bottleneck; they sum to the step's time."""
     totals: dict[str, float] = defaultdict(float)
     for bound, seconds in phase.by_bound().items():
         totals[RESOURCES[bound]] += seconds
@@ -83,6 +83,7 @@ class Comparison:
 
     @property
     def baseline(self) -> Candidate:
+        """The first candidate that has an estimate; the others are compared with it."""
         return next((c for c in self.candidates if c.estimate is not None), self.candidates[0])
 
     def ratios(self, candidate: Candidate) -> dict[str, float]:

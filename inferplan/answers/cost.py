@@ -60,14 +60,17 @@ class Cost:
 
     @property
     def per_hour(self) -> float:
+        """The bill of an hour."""
         return self.devices * self.tag.per_hour
 
     @property
     def per_month(self) -> float:
+        """The bill of a month of :data:`HOURS_PER_MONTH`."""
         return self.per_hour * HOURS_PER_MONTH
 
     @property
     def per_request(self) -> float:
+        """The bill over the requests that are served."""
         return self.per_hour / 3600 / self.rates.requests
 
     @property
@@ -77,6 +80,7 @@ class Cost:
 
     @property
     def per_million_input(self) -> float:
+        """What a million input tokens are charged."""
         return self.per_million_output / self.ratio
 
     @property
@@ -125,6 +129,7 @@ class Energy:
 
     @property
     def watts(self) -> float:
+        """Mean power [W], that of the building where ``pue`` is given."""
         return self.power * self.devices * self.share * self.pue
 
     @property
@@ -139,6 +144,7 @@ class Energy:
 
     @property
     def kwh_per_million_output(self) -> float:
+        """Energy of a million output tokens [kWh]."""
         return self.per_output_token * 1e6 / 3.6e6
 
     @property

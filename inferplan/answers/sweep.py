@@ -89,6 +89,7 @@ class Grid:
 
     @property
     def size(self) -> int:
+        """Points of the grid."""
         return len(self.tasks()) * len(self.batch) * len(self.prompt) * len(self.output)
 
     def tasks(self) -> list[Task]:
@@ -128,6 +129,7 @@ class Task:
         return json.dumps([repr(self.request), self.degrees, self.batch, self.prompt, self.output, self.simulated])
 
     def labels(self) -> Row:
+        """The structure, as columns of its rows."""
         parallel = {name: getattr(self.request.parallel, name) for name in DEGREES} | dict(self.degrees)
         request = self.request
         return {
@@ -139,6 +141,7 @@ class Task:
         }
 
     def loads(self) -> Iterator[Row]:
+        """The loads, as columns of the rows, in the order of the axes."""
         for batch, prompt, output in itertools.product(self.batch, self.prompt, self.output):
             yield {"batch": batch, "prompt_tokens": prompt, "output_tokens": output}
 

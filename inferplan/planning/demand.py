@@ -97,6 +97,7 @@ class Demand:
         )
 
     def describe(self) -> str:
+        """The load in words: ``"50 requests/s, 1,024 tokens in, 256 out"``."""
         known = f" ({self.cached:,} of them cached)" if self.cached else ""
         lengths = f"{self.prompt.average:,.0f} tokens in{known}, {self.output.average:,.0f} out"
         if self.deadline is not None:

@@ -92,6 +92,7 @@ class LoadGrid:
 
     @property
     def devices(self) -> int:
+        """Devices of one replica."""
         return self.deployment.parallel.ranks
 
 

@@ -33,6 +33,7 @@ class Plan:
 
     @property
     def option(self) -> Option:
+        """The chosen point with its replicas."""
         return self.best.option
 
     @property

@@ -31,6 +31,7 @@ class Drafting:
         self.beside(None)
 
     def beside(self, draft: Deployment | None) -> Speculation:
+        """The drafting with its model on given devices; ``None`` for drafts that cost nothing."""
         return Speculation(length=self.length, acceptance=self.acceptance, branches=self.branches, draft=draft)
 
     def on(self, request: Request, deployment: Deployment) -> Speculation:
@@ -38,6 +39,7 @@ class Drafting:
         return self.beside(None if self.model is None else _draft(self.model, request, deployment))
 
     def describe(self) -> str:
+        """The drafting in words: ``"llama-3.2-1b drafts of 4 tokens, acceptance 0.7"``."""
         tree = f" x {self.branches}" if self.branches > 1 else ""
         return f"{self.model or 'free'} drafts of {self.length}{tree} tokens, acceptance {self.acceptance:g}"
 
@@ -72,6 +74,7 @@ class Rejections:
     examples: dict[str, str] = field(default_factory=dict)
 
     def add(self, reason: str, number: int, example: str = "") -> None:
+        """Count ``number`` candidates under a reason; the first example of each reason is kept."""
         if number:
             self.counts[reason] += number
             self.examples.setdefault(reason, example)

@@ -38,6 +38,7 @@ def cost_record(cost: Cost, api: ApiPrice | None = None, requests_a_day: float |
 
 
 def energy_record(energy: Energy) -> dict[str, Any]:
+    """The JSON of the energy; every key names its unit."""
     return {
         "scope": energy.label,
         "power_w": energy.watts,
@@ -76,6 +77,7 @@ def cost_table(cost: Cost, api: ApiPrice | None = None, requests_a_day: float | 
 
 
 def energy_table(energy: Energy) -> Table:
+    """The energy, one line for each way of dividing it."""
     rows = [
         ["power", f"{energy.watts / 1e3:,.2f} kW"],
         ["a token, input or output", f"{energy.per_token:,.3f} J"],

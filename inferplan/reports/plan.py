@@ -41,6 +41,7 @@ def plan_report(plan: Plan) -> Report:
 
 
 def summary_table(plan: Plan) -> Table:
+    """The plan in one table: what to buy, how to run it, what it keeps and costs."""
     option, question = plan.option, plan.question
     percentile = percentile_of(question.slo)
     simulated = "simulated" if plan.best.result is not None else "closed form"
@@ -83,6 +84,7 @@ def given_share(plan: Plan) -> float:
 
 
 def alternatives_table(plan: Plan) -> Table:
+    """The plan and the other finalists that meet the limits, cheapest first."""
     percentile = percentile_of(plan.question.slo)
     rows = [_alternative(verified) for verified in [plan.best, *plan.alternatives]]
     columns = ["GPU", "GPUs", "replicas", "format", "TTFT", "TPOT", "tokens/s/GPU", "cost"]
@@ -109,6 +111,7 @@ def _alternative(verified: Verified) -> list[str]:
 
 
 def sensitivity_table(plan: Plan) -> Table:
+    """The same replicas under less and more load."""
     limits = plan.question.slo.limits
     rows = []
     for entry in plan.sensitivity:
@@ -123,6 +126,7 @@ def sensitivity_table(plan: Plan) -> Table:
 
 
 def rejections_table(plan: Plan) -> Table:
+    """How many candidates each reason ruled out."""
     searched = plan.searched
     rows = [[REASONS[reason], f"{count:,}"] for reason, count in searched.rejections.counts.most_common()]
     title = f"{searched.evaluated:,} candidates in {searched.structures} structures; ruled out, under the first reason"

@@ -99,5 +99,6 @@ def basis_line(plan: Plan) -> str:
 
 
 def price_line(plan: Plan) -> str:
+    """Where the price comes from."""
     tags = {option.tag.describe(): option for option in [plan.option] if option.tag is not None}
     return "; ".join(f"price of {option.deployment.hardware.name}: {text}" for text, option in tags.items())

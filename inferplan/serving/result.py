@@ -44,6 +44,7 @@ class SimulationResult:
 
     @cached_property
     def arrival(self) -> Array:
+        """Seconds at which each request was sent, those that never finished too; NaN where it never was."""
         return np.asarray(self.records.arrival[self.warmup :], dtype=np.float64)
 
     @cached_property
@@ -92,11 +93,13 @@ class SimulationResult:
 
     @cached_property
     def start(self) -> float:
+        """Seconds of the first arrival."""
         arrived = self.arrival[~np.isnan(self.arrival)]
         return float(np.min(arrived)) if len(arrived) else 0.0
 
     @cached_property
     def end(self) -> float:
+        """Seconds of the last finish."""
         finish = self._column("finish")
         return float(np.nanmax(finish)) if np.any(~np.isnan(finish)) else self.start
 
@@ -137,6 +140,7 @@ class SimulationResult:
 
     @property
     def input_rate(self) -> float:
+        """Prompt tokens of finished requests a second."""
         return float(np.sum(self._column("prompt")[self._done])) / self.duration
 
     @cached_property
@@ -156,6 +160,7 @@ class SimulationResult:
 
     @property
     def preemptions(self) -> int:
+        """How often a request lost its cache and was computed again, over all engines."""
         return sum(meter.preemptions for meter in self.meters)
 
     @property

@@ -33,10 +33,12 @@ class Launch:
 
     @property
     def footprint(self) -> Footprint:
+        """The memory of one request of ``context`` tokens."""
         return Footprint(deployment=self.deployment, batch=1.0, prompt=float(self.context), context=float(self.context))
 
     @property
     def fraction(self) -> float:
+        """The share of a device that the engine may use."""
         return self.footprint.memory_fraction
 
 

@@ -4,8 +4,8 @@ A static batch pads every prompt to the longest and decodes until the last reque
 every matmul over the tokens there are and attention for each request alone; iteration-level scheduling gives the slot
 of a finished request to the next one. The functions count tokens; the simulator plays both (``--engine none``: static).
 
-Nothing is priced with these: they say how much of a static batch is padding, for people (docs/techniques/batching.md) and
-for tests.
+Nothing is priced with these: they say how much of a static batch is padding, for people (docs/techniques/batching.md)
+and for tests, which hold the simulator against them.
 """
 
 from __future__ import annotations
