@@ -195,7 +195,9 @@ def _rounds(deployment: Deployment, demand: Demand, axes: Axes, mixed: bool, spe
     held = holding(coming, prompt, room, (flight[:, None], coupled_ranks(deployment)))
     both = Round(
         decodes=Decodes(axes.batch[:, None], context) if mixed else None,
-        prompts=Prompts(held.number, held.each, demand.cached + np.maximum(prompt - held.each, 0.0) / 2, held.fill),
+        prompts=Prompts(
+            held.number, held.each, demand.cached + np.maximum(prompt - held.each, 0.0) / 2, held.fill, held.beside
+        ),
         speculation=speculation,
     )
     return _Rounds(

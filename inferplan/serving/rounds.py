@@ -27,15 +27,17 @@ class Decodes(NamedTuple):
 
 
 class Prompts(NamedTuple):
-    """Prompts of the batch that holds most: how many, new and cached tokens of each, and the share of batches so full.
+    """Prompts of the batch that holds most: how many, and new and cached tokens of each.
 
-    fill: prompts of the mean batch, on the mean rank, over those of the fullest: 1 where all are alike.
+    As shares of them, 1 where all are alike: ``fill``, the prompts of the mean batch on the mean rank; ``beside``,
+    those of the same batch on the mean rank.
     """
 
     number: Num
     new: Num
     past: Num
     fill: Num = 1.0
+    beside: Num = 1.0
 
 
 def eager_floor(deployment: Deployment) -> float:
@@ -65,8 +67,16 @@ class Holding(NamedTuple):
     number: Num
     each: Num
     fill: Num
+    beside: Num
     filled: Num
     """Tokens to compute over the room for them."""
+
+    def prompts(self, new: Num, cached: Num) -> Prompts:
+        """The prompts of such a round, where each has ``new`` tokens to compute behind ``cached`` ones.
+
+        A piece has on average half of the other pieces of its prompt behind it.
+        """
+        return Prompts(self.number, self.each, cached + np.maximum(new - self.each, 0.0) / 2, self.fill, self.beside)
 
 
 def holding(coming: Num, new: Num, room: Num, groups: tuple[Num, int]) -> Holding:
@@ -84,9 +94,10 @@ def holding(coming: Num, new: Num, room: Num, groups: tuple[Num, int]) -> Holdin
     held = tokens / np.maximum(batch_share, 1e-12)
     number = np.maximum(held / new, 1.0)
     alike = ranks == 1 and bool(np.all(np.asarray(flight) == 1.0))
-    return Holding(
-        share, number, np.maximum(np.minimum(held / number, room), 1.0), 1.0 if alike else batch_share / share, filled
-    )
+    each = np.maximum(np.minimum(held / number, room), 1.0)
+    fill = 1.0 if alike else batch_share / share
+    beside = (1.0 + (ranks - 1) * batch_share) / ranks  # this rank's prompts, and what the others happen to hold
+    return Holding(share, number, each, fill, beside, filled)
 
 
 def mean_round(share: Num, decode: Num, holds: Num, mixed: bool) -> Num:
@@ -128,13 +139,11 @@ class Round:
         microbatches = self.batches_in_flight(deployment)
         uneven = self.prompts is not None and bool(np.any(np.asarray(self.prompts.fill) != 1.0))
         fullest = self._step(microbatches, 1.0)
-        mean = self._step(microbatches, self.prompts.fill) if uneven and self.prompts is not None else None
-        batches = Batches(
-            fullest=fullest,
-            beside=mean if coupled_ranks(deployment) > 1 else None,
-            mean=mean if deployment.parallel.pp > 1 else None,
-            microbatches=microbatches,
-        )
+        mean = beside = None
+        if self.prompts is not None and uneven:
+            mean = self._step(microbatches, self.prompts.fill) if deployment.parallel.pp > 1 else None
+            beside = self._step(microbatches, self.prompts.beside) if coupled_ranks(deployment) > 1 else None
+        batches = Batches(fullest=fullest, beside=beside, mean=mean, microbatches=microbatches)
         time = price_batches(deployment, batches, "cycle").step_time
         if self.decodes is not None:
             time = self.speculation.with_drafts(time, lambda draft, width: self._draft(draft, width, microbatches))

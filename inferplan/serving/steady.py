@@ -25,7 +25,7 @@ from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.serving.admission import Rules
 from inferplan.serving.flags import Flags, rules_of, with_flags
-from inferplan.serving.rounds import Decodes, Prompts, Round, coupled_ranks, holding, mean_round
+from inferplan.serving.rounds import Decodes, Round, coupled_ranks, holding, mean_round
 from inferplan.serving.techniques.queueing import mean_wait
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.units import Num
@@ -225,7 +225,7 @@ class _Loop:
         if not rules.scheduler.chunked_prefill:
             room = np.maximum(np.floor(room / new), 1.0) * new
         held = holding(coming, new, room, (flight, coupled_ranks(deployment)))
-        prompts = Prompts(held.number, held.each, past + (new - held.each) / 2 * (held.each < new), held.fill)
+        prompts = held.prompts(new, past)
         share = held.share
         decode = Round(decodes=decodes, speculation=self.speculation).price(deployment).total
         own = Round(decodes=decodes if rules.mixed else None, prompts=prompts, speculation=self.speculation).price(
