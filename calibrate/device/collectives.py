@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -25,6 +24,10 @@ from inferplan.work.ops import Collective, Op
 
 PATTERNS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send")
 LAPS = 7
+MEETING = 120.0
+"""Seconds in which the processes must have started and met: each imports torch, which is slow on a busy machine."""
+HANGING = 60.0
+"""Seconds beyond three times the asked ones after which processes that have met are taken to hang."""
 
 
 def world_size(device: Device) -> int:
@@ -47,7 +50,10 @@ def messages(kind: str, group: int) -> list[Collective]:
 
 
 def measure_collectives(device: Device, seconds: float) -> Iterator[tuple[Op, Sample]]:
-    """Time every message between the processes, within about ``seconds``; nothing where there is one device."""
+    """Time every message between the processes, within about ``seconds`` once they have met.
+
+    The smallest message of each pattern is timed even if that takes longer. Nothing where there is one device.
+    """
     group = world_size(device)
     if group < 2:
         return
@@ -55,13 +61,15 @@ def measure_collectives(device: Device, seconds: float) -> Iterator[tuple[Op, Sa
 
     with tempfile.TemporaryDirectory() as folder:
         context = multiprocessing.spawn(_worker, (device.kind, group, folder, seconds), nprocs=group, join=False)
-        deadline = time.monotonic() + 3 * seconds + 60
+        results = Path(folder) / "results.jsonl"
+        met, deadline = False, time.monotonic() + MEETING
         while not context.join(timeout=1.0):
+            if not met and results.is_file():
+                met, deadline = True, time.monotonic() + 3 * seconds + HANGING
             if time.monotonic() > deadline:
                 for process in context.processes:
                     process.terminate()
                 break
-        results = Path(folder) / "results.jsonl"
         for line in results.read_text().splitlines() if results.is_file() else []:
             record = json.loads(line)
             yield decode(record["op"]), Sample(**record["sample"])
@@ -76,19 +84,21 @@ def _worker(rank: int, kind: str, group: int, folder: str, seconds: float) -> No
     dist.init_process_group(
         "nccl" if kind == "cuda" else "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=group
     )
-    pool = OperandPool(kind, 64 << 20 if kind == "cpu" else 1 << 30, seed=rank * 0)
-    results: list[dict[str, Any]] = []
+    pool = OperandPool(
+        kind, 64 << 20 if kind == "cpu" else 1 << 30, seed=0
+    )  # equal on every rank, as the references want it
+    results = (Path(folder) / f"results{'' if rank == 0 else rank}.jsonl").open("w", encoding="utf-8")
     start = time.monotonic()
-    for op in sorted(messages(kind, group), key=lambda m: float(m.elements)):
+    for index, op in enumerate(sorted(messages(kind, group), key=lambda m: float(m.elements))):
         over = torch.tensor([float(time.monotonic() - start > seconds)], device=kind)
         dist.all_reduce(over, op=dist.ReduceOp.MAX)  # every process stops at the same message
-        if over.item():
+        if over.item() and index >= len(PATTERNS):
             break
         sample = _timed(op, pool, kind)
         if sample is not None:
-            results.append({"op": encode(op), "sample": asdict(sample)})
-    if rank == 0:
-        (Path(folder) / "results.jsonl").write_text("".join(json.dumps(record) + "\n" for record in results))
+            results.write(json.dumps({"op": encode(op), "sample": asdict(sample)}) + "\n")
+            results.flush()  # kept even when a later message hangs
+    results.close()
     dist.destroy_process_group()
 
 
