@@ -57,9 +57,7 @@ HEAVY = {
 MOST_PARAMETERS = 6
 MOST_LINES = {ast.FunctionDef: 60, ast.AsyncFunctionDef: 60, ast.ClassDef: 250}
 MOST_ATTRIBUTES = 40
-TOO_LARGE = {
-    "inferplan/serving/scheduler.py: Scheduler",
-}
+TOO_LARGE: set[str] = set()
 """Functions and classes that are still to be cut. The list only gets shorter: an entry that is not needed fails."""
 
 HEIGHT = {module: height for height, (_, modules) in enumerate(FLOORS) for module in modules}

@@ -7,7 +7,7 @@ average, and a fixed part for recurrent state and windows.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
+from math import ceil, inf
 from typing import Literal, NamedTuple
 
 from inferplan.devices.engine import Admission, Policy, Scheduler
@@ -98,6 +98,42 @@ class Candidate(NamedTuple):
     """Output tokens that it has still to write."""
     elsewhere: bool
     """Its cache was computed by another replica."""
+
+
+class Progress:
+    """How far requests are that do not start from nothing: they were preempted, or their prompt came from elsewhere."""
+
+    def __init__(self, records: Records) -> None:
+        self.records = records
+        self.to_compute: dict[int, int] = {}
+        """Tokens to have in the cache before decoding, where that is not the prompt."""
+        self.output_left: dict[int, int] = {}
+        """Output tokens still to write, where that is not the whole output."""
+        self.computed_elsewhere: set[int] = set()
+        """Requests that another replica computed the prompt of."""
+        self.last_token: dict[int, float] = {}
+        """When the last token of a preempted request came, in seconds."""
+
+    def candidate(self, request: int) -> Candidate:
+        """The request as admission sees it."""
+        output = self.output_left.get(request, self.records.output[request])
+        return Candidate(request, self.compute(request), output, request in self.computed_elsewhere)
+
+    def compute(self, request: int) -> int:
+        """Tokens to have in the cache before it decodes."""
+        tokens = self.to_compute.get(request)
+        return self.records.prompt[request] if tokens is None else tokens
+
+    def comes_computed(self, request: int) -> None:
+        """Another replica has computed the prompt, and made the first token."""
+        self.computed_elsewhere.add(request)
+        self.output_left[request] = self.records.output[request] - 1
+
+    def interrupt(self, request: int, cached: float, left: float, now: float) -> None:
+        """It loses its ``cached`` tokens while it decodes, with ``left`` output tokens to go."""
+        self.to_compute[request] = ceil(cached) + 1  # and the token made last, which was not in the cache yet
+        self.output_left[request] = max(ceil(left), 1)
+        self.last_token[request] = now
 
 
 class Found(NamedTuple):

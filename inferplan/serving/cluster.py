@@ -13,6 +13,7 @@ from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
 from inferplan.serving.admission import Rules
+from inferplan.serving.pipeline import Pipeline
 from inferplan.serving.prefix_cache import PrefixCache
 from inferplan.serving.records import Meter, Records
 from inferplan.serving.replica import Replica
@@ -72,6 +73,17 @@ def transfer_time(deployment: Deployment, link: Link, tokens: float) -> float:
     return max(float(stage.state(tokens)) for stage in footprint.stages) / link.bandwidth
 
 
+def ranks_together(deployment: Deployment) -> int:
+    """Attention data-parallel ranks that make every step together.
+
+    All of a replica where they share experts: each step ends with the slowest rank, and ranks without requests take
+    part (vLLM's data-parallel engines run dummy batches until all are done). One where there are none to share: then
+    ranks are engines of their own.
+    """
+    shared = any(weight.shard == "experts" for weight, _ in deployment.model.weights())
+    return deployment.parallel.dp if shared else 1
+
+
 class Cluster:
     """The engines of a run and the events between them."""
 
@@ -84,7 +96,7 @@ class Cluster:
         progress: Callable[[int], None] | None = None,
     ) -> None:
         self.fleet, self.records, self.closed, self.turns, self.progress = fleet, records, closed, turns, progress
-        self.engines: list[Replica] = []
+        self.engines: list[Replica | Pipeline] = []
         """What keeps time: each runs on its own."""
         self.front: list[Scheduler] = []
         """Who takes new requests."""
@@ -107,27 +119,32 @@ class Cluster:
         self, deployment: Deployment, times: StepTimes, rules: Rules, cache: Callable[[], PrefixCache | None]
     ) -> None:
         """Make the engines of a deployment."""
-        fleet, dp = self.fleet, deployment.parallel.dp
+        fleet, parallel = self.fleet, deployment.parallel
+        together = ranks_together(deployment)
+
+        def pool(ranks: int, rules: Rules, cache: Callable[[], PrefixCache | None]) -> list[Scheduler]:
+            made = [
+                Scheduler(rules, self.records, self.notify, cache(), times.width, parallel.pp) for _ in range(ranks)
+            ]
+            for first in range(0, ranks, together):
+                group = made[first : first + together]
+                plain = len(group) == parallel.pp == 1
+                self.engines.append(Replica(times, group[0]) if plain else Pipeline(times, group))
+            return made
+
         if not fleet.disaggregated:
-            self.front = self._pool(fleet.engines(deployment), times, rules, cache)
+            self.front = pool(fleet.engines(deployment), rules, cache)
         else:
             link = find_link(deployment, fleet.kv_link)
             self.move = lambda tokens: transfer_time(deployment, link, tokens)
             prompts_only = replace(rules, scheduler=rules.scheduler.model_copy(update={"admission": "prompt"}))
-            self.front = self._pool(fleet.prefill * dp, times, prompts_only, cache)
-            self.back = self._pool(fleet.decode * dp, times, rules, lambda: None)
+            self.front = pool(fleet.prefill * parallel.dp, prompts_only, cache)
+            self.back = pool(fleet.decode * parallel.dp, rules, lambda: None)
             self.link_free = [0.0] * len(self.front)
             for scheduler in self.front:
                 scheduler.handoff = True
         for engine in self.engines:
             engine.reactive = self.closed is not None or fleet.disaggregated
-
-    def _pool(
-        self, count: int, times: StepTimes, rules: Rules, cache: Callable[[], PrefixCache | None]
-    ) -> list[Scheduler]:
-        pool = [Scheduler(rules, self.records, self.notify, cache(), times.width) for _ in range(count)]
-        self.engines += [Replica(times, scheduler) for scheduler in pool]
-        return pool
 
     @property
     def meters(self) -> list[Meter]:
@@ -154,7 +171,7 @@ class Cluster:
 
     def _phase(self, start: int, stop: int) -> None:
         """Send requests ``start`` to ``stop`` and run until all is quiet."""
-        arrival, alone, ramp = self.records.arrival, len(self.engines) == 1, 0.0
+        arrival, alone, ramp = self.records.arrival, len(self.front) == 1 and not self.back, 0.0
         if self.closed is not None:
             users = min(self.closed.concurrency, stop - start)
             ramp = 0.0 if self.closed.burst else self.closed.ramp
@@ -225,18 +242,18 @@ class Cluster:
             self.turns_taken[pool is self.back] = turn + 1
             return turn % len(pool)
         if self.fleet.routing == "least-loaded":
-            return min(range(len(pool)), key=lambda index: (pool[index].outstanding, index))
+            return min(range(len(pool)), key=lambda index: (pool[index].queue.outstanding, index))
         return min(
-            range(len(pool)), key=lambda index: (self._work_ahead(pool[index], request), pool[index].outstanding)
+            range(len(pool)), key=lambda index: (self._work_ahead(pool[index], request), pool[index].queue.outstanding)
         )
 
     def _work_ahead(self, scheduler: Scheduler, request: int) -> int:
         """Prompt tokens to compute before a request and with it."""
         prompt, hashes = self.records.prompt[request], self.records.hashes
         if scheduler.cache is None or hashes is None:
-            return scheduler.queued_tokens + prompt
+            return scheduler.queue.queued_tokens + prompt
         device, host = scheduler.cache.match(hashes[request], prompt)
-        return scheduler.queued_tokens + prompt - (device + host) * scheduler.cache.block
+        return scheduler.queue.queued_tokens + prompt - (device + host) * scheduler.cache.block
 
     def notify(self, request: int, time: float, finished: bool) -> None:
         """A client has seen the end of a request, or its prompt is done and its cache can leave."""

@@ -16,11 +16,12 @@ class DecodeBatch:
     """Requests that make one step together, each ``tokens_per_step`` tokens in it.
 
     ``static``: a place in the batch stays taken until the last request of the batch is done.
-    ``alone``: prompts have steps of their own, in which the batch stands still.
+    ``interleaved``: other requests have steps between two of this batch (prompts alone, other lanes), so the time
+    between tokens is measured from token to token; otherwise it is the time of a step.
     """
 
-    def __init__(self, tokens_per_step: float, static: bool, alone: bool) -> None:
-        self.tokens_per_step, self.static, self.alone = tokens_per_step, static, alone
+    def __init__(self, tokens_per_step: float, static: bool, interleaved: bool) -> None:
+        self.tokens_per_step, self.static, self.interleaved = tokens_per_step, static, interleaved
         self.size = 0
         """Places in the batch: the requests that decode, under a static policy also those that are done already."""
         self.context = 0.0
@@ -29,8 +30,8 @@ class DecodeBatch:
         self.requests: dict[int, Decoding] = {}
         self._last: list[tuple[int, int]] = []
         """Heap of (last step, request). A preempted request leaves its entry behind, which no longer agrees."""
-        self.joined: list[float] = []
-        """When those that have decoded nothing yet got their first token (``alone`` only)."""
+        self.joined: dict[int, float] = {}
+        """When those that have decoded nothing yet got their first token (``interleaved`` only)."""
         self.token_time = 0.0
         """When the batch made its last tokens."""
 
@@ -42,8 +43,8 @@ class DecodeBatch:
         self.context += context
         self.requests[request] = (self.steps, context, output, last)
         heapq.heappush(self._last, (last, request))
-        if self.alone:
-            self.joined.append(time)
+        if self.interleaved:
+            self.joined[request] = time
 
     def steps_left(self) -> int:
         """Steps until the next request is done. The batch must hold one."""
@@ -58,15 +59,15 @@ class DecodeBatch:
     def make(self, start: float, steps: int, price: float, records: Records) -> float:
         """Run ``steps`` steps from ``start`` on, ``price`` seconds each: gives the tokens made in all places.
 
-        The time between tokens goes to ``records``. Where prompts ran alone in between, the first gap has their time.
+        The time between tokens goes to ``records``. The first gap has what came in between.
         """
         each, alive = self.tokens_per_step, len(self.requests)
         tokens = steps * self.size * each
         self.steps += steps
         self.context += tokens
-        if self.alone:
+        if self.interleaved:
             if start > self.token_time:
-                for joined in self.joined:
+                for joined in self.joined.values():
                     records.gaps.append((start - joined + price) / each)
                     records.gap_weights.append(each)
                 records.gaps.append((start - self.token_time + price) / each)
@@ -105,6 +106,7 @@ class DecodeBatch:
     def remove(self, request: int) -> tuple[float, float]:
         """Take out a preempted request: the tokens in its cache, and the output tokens that it has still to write."""
         entry, context, output, _ = self.requests.pop(request)
+        self.joined.pop(request, None)
         written = (self.steps - entry) * self.tokens_per_step
         self.size -= 1
         self.context -= context + written

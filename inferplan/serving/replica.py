@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from math import ceil, inf
 
-from inferplan.serving.scheduler import Prompts, Scheduler, Token
+from inferplan.serving.clients import Token
+from inferplan.serving.scheduler import Prompts, Scheduler
 from inferplan.serving.step_times import StepTimes
 
 _RECHECK = 32
@@ -24,7 +25,6 @@ class Replica:
 
     def __init__(self, times: StepTimes, scheduler: Scheduler) -> None:
         self.times, self.scheduler, self.rules = times, scheduler, scheduler.rules
-        self.schedulers = (scheduler,)
         self.reactive = self.pause = False
         self.clock = 0.0
         self.previous = 0.0
@@ -43,7 +43,7 @@ class Replica:
         waiting, inbox = queue.waiting, queue.inbox
         while not self.pause:
             if not (decodes.size or waiting or scheduler.partial is not None):
-                if scheduler.unseen:
+                if scheduler.clients.unseen:
                     self._show_last()
                     continue
                 if not self._wake(until):
@@ -62,7 +62,7 @@ class Replica:
             elif decodes.size:
                 self._decode_run(until)
             elif waiting and not scheduler.admitted.running:
-                scheduler.refuse_first(self.clock)
+                scheduler.clients.refuse_first(self.clock)
 
     def _wake(self, until: float) -> bool:
         """From idle to the next visible request; false when there is none before ``until``."""
@@ -84,16 +84,16 @@ class Replica:
         """The batch is empty: an overlapped scheduler learns so from one more step, which it had launched already."""
         scheduler = self.scheduler
         if self.rules.overlapped:
-            records, requests = scheduler.records, [request for request, _ in scheduler.unseen]
+            records, requests = scheduler.records, [request for request, _ in scheduler.clients.unseen]
             context = sum(records.prompt[request] + records.output[request] for request in requests) / len(requests)
             self.previous = self.clock
             self.clock += self.times.decode(len(requests), context)
-        scheduler.show(self.clock)
+        scheduler.clients.show(self.clock)
 
     def earliest(self) -> float:
         """A time before which it cannot notify anyone; infinity when it is idle."""
         scheduler, decodes, inbox = self.scheduler, self.scheduler.decodes, self.scheduler.queue.inbox
-        if scheduler.unseen or scheduler.queue.waiting or scheduler.partial is not None:
+        if scheduler.clients.unseen or scheduler.queue.waiting or scheduler.partial is not None:
             return self.clock
         bound = inf
         if decodes.size:
@@ -106,7 +106,7 @@ class Replica:
     def _prompt_step(self, prompts: Prompts) -> None:
         """One step that holds prompts, beside the decodes where the policy mixes them."""
         scheduler, rules, start = self.scheduler, self.rules, self.clock
-        decodes, meter, chunk = scheduler.decodes, scheduler.meter, prompts.chunk
+        decodes, meter, clients, chunk = scheduler.decodes, scheduler.meter, scheduler.clients, prompts.chunk
         batch = decodes.size if scheduler.mixed else 0
         loads = scheduler.admitted.host_loads
         duration = self.times.mixed(batch, decodes.context / batch if batch else 0.0, chunk) + loads
@@ -119,18 +119,18 @@ class Replica:
         if batch:
             scheduler.run_decodes(start, 1, duration)
             decodes.token_time = self.clock
-        if scheduler.unseen:
-            scheduler.show(self.clock)
+        if clients.unseen:
+            clients.show(self.clock)
         if batch:
             scheduler.finish_decodes()
         scheduler.finish_prompts(prompts.completed, self.clock)
-        if not rules.overlapped and scheduler.unseen:
-            scheduler.show(self.clock)
+        if not rules.overlapped and clients.unseen:
+            clients.show(self.clock)
 
     def _decode_run(self, until: float) -> None:
         """Steps that are alike, up to the next departure, arrival, shortage of cache or ``until``."""
         scheduler, rules, start = self.scheduler, self.rules, self.clock
-        decodes, queue = scheduler.decodes, scheduler.queue
+        decodes, queue, clients = scheduler.decodes, scheduler.queue, scheduler.clients
         run = decodes.steps_left()
         growth = scheduler.growth()
         if growth:
@@ -146,7 +146,7 @@ class Replica:
         limit = self._steps_until_look(start, price) if queue.inbox or queue.waiting else run
         if until - start < run * price:
             limit = min(limit, ceil((until - start) / price) or 1)
-        if scheduler.unseen and self.reactive and any(token is not Token.FIRST for _, token in scheduler.unseen):
+        if clients.unseen and self.reactive and any(token is not Token.FIRST for _, token in clients.unseen):
             limit = 1
         if limit < run:
             run = limit
@@ -159,11 +159,11 @@ class Replica:
         scheduler.book_time(start, duration, run, batch, 0)
         scheduler.run_decodes(start, run, price)
         decodes.token_time = self.clock
-        if scheduler.unseen:
-            scheduler.show(start + (price if run == 1 else self.times.decode(batch, mean)))
+        if clients.unseen:
+            clients.show(start + (price if run == 1 else self.times.decode(batch, mean)))
         scheduler.finish_decodes()
-        if not rules.overlapped and scheduler.unseen:
-            scheduler.show(self.clock)
+        if not rules.overlapped and clients.unseen:
+            clients.show(self.clock)
 
     def _steps_until_look(self, start: float, price: float) -> int:
         """Decode steps until the queue may change in a way that matters."""

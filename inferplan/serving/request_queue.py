@@ -51,7 +51,7 @@ class RequestQueue:
 
     def look(self, seen: float, decoding: bool) -> None:
         """Queue what could be seen at ``seen``; while requests decode, only every ``poll_interval`` steps."""
-        if decoding and self.steps_since_look < self.rules.poll_interval:
+        if decoding and self.steps_since_look < self.rules.poll_interval > 1:
             return
         inbox, waiting = self.inbox, self.waiting
         while inbox and inbox[0][0] <= seen:

@@ -7,25 +7,16 @@ tells it when the step is over. docs/serving.md describes what each policy does.
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum
 from math import ceil, inf
 from typing import NamedTuple
 
-from inferplan.serving.admission import Admitted, Candidate, Room, Rules
+from inferplan.serving.admission import Admitted, Progress, Room, Rules
+from inferplan.serving.clients import Clients, Token
 from inferplan.serving.decode_batch import DecodeBatch
 from inferplan.serving.prefix_cache import PrefixCache
-from inferplan.serving.records import FINISHED, REJECTED, TIMED_OUT, Meter, Records
+from inferplan.serving.records import Meter, Records
 from inferplan.serving.request_queue import RequestQueue
 from inferplan.serving.step_times import Chunk
-
-
-class Token(Enum):
-    """Which token of a request a step has made."""
-
-    FIRST = 1
-    LAST = 2
-    HANDOFF = 3
-    """The first one, by an engine that only computes prompts: another one makes the rest."""
 
 
 class Prompts(NamedTuple):
@@ -34,14 +25,17 @@ class Prompts(NamedTuple):
     chunk: Chunk
     completed: list[int]
     """Requests whose prompt is in the cache when the step is over."""
+    partial: int | None
+    """The request that has a piece of its prompt in the step, and more to come."""
 
 
 class Scheduler:
     """One engine's queue, the requests that it runs and their cache.
 
-    ``width``: tokens that a decoding request takes of a step. ``notify(request, time, finished)`` is called when a
-    client sees the end of a request and, with ``handoff``, when a prompt is done and its cache can leave (``finished``
-    is then false).
+    ``width``: tokens that a decoding request takes of a step. ``lanes``: batches that may be in flight at once, each
+    with requests of its own (one for each pipeline stage); queue, slots and cache are shared.
+    ``notify(request, time, finished)`` is called when a client sees the end of a request and, with ``handoff``, when a
+    prompt is done and its cache can leave (``finished`` is then false).
     """
 
     def __init__(
@@ -51,61 +45,47 @@ class Scheduler:
         notify: Callable[[int, float, bool], None],
         cache: PrefixCache | None = None,
         width: int = 1,
+        lanes: int = 1,
     ) -> None:
-        self.rules, self.records, self.notify, self.cache, self.width = rules, records, notify, cache, width
+        self.rules, self.records, self.cache, self.width = rules, records, cache, width
         self.handoff = False
         self.mixed = rules.mixed
         self.grows = rules.growing and rules.admission != "reserve"
         """Whether decode steps take cache that was not reserved at admission."""
         self.meter = Meter()
         self.queue = RequestQueue(rules, records, self.meter)
+        self.clients = Clients(rules, records, self.queue, notify)
+        self.progress = Progress(records)
         self.admitted = Admitted(rules, records, cache)
-        self.decodes = DecodeBatch(rules.tokens_per_step, rules.policy == "static", not rules.mixed)
+        static, interleaved = rules.policy == "static", not rules.mixed
+        self.lanes = [DecodeBatch(rules.tokens_per_step, static, interleaved) for _ in range(lanes)]
+        self.decodes = self.lanes[0]
+        """The lane whose turn it is; its requests are not in flight."""
+        self.lane_slots = max(rules.slots // lanes, 1) if rules.policy == "sglang" else rules.slots
+        """Requests that may decode in one lane: SGLang gives each an equal share of the slots."""
+        self.lanes_to_fill = 0
+        """Lanes that a static batch which is being formed has still to be spread over."""
         self.partial: int | None = None
         """The request whose prompt is being computed in several steps."""
         self.computed = 0
         """Tokens of that prompt that are in the cache."""
-        self.to_compute: dict[int, int] = {}
-        """Tokens to have in the cache before decoding, where that is not the prompt (after preemption)."""
-        self.output_left: dict[int, int] = {}
-        """Output tokens still to write, where that is not the whole output."""
-        self.computed_elsewhere: set[int] = set()
-        """Requests that another replica computed the prompt of."""
-        self.last_token: dict[int, float] = {}
-        """When the last token of a preempted request came."""
-        self.unseen: list[tuple[int, Token]] = []
-        """Tokens made and not yet seen by a client."""
         self.ratio_reset = 0
         """Decode step at which the reserved share of remaining outputs was last reset (admission by ``ratio``)."""
 
     # --- arrivals ---------------------------------------------------------------------------------------------------
 
-    @property
-    def outstanding(self) -> int:
-        """Requests in the engine."""
-        return self.queue.outstanding
-
-    @property
-    def queued_tokens(self) -> int:
-        """Prompt tokens of the requests that do not run yet."""
-        return self.queue.queued_tokens
-
     def submit(self, request: int, time: float) -> None:
         """A request reaches the front end at ``time``; it is refused when it can never run."""
-        records = self.records
-        prompt = records.prompt[request]
-        reason = self.rules.refusal(prompt, prompt + records.output[request])
+        prompt = self.records.prompt[request]
+        reason = self.rules.refusal(prompt, prompt + self.records.output[request])
         if reason:
-            records.status[request] = REJECTED
-            records.refused[reason] = records.refused.get(reason, 0) + 1
-            self.notify(request, time, True)
+            self.clients.refuse(request, time, reason)
         else:
             self.queue.submit(request, time)
 
     def receive(self, request: int, time: float) -> None:
         """A request whose prompt another replica has computed; its cache is here at ``time``."""
-        self.computed_elsewhere.add(request)
-        self.output_left[request] = self.records.output[request] - 1
+        self.progress.comes_computed(request)
         self.queue.receive(request, time)
 
     # --- what goes into a step --------------------------------------------------------------------------------------
@@ -113,29 +93,33 @@ class Scheduler:
     def plan(self, now: float) -> Prompts | None:
         """The prompts of the step that begins ``now``; none means that the step only decodes."""
         rules, queue, waiting, decodes = self.rules, self.queue, self.queue.waiting, self.decodes
-        if rules.policy == "static" and decodes.size:
+        if rules.policy == "static" and not self._may_form_batch():
             return None
         if self.partial is None and rules.wait_steps and queue.hold_back(decodes.size):
             return None
         if rules.timeout < inf:
-            for request in queue.expired(now):
-                self._give_up(request, now)
+            self.clients.drop_expired(now)
         budget = rules.budget - decodes.size * self.width if self.mixed else rules.budget
         prompts, tokens, pairs = 0, 0, 0.0
         completed: list[int] = []
+        places = self.lane_slots - decodes.size
         if self.partial is not None:
             tokens, pairs = self._continue(max(budget, 1), completed)
             prompts, budget = 1, budget - tokens
         while budget > 0 and waiting and self.partial is None:
+            if not places:
+                self._blocked("slots")
+                break
             request = waiting[0]
             past = self._admit(request, now, budget, not tokens and not decodes.size)
             if past < 0:
                 break
-            if request in self.computed_elsewhere:
-                self.computed_elsewhere.remove(request)
-                self._decode(request, self.output_left.pop(request), now)
+            places -= 1
+            if request in self.progress.computed_elsewhere:
+                self.progress.computed_elsewhere.remove(request)
+                self._decode(request, self.progress.output_left.pop(request), now)
                 continue
-            need = self._to_compute(request) - past
+            need = self.progress.compute(request) - past
             new = need if need < budget else budget
             if new < need:
                 self.partial, self.computed = request, past + new
@@ -145,17 +129,25 @@ class Scheduler:
             tokens += new
             budget -= new
             pairs += new * past + new * (new + 1) / 2
-        return Prompts(Chunk(prompts, tokens, pairs), completed) if tokens else None
+        return Prompts(Chunk(prompts, tokens, pairs), completed, self.partial) if tokens else None
 
-    def _to_compute(self, request: int) -> int:
-        tokens = self.to_compute.get(request)
-        return self.records.prompt[request] if tokens is None else tokens
+    def _may_form_batch(self) -> bool:
+        """Static batching: whether the lane may take its share of a new batch, which starts when the last is done."""
+        if len(self.lanes) == 1:
+            return not self.decodes.size
+        if not self.admitted.running:
+            self.lanes_to_fill = len(self.lanes)
+            self.lane_slots = ceil(min(len(self.queue.waiting), self.rules.slots) / len(self.lanes))
+        if not self.lanes_to_fill or self.decodes.size:
+            return False
+        self.lanes_to_fill -= 1
+        return True
 
     def _continue(self, budget: int, completed: list[int]) -> tuple[int, float]:
         """The next piece of the prompt that is being computed: its tokens and query-key pairs."""
         request = self.partial
         assert request is not None
-        whole = self._to_compute(request)
+        whole = self.progress.compute(request)
         new = min(whole - self.computed, budget)
         pairs = new * self.computed + new * (new + 1) / 2
         self.computed += new
@@ -167,50 +159,59 @@ class Scheduler:
     def _admit(self, request: int, now: float, budget: int, empty: bool) -> int:
         """Admit the head of the queue: the tokens of it that are cached already, or -1 when it has to wait."""
         records = self.records
-        head = Candidate(
-            request,
-            self._to_compute(request),
-            self.output_left.get(request, records.output[request]),
-            request in self.computed_elsewhere,
-        )
-        found = self.admitted.admit(head, Room(budget, empty, self.growth(), self.decodes.steps - self.ratio_reset))
+        room = Room(budget, empty, self.growth(), self.decode_steps() - self.ratio_reset)
+        found = self.admitted.admit(self.progress.candidate(request), room)
         if isinstance(found, str):
-            blocked = self.meter.blocked_by
-            blocked[found] = blocked.get(found, 0) + 1
+            self._blocked(found)
             return -1
         self.queue.take()
         if records.admitted[request] != records.admitted[request]:
             records.admitted[request] = now
         return found
 
+    def _blocked(self, reason: str) -> None:
+        blocked = self.meter.blocked_by
+        blocked[reason] = blocked.get(reason, 0) + 1
+
     def growth(self) -> float:
-        """Tokens that one decode step adds to what the cache has promised already."""
-        return self.decodes.size * self.rules.tokens_per_step if self.grows else 0.0
+        """Tokens that a decode step of every lane adds to what the cache has promised already."""
+        if not self.grows:
+            return 0.0
+        size = self.decodes.size if len(self.lanes) == 1 else sum(lane.size for lane in self.lanes)
+        return size * self.rules.tokens_per_step
+
+    def decode_steps(self) -> int:
+        """Steps that lanes have decoded in so far."""
+        return self.decodes.steps if len(self.lanes) == 1 else sum(lane.steps for lane in self.lanes)
 
     def make_room(self, now: float) -> None:
-        """Preempt until the decodes of the next step have room."""
-        admitted, capacity = self.admitted, self.rules.capacity
-        while self.grows and self.decodes.size and len(admitted.running) > 1:
-            if admitted.used + self.growth() <= capacity:
+        """Preempt until the next step of the lane has room."""
+        admitted, capacity, decodes = self.admitted, self.rules.capacity, self.decodes
+        while self.grows and decodes.size and len(admitted.running) > 1:
+            if admitted.used + decodes.size * self.rules.tokens_per_step <= capacity:
                 return
             self.preempt(now)
 
     def preempt(self, now: float) -> None:
-        """Send the request admitted last back to the head of the queue; it will be computed again (vLLM V1)."""
-        request = next(reversed(self.admitted.running))
+        """Send the request admitted last back to the head of the queue; it will be computed again (vLLM V1).
+
+        Requests that decode in a batch in flight stay: of the others, the last.
+        """
+        mine = self.decodes.requests
+        request = next(
+            request for request in reversed(self.admitted.running) if request in mine or request == self.partial
+        )
         self.meter.preemptions += 1
         self.records.preempted[request] = self.records.preempted.get(request, 0) + 1
-        self.ratio_reset = self.decodes.steps
+        self.ratio_reset = self.decode_steps()
         if request == self.partial:
             self.partial = None
-            tokens: float = self._to_compute(request)
-            self.admitted.remaining -= self.output_left.get(request, self.records.output[request])
+            tokens: float = self.progress.compute(request)
+            left: float = self.progress.candidate(request).output
         else:
             tokens, left = self.decodes.remove(request)
-            self.admitted.remaining -= left
-            self.to_compute[request] = ceil(tokens) + 1  # and the token it made last, which is not in the cache yet
-            self.output_left[request] = max(ceil(left), 1)
-            self.last_token[request] = now
+            self.progress.interrupt(request, tokens, left, now)
+        self.admitted.remaining -= left
         self.admitted.release(request, tokens)
         self.queue.put_back(request)
 
@@ -243,31 +244,31 @@ class Scheduler:
         for request, tokens, overshoot in self.decodes.done():
             self.admitted.remaining += overshoot
             self._release(request, tokens)
-            self.unseen.append((request, Token.LAST))
+            self.clients.unseen.append((request, Token.LAST))
             if self.queue.waiting:
                 self.meter.backlogged_finishes += 1
 
     def finish_prompts(self, completed: list[int], time: float) -> None:
         """Prompts are in the cache at ``time``, and each has made its next token."""
-        records, admitted = self.records, self.admitted
+        records, admitted, progress = self.records, self.admitted, self.progress
         for request in completed:
-            left = self.output_left.pop(request, records.output[request]) - 1
+            left = progress.output_left.pop(request, records.output[request]) - 1
             admitted.remaining -= 1
-            last = self.last_token.pop(request, None)
+            last = progress.last_token.pop(request, None)
             if last is not None:
                 records.gaps.append(time - last)
                 records.gap_weights.append(1.0)
             if self.handoff and left:
                 admitted.remaining -= left
-                self.unseen.append((request, Token.HANDOFF))
-                self._release(request, self._to_compute(request))
+                self.clients.unseen.append((request, Token.HANDOFF))
+                self._release(request, progress.compute(request))
                 continue
-            self.unseen.append((request, Token.FIRST if left else Token.LAST))
+            self.clients.unseen.append((request, Token.FIRST if left else Token.LAST))
             self._decode(request, left, time)
 
     def _decode(self, request: int, left: int, time: float) -> None:
         """A request whose prompt is in the cache decodes from now on, if it has output tokens left to write."""
-        tokens = self._to_compute(request)
+        tokens = self.progress.compute(request)
         if left:
             self.decodes.enter(request, tokens, left, time)
         else:
@@ -275,37 +276,4 @@ class Scheduler:
 
     def _release(self, request: int, tokens: float) -> None:
         self.admitted.release(request, tokens)
-        self.to_compute.pop(request, None)
-
-    # --- what clients see -------------------------------------------------------------------------------------------
-
-    def show(self, time: float) -> None:
-        """Clients see the tokens made so far at ``time``."""
-        records = self.records
-        unseen, self.unseen = self.unseen, []
-        for request, token in unseen:
-            if records.first[request] != records.first[request]:
-                records.first[request] = time
-            if token is Token.FIRST:
-                continue
-            self.queue.outstanding -= 1
-            if token is Token.LAST:
-                records.finish[request] = time
-                late = time - records.arrival[request] > self.rules.timeout
-                records.status[request] = TIMED_OUT if late else FINISHED
-            self.notify(request, time, token is Token.LAST)
-
-    def _give_up(self, request: int, now: float) -> None:
-        """The client of a waiting request has given up."""
-        self.records.status[request] = TIMED_OUT
-        self.records.finish[request] = self.records.arrival[request] + self.rules.timeout
-        self.queue.outstanding -= 1
-        self.notify(request, now, True)
-
-    def refuse_first(self, now: float) -> None:
-        """The first request of the queue does not fit even alone."""
-        request = self.queue.waiting[0]
-        self.queue.take()
-        self.records.status[request] = REJECTED
-        self.queue.outstanding -= 1
-        self.notify(request, now, True)
+        self.progress.to_compute.pop(request, None)

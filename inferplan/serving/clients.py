@@ -1,0 +1,73 @@
+"""What the clients of one engine get to see: tokens, ends, refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+
+from inferplan.serving.admission import Rules
+from inferplan.serving.records import FINISHED, REJECTED, TIMED_OUT, Records
+from inferplan.serving.request_queue import RequestQueue
+
+
+class Token(Enum):
+    """Which token of a request a step has made."""
+
+    FIRST = 1
+    LAST = 2
+    HANDOFF = 3
+    """The first one, by an engine that only computes prompts: another one makes the rest."""
+
+
+class Clients:
+    """Writes down when clients see what, and notifies whoever sends requests.
+
+    ``notify(request, time, finished)`` is called when a client sees the end of a request, and with ``finished`` false
+    when a prompt is done and its cache can leave for another engine.
+    """
+
+    def __init__(
+        self, rules: Rules, records: Records, queue: RequestQueue, notify: Callable[[int, float, bool], None]
+    ) -> None:
+        self.rules, self.records, self.queue, self.notify = rules, records, queue, notify
+        self.unseen: list[tuple[int, Token]] = []
+        """Tokens made and not yet seen by a client."""
+
+    def show(self, time: float) -> None:
+        """Clients see the tokens made so far at ``time``."""
+        records = self.records
+        unseen, self.unseen = self.unseen, []
+        for request, token in unseen:
+            if records.first[request] != records.first[request]:
+                records.first[request] = time
+            if token is Token.FIRST:
+                continue
+            self.queue.outstanding -= 1
+            if token is Token.LAST:
+                records.finish[request] = time
+                late = time - records.arrival[request] > self.rules.timeout
+                records.status[request] = TIMED_OUT if late else FINISHED
+            self.notify(request, time, token is Token.LAST)
+
+    def refuse(self, request: int, time: float, reason: str) -> None:
+        """A request that can never run, at the door."""
+        records = self.records
+        records.status[request] = REJECTED
+        records.refused[reason] = records.refused.get(reason, 0) + 1
+        self.notify(request, time, True)
+
+    def refuse_first(self, now: float) -> None:
+        """The first request of the queue does not fit even alone."""
+        request = self.queue.waiting[0]
+        self.queue.take()
+        self.records.status[request] = REJECTED
+        self.queue.outstanding -= 1
+        self.notify(request, now, True)
+
+    def drop_expired(self, now: float) -> None:
+        """The clients at the head of the queue who have waited too long give up."""
+        for request in self.queue.expired(now):
+            self.records.status[request] = TIMED_OUT
+            self.records.finish[request] = self.records.arrival[request] + self.rules.timeout
+            self.queue.outstanding -= 1
+            self.notify(request, now, True)

@@ -1,0 +1,243 @@
+"""The attention ranks of one replica: they compose their parts of a batch, and make every step together.
+
+Where ranks share experts (attention data parallelism), each has a scheduler, a queue and a cache of its own, and a step
+ends with the slowest rank. A rank without requests takes part: it computes its experts for the tokens of the others.
+One rank is the plain case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+from typing import NamedTuple
+
+from inferplan.serving.scheduler import Prompts, Scheduler
+from inferplan.serving.step_times import NO_PROMPTS, StepTimes
+
+
+class Load(NamedTuple):
+    """What one rank has in a batch."""
+
+    decodes: int
+    prompts: Prompts | None
+
+
+class Batch(NamedTuple):
+    """A batch in flight."""
+
+    lane: int
+    loads: list[Load]
+    """Of each rank."""
+    back: float
+    """When it leaves the last stage, in seconds."""
+
+
+class Ranks:
+    """The schedulers of a replica's attention ranks, and what they meter together."""
+
+    def __init__(self, times: StepTimes, schedulers: Sequence[Scheduler]) -> None:
+        self.times, self.schedulers, self.rules = times, list(schedulers), schedulers[0].rules
+        self.metered = 0.0
+        """Up to when the meters have counted, in seconds."""
+        self.sent = 0
+        """Batches sent since then."""
+        for scheduler in schedulers:
+            for lane in scheduler.lanes:
+                lane.interleaved = True
+
+    def restart(self, now: float) -> None:
+        """All is quiet: the clocks go on from ``now`` with empty meters."""
+        self.metered = now
+        for scheduler in self.schedulers:
+            scheduler.queue.front_free = now
+            scheduler.meter.clear()
+
+    # --- what is there ----------------------------------------------------------------------------------------------
+
+    @property
+    def queued(self) -> bool:
+        """Whether a request waits, or has a part of its prompt to be computed."""
+        return any(scheduler.queue.waiting or scheduler.partial is not None for scheduler in self.schedulers)
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is anything to schedule that has been seen."""
+        return self.queued or any(lane.size for scheduler in self.schedulers for lane in scheduler.lanes)
+
+    @property
+    def unseen(self) -> bool:
+        """Whether tokens were made that no client has seen yet."""
+        return any(scheduler.clients.unseen for scheduler in self.schedulers)
+
+    def next_arrival(self) -> float:
+        """When the next request can be seen; infinity when none is on its way."""
+        return min((scheduler.queue.inbox[0][0] for scheduler in self.schedulers if scheduler.queue.inbox), default=inf)
+
+    def first_end(self, batch: Batch) -> float:
+        """A time before which no request of a batch's lane is done; infinity when it has none."""
+        bound = inf
+        for scheduler, load in zip(self.schedulers, batch.loads):
+            lane = scheduler.lanes[batch.lane]
+            if load.prompts is not None:
+                bound = min(bound, batch.back)
+            elif lane.requests:
+                step = 0.999 * self.times.decode(lane.size, lane.context / lane.size)
+                bound = min(bound, batch.back + lane.steps_left() * step)
+        return bound
+
+    def wake(self, start: float) -> None:
+        """All ranks were idle until ``start``, when a request can be seen."""
+        self.metered = start
+        for scheduler in self.schedulers:
+            scheduler.queue.steps_since_look = self.rules.poll_interval
+            scheduler.queue.look(start, False)
+            scheduler.ratio_reset = scheduler.decode_steps()
+            scheduler.admitted.reset()
+            for lane in scheduler.lanes:
+                lane.context = 0.0
+
+    def refuse_first(self, now: float) -> None:
+        """Nothing runs and nothing can start: the first of the queue does not fit even alone."""
+        for scheduler in self.schedulers:
+            if scheduler.queue.waiting and not scheduler.admitted.running:
+                scheduler.clients.refuse_first(now)
+
+    # --- a batch ----------------------------------------------------------------------------------------------------
+
+    def compose(self, lane: int, now: float, seen: float, flying: Sequence[Batch]) -> tuple[list[Load], bool]:
+        """What each rank puts into the next batch of a lane; and whether queues or requests have changed.
+
+        ``seen``: what had arrived by then is known; ``flying``: the batches in flight.
+        """
+        loads, changed = [], False
+        for rank, scheduler in enumerate(self.schedulers):
+            queue, decodes = scheduler.queue, scheduler.lanes[lane]
+            scheduler.decodes = decodes
+            if queue.inbox:
+                known = len(queue.waiting)
+                queue.look(seen, decodes.size > 0)
+                changed = changed or len(queue.waiting) > known
+            prompts, running = None, len(scheduler.admitted.running)
+            if queue.waiting or scheduler.partial is not None:
+                if scheduler.mixed:
+                    scheduler.make_room(now)
+                if not self._in_flight(rank, scheduler.partial, flying):
+                    prompts = scheduler.plan(now)
+            if prompts is None:
+                scheduler.make_room(now)
+            changed = changed or prompts is not None or len(scheduler.admitted.running) != running
+            loads.append(Load(0 if prompts is not None and not scheduler.mixed else decodes.size, prompts))
+        return loads, changed
+
+    def _in_flight(self, rank: int, partial: int | None, flying: Sequence[Batch]) -> bool:
+        """TensorRT-LLM schedules no request that is in flight: the next piece of a prompt waits for the one before."""
+        if self.rules.policy != "trtllm" or partial is None:
+            return False
+        pieces = [batch.loads[rank].prompts for batch in flying]
+        return any(prompts is not None and prompts.partial == partial for prompts in pieces)
+
+    def seconds(self, lane: int, loads: Sequence[Load], later: float = 0.0) -> list[float]:
+        """Seconds of a lane's batch on the host and on each stage: those of the slowest rank.
+
+        later: tokens by which every context has grown since. Experts see the rows of all ranks, of which the mean rank
+        brings its share.
+        """
+        times = self.times
+        chunks = [NO_PROMPTS if load.prompts is None else load.prompts.chunk for load in loads]
+        mean = None
+        if len(loads) > 1:
+            mean = sum(times.rows(load.decodes, chunk) for load, chunk in zip(loads, chunks)) / len(loads)
+        ranks = []
+        for scheduler, load, chunk in zip(self.schedulers, loads, chunks):
+            if load.decodes or chunk.prompts:
+                context = scheduler.lanes[lane].context / load.decodes + later if load.decodes else 0.0
+                stations = times.stations(load.decodes, context, chunk, mean)
+                stations[1] += scheduler.admitted.host_loads
+                scheduler.admitted.host_loads = 0.0
+                ranks.append(stations)
+        return ranks[0] if len(ranks) == 1 else [max(each) for each in zip(*ranks)]
+
+    def book(self, loads: Sequence[Load], back: float) -> None:
+        """Count what a batch that was just sent makes by the time it is back."""
+        self.sent = 1
+        for scheduler, load in zip(self.schedulers, loads):
+            queue = scheduler.queue
+            if load.prompts is not None:
+                scheduler.meter.prompt_steps += 1
+                scheduler.meter.prompt_tokens += load.prompts.chunk.tokens
+                queue.steps_since_look = self.rules.poll_interval
+            else:
+                queue.steps_since_look += 1
+                queue.steps_held_back = queue.steps_held_back + 1 if queue.waiting else 0
+            if load.decodes:
+                scheduler.run_decodes(back, 1, 0.0)
+                scheduler.decodes.token_time = back
+
+    def book_cycles(self, batch: Batch, was: float, back: float, cycles: int) -> None:
+        """Count what a batch makes that goes round ``cycles`` times between two times at which it is back."""
+        for scheduler, load in zip(self.schedulers, batch.loads):
+            queue = scheduler.queue
+            queue.steps_since_look += cycles
+            queue.steps_held_back = queue.steps_held_back + cycles if queue.waiting else 0
+            if load.decodes:
+                scheduler.decodes = scheduler.lanes[batch.lane]
+                if cycles == 1:
+                    scheduler.run_decodes(back, 1, 0.0)
+                else:
+                    scheduler.run_decodes(was, cycles, (back - was) / cycles)
+                scheduler.decodes.token_time = back
+
+    def finish(self, batch: Batch, overlapped: bool) -> bool:
+        """A batch is back: requests leave or start to decode, and clients see tokens, one batch late if overlapped.
+
+        Gives whether any request came or went.
+        """
+        changed = False
+        for scheduler, load in zip(self.schedulers, batch.loads):
+            scheduler.decodes = scheduler.lanes[batch.lane]
+            if overlapped and scheduler.clients.unseen:
+                scheduler.clients.show(batch.back)
+            running = len(scheduler.admitted.running)
+            if load.decodes:
+                scheduler.finish_decodes()
+            if load.prompts is not None:
+                scheduler.finish_prompts(load.prompts.completed, batch.back)
+            changed = changed or load.prompts is not None or len(scheduler.admitted.running) < running
+            if not overlapped and scheduler.clients.unseen:
+                scheduler.clients.show(batch.back)
+        return changed
+
+    def last_step(self) -> float:
+        """Seconds of a step of those whose last tokens nobody has seen yet."""
+        duration = 0.0
+        for scheduler in self.schedulers:
+            requests = [request for request, _ in scheduler.clients.unseen]
+            if requests:
+                records = scheduler.records
+                context = sum(records.prompt[request] + records.output[request] for request in requests)
+                duration = max(duration, self.times.decode(len(requests), context / len(requests)))
+        return duration
+
+    def show(self, time: float) -> None:
+        """Clients see the tokens made so far at ``time``."""
+        for scheduler in self.schedulers:
+            scheduler.clients.show(time)
+
+    # --- meters -----------------------------------------------------------------------------------------------------
+
+    def meter(self, now: float, flying: Sequence[Batch]) -> None:
+        """Count the time since the last batch was sent, with what each rank has in flight."""
+        for rank, scheduler in enumerate(self.schedulers):
+            loads = [batch.loads[rank] for batch in flying]
+            if (self.sent or now > self.metered) and any(load.decodes or load.prompts for load in loads):
+                decodes = sum(load.decodes for load in loads)
+                last = loads[-1].prompts
+                tokens = 0.0 if last is None else last.chunk.tokens
+                scheduler.book_time(self.metered, now - self.metered, self.sent, decodes, tokens)
+        self.metered, self.sent = now, 0
+
+    def meter_run(self, last: float, flying: Sequence[Batch], sent: int) -> None:
+        """Count the time of a run of ``sent`` batches up to ``last``, when the last one of them was sent."""
+        self.sent = sent - 1
+        self.meter(last, flying)
+        self.sent = 1
