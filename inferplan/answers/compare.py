@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from inferplan.errors import InfeasibleError, InferplanError
+from inferplan.errors import InfeasibleError, InferplanError, NotFiniteError
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
@@ -131,7 +131,7 @@ class Comparison:
 def compare(deployments: Sequence[Deployment | InferplanError], labels: Sequence[str], load: StaticLoad) -> Comparison:
     """Estimate each deployment under ``load``; one that is refused or does not fit stays, with the reason.
 
-    Raises ``InfeasibleError`` when none has an estimate.
+    Raises ``InfeasibleError`` when none has an estimate, ``NotFiniteError`` for a price that is no number.
     """
     candidates = []
     for deployment, label in zip(deployments, labels):
@@ -140,6 +140,8 @@ def compare(deployments: Sequence[Deployment | InferplanError], labels: Sequence
             continue
         try:
             candidates.append(Candidate(label=label, estimate=estimate(deployment, load)))
+        except NotFiniteError:
+            raise
         except InferplanError as error:
             candidates.append(Candidate(label=label, refused=error.what))
     if all(candidate.estimate is None for candidate in candidates):

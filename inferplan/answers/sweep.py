@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from inferplan.catalog.assemble import Request, assemble
-from inferplan.errors import InferplanError, InputFileError, MissingExtraError, SpecError, UsageError
+from inferplan.errors import (
+    InferplanError,
+    InputFileError,
+    MissingExtraError,
+    NotFiniteError,
+    SpecError,
+    UsageError,
+)
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
@@ -147,13 +154,18 @@ class Task:
 
 
 def run(task: Task) -> list[Row]:
-    """Every row of one structure; a structure that cannot exist gives rows that say why."""
+    """Every row of one structure; a structure that cannot exist gives rows that say why.
+
+    Raises ``NotFiniteError`` for a price that is no number.
+    """
     try:
         parallel = replace(task.request.parallel, **dict(task.degrees))
         deployment = assemble(replace(task.request, parallel=parallel))
         if task.simulated:
             return [_simulated(deployment, task, load) for load in task.loads()]
         priced = [_price(deployment, task, prompt) for prompt in task.prompt]
+    except NotFiniteError:
+        raise
     except InferplanError as error:
         return [{**task.labels(), **load, "status": error.what} for load in task.loads()]
     rows = []
@@ -180,6 +192,8 @@ def _simulated(deployment: Deployment, task: Task, load: Row) -> Row:
     row = {**task.labels(), **load}
     try:
         result = simulate(deployment, traffic)
+    except NotFiniteError:
+        raise
     except InferplanError as error:
         return {**row, "status": error.what}
     if not len(result.ttft):

@@ -7,7 +7,7 @@ from math import ceil, inf, sqrt
 
 import numpy as np
 
-from inferplan.errors import InferplanError
+from inferplan.errors import InferplanError, NotFiniteError
 from inferplan.planning.demand import Demand
 from inferplan.planning.option import Option
 from inferplan.serving.cluster import Fleet
@@ -89,7 +89,10 @@ def _thinned(trace: Requests, share: int, factor: float) -> Requests:
 
 
 def verify(option: Option, demand: Demand, slo: Slo, factor: float = 1.0) -> Verified:
-    """Simulate one replica under its share of the demand; an offline job needs no latencies and is not simulated."""
+    """Simulate one replica under its share of the demand; an offline job needs no latencies and is not simulated.
+
+    Raises ``NotFiniteError`` for a price that is no number.
+    """
     slots = slots_for(option)
     screened = {name: getattr(option, name) for name in ("ttft", "tpot", "e2el")}
     if demand.offline:
@@ -101,6 +104,8 @@ def verify(option: Option, demand: Demand, slo: Slo, factor: float = 1.0) -> Ver
     options = Options(slo=slo, fleet=fleet, hit_rate=demand.hit_rate, speculation=option.speculation)
     try:
         result = simulate(option.deployment, traffic, flags, options)
+    except NotFiniteError:
+        raise
     except InferplanError as error:
         return Verified(option=option, slots=slots, achieved=screened, verdict=f"refused: {error.what}")
     achieved = {name: at_percentile(result, name, slo.percentile) for name in ("ttft", "tpot", "e2el")}

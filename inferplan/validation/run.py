@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 
-from inferplan.errors import InferplanError
+from inferplan.errors import InferplanError, NotFiniteError
 from inferplan.validation.deploy import deployment_of
 from inferplan.validation.predict import Prediction, predict
 from inferplan.validation.rows import Row
@@ -33,6 +33,8 @@ def price_row(row: Row, pricing: Pricing) -> Scored:
     try:
         deployment, notes = deployment_of(row.run, pricing.calibration, pricing.ideal)
         found = predict(row.run, row.measured, deployment)
+    except NotFiniteError:
+        raise
     except InferplanError as error:
         reason = f"{error.what}: {error.because}" if error.because else error.what
         return Scored(row=row, prediction=None, refused=" ".join(reason.split()))

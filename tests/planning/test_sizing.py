@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from math import ceil, log
 
 import numpy as np
 import pytest
 
+from inferplan.answers.compare import compare
 from inferplan.answers.cost import Cost, Rates
+from inferplan.answers.sweep import Grid, sweep
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.price_lists import PriceTag, price_book
 from inferplan.errors import NotFiniteError
+from inferplan.estimate.load import StaticLoad
 from inferplan.planning.demand import Demand, variance
 from inferplan.planning.grid import Axes, LoadGrid
 from inferplan.planning.option import Option, PricedGrid, Sizing, bill, replicas_needed
 from inferplan.planning.pools import TtftLimit, cheapest_pools, decode_pool, prefill_pool
 from inferplan.planning.search import search
 from inferplan.planning.space import Space
-from inferplan.planning.verify import slots_for
+from inferplan.planning.verify import slots_for, verify
 from inferplan.reports.cost import cost_table
 from inferplan.serving.records import FINISHED, Records
 from inferplan.serving.result import SimulationResult
@@ -212,10 +216,18 @@ def test_the_label_of_the_month_is_what_was_multiplied() -> None:
 
 
 def test_a_price_that_is_no_number_is_an_error_not_a_refused_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> LoadGrid:
+    def broken(*_: object, **__: object) -> None:
         raise NotFiniteError("the price of attn.kv_b is nan")
 
-    monkeypatch.setattr("inferplan.planning.search.load_grid", broken)
-    space = Space(base=REQUEST, gpus=("h100-sxm",), most=1)
-    with pytest.raises(NotFiniteError, match=r"attn\.kv_b"):
-        search(space, DEMAND, P95, Sizing(), price_book(stated=["h100-sxm=2"]))
+    space, prices = Space(base=REQUEST, gpus=("h100-sxm",), most=1), price_book(stated=["h100-sxm=2"])
+    load = StaticLoad(batch=1.0, prompt=100.0, output=10.0)
+    swallowers: dict[str, Callable[[], object]] = {
+        "inferplan.planning.search.load_grid": lambda: search(space, DEMAND, P95, Sizing(), prices),
+        "inferplan.planning.verify.simulate": lambda: verify(option(), DEMAND, P95),
+        "inferplan.answers.compare.estimate": lambda: compare([assemble(REQUEST)], ["h100"], load),
+        "inferplan.answers.sweep.Estimate": lambda: sweep(Grid(base=REQUEST)),
+    }
+    for name, ask in swallowers.items():
+        with monkeypatch.context() as patch, pytest.raises(NotFiniteError, match=r"attn\.kv_b"):
+            patch.setattr(name, broken)
+            ask()
