@@ -31,7 +31,7 @@ from inferplan.devices.engine import ServingConstants
 from inferplan.errors import InferplanError, InputFileError
 from inferplan.estimate.deployment import Deployment
 from inferplan.serving.flags import with_flags
-from inferplan.serving.rounds import eager_floor
+from inferplan.serving.rounds import eager_floors
 from inferplan.serving.simulator import Options, simulate
 from inferplan.serving.step_times import Reach, StepTimes, step_times
 from inferplan.units import Array
@@ -134,7 +134,7 @@ def predict_group(rows: Sequence[Row], vectors: Sequence[dict[str, float]]) -> A
                 tables[values["launch"]],
                 host=values["host"],
                 host_sequence=values["sequence"] * run.dp,
-                floor=eager_floor(deployment),
+                floors=eager_floors(deployment),
                 cache={},
             )
             try:

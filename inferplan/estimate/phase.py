@@ -109,16 +109,25 @@ class StepTime:
         alike = self.mean is self.fullest and other.mean is other.fullest
         return replace(self, fullest=fullest, mean=fullest if alike else sums(self.mean, other.mean))
 
-    def at_least(self, floor: Num) -> StepTime:
-        """The same where each batch takes ``(t^4 + floor^4)^(1/4)``: launches that the host cannot hide."""
+    def at_least(self, floors: Sequence[Num]) -> StepTime:
+        """The same with the kernels of each stage launched one by one, in ``floors`` seconds (:func:`launched`)."""
+        fullest = tuple(launched(self.fullest, floors))
+        return replace(
+            self, fullest=fullest, mean=fullest if self.mean is self.fullest else launched(self.mean, floors)
+        )
 
-        def stretched(stations: tuple[Num, ...]) -> tuple[Num, ...]:
-            whole = sum(stations[1:], start=stations[0])
-            factor = ((whole**4 + floor**4) ** 0.25) / whole
-            return tuple(seconds * factor for seconds in stations)
 
-        fullest = stretched(self.fullest)
-        return replace(self, fullest=fullest, mean=fullest if self.mean is self.fullest else stretched(self.mean))
+def launched(stations: Sequence[Num], floors: Sequence[Num]) -> tuple[Num, ...]:
+    """Seconds of a batch on each station where every stage needs ``floors`` to launch its kernels one by one.
+
+    A stage of ``t`` seconds then takes ``(t^4 + floor^4)^(1/4)``: launches that its kernels do not hide. A single stage
+    is launched by the process that schedules, so that ``t`` is both.
+    """
+    if len(stations) == 2:
+        whole = stations[0] + stations[1]
+        factor = (whole**4 + floors[0] ** 4) ** 0.25 / whole
+        return tuple(seconds * factor for seconds in stations)
+    return (stations[0], *((seconds**4 + floor**4) ** 0.25 for seconds, floor in zip(stations[1:], floors)))
 
 
 def flow_shop(batches: Sequence[Sequence[float]], in_flight: int) -> float:

@@ -199,6 +199,7 @@ def _rounds(deployment: Deployment, demand: Demand, axes: Axes, mixed: bool, spe
             held.number, held.each, demand.cached + np.maximum(prompt - held.each, 0.0) / 2, held.fill, held.beside
         ),
         speculation=speculation,
+        flight=flight[:, None],
     )
     return _Rounds(
         decode=Round(decodes=alone, speculation=speculation).price(deployment),

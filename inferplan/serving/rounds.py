@@ -16,6 +16,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import Batches, StepTime, price_batches
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.units import Num
+from inferplan.work.parallel import split_layers
 from inferplan.work.step import Segment, Step
 
 
@@ -40,18 +41,23 @@ class Prompts(NamedTuple):
     beside: Num = 1.0
 
 
-def eager_floor(deployment: Deployment) -> float:
-    """Host seconds of a step that holds a prompt: layers launched kernel by kernel (docs/serving.md, host floor).
+def eager_floors(deployment: Deployment) -> list[float]:
+    """Host seconds of each stage of a step that holds a prompt: layers launched kernel by kernel (docs/serving.md).
 
-    Zero where steps are priced at the bare roofline, because nothing else is charged for the host there either.
+    Zeros where steps are priced at the bare roofline, because nothing else is charged for the host there either.
     """
-    model, constants = deployment.model, deployment.engine.serving
+    model, constants, pp = deployment.model, deployment.engine.serving, deployment.parallel.pp
     if deployment.calibration.basis == "roofline":
-        return 0.0
+        return [0.0] * pp
     experts = any(weight.shard == "experts" for weight, _ in model.weights())
-    recurrent = sum(count for cache, count in model.caches() if cache.state)
     per_layer = constants.eager_layer * (constants.eager_moe if experts else 1.0)
-    return len(model.sequence) * per_layer + recurrent * constants.eager_linear
+    floors, start = [], 0
+    for count in split_layers(len(model.sequence), pp):
+        layers = model.sequence[start : start + count]
+        recurrent = sum(bool(part.cache().state) for layer in layers for part in layer.parts)
+        floors.append(count * per_layer + recurrent * constants.eager_linear)
+        start += count
+    return floors
 
 
 def coupled_ranks(deployment: Deployment) -> int:
@@ -61,7 +67,7 @@ def coupled_ranks(deployment: Deployment) -> int:
 
 
 class Holding(NamedTuple):
-    """Rounds that hold prompts: their share of all; prompts of the fullest batch, new tokens of each, and its fill."""
+    """Rounds that hold prompts: their share of all, and what the prompts are (:class:`Prompts`)."""
 
     share: Num
     number: Num
@@ -126,9 +132,13 @@ class Round:
     decodes: Decodes | None = None
     prompts: Prompts | None = None
     speculation: Speculation = PLAIN
+    flight: Num | None = None
+    """Batches in flight, where it is not what the round holds that says so: prompts in steps of their own."""
 
     def batches_in_flight(self, deployment: Deployment) -> Num:
         """``min(pp, sequences)``: those that decode, or the prompts where nothing does."""
+        if self.flight is not None:
+            return self.flight
         if deployment.parallel.pp == 1:
             return 1.0
         sequences = self.decodes.batch if self.decodes is not None else self.prompts.number if self.prompts else 1.0
@@ -147,11 +157,11 @@ class Round:
         time = price_batches(deployment, batches, "cycle").step_time
         if self.decodes is not None:
             time = self.speculation.with_drafts(time, lambda draft, width: self._draft(draft, width, microbatches))
-        floor = eager_floor(deployment) if self.prompts is not None else 0.0
-        if not floor:
+        floors = eager_floors(deployment) if self.prompts is not None else [0.0]
+        if not any(floors):
             return time
         eager = fullest.tokens > deployment.engine.serving.graph_tokens
-        return time.at_least(np.where(eager, floor, 0.0))
+        return time.at_least([np.where(eager, floor, 0.0) for floor in floors])
 
     def _step(self, microbatches: Num, fill: Num) -> Step:
         segments = []

@@ -228,9 +228,8 @@ class _Loop:
         prompts = held.prompts(new, past)
         share = held.share
         decode = Round(decodes=decodes, speculation=self.speculation).price(deployment).total
-        own = Round(decodes=decodes if rules.mixed else None, prompts=prompts, speculation=self.speculation).price(
-            deployment
-        )
+        beside = decodes if rules.mixed else None
+        own = Round(decodes=beside, prompts=prompts, speculation=self.speculation, flight=flight).price(deployment)
         step = mean_round(share, decode, own.total, rules.mixed)
         square = mean_round(share, decode**2, own.total**2, rules.mixed)
         pieces = np.maximum(new / room, 1.0)  # the last piece is as long as what is left

@@ -24,9 +24,9 @@ import numpy as np
 
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.graph import Stage, build_rank
-from inferplan.estimate.phase import require_finite
+from inferplan.estimate.phase import launched, require_finite
 from inferplan.estimate.roofline import price
-from inferplan.serving.rounds import eager_floor
+from inferplan.serving.rounds import eager_floors
 from inferplan.units import Array, Num
 from inferplan.work.step import WIDE, Segment, Step
 
@@ -207,7 +207,8 @@ class StepTimes:
     width: int
     host: float
     host_sequence: float
-    floor: float
+    floors: list[float]
+    """Seconds in which the kernels of each stage are launched one by one, in steps that hold prompts."""
     graph_tokens: int = 0
     """Steps of at most so many tokens are replayed from a graph and have no floor."""
     prompt_share: float = 1.0
@@ -255,10 +256,8 @@ class StepTimes:
             for draft, steps in self.drafts:
                 for station, seconds in enumerate(draft.stations(batch, context)):
                     times[station] += steps * seconds
-        if chunk.tokens and self.floor and batch * self.width + chunk.tokens > self.graph_tokens:
-            whole = sum(times)
-            factor = float((whole**4 + self.floor**4) ** 0.25) / whole
-            times = [seconds * factor for seconds in times]
+        if chunk.tokens and any(self.floors) and batch * self.width + chunk.tokens > self.graph_tokens:
+            times = [float(seconds) for seconds in launched(times, self.floors)]
         return times
 
     def rows(self, batch: float, chunk: Chunk = NO_PROMPTS) -> float:
@@ -389,7 +388,7 @@ def step_times(deployment: Deployment, reach: Reach, width: int = 1) -> StepTime
         width=width,
         host=step.host,
         host_sequence=step.sequence,
-        floor=eager_floor(deployment),
+        floors=eager_floors(deployment),
         graph_tokens=deployment.engine.serving.graph_tokens,
         prompt_share=1.0 / deployment.parallel.cp,
     )

@@ -119,7 +119,7 @@ def test_a_larger_batch_is_never_faster_for_anybody(deployment: Deployment, poin
 @law
 @given(served, loads)
 def test_more_users_are_never_faster_for_anybody(deployment: Deployment, point: dict[str, float]) -> None:
-    """TTFT and TPOT of the closed form, to its own convergence."""
+    """TTFT and TPOT of the closed form, to half a percent: it takes the mean of what batches in flight hold."""
     users = np.array([1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 16.0, 32.0, 64.0, 128.0]) * deployment.parallel.dp
     output = max(point["output"], 2.0)
     try:
@@ -128,7 +128,7 @@ def test_more_users_are_never_faster_for_anybody(deployment: Deployment, point: 
         return
     for name in ("ttft", "tpot"):
         values = np.asarray(getattr(state, name))
-        assert np.all(np.diff(values) >= -1e-4 * values[1:]), (name, values)
+        assert np.all(np.diff(values) >= -5e-3 * values[1:]), (name, values)
 
 
 @law
