@@ -9,6 +9,7 @@ from tests.serving import test_scheduling_rules as rules
 from tests.serving import test_steady_by_hand as steady
 
 _SCHEDULER, _ADMISSION = "inferplan.serving.scheduler:Scheduler", "inferplan.serving.admission:Admitted"
+_PROGRESS = "inferplan.serving.admission:Progress"
 _QUEUE, _REPLICA = "inferplan.serving.request_queue:RequestQueue", "inferplan.serving.replica:Replica"
 _CACHE, _RESULT = "inferplan.serving.prefix_cache:PrefixCache", "inferplan.serving.result:SimulationResult"
 
@@ -18,25 +19,25 @@ _LONG_PROMPT = partial(steady.test_a_long_prompt_alone_attends_to_all_of_its_chu
 SERVING_MUTANTS = [
     SourceMutant(
         name="written tokens forgotten by preemption",
-        place=f"{_SCHEDULER}.preempt",
-        old="= ceil(tokens) + 1",
+        place=f"{_PROGRESS}.interrupt",
+        old="= ceil(cached) + 1",
         new="= self.records.prompt[request]",
         changes="a preempted request computes its prompt alone again",
         check=rules.test_a_preempted_request_computes_prompt_and_written_tokens_again,
     ),
     SourceMutant(
         name="last token forgotten by preemption",
-        place=f"{_SCHEDULER}.preempt",
-        old="= ceil(tokens) + 1",
-        new="= ceil(tokens)",
+        place=f"{_PROGRESS}.interrupt",
+        old="= ceil(cached) + 1",
+        new="= ceil(cached)",
         changes="the token that was made last is not computed again",
         check=rules.test_a_preempted_request_computes_prompt_and_written_tokens_again,
     ),
     SourceMutant(
         name="the oldest is preempted",
         place=f"{_SCHEDULER}.preempt",
-        old="next(reversed(self.admitted.running))",
-        new="next(iter(self.admitted.running))",
+        old="in reversed(self.admitted.running)",
+        new="in self.admitted.running",
         changes="the request that was admitted first is sent back",
         check=rules.test_a_preempted_request_computes_prompt_and_written_tokens_again,
     ),
@@ -195,8 +196,8 @@ SERVING_MUTANTS = [
     SourceMutant(
         name="the most loaded replica",
         place="inferplan.serving.cluster:Cluster._route",
-        old="min(range(len(pool)), key=lambda index: (pool[index].outstanding, index))",
-        new="max(range(len(pool)), key=lambda index: (pool[index].outstanding, index))",
+        old="min(range(len(pool)), key=lambda index: (pool[index].queue.outstanding, index))",
+        new="max(range(len(pool)), key=lambda index: (pool[index].queue.outstanding, index))",
         changes="requests go where most are",
         check=rules.test_the_least_loaded_replica_takes_the_next,
     ),
@@ -258,17 +259,17 @@ SERVING_MUTANTS = [
     ),
     SourceMutant(
         name="the floor adds up",
-        place="inferplan.serving.step_times:StepTimes.stations",
-        old="float((whole**4 + self.floor**4) ** 0.25)",
-        new="(whole + self.floor)",
+        place="inferplan.estimate.phase:launched",
+        old="(whole**4 + floors[0] ** 4) ** 0.25",
+        new="(whole + floors[0])",
         changes="launches are never hidden behind kernels",
         check=rules.test_launching_kernels_one_by_one_sets_a_floor,
     ),
     SourceMutant(
         name="steady: half the prompt is not behind a chunk",
-        place=f"{_STEADY}._times",
-        old="past + (new - held.each) / 2 * (held.each < new)",
-        new="past",
+        place="inferplan.serving.rounds:Holding.prompts",
+        old="cached + np.maximum(new - self.each, 0.0) / 2",
+        new="cached",
         changes="the closed form's TTFT of long prompts is early",
         check=_LONG_PROMPT,
     ),
@@ -281,11 +282,11 @@ SERVING_MUTANTS = [
         check=partial(steady.test_a_long_prompt_alone_attends_to_all_of_its_chunks, 512),
     ),
     SourceMutant(
-        name="steady: the floor adds up",
-        place="inferplan.estimate.phase:StepTime.at_least",
-        old="((whole**4 + floor**4) ** 0.25)",
-        new="(whole + floor)",
-        changes="launches are never hidden behind kernels",
+        name="steady: no floor",
+        place="inferplan.serving.rounds:Round.price",
+        old="return time.at_least([np.where(eager, floor, 0.0) for floor in floors])",
+        new="return time",
+        changes="the closed form hides every launch",
         check=steady.test_the_front_end_and_the_floor_are_part_of_the_first_token,
     ),
     SourceMutant(

@@ -69,7 +69,7 @@ def plain(
     )
     made = Deployment(
         model=model(),
-        hardware=chip(1e22, peak, usable=1e12),
+        hardware=chip(1e22, peak, usable=1e12, link=1e22),
         precision=uniform(),
         parallel=parallel or Parallelism(),
         engine=Engine(name="plain", policy=policy, defaults=version, serving=ServingConstants(**serving or {})),

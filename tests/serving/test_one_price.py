@@ -103,7 +103,7 @@ def disagreements(deployment: Deployment) -> list[str]:
     agree("tables, prompt", table.mixed(0, 0.0, chunk), float(alone.passage), 1e-2 if latent else 5e-3)
     whole = Round(prompts=Prompts(1.0, PROMPT, 0.0)).price(deployment).passage
     agree("grid, prompt", float(grid.prompt_alone[0][0]), float(whole))
-    if not table.floor:  # estimates have no floor of eager launches
+    if not any(table.floors):  # estimates have no floor of eager launches
         batch = prompts_phase(deployment, float(dp), PROMPT, PAST)
         agree("steady state, prompt", float(alone.passage), float(batch.time))
 

@@ -160,6 +160,7 @@ def test_slots_are_a_limit() -> None:
     """Two requests of 10 and 3 tokens: one after another, or both in each step."""
     sent = requests((0.0, 10, 3), (0.0, 10, 3))
     assert served(plain(slots=1), sent)[1] == near(4.2, 8.4)
+    assert served(plain(slots=1, parallel=Parallelism(pp=2)), sent)[1] == near(4.2, 8.4)
     assert served(plain(slots=2), sent)[1] == near(3.0 + 2 * 1.2, 3.0 + 2 * 1.2)
 
 

@@ -26,7 +26,7 @@ CASES = [
 def test_steps_cost_what_the_roofline_says(model: str, parallel: Parallelism, ideal: bool) -> None:
     served = deployment(model, "h200-sxm", ideal, parallel=parallel)
     prices = step_times(served, REACH)
-    prices.floor = 0.0  # the host's part is not the roofline's
+    prices.floors = [0.0] * parallel.pp  # the host's part is not the roofline's
     rng = np.random.default_rng(1)
     dp = parallel.dp
     for _ in range(40):
