@@ -192,6 +192,16 @@ def test_a_client_that_gives_up_is_dropped_before_its_prompt_runs() -> None:
     assert run.records.first[2] == pytest.approx(4.2 + 2.0, rel=CLOSE)
 
 
+def test_a_lane_has_the_budget_for_itself() -> None:
+    """Two stages, budget 20: A's prompt is in flight when B's 20 tokens go into a batch of their own, whole.
+
+    The host has it from 1 to 2 s, then each stage about a second: the first token at 4 s.
+    """
+    run = simulate(plain(budget=20, parallel=Parallelism(pp=2)), requests((0.0, 10, 5), (0.5, 20, 1)))
+    assert list(run.records.first) == near(2.0, 4.0)
+    assert sum(meter.prompt_steps for meter in run.meters) == 2
+
+
 # The prefix cache -----------------------------------------------------------------------------------------------------
 
 SAME = ((1, 2), (1, 2), (1, 2), (1, 2))

@@ -1,0 +1,120 @@
+"""Bugs of scale: pipelines, attention ranks, context parallelism in a step; each with what notices."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tests import test_explain, test_step_time
+from tests.mutants_source import SourceMutant
+from tests.serving import test_pipeline as pipeline
+from tests.serving import test_scheduling_rules as rules
+
+_STEP = "inferplan.estimate.phase:StepTime"
+_RANKS = "inferplan.serving.ranks:Ranks"
+
+SCALE_MUTANTS = [
+    SourceMutant(
+        name="stages wait for nobody",
+        place="inferplan.serving.flow_shop:_send",
+        old="max(time, free[station]) + duration",
+        new="time + duration",
+        changes="batches pass through each other on a stage",
+        check=pipeline.test_two_batches_share_the_stages,
+    ),
+    SourceMutant(
+        name="one stage at a time",
+        place="inferplan.serving.flow_shop:_send",
+        old="free[station] = time",
+        new="free[:] = [time + sum(seconds[station + 1 :])] * len(free)",
+        changes="a pipeline holds one batch",
+        check=pipeline.test_pieces_of_a_prompt_follow_each_other_through_the_stages,
+    ),
+    SourceMutant(
+        name="pieces in flight together",
+        place=f"{_RANKS}._in_flight",
+        old='self.rules.policy != "trtllm" or partial is None',
+        new="True",
+        changes="TensorRT-LLM schedules a request that is in flight",
+        check=pipeline.test_pieces_of_a_prompt_follow_each_other_through_the_stages,
+    ),
+    SourceMutant(
+        name="the fastest rank ends the step",
+        place=f"{_RANKS}.seconds",
+        old="[max(each) for each in zip(*ranks)]",
+        new="[min(each) for each in zip(*ranks)]",
+        changes="ranks that share experts do not wait for the slowest",
+        check=pipeline.test_ranks_that_share_experts_wait_for_the_slowest,
+    ),
+    SourceMutant(
+        name="experts of one rank's rows",
+        place=f"{_RANKS}.seconds",
+        old="/ len(loads)",
+        new="",
+        changes="every rank's experts take the rows of all ranks",
+        check=pipeline.test_experts_take_the_rows_of_all_ranks,
+    ),
+    SourceMutant(
+        name="a batch alone pays a round",
+        place=f"{_STEP}.passage",
+        old="sum(self.fullest[1:], start=self.fullest[0])",
+        new="max(self.fullest)",
+        changes="a prompt passes the slowest stage only",
+        check=partial(test_step_time.test_a_batch_alone_passes_every_station, (1.0, 2.0, 3.0)),
+    ),
+    SourceMutant(
+        name="pipelines never fill",
+        place=f"{_STEP}.weights",
+        old="return [(1.0 - slow, slow * self.microbatches) for slow in self._slowest]",
+        new="return [(0.0, slow * self.microbatches) for slow in self._slowest]",
+        changes="fill and drain of a pipeline cost nothing",
+        check=partial(test_step_time.test_batches_fill_and_drain_the_stages, (1.0, 2.0, 3.0), 3),
+    ),
+    SourceMutant(
+        name="a pipeline drained after each token",
+        place=f"{_STEP}.weights",
+        old="full * slow * self.microbatches",
+        new="full * slow * (self.microbatches + 1.0)",
+        changes="batches that take turns wait for a drain",
+        check=partial(test_step_time.test_batches_that_take_turns, (1.0, 2.0, 3.0), 3),
+    ),
+    SourceMutant(
+        name="every batch at the pace of the slowest station",
+        place=f"{_STEP}.interval",
+        old="np.maximum(slowest, self.passage / stages)",
+        new="self.passage",
+        changes="prompts follow each other only when the one before is through",
+        check=partial(test_step_time.test_batches_follow_each_other, (1.0, 2.0, 3.0)),
+    ),
+    SourceMutant(
+        name="the host of all ranks",
+        place="inferplan.estimate.phase:price_batches",
+        old="sequences=(batches.fullest.sequences,",
+        new="sequences=(batches.fullest.sequences * deployment.parallel.dp,",
+        changes="one scheduler handles the sequences of every attention rank",
+        check=test_step_time.test_each_rank_has_a_scheduler_of_its_own,
+    ),
+    SourceMutant(
+        name="uneven ranks are the mean",
+        place="inferplan.estimate.phase:in_batches",
+        old="own = np.ceil(batch / dp) if dp > 1 else batch",
+        new="own = batch / dp",
+        changes="five sequences on four ranks take the time of one and a quarter",
+        check=partial(test_step_time.test_the_fullest_rank_ends_the_step, 5.0, 2),
+    ),
+    SourceMutant(
+        name="one device's bandwidth",
+        place="inferplan.estimate.phase:Phase._possible",
+        old="* rate * ranks",
+        new="* rate",
+        changes="MBU and MFU of eight devices are eight times too high",
+        check=partial(test_explain.test_decoding_alone_uses_nearly_all_bandwidth_at_the_roofline, 8),
+    ),
+    SourceMutant(
+        name="places over all stages",
+        place="inferplan.serving.scheduler:Scheduler.plan",
+        old="decodes.size * self.width if self.mixed",
+        new="len(self.admitted.running) * self.width if self.mixed",
+        changes="decodes of other lanes take the token budget of this one",
+        check=rules.test_a_lane_has_the_budget_for_itself,
+    ),
+]

@@ -1,0 +1,124 @@
+"""How batches pass the stations of a step: by hand, and against the recursion of a flow shop written out here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from inferplan.devices.constants import StepConstants
+from inferplan.estimate.load import StaticLoad
+from inferplan.estimate.phase import StepTime, decode_phase, launched, prefill_phase
+from inferplan.work.parallel import Parallelism
+from tests.serving.plain_time import CLOSE, HOST, plain, seconds
+
+STATIONS = [(1.0, 2.0, 3.0), (3.0, 1.0, 1.0), (2.0, 2.0, 2.0), (0.0, 5.0, 4.0, 1.0)]
+"""Seconds of a batch on the host and on each stage."""
+
+
+def last_leaves(batches: list[tuple[float, ...]]) -> list[float]:
+    """When each batch leaves the last station, all sent at once: it waits where the one before is not done."""
+    free = [0.0] * len(batches[0])
+    left = []
+    for batch in batches:
+        clock = 0.0
+        for station, duration in enumerate(batch):
+            clock = max(clock, free[station]) + duration
+            free[station] = clock
+        left.append(clock)
+    return left
+
+
+@pytest.mark.parametrize("stations", STATIONS)
+def test_a_batch_alone_passes_every_station(stations: tuple[float, ...]) -> None:
+    for flow in ("pass", "drain", "cycle"):
+        assert float(StepTime(fullest=stations, mean=stations, flow=flow).total) == sum(stations)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("stations", STATIONS)
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_batches_fill_and_drain_the_stages(stations: tuple[float, ...], count: int) -> None:
+    """The last of so many equal batches is through: 1 + 2 + 3 x 3 = 12 s for three of 1, 2 and 3 s."""
+    drained = StepTime(fullest=stations, mean=stations, microbatches=float(count), flow="drain")
+    assert float(drained.total) == pytest.approx(last_leaves([stations] * count)[-1])
+
+
+@pytest.mark.parametrize("stations", STATIONS)
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_batches_that_take_turns(stations: tuple[float, ...], count: int) -> None:
+    """So many batches go round and round: in the long run each is back after the time of a cycle."""
+    free, back, starts = [0.0] * len(stations), [0.0] * count, [0.0] * count
+    for _ in range(200):
+        for lane in range(count):
+            starts[lane], clock = back[lane], back[lane]
+            for station, duration in enumerate(stations):
+                clock = max(clock, free[station]) + duration
+                free[station] = clock
+            back[lane] = clock
+    cycle = StepTime(fullest=stations, mean=stations, microbatches=float(count), flow="cycle")
+    assert float(cycle.total) == pytest.approx(back[0] - starts[0])
+
+
+@pytest.mark.parametrize("stations", STATIONS)
+def test_batches_follow_each_other(stations: tuple[float, ...]) -> None:
+    """With as many in flight as there are stages: the slowest station, or a share of the pass, sets the interval."""
+    stages = len(stations) - 1
+    back = [0.0] * stages
+    free = [0.0] * len(stations)
+    ends = []
+    for turn in range(200):
+        clock = back[turn % stages]
+        for station, duration in enumerate(stations):
+            clock = max(clock, free[station]) + duration
+            free[station] = clock
+        back[turn % stages] = clock
+        ends.append(clock)
+    measured = (ends[-1] - ends[-1 - 10 * stages]) / (10 * stages)
+    assert float(StepTime(fullest=stations, mean=stations).interval) == pytest.approx(measured)
+
+
+def test_a_longer_batch_among_others() -> None:
+    """One of 4 s a stage and two of 1 s, 2 s on the mean: 4 + 4 s for the longest, and the others before or after."""
+    time = StepTime(fullest=(0.0, 4.0, 4.0), mean=(0.0, 2.0, 2.0), microbatches=3.0, flow="drain")
+    orders = [last_leaves([(0.0, a, a) for a in order])[-1] for order in ((4.0, 1.0, 1.0), (1.0, 1.0, 4.0))]
+    assert float(time.total) == max(orders) == 10.0
+
+
+def test_launches_are_hidden_where_kernels_take_longer() -> None:
+    """(3^4 + 3^4)^(1/4) on one stage with its host; on two stages each on its own, beside the host."""
+    assert sum(launched((1.0, 2.0), [3.0])) == pytest.approx(3.0 * 2**0.25)
+    assert launched((1.0, 3.0, 2.0), [3.0, 0.0]) == pytest.approx((1.0, 3.0 * 2**0.25, 2.0))
+
+
+# Of a deployment: a second of the host, a tenth for each token over all stages ----------------------------------------
+
+
+def test_a_prompt_on_two_stages_is_its_pass() -> None:
+    """Sixty-five layers, one or two halves of them at a time: 6 s for 50 tokens, and for two prompts half as much more.
+
+    The second prompt follows the first: on the host at 1 s, and 5 s of stages whose first half waits for nobody.
+    """
+    one, two = (plain(parallel=Parallelism(pp=pp)) for pp in (1, 2))
+    for deployment in (one, two):
+        alone = prefill_phase(deployment, StaticLoad(batch=1.0, prompt=50.0))
+        assert float(alone.time) == pytest.approx(seconds(50), rel=CLOSE)
+    first, second = 5.0 * 33 / 65, 5.0 * 32 / 65  # the split of layers, one of them attention of no weight
+    both = prefill_phase(two, StaticLoad(batch=2.0, prompt=50.0))
+    expected = last_leaves([(HOST, first, second)] * 2)[-1]
+    assert float(both.time) == pytest.approx(expected, rel=0.02)
+
+
+def test_each_rank_has_a_scheduler_of_its_own() -> None:
+    """Four ranks of four sequences: 1 s, 0.01 s for each of four sequences, and four tokens."""
+    deployment = plain(parallel=Parallelism(dp=4))
+    step = StepConstants(host=HOST, sequence=0.01)
+    deployment = replace(deployment, calibration=deployment.calibration.model_copy(update={"step": step}))
+    phase = decode_phase(deployment, StaticLoad(batch=16.0), 10.0)
+    assert float(phase.time) == pytest.approx(1.0 + 0.04 + 0.4, rel=CLOSE)
+
+
+@pytest.mark.parametrize(("batch", "fullest"), [(1.0, 1), (4.0, 1), (5.0, 2), (8.0, 2), (9.0, 3)])
+def test_the_fullest_rank_ends_the_step(batch: float, fullest: int) -> None:
+    """Sequences are whole: five on four ranks are two on one of them."""
+    phase = decode_phase(plain(parallel=Parallelism(dp=4)), StaticLoad(batch=batch), 10.0)
+    assert float(phase.time) == pytest.approx(seconds(fullest), rel=CLOSE)
