@@ -129,8 +129,7 @@ class Pipeline:
         """The oldest batch has left the last stage."""
         batch = self.flying[0]
         self.clock = max(self.clock, batch.back)
-        if len(self.flying) == 1:
-            self.ranks.meter(self.clock, self.flying)
+        self.ranks.meter(self.clock, self.flying)
         self.flying.popleft()
         self.idle.appendleft(batch.lane)
         self.waits = False
@@ -148,17 +147,16 @@ class Pipeline:
         if count < 1:
             return False
         ranks, back = self.ranks, [batch.back for batch in self.flying]
-        seconds = self._cycle_seconds(1)
-        if len(back) < self.lanes:  # a free lane takes what arrives before the host is done with the batch just sent
-            bound -= max(lane[0] for lane in seconds)
         first = max(back[0], self.clock)
         if first >= bound:
             return False
-        if bound < inf:
-            longest = max(*(sum(lane) for lane in seconds), *(sum(station) for station in zip(*seconds)))
-            count = min(count, max(ceil((bound - first) / longest), 1))
-        if count > 1:
-            seconds = self._cycle_seconds(count)
+        if bound < inf:  # a cycle takes no less than the longest pass of a lane
+            count = min(count, ceil((bound - first) / max(ranks.decode_pass(batch) for batch in self.flying)))
+        seconds = self._cycle_seconds(count)
+        if len(back) < self.lanes:  # a free lane takes what arrives before the host is done with the batch just sent
+            bound -= max(lane[0] for lane in seconds)
+            if first >= bound:
+                return False
         ranks.meter(first, self.flying)
         done = 0
         for repeats, left in self.shop.cycles(back, seconds, count, bound):

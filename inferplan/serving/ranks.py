@@ -85,6 +85,11 @@ class Ranks:
                 bound = min(bound, batch.back + lane.steps_left() * step)
         return bound
 
+    def decode_pass(self, batch: Batch) -> float:
+        """Seconds of a decode step of a batch's lane through all stages, at its present contexts."""
+        lanes = [scheduler.lanes[batch.lane] for scheduler in self.schedulers]
+        return max(self.times.decode(lane.size, lane.context / lane.size) for lane in lanes if lane.size)
+
     def wake(self, start: float) -> None:
         """All ranks were idle until ``start``, when a request can be seen."""
         self.metered = start
@@ -227,13 +232,17 @@ class Ranks:
 
     def meter(self, now: float, flying: Sequence[Batch]) -> None:
         """Count the time since the last batch was sent, with what each rank has in flight."""
-        for rank, scheduler in enumerate(self.schedulers):
-            loads = [batch.loads[rank] for batch in flying]
-            if (self.sent or now > self.metered) and any(load.decodes or load.prompts for load in loads):
-                decodes = sum(load.decodes for load in loads)
-                last = loads[-1].prompts
-                tokens = 0.0 if last is None else last.chunk.tokens
-                scheduler.book_time(self.metered, now - self.metered, self.sent, decodes, tokens)
+        if flying and (self.sent or now > self.metered):
+            for rank, scheduler in enumerate(self.schedulers):
+                decodes, prompts = 0, None
+                busy = False
+                for batch in flying:
+                    decoding, prompts = batch.loads[rank]
+                    decodes += decoding
+                    busy = busy or decoding > 0 or prompts is not None
+                if busy:
+                    tokens = 0.0 if prompts is None else prompts.chunk.tokens  # of the batch sent last
+                    scheduler.book_time(self.metered, now - self.metered, self.sent, decodes, tokens)
         self.metered, self.sent = now, 0
 
     def meter_run(self, last: float, flying: Sequence[Batch], sent: int) -> None:

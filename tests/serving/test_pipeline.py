@@ -238,7 +238,7 @@ def test_every_request_agrees_with_the_replay(stages: int, ranks: int, policy: P
             fixed=rng.uniform(0.1, 1.0),
         )
         scheduler = Defaults(admission="prompt")
-        records, _ = serve(
+        records, schedulers = serve(
             requests,
             times,
             rules(policy, slots=slots, budget=budget, capacity=float(capacity), scheduler=scheduler),
@@ -264,6 +264,9 @@ def test_every_request_agrees_with_the_replay(stages: int, ranks: int, policy: P
         assert records.first == pytest.approx([r.first for r in served], rel=1e-9), seed
         assert records.finish == pytest.approx([r.finish for r in served], rel=1e-9), seed
         assert [records.preempted.get(i, 0) for i in range(count)] == [r.preempted for r in served], seed
+        if not times.host and not records.preempted:  # from its first token to its last a request is always in a batch
+            decoding = sum(scheduler.meter.batch_seconds for scheduler in schedulers)
+            assert decoding == pytest.approx(sum(records.finish) - sum(records.first)), seed
         preempted += sum(r.preempted for r in served)
     assert (preempted > 20) == (policy == "vllm")
 
