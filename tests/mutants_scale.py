@@ -11,6 +11,8 @@ from tests.serving import test_scheduling_rules as rules
 
 _STEP = "inferplan.estimate.phase:StepTime"
 _RANKS = "inferplan.serving.ranks:Ranks"
+_PIPELINE = "inferplan.serving.pipeline:Pipeline"
+_replay = partial(pipeline.test_every_request_agrees_with_the_replay, 2, 1, "vllm")
 
 SCALE_MUTANTS = [
     SourceMutant(
@@ -116,5 +118,53 @@ SCALE_MUTANTS = [
         new="len(self.admitted.running) * self.width if self.mixed",
         changes="decodes of other lanes take the token budget of this one",
         check=rules.test_a_lane_has_the_budget_for_itself,
+    ),
+    SourceMutant(
+        name="a run passes an arrival",
+        place=f"{_PIPELINE}._alike",
+        old="bound = min(bound, queue.inbox[0][0])",
+        new="pass",
+        changes="lanes go round although a request has arrived",
+        check=_replay,
+    ),
+    SourceMutant(
+        name="a batch that is back has to wait",
+        place=f"{_PIPELINE}.advance",
+        old="(self.tried or self.flying[0].back <= self.clock)",
+        new="self.tried",
+        changes="another lane is filled before the batch that is back is looked at",
+        check=partial(pipeline.test_every_request_agrees_with_the_replay, 4, 1, "vllm"),
+    ),
+    SourceMutant(
+        name="a cycle repeats before it is even",
+        place="inferplan.serving.flow_shop:FlowShop.cycles",
+        old="if steady and repeats > 0",
+        new="if repeats > 0",
+        changes="the first cycle of lanes is taken for all that follow",
+        check=pipeline.test_cycles_repeat_once_they_are_alike,
+    ),
+    SourceMutant(
+        name="SGLang's lanes share the slots",
+        place="inferplan.serving.scheduler:Scheduler.__init__",
+        old="max(rules.slots // lanes, 1)",
+        new="rules.slots",
+        changes="one lane of SGLang takes every slot",
+        check=pipeline.test_sglang_gives_each_lane_its_share_of_the_slots,
+    ),
+    SourceMutant(
+        name="a static batch in one lane",
+        place="inferplan.serving.scheduler:Scheduler._may_form_batch",
+        old=" / len(self.lanes)",
+        new="",
+        changes="a static batch is not spread over the stages",
+        check=pipeline.test_a_static_batch_is_spread_over_the_stages,
+    ),
+    SourceMutant(
+        name="lanes grow one at a time",
+        place="inferplan.serving.scheduler:Scheduler.growth",
+        old="sum(lane.size for lane in self.lanes)",
+        new="self.decodes.size",
+        changes="admission keeps no room for the requests that decode in other lanes",
+        check=_replay,
     ),
 ]

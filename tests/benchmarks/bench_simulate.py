@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 TRACE = "traces/azure_llm_2023_conv.csv"
-_LIMITS = {"azure": 2.5, "closed": 0.5, "many": None}
+_LIMITS = {"azure": 2.5, "closed": 0.5, "many": None, "stages": None, "ranks": None}
 
 
 def _case(name: str, trace: Path) -> int:
@@ -30,6 +30,13 @@ def _case(name: str, trace: Path) -> int:
     if name == "closed":
         served = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm"))
         run = simulate(served, Traffic(arrivals=ClosedLoop(concurrency=64), requests_count=500, **lengths))
+    elif name in ("stages", "ranks"):
+        model, parallel, rate = {
+            "stages": ("llama-3.1-70b", Parallelism(tp=2, pp=2), 5.0),
+            "ranks": ("deepseek-v2-lite", Parallelism(dp=8, ep=8), 80.0),
+        }[name]
+        served = assemble(Request(model=model, gpu="h100-sxm", parallel=parallel))
+        run = simulate(served, Traffic(arrivals=OpenLoop(rate=rate), requests_count=20_000, **lengths))
     else:
         served = assemble(Request(model="llama-3.1-70b", gpu="h100-sxm", parallel=Parallelism(tp=4)))
         if name == "azure":
