@@ -4,12 +4,13 @@ This is the only place that knows how long a step takes. A batch passes *station
 schedules it, then each pipeline stage. :class:`StepTime` turns the seconds of the stations into wall time, and whatever
 prices a step (estimates, the simulator's tables, the planning grid, the steady state, techniques) goes through it.
 
-With ``pp`` stages an engine keeps up to ``pp`` batches in flight, each with sequences of its own (docs/serving.md,
-pipelines). Identical batches on stations of ``t_s`` seconds are a permutation flow shop, whose times are known:
+With ``pp`` stages an engine keeps up to ``pp`` batches in flight, each with sequences of its own
+(docs/formulas/step.md). The worker of each stage prepares a batch for as long as the host does, while the batch is on
+its way if it has nothing else to do. Identical batches on stages of ``t_s`` seconds are a permutation flow shop:
 
-    pass   sum(t_s)                                  one batch, nothing beside it
-    drain  sum(t_s) + (m - 1)*max(t_s)               m batches once: the pipeline fills and drains
-    cycle  max(sum(t_s), m*max(t_s))                 m batches in turn: every sequence advances by one step
+    pass   host + sum(t_s)                                  one batch, nothing beside it
+    drain  host + sum(t_s) + (m - 1)*(host + max(t_s))      m batches once: the pipeline fills and drains
+    cycle  max(host + sum(t_s), m*(host + max(t_s)))        m batches in turn: every sequence advances by one step
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import inf
 from typing import Any, Literal
 
 import numpy as np
@@ -54,16 +56,9 @@ class StepTime:
 
     @cached_property
     def _slowest(self) -> list[Num]:
-        """For each station 1 where batches wait for it, else 0.
-
-        That is where ``m`` mean batches take longest. In a drain, where the others take longest beside the fullest
-        batch, which passes all stations: ``sum_s(fullest_s) + max_k(m*mean_k - fullest_k)``, so that more work never
-        takes less time; nowhere for a batch alone.
-        """
-        passed = self.fullest if self.flow == "drain" else (0.0,) * len(self.mean)
-        waits = np.stack(np.broadcast_arrays(*(self.microbatches * b - a for a, b in zip(passed, self.mean))))
-        worst = np.where(np.max(waits, axis=0) > 0, np.argmax(waits, axis=0), -1)
-        return [np.where(worst == station, 1.0, 0.0) for station in range(len(self.mean))]
+        """For each stage 1 where it is the slowest for the mean batch, else 0; the host's share of it comes first."""
+        worst = np.argmax(np.stack(np.broadcast_arrays(*self.mean[1:])), axis=0)
+        return [1.0, *(np.where(worst == stage, 1.0, 0.0) for stage in range(len(self.mean) - 1))]
 
     @cached_property
     def weights(self) -> list[tuple[Num, Num]]:
@@ -74,7 +69,7 @@ class StepTime:
         if self.flow == "pass" or len(self.fullest) <= 2:
             return [(1.0, 0.0)] * len(self.fullest)
         if self.flow == "drain":
-            return [(1.0 - slow, slow * self.microbatches) for slow in self._slowest]
+            return [(1.0, slow * (self.microbatches - 1.0)) for slow in self._slowest]
         longest = sum((slow * seconds for slow, seconds in zip(self._slowest, self.mean)), start=0.0)
         full = np.where(self.microbatches * longest > self.passage, 1.0, 0.0)
         return [(1.0 - full, full * slow * self.microbatches) for slow in self._slowest]
@@ -94,10 +89,10 @@ class StepTime:
         stages = len(self.fullest) - 1
         if stages == 1:
             return self.passage
-        slowest = self.fullest[0]
-        for other in self.fullest[1:]:
+        slowest = self.fullest[1]
+        for other in self.fullest[2:]:
             slowest = np.maximum(slowest, other)
-        return np.maximum(slowest, self.passage / stages)
+        return np.maximum(self.fullest[0] + slowest, self.passage / stages)
 
     def plus(self, other: StepTime, times: float = 1.0) -> StepTime:
         """The same with the batches of ``other``, so many times, on each station ahead of these."""
@@ -130,20 +125,29 @@ def launched(stations: Sequence[Num], floors: Sequence[Num]) -> tuple[Num, ...]:
     return (stations[0], *((seconds**4 + floor**4) ** 0.25 for seconds, floor in zip(stations[1:], floors)))
 
 
+def send(free: list[float], start: float, stations: Sequence[float]) -> float:
+    """A batch that is ready at ``start`` passes all stations: when it leaves the last, in seconds.
+
+    ``free``: when each station is free, brought up to date. ``leave[s] = max(leave[s - 1], free[s] + host) + t_s``:
+    batches never overtake each other (a permutation flow shop; Johnson, Optimal two- and three-stage production
+    schedules, 1954), and a stage's worker prepares a batch for ``host`` seconds once it is done with the one before.
+    """
+    host = stations[0]
+    clock = free[0] = max(start, free[0]) + host
+    for station in range(1, len(stations)):
+        clock = free[station] = max(clock, free[station] + host) + stations[station]
+    return clock
+
+
 def flow_shop(batches: Sequence[Sequence[float]], in_flight: int) -> float:
     """Seconds until the last of ``batches`` has passed the stations in order; each gives its seconds on every station.
 
-    ``leave[s] = max(leave[s - 1], free[s]) + t_s``: batches never overtake each other. A batch sets out when fewer than
-    ``in_flight`` are on their way.
+    A batch sets out when fewer than ``in_flight`` are on their way.
     """
-    free = [0.0] * len(batches[0])
+    free = [-inf] * len(batches[0])
     done: list[float] = []
     for batch in batches:
-        clock = done[-in_flight] if len(done) >= in_flight else 0.0
-        for station, seconds in enumerate(batch):
-            clock = max(clock, free[station]) + seconds
-            free[station] = clock
-        done.append(clock)
+        done.append(send(free, done[-in_flight] if len(done) >= in_flight else 0.0, batch))
     return done[-1]
 
 

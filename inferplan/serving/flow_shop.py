@@ -1,13 +1,14 @@
-"""Batches that pass stations one after another, in the same order at each: a permutation flow shop.
+"""Batches that pass stations one after another, in the same order at each, many cycles at once.
 
-A batch leaves station ``s`` at ``max(when it left s - 1, when s was free) + seconds on s`` (Johnson, Optimal two- and
-three-stage production schedules, 1954; between stations there is room to wait).
+One batch is sent by :func:`inferplan.estimate.phase.send`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import ceil
+from math import ceil, inf
+
+from inferplan.estimate.phase import send
 
 _ALIKE = 1e-9
 """Share of a cycle by which the lanes' periods may differ when the cycle is taken to repeat."""
@@ -17,11 +18,11 @@ class FlowShop:
     """Stations and when each is free, in seconds. The first one is the host that composes the batches."""
 
     def __init__(self, stations: int) -> None:
-        self.free = [0.0] * stations
+        self.free = [-inf] * stations
 
     def send(self, start: float, seconds: Sequence[float]) -> float:
         """A batch that is ready at ``start`` passes all stations: when it leaves the last."""
-        return _send(self.free, start, seconds)
+        return send(self.free, start, seconds)
 
     def cycles(
         self, back: Sequence[float], seconds: Sequence[Sequence[float]], count: int, bound: float
@@ -36,7 +37,7 @@ class FlowShop:
             free, left, start = self.free.copy(), [], 0.0
             for ready, each in zip(back, seconds):
                 start = max(ready, free[0])
-                left.append(_send(free, start, each))
+                left.append(send(free, start, each))
             if start >= bound:
                 return
             period = left[0] - back[0]
@@ -51,11 +52,3 @@ class FlowShop:
                 self.free = [time + repeats * period for time in free]
                 back, count = [time + repeats * period for time in left], count - repeats
                 yield repeats, back
-
-
-def _send(free: list[float], start: float, seconds: Sequence[float]) -> float:
-    time = start
-    for station, duration in enumerate(seconds):
-        time = max(time, free[station]) + duration
-        free[station] = time
-    return time

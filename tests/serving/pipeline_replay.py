@@ -75,8 +75,10 @@ def replay(requests: Sequence[Served], engine: Engine, stations: Stations) -> in
                 for part in parts
             ]
             time = now
-            for station, seconds in enumerate(stations(rows)):
-                time = max(time, free[station]) + seconds
+            host, *stages = stations(rows)
+            for station, seconds in enumerate((host, *stages)):
+                prepared = free[station] + (host if station else 0.0)  # by the worker of the stage
+                time = max(time, prepared) + seconds
                 free[station] = time
             batch = [pair for part in parts for pair in part]
             for request, new in batch:

@@ -94,7 +94,7 @@ def disagreements(deployment: Deployment) -> list[str]:
         "steady state, decode", float(Round(decodes=Decodes(own, PROMPT)).price(deployment).total), float(decode.time)
     )
     stations = table.stations(each, PROMPT)
-    agree("tables, decode", max(sum(stations), pp * max(stations)), float(decode.time), 5e-3)
+    agree("tables, decode", max(sum(stations), pp * (stations[0] + max(stations[1:]))), float(decode.time), 5e-3)
     agree("tables, decode through all stages", table.decode(int(each), PROMPT), float(decode.step_time.passage), 5e-3)
 
     prompts = Prompts(1.0, PROMPT, PAST)

@@ -131,6 +131,13 @@ def test_pieces_of_a_prompt_follow_each_other_through_the_stages() -> None:
     assert records.first == [60.0]
 
 
+def test_the_worker_of_each_stage_prepares_a_batch() -> None:
+    # host 1 s, pieces of 10 on two stages. The first: host 0-1, 1-11, 11-21. The second: host 1-2; the worker of
+    # stage 1 is done at 11 and ready at 12: 12-22; that of stage 2 at 22: 22-32
+    records, _ = serve([(0.0, 20, 1)], Even(2, host=1.0), rules(budget=10))
+    assert records.first == [32.0]
+
+
 def test_two_batches_share_the_stages() -> None:
     # budget 10: two prompts of 10, a batch each; lane 1 passes stages 0-10-20, lane 2 10-20-30.
     # Lane 1 decodes at 20 on stage 1, which lane 2 has left: 21; stage 2 is busy until 30: 31.
