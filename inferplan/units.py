@@ -87,11 +87,17 @@ Hertz = Annotated[float, _quantity("hertz")]
 def _engineering(value: float, unit: str, steps: list[tuple[float, str]], digits: int) -> str:
     if value == 0 or not np.isfinite(value):
         return f"{value:.{digits}g} {unit}"
-    factor, prefix = next((step for step in steps if abs(value) >= step[0] * 0.9995), steps[-1])
+    one = _one(digits)
+    factor, prefix = next((step for step in steps if abs(value) >= step[0] * one), steps[-1])
     scaled = value / factor
-    magnitude = max(abs(scaled), 1.0) if abs(scaled) >= 0.9995 else abs(scaled)
+    magnitude = max(abs(scaled), 1.0) if abs(scaled) >= one else abs(scaled)
     decimals = max(0, digits - 1 - int(np.floor(np.log10(magnitude))))
     return f"{scaled:,.{decimals}f} {prefix}{unit}"
+
+
+def _one(digits: int) -> float:
+    """What is written as one with so many significant digits: less keeps them all in the next smaller unit."""
+    return 1.0 - 0.5 * 10.0**-digits
 
 
 _UP = [(1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, "")]
@@ -100,7 +106,7 @@ _DOWN = [(1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n")]
 
 def format_quantity(value: float, unit: str, digits: int = 4) -> str:
     """``format_quantity(3.35e12, "B/s")`` is ``"3.350 TB/s"``: decimal prefixes, ``digits`` significant digits."""
-    return _engineering(value, unit, _UP + _DOWN[1:] if 0 < abs(value) < 0.9995 else _UP, digits)
+    return _engineering(value, unit, _UP + _DOWN[1:] if 0 < abs(value) < _one(digits) else _UP, digits)
 
 
 def format_bytes(value: float, digits: int = 4) -> str:

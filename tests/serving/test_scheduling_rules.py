@@ -195,10 +195,11 @@ def test_a_client_that_gives_up_is_dropped_before_its_prompt_runs() -> None:
 def test_a_lane_has_the_budget_for_itself() -> None:
     """Two stages, budget 20: A's prompt is in flight when B's 20 tokens go into a batch of their own, whole.
 
-    The host has it from 1 to 2 s, then each stage about a second: the first token at 4 s.
+    A passes the host in 1 s, then the stages, of which the first has 65 of the 129 matrices. The host has B from 1 to
+    2 s; the worker of the first stage is done with A 65/129 s after 1 s and prepares B for 1 s; then 2 s of kernels.
     """
     run = simulate(plain(budget=20, parallel=Parallelism(pp=2)), requests((0.0, 10, 5), (0.5, 20, 1)))
-    assert list(run.records.first) == near(2.0, 4.0)
+    assert list(run.records.first) == near(2.0, 1 + 65 / 129 + 1 + 2)
     assert sum(meter.prompt_steps for meter in run.meters) == 2
 
 
