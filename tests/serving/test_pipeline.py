@@ -342,16 +342,18 @@ def test_a_busier_pipeline_never_brings_a_prompt_sooner() -> None:
 @settings(max_examples=25, deadline=None)
 @given(
     engine=st.sampled_from(["vllm", "sglang", "trtllm"]),
-    stages=st.sampled_from([2, 4]),
-    prompt=st.integers(1, 3000),
-    neighbours=st.integers(1, 20),
+    stages=st.sampled_from([1, 2, 4, 8]),
+    prompt=st.integers(1, 20_000),
+    neighbours=st.integers(1, 40),
+    budget=st.sampled_from([512, 2048, 8192]),
     ideal=st.booleans(),
 )
 def test_a_neighbour_never_lowers_a_time_to_first_token(
-    engine: str, stages: int, prompt: int, neighbours: int, ideal: bool
+    engine: str, stages: int, prompt: int, neighbours: int, budget: int, ideal: bool
 ) -> None:
+    """Prompts of one piece and of many."""
     served = deployment(engine=engine, ideal=ideal, parallel=Parallelism(pp=stages))
-    flags = Flags(max_num_batched_tokens=4096)
+    flags = Flags(max_num_batched_tokens=budget, chunked_prefill=True)
     times = {}
     for count in (0, neighbours):
         requests = Requests(
