@@ -17,19 +17,11 @@ _replay = partial(pipeline.test_every_request_agrees_with_the_replay, 2, 1, "vll
 SCALE_MUTANTS = [
     SourceMutant(
         name="stages wait for nobody",
-        place="inferplan.serving.flow_shop:_send",
-        old="max(time, free[station]) + duration",
-        new="time + duration",
+        place="inferplan.estimate.phase:send",
+        old="max(clock, free[station] + host)",
+        new="clock",
         changes="batches pass through each other on a stage",
         check=pipeline.test_two_batches_share_the_stages,
-    ),
-    SourceMutant(
-        name="one stage at a time",
-        place="inferplan.serving.flow_shop:_send",
-        old="free[station] = time",
-        new="free[:] = [time + sum(seconds[station + 1 :])] * len(free)",
-        changes="a pipeline holds one batch",
-        check=pipeline.test_pieces_of_a_prompt_follow_each_other_through_the_stages,
     ),
     SourceMutant(
         name="pieces in flight together",
@@ -66,7 +58,7 @@ SCALE_MUTANTS = [
     SourceMutant(
         name="pipelines never fill",
         place=f"{_STEP}.weights",
-        old="return [(1.0 - slow, slow * self.microbatches) for slow in self._slowest]",
+        old="return [(1.0, slow * (self.microbatches - 1.0)) for slow in self._slowest]",
         new="return [(0.0, slow * self.microbatches) for slow in self._slowest]",
         changes="fill and drain of a pipeline cost nothing",
         check=partial(test_step_time.test_batches_fill_and_drain_the_stages, (1.0, 2.0, 3.0), 3),
@@ -82,7 +74,7 @@ SCALE_MUTANTS = [
     SourceMutant(
         name="every batch at the pace of the slowest station",
         place=f"{_STEP}.interval",
-        old="np.maximum(slowest, self.passage / stages)",
+        old="np.maximum(self.fullest[0] + slowest, self.passage / stages)",
         new="self.passage",
         changes="prompts follow each other only when the one before is through",
         check=partial(test_step_time.test_batches_follow_each_other, (1.0, 2.0, 3.0)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from inferplan.devices.engine import Engine, EngineVersion, Tier
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
+from inferplan.models.spec import ModelSpec
 from inferplan.work.formats import uniform
 from inferplan.work.parallel import Parallelism
 from tests.builders import SOURCE, chip, dense
@@ -114,3 +116,17 @@ def test_pages_are_whole() -> None:
     held = Footprint(deployment=made("all", None), batch=3.0, prompt=512.0, context=1025.0)
     assert float(held.state_allocated) == 3 * 1040 * 2 * 32 * 128 * LAYERS * 2
     assert float(held.state) == 3 * 1025 * 2 * 32 * 128 * LAYERS * 2
+
+
+@pytest.mark.parametrize(("usable", "expected"), [(USABLE, 256), (1e9, 0)])
+def test_sequences_that_keep_nothing_are_limited_by_slots_where_the_weights_fit(usable: float, expected: int) -> None:
+    """32 matrices of 4096 x 4096 in bf16 are 1.07 GB, with two small tables: too much for 1 GB."""
+    matrix = {"mixer": {"kind": "linear"}, "repeat": 32}
+    model = ModelSpec.model_validate(
+        {"name": "m", "source": SOURCE, "norm": "plain", "d_model": WIDTH, "vocab": 64, "layers": [matrix]}
+    )
+    served = replace(made("all", None), model=model, hardware=chip(3e12, 1e15, usable=usable))
+    held = Footprint(deployment=served, batch=1.0, prompt=8.0, context=8.0)
+    assert float(held.max_batch()) == expected
+    assert held.fits == (expected > 0)
+    assert float(held.terms("max_batch").value) == expected

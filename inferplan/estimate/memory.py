@@ -196,9 +196,9 @@ class Footprint(DeviceMemory):
         return name(float(slots), "sequences of a step", "", _SLOTS)
 
     def _max_sequences(self, stage: StageMemory, name: Naming = plain) -> Num:
-        """The most sequences of one rank that a stage's memory holds; infinite where they keep nothing."""
+        """The most sequences of one rank that a stage's memory holds; where they keep nothing all, or none at all."""
         if self.deployment.engine.name != "none" and not (self.cached and stage.caches):
-            return np.inf
+            return np.inf if self.pool(stage) >= 0 else 0.0
         each = self._each(stage, name)
         if self.deployment.engine.name == "none":
             tokens = name(self.prompt * 1.0, "tokens of the longest pass", "", ("load", "prompt"))
@@ -267,7 +267,7 @@ class Footprint(DeviceMemory):
     def _max_batch_terms(self) -> Term:
         tightest = min(self.stages, key=lambda stage: float(np.min(self._max_sequences(stage))))
         most = self._max_sequences(tightest, named)
-        if isinstance(most, float):  # infinite: no stage keeps anything
+        if isinstance(most, float) and np.isinf(most):  # no stage keeps anything
             most = self._slots(named)
         term: Term = named(most * named(self.deployment.parallel.dp, "dp", "", _DP), "max_batch", "sequences")
         return term

@@ -28,8 +28,12 @@ law = settings(
     deadline=None,
     derandomize="INFERPLAN_LAW_EXAMPLES" not in os.environ,
 )
-loads = st.lists(st.tuples(st.floats(0.0, 60.0), st.integers(1, 80), st.integers(1, 40)), min_size=1, max_size=12).map(
-    lambda rows: sorted((round(arrival, 3), prompt, output) for arrival, prompt, output in rows)
+rows_of = st.lists(st.tuples(st.integers(0, 600), st.integers(1, 80), st.integers(1, 40)), min_size=1, max_size=12)
+loads = rows_of.map(
+    lambda rows: [
+        (tenths / 10 + 0.003 * index, prompt, output)  # no arrival coincides with the end of a step
+        for index, (tenths, prompt, output) in enumerate(sorted(rows))
+    ]
 )
 
 
