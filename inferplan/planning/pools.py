@@ -145,7 +145,7 @@ def _seconds_beside_prefill(grid: LoadGrid, demand: Demand) -> float | None:
         link = find_link(deployment, None)
     except MissingFactError:
         return None
-    moved = transfer_time(deployment, link, demand.prompt.average)
+    moved = float(transfer_time(deployment, link, demand.prompt.average))
     if deployment.calibration.basis == "roofline":
         return moved
     serving = deployment.engine.serving

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal
 
+import numpy as np
+
 from inferplan.devices.hardware import Link
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
@@ -20,6 +22,7 @@ from inferplan.serving.replica import Replica
 from inferplan.serving.scheduler import Scheduler
 from inferplan.serving.step_times import StepTimes
 from inferplan.traffic.requests import ClosedLoop
+from inferplan.units import Num
 
 Routing = Literal["round-robin", "least-loaded", "prefix-aware"]
 """round-robin: one after another. least-loaded: fewest requests in the engine. prefix-aware: fewest prompt tokens to
@@ -67,10 +70,11 @@ def find_link(deployment: Deployment, name: str | None) -> Link:
     return chosen[0]
 
 
-def transfer_time(deployment: Deployment, link: Link, tokens: float) -> float:
+def transfer_time(deployment: Deployment, link: Link, tokens: Num) -> Num:
     """Seconds to move the cache of ``tokens``: every rank sends its share over its own link, ``bytes/bandwidth``."""
-    footprint = Footprint(deployment=deployment, batch=1.0, prompt=tokens, context=tokens)
-    return max(float(stage.state(tokens)) for stage in footprint.stages) / link.bandwidth
+    footprint = Footprint(deployment=deployment, batch=1.0, prompt=1.0, context=1.0)
+    largest: Num = np.maximum.reduce([np.asarray(stage.state(tokens)) for stage in footprint.stages])
+    return largest / link.bandwidth
 
 
 def ranks_together(deployment: Deployment) -> int:
@@ -112,8 +116,7 @@ class Cluster:
         self.link_free: list[float] = []
         """When the link of each scheduler of the front has sent what it was given."""
         self.moves: dict[int, float] = {}
-        """Seconds to move the cache of a prompt of so many tokens, as far as they were asked for."""
-        self.move: Callable[[float], float] = lambda _: 0.0
+        """Seconds to move the cache of a prompt, by its tokens, where pools are apart."""
 
     def build(
         self, deployment: Deployment, times: StepTimes, rules: Rules, cache: Callable[[], PrefixCache | None]
@@ -136,7 +139,9 @@ class Cluster:
             self.front = pool(fleet.engines(deployment), rules, cache)
         else:
             link = find_link(deployment, fleet.kv_link)
-            self.move = lambda tokens: transfer_time(deployment, link, tokens)
+            lengths = np.unique(np.asarray(self.records.prompt, dtype=np.float64))
+            seconds = np.broadcast_to(transfer_time(deployment, link, lengths), lengths.shape)
+            self.moves = dict(zip(map(int, lengths), map(float, seconds)))
             prompts_only = replace(rules, scheduler=rules.scheduler.model_copy(update={"admission": "prompt"}))
             self.front = pool(fleet.prefill * parallel.dp, prompts_only, cache)
             self.back = pool(fleet.decode * parallel.dp, rules, lambda: None)
@@ -144,7 +149,13 @@ class Cluster:
             for scheduler in self.front:
                 scheduler.handoff = True
         for engine in self.engines:
-            engine.reactive = self.closed is not None or fleet.disaggregated
+            engine.reactive = not self._one_way
+
+    @property
+    def _one_way(self) -> bool:
+        """Nothing that an engine does changes what another is sent, but for the caches that go from front to back."""
+        single = len(self.front) == 1 and len(self.back) <= 1
+        return self.closed is None and (single or self.fleet.routing == "round-robin")
 
     @property
     def meters(self) -> list[Meter]:
@@ -178,11 +189,8 @@ class Cluster:
             now = max(engine.clock for engine in self.engines)
             self.next_request, self.limit = start + users, stop
             self.events = [(now + ramp * user / users, start + user, False) for user in range(users)]
-        elif not self.back and (alone or self.fleet.routing == "round-robin"):
-            for request in range(start, stop):
-                self.front[request % len(self.front)].submit(request, arrival[request])
-            for engine in self.engines:
-                engine.advance(inf)
+        elif self._one_way:
+            self._run_one_way(start, stop)
             return
         else:
             self.events = [(arrival[request], request, False) for request in range(start, stop)]
@@ -204,23 +212,37 @@ class Cluster:
             if not events:
                 return
 
+    def _run_one_way(self, start: int, stop: int) -> None:
+        """Every arrival is known ahead: the front runs to its end, then the back with the caches that it was sent."""
+        for request in range(start, stop):
+            time = self.records.arrival[request]
+            self._deliver(time, request, False)
+        for engine in self.engines:
+            engine.advance(inf)
+        for event in sorted(self.events):
+            self._deliver(*event)
+        self.events.clear()
+        for engine in self.engines:
+            engine.advance(inf)
+
     def _run_together(self) -> None:
-        """Several engines: each advances to the next event that another may depend on, and no further."""
+        """Several engines: each advances to the next event that it depends on, or that others may, and no further."""
         engines, events = self.engines, self.events
+        due = [engine.earliest() for engine in engines]
         while True:
-            earliest = min(engine.earliest() for engine in engines)
-            coming = events[0][0] if events else inf
-            if coming == earliest == inf:
+            first, coming = min(due), events[0][0] if events else inf
+            if coming == first == inf:
                 return
-            if coming <= earliest:
+            if coming <= first:
                 for engine in engines:
                     engine.advance(coming)
                 while events and events[0][0] <= coming:
                     self._deliver(*heapq.heappop(events))
+                due = [engine.earliest() for engine in engines]
             else:
-                until = earliest * (1 + 1e-12) + _MOMENT
-                for engine in engines:
-                    engine.advance(until)
+                index = due.index(first)
+                engines[index].advance(first * (1 + 1e-12) + _MOMENT)
+                due[index] = engines[index].earliest()
 
     def _deliver(self, time: float, request: int, cached: bool) -> None:
         pool = self.back if cached else self.front
@@ -258,11 +280,8 @@ class Cluster:
     def notify(self, request: int, time: float, finished: bool) -> None:
         """A client has seen the end of a request, or its prompt is done and its cache can leave."""
         if not finished:
-            tokens = self.records.prompt[request]
-            if tokens not in self.moves:
-                self.moves[tokens] = self.move(tokens)
             home = self.home.pop(request)
-            self.link_free[home] = max(time, self.link_free[home]) + self.moves[tokens]
+            self.link_free[home] = max(time, self.link_free[home]) + self.moves[self.records.prompt[request]]
             heapq.heappush(self.events, (self.link_free[home], request, True))
             return
         self.done += 1
