@@ -378,13 +378,17 @@ def explicit_mean(deployment: Deployment, load: StaticLoad) -> float:
 @law
 @given(deployments(calibrated=False), loads)
 def test_mean_tpot_is_the_mean_of_its_steps(deployment: Deployment, point: dict[str, float]) -> None:
-    """With windows and chunks. Exact while nothing changes what binds it or which stage is slowest, else to 0.5 %."""
+    """With windows and chunks. Exact while nothing changes what binds it or which stage is slowest, else to 0.5 %.
+
+    To 1 % on a pipeline, where it may change, too, whether the pass of a batch or the slowest stage sets the pace.
+    """
     load = StaticLoad(**(point | {"output": min(point["output"], 400.0)}))
     ours = Estimate(deployment=deployment, load=load).tpot
-    assert close(ours, explicit_mean(deployment, load), 5e-3)
+    assert close(ours, explicit_mean(deployment, load), 5e-3 if deployment.parallel.pp == 1 else 1e-2)
     phase = decode_phase(deployment, load, load.prompt + np.arange(max(int(load.output) - 1, 1), dtype=float))
     binds = [np.asarray(cost.time_math) > np.asarray(cost.time_memory) for cost in phase.costs]
-    binds.append(np.argmax(np.broadcast_arrays(*phase.stage_times), axis=0))
+    binds += [np.argmax(np.broadcast_arrays(*times), axis=0) for times in (phase.stage_times, phase.mean_stage_times)]
+    binds += [np.asarray(weight) for pair in phase.step_time.weights for weight in pair]
     if all(np.all(flags == flags.flat[0]) for flags in binds):
         assert close(ours, explicit_mean(deployment, load), 1e-11)
 
@@ -393,7 +397,8 @@ def test_mean_tpot_is_the_mean_of_its_steps(deployment: Deployment, point: dict[
 @given(deployments(calibrated=True), loads)
 def test_mean_tpot_of_a_calibrated_generation(deployment: Deployment, point: dict[str, float]) -> None:
     load = StaticLoad(**(point | {"output": min(point["output"], 400.0)}))
-    assert close(Estimate(deployment=deployment, load=load).tpot, explicit_mean(deployment, load), 5e-3)
+    within = 5e-3 if deployment.parallel.pp == 1 else 1e-2
+    assert close(Estimate(deployment=deployment, load=load).tpot, explicit_mean(deployment, load), within)
 
 
 @law
