@@ -58,8 +58,8 @@ SCALE_MUTANTS = [
     SourceMutant(
         name="pipelines never fill",
         place=f"{_STEP}.weights",
-        old="return [(1.0, slow * (self.microbatches - 1.0)) for slow in self._slowest]",
-        new="return [(0.0, slow * self.microbatches) for slow in self._slowest]",
+        old="return [(1.0 - others * slow, others * slow * self.microbatches) for slow in slowest]",
+        new="return [(0.0, slow * self.microbatches) for slow in slowest]",
         changes="fill and drain of a pipeline cost nothing",
         check=partial(test_step_time.test_batches_fill_and_drain_the_stages, (1.0, 2.0, 3.0), 3),
     ),

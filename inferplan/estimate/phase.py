@@ -40,8 +40,9 @@ Flow = Literal["pass", "drain", "cycle"]
 class StepTime:
     """Wall seconds of a step from the seconds of its batches on each station, the host first.
 
-    fullest: of the batch that holds the most. mean: of a batch that holds the mean of them all; the other batches
-    together take ``microbatches - 1`` times as long as it, and what the fullest holds beyond the mean they lack.
+    fullest: of the batch that holds the most, which goes first. mean: of a batch that holds the mean of them all, so
+    that they take ``microbatches`` times as long as it together. With batches of several sizes a drain is exact where the
+    slowest stage is the last or all are alike, else a little more than it takes.
     """
 
     fullest: tuple[Num, ...]
@@ -68,11 +69,14 @@ class StepTime:
         """
         if self.flow == "pass" or len(self.fullest) <= 2:
             return [(1.0, 0.0)] * len(self.fullest)
-        if self.flow == "drain":
-            return [(1.0, slow * (self.microbatches - 1.0)) for slow in self._slowest]
-        longest = sum((slow * seconds for slow, seconds in zip(self._slowest, self.mean)), start=0.0)
-        full = np.where(self.microbatches * longest > self.passage, 1.0, 0.0)
-        return [(1.0 - full, full * slow * self.microbatches) for slow in self._slowest]
+        slowest = self._slowest
+        all_batches = self.microbatches * sum((slow * mean for slow, mean in zip(slowest, self.mean)), start=0.0)
+        if self.flow == "cycle":
+            full = np.where(all_batches > self.passage, 1.0, 0.0)
+            return [(1.0 - full, full * slow * self.microbatches) for slow in slowest]
+        own = sum((slow * seconds for slow, seconds in zip(slowest, self.fullest)), start=0.0)
+        others = np.where(all_batches > own, 1.0, 0.0)  # the fullest first, then the others at the slowest stage
+        return [(1.0 - others * slow, others * slow * self.microbatches) for slow in slowest]
 
     @cached_property
     def total(self) -> Num:

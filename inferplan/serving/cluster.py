@@ -74,7 +74,8 @@ def transfer_time(deployment: Deployment, link: Link, tokens: Num) -> Num:
     """Seconds to move the cache of ``tokens``: every rank sends its share over its own link, ``bytes/bandwidth``."""
     footprint = Footprint(deployment=deployment, batch=1.0, prompt=1.0, context=1.0)
     largest: Num = np.maximum.reduce([np.asarray(stage.state(tokens)) for stage in footprint.stages])
-    return largest / link.bandwidth
+    seconds = largest / link.bandwidth
+    return seconds if np.ndim(tokens) else float(seconds)
 
 
 def ranks_together(deployment: Deployment) -> int:
