@@ -41,8 +41,8 @@ class StepTime:
     """Wall seconds of a step from the seconds of its batches on each station, the host first.
 
     fullest: of the batch that holds the most, which goes first. mean: of a batch that holds the mean of them all, so
-    that they take ``microbatches`` times as long as it together. With batches of several sizes a drain is exact where the
-    slowest stage is the last or all are alike, else a little more than it takes.
+    that they take ``microbatches`` times as long as it together. With batches of several sizes a drain is exact where
+    the slowest stage is the last or all are alike, else a little more than it takes.
     """
 
     fullest: tuple[Num, ...]
