@@ -1,8 +1,13 @@
-"""Closed form against simulator over 200 stable points: python -m tests.benchmarks.compare_steady_state."""
+"""Closed form against simulator over 200 stable points: ``python -m tests.benchmarks.compare_steady_state [STAGES]``.
+
+With a number of pipeline stages the users come one after another over ten seconds: a burst of equal prompts would fill the
+batches in flight evenly, which arrivals that know nothing of each other do not.
+"""
 
 from __future__ import annotations
 
 import itertools
+import sys
 from typing import NamedTuple
 
 import numpy as np
@@ -38,16 +43,17 @@ def grid() -> list[Point]:
     return [Point(*point) for point in itertools.product(DEPLOYMENTS, LENGTHS, USERS, (True, False))]
 
 
-def compare(point: Point) -> tuple[float, float]:
+def compare(point: Point, stages: int = 1) -> tuple[float, float]:
     """Relative differences of TPOT and of request rate, closed form over simulator, first wave and tail left out."""
     model, gpu, tp, engine = point.deployment
-    served = assemble(Request(model=model, gpu=gpu, engine=engine, ideal=point.ideal, parallel=Parallelism(tp=tp)))
+    parallel = Parallelism(tp=tp, pp=stages)
+    served = assemble(Request(model=model, gpu=gpu, engine=engine, ideal=point.ideal, parallel=parallel))
     prompt, output = point.lengths
     traffic = Traffic(
-        arrivals=ClosedLoop(concurrency=point.users),
+        arrivals=ClosedLoop(concurrency=point.users, burst=stages == 1, ramp=0.0 if stages == 1 else 10.0),
         prompt=Lengths(kind="uniform", mean=prompt, spread=0.5),
         output=Lengths(kind="uniform", mean=output, spread=0.5),
-        requests_count=max(20 * point.users, 200),
+        requests_count=max(20 * point.users, 200) * (1 if stages == 1 else 3),
     )
     run = simulate(served, traffic)
     state = steady_state(
@@ -55,15 +61,15 @@ def compare(point: Point) -> tuple[float, float]:
         UserLoad(concurrency=float(point.users), prompt=traffic.prompt.average, output=traffic.output.average),
     )
     finish = np.sort(np.asarray(run.records.finish))
-    early, late = int(0.25 * len(finish)), int(0.85 * len(finish))
+    early, late = int((0.25 if stages == 1 else 0.5) * len(finish)), int(0.85 * len(finish))
     rate = (late - early) / (finish[late] - finish[early])
     tpot = float(np.mean(run.tpot[early:late]))
     return float(state.tpot) / tpot - 1.0, float(state.request_rate) / rate - 1.0
 
 
-def main() -> None:
+def main(stages: int = 1) -> None:
     points = grid()
-    errors = np.abs([compare(point) for point in points])
+    errors = np.abs([compare(point, stages) for point in points])
     for name, column in zip(("TPOT", "throughput"), errors.T):
         worst = points[int(np.argmax(column))]
         print(
@@ -73,4 +79,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*map(int, sys.argv[1:]))
