@@ -200,7 +200,8 @@ class Estimate:
             spread = np.sqrt(np.maximum(count * count - 1.0, 0.0) / 12.0)
             pair = np.stack([centre - spread, centre + spread])  # one graph: what has no past is priced once
             times = np.broadcast_to(decode_phase(self.deployment, self.load, pair).time, pair.shape)
-            early, late = name(times[0], "earlier step", "s"), name(times[1], "later step", "s")
+            early = name(times[0], "step before the middle", "s")  # the two Gauss points of the piece
+            late = name(times[1], "step past the middle", "s")
             yield name(count, "steps") * (early + late) / 2
 
     def _edges(self, prompt: npt.NDArray[np.float64], steps: npt.NDArray[np.float64]) -> list[npt.NDArray[np.float64]]:

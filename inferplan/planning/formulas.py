@@ -7,9 +7,10 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from inferplan.answers.cost import OUTPUT_TO_INPUT, Cost
+from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.roofline import IdealTime, fitted_time
 from inferplan.planning.option import Sizing
-from inferplan.serving.rounds import departures, holding, in_system, mean_round
+from inferplan.serving.rounds import coupled_ranks, departures, holding, in_system, mean_round
 from inferplan.terms import named
 
 
@@ -25,12 +26,16 @@ def _symbols(*names: str) -> Iterator[Any]:
     return (named(2.0 + index, name) for index, name in enumerate(names))
 
 
-def plan_formulas() -> list[PlanFormula]:
-    """Every formula of the closed form and of the bill, in the order in which they are computed."""
+def plan_formulas(deployment: Deployment | None = None) -> list[PlanFormula]:
+    """Every formula of the closed form and of the bill, in the order in which they are computed.
+
+    Where the deployment has several batches in flight, their number is ``m``; where attention ranks step together, theirs
+    is ``g`` (docs/formulas/step.md).
+    """
     made: list[tuple[str, str, Any]] = [
         ("Time of an operator", "t", _operator_time()),
         ("Prompts that come with every round", "x", _coming()),
-        ("Share of rounds with a prompt", "p", _share()),
+        ("Share of rounds with a prompt", "p", _share(deployment)),
         ("Time per output token", "TPOT", _tpot()),
         ("Rate of a replica", "X", _rate()),
         ("Requests in the system", "C", _in_system()),
@@ -42,8 +47,8 @@ def plan_formulas() -> list[PlanFormula]:
 
 def _operator_time() -> Any:
     flop, peak, moved, bandwidth = _symbols("FLOP", "peak", "bytes", "bandwidth")
-    math, memory, overhead, p = _symbols("math", "memory", "overhead", "p")
-    fit: Any = SimpleNamespace(math=math, memory=memory, overhead=overhead, launch=1.0, sharpness=p, terms={})
+    math, memory, overhead, sharpness = _symbols("math", "memory", "overhead", "s")
+    fit: Any = SimpleNamespace(math=math, memory=memory, overhead=overhead, launch=1.0, sharpness=sharpness, terms={})
     return fitted_time(IdealTime(math=flop / peak, memory=moved / bandwidth, wire=0.0, counts={}), fit).total
 
 
@@ -52,9 +57,14 @@ def _coming() -> Any:
     return batch / (output - 1.0)
 
 
-def _share() -> Any:
-    coming, prompt, batch, budget = _symbols("x", "I", "B", "M")
-    return holding(coming, prompt, budget - batch, (1.0, 1)).share
+def _share(deployment: Deployment | None) -> Any:
+    coming, prompt, batch, budget, flight, ranks = _symbols("x", "I", "B", "M", "m", "g")
+    if deployment is None or deployment.parallel.pp == 1:
+        flight = 1.0
+    if deployment is None or coupled_ranks(deployment) == 1:
+        ranks = 1
+    own = batch if flight == 1.0 else batch / flight
+    return holding(coming, prompt, budget - own, (flight, ranks)).share
 
 
 def _tpot() -> Any:

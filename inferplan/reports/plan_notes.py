@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import isfinite
 
 from inferplan.answers.emit import quantised_checkpoint
+from inferplan.devices.constants import Calibration
 from inferplan.planning.demand import percentile_of
 from inferplan.planning.infeasible import METRIC_NAMES
 from inferplan.planning.plan import Plan
@@ -87,18 +88,23 @@ def basis_line(plan: Plan) -> str:
             "the plan is a lower bound on what to buy"
         )
     if plan.holds_at_the_far_end is None:
-        return f"basis: {calibration.name} constants ({calibration.basis}); no error band is known for this mixture"
+        return f"basis: {_constants(calibration)}; no error band is known for this mixture"
     bands = ", ".join(f"{METRIC_NAMES[name]} x {low:.2f} to x {high:.2f}" for name, (low, high) in plan.bands.items())
     verdict = (
         "the limits hold at its slow end too"
         if plan.holds_at_the_far_end
         else "at the slow end the limits do NOT hold: this plan needs the optimistic end, measure before buying"
     )
-    name = f"{calibration.name} constants ({calibration.basis})"
-    return f"basis: {name}; 80 % of held-out rows lie within {bands} of the prediction; {verdict}"
+    return f"basis: {_constants(calibration)}; 80 % of held-out rows lie within {bands} of the prediction; {verdict}"
 
 
 def price_line(plan: Plan) -> str:
     """Where the price comes from."""
     tags = {option.tag.describe(): option for option in [plan.option] if option.tag is not None}
     return "; ".join(f"price of {option.deployment.hardware.name}: {text}" for text, option in tags.items())
+
+
+def _constants(calibration: Calibration) -> str:
+    """Which constants priced it; those that are carried over from other devices say so in their name."""
+    said = "" if calibration.basis in calibration.name else f" ({calibration.basis})"
+    return f"{calibration.name} constants{said}"

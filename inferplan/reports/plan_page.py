@@ -130,7 +130,7 @@ def html_document(plan: Plan, command: str) -> str:
         tables=plan_report(plan).tables,
         drawings=drawings(plan),
         rests_on=[*notes(plan), *assumptions(plan)],
-        formulas=plan_formulas(),
+        formulas=plan_formulas(plan.option.deployment),
         terms=plan_terms(plan),
         command=command,
         version=__version__,
@@ -178,7 +178,9 @@ def markdown_document(plan: Plan, command: str) -> str:
         parts.append(f"{picture}\n\n*{drawing.title}. {drawing.caption}*")
     rests_on = [*notes(plan), *assumptions(plan)]
     parts.append("## What the figures rest on\n\n" + "\n".join(f"- {text}" for text in rests_on))
-    parts.append("## Formulas\n\n" + "\n".join(f"- {name}: `{text}`" for name, text in plan_formulas()))
+    parts.append(
+        "## Formulas\n\n" + "\n".join(f"- {name}: `{text}`" for name, text in plan_formulas(plan.option.deployment))
+    )
     parts.append("## In numbers\n\n" + "\n".join(_in_numbers(term) for term in plan_terms(plan)))
     parts.append(f"## Made by\n\n    {command}\n\ninferplan {__version__}, {datetime.date.today()}.")
     return "\n\n".join(parts) + "\n"

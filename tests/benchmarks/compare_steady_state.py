@@ -1,7 +1,7 @@
 """Closed form against simulator over 200 stable points: ``python -m tests.benchmarks.compare_steady_state [STAGES]``.
 
-With a number of pipeline stages the users come one after another over ten seconds: a burst of equal prompts would fill the
-batches in flight evenly, which arrivals that know nothing of each other do not.
+With a number of pipeline stages the users come one after another over ten seconds: a burst of equal prompts would fill
+the batches in flight evenly, which arrivals that know nothing of each other do not.
 """
 
 from __future__ import annotations

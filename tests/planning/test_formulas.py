@@ -13,6 +13,7 @@ from inferplan.planning.demand import Demand
 from inferplan.planning.formulas import plan_formulas
 from inferplan.planning.grid import Axes, load_grid
 from inferplan.traffic.requests import Lengths
+from inferplan.work.parallel import Parallelism
 
 TEXTS = {formula.text.partition(" = ")[0]: formula.text.partition(" = ")[2] for formula in plan_formulas()}
 
@@ -20,7 +21,7 @@ TEXTS = {formula.text.partition(" = ")[0]: formula.text.partition(" = ")[2] for 
 def test_the_report_prints_what_the_documentation_says() -> None:
     """Written out by hand from docs/planning.md, "Closed form"."""
     assert TEXTS == {
-        "t": "((FLOP / peak / math)^p + (bytes / bandwidth / memory)^p)^(1 / p) + overhead",
+        "t": "((FLOP / peak / math)^s + (bytes / bandwidth / memory)^s)^(1 / s) + overhead",
         "x": "B / (O - 1)",
         "p": "min(max(1 - exp(-x), x * I / (M - B)), 1)",
         "TPOT": "(1 - p) * t_decode(B) + p * t_mixed(B, x*I/p)",
@@ -29,6 +30,20 @@ def test_the_report_prints_what_the_documentation_says() -> None:
         "n": "max(ceil(rate / (X * utilisation)), 1)",
         "c": "bill of an hour / 3600 / (input tokens/s / 4 + output tokens/s) * 1000000",
     }
+
+
+def test_batches_in_flight_and_ranks_that_step_together_are_in_the_formula() -> None:
+    """Written out by hand from docs/formulas/step.md, "Under load"; a plan's page has the plan's own."""
+
+    def share(model: str, **degrees: int) -> str:
+        deployment = assemble(Request(model=model, gpu="h100-sxm", ideal=True, parallel=Parallelism(**degrees)))
+        (text,) = [found.text for found in plan_formulas(deployment) if found.title.startswith("Share")]
+        return text
+
+    assert share("llama-3.1-8b") == "p = min(max(1 - exp(-x), x * I / (M - B)), 1)"
+    assert share("llama-3.1-8b", pp=2) == "p = min(max(1 - exp(-x), x * I / m / (M - B / m)), 1)"
+    assert share("llama-3.1-8b", dp=2) == share("llama-3.1-8b")  # nothing is shared: each rank for itself
+    assert share("mixtral-8x7b-v0.1", dp=2) == "p = min(max(1 - exp(-x * g), x * I / (M - B)), 1)"
 
 
 @pytest.mark.parametrize(("batch", "budget"), [(1.0, 8192.0), (16.0, 2048.0), (64.0, 1024.0), (64.0, 8192.0)])

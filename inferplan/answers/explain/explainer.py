@@ -44,6 +44,7 @@ _BATCH = {
 _PARTS = ("time", "flop", "bytes", "intensity", "mfu", "mbu")
 """Numbers of a phase beside its operators."""
 _ALIASES = {
+    "latency": "e2el",
     "ttft_s": "ttft",
     "tpot_s": "tpot",
     "e2el_s": "e2el",
@@ -107,7 +108,7 @@ class Explainer:
         rest = _ALIASES.get(rest, rest)
         phase = self.phases.get(phase_name)
         if phase is not None and rest in _PARTS:
-            page = "docs/formulas/roofline.md"
+            page = "docs/formulas/step.md" if rest == "time" else "docs/formulas/roofline.md"
             return self._explanation(f"{phase_name}.{rest}", phase.terms(rest), page, self._given())
         for operator in (rest, _fused(rest)):
             if phase is not None and operator in phase.by_operator():
@@ -145,7 +146,7 @@ class Explainer:
         op = next((cost.op for cost in phase.costs if cost.op.name == operator), None)
         name, term = f"{phase_name}.{operator}", phase.terms(operator)
         if op is None:  # the host's share, which is no kernel
-            return self._explanation(name, term, "docs/formulas/roofline.md", self._given())
+            return self._explanation(name, term, "docs/formulas/step.md", self._given())
         does = (op.__class__.__doc__ or "").strip().split("\n\n")[0].replace("\n", " ")
         deployment = self.estimate.deployment
         further = [*self.origins.layers(lambda group: _owner(group, op))]
