@@ -29,8 +29,8 @@ def _symbols(*names: str) -> Iterator[Any]:
 def plan_formulas(deployment: Deployment | None = None) -> list[PlanFormula]:
     """Every formula of the closed form and of the bill, in the order in which they are computed.
 
-    Where the deployment has several batches in flight, their number is ``m``; where attention ranks step together, theirs
-    is ``g`` (docs/formulas/step.md).
+    Where the deployment has several batches in flight, their number is ``m``; where attention ranks step together,
+    theirs is ``g`` (docs/formulas/step.md).
     """
     made: list[tuple[str, str, Any]] = [
         ("Time of an operator", "t", _operator_time()),
