@@ -15,7 +15,7 @@ from pydantic import BeforeValidator
 Num = float | npt.NDArray[np.float64]
 """A load value: one float or an array of float64. Structure (layers, heads, ranks) is always int."""
 Array = npt.NDArray[np.float64]
-Mask = npt.NDArray[np.bool_]
+BoolArray = npt.NDArray[np.bool_]
 """Which elements of an array are meant."""
 
 _SI = {"": 1.0, "n": 1e-9, "u": 1e-6, "µ": 1e-6, "m": 1e-3, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}

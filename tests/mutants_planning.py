@@ -26,7 +26,7 @@ PLANNING_MUTANTS = [
     SourceMutant(
         name="decode pools fill the cache twice",
         place="inferplan.planning.pools:decode_pool",
-        old="(_cache_use(grid) <= 1)",
+        old="(_decode_cache_use(grid) <= 1)",
         new="(_cache_use(grid) <= 2)",
         changes="the batch of a decode pool does not fit",
         check=test_sizing.test_the_decode_batch_is_the_largest_that_is_allowed,

@@ -1,8 +1,8 @@
 """A claimed speed-up taken apart: a baseline, then one ingredient at a time, each with its factor (docs/recipe.md).
 
-An ingredient that is named is missing in the baseline and present once it is added; whatever is not named is present
-all the way. The order matters, so every subset is priced too, and each ingredient gets its mean factor over all orders
-(its Shapley value, in logarithms) with the smallest and the largest.
+An ingredient that is named is off in the baseline and on once it is added; techniques that are not named are on in
+every variant. The order matters, so every subset is priced too, and each ingredient gets its mean factor over all
+orders (its Shapley value, in logarithms) with the smallest and the largest.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from inferplan.catalog.assemble import Request, assemble, precision_of
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
-from inferplan.estimate.phase import decodes_phase, in_batches, price_batches, prompts_phase
+from inferplan.estimate.phase import decode_cycle, in_batches, price_batches, prompt_drain
 from inferplan.models.layers.attention import AttentionLayer
 from inferplan.models.layers.base import Mixer
 from inferplan.models.layers.mla import MlaLayer
@@ -227,7 +227,7 @@ def _waves(setting: Setting, load: Load, batch: int) -> Outcome:
     deployment, spec = setting.deployment, setting.speculation
     longest = load.longest(batch) if not setting.continuous else load.output.average
     cached = load.prompt * setting.hit_rate
-    ttft = float(prompts_phase(deployment, float(batch), load.prompt - cached, cached).time)
+    ttft = float(prompt_drain(deployment, float(batch), load.prompt - cached, cached).time)
     step = _mean_step(setting, load, float(batch), longest) / spec.tokens
     whole = ttft + (longest - 1) * step
     waves = load.users / batch
@@ -242,8 +242,12 @@ def _waves(setting: Setting, load: Load, batch: int) -> Outcome:
 
 
 def _mean_step(setting: Setting, load: Load, batch: float, longest: float) -> float:
-    """The mean decode step between the prompt and the longest output: two Gauss points."""
-    centre, spread = load.prompt + longest / 2, longest / 2 / math.sqrt(3)
+    """The mean decode step from the prompt to the longest output: the two Gauss points that ``Estimate`` takes.
+
+    Windows and chunks that a sequence grows past in between are passed over.
+    """
+    steps = max(longest - 1.0, 1.0)
+    centre, spread = load.prompt + (steps - 1.0) / 2, math.sqrt((steps**2 - 1.0) / 12)
     return sum(_step_at(setting, batch, past) for past in (centre - spread, centre + spread)) / 2
 
 
@@ -257,9 +261,9 @@ def _step_at(setting: Setting, batch: float, past: float) -> float:
             return Step(segments=(segment,), logits=count * spec.width)
 
         return float(price_batches(deployment, in_batches(deployment, batch, again), "cycle").time)
-    verified = decodes_phase(deployment, batch, past, float(spec.width)).step_time
+    verified = decode_cycle(deployment, batch, past, float(spec.width)).step_time
     return float(
-        spec.with_drafts(verified, lambda draft, width: decodes_phase(draft, batch, past, width).step_time).total
+        spec.with_drafts(verified, lambda draft, width: decode_cycle(draft, batch, past, width).step_time).total
     )
 
 

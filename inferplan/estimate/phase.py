@@ -143,7 +143,7 @@ def send(free: list[float], start: float, stations: Sequence[float]) -> float:
     return clock
 
 
-def flow_shop(batches: Sequence[Sequence[float]], in_flight: int) -> float:
+def last_leaves(batches: Sequence[Sequence[float]], in_flight: int) -> float:
     """Seconds until the last of ``batches`` has passed the stations in order; each gives its seconds on every station.
 
     A batch sets out when fewer than ``in_flight`` are on their way.
@@ -489,7 +489,7 @@ def in_batches(deployment: Deployment, batch: Num, step: Callable[[Num], Step]) 
     )
 
 
-def prompts_phase(deployment: Deployment, batch: Num, new: Num, past: Num = 0.0, all_logits: bool = False) -> Phase:
+def prompt_drain(deployment: Deployment, batch: Num, new: Num, past: Num = 0.0, all_logits: bool = False) -> Phase:
     """The prompts of a whole batch: ``new`` tokens each behind ``past`` cached ones, in batches that fill and drain."""
 
     def step(sequences: Num) -> Step:
@@ -499,7 +499,7 @@ def prompts_phase(deployment: Deployment, batch: Num, new: Num, past: Num = 0.0,
     return price_batches(deployment, in_batches(deployment, batch, step), "drain")
 
 
-def decodes_phase(deployment: Deployment, batch: Num, past: Num, width: Num = 1.0) -> Phase:
+def decode_cycle(deployment: Deployment, batch: Num, past: Num, width: Num = 1.0) -> Phase:
     """One decode step of a whole batch, ``width`` new tokens for each sequence, in batches that take turns."""
 
     def step(sequences: Num) -> Step:
@@ -511,12 +511,12 @@ def decodes_phase(deployment: Deployment, batch: Num, past: Num, width: Num = 1.
 
 def prefill_phase(deployment: Deployment, load: StaticLoad) -> Phase:
     """The whole batch's prompts."""
-    return prompts_phase(deployment, load.batch, load.prompt, 0.0, load.all_logits)
+    return prompt_drain(deployment, load.batch, load.prompt, 0.0, load.all_logits)
 
 
 def decode_phase(deployment: Deployment, load: StaticLoad, past: Num) -> Phase:
     """One decode step of the whole batch; without a KV cache everything before it is computed again."""
     if load.kv_cache:
-        return decodes_phase(deployment, load.batch, past)
+        return decode_cycle(deployment, load.batch, past)
     batches = in_batches(deployment, load.batch, lambda sequences: recompute(sequences, past))
     return price_batches(deployment, batches, "cycle")

@@ -36,7 +36,7 @@ def plan_formulas(deployment: Deployment | None = None) -> list[PlanFormula]:
         ("Time of an operator", "t", _operator_time()),
         ("Prompts that come with every round", "x", _coming()),
         ("Share of rounds with a prompt", "p", _share(deployment)),
-        ("Time per output token", "TPOT", _tpot()),
+        ("Time per output token", "TPOT", _tpot(deployment)),
         ("Rate of a replica", "X", _rate()),
         ("Requests in the system", "C", _in_system()),
         ("Replicas, without the spare ones", "n", _replicas()),
@@ -67,9 +67,10 @@ def _share(deployment: Deployment | None) -> Any:
     return holding(coming, prompt, budget - own, (flight, ranks)).share
 
 
-def _tpot() -> Any:
-    share, decode, own = _symbols("p", "t_decode(B)", "t_mixed(B, x*I/p)")
-    return mean_round(share, decode, own, mixed=True)
+def _tpot(deployment: Deployment | None) -> Any:
+    mixed = deployment is None or deployment.engine.policy != "sglang"
+    share, decode, own = _symbols("p", "t_decode(B)", "t_mixed(B, x*I/p)" if mixed else "t_prompt(x*I/p)")
+    return mean_round(share, decode, own, mixed)
 
 
 def _rate() -> Any:

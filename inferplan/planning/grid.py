@@ -1,6 +1,6 @@
 """The closed form over a whole grid: every decode batch and token budget of one deployment, through one graph.
 
-Formulas and their limits are in docs/planning.md. The grid is laid over what one attention rank decodes at once, not
+Formulas and their limits are in docs/planning.md. Its first axis is the decode batch of one attention rank, not
 over the users, so that nothing has to be solved for: rate, waiting and the number of users follow from it.
 """
 
@@ -30,7 +30,7 @@ from inferplan.serving.rounds import (
 )
 from inferplan.serving.techniques.queueing import mean_wait, tail_wait
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
-from inferplan.units import Array, Mask
+from inferplan.units import Array, BoolArray
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -70,7 +70,7 @@ class LoadGrid:
     speculation: Speculation = PLAIN
 
     @cached_property
-    def possible(self) -> Mask:
+    def possible(self) -> BoolArray:
         """Points that can run for long, whatever their latency."""
         return (self.memory_use <= 1) & (self.prefill_use < 1) & (self.concurrency <= self.slots)
 
@@ -127,7 +127,7 @@ def load_grid(
 ) -> LoadGrid:
     """Price the grid: rounds of decodes alone, and rounds that hold prompts.
 
-    The mean values are those of :mod:`inferplan.serving.steady` at the batch that this grid is laid over. Raises
+    The mean values are those of :mod:`inferplan.serving.steady` at each decode batch. Raises
     ``NotFiniteError``, which names the operator, for a price that is no number.
     """
     serving, dp = deployment.engine.serving, deployment.parallel.dp

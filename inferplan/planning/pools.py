@@ -92,7 +92,7 @@ def decode_pool(grid: LoadGrid, demand: Demand, slo: Slo, sizing: Sizing) -> Dec
     """
     dp, batch = grid.deployment.parallel.dp, grid.axes.batch
     tpot = grid.step_decode / grid.speculation.tokens
-    allowed = (_cache_use(grid) <= 1) & (batch * dp <= grid.slots)
+    allowed = (_decode_cache_use(grid) <= 1) & (batch * dp <= grid.slots)
     if "tpot" in slo.limits:
         allowed &= tpot <= slo.limits["tpot"]
     if not allowed.any():
@@ -152,7 +152,7 @@ def _seconds_beside_prefill(grid: LoadGrid, demand: Demand) -> float | None:
     return moved + serving.latency + serving.front_request + serving.front_token * demand.prompt.average
 
 
-def _cache_use(grid: LoadGrid) -> Array:
+def _decode_cache_use(grid: LoadGrid) -> Array:
     """Cache in use over the cache of a rank that only decodes, by batch: the grid's share of one request, times the
     batch, so without those that wait for their prompts.
     """

@@ -19,7 +19,7 @@ from inferplan.planning.pools import cheapest_pools
 from inferplan.planning.space import Rejections, Space, candidates, speculations
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.traffic.requests import Slo
-from inferplan.units import Array, Mask
+from inferplan.units import Array, BoolArray
 
 
 class SearchResult(NamedTuple):
@@ -38,7 +38,7 @@ class SearchResult(NamedTuple):
     structures: int
 
 
-def conditions(grid: LoadGrid, slo: Slo) -> dict[str, Mask]:
+def conditions(grid: LoadGrid, slo: Slo) -> dict[str, BoolArray]:
     """Which points of a grid keep each condition that a plan has to keep, in the order in which they are asked."""
     return {
         "memory": np.asarray(grid.memory_use <= 1),
@@ -126,7 +126,7 @@ class _Search:
         else:
             self.options.append(option)
 
-    def _count(self, grid: LoadGrid) -> Mask:
+    def _count(self, grid: LoadGrid) -> BoolArray:
         """The points that meet everything; each other point is counted once, under the first reason that applies."""
         alive = np.ones(grid.rate.shape, dtype=bool)
         label = grid.deployment.describe()

@@ -19,6 +19,7 @@ from inferplan.serving.pipeline import Pipeline
 from inferplan.serving.prefix_cache import PrefixCache
 from inferplan.serving.records import Meter, Records
 from inferplan.serving.replica import Replica
+from inferplan.serving.rounds import coupled_ranks
 from inferplan.serving.scheduler import Scheduler
 from inferplan.serving.step_times import StepTimes
 from inferplan.traffic.requests import ClosedLoop
@@ -78,17 +79,6 @@ def transfer_time(deployment: Deployment, link: Link, tokens: Num) -> Num:
     return seconds if np.ndim(tokens) else float(seconds)
 
 
-def ranks_together(deployment: Deployment) -> int:
-    """Attention data-parallel ranks that make every step together.
-
-    All of a replica where they share experts: each step ends with the slowest rank, and ranks without requests take
-    part (vLLM's data-parallel engines run dummy batches until all are done). One where there are none to share: then
-    ranks are engines of their own.
-    """
-    shared = any(weight.shard == "experts" for weight, _ in deployment.model.weights())
-    return deployment.parallel.dp if shared else 1
-
-
 class Cluster:
     """The engines of a run and the events between them."""
 
@@ -124,7 +114,7 @@ class Cluster:
     ) -> None:
         """Make the engines of a deployment."""
         fleet, parallel = self.fleet, deployment.parallel
-        together = ranks_together(deployment)
+        together = coupled_ranks(deployment)
 
         def pool(ranks: int, rules: Rules, cache: Callable[[], PrefixCache | None]) -> list[Scheduler]:
             made = [

@@ -86,7 +86,8 @@ class Pipeline:
     def earliest(self) -> float:
         """A time before which it cannot notify anyone; infinity when it is idle."""
         now = max(self.clock, self.flying[0].back) if self.waits else self.clock
-        if self.ranks.unseen or self.ranks.queued:
+        ready = any(scheduler.lanes[lane].size for scheduler in self.ranks.schedulers for lane in self.idle)
+        if ready or self.ranks.unseen or self.ranks.queued:
             return now
         bound = max(now, self.ranks.next_arrival())
         for batch in self.flying:

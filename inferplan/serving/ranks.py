@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from math import inf
 from typing import NamedTuple
 
-from inferplan.serving.scheduler import Prompts, Scheduler
+from inferplan.serving.scheduler import PromptBatch, Scheduler
 from inferplan.serving.step_times import NO_PROMPTS, StepTimes
 
 
@@ -19,7 +19,7 @@ class Load(NamedTuple):
     """What one rank has in a batch."""
 
     decodes: int
-    prompts: Prompts | None
+    prompts: PromptBatch | None
 
 
 class Batch(NamedTuple):

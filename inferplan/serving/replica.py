@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import ceil, inf
 
 from inferplan.serving.clients import Token
-from inferplan.serving.scheduler import Prompts, Scheduler
+from inferplan.serving.scheduler import PromptBatch, Scheduler
 from inferplan.serving.step_times import StepTimes
 
 _RECHECK = 32
@@ -52,7 +52,7 @@ class Replica:
                 return
             if inbox:
                 queue.look(self.previous if rules.overlapped else self.clock, decodes.size > 0)
-            prompts: Prompts | None = None
+            prompts: PromptBatch | None = None
             if waiting or scheduler.partial is not None:
                 if scheduler.mixed:
                     scheduler.make_room(self.clock)
@@ -103,7 +103,7 @@ class Replica:
             )
         return min(bound, max(self.clock, inbox[0][0])) if inbox else bound
 
-    def _prompt_step(self, prompts: Prompts) -> None:
+    def _prompt_step(self, prompts: PromptBatch) -> None:
         """One step that holds prompts, beside the decodes where the policy mixes them."""
         scheduler, rules, start = self.scheduler, self.rules, self.clock
         decodes, meter, clients, chunk = scheduler.decodes, scheduler.meter, scheduler.clients, prompts.chunk

@@ -61,7 +61,11 @@ def eager_floors(deployment: Deployment) -> list[float]:
 
 
 def coupled_ranks(deployment: Deployment) -> int:
-    """Attention ranks that step together: all of a replica where they share experts, else each for itself."""
+    """Attention ranks that make every step together: all of a replica where they share experts, else each for itself.
+
+    Each such step ends with the slowest rank, and ranks without requests take part (vLLM's data-parallel engines run
+    dummy batches until all are done).
+    """
     experts = any(weight.shard == "experts" for weight, _ in deployment.model.weights())
     return deployment.parallel.dp if experts else 1
 
@@ -147,12 +151,14 @@ class Round:
     def price(self, deployment: Deployment) -> StepTime:
         """Wall seconds of the round, by what passes each station; with the engine's eager floor and the drafts."""
         microbatches = self.batches_in_flight(deployment)
-        uneven = self.prompts is not None and bool(np.any(np.asarray(self.prompts.fill) != 1.0))
-        fullest = self._step(microbatches, 1.0)
+        most, even = self._decoding(microbatches)
+        fullest = self._step(most, 1.0)
+        fill = 1.0 if self.prompts is None else self.prompts.fill
         mean = beside = None
-        if self.prompts is not None and uneven:
-            mean = self._step(microbatches, self.prompts.fill) if deployment.parallel.pp > 1 else None
-            beside = self._step(microbatches, self.prompts.beside) if coupled_ranks(deployment) > 1 else None
+        if deployment.parallel.pp > 1 and (np.any(np.asarray(fill) != 1.0) or np.any(np.asarray(most != even))):
+            mean = self._step(even, fill)
+        if self.prompts is not None and coupled_ranks(deployment) > 1:
+            beside = self._step(most, self.prompts.beside)
         batches = Batches(fullest=fullest, beside=beside, mean=mean, microbatches=microbatches)
         time = price_batches(deployment, batches, "cycle").step_time
         if self.decodes is not None:
@@ -163,13 +169,28 @@ class Round:
         eager = fullest.tokens > deployment.engine.serving.graph_tokens
         return time.at_least([np.where(eager, floor, 0.0) for floor in floors])
 
-    def _step(self, microbatches: Num, fill: Num) -> Step:
+    def _decoding(self, microbatches: Num) -> tuple[Num | None, Num | None]:
+        """Decodes of the fullest batch in flight, and of the mean one.
+
+        A whole number of sequences falls into whole batches. Others are means over time, of a steady state, and have no
+        fullest batch.
+        """
+        if self.decodes is None:
+            return None, None
+        batch = self.decodes.batch
+        even = batch / microbatches
+        if isinstance(microbatches, float) and microbatches == 1.0:
+            return even, even
+        return np.where(batch == np.rint(batch), np.ceil(even), even), even
+
+    def _step(self, decoding: Num | None, fill: Num) -> Step:
+        """A batch of so many decodes, and of so large a share of the fullest batch's prompts."""
         segments = []
         rows: Num = 0.0
-        if self.decodes is not None:
+        if self.decodes is not None and decoding is not None:
             width = float(self.speculation.width)
-            segments.append(Segment(batch=self.decodes.batch / microbatches, new=width, past=self.decodes.context))
-            rows = self.decodes.batch / microbatches * width
+            segments.append(Segment(batch=decoding, new=width, past=self.decodes.context))
+            rows = decoding * width
         if self.prompts is not None:
             number = self.prompts.number * fill
             segments.append(Segment(batch=number, new=self.prompts.new, past=self.prompts.past))

@@ -19,7 +19,7 @@ from inferplan.serving.request_queue import RequestQueue
 from inferplan.serving.step_times import Chunk
 
 
-class Prompts(NamedTuple):
+class PromptBatch(NamedTuple):
     """The prompts of a step."""
 
     chunk: Chunk
@@ -90,7 +90,7 @@ class Scheduler:
 
     # --- what goes into a step --------------------------------------------------------------------------------------
 
-    def plan(self, now: float) -> Prompts | None:
+    def plan(self, now: float) -> PromptBatch | None:
         """The prompts of the step that begins ``now``; none means that the step only decodes."""
         rules, queue, waiting, decodes = self.rules, self.queue, self.queue.waiting, self.decodes
         if rules.policy == "static" and not self._may_form_batch():
@@ -129,7 +129,7 @@ class Scheduler:
             tokens += new
             budget -= new
             pairs += new * past + new * (new + 1) / 2
-        return Prompts(Chunk(prompts, tokens, pairs), completed, self.partial) if tokens else None
+        return PromptBatch(Chunk(prompts, tokens, pairs), completed, self.partial) if tokens else None
 
     def _may_form_batch(self) -> bool:
         """Static batching: whether the lane may take its share of a new batch, which starts when the last is done."""
@@ -249,7 +249,7 @@ class Scheduler:
                 self.meter.backlogged_finishes += 1
 
     def finish_prompts(self, completed: list[int], time: float) -> None:
-        """Prompts are in the cache at ``time``, and each has made its next token."""
+        """PromptBatch are in the cache at ``time``, and each has made its next token."""
         records, admitted, progress = self.records, self.admitted, self.progress
         for request in completed:
             left = progress.output_left.pop(request, records.output[request]) - 1

@@ -9,8 +9,8 @@ Arrivals are taken as independent, so a share ``p = 1 - exp(-x)`` of the steps h
     TTFT = front end + rest of the step in progress + queue + own steps [+ 2 steps, overlapped scheduling]
     rate = C/(TTFT + (O - 1)*TPOT)                        Little's law: every one of C users has one request
 
-and ``B = rate*(O - 1)*TPOT`` closes the loop. The batch is what slots and cache admit, never more: who does not fit
-waits, and that wait is part of TTFT. Steps are priced by :func:`inferplan.estimate.phase.run_step`;
+and ``B = rate*(O - 1)*TPOT`` closes the loop. The batch is what slots and cache admit, never more: the
+others are queued, and their wait is part of TTFT. Steps are priced by :func:`inferplan.estimate.phase.run_step`;
 everything broadcasts.
 """
 
@@ -129,7 +129,7 @@ def steady_state(
 def admissible(rules: Rules, prompt: Num, output: Num) -> Num:
     """Requests that one engine admits: slots, and what the cache holds when their ages are evenly spread.
 
-    ``prompt`` admission fills the cache to the brim with requests that hold ``prompt + output/2`` on average;
+    ``prompt`` admission fills the cache with requests that hold ``prompt + output/2`` on average;
     ``reserve`` keeps ``prompt + output`` for each; ``ratio`` keeps back a share of what all may still write.
     """
     total = prompt + output

@@ -30,7 +30,7 @@ from inferplan.serving.rounds import eager_floors
 from inferplan.units import Array, Num
 from inferplan.work.step import WIDE, Segment, Step
 
-Prompts = list[list[list[float]]]
+PromptGrid = list[list[list[float]]]
 _DENSE_ROWS = 256
 """Up to this batch every integer is priced; beyond, every 3 %."""
 _PROMPTS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 256.0)
@@ -39,7 +39,7 @@ _ROOM = 2**15
 
 
 class Chunk(NamedTuple):
-    """Prompts in one step: how many, their new tokens in all, and the query-key pairs of their attention."""
+    """PromptGrid in one step: how many, their new tokens in all, and the query-key pairs of their attention."""
 
     prompts: int
     tokens: float
@@ -184,7 +184,7 @@ class StageTable:
     """Seconds of the decode segment by batch and context knot; rows are filled when they are first asked for."""
     batch_knots: list[float]
     decode_grid: Array
-    prompt_grid: Prompts
+    prompt_grid: PromptGrid
     """Seconds of the prompt segments, by number of prompts, new and past knot."""
     layers: float
     """Fixed seconds of the stage, for its layers."""
@@ -408,7 +408,7 @@ class _TableBuilder(NamedTuple):
     reach: Reach
     knots: _Knots
 
-    def tables(self, groupings: list[Grouping], prompts: list[Prompts], new: float) -> list[StageTable]:
+    def tables(self, groupings: list[Grouping], prompts: list[PromptGrid], new: float) -> list[StageTable]:
         """The tables of every stage, stages that are alike sharing one; ``new`` tokens in a prompt that stands by."""
         pricer, reach, width = self.pricer, self.reach, int(self.pricer.width)
         parallel, step = pricer.deployment.parallel, pricer.deployment.calibration.step
@@ -446,7 +446,7 @@ class _TableBuilder(NamedTuple):
             )
         return [tables[id(stage)] for stage in stages]
 
-    def prompts(self, few: list[Grouping], many: list[Grouping]) -> list[Prompts]:
+    def prompts(self, few: list[Grouping], many: list[Grouping]) -> list[PromptGrid]:
         """Seconds of prompts of every stage; narrow and wide ones run different kernels and are priced apart."""
         count = np.asarray(_PROMPTS)[:, None, None]
         news, pasts = self.knots.new, self.knots.past

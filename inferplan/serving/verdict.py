@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from inferplan.serving.records import REJECTED
-
-if TYPE_CHECKING:
-    from inferplan.serving.result import SimulationResult
+from inferplan.serving.records import REJECTED, Meter
+from inferplan.units import Array
 
 Verdict = Literal["stable", "saturated", "overloaded"]
 """stable: nobody waits for a slot or for cache for long. saturated: they do, and the queue does not grow. overloaded:
@@ -21,7 +20,26 @@ _GAVE_UP_SHARE = 0.1
 """More clients than this that give up are a queue that grows."""
 
 
-def verdict_of(result: SimulationResult) -> Verdict:
+class Run(Protocol):
+    """What a verdict looks at: a closed loop or not, meters, and of each request its arrival, fate and wait."""
+
+    @property
+    def closed(self) -> bool: ...
+    @property
+    def meters(self) -> Sequence[Meter]: ...
+    @property
+    def arrival(self) -> Array: ...
+    @property
+    def status(self) -> Any: ...
+    @property
+    def counts(self) -> dict[str, int]: ...
+    @property
+    def wait(self) -> Array: ...
+    @property
+    def end(self) -> float: ...
+
+
+def verdict_of(result: Run) -> Verdict:
     """The verdict on a run. A closed loop is never overloaded: its users wait for their answers."""
     if not result.closed and _queue_grows(result):
         return "overloaded"
@@ -30,7 +48,7 @@ def verdict_of(result: SimulationResult) -> Verdict:
     return "saturated" if waited and backlogged > 0.5 * busy else "stable"
 
 
-def _queue_grows(result: SimulationResult) -> bool:
+def _queue_grows(result: Run) -> bool:
     """Whether there was a backlog most of the time, and waits grew from quarter to quarter up to the end, or would
     have, had clients not given up.
     """

@@ -46,6 +46,12 @@ def test_batches_in_flight_and_ranks_that_step_together_are_in_the_formula() -> 
     assert share("mixtral-8x7b-v0.1", dp=2) == "p = min(max(1 - exp(-x * g), x * I / (M - B)), 1)"
 
 
+def test_prompts_in_steps_of_their_own_are_in_the_formula() -> None:
+    deployment = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm", engine="sglang", ideal=True))
+    texts = {found.title: found.text for found in plan_formulas(deployment)}
+    assert texts["Time per output token"] == "TPOT = t_decode(B) + p * t_prompt(x*I/p)"
+
+
 @pytest.mark.parametrize(("batch", "budget"), [(1.0, 8192.0), (16.0, 2048.0), (64.0, 1024.0), (64.0, 8192.0)])
 def test_the_printed_formulas_give_the_grid(batch: float, budget: float) -> None:
     deployment = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm", ideal=True))

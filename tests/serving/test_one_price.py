@@ -17,7 +17,7 @@ from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.files import names
 from inferplan.errors import InferplanError, NotFiniteError
 from inferplan.estimate.deployment import Deployment
-from inferplan.estimate.phase import decodes_phase, prompts_phase
+from inferplan.estimate.phase import Batches, decode_cycle, price_batches, prompt_drain
 from inferplan.models.layers.mla import MlaLayer
 from inferplan.planning.demand import Demand
 from inferplan.planning.grid import Axes, load_grid
@@ -25,6 +25,7 @@ from inferplan.serving.rounds import Decodes, Prompts, Round
 from inferplan.serving.step_times import Chunk, Reach, step_times
 from inferplan.traffic.requests import Lengths
 from inferplan.work.parallel import Parallelism
+from inferplan.work.step import Segment, Step
 
 GPUS = [name for name in names("calibration") if not name.startswith("_")]
 DIVISIONS = [
@@ -87,9 +88,12 @@ def disagreements(deployment: Deployment) -> list[str]:
             said.append(f"{what} {got} for {expected}")
 
     demand = Demand(prompt=Lengths(mean=PROMPT), output=Lengths(mean=2.0), rate=1.0)
-    grid = load_grid(deployment, demand, 95.0, Axes(batch=np.array([own]), budget=np.array([8192.0])))
-    decode = decodes_phase(deployment, own * dp, PROMPT)
-    agree("grid, decode", float(grid.step_decode[0]), float(decode.time))
+    counts = np.array([1.0, 3.0, 5.0, 13.0, own])
+    grid = load_grid(deployment, demand, 95.0, Axes(batch=counts, budget=np.array([8192.0])))
+    for index, count in enumerate(counts):  # those that fill the batches in flight evenly, and those that do not
+        one = decode_cycle(deployment, count * dp, PROMPT)
+        agree(f"grid, {count:g} decodes", float(grid.step_decode[index]), float(one.time))
+    decode = decode_cycle(deployment, own * dp, PROMPT)
     agree(
         "steady state, decode", float(Round(decodes=Decodes(own, PROMPT)).price(deployment).total), float(decode.time)
     )
@@ -104,12 +108,20 @@ def disagreements(deployment: Deployment) -> list[str]:
     whole = Round(prompts=Prompts(1.0, PROMPT, 0.0)).price(deployment).passage
     agree("grid, prompt", float(grid.prompt_alone[0][0]), float(whole))
     if not any(table.floors):  # estimates have no floor of eager launches
-        batch = prompts_phase(deployment, float(dp), PROMPT, PAST)
+        batch = prompt_drain(deployment, float(dp), PROMPT, PAST)
         agree("steady state, prompt", float(alone.passage), float(batch.time))
 
     both = Round(decodes=Decodes(own, PROMPT), prompts=prompts).price(deployment)
     mixed = table.mixed(int(each), PROMPT, chunk)
     agree("tables, both", mixed, float(both.passage), 1e-2 if latent else 5e-3)
+    if not any(table.floors):
+        segments = (Segment(batch=each, new=1.0, past=PROMPT), Segment(batch=1.0, new=PROMPT, past=PAST))
+        step = price_batches(deployment, Batches(fullest=Step(segments=segments))).time
+        agree("steady state, both", float(both.passage), float(step))
+        few = (Segment(batch=each, new=1.0, past=PROMPT), Segment(batch=2.0, new=12.0, past=PAST))
+        step = price_batches(deployment, Batches(fullest=Step(segments=few))).time
+        piece = Chunk(2, 24.0, 2 * (12.0 * PAST + 12.0 * 13 / 2))
+        agree("tables, short prompts beside decodes", table.mixed(int(each), PROMPT, piece), float(step), 5e-3)
     if float(both.passage) < float(decode.step_time.passage) or not np.all(np.isfinite(grid.ttft)):
         said.append("a prompt beside decodes makes the step shorter")
     return said
@@ -122,6 +134,6 @@ def test_a_price_that_is_no_number_names_its_operator() -> None:
     broken = deployment.calibration.model_copy(update={"constants": fits})
     object.__setattr__(deployment, "calibration", broken)
     with pytest.raises(NotFiniteError, match="norm"):
-        _ = decodes_phase(deployment, 8.0, 100.0).time
+        _ = decode_cycle(deployment, 8.0, 100.0).time
     with pytest.raises(NotFiniteError, match="norm"):
         step_times(deployment, Reach(sequences=8, tokens=1100, context=1600))

@@ -17,12 +17,13 @@ from inferplan.errors import InfeasibleError
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.run import estimate
 from inferplan.serving.admission import Rules
-from inferplan.serving.cluster import Fleet, ranks_together
+from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags
 from inferplan.serving.flow_shop import FlowShop
 from inferplan.serving.pipeline import Pipeline
 from inferplan.serving.records import Records
 from inferplan.serving.replica import Replica
+from inferplan.serving.rounds import coupled_ranks
 from inferplan.serving.scheduler import Scheduler
 from inferplan.serving.simulator import Options, simulate
 from inferplan.serving.step_times import NO_PROMPTS, Chunk
@@ -450,8 +451,8 @@ def test_four_stages_serve_almost_four_times_the_users() -> None:
 def test_ranks_step_together_only_where_they_share_experts() -> None:
     dense = deployment("llama-3.1-8b", parallel=Parallelism(dp=2))
     shared = deployment("olmoe-1b-7b-0924", parallel=Parallelism(dp=2))
-    assert (ranks_together(dense), ranks_together(shared)) == (1, 2)
-    assert ranks_together(deployment("olmoe-1b-7b-0924")) == 1
+    assert (coupled_ranks(dense), coupled_ranks(shared)) == (1, 2)
+    assert coupled_ranks(deployment("olmoe-1b-7b-0924")) == 1
     requests = Requests(
         prompt=np.array([16, 3000]), output=np.array([200, 2]), arrival=np.array([0.0, 0.05])
     )  # round-robin: the decode on rank 0, the prompt on rank 1

@@ -13,7 +13,7 @@ from math import ceil
 
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
-from inferplan.estimate.phase import Batches, StepTime, flow_shop, price_batches
+from inferplan.estimate.phase import Batches, StepTime, last_leaves, price_batches
 from inferplan.work.step import Segment, Step
 
 
@@ -70,7 +70,7 @@ def chunked_prefill(
     alone = price((Segment(batch=1.0, new=float(prompt), past=0.0),))
     return ChunkedPrefill(
         whole=float(alone.passage),
-        total=flow_shop([[float(seconds) for seconds in time.fullest] for time in times], pp),
+        total=last_leaves([[float(seconds) for seconds in time.fullest] for time in times], pp),
         longest_gap=max(float(time.total) for time in times),
         steps=len(times),
     )

@@ -11,7 +11,7 @@ import numpy as np
 
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
-from inferplan.estimate.phase import prompts_phase
+from inferplan.estimate.phase import prompt_drain
 from inferplan.units import Num
 
 
@@ -24,7 +24,7 @@ def cached_prefill(deployment: Deployment, batch: Num, prompt: Num, hit_rate: Nu
     if np.any(rate < 0) or np.any(rate >= 1):
         raise UsageError("a prefix-cache hit rate is in [0, 1)")
     past = np.minimum(np.floor(np.asarray(prompt) * rate), np.asarray(prompt) - 1.0)
-    return prompts_phase(deployment, batch, prompt - past, past).time
+    return prompt_drain(deployment, batch, prompt - past, past).time
 
 
 def prefix_gain(deployment: Deployment, batch: Num, prompt: Num, hit_rate: Num) -> Num:

@@ -22,7 +22,7 @@ import numpy as np
 
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
-from inferplan.estimate.phase import StepTime, decodes_phase
+from inferplan.estimate.phase import StepTime, decode_cycle
 from inferplan.units import Num
 
 
@@ -116,10 +116,10 @@ class SpeculationGain:
 def speculate(deployment: Deployment, speculation: Speculation, batch: Num, context: Num) -> SpeculationGain:
     """What ``speculation`` does to a decode of ``batch`` requests with ``context`` tokens behind them."""
     batch = np.asarray(batch, dtype=np.float64)
-    verify = decodes_phase(deployment, batch, context, float(speculation.width)).step_time
-    whole = speculation.with_drafts(verify, lambda draft, width: decodes_phase(draft, batch, context, width).step_time)
+    verify = decode_cycle(deployment, batch, context, float(speculation.width)).step_time
+    whole = speculation.with_drafts(verify, lambda draft, width: decode_cycle(draft, batch, context, width).step_time)
     return SpeculationGain(
-        plain=decodes_phase(deployment, batch, context).time,
+        plain=decode_cycle(deployment, batch, context).time,
         verify=verify.total,
         draft=whole.total - verify.total,
         tokens=speculation.tokens,
