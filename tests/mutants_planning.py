@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants_source import SourceMutant
-from tests.planning import test_sizing
+from tests.planning import test_screening, test_sizing
 from tests.serving import test_queueing
 
 PLANNING_MUTANTS = [
@@ -27,7 +27,7 @@ PLANNING_MUTANTS = [
         name="decode pools fill the cache twice",
         place="inferplan.planning.pools:decode_pool",
         old="(_decode_cache_use(grid) <= 1)",
-        new="(_cache_use(grid) <= 2)",
+        new="(_decode_cache_use(grid) <= 2)",
         changes="the batch of a decode pool does not fit",
         check=test_sizing.test_the_decode_batch_is_the_largest_that_is_allowed,
     ),
@@ -126,5 +126,45 @@ PLANNING_MUTANTS = [
         new="self.rate * self.output * self.replicas",
         changes="tokens a second and GPU grow with the number of replicas",
         check=test_sizing.test_output_tokens_of_a_device,
+    ),
+    SourceMutant(
+        name="nobody waits for the crowd",
+        place="inferplan.planning.grid:load_grid",
+        old="+ through + crowd, mean)",
+        new="+ through, mean)",
+        changes="TTFT is screened without the queue of a step's room",
+        check=test_screening.test_ttft_at_a_percentile_by_hand,
+    ),
+    SourceMutant(
+        name="the step in progress is free",
+        place="inferplan.planning.grid:load_grid",
+        old="front + rest + 2 * late",
+        new="front + 2 * late",
+        changes="an arrival starts at once, whatever runs",
+        check=test_screening.test_ttft_at_a_percentile_by_hand,
+    ),
+    SourceMutant(
+        name="slots of one rank",
+        place="inferplan.planning.grid:load_grid",
+        old="max_sequences * dp)",
+        new="max_sequences)",
+        changes="attention ranks share the slots of one",
+        check=test_screening.test_slots_are_those_of_all_ranks,
+    ),
+    SourceMutant(
+        name="a cache without a margin",
+        place="inferplan.planning.grid:_cache_use",
+        old="prompt + output / 2 + 2 * spread",
+        new="prompt + output / 2",
+        changes="half of the time the cache is short",
+        check=test_screening.test_the_cache_holds_the_mean_and_two_deviations,
+    ),
+    SourceMutant(
+        name="everybody is at the end",
+        place="inferplan.planning.grid:_cache_use",
+        old="prompt + output / 2 + 2 * spread",
+        new="prompt + output + 2 * spread",
+        changes="the cache is full when it is not",
+        check=test_screening.test_the_cache_holds_the_mean_and_two_deviations,
     ),
 ]
