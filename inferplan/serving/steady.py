@@ -10,8 +10,8 @@ Arrivals are taken as independent, so a share ``p = 1 - exp(-x)`` of the steps h
     rate = C/(TTFT + (O - 1)*TPOT)                        Little's law: every one of C users has one request
 
 and ``B = rate*(O - 1)*TPOT`` closes the loop. The batch is what slots and cache admit, never more: the
-others are queued, and their wait is part of TTFT. Steps are priced by :func:`inferplan.estimate.phase.run_step`;
-everything broadcasts.
+others are queued, and their wait is part of TTFT. Steps are priced by :class:`inferplan.serving.rounds.Round`, which
+also says what batches in flight and ranks that step together change; everything broadcasts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from inferplan.serving.techniques.queueing import mean_wait
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.units import Num
 
-_ROUNDS = 200
+_ROUNDS = 60
+_HALVINGS = 40
 _TOLERANCE = 1e-7
 
 
@@ -169,16 +170,7 @@ class _Loop:
         limit = np.asarray(admissible(rules, prompt, output))
         inside = np.minimum(users, limit)
         steps = np.maximum(output - 1.0, 1e-9) / self.speculation.tokens
-        batch = np.maximum(inside * 0.9, 1e-6)
-        for _ in range(_ROUNDS):
-            step, before, after, share = self._times(batch, inside)
-            spent = before + after
-            held = spent + steps * step  # time from admission (or arrival, if nobody waits) to the last token
-            new = np.where(inside > 0, inside * steps * step / held, 0.0)
-            change = float(np.max(np.abs(new - batch) / np.maximum(inside, 1e-9), initial=0.0))
-            batch = np.maximum(0.5 * batch + 0.5 * new, 1e-9)
-            if change < _TOLERANCE:
-                break
+        batch = self._batch(inside, steps)
         step, before, after, share = self._times(batch, inside)
         tpot = step / self.speculation.tokens
         held = before + after + steps * step
@@ -210,6 +202,32 @@ class _Loop:
             kv_use=_plain(np.minimum(use, 1.0)),
             prompt_share=_plain(share),
         )
+
+    def _batch(self, inside: Num, steps: Num) -> Num:
+        """Requests that decode: where as many are decoding as the times at that batch make of those ``inside``.
+
+        Half steps towards it; where they do not settle, because a step grows by leaps, the batch is bisected to the
+        place at which more decode than the times allow.
+        """
+
+        def allowed(batch: Num) -> Num:
+            step, before, after, _ = self._times(batch, inside)
+            held = before + after + steps * step  # from admission (or arrival, if nobody waits) to the last token
+            return np.where(inside > 0, inside * steps * step / held, 0.0)
+
+        batch = np.maximum(inside * 0.9, 1e-6)
+        for _ in range(_ROUNDS):
+            new = allowed(batch)
+            change = np.abs(new - batch) / np.maximum(inside, 1e-9)
+            batch = np.maximum(0.5 * batch + 0.5 * new, 1e-9)
+            if float(np.max(change, initial=0.0)) < _TOLERANCE:
+                return batch
+        settled, low, high = change < _TOLERANCE, np.full_like(batch, 1e-9), np.maximum(inside, 1e-9)
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            fewer = allowed(middle) < middle
+            low, high = np.where(fewer, low, middle), np.where(fewer, middle, high)
+        return np.where(settled, batch, high)
 
     def _times(self, batch: Num, inside: Num) -> tuple[Num, Num, Num, Num]:
         """Mean decode step; time before a prompt's first step; its own time to the first token seen; share of steps."""

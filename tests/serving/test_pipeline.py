@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from inferplan.catalog.assemble import Request, assemble
 from inferplan.devices.engine import Admission, Policy
 from inferplan.devices.engine import Scheduler as Defaults
 from inferplan.errors import InfeasibleError
@@ -480,3 +481,23 @@ def test_fleets_of_pipelines_and_of_lockstep_ranks() -> None:
             assert sum(meter.decode_tokens for meter in run.meters) == 200 * 63
             loop = simulate(served, replace(traffic, arrivals=ClosedLoop(concurrency=12)), options=Options(fleet=fleet))
             assert loop.counts["finished"] == 200
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "degrees", "loop"),
+    [
+        ("gpt-oss-20b", "b200-hgx", {"dp": 2, "ep": 2, "replicas": 2}, (3, 20)),
+        ("llama-3.1-8b", "b200-hgx", {"pp": 2, "replicas": 3}, (2, 40)),
+        ("olmoe-1b-7b-0924", "l4", {"dp": 2, "ep": 2}, (2, 60)),
+    ],
+)
+def test_a_pause_between_two_batches_loses_nobody(
+    model: str, gpu: str, degrees: dict[str, int], loop: tuple[int, int]
+) -> None:
+    """A client's next request may come just when a batch is back and its lane rests: that lane still has work."""
+    deployment = assemble(Request(model=model, gpu=gpu, ideal=True, parallel=Parallelism(**degrees)))
+    users, count = loop
+    traffic = Traffic(
+        arrivals=ClosedLoop(concurrency=users), prompt=Lengths(mean=17), output=Lengths(mean=50), requests_count=count
+    )
+    assert simulate(deployment, traffic).counts["finished"] == count

@@ -8,6 +8,7 @@ import pytest
 from inferplan.estimate.memory import Footprint
 from inferplan.serving.flags import Flags, rules_of, with_flags
 from inferplan.serving.steady import UserLoad, admissible, steady_state
+from inferplan.work.parallel import Parallelism
 from tests.benchmarks.compare_steady_state import compare, grid
 from tests.serving.conftest import deployment
 
@@ -72,3 +73,19 @@ def test_a_window_that_no_request_fills_is_cache_like_any_other() -> None:
     longer = rules_of(served, Flags(), 6000.0, 8000.0)  # the window is full long before the end: held from the start
     assert not longer.growing
     assert float(admissible(longer, 6000.0, 2000.0)) == pool // (4096 * 131072)
+
+
+@pytest.mark.parametrize(
+    ("model", "degrees", "lengths"),
+    [
+        ("qwen-72b", {"tp": 8, "dp": 4}, (4000.0, 64.0)),  # half steps towards the batch went round in a ring here
+        ("opt-350m", {}, (8000.0 / 4, 64.0)),
+        ("mixtral-8x7b-v0.1", {"tp": 2, "dp": 2, "ep": 4, "pp": 2}, (1000.0, 200.0)),
+    ],
+)
+def test_more_users_never_start_sooner(model: str, degrees: dict[str, int], lengths: tuple[float, float]) -> None:
+    served = deployment(model, "a100-80gb-sxm", ideal=False, parallel=Parallelism(**degrees))
+    users = served.parallel.dp * np.array([1.0, 2, 4, 8, 16, 24, 32, 40, 44, 46, 48, 56, 64, 96, 128])
+    state = steady_state(served, UserLoad(concurrency=users, prompt=lengths[0], output=lengths[1]))
+    for latency in (state.ttft, state.tpot):
+        assert np.all(np.diff(np.asarray(latency)) >= -2e-3 * np.asarray(latency)[:-1])
