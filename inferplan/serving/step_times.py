@@ -233,7 +233,17 @@ class StepTimes:
 
     def mixed(self, batch: int, context: float, chunk: Chunk) -> float:
         """A batch of ``batch`` decodes beside the prompts of ``chunk``, through all stages."""
-        return sum(self.stations(batch, context, chunk))
+        wide = chunk.tokens > WIDE * chunk.prompts
+        tables = self.wide if wide else self.narrow
+        if len(tables) > 1 or self.drafts:
+            return sum(self.stations(batch, context, chunk))
+        rows = batch * self.width + chunk.tokens * (self.prompt_share if wide else 1.0)
+        time = self.host + self.host_sequence * (batch + chunk.prompts)
+        time += self._stage(tables[0], (batch, context), chunk, (rows, rows))
+        floor = self.floors[0]
+        if floor and chunk.tokens and batch * self.width + chunk.tokens > self.graph_tokens:
+            return float((time**4 + floor**4) ** 0.25)
+        return time
 
     def stations(
         self, batch: float, context: float, chunk: Chunk = NO_PROMPTS, beside: float | None = None
