@@ -56,6 +56,14 @@ SCALE_MUTANTS = [
         check=partial(test_step_time.test_a_batch_alone_passes_every_station, (1.0, 2.0, 3.0)),
     ),
     SourceMutant(
+        name="the floor of a stage adds up",
+        place="inferplan.estimate.phase:launched",
+        old="(seconds**4 + floor**4) ** 0.25",
+        new="(seconds + floor)",
+        changes="launches of a stage are never hidden behind its kernels",
+        check=test_step_time.test_launches_are_hidden_where_kernels_take_longer,
+    ),
+    SourceMutant(
         name="pipelines never fill",
         place=f"{_STEP}.weights",
         old="return [(1.0 - others * slow, others * slow * self.microbatches) for slow in slowest]",

@@ -259,9 +259,9 @@ SERVING_MUTANTS = [
     ),
     SourceMutant(
         name="the floor adds up",
-        place="inferplan.estimate.phase:launched",
-        old="(whole**4 + floors[0] ** 4) ** 0.25",
-        new="(whole + floors[0])",
+        place="inferplan.serving.step_times:StepTimes.mixed",
+        old="(time**4 + floor**4) ** 0.25",
+        new="(time + floor)",
         changes="launches are never hidden behind kernels",
         check=rules.test_launching_kernels_one_by_one_sets_a_floor,
     ),
@@ -291,7 +291,7 @@ SERVING_MUTANTS = [
     ),
     SourceMutant(
         name="the floor under replayed graphs",
-        place="inferplan.serving.step_times:StepTimes.stations",
+        place="inferplan.serving.step_times:StepTimes.mixed",
         old="batch * self.width + chunk.tokens > self.graph_tokens",
         new="True",
         changes="steps that replay a captured graph pay for launches",

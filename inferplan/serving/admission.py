@@ -136,7 +136,7 @@ class Progress:
         self.last_token[request] = now
 
 
-class Found(NamedTuple):
+class PrefixHit(NamedTuple):
     """What the prefix cache has of a request."""
 
     blocks: int
@@ -149,7 +149,7 @@ class Found(NamedTuple):
     """Tokens in blocks that other requests are using, which take no further room."""
 
 
-_NOTHING = Found(0, 0, 0, 0)
+_NOTHING = PrefixHit(0, 0, 0, 0)
 
 
 class Room(NamedTuple):
@@ -207,7 +207,7 @@ class Admitted:
             records.cached[request] = records.cached.get(request, 0) + found.tokens
         return found.tokens
 
-    def _find(self, head: Candidate) -> Found:
+    def _find(self, head: Candidate) -> PrefixHit:
         """What of the head's tokens is cached; a given hit rate stands in where the cache itself finds nothing."""
         rules, cache, hashes = self.rules, self.cache, self.records.hashes
         if head.elsewhere:
@@ -218,9 +218,9 @@ class Admitted:
             device, host = cache.match(names, head.compute)
             if device or host:
                 shared = sum(1 for name in names[:device] if cache.users[name])
-                return Found(device, host, (device + host) * cache.block, shared * cache.block)
+                return PrefixHit(device, host, (device + host) * cache.block, shared * cache.block)
         if rules.hit_rate and head.request not in self.records.preempted:
-            return Found(0, 0, min(int(head.compute * rules.hit_rate), head.compute - 1), 0)
+            return PrefixHit(0, 0, min(int(head.compute * rules.hit_rate), head.compute - 1), 0)
         return _NOTHING
 
     def _free(self, head: Candidate, room: Room) -> float:

@@ -118,7 +118,7 @@ class Unusable(ValueError):
     """A fact that is missing or cannot be read; becomes the row's reason."""
 
 
-def fact(value: Any) -> str:
+def stated(value: Any) -> str:
     """A JSON value as a fact; empty for nothing, NaN and infinity."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from inferplan.validation.rows import Facts, fact
+from inferplan.validation.rows import Facts, stated
 
 TOOL = "aiperf or genai-perf"
 _MILLISECONDS = {"ms": 1.0, "s": 1e3, "sec": 1e3, "seconds": 1e3, "us": 1e-3, "ns": 1e-6, "milliseconds": 1.0}
@@ -32,7 +32,7 @@ def read(record: dict[str, Any]) -> list[Facts]:
     }
     models = _dig(config, "model_names") or _dig(config, "endpoint", "model_names") or _dig(config, "models")
     if isinstance(models, list) and models and not isinstance(models[0], dict):
-        facts["model"] = fact(models[0])
+        facts["model"] = stated(models[0])
     concurrency = (
         _dig(config, "loadgen", "concurrency")
         or _dig(config, "perf_analyzer", "stimulus", "concurrency")
@@ -40,9 +40,9 @@ def read(record: dict[str, Any]) -> list[Facts]:
     )
     rate = _dig(config, "loadgen", "request_rate") or _dig(config, "perf_analyzer", "stimulus", "request_rate")
     if concurrency:
-        facts["concurrency"] = fact(concurrency)
+        facts["concurrency"] = stated(concurrency)
     elif rate:
-        facts |= {"rate_per_s": fact(rate), "duration_s": _average(record, "benchmark_duration")}
+        facts |= {"rate_per_s": stated(rate), "duration_s": _average(record, "benchmark_duration")}
     return [facts]
 
 
@@ -54,7 +54,7 @@ def _dig(record: Any, *path: str) -> Any:
 
 def _average(record: dict[str, Any], name: str) -> str:
     metric = record.get(name)
-    return fact(metric.get("avg")) if isinstance(metric, dict) else ""
+    return stated(metric.get("avg")) if isinstance(metric, dict) else ""
 
 
 def _milliseconds(record: dict[str, Any], name: str) -> str:
@@ -64,4 +64,4 @@ def _milliseconds(record: dict[str, Any], name: str) -> str:
     unit = str(metric.get("unit", "")).lower()
     if unit not in _MILLISECONDS:
         return f"{metric['avg']} {unit or 'without a unit'}"
-    return fact(metric["avg"] * _MILLISECONDS[unit])
+    return stated(metric["avg"] * _MILLISECONDS[unit])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from inferplan.validation.rows import Facts, fact
+from inferplan.validation.rows import Facts, stated
 
 TOOL = "guidellm"
 _CLOSED = ("concurrent", "synchronous", "throughput")
@@ -32,28 +32,28 @@ def _benchmark(run: dict[str, Any], record: dict[str, Any]) -> Facts:
         "tpot_ms": _mean(metrics, "inter_token_latency_ms"),
         "e2el_ms": _mean(metrics, "request_latency", 1e3),
         "output_tokens_per_s": _mean(metrics, "output_tokens_per_second"),
-        "requests": fact((metrics.get("request_totals") or {}).get("successful")),
+        "requests": stated((metrics.get("request_totals") or {}).get("successful")),
         "model": _model(config, record),
     }
     strategy = config.get("strategy") or (run.get("args") or {}).get("strategy") or {}
     kind = str(strategy.get("type_") or "")
     if kind in _CLOSED:
         streams = strategy.get("streams") or strategy.get("max_concurrency") or (1 if kind == "synchronous" else None)
-        facts["concurrency"] = fact(streams) or _mean(metrics, "request_concurrency")
+        facts["concurrency"] = stated(streams) or _mean(metrics, "request_concurrency")
     else:
-        facts["rate_per_s"] = fact(strategy.get("rate"))
-        facts["duration_s"] = fact(run.get("duration"))
+        facts["rate_per_s"] = stated(strategy.get("rate"))
+        facts["duration_s"] = stated(run.get("duration"))
     return facts
 
 
 def _mean(metrics: dict[str, Any], name: str, scale: float = 1.0) -> str:
     value = ((metrics.get(name) or {}).get("successful") or {}).get("mean")
-    return "" if value is None else fact(value * scale)
+    return "" if value is None else stated(value * scale)
 
 
 def _model(config: dict[str, Any], record: dict[str, Any]) -> str:
     places = (config.get("backend"), (record.get("config") or record.get("args") or {}))
     for place in places:
         if isinstance(place, dict) and place.get("model"):
-            return fact(place["model"])
+            return stated(place["model"])
     return ""

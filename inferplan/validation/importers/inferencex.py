@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from inferplan.validation.rows import Facts, fact
+from inferplan.validation.rows import Facts, stated
 
 TOOL = "inferencex"
 _FRAMEWORKS = {"trt": "trtllm", "trt-llm": "trtllm", "tensorrt-llm": "trtllm"}
@@ -21,25 +21,25 @@ def matches(record: dict[str, Any]) -> bool:
 def read(record: dict[str, Any]) -> list[Facts]:
     framework = str(record["framework"]).lower()
     facts = {
-        "model": fact(record.get("model")),
-        "gpu": fact(record.get("hw")),
+        "model": stated(record.get("model")),
+        "gpu": stated(record.get("hw")),
         "engine": _FRAMEWORKS.get(framework, framework),
         "engine_version": _tag(str(record.get("image") or "")),
-        "precision": fact(record.get("precision")),
-        "isl": fact(record.get("isl")),
-        "osl": fact(record.get("osl")),
-        "concurrency": fact(record.get("conc")),
-        "requests": fact(10 * int(record["conc"])),
+        "precision": stated(record.get("precision")),
+        "isl": stated(record.get("isl")),
+        "osl": stated(record.get("osl")),
+        "concurrency": stated(record.get("conc")),
+        "requests": stated(10 * int(record["conc"])),
         "length_ratio_min": "0.8",
-        "warmup_requests": fact(2 * int(record["conc"])),
-        "pp": fact(record.get("pp")),
-        "ep": fact(record.get("ep")),
+        "warmup_requests": stated(2 * int(record["conc"])),
+        "pp": stated(record.get("pp")),
+        "ep": stated(record.get("ep")),
         "ttft_ms": _milliseconds(record, "ttft"),
         "tpot_ms": _milliseconds(record, "tpot"),
         "e2el_ms": _milliseconds(record, "e2el"),
         "campaign": "inferencex",
     }
-    tp = fact(record.get("tp"))
+    tp = stated(record.get("tp"))
     facts["tp"] = tp
     if str(record.get("dp_attention", "false")).lower() == "true" and tp:
         facts |= {"tp": "1", "dp": tp}
@@ -56,7 +56,7 @@ def read(record: dict[str, Any]) -> list[Facts]:
 
 def _milliseconds(record: dict[str, Any], name: str) -> str:
     value = record.get(f"mean_{name}", record.get(f"median_{name}"))
-    return "" if value is None else fact(value * 1e3)
+    return "" if value is None else stated(value * 1e3)
 
 
 def _tag(image: str) -> str:

@@ -9,7 +9,7 @@ import re
 from pathlib import PurePosixPath
 from typing import Any
 
-from inferplan.validation.rows import Facts, fact
+from inferplan.validation.rows import Facts, stated
 
 TOOL = "llama-bench"
 _KINDS = re.compile(r"\b(iq\d_\w+|q\d_\d|q\d_k|f16|bf16|f32)\b", re.IGNORECASE)
@@ -31,18 +31,19 @@ def read(record: dict[str, Any]) -> list[Facts]:
         "weights": _weights(record),
         "kv": _FORMATS.get(str(record.get("type_k")), str(record.get("type_k") or "")),
         "tp": "1",
-        "pp": fact(len(gpus)) if len(gpus) > 1 else "",
+        "pp": stated(len(gpus)) if len(gpus) > 1 else "",
         "batch": "1",
-        "max_num_batched_tokens": fact(record.get("n_ubatch")),
+        "max_num_batched_tokens": stated(record.get("n_ubatch")),
     }
     if prompt and output:
-        return [facts | {"isl": fact(prompt + depth), "osl": fact(output), "e2el_ms": fact(nanoseconds * 1e-6)}]
+        return [facts | {"isl": stated(prompt + depth), "osl": stated(output), "e2el_ms": stated(nanoseconds * 1e-6)}]
     if prompt and not depth:
-        return [facts | {"isl": fact(prompt), "osl": "1", "ttft_ms": fact(nanoseconds * 1e-6)}]
+        return [facts | {"isl": stated(prompt), "osl": "1", "ttft_ms": stated(nanoseconds * 1e-6)}]
     if output:
         # n_gen steps, the first of which sees an empty cache (or the depth) before it
         return [
-            facts | {"isl": fact(max(depth, 1)), "osl": fact(output + 1), "tpot_ms": fact(nanoseconds * 1e-6 / output)}
+            facts
+            | {"isl": stated(max(depth, 1)), "osl": stated(output + 1), "tpot_ms": stated(nanoseconds * 1e-6 / output)}
         ]
     return [facts | {"isl": "", "osl": "", "suspect": "a prefill behind a filled cache"}]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from inferplan.validation.rows import INPUTS, Facts, fact
+from inferplan.validation.rows import INPUTS, Facts, stated
 
 TOOL = "vllm bench serve"
 _METADATA = {"tensor_parallel_size": "tp", "gpu_type": "gpu", "hw": "gpu", "quantization": "precision"}
@@ -19,16 +19,16 @@ def matches(record: dict[str, Any]) -> bool:
 
 
 def read(record: dict[str, Any]) -> list[Facts]:
-    return [lengths(record) | load(record) | metadata(record) | times(record) | _engine(record)]
+    return [lengths(record) | load(record) | metadata(record) | latencies(record) | _engine(record)]
 
 
-def times(record: dict[str, Any]) -> Facts:
+def latencies(record: dict[str, Any]) -> Facts:
     """Means, in milliseconds."""
     return {
-        "ttft_ms": fact(record.get("mean_ttft_ms")),
-        "tpot_ms": fact(record.get("mean_tpot_ms")),
-        "e2el_ms": fact(record.get("mean_e2el_ms", record.get("mean_e2e_latency_ms"))),
-        "output_tokens_per_s": fact(record.get("output_throughput")),
+        "ttft_ms": stated(record.get("mean_ttft_ms")),
+        "tpot_ms": stated(record.get("mean_tpot_ms")),
+        "e2el_ms": stated(record.get("mean_e2el_ms", record.get("mean_e2e_latency_ms"))),
+        "output_tokens_per_s": stated(record.get("output_throughput")),
     }
 
 
@@ -38,27 +38,27 @@ def lengths(record: dict[str, Any]) -> Facts:
     if not completed:
         return {}
     names = {"isl": "total_input_tokens", "osl": "total_output_tokens"}
-    return {name: fact(record[key] / completed) for name, key in names.items() if record.get(key)}
+    return {name: stated(record[key] / completed) for name, key in names.items() if record.get(key)}
 
 
 def load(record: dict[str, Any]) -> Facts:
     """Closed loop where a concurrency is stated; all at once for an infinite rate without one; else an open loop."""
-    facts = {"requests": fact(record.get("num_prompts") or record.get("completed"))}
+    facts = {"requests": stated(record.get("num_prompts") or record.get("completed"))}
     rate, limit = record.get("request_rate"), record.get("max_concurrency")
     unlimited = rate is None or str(rate).lower() in ("inf", "infinity")
     if limit:
-        facts["concurrency"] = fact(limit)
+        facts["concurrency"] = stated(limit)
     elif unlimited:
         facts["concurrency"] = facts["requests"]
     else:
-        facts |= {"rate_per_s": fact(rate), "duration_s": fact(record.get("duration"))}
+        facts |= {"rate_per_s": stated(rate), "duration_s": stated(record.get("duration"))}
     return facts
 
 
 def metadata(record: dict[str, Any]) -> Facts:
     """What ``--metadata KEY=VALUE`` put at the top level, by our names."""
     found = {
-        _METADATA.get(key, key): fact(value) for key, value in record.items() if not isinstance(value, (dict, list))
+        _METADATA.get(key, key): stated(value) for key, value in record.items() if not isinstance(value, (dict, list))
     }
     wanted = set(INPUTS) - {"isl", "osl", "requests", "concurrency", "duration_s"}
     return {name: value for name, value in found.items() if name in wanted and value}
@@ -68,5 +68,5 @@ def _engine(record: dict[str, Any]) -> Facts:
     backend = str(record.get("backend") or record.get("endpoint_type") or "").lower()
     engine = "sglang" if "sglang" in backend else "trtllm" if "tensorrt" in backend else ""
     engine = engine or ("vllm" if backend == "vllm" else "")
-    facts = {"model": fact(record.get("model_id"))}
+    facts = {"model": stated(record.get("model_id"))}
     return facts | ({"engine": engine} if engine and "engine" not in record else {})
