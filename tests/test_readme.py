@@ -26,3 +26,18 @@ def test_the_output_shown_is_the_output() -> None:
     shown = BLOCK.search(text)
     assert shown
     assert shown[0] == result.stdout
+
+
+def test_the_plan_shown_is_the_plan() -> None:
+    """The first table of what the README's plan prints without a file to write it to."""
+    text = README.read_text(encoding="utf-8")
+    command = re.search(r"\$ inferplan (plan .*) --report plan.html -o plan.json", text)
+    assert command, "the README shows how to plan"
+    result = CliRunner().invoke(cli, command[1].split(), catch_exceptions=False)
+    assert result.exit_code == 0
+    answer = result.stdout.partition("\n\n")[0] + "\n"
+    blocks = BLOCK.findall(text)
+    if os.environ.get("INFERPLAN_UPDATE_DOCS"):
+        README.write_text(text.replace(blocks[1], answer), encoding="utf-8")
+        return
+    assert blocks[1] == answer
