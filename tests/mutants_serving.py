@@ -275,9 +275,9 @@ SERVING_MUTANTS = [
     ),
     SourceMutant(
         name="steady: a last piece as long as the others",
-        place=f"{_STEADY}._times",
-        old="np.maximum(new / room, 1.0)",
-        new="np.maximum(np.ceil(new / room), 1.0)",
+        place="inferplan.serving.rounds:loaded_rounds",
+        old="np.maximum(load.new / room, 1.0)",
+        new="np.maximum(np.ceil(load.new / room), 1.0)",
         changes="a prompt of exactly the token budget takes twice as long",
         check=partial(steady.test_a_long_prompt_alone_attends_to_all_of_its_chunks, 512),
     ),

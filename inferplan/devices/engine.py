@@ -32,6 +32,12 @@ Policy = Literal["vllm", "sglang", "trtllm", "static"]
 alone in their step. trtllm: as vllm, admission by what a request may grow to. static: a batch is finished before the
 next."""
 
+
+def mixes(policy: Policy) -> bool:
+    """Whether decodes and prompts share a step."""
+    return policy in ("vllm", "trtllm")
+
+
 Admission = Literal["prompt", "reserve", "ratio"]
 """What must find room in the cache before a request starts. prompt: its prompt (vLLM). reserve: prompt and output
 (TensorRT-LLM, GUARANTEED_NO_EVICT). ratio: prompt, output, and a falling share of what others may still write

@@ -278,6 +278,11 @@ class ModelSpec(Spec):
         return count_distinct(self.sequence)
 
     @cached_property
+    def has_experts(self) -> bool:
+        """Whether any layer's weights are experts, which the ranks of a stage share."""
+        return any(weight.shard == "experts" for weight, _ in self.weights())
+
+    @cached_property
     def _stages(self) -> dict[int, list[list[tuple[LayerGroup, int]]]]:
         return {}
 
@@ -425,7 +430,7 @@ class ModelSpec(Spec):
         for layer, _ in self.distinct:
             for part in layer.parts:
                 part.check(parallel)
-        if parallel.ep > 1 and not any(w.shard == "experts" for w, _ in self.weights()):
+        if parallel.ep > 1 and not self.has_experts:
             raise UsageError(f"{self.name} has no routed experts to divide", hint="leave --ep out")
         if parallel.tp > 1:
             require_divides("tp", parallel.tp, -(-self.vocab // 64) * 64, "vocabulary rows (padded to 64)")

@@ -9,23 +9,21 @@ from __future__ import annotations
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from typing import NamedTuple
 
 import numpy as np
 
+from inferplan.devices.engine import mixes
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
-from inferplan.estimate.phase import StepTime
 from inferplan.planning.demand import Demand, tail, variance
 from inferplan.serving.rounds import (
     Decodes,
-    Holding,
+    PromptLoad,
     Prompts,
     Round,
-    coupled_ranks,
     departures,
-    holding,
     in_system,
+    loaded_rounds,
     mean_round,
 )
 from inferplan.serving.techniques.queueing import mean_wait, tail_wait
@@ -112,16 +110,6 @@ def _batches(most: float) -> Array:
     return np.unique(np.round(np.concatenate([np.arange(1, dense + 1), np.geomspace(dense, most, count + 1)])))
 
 
-class _Rounds(NamedTuple):
-    """Rounds over the grid: decodes alone by batch, and those that hold prompts."""
-
-    decode: StepTime
-    own: StepTime
-    held: Holding
-    pieces: Array
-    """Batches that one prompt takes."""
-
-
 def load_grid(
     deployment: Deployment, demand: Demand, percentile: float, axes: Axes, speculation: Speculation = PLAIN
 ) -> LoadGrid:
@@ -131,19 +119,22 @@ def load_grid(
     ``NotFiniteError``, which names the operator, for a price that is no number.
     """
     serving, dp = deployment.engine.serving, deployment.parallel.dp
-    mixed_policy = deployment.engine.policy in ("vllm", "trtllm")
+    mixed = mixes(deployment.engine.policy)
     ideal = deployment.calibration.basis == "roofline"
     steps = (demand.output.average - 1.0) / speculation.tokens
     batch = axes.batch[:, None]
-    rounds = _rounds(deployment, demand, axes, mixed_policy, speculation)
+    prompt = demand.prompt.average
+    decodes = Decodes(batch, prompt + max(demand.output.average - 2.0, 0.0) / 2)
+    load = PromptLoad(batch / steps, prompt - demand.cached, float(demand.cached))
+    rounds = loaded_rounds(deployment, decodes, load, axes.budget[None, :], speculation)
     share, pieces = np.asarray(rounds.held.share), rounds.pieces
-    decode = np.broadcast_to(rounds.decode.total, axes.batch.shape)[:, None]
+    decode = np.broadcast_to(rounds.decode.total, batch.shape)
     own = np.broadcast_to(rounds.own.total, share.shape)
-    step = np.asarray(mean_round(share, decode, own, mixed_policy))
-    square = mean_round(share, decode**2, own**2, mixed_policy) / (2 * step) / deployment.parallel.pp
+    step = np.asarray(mean_round(share, decode, own, mixed))
+    square = mean_round(share, decode**2, own**2, mixed) / (2 * step) / deployment.parallel.pp
     line, through = pieces * rounds.own.interval, rounds.own.passage + (pieces - 1.0) * rounds.own.interval
     late = 0.0 if ideal or not serving.overlapped else step
-    front = 0.0 if ideal else serving.latency + serving.front_request + serving.front_token * demand.prompt.average
+    front = 0.0 if ideal else serving.latency + serving.front_request + serving.front_token * prompt
     busy = np.minimum(share, 0.98)
     queue = np.where(pieces > 1, mean_wait(line, busy) * busy, 0.0)
     mean = front + square + queue + 2 * late + through
@@ -151,15 +142,16 @@ def load_grid(
     rest = np.where(held > tail(percentile), own, decode) * (percentile / 100) / deployment.parallel.pp
     crowd = tail_wait(line, np.clip(rounds.held.filled, 0.0, 0.999), tail(percentile))
     ttft = np.maximum(front + rest + 2 * late + through + crowd, mean)
-    prompts, decodes = _anchor(deployment)
-    ttft, mean, step, decode = ttft * prompts, mean * prompts, step * decodes, decode * decodes
+    prefill_anchor, decode_anchor = _anchor(deployment)
+    ttft, mean = ttft * prefill_anchor, mean * prefill_anchor
+    step, decode = step * decode_anchor, decode * decode_anchor
     rate = np.asarray(departures(batch, steps, step))
     concurrency = np.asarray(in_system(rate, mean, steps, step))
     return LoadGrid(
         deployment=deployment,
         axes=axes,
         step_decode=decode[:, 0],
-        step_mixed=own * decodes,
+        step_mixed=own * decode_anchor,
         share=share,
         demand=demand,
         rate=rate * dp,
@@ -179,34 +171,6 @@ def _anchor(deployment: Deployment) -> tuple[float, float]:
     """Measured over predicted time of prompts and of decodes."""
     anchor = deployment.calibration.anchor
     return (1.0, 1.0) if anchor is None else (anchor.prefill, anchor.decode)
-
-
-def _rounds(deployment: Deployment, demand: Demand, axes: Axes, mixed: bool, speculation: Speculation) -> _Rounds:
-    """Price the three kinds of round; none holds a segment that is empty."""
-    prompt = demand.prompt.average - demand.cached
-    context = demand.prompt.average + max(demand.output.average - 2.0, 0.0) / 2
-    alone = Decodes(axes.batch, context)
-    flight = np.asarray(Round(decodes=alone).batches_in_flight(deployment)) * np.ones_like(axes.batch)
-    beside = (axes.batch / flight * speculation.width if mixed else np.zeros_like(axes.batch))[:, None]
-    room = np.maximum(axes.budget[None, :] - beside, 1.0)
-    if not deployment.engine.defaults.scheduler.chunked_prefill:
-        room = np.maximum(np.floor(room / prompt), 1.0) * prompt
-    coming = axes.batch[:, None] / ((demand.output.average - 1.0) / speculation.tokens)
-    held = holding(coming, prompt, room, (flight[:, None], coupled_ranks(deployment)))
-    both = Round(
-        decodes=Decodes(axes.batch[:, None], context) if mixed else None,
-        prompts=Prompts(
-            held.number, held.each, demand.cached + np.maximum(prompt - held.each, 0.0) / 2, held.fill, held.beside
-        ),
-        speculation=speculation,
-        flight=flight[:, None],
-    )
-    return _Rounds(
-        decode=Round(decodes=alone, speculation=speculation).price(deployment),
-        own=both.price(deployment),
-        held=held,
-        pieces=np.maximum(prompt / room, 1.0),  # the last piece is as long as what is left
-    )
 
 
 def _cache_use(

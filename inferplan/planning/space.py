@@ -97,7 +97,7 @@ def default_quants(model: ModelSpec) -> tuple[str | None, ...]:
 
 def divisions(model: ModelSpec, space: Space) -> list[Parallelism]:
     """Ways to divide a model over 1, 2, 4, ... devices: tp x pp; for experts attention dp, and ep in {1, tp x dp}."""
-    experts = any(weight.shard == "experts" for weight, _ in model.weights())
+    experts = model.has_experts
     powers = [1 << n for n in range(space.most.bit_length()) if 1 << n <= space.most]
     found = []
     ranks = space.dp or (powers if experts else [1])
@@ -159,7 +159,7 @@ def speculations(space: Space, request: Request, deployment: Deployment, rejecti
 def _draft(name: str, request: Request, deployment: Deployment) -> Deployment:
     """The draft model in the formats, and divided as, the model that it drafts for."""
     model = _model(name)
-    experts = any(weight.shard == "experts" for weight, _ in model.weights())
+    experts = model.has_experts
     parallel = deployment.parallel if experts else replace(deployment.parallel, ep=1)
     alone = replace(request, model=name, parallel=Parallelism())
     return replace(_draft_alone(alone), parallel=parallel)

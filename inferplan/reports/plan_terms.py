@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from inferplan.answers.cost import Cost
+from inferplan.devices.engine import mixes
 from inferplan.estimate.phase import run_step
 from inferplan.estimate.roofline import time_terms
 from inferplan.planning.grid import LoadGrid
@@ -59,7 +60,7 @@ def _capacity(plan: Plan, grid: LoadGrid) -> Iterator[Term]:
 
 def _mean_round(plan: Plan, grid: LoadGrid, decodes: Term) -> Term:
     """The mean round of replicas that compute prompts and decode: without drafts, the time per output token."""
-    mixed = plan.option.deployment.engine.policy in ("vllm", "trtllm")
+    mixed = mixes(plan.option.deployment.engine.policy)
     share = named(float(grid.share[0, 0]), "share of rounds with prompts")
     prompts = named(float(grid.step_mixed[0, 0]), "round with prompts" if mixed else "step of prompts", "s")
     name = "mean round" if grid.speculation.length else "time per output token"

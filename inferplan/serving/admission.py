@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import ceil, inf
 from typing import Literal, NamedTuple
 
-from inferplan.devices.engine import Admission, Policy, Scheduler
+from inferplan.devices.engine import Admission, Policy, Scheduler, mixes
 from inferplan.serving.prefix_cache import PrefixCache
 from inferplan.serving.records import Records
 
@@ -64,7 +64,7 @@ class Rules:
     @property
     def mixed(self) -> bool:
         """Decodes and prompts share a step."""
-        return self.policy in ("vllm", "trtllm")
+        return mixes(self.policy)
 
     def fixed(self, total: float) -> float:
         """Tokens of capacity that a request takes whatever it has written so far; ``total`` are prompt and output."""

@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from inferplan.devices.engine import mixes
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import Batches, StepTime, price_batches
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.units import Num
-from inferplan.work.parallel import split_layers
 from inferplan.work.step import Segment, Step
 
 
@@ -49,14 +49,12 @@ def eager_floors(deployment: Deployment) -> list[float]:
     model, constants, pp = deployment.model, deployment.engine.serving, deployment.parallel.pp
     if deployment.calibration.basis == "roofline":
         return [0.0] * pp
-    experts = any(weight.shard == "experts" for weight, _ in model.weights())
-    per_layer = constants.eager_layer * (constants.eager_moe if experts else 1.0)
-    floors, start = [], 0
-    for count in split_layers(len(model.sequence), pp):
-        layers = model.sequence[start : start + count]
-        recurrent = sum(bool(part.cache().state) for layer in layers for part in layer.parts)
+    per_layer = constants.eager_layer * (constants.eager_moe if model.has_experts else 1.0)
+    floors = []
+    for layers in model.stages(pp):
+        count = sum(number for _, number in layers)
+        recurrent = sum(number * sum(bool(part.cache().state) for part in layer.parts) for layer, number in layers)
         floors.append(count * per_layer + recurrent * constants.eager_linear)
-        start += count
     return floors
 
 
@@ -66,8 +64,7 @@ def coupled_ranks(deployment: Deployment) -> int:
     Each such step ends with the slowest rank, and ranks without requests take part (vLLM's data-parallel engines run
     dummy batches until all are done).
     """
-    experts = any(weight.shard == "experts" for weight, _ in deployment.model.weights())
-    return deployment.parallel.dp if experts else 1
+    return deployment.parallel.dp if deployment.model.has_experts else 1
 
 
 class Holding(NamedTuple):
@@ -203,3 +200,47 @@ class Round:
         segment = Segment(batch=each, new=width, past=self.decodes.context)
         batches = Batches(fullest=Step(segments=(segment,), logits=each * width), microbatches=microbatches)
         return price_batches(draft, batches, "cycle").step_time
+
+
+class PromptLoad(NamedTuple):
+    """What a rank is asked for in every round: ``coming`` prompts, each of ``new`` tokens behind ``cached`` ones."""
+
+    coming: Num
+    new: Num
+    cached: Num
+
+
+class LoadedRounds(NamedTuple):
+    """Rounds of decodes alone, and those that hold prompts (alone in their step where the policy does not mix)."""
+
+    decode: StepTime
+    own: StepTime
+    held: Holding
+    room: Num
+    """Tokens that a batch has for prompts."""
+    pieces: Num
+    """Batches that one prompt takes: the last piece is as long as what is left."""
+
+
+def loaded_rounds(
+    deployment: Deployment, decodes: Decodes, load: PromptLoad, budget: Num, speculation: Speculation = PLAIN
+) -> LoadedRounds:
+    """The rounds of a rank under load, by the policy of the engine; everything broadcasts.
+
+    budget: tokens of a batch. None of the steps holds a segment that is empty.
+    """
+    mixed = mixes(deployment.engine.policy)
+    alone = Round(decodes=decodes, speculation=speculation)
+    flight = alone.batches_in_flight(deployment)
+    room = np.maximum(budget - (decodes.batch / flight * speculation.width if mixed else 0.0), 1.0)
+    if not deployment.engine.defaults.scheduler.chunked_prefill:
+        room = np.maximum(np.floor(room / load.new), 1.0) * load.new
+    held = holding(load.coming, load.new, room, (flight, coupled_ranks(deployment)))
+    own = Round(
+        decodes=decodes if mixed else None,
+        prompts=held.prompts(load.new, load.cached),
+        speculation=speculation,
+        flight=flight,
+    )
+    pieces = np.maximum(load.new / room, 1.0)
+    return LoadedRounds(alone.price(deployment), own.price(deployment), held, room, pieces)

@@ -25,7 +25,7 @@ from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.serving.admission import Rules
 from inferplan.serving.flags import Flags, rules_of, with_flags
-from inferplan.serving.rounds import Decodes, Round, coupled_ranks, holding, mean_round
+from inferplan.serving.rounds import Decodes, PromptLoad, loaded_rounds, mean_round
 from inferplan.serving.techniques.queueing import mean_wait
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.units import Num
@@ -238,22 +238,14 @@ class _Loop:
         steps = np.maximum(output - 1.0, 1e-9) / self.speculation.tokens
         coming = np.where(output > 1, batch / steps, inside)  # prompts that come with every decode step
         decodes = Decodes(batch, prompt + np.maximum(output - 2.0, 0.0) / 2)
-        flight = Round(decodes=decodes).batches_in_flight(deployment)
-        room = np.maximum(rules.budget - (batch / flight * self.speculation.width if rules.mixed else 0.0), 1.0)
-        if not rules.scheduler.chunked_prefill:
-            room = np.maximum(np.floor(room / new), 1.0) * new
-        held = holding(coming, new, room, (flight, coupled_ranks(deployment)))
-        prompts = held.prompts(new, past)
-        share = held.share
-        decode = Round(decodes=decodes, speculation=self.speculation).price(deployment).total
-        beside = decodes if rules.mixed else None
-        own = Round(decodes=beside, prompts=prompts, speculation=self.speculation, flight=flight).price(deployment)
+        prompts = PromptLoad(coming, new, past)
+        rounds = loaded_rounds(deployment, decodes, prompts, float(rules.budget), self.speculation)
+        share, pieces, decode, own = rounds.held.share, rounds.pieces, rounds.decode.total, rounds.own
         step = mean_round(share, decode, own.total, rules.mixed)
         square = mean_round(share, decode**2, own.total**2, rules.mixed)
-        pieces = np.maximum(new / room, 1.0)  # the last piece is as long as what is left
         busy = np.minimum(share, 0.98)
         line = pieces * own.interval
-        queue = np.where(new > room, mean_wait(line, busy) * busy, 0.0)
+        queue = np.where(new > rounds.room, mean_wait(line, busy) * busy, 0.0)
         queue = np.minimum(queue, np.maximum(inside - 1.0, 0.0) * line / 2)
         rest = square / (2 * step) / deployment.parallel.pp * np.minimum(np.maximum(batch, 0.0), 1.0)
         late = step * np.minimum(batch, 1.0) if rules.overlapped else 0.0

@@ -237,7 +237,7 @@ class StepTimes:
         tables = self.wide if wide else self.narrow
         if len(tables) > 1 or self.drafts:
             return sum(self.stations(batch, context, chunk))
-        rows = batch * self.width + chunk.tokens * (self.prompt_share if wide else 1.0)
+        rows = self.rows(batch, chunk)
         time = self.host + self.host_sequence * (batch + chunk.prompts)
         time += self._stage(tables[0], (batch, context), chunk, (rows, rows))
         floor = self.floors[0]
@@ -252,8 +252,7 @@ class StepTimes:
 
         beside: rows that the mean attention rank brings to the experts, where ranks hold different batches.
         """
-        wide = chunk.tokens > WIDE * chunk.prompts
-        rows = batch * self.width + chunk.tokens * (self.prompt_share if wide else 1.0)
+        wide, rows = chunk.tokens > WIDE * chunk.prompts, self.rows(batch, chunk)
         brought = rows if beside is None else beside
         times = [self.host + self.host_sequence * (batch + chunk.prompts)]
         known: dict[int, float] = {}
