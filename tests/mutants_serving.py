@@ -308,10 +308,26 @@ SERVING_MUTANTS = [
     SourceMutant(
         name="steady: tokens are seen at once",
         place=f"{_STEADY}._times",
-        old="step * np.minimum(batch, 1.0) if rules.overlapped else 0.0",
+        old="step if rules.overlapped else 0.0",
         new="0.0",
         changes="overlapped scheduling does not delay the first token",
-        check=steady.test_overlapped_scheduling_is_two_steps_late,
+        check=partial(steady.test_overlapped_scheduling_is_two_steps_late, 2, 2 * 1.2),
+    ),
+    SourceMutant(
+        name="steady: a user alone meets himself",
+        place=f"{_STEADY}._times",
+        old="np.maximum(together - 1.0, 0.0)",
+        new="together",
+        changes="one user waits for the rest of a step in progress, and his own prompts delay his tokens",
+        check=steady.test_a_user_alone_waits_for_nobody,
+    ),
+    SourceMutant(
+        name="idle server: the first token is seen at once",
+        place="inferplan.serving.first_token:first_token",
+        old="if overlaps(deployment) else 0.0",
+        new="* 0.0",
+        changes="overlapped scheduling does not delay the first token of a user alone",
+        check=partial(steady.test_overlapped_scheduling_is_two_steps_late, 1, 1.1),
     ),
     SourceMutant(
         name="steady: prompts come in every step",

@@ -20,14 +20,14 @@ from inferplan.catalog.assemble import Request, assemble, precision_of
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
-from inferplan.estimate.phase import decode_cycle, in_batches, price_batches, prompt_drain
+from inferplan.estimate.phase import in_batches, price_batches
 from inferplan.models.layers.attention import AttentionLayer
 from inferplan.models.layers.base import Mixer
 from inferplan.models.layers.mla import MlaLayer
 from inferplan.models.spec import LayerGroup, ModelSpec
 from inferplan.serving.flags import Flags
 from inferplan.serving.steady import UserLoad, steady_state
-from inferplan.serving.techniques.speculation import PLAIN, Speculation
+from inferplan.serving.techniques.speculation import PLAIN, Speculation, prompt_with_drafts, step_with_drafts
 from inferplan.table import frame
 from inferplan.traffic.requests import Lengths
 from inferplan.units import Num
@@ -227,7 +227,7 @@ def _waves(setting: Setting, load: Load, batch: int) -> Outcome:
     deployment, spec = setting.deployment, setting.speculation
     longest = load.longest(batch) if not setting.continuous else load.output.average
     cached = load.prompt * setting.hit_rate
-    ttft = float(prompt_drain(deployment, float(batch), load.prompt - cached, cached).time)
+    ttft = float(prompt_with_drafts(deployment, spec, float(batch), load.prompt - cached, cached).total)
     step = _mean_step(setting, load, float(batch), longest) / spec.tokens
     whole = ttft + (longest - 1) * step
     waves = load.users / batch
@@ -261,10 +261,7 @@ def _step_at(setting: Setting, batch: float, past: float) -> float:
             return Step(segments=(segment,), logits=count * spec.width)
 
         return float(price_batches(deployment, in_batches(deployment, batch, again), "cycle").time)
-    verified = decode_cycle(deployment, batch, past, float(spec.width)).step_time
-    return float(
-        spec.with_drafts(verified, lambda draft, width: decode_cycle(draft, batch, past, width).step_time).total
-    )
+    return float(step_with_drafts(deployment, spec, batch, past).total)
 
 
 def with_heads(model: ModelSpec, change: Callable[[Mixer, int], Mixer]) -> ModelSpec:

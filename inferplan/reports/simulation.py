@@ -16,7 +16,7 @@ from inferplan.serving.steady import SteadyState
 from inferplan.table import Report, Table
 from inferplan.units import format_time
 
-_NAMES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "itl_s": "ITL", "e2el_s": "end to end"}
+_NAMES = {"ttft_s": "TTFT at the server", "tpot_s": "TPOT", "itl_s": "ITL", "e2el_s": "end to end"}
 _MEANING = {
     "stable": "stable: nobody waits long for a slot or for cache",
     "saturated": "saturated: requests wait for a slot or for cache, and the queue does not grow",
@@ -95,7 +95,7 @@ def steady_report(state: SteadyState) -> Table:
     """The steady state of a load that is a single point."""
     rows = [
         ["users", f"{float(state.load.concurrency):,.0f}"],
-        ["TTFT, waiting included", _time(float(state.ttft))],
+        ["TTFT at the server, mean", _time(float(state.ttft))],
         ["TPOT", _time(float(state.tpot))],
         ["end to end", _time(float(state.e2el))],
         ["requests/s", f"{float(state.request_rate):.4g}"],

@@ -7,7 +7,8 @@ sequences; where attention ranks share experts, a round ends with the rank that 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -56,6 +57,15 @@ def eager_floors(deployment: Deployment) -> list[float]:
         recurrent = sum(number * sum(bool(part.cache().state) for part in layer.parts) for layer, number in layers)
         floors.append(count * per_layer + recurrent * constants.eager_linear)
     return floors
+
+
+def overlaps(deployment: Deployment) -> bool:
+    """Whether a step is composed while the one before it runs, so that tokens are seen one step late.
+
+    Not in a pipeline, where composing a batch hides behind the others in flight anyway, nor on an ideal device.
+    """
+    ideal, pp = deployment.calibration.basis == "roofline", deployment.parallel.pp
+    return deployment.engine.serving.overlapped and not ideal and pp == 1
 
 
 def coupled_ranks(deployment: Deployment) -> int:
@@ -158,8 +168,10 @@ class Round:
             beside = self._step(most, self.prompts.beside)
         batches = Batches(fullest=fullest, beside=beside, mean=mean, microbatches=microbatches)
         time = price_batches(deployment, batches, "cycle").step_time
-        if self.decodes is not None:
-            time = self.speculation.with_drafts(time, lambda draft, width: self._draft(draft, width, microbatches))
+        if self.speculation.draft is not None:
+            own = replace(self, speculation=PLAIN, flight=microbatches)
+            later = None if self.decodes is None else self._later_draft(microbatches)
+            time = self.speculation.with_drafts(time, own.price, later)
         floors = eager_floors(deployment) if self.prompts is not None else [0.0]
         if not any(floors):
             return time
@@ -194,12 +206,16 @@ class Round:
             rows = rows + number
         return Step(segments=tuple(segments), logits=rows)
 
-    def _draft(self, draft: Deployment, width: float, microbatches: Num) -> StepTime:
+    def _later_draft(self, microbatches: Num) -> Callable[[Deployment, float], StepTime]:
+        """Prices the draft's steps after its first one, which hold the decodes alone."""
         assert self.decodes is not None
-        each = self.decodes.batch / microbatches
-        segment = Segment(batch=each, new=width, past=self.decodes.context)
-        batches = Batches(fullest=Step(segments=(segment,), logits=each * width), microbatches=microbatches)
-        return price_batches(draft, batches, "cycle").step_time
+        each, context = self.decodes.batch / microbatches, self.decodes.context
+
+        def price(draft: Deployment, width: float) -> StepTime:
+            step = Step(segments=(Segment(batch=each, new=width, past=context),), logits=each * width)
+            return price_batches(draft, Batches(fullest=step, microbatches=microbatches), "cycle").step_time
+
+        return price
 
 
 class PromptLoad(NamedTuple):

@@ -12,11 +12,16 @@ Arrivals are taken as independent, so a share ``p = 1 - exp(-x)`` of the steps h
 and ``B = rate*(O - 1)*TPOT`` closes the loop. The batch is what slots and cache admit, never more: the
 others are queued, and their wait is part of TTFT. Steps are priced by :class:`inferplan.serving.rounds.Round`, which
 also says what batches in flight and ranks that step together change; everything broadcasts.
+
+A user meets what the *others* do (the arrival theorem of closed networks; Sevcik and Mitrani, J. ACM 28, 1981): of
+``N`` in the batch ``N - 1`` are there when one arrives, so a user alone finds no step in progress, waits for nobody and
+sees the idle server's times (:mod:`inferplan.serving.first_token`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,10 +29,11 @@ import numpy as np
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.serving.admission import Rules
+from inferplan.serving.first_token import IdlePrompt, first_token
 from inferplan.serving.flags import Flags, rules_of, with_flags
-from inferplan.serving.rounds import Decodes, PromptLoad, loaded_rounds, mean_round
+from inferplan.serving.rounds import Decodes, PromptLoad, coupled_ranks, loaded_rounds, mean_round
 from inferplan.serving.techniques.queueing import mean_wait
-from inferplan.serving.techniques.speculation import PLAIN, Speculation
+from inferplan.serving.techniques.speculation import PLAIN, Speculation, step_with_drafts
 from inferplan.units import Num
 
 _ROUNDS = 60
@@ -243,14 +249,37 @@ class _Loop:
         share, pieces, decode, own = rounds.held.share, rounds.pieces, rounds.decode.total, rounds.own
         step = mean_round(share, decode, own.total, rules.mixed)
         square = mean_round(share, decode**2, own.total**2, rules.mixed)
+        together = inside * coupled_ranks(deployment)  # users whose steps are the same
+        beside = batch * coupled_ranks(deployment) * np.maximum(1.0 - 1.0 / np.maximum(together, 1e-9), 0.0)
+        met = np.minimum(beside, 1.0)  # how likely an arriving user finds a step in progress
         busy = np.minimum(share, 0.98)
         line = pieces * own.interval
         queue = np.where(new > rounds.room, mean_wait(line, busy) * busy, 0.0)
         queue = np.minimum(queue, np.maximum(inside - 1.0, 0.0) * line / 2)
-        rest = square / (2 * step) / deployment.parallel.pp * np.minimum(np.maximum(batch, 0.0), 1.0)
-        late = step * np.minimum(batch, 1.0) if rules.overlapped else 0.0
+        rest = square / (2 * step) / deployment.parallel.pp * met
+        late = step if rules.overlapped else 0.0
         front = rules.latency + rules.front_request + rules.front_token * prompt
-        return step, front + rest + late + queue, own.passage + (pieces - 1.0) * own.interval + late, share
+        before, after = front + rest + late * met + queue, own.passage + (pieces - 1.0) * own.interval + late
+        company = np.minimum(np.maximum(together - 1.0, 0.0), 1.0)
+        if np.all(company == 1.0):
+            return step, before, after, share
+        alone = self._alone
+        mixed = zip((step, before, after), (alone[0], front, alone[1]), strict=True)
+        step, before, after = (company * crowd + (1.0 - company) * single for crowd, single in mixed)
+        return step, before, after, share
+
+    @cached_property
+    def _alone(self) -> tuple[Num, Num]:
+        """Seconds of a decode step of one user alone, and of the prompt's steps to the first token seen."""
+        deployment, load = self.deployment, self.load
+        prompt, output = np.asarray(load.prompt, float), np.asarray(load.output, float)
+        past = prompt * np.asarray(load.hit_rate, float)
+        idle = first_token(
+            deployment, IdlePrompt(new=prompt - past, cached=past, budget=float(self.rules.budget)), self.speculation
+        )
+        context = prompt + np.maximum(output - 2.0, 0.0) / 2
+        step = step_with_drafts(deployment, self.speculation, 1.0, context).total
+        return step, idle.prompt + idle.launches + idle.seen_late
 
 
 def _plain(value: Num) -> Num:

@@ -261,9 +261,10 @@ class StepTimes:
             if seconds is None:
                 seconds = known[id(table)] = self._stage(table, (batch, context), chunk, (rows, brought))
             times.append(seconds)
-        if batch:
-            for draft, steps in self.drafts:
-                for station, seconds in enumerate(draft.stations(batch, context)):
+        for number, (draft, steps) in enumerate(self.drafts):
+            own = NO_PROMPTS if number else chunk  # the first step of the draft computes the prompts too
+            if batch or own.tokens:
+                for station, seconds in enumerate(draft.stations(batch, context, own)):
                     times[station] += steps * seconds
         if chunk.tokens and any(self.floors) and batch * self.width + chunk.tokens > self.graph_tokens:
             times = [float(seconds) for seconds in launched(times, self.floors)]
@@ -371,6 +372,13 @@ class _Knots(NamedTuple):
     past: Array
 
 
+def _from_zero(seconds: Array, least: float) -> Array:
+    """Seconds at ``least``, 1, 2, ... rows as a table from 0 rows on, whose first line passes that at ``least``."""
+    table = seconds.copy()
+    table[0] = seconds[1] - (seconds[1] - seconds[0]) / (1.0 - least)
+    return table
+
+
 def step_times(deployment: Deployment, reach: Reach, width: int = 1) -> StepTimes:
     """The tables of a deployment for steps up to ``reach``; with the engine's eager floor unless it is ideal.
 
@@ -428,8 +436,13 @@ class _TableBuilder(NamedTuple):
         base = _Probe(decode=(1.0, 64.0), prompt=(1.0, new, 0.0))
         experts: list[Array] = []
         if any(group.experts for group in groupings):
-            brought = replace(base, beside=rows / (width + new / cp))
-            experts = pricer.seconds([group.experts for group in groupings], brought)
+            least = min(width / parallel.dp, 0.5)  # one sequence on one rank, nothing on the others
+            brought = np.concatenate([[least], rows])
+            beside = replace(base, beside=brought / (width + new / cp))
+            experts = [
+                _from_zero(np.broadcast_to(seconds, brought.shape), least)
+                for seconds in pricer.seconds([group.experts for group in groupings], beside)
+            ]
         logits = np.arange(1.0, width * reach.sequences + 2)
         head = pricer.seconds([group.head for group in groupings], replace(base, rows=logits))
         batches = [float(b) for b in range(1, min(reach.sequences, _DENSE_ROWS) + 1)]
@@ -445,7 +458,7 @@ class _TableBuilder(NamedTuple):
                 continue
             tables[id(stage)] = StageTable(
                 shared=[0.0, *np.broadcast_to(shared[index], rows.shape).tolist()],
-                experts=[0.0, *np.broadcast_to(experts[index], rows.shape).tolist()] if experts else [],
+                experts=experts[index].tolist() if experts else [],
                 head=[0.0, *np.broadcast_to(head[index], logits.shape).tolist()],
                 decode_rows=[None] * (len(batches) + 1),
                 batch_knots=batches,

@@ -10,11 +10,12 @@ import pytest
 from inferplan.devices.constants import Calibration
 from inferplan.estimate.deployment import Deployment
 from inferplan.serving.flags import Flags, rules_of, with_flags
+from inferplan.serving.rounds import Decodes, PromptLoad, loaded_rounds
 from inferplan.serving.simulator import simulate
 from inferplan.serving.steady import UserLoad, admissible, steady_state
 from inferplan.traffic.requests import ClosedLoop, Lengths, Traffic
 from tests.builders import chip, dense, deploy
-from tests.serving.plain_time import EACH, HOST, plain, seconds
+from tests.serving.plain_time import CLOSE, EACH, HOST, plain, seconds
 
 HEADS, WIDTH, FF, PEAK = 32, 512, 64, 1e12
 
@@ -54,6 +55,9 @@ def test_a_long_prompt_alone_attends_to_all_of_its_chunks(prompt: int) -> None:
         requests_count=1,
     )
     assert float(simulate(served, traffic, flags).ttft[0]) == pytest.approx(expected, rel=5e-3)
+    rounds = loaded_rounds(served, Decodes(1.0, 1.0), PromptLoad(1e-9, float(prompt), 0.0), 512.0)
+    among_others = float(rounds.own.passage + (rounds.pieces - 1.0) * rounds.own.interval)
+    assert among_others == pytest.approx(prompt_seconds(prompt), rel=1e-2)
 
 
 def test_the_front_end_and_the_floor_are_part_of_the_first_token() -> None:
@@ -65,13 +69,29 @@ def test_the_front_end_and_the_floor_are_part_of_the_first_token() -> None:
     load = UserLoad(concurrency=1.0, prompt=55.0, output=100_001.0)
     bare, real = (float(steady_state(plain(policy="sglang", serving=given), load).ttft) for given in ({}, serving))
     assert real - bare == pytest.approx(0.5 + 0.2 + 0.55 + 6.5 * (2**0.25 - 1), rel=1e-3)
+    rounds = loaded_rounds(
+        plain(policy="sglang", serving=serving), Decodes(1.0, 55.0), PromptLoad(1e-9, 55.0, 0.0), 4096
+    )
+    assert float(rounds.own.total) == pytest.approx(6.5 * 2**0.25, rel=1e-3)
 
 
-def test_overlapped_scheduling_is_two_steps_late() -> None:
-    """The prompt joins a step later, and its first token is seen a step later: 2 x 1.1 s."""
-    load = UserLoad(concurrency=1.0, prompt=55.0, output=100_001.0)
+@pytest.mark.parametrize(("users", "steps"), [(1, 1.1), (2, 2 * 1.2)])
+def test_overlapped_scheduling_is_two_steps_late(users: int, steps: float) -> None:
+    """The first token is seen a step later; where others decode the prompt joins a step later too.
+
+    A user alone finds no step in progress: 1.1 s, one step of one token. Beside another it is two steps of two tokens.
+    """
+    load = UserLoad(concurrency=float(users), prompt=55.0, output=100_001.0)
     bare, late = (float(steady_state(plain(serving={"overlapped": on}), load).ttft) for on in (False, True))
-    assert late - bare == pytest.approx(2.2, rel=1e-3)
+    assert late - bare == pytest.approx(steps, rel=1e-3)
+
+
+def test_a_user_alone_waits_for_nobody() -> None:
+    """A prompt of 55 and 99 decode steps: 1 + 5.5 s, then 1.1 s a token; nothing of the step before, which is over."""
+    closed = steady_state(plain(), UserLoad(concurrency=1.0, prompt=55.0, output=100.0))
+    assert float(closed.ttft) == pytest.approx(seconds(55), rel=CLOSE)
+    assert float(closed.tpot) == pytest.approx(seconds(1), rel=CLOSE)
+    assert float(closed.request_rate) == pytest.approx(1 / (seconds(55) + 99 * seconds(1)), rel=CLOSE)
 
 
 def admitted(capacity: int, prompt: float, output: float, **scheduler: object) -> float:

@@ -6,11 +6,15 @@ With acceptance ``a`` for each drafted token, independent of the others (Leviath
 - speed-up where a verification costs one step and a draft step ``c`` of it: ``E/(g*c + 1)`` (theorem 3.8);
 - operations: ``(1 - a)*(g*c' + g + 1)/(1 - a^(g + 1))`` times as many, c' the draft's share (theorem 3.11).
 
+Engines report the mean acceptance *length* ``E`` instead of ``a`` (vLLM: tokens a verification, 1 and the accepted
+drafts); :meth:`Speculation.of_length` solves eq. 1 for the ``a`` that gives it.
+
 A tree tries ``branches`` candidates at each depth, so a depth is passed with ``1 - (1 - a)^branches`` and the step
 verifies ``branches*length + 1`` tokens (candidates drawn independently; a real tree reaches no more).
 
 Here nothing is assumed about the cost: the verification is priced as a step of that width, and the draft as a model of
-its own, so the gain shrinks as the batch grows and is a loss where verifying costs as much as the tokens it saves.
+its own, so the gain shrinks as the batch grows and is a loss where verifying costs as much as the tokens it saves. The
+draft computes every prompt too, because it attends to it: in the step that computes the prompt.
 """
 
 from __future__ import annotations
@@ -22,8 +26,10 @@ import numpy as np
 
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
-from inferplan.estimate.phase import StepTime, decode_cycle
+from inferplan.estimate.phase import StepTime, decode_cycle, prompt_drain
 from inferplan.units import Num
+
+_HALVINGS = 60
 
 
 def expected_tokens(acceptance: Num, length: Num) -> Num:
@@ -42,6 +48,23 @@ def speedup(acceptance: Num, length: Num, cost: Num) -> Num:
 def operations(acceptance: Num, length: Num, draft: Num) -> Num:
     """How many times the arithmetic operations, with a draft that needs ``draft`` of the model's (theorem 3.11)."""
     return (length * draft + length + 1.0) / expected_tokens(acceptance, length)
+
+
+def acceptance_of(tokens: float, length: int) -> float:
+    """The acceptance at which a chain of ``length`` yields so many tokens a verification: eq. 1, solved by halving.
+
+    Raises ``UsageError`` outside [1, length + 1], which is all that a verification can yield.
+    """
+    if not 1.0 <= tokens <= length + 1.0:
+        raise UsageError(
+            f"a mean acceptance length of {tokens:g} with {length} drafted tokens cannot be",
+            because=f"a verification yields 1 to {length + 1} tokens, the one of the model itself among them",
+        )
+    low, high = 0.0, 1.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if expected_tokens(middle, float(length)) < tokens else (low, middle)
+    return high
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -63,6 +86,16 @@ class Speculation:
         if not 0 <= self.acceptance <= 1:
             raise UsageError(f"an acceptance rate is in [0, 1], not {self.acceptance:g}")
 
+    @classmethod
+    def of_length(cls, tokens: float, length: int, branches: int = 1, draft: Deployment | None = None) -> Speculation:
+        """Drafts of which an engine reports ``tokens`` a verification on average. Raises ``UsageError``.
+
+        Of a tree it is the chance to pass a depth that follows; each of its candidates has the share of it.
+        """
+        passed = acceptance_of(tokens, length)
+        each = 1.0 - (1.0 - passed) ** (1.0 / branches)
+        return cls(length=length, acceptance=each, branches=branches, draft=draft)
+
     @property
     def width(self) -> int:
         """Tokens that a step computes for each request."""
@@ -74,17 +107,23 @@ class Speculation:
         passed = 1.0 - (1.0 - self.acceptance) ** self.branches
         return float(expected_tokens(passed, float(self.length)))
 
-    def with_drafts(self, verification: StepTime, price: Callable[[Deployment, float], StepTime]) -> StepTime:
-        """A verification with the draft steps before it: ``length`` decodes of the draft, one after another.
+    def with_drafts(
+        self,
+        step: StepTime,
+        first: Callable[[Deployment], StepTime],
+        later: Callable[[Deployment, float], StepTime] | None = None,
+    ) -> StepTime:
+        """A step of the model with those of its draft ahead of it: ``length`` decodes, one after another.
 
-        ``price(draft, width)``: one step of the draft that computes ``width`` tokens for each request.
+        ``first(draft)``: the draft's first, in which it computes one token of each request, and the prompts of the
+        step. ``later(draft, width)``: another, of ``width`` tokens each; ``None`` where nothing decodes.
         """
         if self.draft is None or not self.length:
-            return verification
-        first = price(self.draft, 1.0)
-        if self.branches == 1 or self.length == 1:
-            return verification.plus(first, self.length)
-        return verification.plus(first).plus(price(self.draft, float(self.branches)), self.length - 1)
+            return step
+        step = step.plus(first(self.draft))
+        if later is None or self.length == 1:
+            return step
+        return step.plus(later(self.draft, float(self.branches)), self.length - 1)
 
 
 PLAIN = Speculation()
@@ -113,11 +152,32 @@ class SpeculationGain:
         return self.plain / self.tpot
 
 
+def step_with_drafts(deployment: Deployment, speculation: Speculation, batch: Num, context: Num) -> StepTime:
+    """A decode step of a whole batch with ``context`` tokens behind each: its drafts, and their verification."""
+    verify = decode_cycle(deployment, batch, context, float(speculation.width)).step_time
+
+    def step(draft: Deployment, width: float = 1.0) -> StepTime:
+        return decode_cycle(draft, batch, context, width).step_time
+
+    return speculation.with_drafts(verify, step, step)
+
+
+def prompt_with_drafts(
+    deployment: Deployment, speculation: Speculation, batch: Num, new: Num, past: Num = 0.0
+) -> StepTime:
+    """The prefill of a whole batch, ``new`` tokens each behind ``past`` cached ones, by the model and its draft."""
+
+    def drain(one: Deployment) -> StepTime:
+        return prompt_drain(one, batch, new, past).step_time
+
+    return speculation.with_drafts(drain(deployment), drain)
+
+
 def speculate(deployment: Deployment, speculation: Speculation, batch: Num, context: Num) -> SpeculationGain:
     """What ``speculation`` does to a decode of ``batch`` requests with ``context`` tokens behind them."""
     batch = np.asarray(batch, dtype=np.float64)
     verify = decode_cycle(deployment, batch, context, float(speculation.width)).step_time
-    whole = speculation.with_drafts(verify, lambda draft, width: decode_cycle(draft, batch, context, width).step_time)
+    whole = step_with_drafts(deployment, speculation, batch, context)
     return SpeculationGain(
         plain=decode_cycle(deployment, batch, context).time,
         verify=verify.total,

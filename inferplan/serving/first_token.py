@@ -1,0 +1,130 @@
+"""The first token of one request on a server that does nothing else, by what takes its seconds.
+
+docs/nomenclature.md names them: *alone* is the prefill of a batch that an engine is handed directly (``estimate``), *at
+the server* is what a client next to it measures, which has the front end, launches and scheduling in it. The steady
+state of one user, and a simulated run in which nobody meets anybody, are the same numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.phase import StepTime, prompt_drain
+from inferplan.serving.rounds import eager_floors, overlaps
+from inferplan.serving.techniques.speculation import PLAIN, Speculation, prompt_with_drafts, step_with_drafts
+from inferplan.units import Num
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FirstToken:
+    """Seconds until a client next to the server sees the first token: parts that add up to ``at_server``.
+
+    Scalars or arrays, as the prompt.
+    """
+
+    latency: Num
+    """Of client and server, the same for every request."""
+    front_end: Num
+    """The request and its prompt tokens pass the front end (tokeniser, server)."""
+    host_loads: Num
+    """The cached part of the prompt comes back from the memory of the host."""
+    prompt: Num
+    """The prefill that an engine is handed directly: one step, its kernels replayed from a graph."""
+    launches: Num
+    """What steps that hold prompts add to it: kernels launched one by one, pieces no longer than the token budget."""
+    seen_late: Num
+    """The next step, which an overlapped scheduler composes before it looks at what this one has made."""
+
+    @property
+    def alone(self) -> Num:
+        """TTFT of the batch alone."""
+        return self.host_loads + self.prompt
+
+    @property
+    def server(self) -> Num:
+        """What the server adds."""
+        return self.latency + self.front_end + self.launches + self.seen_late
+
+    @property
+    def at_server(self) -> Num:
+        """TTFT at the server, idle."""
+        return self.alone + self.server
+
+    def anchored(self, deployment: Deployment) -> FirstToken:
+        """The same times what measured over predicted first tokens came to, where the user's own rows say so."""
+        anchor = deployment.calibration.anchor
+        if anchor is None:
+            return self
+        return FirstToken(**{part.name: getattr(self, part.name) * anchor.prefill for part in fields(self)})
+
+    def parts(self) -> dict[str, Num]:
+        """What it is made of, in seconds, by the keys of JSON (docs/json.md)."""
+        return {
+            "alone_s": self.alone,
+            "latency_s": self.latency,
+            "front_end_s": self.front_end,
+            "launches_s": self.launches,
+            "seen_late_s": self.seen_late,
+        }
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class IdlePrompt:
+    """A prompt of ``cached`` tokens whose keys and values are known and ``new`` ones that are not.
+
+    budget: tokens of a step. load: seconds in which the cached part comes back from the host.
+    """
+
+    new: Num
+    cached: Num
+    budget: float
+    load: Num = 0.0
+
+
+def first_token(deployment: Deployment, prompt: IdlePrompt, speculation: Speculation = PLAIN) -> FirstToken:
+    """The first token of ``prompt`` on an idle server; without the anchor (:meth:`FirstToken.anchored`)."""
+    serving, ideal = deployment.engine.serving, deployment.calibration.basis == "roofline"
+    tokens = prompt.new + prompt.cached
+    whole = prompt_with_drafts(deployment, speculation, 1.0, prompt.new, prompt.cached).passage
+    late: Num = step_with_drafts(deployment, speculation, 1.0, tokens).total if overlaps(deployment) else 0.0
+    front = 0.0 if ideal else serving.front_request + serving.front_token * tokens
+    return FirstToken(
+        latency=0.0 if ideal else serving.latency,
+        front_end=front,
+        host_loads=prompt.load,
+        prompt=whole,
+        launches=_pieces(deployment, prompt, speculation) - whole,
+        seen_late=late,
+    )
+
+
+def _pieces(deployment: Deployment, prompt: IdlePrompt, speculation: Speculation) -> Num:
+    """Seconds of the prompt in the steps in which an engine computes it, kernels launched one by one.
+
+    All pieces but the last hold the budget; together they take as long as so many of the mean one of them.
+    """
+    new = np.asarray(prompt.new, dtype=np.float64)
+    room = np.minimum(prompt.budget, new) if deployment.engine.defaults.scheduler.chunked_prefill else new
+    earlier = np.ceil(new / room) - 1.0
+    done = earlier * room
+    last = _launched(deployment, speculation, new - done, prompt.cached + done)
+    if not np.any(earlier):
+        return last.passage
+    mean = _launched(deployment, speculation, room, prompt.cached + np.maximum(earlier - 1.0, 0.0) * room / 2)
+    if deployment.engine.policy == "trtllm":  # its pieces never follow each other through a pipeline
+        return last.passage + earlier * mean.passage
+    return np.where(earlier, mean.passage + (earlier - 1.0) * mean.interval + last.interval, last.passage)
+
+
+def _launched(deployment: Deployment, speculation: Speculation, new: Num, past: Num) -> StepTime:
+    """A step that holds one piece of a prompt, with the engine's eager floor."""
+    time = prompt_drain(deployment, 1.0, new, past).step_time
+    time = speculation.with_drafts(time, lambda draft: _launched(draft, PLAIN, new, past))
+    floors = eager_floors(deployment)
+    if not any(floors):
+        return time
+    eager = new > deployment.engine.serving.graph_tokens
+    return time.at_least([np.where(eager, floor, 0.0) for floor in floors])
