@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from inferplan.api import run_sweep as run_sweep
     from inferplan.api import take_apart as take_apart
     from inferplan.api import to_frame as to_frame
+    from inferplan.catalog.bills import Bill as Bill
+    from inferplan.catalog.bills import Offer as Offer
     from inferplan.catalog.files import load_hardware as load_hardware
     from inferplan.catalog.files import load_model as load_model
-    from inferplan.catalog.price_lists import PriceTag as PriceTag
     from inferplan.catalog.price_lists import price_book as price_book
     from inferplan.errors import InfeasibleError as InfeasibleError
     from inferplan.errors import InferplanError as InferplanError
@@ -72,7 +73,8 @@ PUBLIC: dict[str, str] = {
     "Cost": "answers.cost",
     "Energy": "answers.cost",
     "Rates": "answers.cost",
-    "PriceTag": "catalog.price_lists",
+    "Bill": "catalog.bills",
+    "Offer": "catalog.bills",
     "price_book": "catalog.price_lists",
     "load_model": "catalog.files",
     "load_hardware": "catalog.files",

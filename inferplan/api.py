@@ -13,7 +13,7 @@ from inferplan.answers.compare import Comparison, compare
 from inferplan.answers.recipe import Load, Recipe, recipe
 from inferplan.answers.sweep import Execution, Grid, Sweep, sweep
 from inferplan.catalog.assemble import Request, assemble
-from inferplan.catalog.files import load_model
+from inferplan.catalog.files import load_hardware, load_model
 from inferplan.catalog.price_lists import price_book
 from inferplan.devices.engine import EngineFlags
 from inferplan.errors import UsageError
@@ -222,9 +222,11 @@ def make_plan(
     sizing = Sizing(utilisation=take("utilisation", 0.95 if demand.offline else 0.8), spare=take("spare", 0))
     stated = [f"{gpu}={value}" for gpu, value in take("price", {}).items()]
     prices = price_book(take("prices", ()), stated)
+    looked_at = tuple(gpus) if gpus else default_gpus(prices)
+    prices.check(load_hardware(gpu).name for gpu in looked_at)
     space = Space(
         base=Request(model=model, gpu="", ideal=take("ideal", False)),
-        gpus=tuple(gpus) if gpus else default_gpus(prices),
+        gpus=looked_at,
         quants=tuple(take("quants", default_quants(load_model(model)))),
         engines=tuple(take("engines", ("vllm",))),
         most=take("most", 8),

@@ -66,8 +66,8 @@ PLANNING_MUTANTS = [
     SourceMutant(
         name="spare replicas for nothing",
         place="inferplan.planning.option:bill",
-        old="(replicas + sizing.spare)",
-        new="replicas",
+        old="paid = replicas + sizing.spare",
+        new="paid = replicas",
         changes="spare replicas are not billed",
         check=test_sizing.test_the_bill_of_a_grid,
     ),

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from inferplan.answers.cost import ApiPrice, Cost, Rates
-from inferplan.catalog.price_lists import PriceTag
+from inferplan.catalog.bills import Bill, Offer
 
-TAG = PriceTag(gpu="h100-sxm", per_hour=2.0, currency="USD", term="stated", date=None, source="--price")
-BILL = Cost(tag=TAG, devices=4, rates=Rates(requests=2.0, prompt=1000.0, output=500.0))
+OFFER = Offer(gpu="h100-sxm", gpus=None, per_hour=2.0, currency="USD", term="stated", source="--price")
+BILL = Cost(bill=Bill(offer=OFFER, units=4, devices=4), rates=Rates(requests=2.0, prompt=1000.0, output=500.0))
 YEAR = 365 * 24
 """Hours."""
 

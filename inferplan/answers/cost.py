@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from inferplan.catalog.price_lists import PriceTag
+from inferplan.catalog.bills import Bill
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import MissingFactError, UsageError
 
@@ -48,20 +48,19 @@ class ApiPrice:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """The bill of ``devices`` that serve ``rates``, idle time and spare replicas included.
+    """The bill of what serves ``rates``: idle time, spare replicas and the idle rest of an instance are paid for.
 
     ratio: how many input tokens one output token is charged as; the two prices then sum to the bill.
     """
 
-    tag: PriceTag
-    devices: int
+    bill: Bill
     rates: Rates
     ratio: float = OUTPUT_TO_INPUT
 
     @property
     def per_hour(self) -> float:
         """The bill of an hour."""
-        return self.devices * self.tag.per_hour
+        return self.bill.per_hour
 
     @property
     def per_month(self) -> float:

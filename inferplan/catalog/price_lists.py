@@ -1,33 +1,62 @@
-"""What an accelerator costs by the hour: dated, sourced lists, or what the user states. Nothing else is assumed."""
+"""What accelerators cost by the hour: dated, sourced lists, or what the user states. Nothing else is assumed."""
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Mapping
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from functools import cache
+from itertools import islice
+from operator import itemgetter
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from inferplan.catalog.files import aliases, load, names
-from inferplan.errors import MissingFactError, UsageError
+from inferplan.catalog.bills import Bill, Offer, Tariff
+from inferplan.catalog.files import load, load_hardware, names
+from inferplan.errors import MissingFactError, UnknownNameError, UsageError
 from inferplan.spec import Spec
 
 Contract = Literal["on-demand", "spot", "reserved", "owned"]
 CONTRACTS: tuple[Contract, ...] = ("on-demand", "spot", "reserved", "owned")
-DEFAULT_LIST = "aws-us-east-1"
-"""The one provider whose price feed was read first-hand; reports name it with its date wherever it is used."""
+DEFAULT_LISTS: dict[Contract, str] = {
+    "on-demand": "aws-us-east-1",
+    "spot": "amd-clouds",
+    "reserved": "rental-3-year",
+    "owned": "owned-neocloud",
+}
+"""The list that is asked first on each term where the user names none.
+
+On demand the one provider whose price feed was read first-hand; else the list that has most devices on that term.
+"""
+_CONFIDENCE = ("high", "medium", "low")
 
 
-class Price(Spec):
-    """The price of one device for one hour."""
+class Instance(Spec):
+    """What is sold for one price: an instance of so many GPUs, or GPUs one by one."""
 
     gpu: str
-    per_hour: float = Field(gt=0.0)
+    gpus: Annotated[int, Field(ge=1)] | Literal["any", "unknown"]
+    """GPUs of the instance; ``any`` where GPUs are sold one by one, in any number that a host holds; ``unknown`` where
+    the source quotes the price of one GPU and not how many are sold together."""
+    per_hour: float = Field(gt=0.0, allow_inf_nan=False)
+    """Of the whole instance; of one GPU where ``gpus`` is no number."""
+    name: str = ""
     term: Contract = "on-demand"
+    length: str = ""
+    """For how long it is reserved: 3 years."""
     date: datetime.date | None = None
     """When it held, where that differs from the list's own date."""
     note: str = ""
+
+    @model_validator(mode="after")
+    def _length_of_a_reservation(self) -> Self:
+        if (self.term == "reserved") != bool(self.length):
+            raise ValueError(
+                "length says for how long a reservation runs: it belongs to term: reserved, and only there"
+            )
+        return self
 
 
 class PriceList(Spec):
@@ -40,105 +69,165 @@ class PriceList(Spec):
     currency: str
     confidence: Literal["high", "medium", "low"]
     notes: list[str] = []
-    prices: list[Price]
+    instances: list[Instance]
 
-
-@dataclass(frozen=True, kw_only=True)
-class PriceTag:
-    """A price with where it is from."""
-
-    gpu: str
-    per_hour: float
-    currency: str
-    term: str
-    date: datetime.date | None
-    source: str
-
-    def describe(self) -> str:
-        """``"6.88 USD/h (on-demand, aws-us-east-1, 2026-09-10)"``."""
-        facts = ", ".join(str(part) for part in (self.term, self.source, self.date) if part)
-        return f"{self.per_hour:g} {self.currency}/h ({facts})"
+    def offers(self, gpu: str | None = None, term: Contract | None = None) -> list[Offer]:
+        """What the list sells, of one GPU and on one term where they are given."""
+        return [
+            Offer(
+                gpu=sold.gpu,
+                gpus=sold.gpus if isinstance(sold.gpus, int) else None,
+                per_hour=sold.per_hour,
+                currency=self.currency,
+                term=sold.term,
+                source=self.name,
+                date=sold.date or self.date,
+                instance=sold.name,
+                length=sold.length,
+                sized=sold.gpus != "unknown",
+            )
+            for sold in self.instances
+            if gpu in (None, sold.gpu) and term in (None, sold.term)
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PriceBook:
     """The lists to look in, in order, for one term, after what the user stated.
 
-    stated: device name to price an hour in ``currency``.
+    lists: those that say which devices are looked at when nobody names one. stated: device name to its offers in
+    ``currency``. everywhere: a device that these lists do not sell is looked for in every list on file.
     """
 
     lists: tuple[PriceList, ...] = ()
     term: Contract = "on-demand"
-    stated: Mapping[str, float]
+    stated: Mapping[str, tuple[Offer, ...]]
     currency: str = "USD"
+    everywhere: bool = False
 
-    def find(self, gpu: str) -> PriceTag | None:
-        """The price of a device, or ``None`` when nobody has given one."""
+    def offers(self, gpu: str) -> tuple[Offer, ...]:
+        """How a device is sold: as the user stated, else by the first list that sells it; empty when none does."""
         if gpu in self.stated:
-            return PriceTag(
-                gpu=gpu, per_hour=self.stated[gpu], currency=self.currency, term="stated", date=None, source="--price"
-            )
-        for listing in self.lists:
-            for price in listing.prices:
-                if price.gpu == gpu and price.term == self.term:
-                    return PriceTag(
-                        gpu=gpu,
-                        per_hour=price.per_hour,
-                        currency=listing.currency,
-                        term=price.term,
-                        date=price.date or listing.date,
-                        source=listing.name,
-                    )
-        return None
+            return self.stated[gpu]
+        found = (listing.offers(gpu, self.term) for listing in self._searched())
+        return tuple(next((offers for offers in found if offers), ()))
 
-    def require(self, gpu: str) -> PriceTag:
-        """The price of a device. Raises ``MissingFactError`` that says which lists have one."""
-        found = self.find(gpu)
-        if found is not None:
-            return found
-        known = [f"--prices {name} --term {price.term}" for name, price in offers(gpu)]
-        where = f"--price {gpu}=2.49" + (", or " + ", or ".join(known[:4]) if known else "")
-        looked = ", ".join(listing.name for listing in self.lists) or "no list"
-        raise MissingFactError(f"no price of {gpu} is known", because=f"looked for {self.term} in {looked}", hint=where)
+    def _searched(self) -> Iterator[PriceList]:
+        yield from self.lists
+        if self.everywhere:
+            yield from (listing for listing in every_list() if listing.currency == self.currency)
+
+    def tariff(self, gpu: str, devices: int, together: int = 1) -> Tariff | None:
+        """How replicas of ``devices`` GPUs are sold; ``None`` when nobody has given a price.
+
+        together: GPUs of one tensor-parallel group, kept in one instance where that can be.
+        """
+        offers = self.offers(gpu)
+        return Tariff(offers=offers, devices=devices, together=together) if offers else None
+
+    def require(self, gpu: str, devices: int, together: int = 1) -> Tariff:
+        """How replicas are sold. Raises ``MissingFactError`` that says which lists sell the device on which terms."""
+        found = self.tariff(gpu, devices, together)
+        if found is None:
+            raise MissingFactError(f"no price of {gpu} is known", because=self.searched, hint=self.hint(gpu))
+        return found
+
+    def bill(self, gpu: str, devices: int, replicas: int) -> Bill:
+        """What ``replicas`` of ``devices`` GPUs each cost an hour. Raises ``MissingFactError`` without a price."""
+        return self.require(gpu, devices).bill(replicas)
+
+    @property
+    def searched(self) -> str:
+        """Where prices are looked for: ``"looked for on-demand prices in every list on file"``."""
+        where = "every list on file" if self.everywhere else ", ".join(listing.name for listing in self.lists)
+        return f"looked for {self.term} prices in {self.currency} in {where or 'no list'}"
+
+    def hint(self, gpu: str) -> str:
+        """Where the price of a device could come from: your own, or lists that sell it on other terms."""
+        known = [(offer.term != self.term, offer) for listing in every_list() for offer in listing.offers(gpu)]
+        known.sort(key=itemgetter(0))  # the term that is asked for first
+        listed = dict.fromkeys(f"--prices {o.source}" + f" --term {o.term}" * other for other, o in known)
+        return ", or ".join([f"--price {gpu}=2.49 (yours, for a GPU hour)", *islice(listed, 4)])
+
+    def check(self, gpus: Iterable[str]) -> None:
+        """Raises ``UsageError`` for a stated price of a device that is none of ``gpus``: it would go unused."""
+        looked_at = list(gpus)
+        unused = [gpu for gpu in self.stated if gpu not in looked_at]
+        if unused:
+            close = difflib.get_close_matches(unused[0], looked_at, n=1, cutoff=0.4)
+            meant = f"did you mean --price {close[0]}=...? " if close else ""
+            raise UsageError(
+                f"--price {unused[0]} is the price of a GPU that this command does not look at",
+                because=f"it looks at {', '.join(looked_at)}",
+                hint=f"{meant}see inferplan gpus, or name it with --gpu too",
+            )
 
     @property
     def gpus(self) -> list[str]:
-        """Every device that has a price."""
-        listed = [price.gpu for listing in self.lists for price in listing.prices if price.term == self.term]
+        """Every device that is stated or that ``lists`` sell."""
+        listed = [offer.gpu for listing in self.lists for offer in listing.offers(term=self.term)]
         return list(dict.fromkeys([*self.stated, *listed]))
 
 
-def offers(gpu: str) -> list[tuple[str, Price]]:
-    """Every price of a device on file, with the name of its list."""
-    found = []
-    for name in names("prices"):
-        listing = load("prices", name, PriceList)
-        found += [(name, price) for price in listing.prices if price.gpu == gpu]
-    return found
+@cache
+def every_list() -> tuple[PriceList, ...]:
+    """Every list on file, the best documented first: by confidence, then the newest, then by name."""
+    loaded = [load("prices", name, PriceList) for name in names("prices")]
+    return tuple(sorted(loaded, key=lambda one: (_CONFIDENCE.index(one.confidence), -one.date.toordinal(), one.name)))
 
 
 def price_book(
     lists: Iterable[str] = (), stated: Iterable[str] = (), term: Contract = "on-demand", currency: str = "USD"
 ) -> PriceBook:
-    """A price book from list names (or paths) and ``gpu=price`` texts; :data:`DEFAULT_LIST` when no list is named.
+    """A price book from list names (or paths) and texts: ``gpu=2.49`` for a GPU, ``gpu=113.93/8`` for an instance of 8.
 
-    Raises ``UsageError`` for a text that is no price, and when currencies are mixed: nothing is converted.
+    Where no list is named, the one of :data:`DEFAULT_LISTS` and then every list on file, as far as they are in
+    ``currency``. Raises ``UsageError`` for a text that is no price, and when currencies are mixed: none is converted.
     """
-    loaded = tuple(load("prices", name, PriceList) for name in (list(lists) or [DEFAULT_LIST]))
-    given = dict(_stated(text) for text in stated)
+    named = tuple(load("prices", name, PriceList) for name in lists)
+    default = load("prices", DEFAULT_LISTS[term], PriceList)
+    loaded = named or ((default,) if default.currency == currency else ())
+    given = _by_gpu([parse_stated(text, currency) for text in stated])
     units = {listing.currency for listing in loaded} | ({currency} if given else set())
     if len(units) > 1:
         raise UsageError(f"prices in {' and '.join(sorted(units))} cannot be compared", hint="--currency, or one list")
-    return PriceBook(lists=loaded, term=term, stated=given, currency=currency)
+    return PriceBook(lists=loaded, term=term, stated=given, currency=next(iter(units), currency), everywhere=not named)
 
 
-def _stated(text: str) -> tuple[str, float]:
-    name, _, number = text.partition("=")
+def parse_stated(text: str, currency: str = "USD") -> Offer:
+    """``"h100=2.49"``, the price of a GPU for an hour, or ``"b200=113.93/8"``, that of an instance of 8.
+
+    Raises ``UsageError`` for what is no price.
+    """
+    name, _, price = text.rpartition("=")
+    number, slash, size = price.partition("/")
     try:
-        price = float(number)
+        per_hour, gpus = float(number), int(size) if slash else None
     except ValueError:
-        price = 0.0
-    if not name or not 0.0 < price < float("inf"):
-        raise UsageError(f"--price {text} is not a price", hint="--price h100-sxm=2.49")
-    known = aliases("hardware")
-    return known.get(name.lower(), name.lower()), price
+        per_hour, gpus = 0.0, None
+    if not name or not 0.0 < per_hour < float("inf") or (gpus is not None and not 0 < gpus <= _LARGEST_INSTANCE):
+        hint = "--price h100-sxm=2.49 (a GPU), or --price b200-hgx=113.93/8 (an instance of 8)"
+        raise UsageError(f"--price {text} is not a price", hint=hint)
+    return Offer(gpu=_device(name), gpus=gpus, per_hour=per_hour, currency=currency, term="stated", source="--price")
+
+
+_LARGEST_INSTANCE = 100_000
+
+
+def _by_gpu(offers: list[Offer]) -> dict[str, tuple[Offer, ...]]:
+    """Offers by device. Raises ``UsageError`` for two prices of the same instance."""
+    found: dict[str, tuple[Offer, ...]] = {}
+    for offer in offers:
+        others = found.get(offer.gpu, ())
+        if any(other.gpus == offer.gpus for other in others):
+            raise UsageError(f"--price gives two prices of the same instance of {offer.gpu}", hint="leave one out")
+        found[offer.gpu] = (*others, offer)
+    return found
+
+
+def _device(name: str) -> str:
+    """The device of a name, an alias or a path; a name that is not on file stays as it is: no device will match it."""
+    try:
+        return load_hardware(name).name
+    except UnknownNameError:
+        return name.lower()

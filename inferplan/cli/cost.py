@@ -8,13 +8,14 @@ import click
 
 from inferplan.answers.cost import OUTPUT_TO_INPUT, Cost, Energy, Rates, power_of
 from inferplan.catalog.assemble import Request, assemble
-from inferplan.catalog.files import load, load_hardware, names
-from inferplan.catalog.price_lists import PriceBook, PriceList
+from inferplan.catalog.bills import PRICE_AGE
+from inferplan.catalog.files import load_hardware
+from inferplan.catalog.price_lists import PriceBook, every_list
 from inferplan.cli.options import deployment_options, load_options, report_options
 from inferplan.cli.price_options import parse_api_price, price_options
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.run import estimate
-from inferplan.reports.cost import cost_record, cost_table, energy_record, energy_table
+from inferplan.reports.cost import cost_record, cost_table, energy_record, energy_table, offer_record
 from inferplan.reports.estimate import basis_note, deployment_record
 from inferplan.table import Report, Table
 
@@ -45,8 +46,10 @@ def cost_command(request: Request, load: StaticLoad, prices: PriceBook, **values
     result = estimate(deployment, load)
     served = float(result.request_rate) * values["utilisation"]
     rates = Rates(requests=served, prompt=float(load.prompt), output=float(load.output))
-    tag = prices.require(deployment.hardware.name)
-    cost = Cost(tag=tag, devices=deployment.parallel.devices, rates=rates, ratio=values["ratio"])
+    prices.check([deployment.hardware.name])
+    parallel = deployment.parallel
+    bill = prices.require(deployment.hardware.name, parallel.ranks, parallel.tp).bill(parallel.replicas)
+    cost = Cost(bill=bill, rates=rates, ratio=values["ratio"])
     energy = Energy(
         power=power_of(deployment.hardware),
         devices=deployment.parallel.devices,
@@ -88,31 +91,29 @@ def cost_command(request: Request, load: StaticLoad, prices: PriceBook, **values
 def prices_command(gpu: str | None) -> Report:
     """The prices on file, with their dates and sources; of one GPU when it is named."""
     wanted = load_hardware(gpu).name if gpu else None
-    rows = []
-    for name in names("prices"):
-        listing = load("prices", name, PriceList)
-        for price in listing.prices:
-            if wanted in (None, price.gpu):
-                rows.append(
-                    {
-                        "gpu": price.gpu,
-                        "per_hour": price.per_hour,
-                        "currency": listing.currency,
-                        "term": price.term,
-                        "list": name,
-                        "date": str(price.date or listing.date),
-                        "confidence": listing.confidence,
-                        "note": price.note,
-                        "source": listing.source,
-                    }
-                )
-    rows.sort(key=lambda row: (str(row["gpu"]), row["per_hour"]))
-    shown = ["gpu", "per_hour", "currency", "term", "list", "date", "confidence", "note"]
+    rows = [
+        {**offer_record(offer), "list": listing.name, "confidence": listing.confidence, "source": listing.source}
+        for listing in every_list()
+        for offer in listing.offers(wanted)
+    ]
+    rows.sort(key=lambda row: (row["gpu"], row["price_per_device_hour"]))
     table = Table(
-        title=f"{len(rows)} prices of one device hour" + (f": {wanted}" if wanted else ""),
-        columns=shown,
-        rows=[[f"{row[key]:.3f}" if key == "per_hour" else str(row[key]) for key in shown] for row in rows],
-        right=frozenset({"per_hour"}),
+        title=f"{len(rows)} prices of an hour" + (f": {wanted}" if wanted else ""),
+        columns=["gpu", "instance", "GPUs", "an hour", "a GPU", "currency", "term", "list", "date", "confidence"],
+        rows=[_price_row(row) for row in rows],
+        right=frozenset({"GPUs", "an hour", "a GPU"}),
     )
-    note = "prices move within weeks; state your own with --price gpu=2.49"
-    return Report(record={"prices": rows}, tables=[table], notes=[note], rows=rows)
+    notes = [
+        "GPUs: of one instance; any: sold one by one; unknown: the source does not say how many are sold together",
+        f"prices move within weeks (* marks those older than {PRICE_AGE.days} days); state your own: --price gpu=2.49, "
+        "or --price gpu=19.92/8 for an instance of 8",
+    ]
+    return Report(record={"prices": rows}, tables=[table], notes=notes, rows=rows)
+
+
+def _price_row(row: dict[str, Any]) -> list[str]:
+    term = f"{row['price_term']}, {row['price_length']}" if row["price_length"] else row["price_term"]
+    date = row["price_date"] + (" *" if row["price_is_old"] else "")
+    figures = [f"{row['price_per_instance_hour']:.3f}", f"{row['price_per_device_hour']:.3f}"]
+    sold = [row["gpu"], row["instance"] or "", str(row["instance_size"])]
+    return [*sold, *figures, row["currency"], term, row["list"], date, row["confidence"]]

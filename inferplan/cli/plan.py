@@ -134,6 +134,7 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Que
     slo = _slo(values, named, demand)
     spec = load_model(model)
     gpus = tuple(load_hardware(name).name for name in parse_values(values["gpu"] or "")) or default_gpus(prices)
+    prices.check(gpus)
     quants = tuple(None if q == "native" else q for q in parse_values(values["quant"] or "")) or default_quants(spec)
     engines = tuple(parse_values(values["engine"]))
     for engine in engines:  # an unknown name is an error here, not a candidate ruled out

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from inferplan.catalog.price_lists import CONTRACTS, DEFAULT_LIST
+from inferplan.catalog.price_lists import CONTRACTS, DEFAULT_LISTS
 from inferplan.errors import UsageError
 
 Command = Callable[..., Any]
@@ -33,7 +33,8 @@ def price_options(command: Command) -> Command:
                 "price_lists",
                 multiple=True,
                 metavar="LIST",
-                help=f"Price list: a name (inferplan prices) or a YAML; again for a second choice [{DEFAULT_LIST}].",
+                help="Price list: a name (inferplan prices) or a YAML; again for a second choice "
+                f"[{DEFAULT_LISTS['on-demand']}, then every other].",
             ),
             click.option(
                 "--price", "stated", multiple=True, metavar="GPU=PRICE", help="Your own price of a device for an hour."

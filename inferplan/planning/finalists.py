@@ -80,7 +80,7 @@ def _with_more_replicas(
     option: Option, question: Question, limit: float, violations: dict[str, float]
 ) -> Option | None:
     """The same with 8 % more replicas, of the pool that misses its limit; ``None`` when it then costs too much."""
-    if option.cost is None or option.tag is None:
+    if option.cost is None or option.tariff is None:
         return None
     pools = option.pools
     if pools is None:
@@ -91,7 +91,7 @@ def _with_more_replicas(
         more = [max(1, round(size * 0.08)) if grows else 0 for size, grows in zip(pools, (late, slow))]
         pools = (pools[0] + more[0], pools[1] + more[1])
         replicas = sum(pools)
-    cost = (replicas + option.spare) * option.deployment.parallel.ranks * option.tag.per_hour * (option.hours or 1.0)
+    cost = float(option.tariff.cost(replicas + option.spare)) * (option.hours or 1.0)
     grown = replicas > 1.6 * replicas_needed(option, question.demand, question.sizing) + 2
     if cost >= limit or grown:
         return None

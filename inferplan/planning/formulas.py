@@ -92,5 +92,5 @@ def _replicas() -> Any:
 def _token_cost() -> Any:
     bill, prompt, output = _symbols("bill of an hour", "input tokens/s", "output tokens/s")
     rates: Any = SimpleNamespace(input=prompt, generated=output)
-    tag: Any = SimpleNamespace(per_hour=bill)
-    return Cost(tag=tag, devices=1, rates=rates, ratio=OUTPUT_TO_INPUT).per_million_output
+    paid: Any = SimpleNamespace(per_hour=bill)
+    return Cost(bill=paid, rates=rates, ratio=OUTPUT_TO_INPUT).per_million_output

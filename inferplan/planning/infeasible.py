@@ -55,10 +55,10 @@ def _missed_in_simulation(what: str, slo: Slo, failed: list[Verified]) -> Infeas
 
 def _nothing_runs(what: str, question: Question, searched: SearchResult) -> InfeasibleError:
     """No point of any grid keeps up with the load, whatever the limits; or nothing has a price."""
-    if searched.grids and all(priced.tag is None for priced in searched.grids):
+    if searched.grids and all(priced.tariff is None for priced in searched.grids):
         names = sorted({priced.grid.deployment.hardware.name for priced in searched.grids})
-        price = f"--price {names[0]}=2.49 (yours, for a device hour), or another --prices"
-        return InfeasibleError(what, because=f"no price on file of {', '.join(names)}", hint=price)
+        because = f"no price of {', '.join(names)} is known: {question.prices.searched}"
+        return InfeasibleError(what, because=because, hint=question.prices.hint(names[0]))
     counts = _counts(searched)
     example = searched.rejections.examples.get("impossible")
     counts += f"; such as: {example}" if example and not searched.grids else ""
@@ -75,7 +75,7 @@ def _missed(what: str, question: Question, searched: SearchResult, miss: Option)
     if not factors or not np.isfinite([*factors.values(), *times.values()]).all():
         factors, times, how = miss.violations(slo), {}, ""
     ttft, tpot = times.get("ttft", miss.ttft), times.get("tpot", miss.tpot)
-    cost = "" if miss.cost is None or miss.tag is None else f", {miss.cost:,.2f} {miss.tag.currency}/h"
+    cost = "" if miss.cost is None or miss.tariff is None else f", {miss.cost:,.2f} {miss.tariff.currency}/h"
     nearest = f"{miss.replicas} x {miss.deployment.describe()}"
     return InfeasibleError(
         what,

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from inferplan.catalog.assemble import Request
-from inferplan.catalog.price_lists import PriceTag
+from inferplan.catalog.bills import Bill as Purchase
+from inferplan.catalog.bills import Tariff
 from inferplan.estimate.deployment import Deployment
 from inferplan.planning.demand import Demand
 from inferplan.planning.grid import LoadGrid
@@ -55,7 +56,7 @@ class Option:
     output: float
     replicas: int
     spare: int
-    tag: PriceTag | None
+    tariff: Tariff | None
     cost: float | None
     hours: float | None = None
     """Hours of an offline job."""
@@ -67,6 +68,11 @@ class Option:
     def devices(self) -> int:
         """Devices of all replicas, the spare ones too."""
         return self.deployment.parallel.ranks * (self.replicas + self.spare)
+
+    @property
+    def purchase(self) -> Purchase | None:
+        """What is bought for all replicas, the spare ones too; ``None`` without a price."""
+        return None if self.tariff is None else self.tariff.bill(self.replicas + self.spare)
 
     @property
     def per_device(self) -> float:
@@ -84,11 +90,11 @@ class Option:
 
 
 class PricedGrid(NamedTuple):
-    """A grid, how it is asked for, and the price of its device where there is one."""
+    """A grid, how it is asked for, and how its replicas are sold where somebody sells them."""
 
     request: Request
     grid: LoadGrid
-    tag: PriceTag | None
+    tariff: Tariff | None
 
 
 class Bill(NamedTuple):
@@ -102,8 +108,8 @@ class Bill(NamedTuple):
     """Of an offline job, else one."""
 
 
-def bill(demand: Demand, sizing: Sizing, grid: LoadGrid, price: float) -> Bill:
-    """Replicas and cost of every point of a grid at a price of one device hour."""
+def bill(demand: Demand, sizing: Sizing, grid: LoadGrid, tariff: Tariff | None) -> Bill:
+    """Replicas and cost of every point of a grid as its replicas are sold; without a price, devices for a cost."""
     load, capacity = (
         (demand.requests_per_second or 0.0, grid.rate) if demand.users is None else (demand.users, grid.concurrency)
     )
@@ -111,13 +117,15 @@ def bill(demand: Demand, sizing: Sizing, grid: LoadGrid, price: float) -> Bill:
     hours = np.ones_like(replicas)
     if demand.requests is not None:
         hours = demand.requests / (grid.rate * replicas) / 3600
-    return Bill(replicas, (replicas + sizing.spare) * grid.devices * price * hours, hours)
+    paid = replicas + sizing.spare
+    cost = paid * grid.devices if tariff is None else tariff.cost(paid)
+    return Bill(replicas, np.asarray(cost * hours), hours)
 
 
 def option_at(priced: PricedGrid, demand: Demand, sizing: Sizing, at: tuple[int, int]) -> Option:
     """The option at one point of a grid: ``at`` is (index of the batch, index of the budget)."""
-    grid, tag = priced.grid, priced.tag
-    billed = bill(demand, sizing, grid, tag.per_hour if tag else 1.0)
+    grid, tariff = priced.grid, priced.tariff
+    billed = bill(demand, sizing, grid, tariff)
     return Option(
         request=priced.request,
         deployment=grid.deployment,
@@ -131,8 +139,8 @@ def option_at(priced: PricedGrid, demand: Demand, sizing: Sizing, at: tuple[int,
         output=demand.output.average,
         replicas=int(billed.replicas[at]),
         spare=sizing.spare,
-        tag=tag,
-        cost=None if tag is None else float(billed.cost[at]),
+        tariff=tariff,
+        cost=None if tariff is None else float(billed.cost[at]),
         hours=float(billed.hours[at]) if demand.offline else None,
         speculation=grid.speculation,
     )

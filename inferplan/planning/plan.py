@@ -158,7 +158,7 @@ def row(verified: Verified) -> dict[str, Any]:
         "output_tokens_per_s_per_device": option.per_device,
         "output_tokens_per_s_per_user": option.per_user,
         "cost": option.cost,
-        "currency": option.tag.currency if option.tag else None,
+        "currency": option.tariff.currency if option.tariff else None,
         "hours": option.hours,
         "draft_tokens": option.speculation.length or None,
         "calibration": option.deployment.calibration.name,

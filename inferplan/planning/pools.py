@@ -53,8 +53,8 @@ class PrefillPool(NamedTuple):
 
 def cheapest_pools(priced: PricedGrid, demand: Demand, slo: Slo, sizing: Sizing) -> Option | None:
     """The cheapest pair of pools that meets the limits; ``None`` when there is none, or no price, link or rate."""
-    grid, tag, rate = priced.grid, priced.tag, demand.requests_per_second
-    if rate is None or tag is None:
+    grid, tariff, rate = priced.grid, priced.tariff, demand.requests_per_second
+    if rate is None or tariff is None:
         return None
     before = _seconds_beside_prefill(grid, demand)
     decode = decode_pool(grid, demand, slo, sizing)
@@ -77,8 +77,8 @@ def cheapest_pools(priced: PricedGrid, demand: Demand, slo: Slo, sizing: Sizing)
         output=demand.output.average,
         replicas=total,
         spare=sizing.spare,
-        tag=tag,
-        cost=(total + sizing.spare) * grid.devices * tag.per_hour,
+        tariff=tariff,
+        cost=float(tariff.cost(total + sizing.spare)),
         pools=(prefill.replicas, decode.replicas),
         speculation=grid.speculation,
     )

@@ -57,7 +57,7 @@ def search(space: Space, demand: Demand, slo: Slo, sizing: Sizing, prices: Price
     state = _Search(demand=demand, slo=slo, sizing=sizing)
     for request, deployment in candidates(space, state.rejections):
         axes = axes_for(deployment, list(space.budgets) if space.budgets else None)
-        tag = prices.find(deployment.hardware.name)
+        tariff = prices.tariff(deployment.hardware.name, deployment.parallel.ranks, deployment.parallel.tp)
         if not _weights_fit(deployment):
             state.rejections.add("weights", axes.batch.size * axes.budget.size, deployment.describe())
             state.evaluated += axes.batch.size * axes.budget.size
@@ -70,7 +70,7 @@ def search(space: Space, demand: Demand, slo: Slo, sizing: Sizing, prices: Price
             except InferplanError as error:
                 state.rejections.add("impossible", axes.batch.size * axes.budget.size, error.what)
                 continue
-            priced = PricedGrid(request, grid, tag)
+            priced = PricedGrid(request, grid, tariff)
             state.add(priced)
             if space.disaggregate and not demand.offline and demand.users is None:
                 state.add_pools(priced)
@@ -106,13 +106,13 @@ class _Search:
 
     def add(self, priced: PricedGrid) -> None:
         """One grid: count what is ruled out, keep its cheapest option and its frontier."""
-        grid, tag = priced.grid, priced.tag
+        grid = priced.grid
         self.structures += 1
         self.evaluated += grid.rate.size
         self.grids.append(priced)
         kept = self._count(grid)
         if kept.any():
-            cost = bill(self.demand, self.sizing, grid, tag.per_hour if tag else 1.0).cost
+            cost = bill(self.demand, self.sizing, grid, priced.tariff).cost
             order = np.lexsort((grid.tpot[kept], grid.e2el[kept], cost[kept]))
             at = np.argwhere(kept)[order[0]]
             self.options.append(option_at(priced, self.demand, self.sizing, (int(at[0]), int(at[1]))))
@@ -168,14 +168,14 @@ def nearest_miss(
     best: tuple[float, PricedGrid, tuple[int, int]] | None = None
     for priced in searched.grids:
         grid = priced.grid
-        if priced.tag is None:
+        if priced.tariff is None:
             continue
         worst = np.ones_like(grid.rate)
         for name, limit in slo.limits.items():
             worst = np.maximum(worst, getattr(grid, name) / limit)
         misses = grid.possible & (worst > 1.0)
         if below is not None:
-            misses &= bill(demand, sizing, grid, priced.tag.per_hour).cost < below * (1 - 1e-9)
+            misses &= bill(demand, sizing, grid, priced.tariff).cost < below * (1 - 1e-9)
         score = np.where(misses, worst, np.inf)
         where = np.unravel_index(int(np.argmin(score)), score.shape)
         at = (int(where[0]), int(where[1]))

@@ -81,11 +81,11 @@ class Rejections:
 
 
 def default_gpus(prices: PriceBook) -> tuple[str, ...]:
-    """Devices sold for data centres (``segment`` of the hardware file) that have a price.
+    """Devices whose price the user states, and those sold for data centres (``segment`` of the hardware file).
 
     Raises ``UnknownNameError`` for a price of a device that is not on file.
     """
-    return tuple(gpu for gpu in prices.gpus if load_hardware(gpu).segment == "datacenter")
+    return tuple(gpu for gpu in prices.gpus if load_hardware(gpu).segment == "datacenter" or gpu in prices.stated)
 
 
 def default_quants(model: ModelSpec) -> tuple[str | None, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from inferplan.answers.cost import HOURS_PER_MONTH, ApiPrice, Cost, Energy
+from inferplan.catalog.bills import Bill, Offer
 from inferplan.table import Table
 
 _RIGHT = frozenset({"value"})
@@ -12,14 +13,8 @@ _RIGHT = frozenset({"value"})
 
 def cost_record(cost: Cost, api: ApiPrice | None = None, requests_a_day: float | None = None) -> dict[str, Any]:
     """The JSON of a bill; every key names its unit, and the currency stands beside."""
-    tag = cost.tag
     record = {
-        "currency": tag.currency,
-        "price_per_device_hour": tag.per_hour,
-        "price_term": tag.term,
-        "price_date": str(tag.date) if tag.date else None,
-        "price_source": tag.source,
-        "devices": cost.devices,
+        **bill_record(cost.bill),
         "per_hour": cost.per_hour,
         "per_month": cost.per_month,
         "per_request": cost.per_request,
@@ -37,6 +32,35 @@ def cost_record(cost: Cost, api: ApiPrice | None = None, requests_a_day: float |
     return record
 
 
+def offer_record(offer: Offer) -> dict[str, Any]:
+    """The JSON of one thing that is sold: what it holds, its price, and where that is from."""
+    return {
+        "gpu": offer.gpu,
+        "instance": offer.instance or None,
+        "instance_gpus": offer.gpus,
+        "instance_size": "unknown" if not offer.sized else "any" if offer.gpus is None else offer.gpus,
+        "price_per_instance_hour": offer.per_hour,
+        "price_per_device_hour": offer.per_device,
+        "currency": offer.currency,
+        "price_term": offer.term,
+        "price_length": offer.length or None,
+        "price_date": str(offer.date) if offer.date else None,
+        "price_source": offer.source,
+        "price_is_old": offer.stale,
+    }
+
+
+def bill_record(bill: Bill) -> dict[str, Any]:
+    """The JSON of what is bought; ``instances`` counts single GPUs where those are sold one by one."""
+    return {
+        **offer_record(bill.offer),
+        "instances": bill.units,
+        "devices": bill.devices,
+        "devices_bought": bill.bought,
+        "devices_idle": bill.idle,
+    }
+
+
 def energy_record(energy: Energy) -> dict[str, Any]:
     """The JSON of the energy; every key names its unit."""
     return {
@@ -51,9 +75,12 @@ def energy_record(energy: Energy) -> dict[str, Any]:
 
 def cost_table(cost: Cost, api: ApiPrice | None = None, requests_a_day: float | None = None) -> Table:
     """The bill, one line for each way of dividing it."""
-    unit = cost.tag.currency
-    rows = [
-        [f"{cost.devices} x {cost.tag.gpu} at {cost.tag.describe()}", f"{cost.per_hour:,.2f} {unit}/h"],
+    unit, bill = cost.bill.offer.currency, cost.bill
+    rows = [[bill.describe(), f"{cost.per_hour:,.2f} {unit}/h"]]
+    if bill.idle:
+        idle = f"{bill.idle} of {bill.bought} ({bill.idle / bill.bought:.0%} of the bill)"
+        rows.append(["GPUs that are paid for and run nothing", idle])
+    rows += [
         [f"a month of {HOURS_PER_MONTH:g} hours", f"{cost.per_month:,.0f} {unit}"],
         [f"a million input tokens (1:{cost.ratio:g} split)", f"{cost.per_million_input:,.4f} {unit}"],
         [f"a million output tokens (1:{cost.ratio:g} split)", f"{cost.per_million_output:,.4f} {unit}"],

@@ -30,10 +30,10 @@ def launch_line(plan: Plan) -> str | None:
 def cost_of(plan: Plan) -> Cost | None:
     """The bill at the load that is served."""
     demand, option = plan.question.demand, plan.option
-    if option.tag is None:
+    if option.purchase is None:
         return None
     rates = Rates(requests=max(plan.rate, 1e-12), prompt=demand.prompt.average, output=demand.output.average)
-    return Cost(tag=option.tag, devices=option.devices, rates=rates)
+    return Cost(bill=option.purchase, rates=rates)
 
 
 def energy_of(plan: Plan) -> Energy | None:
@@ -64,6 +64,6 @@ def relaxation(plan: Plan, checked: Verified) -> dict[str, float]:
 
 def money(option: Option) -> str:
     """``"15.82 USD/h"``, or the bill of the whole job where it is offline."""
-    if option.cost is None or option.tag is None:
+    if option.cost is None or option.tariff is None:
         return "no price"
-    return f"{option.cost:,.2f} {option.tag.currency}" + ("" if option.hours is not None else "/h")
+    return f"{option.cost:,.2f} {option.tariff.currency}" + ("" if option.hours is not None else "/h")

@@ -31,7 +31,7 @@ def notes(plan: Plan) -> list[str]:
     if unmeasured:
         lines.append(f"not compared, because nothing was measured on it or its like: {unmeasured} (alone: --gpu NAME)")
     unpriced = sorted(
-        {e.grid.deployment.hardware.name for e in plan.searched.grids if e.tag is None} - {option.request.gpu}
+        {e.grid.deployment.hardware.name for e in plan.searched.grids if e.tariff is None} - {option.request.gpu}
     )
     if unpriced:
         lines.append(f"without a price, on the frontier only: {', '.join(unpriced)} (--price {unpriced[0]}=...)")
@@ -100,8 +100,11 @@ def basis_line(plan: Plan) -> str:
 
 def price_line(plan: Plan) -> str:
     """Where the price comes from."""
-    tags = {option.tag.describe(): option for option in [plan.option] if option.tag is not None}
-    return "; ".join(f"price of {option.deployment.hardware.name}: {text}" for text, option in tags.items())
+    bought = plan.option.purchase
+    if bought is None:
+        return ""
+    idle = f"; {bought.idle} of the {bought.bought} GPUs are paid for and idle" if bought.idle else ""
+    return "; ".join([f"to buy: {bought.describe()}{idle}", *bought.offer.remarks])
 
 
 def _constants(calibration: Calibration) -> str:

@@ -86,12 +86,12 @@ def _footprint(option: Option, plan: Plan) -> Footprint:
 def _frontier(plan: Plan) -> Figure:
     question = plan.question
     curves: dict[str, list[tuple[float, float]]] = {}
-    for _, grid, tag in plan.searched.grids:
+    for _, grid, tariff in plan.searched.grids:
         alive = grid.possible
         if not alive.any():
             continue
         bare = grid.deployment.calibration.basis == "roofline"
-        name = grid.deployment.hardware.name + ("" if tag else ", no price") + (", roofline" if bare else "")
+        name = grid.deployment.hardware.name + ("" if tariff else ", no price") + (", roofline" if bare else "")
         rate = grid.rate * question.demand.output.average / grid.devices
         curves.setdefault(name, []).extend(zip((1 / grid.tpot[alive]).tolist(), rate[alive].tolist()))
     drawn = []

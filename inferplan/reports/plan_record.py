@@ -82,7 +82,7 @@ def frontier_rows(plan: Plan) -> list[dict[str, Any]]:
             "output_tokens_per_s_per_user": option.per_user,
             "output_tokens_per_s_per_device": option.per_device,
             "meets_the_limits": all(getattr(option, name) <= limit for name, limit in limits.items()),
-            "priced": option.tag is not None,
+            "priced": option.tariff is not None,
         }
         for option in plan.searched.frontier
     ]

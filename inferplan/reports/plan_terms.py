@@ -81,9 +81,9 @@ def _cost(plan: Plan) -> Iterator[Term]:
     cost = cost_of(plan)
     if cost is None:
         return
-    bill: Any = SimpleNamespace(per_hour=named(cost.per_hour, "bill of an hour", cost.tag.currency))
+    bill: Any = SimpleNamespace(per_hour=named(cost.per_hour, "bill of an hour", cost.bill.offer.currency))
     rates: Any = SimpleNamespace(
         input=named(cost.rates.input, "input tokens/s"), generated=named(cost.rates.generated, "output tokens/s")
     )
-    price = Cost(tag=bill, devices=1, rates=rates, ratio=cost.ratio).per_million_output
-    yield cast("Term", named(price, "a million output tokens", cost.tag.currency))
+    price = Cost(bill=bill, rates=rates, ratio=cost.ratio).per_million_output
+    yield cast("Term", named(price, "a million output tokens", cost.bill.offer.currency))

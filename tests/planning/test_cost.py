@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-import datetime
-
 import pytest
 
 from inferplan.answers.cost import HOURS_PER_MONTH, ApiPrice, Cost, Energy, Rates
-from inferplan.catalog.files import load, load_hardware, names
-from inferplan.catalog.price_lists import PriceList, PriceTag, offers, price_book
-from inferplan.errors import MissingFactError, UsageError
+from inferplan.catalog.bills import Bill, Offer
+from inferplan.catalog.files import load_hardware
+from inferplan.catalog.price_lists import price_book
+from inferplan.errors import UsageError
 
 RATES = Rates(requests=2.0, prompt=1000.0, output=500.0)
-TAG = PriceTag(gpu="h100-sxm", per_hour=3.6, currency="USD", term="stated", date=None, source="--price")
-BILL = Cost(tag=TAG, devices=4, rates=RATES)
-
-
-@pytest.mark.parametrize("name", names("prices"))
-def test_every_list_names_known_devices_its_date_and_its_source(name: str) -> None:
-    listing = load("prices", name, PriceList)
-    assert listing.name == name
-    assert datetime.date(2024, 1, 1) < listing.date < datetime.date(2027, 1, 1)
-    assert len(listing.source) > 10
-    known = set(names("hardware"))
-    assert {price.gpu for price in listing.prices} <= known
-    keys = [(price.gpu, price.term) for price in listing.prices]
-    assert len(keys) == len(set(keys)), "two prices of one device on the same terms"
+OFFER = Offer(gpu="h100-sxm", gpus=None, per_hour=3.6, currency="USD", term="stated", source="--price")
+BILL = Cost(bill=Bill(offer=OFFER, units=4, devices=4), rates=RATES)
 
 
 def test_input_and_output_prices_sum_to_the_bill() -> None:
@@ -63,39 +50,6 @@ def test_energy_by_hand() -> None:
     assert "PUE 1.2" in energy.label
     with pytest.raises(UsageError):
         Energy(power=1.0, devices=1, rates=RATES, share=1.5)
-
-
-def test_a_stated_price_wins_and_aliases_are_understood() -> None:
-    book = price_book(stated=["H100=2.49"])
-    tag = book.require("h100-sxm")
-    assert (tag.per_hour, tag.source) == (2.49, "--price")
-    assert book.find("h200-sxm").source == "aws-us-east-1"
-
-
-def test_a_device_without_a_price_is_refused_with_what_is_on_file() -> None:
-    book = price_book()
-    assert book.find("mi300x") is None
-    with pytest.raises(MissingFactError, match="--prices"):
-        book.require("mi300x")
-    assert {name for name, _ in offers("mi300x")} >= {"amd-clouds", "rental-3-year"}
-
-
-def test_lists_are_asked_in_order_and_only_for_the_terms() -> None:
-    book = price_book(["lambda", "coreweave"])
-    assert book.require("h100-sxm").source == "lambda"
-    assert book.require("h200-sxm").source == "coreweave"
-    assert price_book(["amd-clouds"], term="spot").require("mi300x").per_hour == 1.71
-
-
-@pytest.mark.parametrize("text", ["h100", "h100=", "h100=-1", "=3", "h100=nan"])
-def test_what_is_no_price_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="not a price"):
-        price_book(stated=[text])
-
-
-def test_currencies_are_not_mixed() -> None:
-    with pytest.raises(UsageError, match="cannot be compared"):
-        price_book(stated=["h100=2.49"], currency="EUR")
 
 
 def test_power_is_on_file_for_the_priced_data_centre_gpus() -> None:

@@ -13,7 +13,8 @@ from inferplan.answers.compare import compare
 from inferplan.answers.cost import Cost, Rates
 from inferplan.answers.sweep import Grid, sweep
 from inferplan.catalog.assemble import Request, assemble
-from inferplan.catalog.price_lists import PriceTag, price_book
+from inferplan.catalog.bills import Bill, Offer, Tariff
+from inferplan.catalog.price_lists import price_book
 from inferplan.errors import NotFiniteError
 from inferplan.estimate.load import StaticLoad
 from inferplan.planning.demand import Demand, variance
@@ -30,7 +31,8 @@ from inferplan.traffic.requests import Lengths, Slo
 
 REQUEST = Request(model="llama-3.1-8b", gpu="h100-sxm", ideal=True)
 DEMAND = Demand(prompt=Lengths(mean=1000), output=Lengths(mean=101), rate=33.0)
-TAG = PriceTag(gpu="h100-sxm", per_hour=2.0, currency="USD", term="stated", date=None, source="--price")
+OFFER = Offer(gpu="h100-sxm", gpus=None, per_hour=2.0, currency="USD", term="stated", source="--price")
+TARIFF = Tariff(offers=(OFFER,), devices=1)
 P95 = Slo(ttft=0.4, tpot=0.02, percentile=95.0)
 
 
@@ -78,7 +80,7 @@ def option(**changes: object) -> Option:
         "output": 101.0,
         "replicas": 3,
         "spare": 0,
-        "tag": TAG,
+        "tariff": TARIFF,
         "cost": 6.0,
     }
     return Option(**(values | changes))  # type: ignore[arg-type]
@@ -139,7 +141,7 @@ def test_prompts_follow_each_other_through_the_stages() -> None:
 
 
 def test_pools_are_billed_together() -> None:
-    found = cheapest_pools(PricedGrid(REQUEST, grid(), TAG), DEMAND, P95, Sizing(utilisation=0.8, spare=1))
+    found = cheapest_pools(PricedGrid(REQUEST, grid(), TARIFF), DEMAND, P95, Sizing(utilisation=0.8, spare=1))
     assert found is not None and found.pools is not None
     assert found.request is REQUEST
     assert found.pools[1] == 5  # 33/(10*0.8) = 4.1
@@ -150,13 +152,13 @@ def test_pools_are_billed_together() -> None:
 
 def test_the_bill_of_a_grid() -> None:
     """33 requests a second on replicas of 10 at 80 %: 5 and one spare, at 2 an hour each."""
-    billed = bill(DEMAND, Sizing(utilisation=0.8, spare=1), grid(), 2.0)
+    billed = bill(DEMAND, Sizing(utilisation=0.8, spare=1), grid(), TARIFF)
     assert np.all(billed.replicas == 5)
     assert np.all(billed.cost == 12.0)
     users = replace(DEMAND, rate=None, users=100)
-    assert bill(users, Sizing(utilisation=0.5), grid(), 2.0).replicas[:, 0].tolist() == [20.0, 10.0, 5.0]
+    assert bill(users, Sizing(utilisation=0.5), grid(), TARIFF).replicas[:, 0].tolist() == [20.0, 10.0, 5.0]
     job = replace(DEMAND, rate=None, requests=72_000, deadline=7200.0)  # 10 a second
-    offline = bill(job, Sizing(utilisation=0.5), grid(), 2.0)
+    offline = bill(job, Sizing(utilisation=0.5), grid(), TARIFF)
     assert offline.replicas[0, 0] == 2
     assert offline.hours[0, 0] == pytest.approx(1.0)  # two replicas at full speed
     assert offline.cost[0, 0] == pytest.approx(4.0)
@@ -209,7 +211,7 @@ def test_prefix_hits_of_the_warm_up_are_not_counted() -> None:
 
 
 def test_the_label_of_the_month_is_what_was_multiplied() -> None:
-    cost = Cost(tag=TAG, devices=4, rates=Rates(requests=2.0, prompt=1000.0, output=500.0))
+    cost = Cost(bill=Bill(offer=OFFER, units=4, devices=4), rates=Rates(requests=2.0, prompt=1000.0, output=500.0))
     label, value = next(row for row in cost_table(cost).rows if "month" in row[0])
     hours = float(label.removeprefix("a month of ").removesuffix(" hours"))
     assert float(value.removesuffix(" USD").replace(",", "")) == pytest.approx(8.0 * hours)

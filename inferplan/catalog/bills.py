@@ -1,0 +1,194 @@
+"""Money as it is sold: replicas packed into whole instances, and what those cost an hour (docs/cost.md)."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from dataclasses import dataclass
+from functools import cached_property, reduce
+
+import numpy as np
+
+from inferplan.units import Num
+
+PRICE_AGE = datetime.timedelta(days=180)
+"""An older price is marked: in five months (October 2025 to March 2026) a reserved H100 went from 1.70 to 2.35 USD/h
+(SemiAnalysis index, reported 2026-04-02), so half a year is enough to be a third wrong."""
+_MEANING = {
+    "spot": "the provider may take a spot instance away at any time; the figures hold while it runs",
+    "reserved": "a reservation is paid for whether it is used or not",
+    "owned": "an estimate of what ownership costs by the hour, not an offer",
+}
+
+
+def today() -> datetime.date:
+    """The day against which prices are old; ``SOURCE_DATE_EPOCH`` (reproducible-builds.org) fixes it."""
+    fixed = os.environ.get("SOURCE_DATE_EPOCH", "")
+    return (
+        datetime.datetime.fromtimestamp(int(fixed), datetime.UTC).date() if fixed.isdigit() else datetime.date.today()
+    )
+
+
+def price_text(price: float) -> str:
+    """A price to the cent, or to the tenth of a cent where it has one: ``"113.93"``, ``"63.296"``."""
+    if price < 0.01:
+        return f"{price:g}"
+    text = f"{price:,.3f}"
+    return text.removesuffix("0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """One thing that is sold by the hour: an instance of so many GPUs, or GPUs one by one.
+
+    gpus: GPUs of an instance; ``None`` where GPUs are sold one by one. per_hour: the price of an instance, or of one
+    GPU. sized: the source says how many GPUs are sold together; where it does not, they are counted one by one.
+    """
+
+    gpu: str
+    gpus: int | None
+    per_hour: float
+    currency: str
+    term: str
+    source: str
+    date: datetime.date | None = None
+    instance: str = ""
+    length: str = ""
+    sized: bool = True
+
+    @property
+    def size(self) -> int:
+        """GPUs of one unit that is sold."""
+        return self.gpus or 1
+
+    @property
+    def per_device(self) -> float:
+        """The price of an hour over the GPUs that it buys."""
+        return self.per_hour / self.size
+
+    @property
+    def stale(self) -> bool:
+        """Whether the price is older than :data:`PRICE_AGE`; one that the user states has no age."""
+        return self.date is not None and today() - self.date > PRICE_AGE
+
+    def units(self, replicas: Num, devices: int, together: int = 1) -> Num:
+        """Units to buy for replicas of ``devices`` GPUs each: instances, or GPUs where they are sold one by one.
+
+        As many replicas share an instance as it holds whole. One that is larger than an instance has instances of its
+        own, in equal shares; of the possible shares those are taken that keep groups of ``together`` GPUs (one
+        tensor-parallel group) in one instance, where there are any.
+        """
+        if self.gpus is None:
+            return replicas * devices
+        if devices <= self.gpus:
+            shared: Num = np.ceil(replicas / (self.gpus // devices))
+            return shared
+        return replicas * _instances_of_one(devices, self.gpus, together)
+
+    def describe(self, units: int | None = None) -> str:
+        """``"2 x p6-b200.48xlarge (8 x b200-hgx) at 113.93 USD/h (on-demand, aws-us-east-1, 2026-09-10)"``."""
+        what = self.gpu if self.gpus is None else f"{self.instance or 'instance'} ({self.gpus} x {self.gpu})"
+        number = "" if units is None else f"{units:,} x "
+        term = f"{self.term}, {self.length}" if self.length else self.term
+        facts = ", ".join(str(part) for part in (term, self.source, self.date) if part)
+        return f"{number}{what} at {price_text(self.per_hour)} {self.currency}/h ({facts})"
+
+    @property
+    def remarks(self) -> list[str]:
+        """What a buyer has to know beside the figure: its age, its terms, an instance size that is not known."""
+        lines = []
+        if self.stale and self.date is not None:
+            days = (today() - self.date).days
+            lines.append(f"the price of {self.gpu} is {days} days old ({self.date}): ask for today's before buying")
+        if not self.sized:
+            lines.append(
+                f"{self.source} does not say how many {self.gpu} come in one instance: counted one by one, and the "
+                "bill is larger where only whole instances are sold"
+            )
+        if self.term in _MEANING:
+            lines.append(f"{self.term}: {_MEANING[self.term]}")
+        return lines
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bill:
+    """What is bought, and its price of an hour.
+
+    units: instances, or GPUs where they are sold one by one. devices: the GPUs that replicas run on.
+    """
+
+    offer: Offer
+    units: int
+    devices: int
+
+    @property
+    def per_hour(self) -> float:
+        """The bill of an hour, idle GPUs included."""
+        return self.units * self.offer.per_hour
+
+    @property
+    def bought(self) -> int:
+        """GPUs that are paid for."""
+        return self.units * self.offer.size
+
+    @property
+    def idle(self) -> int:
+        """GPUs that are paid for and run nothing: the rest of the last instance, or of each."""
+        return self.bought - self.devices
+
+    def describe(self) -> str:
+        """``"2 x p6-b200.48xlarge (8 x b200-hgx) at 113.93 USD/h (on-demand, aws-us-east-1, 2026-09-10)"``."""
+        return self.offer.describe(self.units)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tariff:
+    """How replicas of one size are sold: every offer of one GPU, of which the cheapest that holds a replica is taken.
+
+    offers: not empty, in one currency. devices: GPUs of a replica. together: GPUs of one tensor-parallel group.
+    """
+
+    offers: tuple[Offer, ...]
+    devices: int
+    together: int = 1
+
+    @cached_property
+    def holding(self) -> tuple[Offer, ...]:
+        """The offers that compete, the largest instance first.
+
+        Those that hold a whole replica: one spread over hosts is slower than the links it is priced with. Where none
+        does, those that spread it over the fewest.
+        """
+        spread = [
+            1 if offer.gpus is None else int(offer.units(1, self.devices, self.together)) for offer in self.offers
+        ]
+        kept = [offer for offer, hosts in zip(self.offers, spread) if hosts == min(spread)]
+        return tuple(sorted(kept, key=lambda offer: -offer.size))
+
+    @property
+    def currency(self) -> str:
+        return self.offers[0].currency
+
+    def cost(self, replicas: Num) -> Num:
+        """The bill of an hour for whole numbers of replicas, spare ones too; one number or an array of any shape."""
+        costs = [offer.units(replicas, self.devices, self.together) * offer.per_hour for offer in self.holding]
+        return reduce(np.minimum, costs)
+
+    def bill(self, replicas: int) -> Bill:
+        """What to buy for that many replicas; of offers that cost the same the larger instance."""
+        bills = [
+            Bill(
+                offer=offer,
+                units=int(offer.units(replicas, self.devices, self.together)),
+                devices=replicas * self.devices,
+            )
+            for offer in self.holding
+        ]
+        return min(bills, key=lambda bill: bill.per_hour)
+
+
+def _instances_of_one(devices: int, gpus: int, together: int) -> int:
+    """Instances of one replica that is larger than an instance: the fewest that it fills in equal shares."""
+    fits = [count for count in range(-(-devices // gpus), devices + 1) if devices % count == 0]
+    whole = [count for count in fits if devices // count % together == 0]
+    return (whole or fits)[0]

@@ -1,0 +1,233 @@
+"""Money as it is sold: whole instances, by hand from the providers' lists; laws of packing; what is refused."""
+
+from __future__ import annotations
+
+import datetime
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inferplan.catalog.bills import Offer, Tariff
+from inferplan.catalog.files import load, names
+from inferplan.catalog.price_lists import CONTRACTS, Instance, PriceList, every_list, price_book
+from inferplan.errors import MissingFactError, UsageError
+
+AWS = price_book(["aws-us-east-1"])
+
+
+@pytest.mark.parametrize("name", names("prices"))
+def test_every_list_names_known_devices_its_date_and_its_source(name: str) -> None:
+    listing = load("prices", name, PriceList)
+    assert listing.name == name
+    assert datetime.date(2024, 1, 1) < listing.date < datetime.date(2027, 1, 1)
+    assert len(listing.source) > 10
+    assert {sold.gpu for sold in listing.instances} <= set(names("hardware"))
+    keys = [(sold.gpu, sold.gpus, sold.term) for sold in listing.instances]
+    assert len(keys) == len(set(keys)), "two prices of one instance on the same terms"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "devices", "replicas", "instance", "units", "per_hour", "idle"),
+    [
+        ("b200-hgx", 2, 5, "p6-b200.48xlarge", 2, 227.86, 6),  # 10 GPUs are two boxes of 8 at 113.93
+        ("b200-hgx", 1, 8, "p6-b200.48xlarge", 1, 113.93, 0),
+        ("b200-hgx", 1, 9, "p6-b200.48xlarge", 2, 227.86, 7),
+        ("h200-sxm", 4, 6, "p5en.48xlarge", 3, 189.888, 0),  # 24 GPUs: 3 x 63.296
+        ("h100-sxm", 4, 8, "p5.48xlarge", 4, 220.16, 0),  # 32 GPUs: 4 x 55.04
+        ("h100-sxm", 1, 3, "p5.4xlarge", 3, 20.64, 0),  # 3 x 6.88
+        ("h100-sxm", 1, 8, "p5.48xlarge", 1, 55.04, 0),  # 8 x 6.88 costs as much: one box is simpler
+        ("h100-sxm", 3, 3, "p5.48xlarge", 2, 110.08, 7),  # two replicas of 3 in a box of 8, none across
+        ("h100-sxm", 16, 2, "p5.48xlarge", 4, 220.16, 0),  # a replica of 16 fills two boxes
+        ("l40s", 1, 7, "g6e.xlarge", 7, 13.027, 0),  # 7 x 1.861 is less than 30.13
+        ("l40s", 2, 2, "g6e.12xlarge", 1, 10.49264, 0),
+        ("l40s", 8, 1, "g6e.48xlarge", 1, 30.13118, 0),  # not 8 x 1.861 = 14.89: one replica is on one host
+        ("a100-80gb-sxm", 1, 1, "p4de.24xlarge", 1, 27.44705, 7),
+    ],
+)
+def test_instances_of_aws_by_hand(
+    gpu: str, devices: int, replicas: int, instance: str, units: int, per_hour: float, idle: int
+) -> None:
+    bill = AWS.bill(gpu, devices, replicas)
+    assert (bill.offer.instance, bill.units, bill.idle) == (instance, units, idle)
+    assert bill.per_hour == pytest.approx(per_hour, abs=1e-9)
+
+
+def test_gpus_that_are_sold_one_by_one_are_counted_one_by_one() -> None:
+    bill = price_book(["modal"]).bill("h100-sxm", 4, 3)
+    assert (bill.units, bill.idle) == (12, 0)
+    assert bill.per_hour == pytest.approx(12 * 3.95)
+    assert bill.describe() == "12 x h100-sxm at 3.95 USD/h (on-demand, modal, 2026-09-17)"
+    assert bill.offer.remarks == []
+
+
+def test_a_tensor_parallel_group_does_not_straddle_instances() -> None:
+    """12 GPUs in boxes of 8: two boxes hold 6 each and split a group of 4; three boxes hold one group each."""
+    box = Offer(gpu="x", gpus=8, per_hour=10.0, currency="USD", term="on-demand", source="list")
+    assert Tariff(offers=(box,), devices=12, together=6).bill(1).units == 2
+    assert Tariff(offers=(box,), devices=12, together=4).bill(1).units == 3
+    assert Tariff(offers=(box,), devices=24, together=8).bill(2).units == 6
+    assert Tariff(offers=(box,), devices=16, together=16).bill(1).units == 2
+    small = Offer(gpu="x", gpus=4, per_hour=1.0, currency="USD", term="on-demand", source="list")
+    assert Tariff(offers=(small, box), devices=8, together=4).bill(1).offer is box
+    assert Tariff(offers=(small, box), devices=16, together=4).bill(1).units == 2
+
+
+def test_a_bill_names_what_is_bought() -> None:
+    said = "2 x p6-b200.48xlarge (8 x b200-hgx) at 113.93 USD/h (on-demand, aws-us-east-1, 2026-09-10)"
+    assert AWS.bill("b200-hgx", 2, 5).describe() == said
+
+
+offers = st.lists(
+    st.tuples(st.sampled_from([None, 1, 2, 3, 4, 6, 8, 72]), st.floats(0.1, 200)), min_size=1, max_size=4
+).map(
+    lambda sizes: tuple(
+        Offer(gpu="x", gpus=size, per_hour=price, currency="USD", term="on-demand", source="list")
+        for size, price in sizes
+    )
+)
+
+
+@given(offers, st.integers(1, 80), st.sampled_from([1, 2, 4, 8]))
+def test_bills_rise_with_replicas_and_hold_them_all(sold: tuple[Offer, ...], devices: int, together: int) -> None:
+    tariff = Tariff(offers=sold, devices=devices, together=together)
+    counts = np.arange(1.0, 40.0)
+    costs = np.asarray(tariff.cost(counts))
+    assert np.all(np.diff(costs) >= 0)
+    cheapest = min(offer.per_device for offer in sold)
+    for count, cost in zip(counts.astype(int), costs):
+        bill = tariff.bill(int(count))
+        assert bill.per_hour == pytest.approx(cost)
+        assert bill.bought >= bill.devices == count * devices
+        assert cost >= count * devices * cheapest * (1 - 1e-12)
+        if bill.offer.gpus is not None and devices <= bill.offer.gpus:
+            whole = bill.offer.gpus // devices  # no replica is on two hosts
+            assert bill.units * whole >= count > (bill.units - 1) * whole
+
+
+@given(offers, st.integers(1, 16))
+def test_a_replica_is_on_one_host_where_any_instance_holds_it(sold: tuple[Offer, ...], devices: int) -> None:
+    holds = [offer for offer in sold if offer.gpus is None or offer.gpus >= devices]
+    chosen = Tariff(offers=sold, devices=devices).bill(1).offer
+    assert chosen in holds or not holds
+
+
+def test_an_endless_number_of_replicas_costs_without_end() -> None:
+    """A point that serves nothing would need infinitely many replicas."""
+    tariff = AWS.require("b200-hgx", 2)
+    assert np.asarray(tariff.cost(np.array([1.0, np.inf]))).tolist() == [113.93, np.inf]
+
+
+def test_a_stated_price_wins_and_aliases_are_understood() -> None:
+    book = price_book(stated=["H100=2.49"])
+    assert book.bill("h100-sxm", 1, 2).describe() == "2 x h100-sxm at 2.49 USD/h (stated, --price)"
+    assert book.offers("h200-sxm")[0].source == "aws-us-east-1"
+
+
+def test_a_stated_price_of_an_instance() -> None:
+    book = price_book(stated=["b200=100/8", "b200=15"])
+    assert book.bill("b200-hgx", 2, 3).per_hour == pytest.approx(6 * 15)  # 90 is less than a box
+    assert book.bill("b200-hgx", 2, 4).per_hour == pytest.approx(100)
+    assert book.bill("b200-hgx", 2, 4).describe() == "1 x instance (8 x b200-hgx) at 100.00 USD/h (stated, --price)"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "h100",
+        "h100=",
+        "h100=-1",
+        "=3",
+        "h100=nan",
+        "h100=inf",
+        "h100=2/0",
+        "h100=2/",
+        "h100=2/-8",
+        "h100=2/8.5",
+        "a=1/x",
+    ],
+)
+def test_what_is_no_price_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="not a price"):
+        price_book(stated=[text])
+
+
+def test_two_prices_of_one_instance_are_refused() -> None:
+    with pytest.raises(UsageError, match="two prices"):
+        price_book(stated=["h100=2", "h100-sxm=3"])
+
+
+def test_a_price_that_no_device_has_is_refused_with_what_was_meant() -> None:
+    book = price_book(stated=["h10=2"])
+    with pytest.raises(UsageError, match="did you mean --price h100-sxm"):
+        book.check(["h100-sxm"])
+    with pytest.raises(UsageError, match="does not look at"):
+        price_book(stated=["l40s=2"]).check(["h100-sxm"])
+    price_book(stated=["h100=2"]).check(["h100-sxm", "l40s"])
+
+
+def test_lists_are_asked_in_order_and_only_for_the_terms() -> None:
+    book = price_book(["lambda", "coreweave"])
+    assert book.offers("h100-sxm")[0].source == "lambda"
+    assert book.offers("h200-sxm")[0].source == "coreweave"
+    assert price_book(["amd-clouds"], term="spot").bill("mi300x", 1, 1).per_hour == 1.71
+
+
+def test_a_named_device_is_looked_for_in_every_list_the_best_documented_first() -> None:
+    book = price_book()
+    assert "mi300x" not in book.gpus  # the default list says which devices are compared
+    bill = book.bill("mi300x", 2, 1)
+    assert (bill.offer.source, bill.per_hour, bill.idle) == ("azure-east-us", 48.0, 6)
+    assert price_book(["aws-us-east-1"]).tariff("mi300x", 2) is None  # a list that is named is asked alone
+    ranks = [("high", "medium", "low").index(listing.confidence) for listing in every_list()]
+    assert ranks == sorted(ranks)
+
+
+def test_a_device_without_a_price_is_refused_with_the_lists_and_terms_that_have_one() -> None:
+    with pytest.raises(MissingFactError, match="--prices rental-3-year --term reserved"):
+        price_book().require("mi355x", 1)
+    with pytest.raises(
+        MissingFactError, match="--prices azure-east-us, or --prices runpod-secure, or --prices amd-clouds"
+    ):
+        price_book(["aws-us-east-1"]).require("mi300x", 1)
+
+
+@pytest.mark.parametrize("term", CONTRACTS)
+def test_every_term_has_a_list_to_start_with(term: str) -> None:
+    assert price_book(term=term).gpus  # type: ignore[arg-type]
+
+
+def test_currencies_are_not_mixed() -> None:
+    with pytest.raises(UsageError, match="cannot be compared"):
+        price_book(["lambda"], stated=["h100=2.49"], currency="EUR")
+    own = price_book(stated=["h100=2.49"], currency="EUR")
+    assert own.bill("h100-sxm", 1, 2).offer.currency == "EUR"
+    assert own.tariff("h200-sxm", 1) is None  # no list is in EUR
+
+
+def test_an_old_price_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    offer = AWS.offers("b200-hgx")[0]  # of 2026-09-10
+    day = datetime.datetime(2026, 9, 10, tzinfo=datetime.UTC)
+    for days, old in ((180, False), (181, True)):
+        monkeypatch.setenv("SOURCE_DATE_EPOCH", str(int((day + datetime.timedelta(days=days)).timestamp())))
+        assert offer.stale is old
+        assert any("days old" in line for line in offer.remarks) is old
+
+
+def test_terms_say_what_they_mean() -> None:
+    assert "take a spot instance away" in " ".join(price_book(term="spot").offers("mi300x")[0].remarks)
+    assert "does not say how many mi300x" in " ".join(price_book(["amd-clouds"]).offers("mi300x")[0].remarks)
+    reserved = price_book(["rental-3-year"], term="reserved").offers("h100-sxm")[0]
+    assert "reserved, 3 years" in reserved.describe()
+    assert "whether it is used" in " ".join(reserved.remarks)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"gpus": 0}, {"gpus": -8}, {"gpus": "some"}, {"per_hour": 0}, {"per_hour": float("nan")}, {"length": "3 years"},
+     {"term": "reserved"}, {"term": "lease"}],
+)  # fmt: skip
+def test_what_is_no_instance_is_refused(changes: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="validation error"):
+        Instance.model_validate({"gpu": "t4", "gpus": 8, "per_hour": 1.0} | changes)
