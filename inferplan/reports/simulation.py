@@ -18,9 +18,11 @@ from inferplan.units import format_time
 
 _NAMES = {"ttft_s": "TTFT at the server", "tpot_s": "TPOT", "itl_s": "ITL", "e2el_s": "end to end"}
 _MEANING = {
-    "stable": "stable: nobody waits long for a slot or for cache",
-    "saturated": "saturated: requests wait for a slot or for cache, and the queue does not grow",
+    "stable": "stable: requests are admitted about as soon as they come",
+    "saturated": "saturated: requests wait longer than their prompt takes, and the queue does not grow",
     "overloaded": "overloaded: the queue grows for as long as the traffic lasts, so latencies have no percentiles",
+    "rejecting": "rejecting: some requests can never run; latencies are those of the others",
+    "too short to tell": "too short to tell: the run ends before the system has filled; more --requests, or none",
 }
 _COLUMNS = ("start_s", "duration_s", "steps", "decodes", "prompt_tokens", "waiting", "kv_use")
 

@@ -14,9 +14,9 @@ from inferplan.devices.engine import Admission, Policy, Scheduler, mixes
 from inferplan.serving.prefix_cache import PrefixCache
 from inferplan.serving.records import Records
 
-Reason = Literal["slots", "budget", "cache"]
-"""Why the first request of the queue waits: every slot of the batch is taken, the step has no room for its prompt, or
-the cache has none for its tokens."""
+Reason = Literal["slots", "budget", "cache", "batch"]
+"""Why the first request of the queue waits: every slot of the batch is taken, the step has no room for its prompt, the
+cache has none for its tokens, or a whole batch is being run or collected."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from inferplan.estimate.memory import Footprint
 from inferplan.serving.admission import Rules
 from inferplan.serving.pipeline import Pipeline
 from inferplan.serving.prefix_cache import PrefixCache
-from inferplan.serving.records import Meter, Records
+from inferplan.serving.records import Meter, Metering, Records
 from inferplan.serving.replica import Replica
 from inferplan.serving.rounds import coupled_ranks
 from inferplan.serving.scheduler import Scheduler
@@ -28,6 +28,8 @@ from inferplan.units import Num
 Routing = Literal["round-robin", "least-loaded", "prefix-aware"]
 """round-robin: one after another. least-loaded: fewest requests in the engine. prefix-aware: fewest prompt tokens to
 compute before and with the request, those found in the engine's prefix cache not counted."""
+_BEGIN, _END = -1, -2
+"""Events that are no request: the meters begin to count, and stop."""
 _MOMENT = 1e-9
 """Seconds by which engines pass an event, so that rounding cannot keep it ahead of them."""
 
@@ -108,6 +110,7 @@ class Cluster:
         """When the link of each scheduler of the front has sent what it was given."""
         self.moves: dict[int, float] = {}
         """Seconds to move the cache of a prompt, by its tokens, where pools are apart."""
+        self.metering = Metering(records, 0)
 
     def build(
         self, deployment: Deployment, times: StepTimes, rules: Rules, cache: Callable[[], PrefixCache | None]
@@ -153,22 +156,26 @@ class Cluster:
         """One for each scheduler, those that compute prompts first."""
         return [scheduler.meter for scheduler in (*self.front, *self.back)]
 
-    def run(self, warmup: int = 0) -> list[Meter]:
+    def run(self, warmup: int = 0, fill: int = 0) -> list[Meter]:
         """Send every request and run until all is quiet.
 
         In a closed loop the first ``warmup`` requests are waited for before the rest is sent, and leave no trace in the
-        meters.
+        meters; ``fill`` requests are sent and not waited for, and the meters begin after them.
         """
         total = len(self.records.prompt)
+        self.metering = Metering(self.records, warmup + fill if fill else 0)
         if self.closed is not None and 0 < warmup < total:
             self._phase(0, warmup)
             now = max(engine.clock for engine in self.engines)
             del self.records.gaps[:], self.records.gap_weights[:]
             for engine in self.engines:
                 engine.restart(now)
+            for meter in self.meters:
+                meter.timeline = None if meter.timeline is None else []
             self._phase(warmup, total)
         else:
             self._phase(0, total)
+        self.metering.close(self.meters)
         return self.meters
 
     def _phase(self, start: int, stop: int) -> None:
@@ -185,6 +192,8 @@ class Cluster:
             return
         else:
             self.events = [(arrival[request], request, False) for request in range(start, stop)]
+            if self.metering.fill:
+                self.events += [(arrival[self.metering.fill], _BEGIN, False), (arrival[stop - 1], _END, False)]
         heapq.heapify(self.events)
         if alone and not ramp:  # with a ramp, an arrival submitted early would overtake those before it
             self._run_alone()
@@ -193,28 +202,39 @@ class Cluster:
 
     def _run_alone(self) -> None:
         """One engine: an arrival is submitted as soon as it is known."""
-        engine, scheduler, events = self.engines[0], self.front[0], self.events
+        engine, events = self.engines[0], self.events
         while True:
             while events:
-                time, request, _ = heapq.heappop(events)
-                self.records.arrival[request] = time
-                scheduler.submit(request, time)
+                self._deliver(*heapq.heappop(events))
             engine.advance(inf)
             if not events:
                 return
 
     def _run_one_way(self, start: int, stop: int) -> None:
         """Every arrival is known ahead: the front runs to its end, then the back with the caches that it was sent."""
-        for request in range(start, stop):
-            time = self.records.arrival[request]
-            self._deliver(time, request, False)
-        for engine in self.engines:
-            engine.advance(inf)
-        for event in sorted(self.events):
-            self._deliver(*event)
-        self.events.clear()
-        for engine in self.engines:
-            engine.advance(inf)
+        arrival = self.records.arrival
+        fill = self.metering.fill
+        begin, end = (arrival[fill], arrival[stop - 1]) if fill else (inf, inf)
+        self._feed(self.front, [(arrival[request], request, False) for request in range(start, stop)], (begin, end))
+        caches, self.events = sorted(self.events), []
+        self._feed(self.back, caches, (begin, end))
+
+    def _feed(self, pool: list[Scheduler], events: list[tuple[float, int, bool]], metered: tuple[float, float]) -> None:
+        """Deliver events in order of time, and run to their end; the meters of ``pool`` count between two times."""
+        sent = 0
+        for mark, until in ((_BEGIN, metered[0]), (_END, metered[1]), (0, inf)):
+            while sent < len(events) and events[sent][0] < until:
+                self._deliver(*events[sent])
+                sent += 1
+            for engine in self.engines:
+                engine.advance(until)
+            if until < inf:
+                self._mark(mark, until, pool)
+
+    def _mark(self, mark: int, time: float, pool: list[Scheduler]) -> None:
+        """The meters of ``pool`` begin to count, or stop."""
+        act = self.metering.begin if mark == _BEGIN else self.metering.end
+        act(time, [scheduler.meter for scheduler in pool])
 
     def _run_together(self) -> None:
         """Several engines: each advances to the next event that it depends on, or that others may, and no further."""
@@ -236,6 +256,11 @@ class Cluster:
                 due[index] = engines[index].earliest()
 
     def _deliver(self, time: float, request: int, cached: bool) -> None:
+        if request < 0:
+            self._mark(request, time, [*self.front, *self.back])
+            return
+        if self.closed is not None and request == self.metering.fill > 0 and not cached:
+            self._mark(_BEGIN, time, [*self.front, *self.back])
         pool = self.back if cached else self.front
         index = self._route(pool, request)
         if cached:
@@ -272,6 +297,7 @@ class Cluster:
         """A client has seen the end of a request, or its prompt is done and its cache can leave."""
         if not finished:
             home = self.home.pop(request)
+            self.front[home].meter.wait("link", max(self.link_free[home] - time, 0.0))
             self.link_free[home] = max(time, self.link_free[home]) + self.moves[self.records.prompt[request]]
             heapq.heappush(self.events, (self.link_free[home], request, True))
             return
@@ -288,3 +314,5 @@ class Cluster:
         if following < self.limit:
             heapq.heappush(self.events, (time, following, False))
             self.engines[0].pause = True
+        elif self.limit > self.metering.fill > 0 and not self.metering.ended:
+            self._mark(_END, time, [*self.front, *self.back])

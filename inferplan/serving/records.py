@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 NAN = float("nan")
 WAITING, FINISHED, REJECTED, TIMED_OUT = 0, 1, 2, 3
@@ -50,11 +52,6 @@ class Meter:
     prompt_steps: int = 0
     busy: float = 0.0
     """Seconds in steps."""
-    backlogged: float = 0.0
-    """Seconds in steps while requests that had been seen were waiting to be admitted."""
-    front_backlogged: float = 0.0
-    """Seconds of the front end with requests that waited for it."""
-    backlogged_finishes: int = 0
     prompt_tokens: float = 0.0
     """Prompt tokens computed, recomputation included."""
     decode_tokens: float = 0.0
@@ -66,13 +63,78 @@ class Meter:
     preemptions: int = 0
     blocked_by: dict[str, int] = field(default_factory=dict)
     """Plans in which the first waiting request had to wait, by reason."""
+    waited: dict[str, float] = field(default_factory=dict)
+    """Seconds that requests waited, summed over the requests, by what the first of them waited for: that of the
+    scheduler (:data:`inferplan.serving.admission.Reason`), ``front end``, or ``link`` between two pools."""
     timeline: list[tuple[float, float, int, int, float, int, float]] | None = None
     """Start, duration, steps, decodes, prompt tokens, waiting requests and share of the cache, where it is recorded."""
+    blocking: str = "batch"
+    """Why the first waiting request had to wait last."""
+    paused: dict[str, Any] | None = None
+    """What was counted when it was paused: nothing that follows shall count."""
+
+    def block(self, reason: str) -> None:
+        """The first waiting request has to wait, in one more plan."""
+        self.blocking = reason
+        self.blocked_by[reason] = self.blocked_by.get(reason, 0) + 1
+
+    def wait(self, reason: str, seconds: float) -> None:
+        """Add request-seconds of waiting."""
+        self.waited[reason] = self.waited.get(reason, 0.0) + seconds
+
+    def pause(self) -> None:
+        """Nothing from now on counts, whatever is still added before :meth:`end_pause`; a timeline goes on."""
+        self.paused = {name: copy(getattr(self, name)) for name in self._counted()}
+
+    def end_pause(self) -> None:
+        """Forget what was added since :meth:`pause`, if it was called."""
+        for name, value in (self.paused or {}).items():
+            setattr(self, name, value)
+        self.paused = None
 
     def clear(self) -> None:
-        """Forget everything, in place: what was counted so far belongs to the warm-up."""
-        for entry in fields(self):
-            if entry.name == "timeline":
-                self.timeline = None if self.timeline is None else []
-            else:
-                setattr(self, entry.name, {} if entry.name == "blocked_by" else type(getattr(self, entry.name))())
+        """Forget everything but the timeline, in place: what was counted so far belongs to the warm-up."""
+        for name in self._counted():
+            setattr(self, name, type(getattr(self, name))())
+
+    def _counted(self) -> list[str]:
+        return [entry.name for entry in fields(self) if entry.name not in ("timeline", "blocking", "paused")]
+
+
+class Metering:
+    """Between which requests of a run the meters count.
+
+    fill: requests at the head of the run that only fill the system: meters begin with the one after them, and end with
+    the last one that is sent. 0: they see the whole run. ``span``: the seconds between the two.
+    """
+
+    def __init__(self, records: Records, fill: int) -> None:
+        self.records, self.fill = records, fill
+        self.span = [NAN, NAN]
+        self.gaps: int | None = None
+        """Gaps between tokens until the meters stopped."""
+
+    def begin(self, time: float, meters: Iterable[Meter]) -> None:
+        """What was counted so far belongs to the fill."""
+        self.span[0] = time
+        for meter in meters:
+            meter.clear()
+        del self.records.gaps[:], self.records.gap_weights[:]
+
+    def end(self, time: float, meters: Iterable[Meter]) -> None:
+        """What is still to come belongs to the drain."""
+        self.span[1] = time
+        for meter in meters:
+            meter.pause()
+        self.gaps = len(self.records.gaps)
+
+    @property
+    def ended(self) -> bool:
+        return self.gaps is not None
+
+    def close(self, meters: Iterable[Meter]) -> None:
+        """The run is over: drop what the drain has added."""
+        for meter in meters:
+            meter.end_pause()
+        if self.gaps is not None:
+            del self.records.gaps[self.gaps :], self.records.gap_weights[self.gaps :]

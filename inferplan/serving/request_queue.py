@@ -40,7 +40,7 @@ class RequestQueue:
         service = rules.front_request + rules.front_token * prompt
         self.front_free = start + service
         if start > time:
-            self.meter.front_backlogged += service
+            self.meter.wait("front end", start - time)
         self.inbox.append((self.front_free + rules.latency, request))
 
     def receive(self, request: int, time: float) -> None:

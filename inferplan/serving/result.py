@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from inferplan.serving.batch_means import half_width
 from inferplan.serving.records import FINISHED, REJECTED, TIMED_OUT, Meter, Records
 from inferplan.serving.verdict import Verdict, verdict_of
 from inferplan.table import SCHEMA_VERSION
@@ -22,10 +23,13 @@ PERCENTILES = (50, 90, 95, 99)
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SimulationResult:
-    """One run. Arrays hold the requests that finished, in the order they were sent, warm-up left out; times in seconds.
+    """One run. Arrays hold the requests that finished, in the order they were sent; times in seconds.
 
-    ``start``, ``end``: first arrival and last event of the run. ``basis``: what the step prices rest on.
-    ``conditions``: the flags and the load generator, because a latency under load belongs to them.
+    ``warmup``, ``cooldown``: requests at the head and at the end that were sent and are in no figure, because the
+    system was filling or running empty around them. ``metered``: between which seconds rates and meters count, where
+    they do not for the whole run. ``basis``: what the step prices rest on. ``conditions``: the flags and the load
+    generator, because a latency under load belongs to them. ``converged``: whether the figures are as sure as was asked
+    for; ``None`` where the length of the run was given.
     """
 
     records: Records
@@ -33,6 +37,11 @@ class SimulationResult:
     closed: bool
     slo: Slo = field(default_factory=Slo)
     warmup: int = 0
+    cooldown: int = 0
+    metered: tuple[float, float] | None = None
+    converged: bool | None = None
+    capacity_rate: float | None = None
+    """Requests a second that leave when more arrive than can, where that was simulated."""
     basis: str = "roofline"
     capacity: float = 0.0
     """Tokens that the cache of one attention rank holds."""
@@ -43,22 +52,27 @@ class SimulationResult:
     bands: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Factors on the mean TTFT and TPOT between which 80 % of measurements lie, where they are known."""
 
+    @property
+    def counted(self) -> slice:
+        """Which of the requests that were sent are in the figures."""
+        return slice(self.warmup, len(self.records.prompt) - self.cooldown)
+
     @cached_property
     def arrival(self) -> Array:
         """Seconds at which each request was sent, those that never finished too; NaN where it never was."""
-        return np.asarray(self.records.arrival[self.warmup :], dtype=np.float64)
+        return self._column("arrival")
 
     @cached_property
     def status(self) -> npt.NDArray[np.uint8]:
         """What became of each request: the codes of :mod:`inferplan.serving.records`."""
-        return np.frombuffer(bytes(self.records.status), dtype=np.uint8)[self.warmup :]
+        return np.frombuffer(bytes(self.records.status), dtype=np.uint8)[self.counted]
 
     @cached_property
     def _done(self) -> BoolArray:
         return np.equal(self.status, FINISHED)
 
     def _column(self, name: str) -> Array:
-        return np.asarray(getattr(self.records, name)[self.warmup :], dtype=np.float64)
+        return np.asarray(getattr(self.records, name)[self.counted], dtype=np.float64)
 
     @cached_property
     def ttft(self) -> Array:
@@ -105,9 +119,14 @@ class SimulationResult:
         return float(np.nanmax(finish)) if np.any(~np.isnan(finish)) else self.start
 
     @property
+    def window(self) -> tuple[float, float]:
+        """Between which seconds rates and meters count."""
+        return self.metered or (self.start, self.end)
+
+    @property
     def duration(self) -> float:
-        """Seconds from the first arrival to the last finish; a closed loop follows an anchor, as its users do."""
-        return max(self.end - self.start, 1e-12) * self._stretch
+        """Seconds that rates and meters count; a closed loop follows an anchor, as its users do."""
+        return max(self.window[1] - self.window[0], 1e-12) * self._stretch
 
     @cached_property
     def _stretch(self) -> float:
@@ -129,20 +148,30 @@ class SimulationResult:
             "waiting": arrived - finished - rejected - gone,
         }
 
+    @cached_property
+    def _left(self) -> BoolArray:
+        """Of all requests that were sent, those that finished while rates count."""
+        if self.metered is None:
+            return np.concatenate([np.zeros(self.warmup, dtype=bool), self._done, np.zeros(self.cooldown, dtype=bool)])
+        finish = np.asarray(self.records.finish, dtype=np.float64)
+        finished = np.frombuffer(bytes(self.records.status), dtype=np.uint8) == FINISHED
+        inside: BoolArray = finished & (finish >= self.metered[0]) & (finish <= self.metered[1])
+        return inside
+
     @property
     def request_rate(self) -> float:
         """Finished requests a second."""
-        return float(np.sum(self._done)) / self.duration
+        return float(np.sum(self._left)) / self.duration
 
     @property
     def output_rate(self) -> float:
         """Output tokens of finished requests a second."""
-        return float(np.sum(self._column("output")[self._done])) / self.duration
+        return float(np.sum(np.asarray(self.records.output)[self._left])) / self.duration
 
     @property
     def input_rate(self) -> float:
         """Prompt tokens of finished requests a second."""
-        return float(np.sum(self._column("prompt")[self._done])) / self.duration
+        return float(np.sum(np.asarray(self.records.prompt)[self._left])) / self.duration
 
     @cached_property
     def attained(self) -> BoolArray:
@@ -157,7 +186,9 @@ class SimulationResult:
     @property
     def goodput(self) -> float | None:
         """Requests a second that meet the SLO; ``None`` without one."""
-        return float(np.sum(self.attained)) / self.duration if self.slo.limits else None
+        if not self.slo.limits:
+            return None
+        return self.request_rate * float(np.mean(self.attained)) if len(self.attained) else 0.0
 
     @property
     def preemptions(self) -> int:
@@ -166,14 +197,14 @@ class SimulationResult:
 
     @property
     def in_system(self) -> float:
-        """Mean number of requests in the system, the integral of their number over time divided by the duration."""
-        until = np.where(np.isnan(self._column("finish")), self.end, self._column("finish"))
-        seen = (self.status != REJECTED) & ~np.isnan(self.arrival)
-        times = np.concatenate([self.arrival[seen], until[seen]])
-        steps = np.concatenate([np.ones(int(seen.sum())), -np.ones(int(seen.sum()))])
-        order = np.argsort(times, kind="stable")
-        number = np.cumsum(steps[order])[:-1]
-        return float(np.sum(number * np.diff(times[order]))) * self._stretch / self.duration
+        """Mean number of requests in the system: the seconds of all of them in it while rates count, over those."""
+        records, (start, end) = self.records, self.window
+        first, last = (0, None) if self.metered else (self.warmup, len(records.prompt) - self.cooldown)
+        arrival, finish = (np.asarray(column[first:last]) for column in (records.arrival, records.finish))
+        seen = np.frombuffer(bytes(records.status), dtype=np.uint8)[first:last] != REJECTED
+        until = np.minimum(np.where(np.isnan(finish), end, finish), end)
+        held = np.maximum(until - np.maximum(arrival, start), 0.0)
+        return float(np.nansum(held[seen])) * self._stretch / self.duration
 
     @property
     def mean_batch(self) -> float:
@@ -193,7 +224,8 @@ class SimulationResult:
         """Share of the prompt tokens of admitted requests that were found in the prefix cache."""
         admitted = ~np.isnan(self._column("admitted"))
         tokens = float(np.sum(self._column("prompt")[admitted]))
-        hits = sum(count for request, count in self.records.cached.items() if request >= self.warmup)
+        counted = range(len(self.records.prompt))[self.counted]
+        hits = sum(count for request, count in self.records.cached.items() if request in counted)
         return hits / tokens if tokens else 0.0
 
     @cached_property
@@ -211,18 +243,21 @@ class SimulationResult:
         keys = ("mean", *(f"p{q}" for q in PERCENTILES))
         if not self.steady:
             return dict.fromkeys(keys)
-        values = self._gap_percentiles() if name == "itl_s" else _percentiles(getattr(self, name.removesuffix("_s")))
+        values = (
+            _gap_percentiles(self.records) if name == "itl_s" else _percentiles(getattr(self, name.removesuffix("_s")))
+        )
         return dict(zip(keys, values))
 
-    def _gap_percentiles(self) -> list[float | None]:
-        gaps, weights = np.asarray(self.records.gaps), np.asarray(self.records.gap_weights)
-        if not len(gaps) or not weights.sum() > 0:
-            return [None] * (1 + len(PERCENTILES))
-        order = np.argsort(gaps)
-        gaps, reached = gaps[order], np.cumsum(weights[order])
-        at = np.searchsorted(reached, np.asarray(PERCENTILES) / 100 * reached[-1])
-        mean = float(np.sum(gaps * weights[order]) / reached[-1])
-        return [mean, *(float(gaps[min(i, len(gaps) - 1)]) for i in at)]
+    def interval(self, name: str, percentile: float | None = None) -> tuple[float, float] | None:
+        """95 % confidence interval of the mean or a percentile of ``ttft``, ``tpot`` or ``e2el``, by batch means; for
+        this seed and others, not for the prices of steps. ``None`` for too few requests, or where the queue grows.
+        """
+        values = getattr(self, name)
+        error = half_width(values, percentile) if self.steady else None
+        if error is None:
+            return None
+        middle = float(np.mean(values) if percentile is None else np.percentile(values, percentile))
+        return middle - error, middle + error
 
     def to_dict(self) -> dict[str, Any]:
         """The record that ``inferplan simulate --format json`` prints; units are in the keys."""
@@ -243,6 +278,17 @@ def _percentiles(values: Array) -> list[float | None]:
     if not len(values):
         return [None] * (1 + len(PERCENTILES))
     return [float(np.mean(values)), *(float(x) for x in np.percentile(values, PERCENTILES))]
+
+
+def _gap_percentiles(records: Records) -> list[float | None]:
+    gaps, weights = np.asarray(records.gaps), np.asarray(records.gap_weights)
+    if not len(gaps) or not weights.sum() > 0:
+        return [None] * (1 + len(PERCENTILES))
+    order = np.argsort(gaps)
+    gaps, reached = gaps[order], np.cumsum(weights[order])
+    at = np.searchsorted(reached, np.asarray(PERCENTILES) / 100 * reached[-1])
+    mean = float(np.sum(gaps * weights[order]) / reached[-1])
+    return [mean, *(float(gaps[min(i, len(gaps) - 1)]) for i in at)]
 
 
 def record_of(result: SimulationResult) -> dict[str, Any]:

@@ -94,8 +94,10 @@ class Scheduler:
         """The prompts of the step that begins ``now``; none means that the step only decodes."""
         rules, queue, waiting, decodes = self.rules, self.queue, self.queue.waiting, self.decodes
         if rules.policy == "static" and not self._may_form_batch():
+            self.meter.block("batch")
             return None
         if self.partial is None and rules.wait_steps and queue.hold_back(decodes.size):
+            self.meter.block("batch")
             return None
         if rules.timeout < inf:
             self.clients.drop_expired(now)
@@ -108,7 +110,7 @@ class Scheduler:
             prompts, budget = 1, budget - tokens
         while budget > 0 and waiting and self.partial is None:
             if not places:
-                self._blocked("slots")
+                self.meter.block("slots")
                 break
             request = waiting[0]
             past = self._admit(request, now, budget, not tokens and not decodes.size)
@@ -129,6 +131,8 @@ class Scheduler:
             tokens += new
             budget -= new
             pairs += new * past + new * (new + 1) / 2
+        if waiting and (budget <= 0 or self.partial is not None):
+            self.meter.block("budget")
         return PromptBatch(Chunk(prompts, tokens, pairs), completed, self.partial) if tokens else None
 
     def _may_form_batch(self) -> bool:
@@ -162,16 +166,12 @@ class Scheduler:
         room = Room(budget, empty, self.growth(), self.decode_steps() - self.ratio_reset)
         found = self.admitted.admit(self.progress.candidate(request), room)
         if isinstance(found, str):
-            self._blocked(found)
+            self.meter.block(found)
             return -1
         self.queue.take()
         if records.admitted[request] != records.admitted[request]:
             records.admitted[request] = now
         return found
-
-    def _blocked(self, reason: str) -> None:
-        blocked = self.meter.blocked_by
-        blocked[reason] = blocked.get(reason, 0) + 1
 
     def growth(self) -> float:
         """Tokens that a decode step of every lane adds to what the cache has promised already."""
@@ -225,7 +225,7 @@ class Scheduler:
         meter.kv_seconds += share * duration
         meter.kv_peak = max(meter.kv_peak, share)
         if waiting:
-            meter.backlogged += duration
+            meter.wait(meter.blocking, waiting * duration)
         if meter.timeline is not None:
             meter.timeline.append((start, duration, steps, decodes, prompt_tokens, waiting, share))
 
@@ -245,8 +245,6 @@ class Scheduler:
             self.admitted.remaining += overshoot
             self._release(request, tokens)
             self.clients.unseen.append((request, Token.LAST))
-            if self.queue.waiting:
-                self.meter.backlogged_finishes += 1
 
     def finish_prompts(self, completed: list[int], time: float) -> None:
         """PromptBatch are in the cache at ``time``, and each has made its next token."""

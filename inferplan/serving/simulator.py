@@ -32,9 +32,10 @@ _LONGEST_TABLE = 1 << 22
 class Options:
     """What is not the engine's: how replicas are fed, what users accept, what is recorded.
 
-    warmup: requests sent ahead and waited for, then left out of every figure. progress: called with the number of
-    requests that are done. hit_rate: share of every prompt taken as found in the prefix cache. host: memory of the host
-    that keeps what the prefix cache drops.
+    warmup: requests sent ahead and waited for, then left out of every figure (an open loop does not wait). trim: leave
+    out what fills the system and what runs empty after the last arrival, see :func:`_fill`. progress: called with the
+    number of requests that are done. hit_rate: share of every prompt taken as found in the prefix cache. host: memory
+    of the host that keeps what the prefix cache drops.
     """
 
     fleet: Fleet = field(default_factory=Fleet)
@@ -43,6 +44,7 @@ class Options:
     host: HostTier | None = None
     slo: Slo = field(default_factory=Slo)
     warmup: int = 0
+    trim: bool = False
     timeline: bool = False
     progress: Callable[[int], None] | None = None
 
@@ -81,14 +83,17 @@ def simulate(
     cluster.build(deployment, times, rules, lambda: _cache(deployment, requests, rules, options.host))
     for meter in cluster.meters:
         meter.timeline = [] if options.timeline else None
-    meters = cluster.run(options.warmup)
+    fill = _fill(len(requests), closed, options)
+    meters = cluster.run(options.warmup, fill)
     typical = float(np.mean(requests.prompt))
     return SimulationResult(
         records=records,
         meters=meters,
         closed=closed is not None,
         slo=options.slo,
-        warmup=options.warmup,
+        warmup=options.warmup + fill,
+        cooldown=_cooldown(records, closed) if fill else 0,
+        metered=(cluster.metering.span[0], cluster.metering.span[1]) if fill else None,
         basis=_basis(deployment, typical),
         anchor=_anchor(deployment),
         bands=_bands(deployment, typical),
@@ -113,6 +118,31 @@ def _drawn(deployment: Deployment, traffic: Traffic | Requests, options: Options
             f"--warmup {options.warmup} leaves nothing of {len(requests)} requests to count", hint="more --requests"
         )
     return requests, closed
+
+
+def _fill(count: int, closed: ClosedLoop | None, options: Options) -> int:
+    """Requests at the head that fill the system: a quarter of an open loop, the first of each user in a closed one with
+    four or more for each; none where nothing is trimmed.
+    """
+    if not options.trim:
+        return 0
+    if closed is None:
+        return (count - options.warmup) // 4
+    return closed.concurrency if count - options.warmup >= 4 * closed.concurrency else 0
+
+
+def _cooldown(records: Records, closed: ClosedLoop | None) -> int:
+    """Requests at the end beside which the system runs empty: the last of each user; of an open loop those that come
+    within the mean time of a request before the last one.
+    """
+    if closed is not None:
+        return closed.concurrency
+    arrival, finish = np.asarray(records.arrival), np.asarray(records.finish)
+    times = (finish - arrival)[len(arrival) // 4 :]
+    if np.all(np.isnan(times)):
+        return 0
+    late = arrival > arrival[-1] - float(np.nanmean(times))
+    return min(int(np.sum(late)), len(arrival) // 4)
 
 
 def _rules(deployment: Deployment, flags: Flags, options: Options, requests: Requests) -> Rules:
