@@ -15,6 +15,10 @@ class InferplanError(Exception):
         self.what, self.because, self.hint = what, because, hint
         super().__init__(self.render())
 
+    def __reduce__(self) -> tuple[type[InferplanError], tuple[str, str, str]]:
+        """What another process makes it from: its parts, not the text that they are printed as."""
+        return type(self), (self.what, self.because, self.hint)
+
     def render(self) -> str:
         lines = [f"error: {self.what}"]
         if self.because:

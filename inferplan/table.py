@@ -1,6 +1,7 @@
 """Results as people and programs read them.
 
-Rich tables, JSON, JSON lines, CSV, Markdown. No arithmetic beyond units.
+Rich tables, JSON, JSON lines, CSV, Markdown. No arithmetic beyond units. A report comes out in pieces, so that the
+text of a million rows is never held at once.
 """
 
 from __future__ import annotations
@@ -9,13 +10,15 @@ import csv
 import io
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from inferplan.columns import ROWS_AT_ONCE, Columns
 from inferplan.errors import UsageError
 from inferplan.extras import require
 
@@ -29,11 +32,14 @@ _SUFFIXES = {".json": "json", ".jsonl": "jsonl", ".csv": "csv", ".md": "markdown
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A titled table of text cells; ``right`` names the columns that hold numbers."""
+    """A titled table of text cells; ``right`` names the columns that hold numbers.
+
+    rows may be made anew each time they are gone through.
+    """
 
     title: str
     columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
+    rows: Collection[Sequence[str]]
     right: frozenset[str] = frozenset()
 
 
@@ -41,24 +47,25 @@ class Table:
 class Report:
     """One result.
 
-    ``record`` for JSON, ``rows`` for CSV (by default the record flattened), ``tables`` and notes for people.
+    ``record`` for JSON, in which a value may be :class:`Columns`; ``rows`` for CSV and JSON lines (by default the
+    record, flattened); ``tables`` and notes for people.
     """
 
     record: dict[str, Any]
     tables: Sequence[Table] = ()
     notes: Sequence[str] = ()
-    rows: Sequence[dict[str, Any]] = field(default_factory=tuple)
+    rows: Sequence[dict[str, Any]] | Columns = field(default_factory=tuple)
 
     def flat_rows(self) -> list[dict[str, Any]]:
         return [flatten(row) for row in self.rows] if self.rows else [flatten(self.record)]
 
 
-def frame(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
+def frame(rows: Sequence[dict[str, Any]] | Columns) -> pd.DataFrame:
     """Flat records as a pandas table, one row each. Raises ``MissingExtraError`` without pandas."""
     require("frame", "a data frame")
     import pandas as pd
 
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows.full() if isinstance(rows, Columns) else rows)
 
 
 def plain(value: Any) -> Any:
@@ -102,55 +109,126 @@ def format_of(output: str | None, chosen: str | None) -> str:
 
 def render(report: Report, style: str, width: int | None = None, colour: bool = False) -> str:
     """The report as text in one of :data:`FORMATS`."""
+    return "".join(pieces(report, style, width, colour))
+
+
+def pieces(report: Report, style: str, width: int | None = None, colour: bool = False) -> Iterator[str]:
+    """The same piece by piece."""
     if style == "json":
-        return json.dumps({"schema_version": SCHEMA_VERSION, **plain(report.record)}, indent=2) + "\n"
+        return _json({"schema_version": SCHEMA_VERSION, **report.record})
     if style == "jsonl":
-        rows = report.rows or [report.record]
-        return "".join(json.dumps({"schema_version": SCHEMA_VERSION, **plain(row)}) + "\n" for row in rows)
+        return _json_lines(report)
     if style == "csv":
-        return _csv(report.flat_rows())
+        return _csv(report)
     if style == "markdown":
         return _markdown(report)
-    return _rich(report, width, colour) if width or colour else _text(report)
+    return iter([_rich(report, width, colour)]) if width or colour else _text(report)
 
 
-def _csv(rows: list[dict[str, Any]]) -> str:
+def _json(record: dict[str, Any]) -> Iterator[str]:
+    """What ``json.dumps`` writes with two spaces for each level; rows by column are written as the list of the rows."""
+    for index, (name, value) in enumerate(record.items()):
+        yield ("," if index else "{") + f"\n  {json.dumps(name)}: "
+        if isinstance(value, Columns):
+            yield from _json_list(value)
+        else:
+            yield json.dumps(plain(value), indent=2).replace("\n", "\n  ")
+    yield "\n}\n"
+
+
+def _json_list(rows: Columns) -> Iterator[str]:
+    """The rows as the elements of a list, four spaces in."""
+
+    def pattern(slots: dict[str, str]) -> str:
+        fields = ",".join(f"\n      {json.dumps(name)}: {slot}" for name, slot in slots.items())
+        return ",\n    {" + fields + "\n    }"
+
+    written = rows.texts(json.dumps, pattern)
+    yield "[" + next(written, "").removeprefix(",")
+    yield from written
+    yield "\n  ]" if len(rows) else "]"
+
+
+def _json_lines(report: Report) -> Iterator[str]:
+    start = f'{{"schema_version": {SCHEMA_VERSION}, '
+    if isinstance(report.rows, Columns):
+
+        def pattern(slots: dict[str, str]) -> str:
+            return start + ", ".join(f"{json.dumps(name)}: {slot}" for name, slot in slots.items()) + "}\n"
+
+        yield from report.rows.texts(json.dumps, pattern)
+        return
+    for row in report.rows or [report.record]:
+        yield json.dumps({"schema_version": SCHEMA_VERSION, **plain(row)}) + "\n"
+
+
+def _csv(report: Report) -> Iterator[str]:
+    if isinstance(report.rows, Columns):
+        names = report.rows.names
+        yield ",".join(map(_csv_cell, names)) + "\n"
+        yield from report.rows.texts(_csv_cell, lambda slots: ",".join(slots.get(name, "") for name in names) + "\n")
+        return
+    rows = report.flat_rows()
     columns = list(dict.fromkeys(key for row in rows for key in row))
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows(plain(row) for row in rows)
-    return buffer.getvalue()
+    yield buffer.getvalue()
 
 
-def _markdown(report: Report) -> str:
-    parts: list[str] = []
+def _csv_cell(value: Any) -> str:
+    """One value as CSV has it, quoted where it must be."""
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerow([value, None])
+    return buffer.getvalue().removesuffix(",\n")
+
+
+def _markdown(report: Report) -> Iterator[str]:
+    between = ""
     for table in report.tables:
         rule = ["---:" if column in table.right else "---" for column in table.columns]
-        lines = [f"### {table.title}", "", _row(table.columns), _row(rule), *(_row(row) for row in table.rows)]
-        parts.append("\n".join(lines))
-    parts += list(report.notes)
-    return "\n\n".join(parts) + "\n"
+        yield f"{between}### {table.title}\n\n{_row(table.columns)}\n{_row(rule)}"
+        for rows in _batches(table.rows):
+            yield "".join("\n" + _row(row) for row in rows)
+        between = "\n\n"
+    for note in report.notes:
+        yield between + note
+        between = "\n\n"
+    yield "\n"
 
 
 def _row(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def _text(report: Report) -> str:
+def _batches(rows: Iterable[Sequence[str]]) -> Iterator[list[Sequence[str]]]:
+    """Rows, so many at a time."""
+    left = iter(rows)
+    while batch := list(islice(left, ROWS_AT_ONCE)):
+        yield batch
+
+
+def _text(report: Report) -> Iterator[str]:
     """What :func:`_rich` draws without colour on a wide enough page, without loading rich."""
-    lines: list[str] = []
     for table in report.tables:
-        rows = [table.columns, *table.rows]
-        widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+        widths = [len(column) for column in table.columns]
+        for rows in _batches(table.rows):
+            found = (max(map(len, cells)) for cells in zip(*rows, strict=True))
+            widths = [max(pair) for pair in zip(widths, found, strict=True)]
         places = [(width, column in table.right) for column, width in zip(table.columns, widths, strict=True)]
-        lines += [table.title] if table.title else []
-        for row in rows:
-            texts = zip(map(str.rstrip, row), places, strict=True)
-            cells = (text.rjust(width) if right else text.ljust(width) for text, (width, right) in texts)
-            lines.append("  ".join(cells).rstrip())
-        lines.append("")
-    return "\n".join([*lines, *(line.rstrip() for note in report.notes for line in note.split("\n"))]) + "\n"
+        yield f"{table.title}\n" if table.title else ""
+        for rows in _batches(chain([table.columns], table.rows)):
+            yield "".join(_aligned(row, places) for row in rows)
+        yield "\n"
+    if report.notes or not report.tables:
+        yield "\n".join(line.rstrip() for note in report.notes for line in note.split("\n")) + "\n"
+
+
+def _aligned(row: Sequence[str], places: Sequence[tuple[int, bool]]) -> str:
+    texts = zip(map(str.rstrip, row), places, strict=True)
+    cells = (text.rjust(width) if right else text.ljust(width) for text, (width, right) in texts)
+    return "  ".join(cells).rstrip() + "\n"
 
 
 def _rich(report: Report, width: int | None, colour: bool) -> str:

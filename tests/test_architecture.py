@@ -17,6 +17,7 @@ PACKAGE = ROOT / "inferplan"
 FLOORS: list[tuple[str, set[str]]] = [
     ("0 ground: errors, quantities", {"errors", "units"}),
     ("0 optional packages", {"extras"}),
+    ("0 rows by column", {"columns"}),
     ("0 the base of specs, the form of a result, terms of formulas", {"spec", "table", "terms"}),
     ("1 what is asked: operators and formats, requests", {"work", "traffic"}),
     ("2 what it runs on: devices, engines, fitted constants", {"devices"}),

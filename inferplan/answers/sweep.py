@@ -1,47 +1,49 @@
 """A grid of deployments and loads: every point priced, on all cores or on a cluster, resumable (docs/planning.md).
 
-A task is one structure (model, GPU, formats, division, engine); its whole grid of loads is one array through one graph.
+A task is one structure (model, GPU, formats, division, engine) with its whole grid of loads, whose axes stay axes: what
+depends on the batch alone is priced once for each batch. Rows are kept by column (:mod:`inferplan.columns`).
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from inferplan.catalog.assemble import Request, assemble
-from inferplan.errors import (
-    InferplanError,
-    InputFileError,
-    MissingExtraError,
-    NotFiniteError,
-    SpecError,
-    UsageError,
-)
+from inferplan.answers.journal import Journal
+from inferplan.catalog.assemble import Request, assemble, load_engine
+from inferplan.catalog.files import load_hardware, load_model
+from inferplan.columns import Block, Column, Columns, Row, blocks_of, compact, one_value
+from inferplan.errors import InferplanError, InputFileError, MissingExtraError, NotFiniteError, UsageError
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
-from inferplan.estimate.memory import Footprint
 from inferplan.extras import require
-from inferplan.table import frame, plain
-from inferplan.units import parse_count
+from inferplan.table import frame
+from inferplan.units import Num, parse_count
 from inferplan.work.parallel import Parallelism
+from inferplan.work.step import WIDE
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Row = dict[str, Any]
 Backend = Literal["serial", "joblib", "dask"]
 BACKENDS: tuple[Backend, ...] = ("serial", "joblib", "dask")
 DEGREES = tuple(field.name for field in fields(Parallelism))
 STRUCTURE = ("model", "gpu", "quant", "engine", *DEGREES)
 LOAD = ("batch", "prompt", "output")
+MOST_POINTS = 10_000_000
+"""Points of the largest grid that one sweep takes: its rows are held in memory, 0.1 kB for each."""
+_POINTS_AT_ONCE = 65536
+"""Points that are priced together: few enough that their arrays stay in the cache of a core."""
 _RANGE = re.compile(r"(?P<first>[\d.]+[kKM]?i?)-(?P<last>[\d.]+[kKM]?i?)(?:(?P<how>[+*])(?P<step>[\d.]+[kKM]?i?))?")
 
 
@@ -53,7 +55,7 @@ def parse_values(text: str) -> list[str]:
 def parse_counts(text: str) -> list[int]:
     """Counts as ``1,2,8k``, ranges as ``1-8``, ``128-1024+128`` (add) or ``1-256*2`` (multiply).
 
-    Raises ``UsageError`` for what is neither.
+    Raises ``UsageError`` for what is neither, and for more than :data:`MOST_POINTS` of them.
     """
     counts: list[int] = []
     for part in parse_values(text):
@@ -69,6 +71,12 @@ def parse_counts(text: str) -> list[int]:
         multiply = match["how"] == "*"
         if value < 1 or step < (2 if multiply else 1):
             raise UsageError(f"{part!r} does not end", hint="1-8, 128-1024+128, 1-256*2")
+        if not multiply and (last - value) // step >= MOST_POINTS:
+            raise UsageError(
+                f"{part!r} holds {(last - value) // step + 1:,} counts",
+                because=f"a grid may have {MOST_POINTS:,} points",
+                hint="a wider step: 1-1M+1k, 1-1M*2",
+            )
         while value <= last:
             counts.append(value)
             value = value * step if multiply else value + step
@@ -93,15 +101,30 @@ class Grid:
         unknown = set(self.structure) - set(STRUCTURE)
         if unknown:
             raise UsageError(f"no axis named {', '.join(sorted(unknown))}", hint=", ".join((*STRUCTURE, *LOAD)))
+        empty = [name for name, values in self._axes().items() if not len(values)]
+        if empty:
+            raise UsageError(f"no values for {', '.join(empty)}", hint="at least one value on each axis")
+        if self.size > MOST_POINTS:
+            raise UsageError(
+                f"a grid of {self.size:,} points",
+                because=f"one sweep takes at most {MOST_POINTS:,}: "
+                + " x ".join(f"{len(values):,} {name}" for name, values in self._axes().items() if len(values) > 1),
+                hint="a wider step, such as 1-1M*2, or several sweeps",
+            )
+
+    def _axes(self) -> dict[str, Sequence[Any]]:
+        return {**self.structure, **{name: getattr(self, name) for name in LOAD}}
 
     @property
     def size(self) -> int:
         """Points of the grid."""
-        return len(self.tasks()) * len(self.batch) * len(self.prompt) * len(self.output)
+        return prod(map(len, self._axes().values()))
 
     def tasks(self) -> list[Task]:
         """One task a structure, in the order of the axes."""
         names = list(self.structure)
+        load = {name: tuple(getattr(self, name)) for name in LOAD}
+        digest = hashlib.sha256(repr(load).encode()).hexdigest()
         tasks = []
         for values in itertools.product(*self.structure.values()):
             point = dict(zip(names, values))
@@ -110,9 +133,8 @@ class Grid:
                 Task(
                     request=replace(self.base, **point),
                     degrees=tuple(degrees.items()),
-                    batch=tuple(self.batch),
-                    prompt=tuple(self.prompt),
-                    output=tuple(self.output),
+                    **load,
+                    digest=digest,
                     simulated=self.simulated,
                 )
             )
@@ -128,12 +150,20 @@ class Task:
     batch: tuple[int, ...]
     prompt: tuple[int, ...]
     output: tuple[int, ...]
+    digest: str
+    """What identifies the loads."""
     simulated: bool = False
 
     @property
     def key(self) -> str:
         """What identifies the task in a journal."""
-        return json.dumps([repr(self.request), self.degrees, self.batch, self.prompt, self.output, self.simulated])
+        structure = json.dumps([repr(self.request), self.degrees, self.digest, self.simulated])
+        return hashlib.sha256(structure.encode()).hexdigest()
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Points along the axes of the load."""
+        return len(self.batch), len(self.prompt), len(self.output)
 
     def labels(self) -> Row:
         """The structure, as columns of its rows."""
@@ -152,8 +182,18 @@ class Task:
         for batch, prompt, output in itertools.product(self.batch, self.prompt, self.output):
             yield {"batch": batch, "prompt_tokens": prompt, "output_tokens": output}
 
+    def block(self, figures: dict[str, Column]) -> Block:
+        """Its rows: the structure, the loads, and figures by column."""
+        axes = {"batch": self.batch, "prompt_tokens": self.prompt, "output_tokens": self.output}
+        loads = {
+            name: compact(np.array(values).reshape(tuple(-1 if axis == place else 1 for axis in range(3))))
+            for place, (name, values) in enumerate(axes.items())
+        }
+        labels = {name: one_value(value, 3) for name, value in self.labels().items()}
+        return Block(shape=self.shape, columns={**labels, **loads, **figures})
 
-def run(task: Task) -> list[Row]:
+
+def run(task: Task) -> list[Block]:
     """Every row of one structure; a structure that cannot exist gives rows that say why.
 
     Raises ``NotFiniteError`` for a price that is no number.
@@ -162,21 +202,70 @@ def run(task: Task) -> list[Row]:
         parallel = replace(task.request.parallel, **dict(task.degrees))
         deployment = assemble(replace(task.request, parallel=parallel))
         if task.simulated:
-            return [_simulated(deployment, task, load) for load in task.loads()]
-        priced = [_price(deployment, task, prompt) for prompt in task.prompt]
+            return blocks_of(_simulated(deployment, task, load) for load in task.loads())
+        return [task.block(_priced(deployment, task))]
     except NotFiniteError:
         raise
     except InferplanError as error:
-        return [{**task.labels(), **load, "status": error.what} for load in task.loads()]
-    rows = []
-    shape = (len(task.batch), len(task.output))
-    for index, load in enumerate(task.loads()):
-        b, p, o = np.unravel_index(index, (len(task.batch), len(task.prompt), len(task.output)))
-        table = priced[p]
-        values = {name: plain(np.broadcast_to(value, shape)[b, o]) for name, value in table.items()}
-        values["status"] = _status(values, load, deployment.model.max_context)
-        rows.append({**task.labels(), **load, **values})
-    return rows
+        return [task.block({"status": one_value(error.what, 3)})]
+
+
+def _priced(deployment: Deployment, task: Task) -> dict[str, Column]:
+    """Figures of every point of a task, by column.
+
+    Prompts that are shaped like a decode run through other kernels than longer ones and are priced apart from them.
+    """
+    prompt = np.array(task.prompt, dtype=float)
+    order = np.argsort(prompt > WIDE, kind="stable")
+    narrow = int(np.sum(prompt <= WIDE))
+    axes = [np.array(task.batch, dtype=float), prompt[order], np.array(task.output, dtype=float)]
+    found: dict[str, Column] = {}
+    for part in _parts(task.shape, narrow):
+        batch, prompts, output = np.ix_(*(axis[chosen] for axis, chosen in zip(axes, part, strict=True)))
+        load = StaticLoad(batch=batch, prompt=prompts, output=output)
+        for name, value in _figures(deployment, load).items():
+            found.setdefault(name, np.empty(task.shape))[part] = value
+    statuses = np.array(["ok", "does not fit", "longer than the model's context"], dtype=object)
+    batch, prompts, output = np.ix_(*axes)
+    status = np.where(found["max_batch"] >= batch, 0, 1)
+    if deployment.model.max_context is not None:
+        status = np.where(prompts + output > deployment.model.max_context, 2, status)
+    if 0 < narrow < len(prompt):
+        back = np.argsort(order)
+        found, status = {name: values[:, back] for name, values in found.items()}, status[:, back]
+    return {**{name: compact(values) for name, values in found.items()}, "status": statuses[compact(status)]}
+
+
+def _parts(shape: tuple[int, int, int], narrow: int) -> Iterator[tuple[slice, slice, slice]]:
+    """A grid of loads in parts of at most :data:`_POINTS_AT_ONCE` points; the first prompts lie apart from the rest."""
+    batches, prompts, outputs = shape
+    third = min(outputs, _POINTS_AT_ONCE)
+    second = min(prompts, max(_POINTS_AT_ONCE // third, 1))
+    first = min(batches, max(_POINTS_AT_ONCE // (third * second), 1))
+    bounds = sorted({*range(0, narrow, second), *range(narrow, prompts, second), prompts})
+    for low, high in itertools.pairwise(bounds):
+        for batch, output in itertools.product(range(0, batches, first), range(0, outputs, third)):
+            yield slice(batch, batch + first), slice(low, high), slice(output, output + third)
+
+
+def _figures(deployment: Deployment, load: StaticLoad) -> dict[str, Num]:
+    """Figures of a grid of loads by column, each along the axes that it depends on."""
+    result = Estimate(deployment=deployment, load=load)
+    footprint = result.footprint
+    rate = result.output_rate
+    return {
+        "ttft_s": result.ttft,
+        "tpot_s": result.tpot,
+        "e2el_s": result.e2el,
+        "output_tokens_per_s": rate,
+        "output_tokens_per_s_per_device": rate / deployment.parallel.devices,
+        "total_tokens_per_s": result.total_rate,
+        "prefill_mfu": result.prefill.mfu,
+        "decode_mbu": result.decode.mbu,
+        "weights_bytes": footprint.of_fullest(lambda stage: stage.weights),
+        "kv_bytes": footprint.of_fullest(footprint.state_of),
+        "max_batch": footprint.max_batch(),
+    }
 
 
 def _simulated(deployment: Deployment, task: Task, load: Row) -> Row:
@@ -212,36 +301,6 @@ def _simulated(deployment: Deployment, task: Task, load: Row) -> Row:
     return {**row, **values, "status": "ok"}
 
 
-def _status(values: Row, load: Row, longest: int | None) -> str:
-    if longest is not None and load["prompt_tokens"] + load["output_tokens"] > longest:
-        return "longer than the model's context"
-    return "ok" if values["max_batch"] >= load["batch"] else "does not fit"
-
-
-def _price(deployment: Deployment, task: Task, prompt: int) -> Row:
-    """Figures of a (batch, output) grid at one prompt length."""
-    batch = np.array(task.batch, dtype=float)[:, None]
-    output = np.array(task.output, dtype=float)[None, :]
-    batch, output = np.broadcast_arrays(batch, output)
-    load = StaticLoad(batch=batch, prompt=float(prompt), output=output)
-    result = Estimate(deployment=deployment, load=load)
-    footprint: Footprint = result.footprint
-    rate = result.output_rate
-    return {
-        "ttft_s": result.ttft,
-        "tpot_s": result.tpot,
-        "e2el_s": result.e2el,
-        "output_tokens_per_s": rate,
-        "output_tokens_per_s_per_device": rate / deployment.parallel.devices,
-        "total_tokens_per_s": result.total_rate,
-        "prefill_mfu": result.prefill.mfu,
-        "decode_mbu": result.decode.mbu,
-        "weights_bytes": footprint.weights,
-        "kv_bytes": footprint.state,
-        "max_batch": footprint.max_batch(),
-    }
-
-
 @dataclass(frozen=True, kw_only=True)
 class Execution:
     """Where a sweep runs. jobs: processes (``None``: all cores). scheduler: the address of a dask cluster.
@@ -259,37 +318,53 @@ class Execution:
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """The rows of a grid, in the order of its axes."""
+    """The points of a grid, in the order of its axes."""
 
-    rows: list[Row]
+    columns: Columns
+
+    @property
+    def rows(self) -> list[Row]:
+        """One record a point, made anew each time: they take some thirty times the memory of the columns."""
+        return list(self.columns)
 
     def to_frame(self) -> pd.DataFrame:
         """One row a point."""
-        return frame(self.rows)
+        return frame(self.columns)
 
 
-def sweep(
-    grid: Grid, execution: Execution = Execution(backend="serial"), runner: Callable[[Task], list[Row]] = run
-) -> Sweep:
-    """Run every task of a grid. Raises ``MissingExtraError`` when the backend is not installed."""
+Runner = Callable[[Task], list[Block]]
+
+
+def sweep(grid: Grid, execution: Execution = Execution(backend="serial"), runner: Runner = run) -> Sweep:
+    """Run every task of a grid.
+
+    Raises ``MissingExtraError`` when the backend is not installed, ``UnknownNameError`` for a model, GPU or engine that
+    is not on file, ``SpecError`` for a journal that is none.
+    """
     tasks = grid.tasks()
-    done = _read_journal(execution.journal)
-    waiting = [task for task in tasks if task.key not in done]
-    count = len(tasks) - len(waiting)
-    if execution.progress:
-        execution.progress(count)
-    for key, rows in _execute(waiting, execution, runner):
-        done[key] = rows
-        count += 1
-        _append(execution.journal, key, rows)
+    _require_names(grid)
+    with Journal(execution.journal) as journal:
+        waiting = [task for task in tasks if task.key not in journal.done]
+        count = len(tasks) - len(waiting)
         if execution.progress:
             execution.progress(count)
-    return Sweep(rows=[row for task in tasks for row in done[task.key]])
+        for key, blocks in _execute(waiting, execution, runner):
+            journal.add(key, blocks)
+            count += 1
+            if execution.progress:
+                execution.progress(count)
+        return Sweep(columns=Columns(blocks=[block for task in tasks for block in journal.done[task.key]]))
 
 
-def _execute(
-    tasks: list[Task], execution: Execution, runner: Callable[[Task], list[Row]]
-) -> Iterator[tuple[str, list[Row]]]:
+def _require_names(grid: Grid) -> None:
+    """Raise ``UnknownNameError`` for a name on an axis that nothing answers to: that is no point of any grid."""
+    named = {"model": load_model, "gpu": load_hardware, "engine": load_engine}
+    for axis, find in named.items():
+        for name in grid.structure.get(axis, [getattr(grid.base, axis)]):
+            find(name)
+
+
+def _execute(tasks: list[Task], execution: Execution, runner: Runner) -> Iterator[tuple[str, list[Block]]]:
     if execution.backend == "dask":
         yield from _on_dask(tasks, execution, runner)
     elif execution.backend == "joblib" and len(tasks) > 1 and execution.jobs != 1:
@@ -298,13 +373,11 @@ def _execute(
         yield from ((task.key, runner(task)) for task in tasks)
 
 
-def _keyed(runner: Callable[[Task], list[Row]], task: Task) -> tuple[str, list[Row]]:
+def _keyed(runner: Runner, task: Task) -> tuple[str, list[Block]]:
     return task.key, runner(task)
 
 
-def _on_joblib(
-    tasks: list[Task], jobs: int | None, runner: Callable[[Task], list[Row]]
-) -> Iterator[tuple[str, list[Row]]]:
+def _on_joblib(tasks: list[Task], jobs: int | None, runner: Runner) -> Iterator[tuple[str, list[Block]]]:
     try:
         from joblib import Parallel, delayed
     except ImportError:
@@ -313,9 +386,7 @@ def _on_joblib(
     yield from parallel(delayed(_keyed)(runner, task) for task in tasks)
 
 
-def _on_dask(
-    tasks: list[Task], execution: Execution, runner: Callable[[Task], list[Row]]
-) -> Iterator[tuple[str, list[Row]]]:
+def _on_dask(tasks: list[Task], execution: Execution, runner: Runner) -> Iterator[tuple[str, list[Block]]]:
     try:
         from dask.distributed import Client, as_completed
     except ImportError:
@@ -331,38 +402,6 @@ def _on_dask(
         futures = client.map(lambda task: _keyed(runner, task), tasks, pure=False)
         for future in as_completed(futures):
             yield future.result()
-
-
-def _read_journal(path: Path | None) -> dict[str, list[Row]]:
-    if path is None or not path.exists():
-        return {}
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputFileError(f"cannot read {path}", because=str(error)) from None
-    done = {}
-    for number, line in enumerate(lines, 1):
-        try:
-            entry = json.loads(line)
-            done[entry["key"]] = entry["rows"]
-        except (ValueError, KeyError, TypeError):
-            if number == len(lines):  # the line that was being written when the run was cut off
-                break
-            raise SpecError(f"{path}:{number}: not a line of a sweep journal", hint="another --resume FILE") from None
-    return done
-
-
-def _append(path: Path | None, key: str, rows: list[Row]) -> None:
-    if path is None:
-        return
-    try:
-        text = path.read_text(encoding="utf-8") if path.exists() else ""
-        if text and not text.endswith("\n"):
-            path.write_text(text[: text.rfind("\n") + 1], encoding="utf-8")
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"key": key, "rows": plain(rows)}) + "\n")
-    except OSError as error:
-        raise InputFileError(f"cannot write {path}", because=error.strerror or str(error)) from None
 
 
 def save_parquet(result: Sweep, path: str) -> None:

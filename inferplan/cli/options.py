@@ -6,7 +6,7 @@ import functools
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import click
 
 from inferplan.errors import InputFileError
 from inferplan.extras import require
-from inferplan.table import FORMATS, Report, format_of, render
+from inferplan.table import FORMATS, Report, format_of, pieces
 from inferplan.units import parse_count
 
 Command = Callable[..., Any]
@@ -214,14 +214,16 @@ def write(report: Report, style: str, path: str | None = None) -> None:
     if path is None:
         colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        click.echo(render(report, style, width, colour), nl=False, color=colour)
+        for text in pieces(report, style, width, colour):
+            click.echo(text, nl=False, color=colour)
         return
-    write_text(path, render(report, style))
+    write_text(path, pieces(report, style))
 
 
-def write_text(path: str, text: str) -> None:
-    """Write a file, or raise ``InputFileError`` with the reason."""
+def write_text(path: str, text: str | Iterable[str]) -> None:
+    """Write a file, in one piece or in several, or raise ``InputFileError`` with the reason."""
     try:
-        Path(path).write_text(text, encoding="utf-8")
+        with Path(path).open("w", encoding="utf-8") as file:
+            file.writelines([text] if isinstance(text, str) else text)
     except OSError as error:
         raise InputFileError(f"cannot write {path}", because=error.strerror or str(error)) from None

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,8 @@ from inferplan.answers.sweep import (
 )
 from inferplan.catalog.assemble import Request
 from inferplan.cli.options import IDEAL, write
+from inferplan.columns import Block, Column, plain_values
+from inferplan.errors import UsageError
 from inferplan.extras import require
 from inferplan.table import FORMATS, Report, Table, format_of
 from inferplan.units import format_time
@@ -84,9 +89,10 @@ def sweep_command(models: str, style: str | None, report_file: str | None, **val
         simulated=values["simulated"],
     )
     result = _run(grid, values)
+    _require_points(result)
     if parquet and report_file is not None:
         save_parquet(result, report_file)
-        click.echo(f"{len(result.rows)} points written to {report_file}", err=True)
+        click.echo(f"{len(result.columns)} points written to {report_file}", err=True)
         return
     write(_report(result), style, report_file)
 
@@ -108,29 +114,73 @@ def _run(grid: Grid, values: dict[str, Any]) -> Sweep:
         return sweep(grid, Execution(**execution, progress=lambda done: bar.update(task, completed=done)))
 
 
+@dataclass(frozen=True)
+class _Cells:
+    """The cells of the table, made when it is printed: the axes that vary, and the figures of what can run."""
+
+    blocks: Sequence[Block]
+    varied: Sequence[str]
+
+    def __len__(self) -> int:
+        return sum(block.size for block in self.blocks)
+
+    def __contains__(self, row: object) -> bool:
+        return any(row == other for other in self)
+
+    def __iter__(self) -> Iterator[list[str]]:
+        for block in self.blocks:
+            for axes, figures in zip(block.parts(self.varied, _texts), block.parts([*_FIGURES, "status"], _values)):
+                for row in zip(*axes, *figures):
+                    yield self._row(row)
+
+    def _row(self, row: tuple[Any, ...]) -> list[str]:
+        *axes, first, each, rate, share, status = row
+        if status != "ok":
+            return [*axes, "-", "-", "-", "-", status]
+        tpot = "-" if each is None else format_time(each)
+        return [*axes, format_time(first), tpot, f"{rate:,.1f}", f"{share:,.1f}", status]
+
+
+_FIGURES = ("ttft_s", "tpot_s", "output_tokens_per_s", "output_tokens_per_s_per_device")
+_AXES = ("model", "gpu", "quant", "engine", *DEGREES, "batch", "prompt_tokens", "output_tokens")
+
+
+def _values(column: Column) -> list[Any]:
+    return plain_values(column)
+
+
+def _texts(column: Column) -> list[str]:
+    return list(map(str, plain_values(column)))
+
+
+def _refused(result: Sweep) -> Counter[str]:
+    """Points without figures, by the reason."""
+    refused: Counter[str] = Counter()
+    for block in result.columns.blocks:
+        if "ttft_s" not in block.columns:
+            refused.update(block.full("status").tolist())
+    return refused
+
+
+def _require_points(result: Sweep) -> None:
+    """Raise ``UsageError`` with the reasons where no point of the grid has figures."""
+    refused = _refused(result)
+    if refused.total() == len(result.columns):
+        raise UsageError("no point of this grid can exist", because="; ".join(refused))
+
+
 def _report(result: Sweep) -> Report:
-    axes = ("model", "gpu", "quant", "engine", *DEGREES, "batch", "prompt_tokens", "output_tokens")
-    varied = [axis for axis in axes if len({str(row[axis]) for row in result.rows}) > 1] or ["model", "gpu"]
+    blocks = result.columns.blocks
+    priced = [block for block in blocks if "ttft_s" in block.columns]
+    refused = _refused(result)
+    varied = [axis for axis in _AXES if len({text for block in blocks for text in _texts(block.columns[axis])}) > 1]
+    varied = varied or ["model", "gpu"]
     columns = [*varied, "TTFT", "TPOT", "tokens/s", "tokens/s/device", "status"]
-    rows = []
-    refused: dict[str, int] = {}
-    for row in result.rows:
-        if "ttft_s" not in row:
-            refused[row["status"]] = refused.get(row["status"], 0) + 1
-            continue
-        figures = ["-"] * 4
-        if row["status"] == "ok":
-            figures = [
-                format_time(row["ttft_s"]),
-                "-" if row["tpot_s"] is None else format_time(row["tpot_s"]),
-                f"{row['output_tokens_per_s']:,.1f}",
-                f"{row['output_tokens_per_s_per_device']:,.1f}",
-            ]
-        rows.append([*(str(row[axis]) for axis in varied), *figures, row["status"]])
+    cells = _Cells(priced, varied)
     right = frozenset({"TTFT", "TPOT", "tokens/s", "tokens/s/device", "batch", "prompt_tokens", "output_tokens"})
-    table = Table(title=f"{len(rows)} points", columns=columns, rows=rows, right=right)
+    table = Table(title=f"{len(cells)} points", columns=columns, rows=cells, right=right)
     notes = [f"{count} points cannot exist: {status}" for status, count in refused.items()]
     notes.append("static batches: no queue; tokens are output tokens over all replicas")
-    if any("verdict" in row for row in result.rows):
+    if any("verdict" in block.columns for block in blocks):
         notes[-1] = "simulated closed loops, --batch users each with one request at a time; means (p95 in JSON and CSV)"
-    return Report(record={"points": result.rows}, tables=[table], notes=notes, rows=result.rows)
+    return Report(record={"points": result.columns}, tables=[table], notes=notes, rows=result.columns)

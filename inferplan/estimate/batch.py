@@ -196,10 +196,11 @@ class Estimate:
             count = high - low
             if not np.any(count > 0):
                 continue
-            centre = np.broadcast_to(prompt + low + np.maximum(count - 1.0, 0.0) / 2, shape)
+            centre = prompt + low + np.maximum(count - 1.0, 0.0) / 2
             spread = np.sqrt(np.maximum(count * count - 1.0, 0.0) / 12.0)
             pair = np.stack([centre - spread, centre + spread])  # one graph: what has no past is priced once
-            times = np.broadcast_to(decode_phase(self.deployment, self.load, pair).time, pair.shape)
+            pair = pair.reshape(2, *(1,) * (len(shape) - centre.ndim), *centre.shape)
+            times = np.broadcast_to(decode_phase(self.deployment, self.load, pair).time, (2, *shape))
             early = name(times[0], "step before the middle", "s")  # the two Gauss points of the piece
             late = name(times[1], "step past the middle", "s")
             yield name(count, "steps") * (early + late) / 2

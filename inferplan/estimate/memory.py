@@ -66,6 +66,19 @@ class DeviceMemory:
             start += layers
         return stages
 
+    def of_fullest(self, quantity: Callable[[StageMemory], Num]) -> Num:
+        """A quantity of the stage whose devices are fullest, which may be another at each point of a grid."""
+        first, *others = self.stages
+        found, most = quantity(first), self._stage_total(first)
+        for stage in others:
+            held = self._stage_total(stage)
+            found, most = np.where(held > most, quantity(stage), found), np.maximum(most, held)
+        return found
+
+    def state_of(self, stage: StageMemory) -> Num:
+        """Bytes of KV cache and recurrent state of the whole batch on one stage's devices, ideal."""
+        return self._state(stage)
+
     def _stage_total(self, stage: StageMemory) -> Num:
         held = stage.weights + self._activations(stage) + self._state(stage)
         return held + self._reserve(stage)
@@ -127,7 +140,7 @@ class DeviceMemory:
     @property
     def state(self) -> Num:
         """Bytes of KV cache and recurrent state of the whole batch, ideal: no page is partly empty."""
-        return self._state(self.stage)
+        return self.state_of(self.stage)
 
     @property
     def state_allocated(self) -> Num:

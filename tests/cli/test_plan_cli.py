@@ -219,6 +219,18 @@ def test_the_report_opens_in_a_browser(page: Path, tmp_path: Path) -> None:
     assert dumped.count("<svg") == 3
 
 
+def test_a_sweep_without_points_says_why() -> None:
+    nope = refused("sweep", "llama-3.1-8b", "--gpu", "h100-sxm,nope", "--batch", "1")
+    assert "no GPU named 'nope'" in nope.what
+    for words in (["--tp", "3"], ["--tp", "3", "-o", "grid.parquet"], ["--tp", "3", "--format", "csv"]):
+        nothing = refused("sweep", "llama-3.1-8b", "--gpu", "h100-sxm", *words, "--jobs", "1")
+        assert nothing.exit_code == 2
+        assert nothing.what == "no point of this grid can exist"
+        assert nothing.because.startswith("--tp 3 does not divide")
+    endless = refused("sweep", "llama-3.1-8b", "--gpu", "h100-sxm", "--batch", "1-1000000000")
+    assert "1,000,000,000 counts" in endless.what
+
+
 def test_sweep_compare_recipe_cost_and_plot(tmp_path: Path) -> None:
     table = run("sweep", "llama-3.1-8b", "--gpu", "h100-sxm,t4", "--batch", "1-4*2", "--jobs", "1")
     assert "3 points" in table
@@ -226,6 +238,13 @@ def test_sweep_compare_recipe_cost_and_plot(tmp_path: Path) -> None:
     frame = tmp_path / "grid.csv"
     run("sweep", "llama-3.1-8b", "--gpu", "h100-sxm", "--batch", "1,8", "--jobs", "1", "-o", str(frame))
     assert len(frame.read_text().splitlines()) == 3
+    printed = ["sweep", "llama-3.1-8b", "--gpu", "h100-sxm", "--batch", "1,8,500", "--jobs", "1", "--format"]
+    points = json.loads(run(*printed, "json"))["points"]
+    assert [point["status"] for point in points] == ["ok", "ok", "does not fit"]
+    assert [json.loads(line) for line in run(*printed, "jsonl").splitlines()] == [
+        {"schema_version": 1, **point} for point in points
+    ]
+    assert run(*printed, "markdown").splitlines()[-3].split("|")[1:3] == [" 500 ", " - "]
     assert "bandwidth x 1.43" in run("compare", "llama-3.1-8b", "--gpu", "h100-sxm,h200-sxm", "--batch", "4")
     changed = run("compare", "llama-3.1-8b", "--gpu", "h100-sxm", "--vs", "quant=fp8,tp=2", "--format", "csv")
     assert len(changed.splitlines()) == 3

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
+import pickle
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from inferplan.answers.sweep import Execution, Grid, Row, Sweep, Task, parse_counts, run, save_parquet, sweep
+from inferplan.answers import sweep as module
+from inferplan.answers.sweep import Execution, Grid, Sweep, Task, parse_counts, run, save_parquet, sweep
 from inferplan.catalog.assemble import Request, assemble
-from inferplan.errors import SpecError, UsageError
+from inferplan.columns import Block
+from inferplan.errors import SpecError, UnknownNameError, UsageError
+from inferplan.estimate.batch import Estimate
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.run import estimate
 from inferplan.work.parallel import Parallelism
@@ -69,6 +77,82 @@ def test_every_point_equals_its_own_estimate(result: Sweep) -> None:
     assert checked >= 20
 
 
+SAMPLES = {
+    "two stages": {"model": ["llama-3.1-8b"], "pp": [1, 2], "quant": [None, "fp8"]},
+    "windows": {"model": ["gemma-3-27b", "gpt-oss-20b"], "engine": ["vllm", "sglang"]},
+    "chunks": {"model": ["llama-4-scout"], "tp": [4], "engine": ["vllm", "none"]},
+    "experts on ranks": {"model": ["deepseek-v2-lite"], "tp": [2], "dp": [1, 2], "ep": [2], "replicas": [3]},
+    "states": {"model": ["mamba-2.8b", "zamba2-7b"], "tp": [1, 2]},
+}
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_rows_are_those_of_one_point_after_another(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_POINTS_AT_ONCE", 11)  # parts that end inside every axis
+    grid = Grid(
+        base=Request(model="", gpu="h200-sxm"),
+        structure=SAMPLES[name],
+        batch=[1, 3, 64, 100000],
+        prompt=[5000, 8, 16, 17, 70000],
+        output=[1, 2, 300, 100000],
+    )
+    rows = sweep(grid).rows
+    assert len(rows) == grid.size
+    expected = [row for task in grid.tasks() for row in point_by_point(task)]
+    for row, one in zip(rows, expected, strict=True):
+        assert list(row) == list(one)
+        for column, value in one.items():
+            wanted = pytest.approx(value, rel=1e-12) if isinstance(value, float) else value
+            assert row[column] == wanted, (column, one)
+            assert type(row[column]) is type(value), column
+
+
+def point_by_point(task: Task) -> list[dict[str, Any]]:
+    """Rows of a task without grids: one scalar estimate a point."""
+    deployment = assemble(replace(task.request, parallel=Parallelism(**dict(task.degrees))))
+    rows = []
+    for batch, prompt, output in itertools.product(task.batch, task.prompt, task.output):
+        one = Estimate(
+            deployment=deployment, load=StaticLoad(batch=float(batch), prompt=float(prompt), output=float(output))
+        )
+        longest, most = deployment.model.max_context, float(one.footprint.max_batch())
+        too_long = longest is not None and prompt + output > longest
+        figures = {
+            "ttft_s": one.ttft,
+            "tpot_s": one.tpot if output > 1 else None,
+            "e2el_s": one.e2el,
+            "output_tokens_per_s": one.output_rate,
+            "output_tokens_per_s_per_device": one.output_rate / deployment.parallel.devices,
+            "total_tokens_per_s": one.total_rate,
+            "prefill_mfu": one.prefill.mfu,
+            "decode_mbu": one.decode.mbu,
+            "weights_bytes": one.footprint.weights,
+            "kv_bytes": one.footprint.state,
+            "max_batch": most,
+        }
+        load = {"batch": batch, "prompt_tokens": prompt, "output_tokens": output}
+        figures = {column: None if value is None else float(value) for column, value in figures.items()}
+        status = "longer than the model's context" if too_long else "ok" if most >= batch else "does not fit"
+        rows.append({**task.labels(), **load, **figures, "status": status})
+    return rows
+
+
+def test_a_name_that_nothing_answers_to_is_no_point() -> None:
+    for axis, known in {"model": "llama-3.1-8b", "gpu": "h100-sxm", "engine": "vllm"}.items():
+        with pytest.raises(UnknownNameError, match="nope") as refused:
+            sweep(Grid(base=replace(GRID.base, gpu="h100-sxm"), structure={axis: [known, "nope"]}))
+        assert pickle.loads(pickle.dumps(refused.value)).render() == refused.value.render()
+
+
+def test_a_grid_without_end_is_refused() -> None:
+    with pytest.raises(UsageError, match="1,000,000,000 counts"):
+        parse_counts("1-1000000000")
+    with pytest.raises(UsageError, match=r"100,000,000,000 points(.|\n)*1,000,000 batch"):
+        Grid(base=GRID.base, batch=range(10**6), prompt=range(10**5))
+    with pytest.raises(UsageError, match="no values for batch"):
+        Grid(base=GRID.base, batch=[])
+
+
 def test_what_cannot_run_says_why(result: Sweep) -> None:
     reasons = {row["status"] for row in result.rows} - {"ok"}
     assert any("--tp 3 does not divide" in reason for reason in reasons)
@@ -108,7 +192,7 @@ def test_a_cut_off_sweep_goes_on_where_it_was(tmp_path: Path, result: Sweep) -> 
     journal = tmp_path / "grid.jsonl"
     ran: list[Task] = []
 
-    def counting(task: Task) -> list[Row]:
+    def counting(task: Task) -> list[Block]:
         if len(ran) == 5:
             raise KeyboardInterrupt
         ran.append(task)
@@ -120,7 +204,7 @@ def test_a_cut_off_sweep_goes_on_where_it_was(tmp_path: Path, result: Sweep) -> 
         file.write('{"key": "half a li')
     again: list[Task] = []
 
-    def recording(task: Task) -> list[Row]:
+    def recording(task: Task) -> list[Block]:
         again.append(task)
         return run(task)
 
@@ -130,18 +214,53 @@ def test_a_cut_off_sweep_goes_on_where_it_was(tmp_path: Path, result: Sweep) -> 
     assert sweep(GRID, Execution(backend="serial", journal=journal), counting).rows == result.rows
 
 
-def test_a_journal_that_is_none_is_refused(tmp_path: Path) -> None:
-    journal = tmp_path / "notes.txt"
-    journal.write_text("hello\nworld\n")
-    with pytest.raises(SpecError, match=r"notes\.txt:1"):
-        sweep(GRID, Execution(backend="serial", journal=journal))
+@pytest.mark.parametrize("text", ["hello", "hello\nworld\n", '{"key": "a", "rows": []}\n', "\n"])
+def test_a_file_that_is_no_journal_is_refused_and_kept(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text(text)
+    with pytest.raises(SpecError, match=r"notes\.txt is not a journal"):
+        sweep(GRID, Execution(backend="serial", journal=path))
+    assert path.read_text() == text
+
+
+def test_a_journal_with_a_spoilt_line_is_refused_and_kept(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    sweep(GRID, Execution(backend="serial", journal=path))
+    lines = path.read_bytes().splitlines(keepends=True)
+    for spoilt in (b"{}\n", b"nothing\n", lines[2][: len(lines[2]) // 2] + b"\n"):
+        path.write_bytes(b"".join([*lines[:2], spoilt, *lines[3:]]))
+        with pytest.raises(SpecError, match="journal:3: not a line"):
+            sweep(GRID, Execution(backend="serial", journal=path))
+        assert path.read_bytes() == b"".join([*lines[:2], spoilt, *lines[3:]])
+
+
+def test_a_journal_may_be_cut_off_anywhere(tmp_path: Path, result: Sweep) -> None:
+    path = tmp_path / "journal"
+    sweep(GRID, Execution(backend="serial", journal=path))
+    whole = path.read_bytes()
+    ends = np.cumsum([len(line) for line in whole.splitlines(keepends=True)])
+    for length in (0, 1, int(ends[0]) - 1, int(ends[0]), int(ends[0]) + 7, int(ends[3]), int(ends[3]) - 1):
+        path.write_bytes(whole[:length])
+        done: list[int] = []
+        resumed = sweep(GRID, Execution(backend="serial", journal=path, progress=done.append))
+        assert len(GRID.tasks()) - done[0] == len(GRID.tasks()) - max(sum(ends <= length) - 1, 0)
+        assert resumed.rows == result.rows
+        assert path.read_bytes() == whole
+
+
+def test_another_grid_may_use_the_same_journal(tmp_path: Path, result: Sweep) -> None:
+    execution = Execution(backend="serial", journal=tmp_path / "journal")
+    longer = replace(GRID, output=[16, 32])
+    assert sweep(GRID, execution).rows == result.rows
+    assert sweep(longer, execution).rows == sweep(longer).rows
 
 
 def test_frames_and_parquet(tmp_path: Path, result: Sweep) -> None:
-    frame = result.to_frame()
-    assert len(frame) == len(result.rows)
-    pytest.importorskip("pyarrow")
     import pandas as pd
 
+    frame = result.to_frame()
+    assert len(frame) == len(result.rows)
+    pd.testing.assert_frame_equal(frame, pd.DataFrame(result.rows))
+    pytest.importorskip("pyarrow")
     save_parquet(result, str(tmp_path / "grid.parquet"))
     assert len(pd.read_parquet(tmp_path / "grid.parquet")) == len(frame)
