@@ -21,11 +21,12 @@ from inferplan.estimate.batch import Estimate
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.run import estimate
+from inferplan.planning.confidence import MIDDLE
 from inferplan.planning.demand import Demand
 from inferplan.planning.option import Sizing
 from inferplan.planning.plan import Plan, plan
 from inferplan.planning.question import Question
-from inferplan.planning.space import Space, default_gpus, default_quants
+from inferplan.planning.space import Space, default_gpus
 from inferplan.table import flatten, frame, plain
 from inferplan.traffic.requests import Lengths, Slo, parse_lengths
 from inferplan.work.parallel import Parallelism
@@ -98,7 +99,7 @@ class PlanQuestion(TypedDict, total=False):
 
     The load: rate (requests a second), or users, or requests with a deadline; cached: prompt tokens that are always in
     the prefix cache. Limits: ttft, tpot, e2el, and the percentile of the requests that must meet them. Sizing:
-    utilisation (the share of its capacity to load a replica with), spare (replicas beyond those needed). Prices: price
+    utilisation (the share of its capacity to load a replica with), spare (replicas beyond those needed), confidence. Prices: price
     (device to USD an hour), prices (names of lists). Space: quants, engines, most (GPUs of one replica), ideal.
     """
 
@@ -113,6 +114,7 @@ class PlanQuestion(TypedDict, total=False):
     percentile: float
     utilisation: float
     spare: int
+    confidence: float
     price: Mapping[str, float]
     prices: Sequence[str]
     quants: Sequence[str | None]
@@ -207,7 +209,8 @@ def make_plan(
     """The cheapest deployment that meets the limits under a load.
 
     Load: ``rate``, ``users``, or ``requests`` with ``deadline`` [s]. Limits: ``ttft``, ``tpot``, ``e2el`` [s] at
-    ``percentile``. Sizing: ``utilisation``, ``spare``. Prices: ``prices`` (lists), ``price`` (device to price an hour).
+    ``percentile``. Sizing: ``utilisation``, ``spare``, ``confidence``. Prices: ``prices`` (lists), ``price`` (device to
+    price an hour).
     Space: ``quants``, ``engines``, ``most``, ``ideal``. Raises ``InfeasibleError`` when nothing meets the limits.
     """
     given: dict[str, Any] = {**question}
@@ -219,7 +222,11 @@ def make_plan(
     )
     limits = {name: take(name) for name in ("ttft", "tpot", "e2el") if name in given}
     slo = Slo(percentile=take("percentile", 95.0), **limits)
-    sizing = Sizing(utilisation=take("utilisation", 0.95 if demand.offline else 0.8), spare=take("spare", 0))
+    sizing = Sizing(
+        utilisation=take("utilisation", 0.95 if demand.offline else 0.8),
+        spare=take("spare", 0),
+        confidence=take("confidence", MIDDLE),
+    )
     stated = [f"{gpu}={value}" for gpu, value in take("price", {}).items()]
     prices = price_book(take("prices", ()), stated)
     looked_at = tuple(gpus) if gpus else default_gpus(prices)
@@ -227,7 +234,7 @@ def make_plan(
     space = Space(
         base=Request(model=model, gpu="", ideal=take("ideal", False)),
         gpus=looked_at,
-        quants=tuple(take("quants", default_quants(load_model(model)))),
+        quants=tuple(take("quants")) if "quants" in given else None,
         engines=tuple(take("engines", ("vllm",))),
         most=take("most", 8),
     )

@@ -21,11 +21,12 @@ from inferplan.cli.options import IDEAL, Count, picture, report_options, write_t
 from inferplan.cli.price_options import price_options
 from inferplan.errors import UsageError
 from inferplan.extras import require
+from inferplan.planning.confidence import MIDDLE
 from inferplan.planning.demand import Demand, demand_of_trace, sharing
 from inferplan.planning.option import Sizing
 from inferplan.planning.plan import Plan, plan
 from inferplan.planning.question import Question
-from inferplan.planning.space import Drafting, Space, default_gpus, default_quants
+from inferplan.planning.space import Drafting, Space, default_gpus
 from inferplan.reports.plan import plan_report
 from inferplan.table import Report
 from inferplan.traffic.requests import Slo, parse_lengths
@@ -103,7 +104,7 @@ _OPTIONS = [
         "--percentile", type=float, help="Percent of the requests that must meet the limits [95, or that of --slo]."
     ),
     _Option("--gpu", metavar="LIST", help="Accelerators [data-centre GPUs with a price]."),
-    _Option("--quant", metavar="LIST", help="Formats; native is the checkpoint's own [native and fp8]."),
+    _Option("--quant", metavar="LIST", help="Formats; native is the checkpoint's own [native, fp8, and nvfp4 or mxfp4, where the device computes in them]."),
     _Option("--engine", default="vllm", show_default=True, metavar="LIST", help="Engines."),
     _Option("--most", type=Count(), default=8, show_default=True, help="Largest number of GPUs in one replica."),
     _Option("--tp", metavar="COUNTS", help="Tensor parallelism [1,2,4,...]."),
@@ -121,6 +122,14 @@ _OPTIONS = [
     _Option("--acceptance", type=float, help="Chance that a drafted token is accepted."),
     _Option("--aggregated", is_flag=True, help="Do not consider separate prefill and decode pools."),
     _Option("--utilisation", type=float, help="Share of its capacity to load a replica with [0.8; offline 0.95]."),
+    _Option(
+        "--confidence",
+        type=float,
+        default=MIDDLE,
+        show_default=True,
+        help="Chance that the limits are kept, as far as the error is known: 0.5 is the prediction itself, 0.9 the slow "
+        "end of its error band.",
+    ),
     _Option("--spare", type=Count(0), default=0, help="Replicas beyond those needed, for failures (N+1) [0]."),
     _Option("--calibration", metavar="FILE", help="Fitted constants [those of each GPU, if any are on file]."),
     _Option("--ideal", is_flag=True, help=IDEAL),
@@ -135,11 +144,11 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Que
     spec = load_model(model)
     gpus = tuple(load_hardware(name).name for name in parse_values(values["gpu"] or "")) or default_gpus(prices)
     prices.check(gpus)
-    quants = tuple(None if q == "native" else q for q in parse_values(values["quant"] or "")) or default_quants(spec)
+    quants = tuple(None if q == "native" else q for q in parse_values(values["quant"] or "")) or None
     engines = tuple(parse_values(values["engine"]))
     for engine in engines:  # an unknown name is an error here, not a candidate ruled out
         load_engine(engine)
-    for quant in quants if gpus else ():
+    for quant in quants or () if gpus else ():
         precision_of(Request(model=model, gpu=gpus[0], quant=quant), spec, load_hardware(gpus[0]))
     degrees = {name: tuple(parse_counts(values[name])) if values[name] else None for name in ("tp", "pp", "ep", "dp")}
     space = Space(
@@ -154,7 +163,7 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Que
         **degrees,
     )
     utilisation = values["utilisation"] if values["utilisation"] is not None else 0.95 if demand.offline else 0.8
-    sizing = Sizing(utilisation=utilisation, spare=values["spare"])
+    sizing = Sizing(utilisation=utilisation, spare=values["spare"], confidence=values["confidence"])
     return Question(space=space, demand=demand, slo=slo, sizing=sizing, prices=prices)
 
 
@@ -252,8 +261,9 @@ def plan_command(question: Question, html: str | None) -> Report:
     """What to buy and how to run it: the cheapest deployment that meets the limits under the load.
 
     The load is --rate, --users, --trace, or --requests with --deadline. Every candidate is evaluated in closed form;
-    the cheapest are simulated until none that costs less is left. Without a plan: exit code 3, the nearest miss and the
-    smallest relaxation.
+    the cheapest are sized by simulation until none that may cost less is left. Two plans are shown: one for the
+    prediction itself and one for the slow end of its error (--confidence says which is the headline). Without a plan:
+    exit code 3, the nearest miss and the smallest relaxation.
 
     --workload names lengths and limits, --slo limits alone; --ttft and the others replace single ones.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil
 
 import numpy as np
@@ -95,6 +95,17 @@ class Demand:
             samples=self.samples,
             seed=seed,
         )
+
+    def one_of(self, replicas: int) -> Demand:
+        """The demand as one of so many replicas sees it that are fed in turn: every n-th request of the stream.
+
+        Sums of n gamma distributed gaps are gamma distributed with n times the shape; a Poisson stream has shape 1.
+        Conversations stay on one replica, so that their streams are split as they come.
+        """
+        if replicas == 1 or self.own is not None or self.arrivals == "constant":
+            return self
+        shape = 1.0 if self.arrivals == "poisson" else self.burstiness
+        return replace(self, arrivals="gamma", burstiness=shape * replicas)
 
     def describe(self) -> str:
         """The load in words: ``"50 requests/s, 1,024 tokens in, 256 out"``."""

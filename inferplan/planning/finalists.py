@@ -1,26 +1,48 @@
-"""The cheapest options in simulation: which of them meet the limits, with as many replicas as that takes."""
+"""The cheapest options in simulation: branch and bound over structures, each sized by simulation."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from math import inf
 
-import numpy as np
-
-from inferplan.planning.option import Option, replicas_needed
+from inferplan.planning.confidence import MIDDLE, slowed, slowness
+from inferplan.planning.option import Option, PricedGrid
 from inferplan.planning.question import Question
-from inferplan.planning.search import SearchResult, cheapest_of_each_structure
+from inferplan.planning.search import SearchResult, cheapest_of_each_structure, cheapest_point
+from inferplan.planning.sizing import Simulations, Sizer
 from inferplan.planning.verify import Verified, verify
 
-MAX_FINALISTS_PER_GPU = 4
-MAX_SIMULATIONS = 48
-MAX_COST_RATIO = 4.0
-"""An option on another GPU that costs more than so many times the cheapest finalist is not simulated."""
+MAX_SIMULATIONS = 120
+"""More are not run for one answer; the plan says so where they were not enough."""
+MAX_ALTERNATIVES = 4
+"""Other GPUs that are shown beside the plan."""
+MAX_COST_RATIO = 3.0
+"""An option on another GPU that costs more than so many times the plan is not shown."""
+
+
+@dataclass(kw_only=True, eq=False)
+class Finalists:
+    """What simulation made of the options. passed: sized, and within the limits; failed: the last trial of others.
+
+    unseen: options that might be cheaper and were not simulated, because there were too many.
+    """
+
+    passed: list[Verified] = field(default_factory=list)
+    failed: list[Verified] = field(default_factory=list)
+    unseen: int = 0
+
+    @property
+    def cheapest(self) -> Verified | None:
+        return min(self.passed, key=lambda v: (v.option.cost or 0.0, v.option.devices, v.option.pools is not None), default=None)
 
 
 def without_unmeasured(searched: SearchResult) -> SearchResult:
-    """Without the options that are priced at the bare roofline, where others have constants: the two do not compare."""
-    measured = [option for option in searched.options if option.deployment.calibration.basis != "roofline"]
-    bare = [option for option in searched.options if option.deployment.calibration.basis == "roofline"]
+    """Without the options on constants that nobody measured on that device or one of its maker, where others have them.
+
+    At the bare roofline, or with another maker's constants, a device looks better than it is.
+    """
+    measured = [option for option in searched.options if not carried_over(option)]
+    bare = [option for option in searched.options if carried_over(option)]
     if not measured or not bare:
         return searched
     names = sorted({option.deployment.hardware.name for option in bare})
@@ -28,71 +50,83 @@ def without_unmeasured(searched: SearchResult) -> SearchResult:
     return searched._replace(options=measured)
 
 
-def simulate_finalists(options: list[Option], question: Question) -> tuple[list[Verified], list[Verified]]:
-    """The cheapest options of each GPU that meet the limits in simulation, and those that do not.
+def carried_over(option: Option) -> bool:
+    """Whether nothing of the maker of the option's device was measured."""
+    calibration = option.deployment.calibration
+    foreign = bool(calibration.vendors) and option.deployment.hardware.vendor not in calibration.vendors
+    return calibration.basis == "roofline" or foreign
 
-    options: by rising cost.
-    """
-    passed: list[Verified] = []
-    failed: list[Verified] = []
-    for option in cheapest_of_each_structure(options):
-        cheapest = min((verified.option.cost or np.inf for verified in passed), default=np.inf)
-        gpu, cost = option.deployment.hardware.name, option.cost or 0.0
-        same = sum(verified.option.deployment.hardware.name == gpu for verified in passed)
-        if same >= MAX_FINALISTS_PER_GPU or (same and cost > cheapest):
-            continue  # this GPU is already represented, and nothing cheaper can come
-        limit = cheapest if same else MAX_COST_RATIO * cheapest
-        runs = MAX_SIMULATIONS - len(passed) - len(failed)
-        if runs <= 0 or cost > limit:
+
+def supported(option: Option, question: Question) -> bool:
+    """Whether measurements of its kind stand behind the limited latencies of an option: none of pools apart do."""
+    prompt = question.demand.prompt.average
+    return option.pools is None and slowness(option.deployment, prompt, question.slo, 0.9) is not None
+
+
+def simulate_finalists(options: list[Option], question: Question) -> Finalists:
+    """The cheapest option in simulation, and the cheapest of other GPUs; options: by rising cost in closed form."""
+    found, simulations = Finalists(), Simulations(most=MAX_SIMULATIONS)
+    structures = list(cheapest_of_each_structure(options))
+    for option in structures:
+        best = found.cheapest
+        below = inf if best is None or best.option.cost is None else best.option.cost * (1 - 1e-9)
+        if option.bound >= below:
+            continue
+        if not simulations.left:
+            found.unseen += 1
+            continue
+        _size(option, question, below, (found, simulations))
+    if found.cheapest is not None:
+        _add_other_gpus(structures, question, (found, simulations))
+    found.passed.sort(key=lambda v: (v.option.cost, v.option.devices, v.option.pools is not None, v.achieved["e2el"]))
+    return found
+
+
+def _size(option: Option, question: Question, below: float, so_far: tuple[Finalists, Simulations]) -> bool:
+    """Size one option; whether a size below a cost keeps the limits."""
+    found, simulations = so_far
+    sizer = Sizer(option=option, question=question, simulations=simulations)
+    sized = sizer.fewest(below)
+    if sized is None:
+        found.failed += list(sizer.trials.values())[-1:]
+        return False
+    found.passed.append(verify(sized, question))
+    return True
+
+
+def _add_other_gpus(structures: list[Option], question: Question, so_far: tuple[Finalists, Simulations]) -> None:
+    """The cheapest option that keeps the limits on each of the next cheapest GPUs, two structures tried on each."""
+    found, simulations = so_far
+    best = found.cheapest
+    assert best is not None
+    most = MAX_COST_RATIO * (best.option.cost or inf)
+    tried: dict[str, int] = {}
+    shown = {v.option.deployment.hardware.name for v in found.passed}
+    for option in structures:
+        gpu = option.deployment.hardware.name
+        if gpu in shown or tried.get(gpu, 0) >= 2 or not simulations.left:
+            continue
+        if len(shown) > MAX_ALTERNATIVES or option.bound > most:
             break
-        kept, missed = _grow_until_it_meets(option, question, limit, runs)
-        passed, failed = passed + kept, failed + missed
-    return passed, failed
+        tried[gpu] = tried.get(gpu, 0) + 1
+        if _size(option, question, most, so_far):
+            shown.add(gpu)
 
 
-def _grow_until_it_meets(
-    option: Option, question: Question, limit: float, runs: int
-) -> tuple[list[Verified], list[Verified]]:
-    """One option with more and more replicas, in at most ``runs`` simulations while it costs less than ``limit``.
+def safe_options(searched: SearchResult, question: Question, confidence: float) -> list[Option]:
+    """The options of a search for devices as slow as measurements allow at ``confidence``, by rising cost.
 
-    The size that meets the limits (none, or one), and the sizes that do not.
+    Structures whose error nobody knows, and pools apart, are left out.
     """
-    failed: list[Verified] = []
-    trial: Option | None = option
-    before = np.inf
-    while trial is not None and len(failed) < runs:
-        checked = verify(trial, question.demand, question.slo)
-        violations = checked.violations(question.slo)
-        if not violations and not checked.verdict.startswith(("overloaded", "refused")):
-            return [checked], failed
-        failed.append(checked)
-        worst = max(violations.values(), default=np.inf)
-        if checked.refused and not np.isfinite(worst):
-            break  # requests that can never run need something else than more replicas
-        if trial.pools and np.isfinite(before) and worst > 0.99 * before:
-            break  # a larger pool did not help: single prompts take too long, not the queue
-        before = worst
-        trial = _with_more_replicas(trial, question, limit, violations)
-    return [], failed
-
-
-def _with_more_replicas(
-    option: Option, question: Question, limit: float, violations: dict[str, float]
-) -> Option | None:
-    """The same with 8 % more replicas, of the pool that misses its limit; ``None`` when it then costs too much."""
-    if option.cost is None or option.tariff is None:
-        return None
-    pools = option.pools
-    if pools is None:
-        replicas = option.replicas + max(1, round(option.replicas * 0.08))
-    else:
-        late = bool({"ttft", "e2el"} & violations.keys()) or not violations
-        slow = "tpot" in violations or not violations
-        more = [max(1, round(size * 0.08)) if grows else 0 for size, grows in zip(pools, (late, slow))]
-        pools = (pools[0] + more[0], pools[1] + more[1])
-        replicas = sum(pools)
-    cost = float(option.tariff.cost(replicas + option.spare)) * (option.hours or 1.0)
-    grown = replicas > 1.6 * replicas_needed(option, question.demand, question.sizing) + 2
-    if cost >= limit or grown:
-        return None
-    return replace(option, replicas=replicas, cost=cost, pools=pools)
+    options = []
+    for request, grid, tariff in searched.grids:
+        if tariff is None:
+            continue
+        slow = slowness(grid.deployment, question.demand.prompt.average, question.slo, confidence)
+        if slow is None:
+            continue
+        priced = PricedGrid(request, slowed(grid, slow), tariff)
+        option = cheapest_point(priced, question.demand, question.slo, question.sizing)
+        if option is not None and not carried_over(option):
+            options.append(replace(option, slow=slow))
+    return sorted(options, key=lambda option: (option.cost, option.devices, option.e2el))

@@ -69,7 +69,7 @@ def _nothing_runs(what: str, question: Question, searched: SearchResult) -> Infe
 def _missed(what: str, question: Question, searched: SearchResult, miss: Option) -> InfeasibleError:
     """The candidate that comes closest, simulated: the closed form may call a miss narrow that is not."""
     slo = question.slo
-    checked = verify(miss, question.demand, slo)
+    checked = verify(miss, question)
     factors = checked.violations(slo)
     times, how = (checked.achieved, "simulated ") if checked.result is not None else ({}, "")
     if not factors or not np.isfinite([*factors.values(), *times.values()]).all():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +11,7 @@ from inferplan.catalog.assemble import Request
 from inferplan.catalog.bills import Bill as Purchase
 from inferplan.catalog.bills import Tariff
 from inferplan.estimate.deployment import Deployment
+from inferplan.planning.confidence import AS_PREDICTED, MIDDLE, Slowness
 from inferplan.planning.demand import Demand
 from inferplan.planning.grid import LoadGrid
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
@@ -21,10 +22,15 @@ from inferplan.units import Array, Num
 
 @dataclass(frozen=True, kw_only=True)
 class Sizing:
-    """How replicas are counted. utilisation: the share of its capacity that a replica is given. spare: more of them."""
+    """How replicas are counted. utilisation: the share of its capacity that a replica is given. spare: more of them.
+
+    confidence: the chance that the limits are kept, as far as the error of the prediction is known
+    (:mod:`inferplan.planning.confidence`).
+    """
 
     utilisation: float = 0.8
     spare: int = 0
+    confidence: float = MIDDLE
 
     def replicas(self, load: float, capacity: Num) -> Num:
         """Replicas, without the spare ones, that carry ``load``: ``max(ceil(load/(utilisation*capacity)), 1)``.
@@ -63,6 +69,23 @@ class Option:
     pools: tuple[int, int] | None = None
     """Replicas that compute prompts and replicas that decode, where they are apart."""
     speculation: Speculation = PLAIN
+    bound: float = 0.0
+    """The least that this structure may cost, as far as the closed form can be wrong."""
+    slow: Slowness = AS_PREDICTED
+    """How much slower than predicted the devices are taken to be."""
+
+    def sized(self, replicas: int, pools: tuple[int, int] | None = None) -> Option:
+        """The same with so many replicas, and its bill."""
+        cost = self.cost
+        if self.tariff is not None:
+            hours = 1.0 if self.hours is None else self.hours
+            cost = float(self.tariff.cost(replicas + self.spare)) * hours
+        return replace(self, replicas=replicas, pools=pools, cost=cost)
+
+    @property
+    def per_box(self) -> int:
+        """Replicas that one box of the cheapest bill holds."""
+        return 1
 
     @property
     def devices(self) -> int:
@@ -108,8 +131,9 @@ class Bill(NamedTuple):
     """Of an offline job, else one."""
 
 
-def bill(demand: Demand, sizing: Sizing, grid: LoadGrid, tariff: Tariff | None) -> Bill:
-    """Replicas and cost of every point of a grid as its replicas are sold; without a price, devices for a cost."""
+def bill(demand: Demand, sizing: Sizing, priced: PricedGrid) -> Bill:
+    """Replicas and cost of every point of a grid; without a price, devices are counted."""
+    grid, tariff = priced.grid, priced.tariff
     load, capacity = (
         (demand.requests_per_second or 0.0, grid.rate) if demand.users is None else (demand.users, grid.concurrency)
     )
@@ -125,7 +149,7 @@ def bill(demand: Demand, sizing: Sizing, grid: LoadGrid, tariff: Tariff | None) 
 def option_at(priced: PricedGrid, demand: Demand, sizing: Sizing, at: tuple[int, int]) -> Option:
     """The option at one point of a grid: ``at`` is (index of the batch, index of the budget)."""
     grid, tariff = priced.grid, priced.tariff
-    billed = bill(demand, sizing, grid, tariff)
+    billed = bill(demand, sizing, priced)
     return Option(
         request=priced.request,
         deployment=grid.deployment,

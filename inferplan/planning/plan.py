@@ -7,29 +7,40 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from inferplan.estimate.deployment import Deployment
-from inferplan.planning.finalists import simulate_finalists, without_unmeasured
+from inferplan.planning.confidence import MIDDLE, SAFE
+from inferplan.planning.finalists import Finalists, safe_options, simulate_finalists, supported, without_unmeasured
 from inferplan.planning.infeasible import infeasible
-from inferplan.planning.option import Option, replicas_needed
+from inferplan.planning.option import Option
 from inferplan.planning.question import Question
-from inferplan.planning.search import SearchResult, conditions, nearest_miss, point, search
+from inferplan.planning.search import SearchResult, nearest_miss, search
+from inferplan.planning.sizing import Capacity, capacity, quoted
 from inferplan.planning.verify import Verified, verify
 from inferplan.table import frame
+from inferplan.terms import ceil
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_MAX_GROWTH_STEPS = 200
-"""Batches tried in search of the bottleneck, each 3 % larger than the one before."""
+_MOST_GROWTH = 8
+"""Sizes tried beyond one that kept the limits at its inflated load and misses them in the long run."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Plan:
-    """The answer. ``alternatives``: other finalists that meet the limits, cheapest first, the plan left out."""
+    """The answer. ``alternatives``: other finalists that meet the limits, cheapest first, the plan left out.
+
+    other: the plan at the other confidence, safe beside the middle or middle beside the safe; ``None`` where none was
+    found. measured: where nothing was measured of the plan's kind, the cheapest of which it was. unseen: options that
+    might be cheaper and were not simulated.
+    """
 
     question: Question
     best: Verified
     alternatives: list[Verified]
     searched: SearchResult
+    other: Verified | None = None
+    measured: Verified | None = None
+    unseen: int = 0
 
     @property
     def option(self) -> Option:
@@ -54,26 +65,44 @@ class Plan:
         return (demand.users or 0) / self.option.e2el if self.best.result is None else self._measured_rate
 
     @property
+    def load(self) -> float:
+        """What the fleet is given: requests a second, or users."""
+        demand = self.question.demand
+        return float(demand.users if demand.users is not None else self.rate)
+
+    @property
+    def other_confidence(self) -> float:
+        """The confidence of the plan beside this one."""
+        return SAFE if self.question.sizing.confidence == MIDDLE else MIDDLE
+
+    @property
     def _measured_rate(self) -> float:
         assert self.best.result is not None
         return self.best.result.request_rate * self.option.replicas
 
     @cached_property
+    def capacity(self) -> Capacity | None:
+        """What the fleet carries, by simulation; ``None`` for an offline job, which runs at full speed."""
+        return None if self.question.demand.offline else capacity(self.option, self.question)
+
+    @property
     def binding(self) -> str:
-        """What stops one replica from taking more: the first limit to break when its batch grows."""
-        option, question = self.option, self.question
-        if option.pools:
-            return "ttft" if "ttft" in question.slo.limits else "tpot"
-        batch = option.batch
-        for _ in range(_MAX_GROWTH_STEPS):
-            batch = max(batch + 1, round(batch * 1.03))
-            grid = point(
-                option.deployment, question.demand, question.slo.percentile, batch, option.budget, option.speculation
-            )
-            broken = next((name for name, kept in conditions(grid, question.slo).items() if not kept.all()), None)
-            if broken is not None:
-                return broken
-        return "slots"
+        """What stops the replicas from taking more: the first limit to break in simulation as the load grows."""
+        return "slots" if self.capacity is None else self.capacity.broken or "nothing"
+
+    @property
+    def supported(self) -> bool:
+        """Whether measurements of its kind stand behind the limited latencies."""
+        return supported(self.option, self.question)
+
+    def replicas_for(self, factor: float) -> int | None:
+        """Replicas, without the spare ones, for so many times the load; both pools together where they are apart."""
+        found = self.capacity
+        if found is None or not found.factor:
+            return None
+        load = factor / (found.factor * self.question.sizing.utilisation)
+        sizes = self.option.pools or (self.option.replicas,)
+        return sum(max(int(ceil(size * load)), 1) for size in sizes)
 
     @cached_property
     def cheaper(self) -> Option | None:
@@ -84,7 +113,7 @@ class Plan:
     @cached_property
     def cheaper_verified(self) -> Verified | None:
         """That option with what the simulator says of it: the closed form may call a miss narrow that is not."""
-        return None if self.cheaper is None else verify(self.cheaper, self.question.demand, self.question.slo)
+        return None if self.cheaper is None else verify(self.cheaper, self.question)
 
     def cheapest(self, drafted: bool) -> Verified | None:
         """The cheapest finalist that meets the limits with speculation, or without it."""
@@ -111,17 +140,17 @@ class Plan:
     @cached_property
     def sensitivity(self) -> list[dict[str, Any]]:
         """The same replicas under more and less load, simulated; and how many replicas each load would need."""
-        demand, slo = self.question.demand, self.question.slo
+        slo = self.question.slo
         rows = []
         for factor in (0.8, 1.1, 1.25, 1.5):
-            checked = verify(self.option, demand, slo, factor)
+            checked = verify(self.option, self.question, factor)
             rows.append(
                 {
                     "load": factor,
                     **{f"{name}_s": checked.achieved[name] for name in slo.limits},
-                    "meets": not checked.violations(slo) and checked.verdict != "overloaded",
+                    "meets": checked.meets(slo),
                     "verdict": checked.verdict,
-                    "replicas_needed": replicas_needed(self.option, demand, self.question.sizing, factor),
+                    "replicas_needed": self.replicas_for(factor),
                 }
             )
         return rows
@@ -154,7 +183,7 @@ def row(verified: Verified) -> dict[str, Any]:
         "tpot_s": verified.achieved["tpot"],
         "e2el_s": verified.achieved["e2el"],
         "verdict": verified.verdict,
-        "capacity_requests_per_s": option.rate,
+        "screened_capacity_requests_per_s": option.rate,
         "output_tokens_per_s_per_device": option.per_device,
         "output_tokens_per_s_per_user": option.per_user,
         "cost": option.cost,
@@ -166,21 +195,69 @@ def row(verified: Verified) -> dict[str, Any]:
 
 
 def plan(question: Question) -> Plan:
-    """Search, then simulate the cheapest finalists until no cheaper one is left.
+    """Search, then size the cheapest structures in simulation until none that may be cheaper is left.
 
     Raises ``InfeasibleError`` with the nearest miss when nothing meets the limits.
     """
-    searched = search(question.space, question.demand, question.slo, question.sizing, question.prices)
-    searched = without_unmeasured(searched)
-    if not searched.options:
+    searched = without_unmeasured(
+        search(question.space, question.demand, question.slo, question.sizing, question.prices)
+    )
+    confidence = question.sizing.confidence
+    options = searched.options if confidence == MIDDLE else safe_options(searched, question, confidence)
+    if not options:
         raise infeasible(question, searched)
-    passed: list[Verified] = []
-    failed: list[Verified] = []
-    for drafted in (False, True):  # each way of decoding has finalists of its own, so that the two can be compared
-        options = [option for option in searched.options if bool(option.speculation.length) == drafted]
-        kept, missed = simulate_finalists(options, question)
-        passed, failed = passed + kept, failed + missed
-    if not passed:
-        raise infeasible(question, searched, failed)
-    passed.sort(key=lambda v: (v.option.cost, v.option.devices, v.option.pools is not None, v.achieved["e2el"]))
-    return Plan(question=question, best=passed[0], alternatives=passed[1:], searched=searched)
+    found = _finalists(options, question)
+    best = _kept_in_the_long_run(found.cheapest, question)
+    if best is None:
+        raise infeasible(question, searched, found.failed)
+    measured = None
+    if not question.demand.offline and not supported(best.option, question):
+        measured = _finalists([option for option in options if supported(option, question)], question).cheapest
+    return Plan(
+        question=question,
+        best=best,
+        alternatives=[verified for verified in found.passed if verified is not found.cheapest],
+        searched=searched,
+        other=_at_the_other_confidence(searched, question),
+        measured=measured,
+        unseen=found.unseen,
+    )
+
+
+def _finalists(options: list[Option], question: Question) -> Finalists:
+    """Each way of decoding has finalists of its own, so that the two can be compared."""
+    sides = [
+        simulate_finalists([option for option in options if bool(option.speculation.length) == drafted], question)
+        for drafted in (False, True)
+    ]
+    found = Finalists(
+        passed=[v for side in sides for v in side.passed],
+        failed=[v for side in sides for v in side.failed],
+        unseen=sum(side.unseen for side in sides),
+    )
+    found.passed.sort(key=lambda v: (v.option.cost, v.option.devices, v.option.pools is not None, v.achieved["e2el"]))
+    return found
+
+
+def _kept_in_the_long_run(best: Verified | None, question: Question) -> Verified | None:
+    """The plan in a run that is long enough to quote from; a replica more where that run misses a limit."""
+    for _ in range(_MOST_GROWTH):
+        if best is None:
+            return None
+        best = quoted(best.option, question)
+        if best.meets(question.slo):
+            return best
+        pools = best.option.pools
+        more = None if pools is None else (pools[0] + 1, pools[1] + 1)
+        grown = best.option.replicas + (1 if more is None else 2)
+        best = replace(best, option=best.option.sized(grown, more))
+    return None
+
+
+def _at_the_other_confidence(searched: SearchResult, question: Question) -> Verified | None:
+    """The safe plan beside one for the middle, or the middle beside a safe one."""
+    if question.demand.offline or not question.slo.limits or question.space.base.ideal:
+        return None
+    middle = question.sizing.confidence == MIDDLE
+    options = safe_options(searched, question, SAFE) if middle else searched.options
+    return _finalists(options, question).cheapest

@@ -1,12 +1,17 @@
 """Prompts and decodes on pools of their own (DistServe, 2401.09670): the cheapest pair of pools of one structure.
 
 A decode replica runs steps of decodes only, at the largest batch whose step keeps the limit on TPOT. A prefill replica
-computes one prompt after another on each of its attention ranks: an M/D/1 queue that must keep the limit on TTFT. The
-cache moves from one to the other over the scale-out link, and that time is part of TTFT.
+computes one prompt after another on each of its attention ranks: a queue that must keep the limit on TTFT. The fleet is
+fed in turn, as the simulator does, so each of p replicas sees every p-th request: its arrivals vary by 1/p as much as a
+Poisson stream, and by Kingman's law (The single server queue in heavy traffic, 1961: waits are in proportion to the sum
+of the squared coefficients of variation) it makes them wait 1/p as long as an M/D/1 queue would. The cache moves from
+one pool to the other over the scale-out link, and that time is part of TTFT.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import ceil
 from typing import NamedTuple
 
 import numpy as np
@@ -23,17 +28,23 @@ from inferplan.units import Array
 _IDLE_LOAD = 0.05
 """Prefill replicas loaded less than this hardly ever let a prompt wait: more of them are not tried."""
 _MAX_PREFILL_REPLICAS = 10_000
+CAPACITY_ERROR = 1.25
+"""By how much the closed form can be too careful about the capacity of a replica, against the simulator."""
 _MAX_BUSY = 1 - 1e-9
 """A queue that is busier has no steady state."""
 
 
 class DecodePool(NamedTuple):
-    """Replicas that only decode. batch: requests that one attention rank decodes at once. concurrency: of a replica."""
+    """Replicas that only decode. batch: requests that one attention rank decodes at once. concurrency: of a replica.
+
+    needed: replicas before they are rounded up.
+    """
 
     replicas: int
     batch: int
     concurrency: float
     tpot: float
+    needed: float = 1.0
 
 
 class TtftLimit(NamedTuple):
@@ -44,11 +55,15 @@ class TtftLimit(NamedTuple):
 
 
 class PrefillPool(NamedTuple):
-    """Replicas that only compute prompts. ttft: seconds at the percentile, the move of the cache included."""
+    """Replicas that only compute prompts. ttft: seconds at the percentile, the move of the cache included.
+
+    busy: replicas that the prompts keep busy, each at its utilisation.
+    """
 
     replicas: int
     budget: int
     ttft: float
+    busy: float = 1.0
 
 
 def cheapest_pools(priced: PricedGrid, demand: Demand, slo: Slo, sizing: Sizing) -> Option | None:
@@ -64,7 +79,7 @@ def cheapest_pools(priced: PricedGrid, demand: Demand, slo: Slo, sizing: Sizing)
     if prefill is None:
         return None
     total = prefill.replicas + decode.replicas
-    return Option(
+    found = Option(
         request=priced.request,
         deployment=grid.deployment,
         budget=prefill.budget,
@@ -78,10 +93,17 @@ def cheapest_pools(priced: PricedGrid, demand: Demand, slo: Slo, sizing: Sizing)
         replicas=total,
         spare=sizing.spare,
         tariff=tariff,
-        cost=float(tariff.cost(total + sizing.spare)),
+        cost=0.0,
         pools=(prefill.replicas, decode.replicas),
         speculation=grid.speculation,
-    )
+    ).sized(total, (prefill.replicas, decode.replicas))
+    return replace(found, bound=_least_cost(found, prefill, decode))
+
+
+def _least_cost(option: Option, prefill: PrefillPool, decode: DecodePool) -> float:
+    """What the pools would cost if the closed form is as much too careful as it can be, and prompts never waited."""
+    fewest = [max(ceil(size / CAPACITY_ERROR), 1) for size in (prefill.busy, decode.needed)]
+    return option.sized(sum(fewest), (fewest[0], fewest[1])).cost or 0.0
 
 
 def decode_pool(grid: LoadGrid, demand: Demand, slo: Slo, sizing: Sizing) -> DecodePool | None:
@@ -106,6 +128,7 @@ def decode_pool(grid: LoadGrid, demand: Demand, slo: Slo, sizing: Sizing) -> Dec
         batch=int(batch[largest]),
         concurrency=float(batch[largest] * dp),
         tpot=float(tpot[largest]),
+        needed=float((demand.requests_per_second or 0.0) / (sizing.utilisation * capacity[largest])),
     )
 
 
@@ -122,14 +145,15 @@ def prefill_pool(grid: LoadGrid, demand: Demand, limit: TtftLimit, before: float
     most = np.clip(np.floor(load / _IDLE_LOAD) + 1, fewest, _MAX_PREFILL_REPLICAS)
     replicas = np.arange(fewest.min(), most.max() + 1)[:, None]
     busy = np.minimum(load / replicas, _MAX_BUSY)  # (replicas, budgets)
-    wait = np.maximum(tail_wait(service, busy, limit.share), mean_wait(service, busy))
+    wait = np.maximum(tail_wait(service, busy, limit.share), mean_wait(service, busy)) / replicas
     ttft: Array = before + alone + wait
     good = (ttft <= limit.seconds) & (replicas >= fewest) & (replicas <= most) & (busy < _MAX_BUSY)
     if not good.any():
         return None
     first = int(np.flatnonzero(good.any(axis=1))[0])
     column = int(np.flatnonzero(good[first])[0])
-    return PrefillPool(int(replicas[first, 0]), int(budget[column]), float(ttft[first, column]))
+    busy_replicas = float(load[column] / sizing.utilisation)
+    return PrefillPool(int(replicas[first, 0]), int(budget[column]), float(ttft[first, column]), busy_replicas)
 
 
 def _limit_on_ttft(slo: Slo, demand: Demand, tpot: float) -> TtftLimit:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.errors import UsageError
+from inferplan.planning.confidence import MIDDLE
 from inferplan.planning.demand import Demand
 from inferplan.planning.option import Sizing
 from inferplan.planning.space import Space
@@ -16,7 +17,7 @@ from inferplan.traffic.requests import Slo
 class Question:
     """Everything that a plan answers to.
 
-    Raises ``UsageError`` for a utilisation outside (0, 1], and for an online demand without a limit on latency.
+    Raises ``UsageError`` for a utilisation outside (0, 1], a confidence outside [0.5, 1), and for an online demand without a limit on latency.
     """
 
     space: Space
@@ -28,5 +29,9 @@ class Question:
     def __post_init__(self) -> None:
         if not 0 < self.sizing.utilisation <= 1:
             raise UsageError("--utilisation is in (0, 1]")
+        if not 0.5 <= self.sizing.confidence < 1:
+            raise UsageError("--confidence is in [0.5, 1)", hint="0.5 is the prediction itself, 0.9 the safe side of it")
+        if self.sizing.confidence > MIDDLE and self.space.base.ideal:
+            raise UsageError("--confidence needs measured constants", because="--ideal has no known error")
         if not self.slo.limits and not self.demand.offline:
             raise UsageError("a plan needs a limit on latency", hint="--ttft 500ms --tpot 40ms, or --slo NAME")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.planning.demand import Demand
 from inferplan.planning.grid import Axes, LoadGrid, axes_for, load_grid, single
 from inferplan.planning.option import Option, PricedGrid, Sizing, bill, option_at
-from inferplan.planning.pools import cheapest_pools
+from inferplan.planning.pools import CAPACITY_ERROR, cheapest_pools
 from inferplan.planning.space import Rejections, Space, candidates, speculations
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.traffic.requests import Slo
@@ -36,6 +36,16 @@ class SearchResult(NamedTuple):
     rejections: Rejections
     evaluated: int
     structures: int
+
+
+_LATENCY_ERROR = {"ttft": 2.0, "tpot": 1.15, "e2el": 1.3}
+"""By how much the closed form can be too careful about each latency, against the simulator
+(python -m tests.benchmarks.compare_steady_state). What it rules out by more than that is not simulated."""
+
+
+def loosened(slo: Slo) -> Slo:
+    """The limits that the closed form may be over while the simulator still keeps ``slo``."""
+    return replace(slo, **{name: limit * _LATENCY_ERROR[name] for name, limit in slo.limits.items()})
 
 
 def conditions(grid: LoadGrid, slo: Slo) -> dict[str, BoolArray]:
@@ -110,12 +120,10 @@ class _Search:
         self.structures += 1
         self.evaluated += grid.rate.size
         self.grids.append(priced)
-        kept = self._count(grid)
-        if kept.any():
-            cost = bill(self.demand, self.sizing, grid, priced.tariff).cost
-            order = np.lexsort((grid.tpot[kept], grid.e2el[kept], cost[kept]))
-            at = np.argwhere(kept)[order[0]]
-            self.options.append(option_at(priced, self.demand, self.sizing, (int(at[0]), int(at[1]))))
+        self._count(grid)
+        option = cheapest_point(priced, self.demand, self.slo, self.sizing)
+        if option is not None:
+            self.options.append(option)
         self._add_frontier(priced)
 
     def add_pools(self, priced: PricedGrid) -> None:
@@ -126,14 +134,13 @@ class _Search:
         else:
             self.options.append(option)
 
-    def _count(self, grid: LoadGrid) -> BoolArray:
-        """The points that meet everything; each other point is counted once, under the first reason that applies."""
+    def _count(self, grid: LoadGrid) -> None:
+        """Count each point that misses something once, under the first reason that applies."""
         alive = np.ones(grid.rate.shape, dtype=bool)
         label = grid.deployment.describe()
         for reason, kept in conditions(grid, self.slo).items():
             self.rejections.add(reason, int((alive & ~kept).sum()), label)
             alive &= kept
-        return alive
 
     def _add_frontier(self, priced: PricedGrid) -> None:
         grid = priced.grid
@@ -161,6 +168,25 @@ class _Search:
         )
 
 
+def cheapest_point(priced: PricedGrid, demand: Demand, slo: Slo, sizing: Sizing) -> Option | None:
+    """The cheapest point of a grid that meets the limits in closed form, or nearly; ``None`` without one."""
+    grid = priced.grid
+    alive = conditions(grid, slo)
+    loose = conditions(grid, loosened(slo))
+    kept, maybe = np.logical_and.reduce(list(alive.values())), np.logical_and.reduce(list(loose.values()))
+    if not maybe.any():
+        return None
+    billed = bill(demand, sizing, priced)
+    chosen = kept if kept.any() else maybe
+    order = np.lexsort((grid.tpot[chosen], grid.e2el[chosen], billed.cost[chosen]))
+    at = np.argwhere(chosen)[order[0]]
+    option = option_at(priced, demand, sizing, (int(at[0]), int(at[1])))
+    fewest = float(np.min(billed.replicas[maybe]))
+    if option.cost is None or demand.offline:
+        return option
+    return replace(option, bound=option.sized(max(int(np.ceil(fewest / CAPACITY_ERROR)), 1)).cost or 0.0)
+
+
 def nearest_miss(
     searched: SearchResult, demand: Demand, slo: Slo, sizing: Sizing, below: float | None = None
 ) -> Option | None:
@@ -175,7 +201,7 @@ def nearest_miss(
             worst = np.maximum(worst, getattr(grid, name) / limit)
         misses = grid.possible & (worst > 1.0)
         if below is not None:
-            misses &= bill(demand, sizing, grid, priced.tariff).cost < below * (1 - 1e-9)
+            misses &= bill(demand, sizing, priced).cost < below * (1 - 1e-9)
         score = np.where(misses, worst, np.inf)
         where = np.unravel_index(int(np.argmin(score)), score.shape)
         at = (int(where[0]), int(where[1]))

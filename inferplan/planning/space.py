@@ -11,6 +11,7 @@ from functools import lru_cache
 from inferplan.catalog.assemble import Request, assemble, native_precision, precision_of
 from inferplan.catalog.files import load_hardware, load_model
 from inferplan.catalog.price_lists import PriceBook
+from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import InferplanError
 from inferplan.estimate.deployment import Deployment
 from inferplan.models.spec import ModelSpec
@@ -48,13 +49,13 @@ class Drafting:
 class Space:
     """What may be chosen from. ``base`` holds everything else (model, engine defaults, constants).
 
-    most: devices of one replica. budgets: token budgets to try; ``None`` for powers of two about the engine's own.
+    quants: formats to try; ``None`` for those of each device (:func:`default_quants`). most: devices of one replica. budgets: token budgets to try; ``None`` for powers of two about the engine's own.
     drafting: speculation, tried on every structure beside plain decoding.
     """
 
     base: Request
     gpus: tuple[str, ...]
-    quants: tuple[str | None, ...] = (None,)
+    quants: tuple[str | None, ...] | None = None
     engines: tuple[str, ...] = ("vllm",)
     most: int = 8
     tp: tuple[int, ...] | None = None
@@ -88,11 +89,16 @@ def default_gpus(prices: PriceBook) -> tuple[str, ...]:
     return tuple(gpu for gpu in prices.gpus if load_hardware(gpu).segment == "datacenter" or gpu in prices.stated)
 
 
-def default_quants(model: ModelSpec) -> tuple[str | None, ...]:
-    """The checkpoint's own formats, and fp8 where it stores 16 bits."""
+def default_quants(model: ModelSpec, hardware: HardwareSpec) -> tuple[str | None, ...]:
+    """The checkpoint's own formats and the narrower ones that the device computes in: fp8, and its maker's 4 bits.
+
+    Whether an answer in a narrower format is good enough is not counted here: that is the user's to judge.
+    """
     native = native_precision(model)
-    wide = min(native.weights.bits, native.experts.bits) >= 16
-    return (None, "fp8") if wide else (None,)
+    bits = min(native.weights.bits, native.experts.bits)
+    fourth = "nvfp4" if hardware.vendor == "NVIDIA" else "mxfp4"
+    narrower = [(name, peak) for name, peak, width in (("fp8", "fp8", 16), (fourth, "fp4", 8)) if bits >= width]
+    return (None, *(name for name, peak in narrower if peak in hardware.peak))
 
 
 def divisions(model: ModelSpec, space: Space) -> list[Parallelism]:
@@ -122,7 +128,7 @@ def candidates(space: Space, rejections: Rejections) -> Iterator[tuple[Request, 
     shapes = divisions(model, space)
     for gpu, engine in itertools.product(space.gpus, space.engines):
         known: Deployment | None = None
-        for quant in space.quants:
+        for quant in space.quants or default_quants(model, load_hardware(gpu)):
             request = replace(space.base, gpu=gpu, engine=engine, quant=quant, parallel=Parallelism())
             try:
                 known = _in_format(request, known)

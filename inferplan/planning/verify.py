@@ -1,30 +1,48 @@
-"""Finalists under the simulator: percentiles instead of screening formulas."""
+"""An option under the simulator: percentiles of the steady part of a run, instead of screening formulas."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import ceil, inf, sqrt
+from typing import NamedTuple
 
 import numpy as np
 
 from inferplan.errors import InferplanError, NotFiniteError
 from inferplan.planning.demand import Demand
 from inferplan.planning.option import Option
+from inferplan.planning.question import Question
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags
+from inferplan.serving.records import FINISHED
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.simulator import Options, simulate
 from inferplan.traffic.requests import Requests, Slo, Traffic
+from inferplan.units import Array, BoolArray
 
-_FEWEST, _MOST = 600, 3000
-"""Requests of one simulation: six times those in the system, between these."""
+
+class RunLength(NamedTuple):
+    """Requests of one simulation: ``lives`` times those in the system at once, between two bounds."""
+
+    lives: float
+    fewest: int
+    most: int
+
+
+SIZING = RunLength(lives=14, fewest=2_000, most=12_000)
+"""Long enough to tell whether a size keeps the limits at the load that it is sized for."""
+QUOTED = RunLength(lives=40, fewest=12_000, most=40_000)
+"""Long enough for the percentiles that a plan states."""
+_LOAD_WITH_ROOM = 1.3
+"""A replica is started with slots for so many times its load: fewer save nothing and are a cliff in a busy hour."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Verified:
     """An option with what the simulator says of it; ``result`` is absent where the simulator cannot run it.
 
-    achieved: latencies at the SLO's percentile, in seconds. slots: sequences that one replica is started with.
+    achieved: latencies at the SLO's percentile, in seconds, as slow as the option takes the devices to be. slots:
+    sequences that one replica is started with.
     """
 
     option: Option
@@ -51,28 +69,45 @@ class Verified:
             if name in slo.limits and value > slo.limits[name]
         }
 
+    def meets(self, slo: Slo) -> bool:
+        """Whether every limit is kept by a run that could be simulated and is steady."""
+        return not self.violations(slo) and not self.verdict.startswith(("overloaded", "rejecting", "refused"))
 
-def slots_for(option: Option) -> int:
-    """Sequences to admit to one replica: those of its capacity and three standard deviations more, in eights."""
+
+def slots_for(option: Option, demand: Demand, utilisation: float) -> int:
+    """Sequences to admit to one replica: its load with room, and three standard deviations more, in eights.
+
+    By Little's law a replica holds ``rate*e2el`` requests. The room is 1.3, or what the utilisation leaves.
+    """
     tier = option.deployment.engine.defaults.tier(option.deployment.hardware)
     most = tier.max_sequences * option.deployment.parallel.dp
-    wanted = option.concurrency + 3 * sqrt(max(option.concurrency, 1.0))
-    return min(ceil(wanted / 8) * 8, most)
+    held = option.concurrency
+    if demand.users is not None:
+        held = demand.users / option.replicas
+    elif demand.requests_per_second is not None and not demand.offline and not option.pools:
+        held = demand.requests_per_second / option.replicas * option.e2el
+    wanted = max(held * max(_LOAD_WITH_ROOM, 1 / utilisation), 1.0)
+    return min(ceil((wanted + 3 * sqrt(wanted)) / 8) * 8, most)
 
 
-def traffic_of(demand: Demand, option: Option, factor: float = 1.0, seed: int = 0) -> tuple[Traffic | Requests, float]:
-    """The traffic of one replica (of all of them where pools are apart), and its requests a second or users."""
+def traffic_of(
+    demand: Demand, option: Option, factor: float = 1.0, length: RunLength = SIZING, seed: int = 0
+) -> tuple[Traffic | Requests, float]:
+    """The traffic of one replica (of all of them where pools are apart), and its requests a second or users.
+
+    A fleet is fed in turn, so one of ``n`` replicas sees every n-th request: gaps of a Poisson stream add up by n, and
+    are then gamma distributed with n times the shape.
+    """
     share = 1 if option.pools else option.replicas
     if demand.users is not None:
         users = max(ceil(demand.users * factor / share), 1)
-        count = int(np.clip(6 * users, _FEWEST, _MOST))
+        count = int(np.clip(length.lives * users, length.fewest, length.most))
         return demand.traffic(users, count, option.e2el, seed), float(users)
     if demand.trace is not None and demand.trace.arrival is not None:
         return _thinned(demand.trace, share, factor), (demand.rate or 0.0) * factor / share
     rate = (demand.requests_per_second or 0.0) * factor / share
-    held = rate * option.e2el
-    count = int(np.clip(6 * held, _FEWEST, _MOST))
-    return demand.traffic(rate, count, seed=seed), rate
+    count = int(np.clip(length.lives * rate * option.e2el, length.fewest, length.most))
+    return demand.one_of(share).traffic(rate, count, seed=seed), rate
 
 
 def _thinned(trace: Requests, share: int, factor: float) -> Requests:
@@ -88,16 +123,22 @@ def _thinned(trace: Requests, share: int, factor: float) -> Requests:
     )
 
 
-def verify(option: Option, demand: Demand, slo: Slo, factor: float = 1.0) -> Verified:
-    """Simulate one replica under its share of the demand; an offline job needs no latencies and is not simulated.
+def verify(
+    option: Option, question: Question, factor: float = 1.0, length: RunLength = SIZING, seed: int = 0
+) -> Verified:
+    """Simulate one replica under its share of ``factor`` times the demand; an offline job needs no latencies and is not
+    simulated.
 
-    Raises ``NotFiniteError`` for a price that is no number.
+    Devices that are slower by a factor are simulated in their own time: under so much more load, and every second of
+    the run lasts so much longer. Raises ``NotFiniteError`` for a price that is no number.
     """
-    slots = slots_for(option)
+    demand, slo = question.demand, question.slo
     screened = {name: getattr(option, name) for name in ("ttft", "tpot", "e2el")}
+    slots = slots_for(option, demand, question.sizing.utilisation)
     if demand.offline:
         return Verified(option=option, slots=slots, achieved=screened)
-    traffic, _ = traffic_of(demand, option, factor)
+    slower = 1.0 if demand.users is not None else option.slow.step
+    traffic, _ = traffic_of(demand, option, factor * slower, length, seed)
     dp = option.deployment.parallel.dp
     flags = Flags(max_num_seqs=ceil(slots / dp), max_num_batched_tokens=option.budget)
     fleet = Fleet(prefill=option.pools[0], decode=option.pools[1]) if option.pools else Fleet()
@@ -108,14 +149,34 @@ def verify(option: Option, demand: Demand, slo: Slo, factor: float = 1.0) -> Ver
         raise
     except InferplanError as error:
         return Verified(option=option, slots=slots, achieved=screened, verdict=f"refused: {error.what}")
-    achieved = {name: at_percentile(result, name, slo.percentile) for name in ("ttft", "tpot", "e2el")}
+    steady = demand.trace is None
+    achieved = {name: at_percentile(result, name, slo.percentile, steady) for name in ("ttft", "tpot", "e2el")}
+    step, first = option.slow
+    late = achieved["ttft"] * step * (first - 1.0)
+    achieved = {name: value * step + (late if name != "tpot" else 0.0) for name, value in achieved.items()}
     return Verified(option=option, slots=slots, achieved=achieved, result=result, verdict=result.verdict)
 
 
-def at_percentile(result: SimulationResult, name: str, percentile: float) -> float:
-    """A latency at a percentile of the requests; those that were refused or given up are infinitely late."""
+def at_percentile(result: SimulationResult, name: str, percentile: float, steady: bool = True) -> float:
+    """A latency at a percentile of the requests; those that were refused or given up are infinitely late.
+
+    steady: leave out the requests that came while the system filled, and those that left while it drained.
+    """
     values, counts = getattr(result, name), result.counts
+    if steady and len(values):
+        values = values[_settled(result)]
     lost = counts["arrived"] - counts["finished"]
     if not lost:
         return float(np.percentile(values, percentile)) if len(values) else inf
     return float(np.percentile(np.append(values, np.full(lost, inf)), percentile, method="higher"))
+
+
+def _settled(result: SimulationResult) -> BoolArray:
+    """Of the requests that finished, those sent at least a life after the first one and a life before the last.
+
+    A life is twice the mean end-to-end latency, and at most a fifth of the run.
+    """
+    arrival: Array = result.arrival[result.status == FINISHED]
+    first, last = float(np.min(arrival)), float(np.max(arrival))
+    life = min(2 * float(np.mean(result.e2el)), (last - first) / 5)
+    return np.asarray((arrival >= first + life) & (arrival <= last - life))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from inferplan.planning.confidence import MIDDLE
 from inferplan.planning.demand import percentile_of
 from inferplan.planning.infeasible import METRIC_NAMES, REASONS
 from inferplan.planning.option import Option
 from inferplan.planning.plan import Plan, row
 from inferplan.planning.verify import Verified
 from inferplan.reports.cost import cost_table, energy_table
-from inferplan.reports.plan_figures import cost_of, energy_of, money
+from inferplan.reports.plan_figures import cost_of, energy_of, money, shape
 from inferplan.reports.plan_notes import notes
 from inferplan.reports.plan_record import plan_record
 from inferplan.table import Report, Table
@@ -22,12 +23,14 @@ BOTTLENECKS = {
     "memory": "the memory left for the cache",
     "slots": "the engine's limit on sequences",
     "prefill": "the token budget of a step",
+    "nothing": "none found: it carries many times the load",
 }
 
 
 def plan_report(plan: Plan) -> Report:
     """One screen: the plan, what it costs, what else there is, and why not less."""
     tables = [summary_table(plan)]
+    tables += [confidence_table(plan)] if plan.other is not None else []
     cost, energy = cost_of(plan), energy_of(plan)
     tables += [cost_table(cost)] if cost else []
     tables += [energy_table(energy)] if energy else []
@@ -64,29 +67,54 @@ def summary_table(plan: Plan) -> Table:
         rows.append(
             [f"{METRIC_NAMES[name]} {percentile} ({simulated})", f"{format_time(value)}, limit {format_time(limit, 3)}"]
         )
-    rows += [
-        ["capacity of a replica under the limits", f"{option.rate:,.2f} requests/s"],
-        ["given to it", f"{given_share(plan):.0%} of that, at most {question.sizing.utilisation:.0%}"],
-        ["output tokens a second and GPU at capacity", f"{option.per_device:,.0f}"],
-        ["bottleneck", BOTTLENECKS[plan.binding]],
-    ]
+    rows += capacity_rows(plan)
     asked = ", ".join(f"{METRIC_NAMES[n]} {percentile} < {format_time(v, 3)}" for n, v in question.slo.limits.items())
     title = f"{question.space.base.model}: {question.demand.describe()}" + (f"; {asked}" if asked else "")
     return Table(title=title, columns=["plan", "value"], rows=rows)
 
 
-def given_share(plan: Plan) -> float:
-    """The share of its capacity that a replica is given."""
-    option, demand = plan.option, plan.question.demand
-    if demand.users is not None:
-        return demand.users / option.replicas / option.concurrency
-    return (demand.requests_per_second or 0.0) / (option.rate * option.replicas)
+def capacity_rows(plan: Plan) -> list[list[str]]:
+    """What the replicas carry, by simulation, and how much of that they are given."""
+    option, found = plan.option, plan.capacity
+    if found is None:
+        return [["output tokens a second and GPU, closed form", f"{option.per_device:,.0f}"]]
+    least = "at least " if found.open else ""
+    carried = plan.load * found.factor
+    unit = "requests/s" if plan.question.demand.users is None else "users"
+    each = "" if option.pools else f", {least}{carried / option.replicas:,.2f} a replica"
+    return [
+        ["capacity under the limits (simulated, within 3 %)", f"{least}{carried:,.1f} {unit}{each}"],
+        ["given to it", f"{1 / found.factor:.0%} of that, at most {plan.question.sizing.utilisation:.0%}"],
+        ["output tokens a second and GPU at this load", f"{plan.rate * option.output / option.devices:,.0f}"],
+        ["bottleneck", BOTTLENECKS[plan.binding]],
+    ]
+
+
+def confidence_table(plan: Plan) -> Table:
+    """The plan for the prediction itself, and the one that also keeps the limits at the slow end of its error."""
+    assert plan.other is not None
+    here, there = plan.question.sizing.confidence, plan.other_confidence
+    percentile, limits = percentile_of(plan.question.slo), plan.question.slo.limits
+    rows = []
+    for confidence, found in sorted([(here, plan.best), (there, plan.other)], key=lambda pair: pair[0]):
+        option = found.option
+        meant = "the prediction itself" if confidence == MIDDLE else f"x {option.slow.step:.2f} a step"
+        times = [format_time(found.achieved[name], 3) for name in limits]
+        bought = f"{option.devices} x {option.deployment.hardware.name}"
+        rows.append([f"{confidence:g}", meant, bought, shape(option), option.request.quant or "native", *times, money(option)])
+    names = [METRIC_NAMES[name] for name in limits]
+    columns = ["confidence", "devices", "GPUs", "replicas", "format", *names, "cost"]
+    title = f"at what confidence the limits are kept ({percentile}, each of them alone), and what that costs"
+    return Table(title=title, columns=columns, rows=rows, right=frozenset({"confidence", *names, "cost"}))
 
 
 def alternatives_table(plan: Plan) -> Table:
     """The plan and the other finalists that meet the limits, cheapest first."""
     percentile = percentile_of(plan.question.slo)
-    rows = [_alternative(verified) for verified in [plan.best, *plan.alternatives]]
+    rows = [
+        _alternative(verified, plan.rate * verified.option.output / verified.option.devices)
+        for verified in [plan.best, *plan.alternatives]
+    ]
     columns = ["GPU", "GPUs", "replicas", "format", "TTFT", "TPOT", "tokens/s/GPU", "cost"]
     return Table(
         title=f"the plan and the alternatives that meet the limits ({percentile})",
@@ -96,7 +124,7 @@ def alternatives_table(plan: Plan) -> Table:
     )
 
 
-def _alternative(verified: Verified) -> list[str]:
+def _alternative(verified: Verified, served: float) -> list[str]:
     option = verified.option
     return [
         option.deployment.hardware.name,
@@ -105,7 +133,7 @@ def _alternative(verified: Verified) -> list[str]:
         option.request.quant or "native",
         format_time(verified.achieved["ttft"], 3),
         format_time(verified.achieved["tpot"], 3),
-        f"{option.per_device:,.0f}",
+        f"{served:,.0f}",
         money(option),
     ]
 
@@ -118,7 +146,7 @@ def sensitivity_table(plan: Plan) -> Table:
         cells = [f"{entry['load']:.0%}"]
         cells += ["-" if entry["verdict"] == "overloaded" else format_time(entry[f"{name}_s"], 3) for name in limits]
         verdict = "yes" if entry["meets"] else "overloaded" if entry["verdict"] == "overloaded" else "no"
-        rows.append([*cells, verdict, str(entry["replicas_needed"])])
+        rows.append([*cells, verdict, str(entry["replicas_needed"] or "-")])
     names = [METRIC_NAMES[name] for name in limits]
     columns = ["load", *names, "meets", "replicas for this load"]
     title = "the same replicas under other loads (simulated), and the replicas each load would be given"
@@ -131,12 +159,3 @@ def rejections_table(plan: Plan) -> Table:
     rows = [[REASONS[reason], f"{count:,}"] for reason, count in searched.rejections.counts.most_common()]
     title = f"{searched.evaluated:,} candidates in {searched.structures} structures; ruled out, under the first reason"
     return Table(title=title, columns=["reason", "candidates"], rows=rows, right=_RIGHT)
-
-
-def shape(option: Option) -> str:
-    """``"2 x tp 4, fp8"``: replicas and how each is divided."""
-    parallel = option.deployment.parallel.describe()
-    drafts = f", {option.speculation.length} drafts" if option.speculation.length else ""
-    if option.pools:
-        return f"{option.pools[0]} prefill + {option.pools[1]} decode, each {parallel}{drafts}"
-    return f"{option.replicas} x ({parallel}{drafts})"

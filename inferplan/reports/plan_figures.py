@@ -67,3 +67,12 @@ def money(option: Option) -> str:
     if option.cost is None or option.tariff is None:
         return "no price"
     return f"{option.cost:,.2f} {option.tariff.currency}" + ("" if option.hours is not None else "/h")
+
+
+def shape(option: Option) -> str:
+    """``"2 x tp 4, fp8"``: replicas and how each is divided."""
+    parallel = option.deployment.parallel.describe()
+    drafts = f", {option.speculation.length} drafts" if option.speculation.length else ""
+    if option.pools:
+        return f"{option.pools[0]} prefill + {option.pools[1]} decode, each {parallel}{drafts}"
+    return f"{option.replicas} x ({parallel}{drafts})"

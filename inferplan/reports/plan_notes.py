@@ -6,17 +6,26 @@ from math import isfinite
 
 from inferplan.answers.emit import quantised_checkpoint
 from inferplan.devices.constants import Calibration
+from inferplan.planning.confidence import MIDDLE
 from inferplan.planning.demand import percentile_of
 from inferplan.planning.infeasible import METRIC_NAMES
 from inferplan.planning.plan import Plan
-from inferplan.reports.plan_figures import break_even_batch, launch_line, launch_of, money, relaxation
+from inferplan.reports.plan_figures import break_even_batch, launch_line, launch_of, money, relaxation, shape
 from inferplan.units import format_time
 
 
 def notes(plan: Plan) -> list[str]:
     """What the figures rest on, what would be cheaper, how to start it."""
     option = plan.option
-    lines = [speculation_line(plan), cheaper_line(plan), basis_line(plan), price_line(plan)]
+    lines = [
+        confidence_line(plan),
+        measured_line(plan),
+        speculation_line(plan),
+        cheaper_line(plan),
+        basis_line(plan),
+        search_line(plan),
+        price_line(plan),
+    ]
     line = launch_line(plan)
     if line:
         lines.append(f"start each replica: {line}")
@@ -87,15 +96,52 @@ def basis_line(plan: Plan) -> str:
             "basis: roofline of an ideal device: no measurement stands behind these times, and real ones are longer; "
             "the plan is a lower bound on what to buy"
         )
-    if plan.holds_at_the_far_end is None:
-        return f"basis: {_constants(calibration)}; no error band is known for this mixture"
+    if not plan.supported:
+        kind = "pools apart" if plan.option.pools else "this mixture"
+        return f"basis: {_constants(calibration)}; no error band: no measurement of {kind} stands behind these times"
     bands = ", ".join(f"{METRIC_NAMES[name]} x {low:.2f} to x {high:.2f}" for name, (low, high) in plan.bands.items())
-    verdict = (
-        "the limits hold at its slow end too"
-        if plan.holds_at_the_far_end
-        else "at the slow end the limits do NOT hold: this plan needs the optimistic end, measure before buying"
+    return f"basis: {_constants(calibration)}; 80 % of held-out rows lie within {bands} of the prediction"
+
+
+def confidence_line(plan: Plan) -> str:
+    """What the plan at the other confidence is, or why there is none."""
+    if plan.question.demand.offline or not plan.question.slo.limits or plan.question.space.base.ideal:
+        return ""
+    other, confidence = plan.other, plan.other_confidence
+    if other is None:
+        return f"nothing keeps the limits at a confidence of {confidence:g}" if confidence > MIDDLE else ""
+    what = f"{shape(other.option)} on {other.option.deployment.hardware.name} at {money(other.option)}"
+    if confidence == MIDDLE:
+        return f"were the prediction right, {what} would do (--confidence {MIDDLE:g})"
+    return (
+        f"as likely as not a limit is missed by what the prediction is off; at the slow end of its error (9 in 10) "
+        f"they are kept by {what} (--confidence {confidence:g})"
     )
-    return f"basis: {_constants(calibration)}; 80 % of held-out rows lie within {bands} of the prediction; {verdict}"
+
+
+def measured_line(plan: Plan) -> str:
+    """Beside a plan of a kind that nobody measured, the cheapest of a kind that was."""
+    if plan.supported or plan.question.demand.offline:
+        return ""
+    found = plan.measured
+    if found is None:
+        return "nothing of a kind that was measured keeps the limits: measure before buying"
+    return (
+        f"measured alternative: {shape(found.option)} on {found.option.deployment.hardware.name} at "
+        f"{money(found.option)}, of a kind whose error is known"
+    )
+
+
+def search_line(plan: Plan) -> str:
+    """Which formats were tried, and what was not simulated."""
+    tried = list(dict.fromkeys(priced.request.quant or "native" for priced in plan.searched.grids))
+    chosen = plan.option.request.quant
+    text = f"formats tried: {', '.join(tried)} (--quant)"
+    if chosen is not None:
+        text += f"; whether answers in {chosen} are good enough is yours to judge: --quant native leaves it out"
+    if plan.unseen:
+        text += f"; {plan.unseen} structures that might be cheaper were not simulated (fewer --gpu or --quant)"
+    return text
 
 
 def price_line(plan: Plan) -> str:

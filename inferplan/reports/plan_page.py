@@ -22,7 +22,7 @@ from inferplan.planning.search import pareto
 from inferplan.reports import plots
 from inferplan.reports.plan import plan_report
 from inferplan.reports.plan_figures import money
-from inferplan.reports.plan_notes import notes
+from inferplan.reports.plan_notes import confidence_line, notes
 from inferplan.reports.plan_terms import plan_terms
 from inferplan.table import Report, render
 from inferplan.terms import Term
@@ -50,8 +50,8 @@ def answer(plan: Plan) -> str:
     )
     bought = f"{option.devices} x {option.deployment.hardware.name} at {money(option)}"
     text = f"{bought}" + (f" for {held}." if held else f", done in {option.hours or 0:,.1f} hours.")
-    if plan.holds_at_the_far_end is False:
-        text += " Where real latencies are at the slow end of the error band, a limit is missed: measure before buying."
+    line = confidence_line(plan)
+    text += f" {line[0].upper()}{line[1:]}." if line else ""
     return text
 
 

@@ -27,16 +27,24 @@ def plan_record(plan: Plan) -> dict[str, Any]:
             "percentile": question.slo.percentile,
             "utilisation": question.sizing.utilisation,
             "spare": question.sizing.spare,
+            "confidence": question.sizing.confidence,
         },
         "plan": {
             **row(plan.best),
             "deployment": deployment_record(plan),
             "launch": launch_line(plan),
             "binding": plan.binding,
+            "capacity": capacity_record(plan),
+            "measured": plan.supported,
             "simulation": plan.best.result.to_dict() if plan.best.result else None,
         },
         "cost": cost_record(cost) if cost else None,
         "energy": energy_record(energy) if energy else None,
+        "at_the_other_confidence": None
+        if plan.other is None
+        else {"confidence": plan.other_confidence, **row(plan.other)},
+        "measured_alternative": None if plan.measured is None else row(plan.measured),
+        "not_simulated": plan.unseen,
         "alternatives": [row(verified) for verified in plan.alternatives],
         "frontier": frontier_rows(plan),
         "candidates": {"evaluated": searched.evaluated, "structures": searched.structures},
@@ -45,8 +53,16 @@ def plan_record(plan: Plan) -> dict[str, Any]:
         "next_cheaper": _cheaper_record(plan),
         "sensitivity": [] if question.demand.offline else plan.sensitivity,
         "bands": plan.bands,
-        "meets_at_the_slow_end": plan.holds_at_the_far_end,
     }
+
+
+def capacity_record(plan: Plan) -> dict[str, Any] | None:
+    """What the fleet carries under the limits, by simulation; ``None`` for an offline job."""
+    found = plan.capacity
+    if found is None:
+        return None
+    unit = "requests_per_s" if plan.question.demand.users is None else "users"
+    return {unit: plan.load * found.factor, "times_the_load": found.factor, "at_least": found.open}
 
 
 def deployment_record(plan: Plan) -> dict[str, Any]:

@@ -1,0 +1,44 @@
+"""Between which factors measured latencies lie, and how much slower than predicted a device may be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import NormalDist
+
+from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.load import Band, widened
+from inferplan.estimate.phase import run_step
+from inferplan.work.step import decode, prefill
+
+_UPPER_END = NormalDist().inv_cdf(0.9)
+"""Standard deviations from the middle of a band to its slow end: a band holds 80 % of the measurements."""
+
+
+def serving_bands(deployment: Deployment, prompt: float) -> dict[str, Band]:
+    """The bands of TTFT and TPOT of served requests: those of a prompt of ``prompt`` tokens and of a decode step behind
+    it, widened by what serving adds. A metric whose band nothing stands behind is left out.
+    """
+    added = deployment.calibration.bands
+    if not added:
+        return {}
+    steps = {"ttft": prefill(1.0, prompt), "tpot": decode(1.0, prompt)}
+    found = {name: widened(run_step(deployment, step).band, added.get(name)) for name, step in steps.items()}
+    return {name: band for name, band in found.items() if band is not None}
+
+
+def quantile(band: Band, confidence: float) -> float:
+    """The factor on a prediction that a measurement stays below with a chance of ``confidence``.
+
+    The ends of a band are the 10 % and the 90 % quantile of measured over predicted. Between and beyond them the
+    logarithm is taken to be normal about the prediction, each side with its own spread.
+    """
+    deviations = NormalDist().inv_cdf(confidence) / _UPPER_END
+    slow, fast = band[1], band[0]
+    return float(slow**deviations if deviations >= 0 else fast**-deviations)
+
+
+def slow_end(bands: Mapping[str, Band], metrics: set[str], confidence: float) -> dict[str, float] | None:
+    """By metric (``ttft``, ``tpot``), the factor at ``confidence``; ``None`` where one of ``metrics`` has no band."""
+    if not metrics <= set(bands):
+        return None
+    return {name: quantile(bands[name], confidence) for name in metrics}

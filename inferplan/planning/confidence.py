@@ -1,0 +1,62 @@
+"""A plan at a confidence: the same question for devices that are as much slower as measurements say they may be.
+
+The error of TPOT is that of a steady step, so every step is taken to be longer by its factor: replicas then carry less,
+and their queues are longer. What the error of TTFT exceeds it by is added to TTFT alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from inferplan.estimate.bands import serving_bands, slow_end
+from inferplan.estimate.deployment import Deployment
+from inferplan.planning.grid import LoadGrid
+from inferplan.traffic.requests import Slo
+
+MIDDLE = 0.5
+"""The prediction itself: a measurement is as likely above it as below."""
+SAFE = 0.9
+"""The confidence of the plan that is shown beside one for the middle: the slow end of the error band."""
+
+
+class Slowness(NamedTuple):
+    """Factors on predicted times. step: on every step. first: on TTFT, beyond that of the steps."""
+
+    step: float = 1.0
+    first: float = 1.0
+
+
+AS_PREDICTED = Slowness()
+
+
+def slowness(deployment: Deployment, prompt: float, slo: Slo, confidence: float) -> Slowness | None:
+    """How much slower the devices may be; ``None`` where no measurement says so for one of the limits.
+
+    A limit on end-to-end latency needs the error of both TTFT and TPOT.
+    """
+    if confidence == MIDDLE:
+        return AS_PREDICTED
+    limits = set(slo.limits)
+    metrics = {"tpot"} | ({"ttft"} if limits & {"ttft", "e2el"} else set())
+    factors = slow_end(serving_bands(deployment, prompt), metrics, confidence)
+    if factors is None:
+        return None
+    return Slowness(factors["tpot"], max(factors.get("ttft", 1.0) / factors["tpot"], 1.0))
+
+
+def slowed(grid: LoadGrid, slow: Slowness) -> LoadGrid:
+    """The closed form's grid for such devices: the same batches, longer steps, fewer requests a second."""
+    if slow == AS_PREDICTED:
+        return grid
+    first = slow.step * slow.first
+    return replace(
+        grid,
+        rate=grid.rate / slow.step,
+        ttft=grid.ttft * first,
+        ttft_mean=grid.ttft_mean * first,
+        tpot=grid.tpot * slow.step,
+        e2el=grid.e2el * slow.step + grid.ttft * (first - slow.step),
+        step_decode=grid.step_decode * slow.step,
+        step_mixed=grid.step_mixed * slow.step,
+    )

@@ -1,0 +1,166 @@
+"""How many replicas a structure needs, and what one of them carries: by bisection in simulation, down as well as up.
+
+A size is right when it keeps the limits under ``1/utilisation`` times the load: that is what giving a replica a share of
+its capacity means. Whole boxes are bought, so sizes that fill their boxes are tried, unless devices are sold one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from math import inf
+
+from inferplan.planning.option import Option
+from inferplan.planning.question import Question
+from inferplan.planning.verify import QUOTED, SIZING, RunLength, Verified, verify
+
+_CAPACITY_TOLERANCE = 0.03
+"""Capacities are bisected as close as this."""
+_MOST_CAPACITY = 64.0
+"""Times its load beyond which the capacity of a fleet is not looked for."""
+
+
+@dataclass(kw_only=True, eq=False)
+class Simulations:
+    """Counts simulations, and says when there have been enough."""
+
+    most: int
+    done: int = 0
+
+    @property
+    def left(self) -> bool:
+        return self.done < self.most
+
+
+@dataclass(kw_only=True, eq=False)
+class Sizer:
+    """Sizes one option. ``trials``: what was simulated at the load to be sized for, by size."""
+
+    option: Option
+    question: Question
+    simulations: Simulations
+    trials: dict[tuple[int, tuple[int, int] | None], Verified] = field(default_factory=dict)
+
+    def trial(self, replicas: int, pools: tuple[int, int] | None = None) -> Verified:
+        """So many replicas under ``1/utilisation`` times the load."""
+        key = (replicas, pools)
+        if key not in self.trials:
+            self.simulations.done += 1
+            sized = self.option.sized(replicas, pools)
+            self.trials[key] = verify(sized, self.question, 1 / self.question.sizing.utilisation)
+        return self.trials[key]
+
+    def meets(self, trial: Verified, names: set[str] | None = None) -> bool:
+        """Whether a trial keeps the limits, or those of ``names``."""
+        slo = self.question.slo
+        if names is not None:
+            slo = replace(slo, **{name: None for name in slo.limits if name not in names})
+        return trial.meets(slo)
+
+    def fewest(self, below: float) -> Option | None:
+        """The smallest size that keeps the limits and costs less than ``below``; ``None`` without one."""
+        if self.question.demand.offline:
+            return self.option if (self.option.cost or 0.0) < below else None
+        if self.option.pools is not None:
+            return self._fewest_in_pools(below)
+        first = self._boxes(self.option.replicas)
+        most = self._affordable(lambda boxes: self.option.sized(self._filled(boxes)), first, below)
+        boxes = least(lambda boxes: self.meets(self.trial(self._filled(boxes))), min(first, most), most)
+        return None if boxes is None else self.option.sized(self._filled(boxes))
+
+    def _fewest_in_pools(self, below: float) -> Option | None:
+        """First the prompts' pool by TTFT, beside decodes that have room, then the decodes' pool by every limit."""
+        assert self.option.pools is not None
+        prefill, decode = self.option.pools
+        roomy = max(round(1.5 * decode), decode + 1)
+        most = self._affordable(lambda size: self.option.sized(size + 1, (size, 1)), prefill, below)
+        first = least(lambda size: self.meets(self.trial(size + roomy, (size, roomy)), {"ttft"}), min(prefill, most), most)
+        if first is None:
+            return None
+        most = self._affordable(lambda size: self.option.sized(first + size, (first, size)), decode, below)
+        second = least(lambda size: self.meets(self.trial(first + size, (first, size))), min(decode, most), most)
+        return None if second is None else self.option.sized(first + second, (first, second))
+
+    def _affordable(self, sized: Callable[[int], Option], guess: int, below: float) -> int:
+        """The largest size that costs less than ``below``; four times the guess where anything may cost."""
+        most = 4 * guess + 2
+        if below == inf or (sized(most).cost or 0.0) < below:
+            return most
+        low, high = 0, most
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if (sized(middle).cost or 0.0) < below else (low, middle)
+        return low
+
+    def _boxes(self, replicas: int) -> int:
+        return -(-(replicas + self.option.spare) // self.option.per_box)
+
+    def _filled(self, boxes: int) -> int:
+        """Replicas that so many boxes hold, the spare ones left out; one a step where devices are sold one by one."""
+        return max(boxes * self.option.per_box - self.option.spare, 1)
+
+
+def least(holds: Callable[[int], bool], guess: int, most: int) -> int | None:
+    """The smallest number from 1 to ``most`` that holds, if larger ones do as well; ``None`` when ``most`` does not."""
+    if most < 1:
+        return None
+    low, high, step = 0, None, 1
+    size = min(max(guess, 1), most)
+    while high is None or high - low > 1:
+        if holds(size):
+            high = size
+        else:
+            low = size
+            if low >= most:
+                return None
+        if high is None:
+            size, step = min(low + step, most), 2 * step
+        elif low == 0 and high > 1:
+            size, step = max(high - step, 1), 2 * step
+        else:
+            size = (low + high) // 2
+    return high
+
+
+def quoted(option: Option, question: Question, seed: int = 0) -> Verified:
+    """The option under the load itself, in a run that is long enough to quote percentiles from."""
+    return verify(option, question, 1.0, QUOTED, seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capacity:
+    """What a fleet carries. factor: times the load, within 3 %. broken: the limit that breaks first beyond it."""
+
+    factor: float
+    broken: str
+    open: bool = False
+    """Whether the fleet still kept the limits at the largest load that was tried."""
+
+
+def capacity(option: Option, question: Question, length: RunLength = SIZING) -> Capacity:
+    """The largest load, as a multiple of the demand, under which a sized fleet keeps the limits."""
+    low, high, factor, broken = 0.0, inf, 1 / question.sizing.utilisation, ""
+    while high / max(low, 1e-9) > 1 + _CAPACITY_TOLERANCE:
+        checked = verify(option, question, factor, length)
+        if checked.meets(question.slo):
+            low = factor
+        else:
+            high, broken = factor, breaks_first(checked, question)
+        if low > _MOST_CAPACITY:
+            return Capacity(factor=low, broken="", open=True)
+        if high < 0.05:
+            break
+        factor = 1.3 * low if high == inf else high / 1.3 if low == 0.0 else (low * high) ** 0.5
+    return Capacity(factor=low, broken=broken)
+
+
+def breaks_first(checked: Verified, question: Question) -> str:
+    """The limit that is missed by most, or what requests waited for where the run was overloaded."""
+    over = {name: value / question.slo.limits[name] for name, value in checked.achieved.items() if name in question.slo.limits}
+    if checked.verdict == "overloaded" and checked.result is not None:
+        waits = {reason: count for meter in checked.result.meters for reason, count in meter.blocked_by.items()}
+        reasons = {"slots": "slots", "cache": "memory", "budget": "prefill", "tokens": "prefill"}
+        if waits:
+            return reasons.get(max(waits, key=lambda reason: waits[reason]), "prefill")
+        return "prefill"
+    return max(over, key=lambda name: over[name]) if over else "prefill"
