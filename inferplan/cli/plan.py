@@ -104,7 +104,11 @@ _OPTIONS = [
         "--percentile", type=float, help="Percent of the requests that must meet the limits [95, or that of --slo]."
     ),
     _Option("--gpu", metavar="LIST", help="Accelerators [data-centre GPUs with a price]."),
-    _Option("--quant", metavar="LIST", help="Formats; native is the checkpoint's own [native, fp8, and nvfp4 or mxfp4, where the device computes in them]."),
+    _Option(
+        "--quant",
+        metavar="LIST",
+        help="Formats; native is the checkpoint's own [native, fp8, nvfp4 or mxfp4 where the device has them].",
+    ),
     _Option("--engine", default="vllm", show_default=True, metavar="LIST", help="Engines."),
     _Option("--most", type=Count(), default=8, show_default=True, help="Largest number of GPUs in one replica."),
     _Option("--tp", metavar="COUNTS", help="Tensor parallelism [1,2,4,...]."),
@@ -127,8 +131,8 @@ _OPTIONS = [
         type=float,
         default=MIDDLE,
         show_default=True,
-        help="Chance that the limits are kept, as far as the error is known: 0.5 is the prediction itself, 0.9 the slow "
-        "end of its error band.",
+        help="Chance that the limits are kept, as far as the error is known: 0.5 is the prediction itself, 0.9 its slow "
+        "end.",
     ),
     _Option("--spare", type=Count(0), default=0, help="Replicas beyond those needed, for failures (N+1) [0]."),
     _Option("--calibration", metavar="FILE", help="Fitted constants [those of each GPU, if any are on file]."),

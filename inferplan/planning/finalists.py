@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from inferplan.planning.confidence import MIDDLE, slowed, slowness
+from inferplan.planning.confidence import slowed, slowness
 from inferplan.planning.option import Option, PricedGrid
 from inferplan.planning.question import Question
 from inferplan.planning.search import SearchResult, cheapest_of_each_structure, cheapest_point
@@ -33,7 +33,17 @@ class Finalists:
 
     @property
     def cheapest(self) -> Verified | None:
-        return min(self.passed, key=lambda v: (v.option.cost or 0.0, v.option.devices, v.option.pools is not None), default=None)
+        return min(
+            self.passed,
+            key=lambda v: (v.option.cost or 0.0, v.option.devices, v.option.pools is not None),
+            default=None,
+        )
+
+
+def by_cost(verified: Verified) -> tuple[float, int, bool, float]:
+    """Order of finalists: cost, then devices, then without pools apart, then speed."""
+    option = verified.option
+    return option.cost or 0.0, option.devices, option.pools is not None, verified.achieved["e2el"]
 
 
 def without_unmeasured(searched: SearchResult) -> SearchResult:
@@ -78,7 +88,7 @@ def simulate_finalists(options: list[Option], question: Question) -> Finalists:
         _size(option, question, below, (found, simulations))
     if found.cheapest is not None:
         _add_other_gpus(structures, question, (found, simulations))
-    found.passed.sort(key=lambda v: (v.option.cost, v.option.devices, v.option.pools is not None, v.achieved["e2el"]))
+    found.passed.sort(key=by_cost)
     return found
 
 

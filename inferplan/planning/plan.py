@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from inferplan.estimate.deployment import Deployment
 from inferplan.planning.confidence import MIDDLE, SAFE
-from inferplan.planning.finalists import Finalists, safe_options, simulate_finalists, supported, without_unmeasured
+from inferplan.planning.finalists import (
+    Finalists,
+    by_cost,
+    safe_options,
+    simulate_finalists,
+    supported,
+    without_unmeasured,
+)
 from inferplan.planning.infeasible import infeasible
 from inferplan.planning.option import Option
 from inferplan.planning.question import Question
@@ -113,7 +120,8 @@ class Plan:
     @cached_property
     def cheaper_verified(self) -> Verified | None:
         """That option with what the simulator says of it: the closed form may call a miss narrow that is not."""
-        return None if self.cheaper is None else verify(self.cheaper, self.question)
+        factor = 1 / self.question.sizing.utilisation
+        return None if self.cheaper is None else verify(self.cheaper, self.question, factor)
 
     def cheapest(self, drafted: bool) -> Verified | None:
         """The cheapest finalist that meets the limits with speculation, or without it."""
@@ -235,7 +243,7 @@ def _finalists(options: list[Option], question: Question) -> Finalists:
         failed=[v for side in sides for v in side.failed],
         unseen=sum(side.unseen for side in sides),
     )
-    found.passed.sort(key=lambda v: (v.option.cost, v.option.devices, v.option.pools is not None, v.achieved["e2el"]))
+    found.passed.sort(key=by_cost)
     return found
 
 

@@ -17,7 +17,8 @@ from inferplan.traffic.requests import Slo
 class Question:
     """Everything that a plan answers to.
 
-    Raises ``UsageError`` for a utilisation outside (0, 1], a confidence outside [0.5, 1), and for an online demand without a limit on latency.
+    Raises ``UsageError`` for a utilisation outside (0, 1], a confidence outside [0.5, 1), and for an online demand
+    without a limit on latency.
     """
 
     space: Space
@@ -30,7 +31,7 @@ class Question:
         if not 0 < self.sizing.utilisation <= 1:
             raise UsageError("--utilisation is in (0, 1]")
         if not 0.5 <= self.sizing.confidence < 1:
-            raise UsageError("--confidence is in [0.5, 1)", hint="0.5 is the prediction itself, 0.9 the safe side of it")
+            raise UsageError("--confidence is in [0.5, 1)", hint="0.5 is the prediction itself, 0.9 its slow end")
         if self.sizing.confidence > MIDDLE and self.space.base.ideal:
             raise UsageError("--confidence needs measured constants", because="--ideal has no known error")
         if not self.slo.limits and not self.demand.offline:

@@ -1,18 +1,19 @@
 """How many replicas a structure needs, and what one of them carries: by bisection in simulation, down as well as up.
 
-A size is right when it keeps the limits under ``1/utilisation`` times the load: that is what giving a replica a share of
-its capacity means. Whole boxes are bought, so sizes that fill their boxes are tried, unless devices are sold one by one.
+A size is right when it keeps the limits under ``1/utilisation`` times the load: that is what giving a replica a share
+of its capacity means. Whole boxes are bought, so that sizes which fill their boxes are tried.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf
 
 from inferplan.planning.option import Option
 from inferplan.planning.question import Question
 from inferplan.planning.verify import QUOTED, SIZING, RunLength, Verified, verify
+from inferplan.traffic.requests import Slo
 
 _CAPACITY_TOLERANCE = 0.03
 """Capacities are bisected as close as this."""
@@ -54,7 +55,8 @@ class Sizer:
         """Whether a trial keeps the limits, or those of ``names``."""
         slo = self.question.slo
         if names is not None:
-            slo = replace(slo, **{name: None for name in slo.limits if name not in names})
+            kept = {name: limit for name, limit in slo.limits.items() if name in names}
+            slo = Slo(percentile=slo.percentile, **kept)
         return trial.meets(slo)
 
     def fewest(self, below: float) -> Option | None:
@@ -74,12 +76,15 @@ class Sizer:
         prefill, decode = self.option.pools
         roomy = max(round(1.5 * decode), decode + 1)
         most = self._affordable(lambda size: self.option.sized(size + 1, (size, 1)), prefill, below)
-        first = least(lambda size: self.meets(self.trial(size + roomy, (size, roomy)), {"ttft"}), min(prefill, most), most)
+        first = least(lambda size: self._prompts_keep_up(size, roomy), min(prefill, most), most)
         if first is None:
             return None
         most = self._affordable(lambda size: self.option.sized(first + size, (first, size)), decode, below)
         second = least(lambda size: self.meets(self.trial(first + size, (first, size))), min(decode, most), most)
         return None if second is None else self.option.sized(first + second, (first, second))
+
+    def _prompts_keep_up(self, prefill: int, decode: int) -> bool:
+        return self.meets(self.trial(prefill + decode, (prefill, decode)), {"ttft"})
 
     def _affordable(self, sized: Callable[[int], Option], guess: int, below: float) -> int:
         """The largest size that costs less than ``below``; four times the guess where anything may cost."""
@@ -156,7 +161,8 @@ def capacity(option: Option, question: Question, length: RunLength = SIZING) -> 
 
 def breaks_first(checked: Verified, question: Question) -> str:
     """The limit that is missed by most, or what requests waited for where the run was overloaded."""
-    over = {name: value / question.slo.limits[name] for name, value in checked.achieved.items() if name in question.slo.limits}
+    limits = question.slo.limits
+    over = {name: checked.achieved[name] / limit for name, limit in limits.items()}
     if checked.verdict == "overloaded" and checked.result is not None:
         waits = {reason: count for meter in checked.result.meters for reason, count in meter.blocked_by.items()}
         reasons = {"slots": "slots", "cache": "memory", "budget": "prefill", "tokens": "prefill"}

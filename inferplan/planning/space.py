@@ -49,7 +49,8 @@ class Drafting:
 class Space:
     """What may be chosen from. ``base`` holds everything else (model, engine defaults, constants).
 
-    quants: formats to try; ``None`` for those of each device (:func:`default_quants`). most: devices of one replica. budgets: token budgets to try; ``None`` for powers of two about the engine's own.
+    quants: formats to try; ``None`` for those of each device (:func:`default_quants`). most: devices of one replica.
+    budgets: token budgets to try; ``None`` for powers of two about the engine's own.
     drafting: speculation, tried on every structure beside plain decoding.
     """
 

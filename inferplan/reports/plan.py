@@ -5,7 +5,6 @@ from __future__ import annotations
 from inferplan.planning.confidence import MIDDLE
 from inferplan.planning.demand import percentile_of
 from inferplan.planning.infeasible import METRIC_NAMES, REASONS
-from inferplan.planning.option import Option
 from inferplan.planning.plan import Plan, row
 from inferplan.planning.verify import Verified
 from inferplan.reports.cost import cost_table, energy_table
@@ -101,7 +100,9 @@ def confidence_table(plan: Plan) -> Table:
         meant = "the prediction itself" if confidence == MIDDLE else f"x {option.slow.step:.2f} a step"
         times = [format_time(found.achieved[name], 3) for name in limits]
         bought = f"{option.devices} x {option.deployment.hardware.name}"
-        rows.append([f"{confidence:g}", meant, bought, shape(option), option.request.quant or "native", *times, money(option)])
+        rows.append(
+            [f"{confidence:g}", meant, bought, shape(option), option.request.quant or "native", *times, money(option)]
+        )
     names = [METRIC_NAMES[name] for name in limits]
     columns = ["confidence", "devices", "GPUs", "replicas", "format", *names, "cost"]
     title = f"at what confidence the limits are kept ({percentile}, each of them alone), and what that costs"
