@@ -13,7 +13,7 @@ from inferplan.answers.compare import Comparison, compare
 from inferplan.answers.recipe import Load, Recipe, recipe
 from inferplan.answers.sweep import Execution, Grid, Sweep, sweep
 from inferplan.catalog.assemble import Request, assemble
-from inferplan.catalog.files import load_hardware, load_model
+from inferplan.catalog.files import load_hardware
 from inferplan.catalog.price_lists import price_book
 from inferplan.devices.engine import EngineFlags
 from inferplan.errors import UsageError
@@ -99,8 +99,8 @@ class PlanQuestion(TypedDict, total=False):
 
     The load: rate (requests a second), or users, or requests with a deadline; cached: prompt tokens that are always in
     the prefix cache. Limits: ttft, tpot, e2el, and the percentile of the requests that must meet them. Sizing:
-    utilisation (the share of its capacity to load a replica with), spare (replicas beyond those needed), confidence. Prices:
-    price (device to USD an hour), prices (names of lists). Space: quants, engines, most (GPUs of one replica), ideal.
+    utilisation (the share of its capacity to load a replica with), spare (replicas beyond those needed), confidence.
+    Prices: price (device to USD an hour), prices (names of lists). Space: quants, engines, most (GPUs of one replica), ideal.
     """
 
     rate: float

@@ -131,8 +131,7 @@ _OPTIONS = [
         type=float,
         default=MIDDLE,
         show_default=True,
-        help="Chance that the limits are kept, as far as the error is known: 0.5 is the prediction itself, 0.9 its slow "
-        "end.",
+        help="Chance that the limits are kept, as far as the error is known: 0.5 is the prediction, 0.9 its slow end.",
     ),
     _Option("--spare", type=Count(0), default=0, help="Replicas beyond those needed, for failures (N+1) [0]."),
     _Option("--calibration", metavar="FILE", help="Fitted constants [those of each GPU, if any are on file]."),

@@ -8,14 +8,16 @@ from math import inf
 from inferplan.planning.confidence import slowed, slowness
 from inferplan.planning.option import Option, PricedGrid
 from inferplan.planning.question import Question
-from inferplan.planning.search import SearchResult, cheapest_of_each_structure, cheapest_point
-from inferplan.planning.sizing import Simulations, Sizer
+from inferplan.planning.search import SearchResult, cheapest_of_each_structure, cheapest_point, in_order
+from inferplan.planning.sizing import OutOfSimulations, Simulations, Sizer
 from inferplan.planning.verify import Verified, verify
 
 MAX_SIMULATIONS = 120
 """More are not run for one answer; the plan says so where they were not enough."""
-MAX_ALTERNATIVES = 4
+MAX_ALTERNATIVES = 3
 """Other GPUs that are shown beside the plan."""
+MAX_SIMULATIONS_OF_ONE = 8
+"""A structure on another GPU that is not sized by then is not shown."""
 MAX_COST_RATIO = 3.0
 """An option on another GPU that costs more than so many times the plan is not shown."""
 
@@ -40,10 +42,10 @@ class Finalists:
         )
 
 
-def by_cost(verified: Verified) -> tuple[float, int, bool, float]:
-    """Order of finalists: cost, then devices, then without pools apart, then speed."""
+def by_cost(verified: Verified) -> tuple[float, bool, float]:
+    """Order of finalists: cost, then without pools apart, then speed."""
     option = verified.option
-    return option.cost or 0.0, option.devices, option.pools is not None, verified.achieved["e2el"]
+    return option.cost or 0.0, option.pools is not None, verified.achieved["e2el"]
 
 
 def without_unmeasured(searched: SearchResult) -> SearchResult:
@@ -73,8 +75,11 @@ def supported(option: Option, question: Question) -> bool:
     return option.pools is None and slowness(option.deployment, prompt, question.slo, 0.9) is not None
 
 
-def simulate_finalists(options: list[Option], question: Question) -> Finalists:
-    """The cheapest option in simulation, and the cheapest of other GPUs; options: by rising cost in closed form."""
+def simulate_finalists(options: list[Option], question: Question, others: bool = False) -> Finalists:
+    """The cheapest option in simulation; options: by rising cost in closed form.
+
+    others: also the cheapest on each of the next cheapest GPUs.
+    """
     found, simulations = Finalists(), Simulations(most=MAX_SIMULATIONS)
     structures = list(cheapest_of_each_structure(options))
     for option in structures:
@@ -86,8 +91,8 @@ def simulate_finalists(options: list[Option], question: Question) -> Finalists:
             found.unseen += 1
             continue
         _size(option, question, below, (found, simulations))
-    if found.cheapest is not None:
-        _add_other_gpus(structures, question, (found, simulations))
+    if others and found.cheapest is not None:
+        _add_other_gpus(structures, question, found)
     found.passed.sort(key=by_cost)
     return found
 
@@ -96,7 +101,10 @@ def _size(option: Option, question: Question, below: float, so_far: tuple[Finali
     """Size one option; whether a size below a cost keeps the limits."""
     found, simulations = so_far
     sizer = Sizer(option=option, question=question, simulations=simulations)
-    sized = sizer.fewest(below)
+    try:
+        sized = sizer.fewest(below)
+    except OutOfSimulations:
+        sized, found.unseen = None, found.unseen + (simulations.most == MAX_SIMULATIONS)
     if sized is None:
         found.failed += list(sizer.trials.values())[-1:]
         return False
@@ -104,9 +112,8 @@ def _size(option: Option, question: Question, below: float, so_far: tuple[Finali
     return True
 
 
-def _add_other_gpus(structures: list[Option], question: Question, so_far: tuple[Finalists, Simulations]) -> None:
+def _add_other_gpus(structures: list[Option], question: Question, found: Finalists) -> None:
     """The cheapest option that keeps the limits on each of the next cheapest GPUs, two structures tried on each."""
-    found, simulations = so_far
     best = found.cheapest
     assert best is not None
     most = MAX_COST_RATIO * (best.option.cost or inf)
@@ -114,12 +121,12 @@ def _add_other_gpus(structures: list[Option], question: Question, so_far: tuple[
     shown = {v.option.deployment.hardware.name for v in found.passed}
     for option in structures:
         gpu = option.deployment.hardware.name
-        if gpu in shown or tried.get(gpu, 0) >= 2 or not simulations.left:
+        if gpu in shown or tried.get(gpu, 0) >= 2:
             continue
         if len(shown) > MAX_ALTERNATIVES or option.bound > most:
             break
         tried[gpu] = tried.get(gpu, 0) + 1
-        if _size(option, question, most, so_far):
+        if _size(option, question, most, (found, Simulations(most=MAX_SIMULATIONS_OF_ONE))):
             shown.add(gpu)
 
 
@@ -139,4 +146,4 @@ def safe_options(searched: SearchResult, question: Question, confidence: float) 
         option = cheapest_point(priced, question.demand, question.slo, question.sizing)
         if option is not None and not carried_over(option):
             options.append(replace(option, slow=slow))
-    return sorted(options, key=lambda option: (option.cost, option.devices, option.e2el))
+    return sorted(options, key=in_order)

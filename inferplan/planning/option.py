@@ -71,6 +71,8 @@ class Option:
     speculation: Speculation = PLAIN
     bound: float = 0.0
     """The least that this structure may cost, as far as the closed form can be wrong."""
+    screened: bool = True
+    """Whether the closed form meets the limits; if not, it misses them by less than it can be wrong."""
     slow: Slowness = AS_PREDICTED
     """How much slower than predicted the devices are taken to be."""
 
@@ -82,10 +84,15 @@ class Option:
             cost = float(self.tariff.cost(replicas + self.spare)) * hours
         return replace(self, replicas=replicas, pools=pools, cost=cost)
 
-    @property
-    def per_box(self) -> int:
-        """Replicas that one box of the cheapest bill holds."""
-        return 1
+    def filled(self, replicas: int) -> int:
+        """So many replicas, and those that the same bill holds besides: an instance is paid for whole."""
+        if self.tariff is None:
+            return replicas
+        found, ranks = self.tariff.bill(replicas + self.spare), self.deployment.parallel.ranks
+        room = found.offer.gpus
+        if room is None or room < ranks:
+            return replicas
+        return max(found.units * (room // ranks) - self.spare, replicas)
 
     @property
     def devices(self) -> int:

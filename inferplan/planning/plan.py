@@ -214,7 +214,7 @@ def plan(question: Question) -> Plan:
     options = searched.options if confidence == MIDDLE else safe_options(searched, question, confidence)
     if not options:
         raise infeasible(question, searched)
-    found = _finalists(options, question)
+    found = _finalists(options, question, others=True)
     best = _kept_in_the_long_run(found.cheapest, question)
     if best is None:
         raise infeasible(question, searched, found.failed)
@@ -232,10 +232,12 @@ def plan(question: Question) -> Plan:
     )
 
 
-def _finalists(options: list[Option], question: Question) -> Finalists:
+def _finalists(options: list[Option], question: Question, others: bool = False) -> Finalists:
     """Each way of decoding has finalists of its own, so that the two can be compared."""
     sides = [
-        simulate_finalists([option for option in options if bool(option.speculation.length) == drafted], question)
+        simulate_finalists(
+            [option for option in options if bool(option.speculation.length) == drafted], question, others
+        )
         for drafted in (False, True)
     ]
     found = Finalists(
@@ -255,10 +257,11 @@ def _kept_in_the_long_run(best: Verified | None, question: Question) -> Verified
         best = quoted(best.option, question)
         if best.meets(question.slo):
             return best
-        pools = best.option.pools
-        more = None if pools is None else (pools[0] + 1, pools[1] + 1)
-        grown = best.option.replicas + (1 if more is None else 2)
-        best = replace(best, option=best.option.sized(grown, more))
+        option, pools = best.option, best.option.pools
+        if pools is None:
+            best = replace(best, option=option.sized(option.filled(option.replicas + 1)))
+        else:
+            best = replace(best, option=option.sized(option.replicas + 2, (pools[0] + 1, pools[1] + 1)))
     return None
 
 

@@ -4,8 +4,9 @@ A decode replica runs steps of decodes only, at the largest batch whose step kee
 computes one prompt after another on each of its attention ranks: a queue that must keep the limit on TTFT. The fleet is
 fed in turn, as the simulator does, so each of p replicas sees every p-th request: its arrivals vary by 1/p as much as a
 Poisson stream, and by Kingman's law (The single server queue in heavy traffic, 1961: waits are in proportion to the sum
-of the squared coefficients of variation) it makes them wait 1/p as long as an M/D/1 queue would. The cache moves from
-one pool to the other over the scale-out link, and that time is part of TTFT.
+of the squared coefficients of variation, of gaps and of prompts) it makes them wait 1/p plus that of the prompts as long
+as an M/D/1 queue would. The slow end of TTFT is a long prompt or a long wait. The cache moves from one pool to the other
+over the scale-out link, and that time is part of TTFT.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from inferplan.errors import MissingFactError
-from inferplan.planning.demand import Demand, tail
+from inferplan.planning.demand import Demand, tail, variance
 from inferplan.planning.grid import LoadGrid
 from inferplan.planning.option import Option, PricedGrid, Sizing
 from inferplan.serving.cluster import find_link, transfer_time
@@ -145,8 +146,12 @@ def prefill_pool(grid: LoadGrid, demand: Demand, limit: TtftLimit, before: float
     most = np.clip(np.floor(load / _IDLE_LOAD) + 1, fewest, _MAX_PREFILL_REPLICAS)
     replicas = np.arange(fewest.min(), most.max() + 1)[:, None]
     busy = np.minimum(load / replicas, _MAX_BUSY)  # (replicas, budgets)
-    wait = np.maximum(tail_wait(service, busy, limit.share), mean_wait(service, busy)) / replicas
-    ttft: Array = before + alone + wait
+    variability = 1 / replicas + variance(demand.prompt) / demand.prompt.average**2
+    mean, tail_of_wait = (
+        wait * variability for wait in (mean_wait(service, busy), tail_wait(service, busy, limit.share))
+    )
+    longest = demand.prompt.quantile(1 - limit.share) / demand.prompt.average
+    ttft: Array = before + np.maximum(alone * longest + mean, alone + np.maximum(tail_of_wait, mean))
     good = (ttft <= limit.seconds) & (replicas >= fewest) & (replicas <= most) & (busy < _MAX_BUSY)
     if not good.any():
         return None

@@ -155,7 +155,7 @@ class _Search:
     def result(self) -> SearchResult:
         """The options that have a price, by rising cost, and the frontier over all grids."""
         billed = [option for option in self.options if option.cost is not None]
-        billed.sort(key=lambda option: (option.cost, option.devices, option.pools is not None, option.e2el))
+        billed.sort(key=in_order)
         user = np.array([point.per_user for point in self.points])
         device = np.array([point.per_device for point in self.points])
         return SearchResult(
@@ -169,7 +169,10 @@ class _Search:
 
 
 def cheapest_point(priced: PricedGrid, demand: Demand, slo: Slo, sizing: Sizing) -> Option | None:
-    """The cheapest point of a grid that meets the limits in closed form, or nearly; ``None`` without one."""
+    """The cheapest point of a grid that meets the limits in closed form, or nearly; ``None`` without one.
+
+    Of points that cost the same, the one that carries most.
+    """
     grid = priced.grid
     alive = conditions(grid, slo)
     loose = conditions(grid, loosened(slo))
@@ -178,13 +181,19 @@ def cheapest_point(priced: PricedGrid, demand: Demand, slo: Slo, sizing: Sizing)
         return None
     billed = bill(demand, sizing, priced)
     chosen = kept if kept.any() else maybe
-    order = np.lexsort((grid.tpot[chosen], grid.e2el[chosen], billed.cost[chosen]))
+    order = np.lexsort((grid.e2el[chosen], -grid.rate[chosen], billed.cost[chosen]))
     at = np.argwhere(chosen)[order[0]]
     option = option_at(priced, demand, sizing, (int(at[0]), int(at[1])))
     fewest = float(np.min(billed.replicas[maybe]))
     if option.cost is None or demand.offline:
         return option
-    return replace(option, bound=option.sized(max(int(np.ceil(fewest / CAPACITY_ERROR)), 1)).cost or 0.0)
+    bound = option.sized(max(int(np.ceil(fewest / CAPACITY_ERROR)), 1)).cost or 0.0
+    return replace(option, bound=bound, screened=bool(kept.any()))
+
+
+def in_order(option: Option) -> tuple[float, bool, int, float]:
+    """Order of options: cost, then without pools apart, then devices, then speed."""
+    return option.cost or 0.0, option.pools is not None, option.devices, option.e2el
 
 
 def nearest_miss(

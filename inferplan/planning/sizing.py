@@ -33,6 +33,10 @@ class Simulations:
         return self.done < self.most
 
 
+class OutOfSimulations(Exception):
+    """An option takes more simulations to size than there are."""
+
+
 @dataclass(kw_only=True, eq=False)
 class Sizer:
     """Sizes one option. ``trials``: what was simulated at the load to be sized for, by size."""
@@ -46,6 +50,8 @@ class Sizer:
         """So many replicas under ``1/utilisation`` times the load."""
         key = (replicas, pools)
         if key not in self.trials:
+            if not self.simulations.left:
+                raise OutOfSimulations
             self.simulations.done += 1
             sized = self.option.sized(replicas, pools)
             self.trials[key] = verify(sized, self.question, 1 / self.question.sizing.utilisation)
@@ -65,10 +71,11 @@ class Sizer:
             return self.option if (self.option.cost or 0.0) < below else None
         if self.option.pools is not None:
             return self._fewest_in_pools(below)
-        first = self._boxes(self.option.replicas)
-        most = self._affordable(lambda boxes: self.option.sized(self._filled(boxes)), first, below)
-        boxes = least(lambda boxes: self.meets(self.trial(self._filled(boxes))), min(first, most), most)
-        return None if boxes is None else self.option.sized(self._filled(boxes))
+        option = self.option
+        most = self._affordable(option.sized, option.replicas, below)
+        guess = min(option.replicas, most) if option.screened else most  # at once whether any size will do
+        size = least(lambda size: self.meets(self.trial(option.filled(size))), guess, most)
+        return None if size is None else option.sized(option.filled(size))
 
     def _fewest_in_pools(self, below: float) -> Option | None:
         """First the prompts' pool by TTFT, beside decodes that have room, then the decodes' pool by every limit."""
@@ -96,13 +103,6 @@ class Sizer:
             middle = (low + high) // 2
             low, high = (middle, high) if (sized(middle).cost or 0.0) < below else (low, middle)
         return low
-
-    def _boxes(self, replicas: int) -> int:
-        return -(-(replicas + self.option.spare) // self.option.per_box)
-
-    def _filled(self, boxes: int) -> int:
-        """Replicas that so many boxes hold, the spare ones left out; one a step where devices are sold one by one."""
-        return max(boxes * self.option.per_box - self.option.spare, 1)
 
 
 def least(holds: Callable[[int], bool], guess: int, most: int) -> int | None:

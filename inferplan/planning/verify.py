@@ -106,7 +106,8 @@ def traffic_of(
     if demand.trace is not None and demand.trace.arrival is not None:
         return _thinned(demand.trace, share, factor), (demand.rate or 0.0) * factor / share
     rate = (demand.requests_per_second or 0.0) * factor / share
-    count = int(np.clip(length.lives * rate * option.e2el, length.fewest, length.most))
+    lives = length.lives / 2 if option.pools else length.lives  # all replicas are simulated: percentiles are of more
+    count = int(np.clip(lives * rate * option.e2el, length.fewest, length.most))
     return demand.one_of(share).traffic(rate, count, seed=seed), rate
 
 

@@ -69,6 +69,12 @@ class Lengths:
             return (max(1.0, float(np.floor(self.spread * self.mean))) + float(np.floor(self.mean))) / 2
         return float(np.mean(self.values)) if self.kind == "empirical" else self.mean
 
+    def quantile(self, share: float) -> float:
+        """The length that a ``share`` of the requests does not exceed, of a sample of 4,096 draws."""
+        if self.kind == "fixed":
+            return self.mean
+        return float(np.quantile(self.sample(np.random.default_rng(0), 4096), share))
+
 
 _LENGTHS = re.compile(
     r"^(?:(uniform|normal|lognormal|gamma)\s*[:(])?\s*([\d_.]+[kKMG]?i?)\s*(?:[:,]\s*([\d.]+)\s*\)?)?$"
