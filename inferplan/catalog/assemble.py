@@ -48,14 +48,23 @@ class Request:
 
 
 def load_engine(name: str, flags: EngineFlags | None = None) -> Engine:
-    """An engine's defaults by ``name`` or ``name@version``, with the flags that replace some of them."""
+    """An engine's defaults by ``name`` or ``name@version``, with the flags that replace some of them.
+
+    Raises ``UnknownNameError`` for a version of which nothing is known.
+    """
     bare, _, version = name.partition("@")
     spec = load("engines", bare, EngineSpec)
-    flags, defaults = flags or EngineFlags(), spec.at(version or None)
+    flags, (defaults, note) = flags or EngineFlags(), spec.at(version or None)
     if defaults.kv_rule == "all" and flags.memory_fraction is not None:
         raise UsageError(f"{name} sets no share of the memory aside", hint="leave --gpu-memory-utilization out")
-    defaults = flags.applied(defaults)
-    return Engine(name=spec.name, policy=spec.policy, defaults=defaults, serving=spec.serving)
+    return Engine(
+        name=spec.name,
+        policy=spec.policy,
+        defaults=flags.applied(defaults),
+        serving=spec.serving,
+        asked=version if note else "",
+        note=note,
+    )
 
 
 def load_calibration(hardware: HardwareSpec, path: str | None, ideal: bool, engine: str = "vllm") -> Calibration:

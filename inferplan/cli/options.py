@@ -61,6 +61,20 @@ def picture(ctx: click.Context, _: click.Parameter, value: str | None) -> str | 
     return value
 
 
+def known_engines(ctx: click.Context, _: click.Parameter, value: str | None) -> str | None:
+    """Callback of ``--engine``: an unknown engine or version is an error here, and a stand-in is said on stderr.
+
+    Raises ``UnknownNameError``.
+    """
+    from inferplan.catalog.assemble import load_engine
+
+    for name in [] if ctx.resilient_parsing or value is None else value.split(","):
+        note = load_engine(name.strip()).note
+        if note:
+            click.echo(f"note: {note}", err=True)
+    return value
+
+
 def _apply(command: Command, decorators: list[Callable[[Any], Any]]) -> Command:
     for decorate in reversed(decorators):
         command = decorate(command)
@@ -139,7 +153,13 @@ def deployment_options(command: Command) -> Command:
             click.option(f"--{name}", type=Count(), default=1, show_default=True, help=text)
             for name, text in _DEGREES.items()
         ),
-        click.option("--engine", default="vllm", show_default=True, help="Engine and version: vllm, vllm@0.19, none."),
+        click.option(
+            "--engine",
+            default="vllm",
+            show_default=True,
+            callback=known_engines,
+            help="Engine and version: vllm, vllm@0.20, none.",
+        ),
         *engine_flag_options(),
         click.option("--calibration", metavar="FILE", help="Fitted constants [those of the GPU, if any are on file]."),
         click.option("--ideal", is_flag=True, help=IDEAL),

@@ -13,12 +13,14 @@ from typing import Any
 import click
 
 from inferplan.answers.sweep import parse_counts, parse_values
-from inferplan.catalog.assemble import Request, load_engine, precision_of
+from inferplan.catalog.assemble import Request, precision_of
+from inferplan.catalog.drafts import load_draft
 from inferplan.catalog.files import load_hardware, load_model
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.catalog.workloads import WorkloadSpec, load_limits, load_workload
-from inferplan.cli.options import IDEAL, Count, picture, report_options, write_text
+from inferplan.cli.options import IDEAL, Count, known_engines, picture, report_options, write_text
 from inferplan.cli.price_options import price_options
+from inferplan.cli.technique_options import DRAFT_OPTIONS, draft_of
 from inferplan.errors import UsageError
 from inferplan.extras import require
 from inferplan.planning.confidence import MIDDLE
@@ -109,21 +111,14 @@ _OPTIONS = [
         metavar="LIST",
         help="Formats; native is the checkpoint's own [native, fp8, nvfp4 or mxfp4 where the device has them].",
     ),
-    _Option("--engine", default="vllm", show_default=True, metavar="LIST", help="Engines."),
+    _Option("--engine", default="vllm", show_default=True, metavar="LIST", callback=known_engines, help="Engines."),
     _Option("--most", type=Count(), default=8, show_default=True, help="Largest number of GPUs in one replica."),
     _Option("--tp", metavar="COUNTS", help="Tensor parallelism [1,2,4,...]."),
     _Option("--pp", metavar="COUNTS", help="Pipeline stages [1,2,4,...]."),
     _Option("--ep", metavar="COUNTS", help="Expert groups [1 and all ranks]."),
     _Option("--dp", metavar="COUNTS", help="Attention data parallelism [1,2,4,... for experts]."),
     _Option("--token-budget", metavar="COUNTS", help="Tokens of a step [512 to 16384]."),
-    _Option(
-        "--draft-model",
-        metavar="MODEL",
-        help="Speculative decoding, tried beside plain decoding: the model that drafts.",
-    ),
-    _Option("--draft-tokens", type=Count(), help="Tokens drafted in sequence: the depth of the draft."),
-    _Option("--draft-branches", type=Count(), default=1, show_default=True, help="Candidates at each depth."),
-    _Option("--acceptance", type=float, help="Chance that a drafted token is accepted."),
+    *(_Option(name, **keywords) for name, keywords in DRAFT_OPTIONS.items()),
     _Option("--aggregated", is_flag=True, help="Do not consider separate prefill and decode pools."),
     _Option("--utilisation", type=float, help="Share of its capacity to load a replica with [0.8; offline 0.95]."),
     _Option(
@@ -149,8 +144,6 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Que
     prices.check(gpus)
     quants = tuple(None if q == "native" else q for q in parse_values(values["quant"] or "")) or None
     engines = tuple(parse_values(values["engine"]))
-    for engine in engines:  # an unknown name is an error here, not a candidate ruled out
-        load_engine(engine)
     for quant in quants or () if gpus else ():
         precision_of(Request(model=model, gpu=gpus[0], quant=quant), spec, load_hardware(gpus[0]))
     degrees = {name: tuple(parse_counts(values[name])) if values[name] else None for name in ("tp", "pp", "ep", "dp")}
@@ -162,7 +155,7 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Que
         most=max(values["most"], *(max(given) for given in degrees.values() if given), 1),
         budgets=tuple(parse_counts(values["token_budget"])) if values["token_budget"] else None,
         disaggregate=not values["aggregated"],
-        drafting=_drafting(values),
+        drafting=_drafting({**values, "model": model}),
         **degrees,
     )
     utilisation = values["utilisation"] if values["utilisation"] is not None else 0.95 if demand.offline else 0.8
@@ -187,18 +180,12 @@ def _slo(values: dict[str, Any], named: WorkloadSpec | None, demand: Demand) -> 
 
 
 def _drafting(values: dict[str, Any]) -> Drafting | None:
-    length, acceptance = values["draft_tokens"], values["acceptance"]
-    if not values["draft_model"] and length is None and acceptance is None:
+    asked = draft_of(values)
+    if asked is None:
         return None
-    if length is None:
-        raise UsageError("speculative decoding needs --draft-tokens", hint="--draft-tokens 4 --acceptance 0.7")
-    if acceptance is None:
-        raise UsageError("speculative decoding needs --acceptance", hint="0.5 to 0.9 is usual for a good draft")
-    if values["draft_model"]:
-        load_model(values["draft_model"])  # an unknown name is an error here, not a candidate ruled out
-    return Drafting(
-        model=values["draft_model"], length=length, acceptance=acceptance, branches=values["draft_branches"]
-    )
+    if asked.model:  # an unknown name is an error here, not a candidate ruled out
+        load_draft(asked.model, values["model"])
+    return Drafting(model=asked.model, length=asked.length, acceptance=asked.acceptance, branches=asked.branches)
 
 
 def _demand(values: dict[str, Any], named: WorkloadSpec | None) -> Demand:

@@ -141,19 +141,30 @@ class EngineSpec(Spec):
     serving: ServingConstants = ServingConstants()
     versions: list[EngineVersion]
 
-    def at(self, version: str | None) -> EngineVersion:
-        """The newest version on file that is not newer than ``version``; the newest of all for ``None``.
+    def at(self, version: str | None) -> tuple[EngineVersion, str]:
+        """The newest version on file that is not newer than ``version`` (``None``: of all), and a note about it.
 
-        Raises ``UnknownNameError`` for a version older than every one on file.
+        The note is empty where the version is of a release line on file. Raises ``UnknownNameError`` for a version
+        older or newer than every one on file, and for a name without a number.
         """
         if version is None:
-            return self.versions[-1]
-        wanted = _key(version)
-        older = [entry for entry in self.versions if _key(entry.version) <= wanted]
-        if not older:
-            known = ", ".join(entry.version for entry in self.versions)
-            raise UnknownNameError(f"{self.name} {version} is older than every version on file", hint=f"known: {known}")
-        return older[-1]
+            return self.versions[-1], ""
+        wanted, known = _key(version), f"known: {', '.join(entry.version for entry in self.versions)}"
+        if not wanted:
+            raise UnknownNameError(f"{version!r} is no version of {self.name}", hint=known)
+        newest, oldest = _key(self.versions[-1].version), _key(self.versions[0].version)
+        if wanted[: len(newest)] > newest or wanted < oldest:
+            age = "older" if wanted < oldest else "newer"
+            raise UnknownNameError(
+                f"{self.name} {version} is {age} than every version on file",
+                because="nothing is known of its defaults",
+                hint=f"{known}; without a version it is the newest",
+            )
+        found = [entry for entry in self.versions if _key(entry.version) <= wanted][-1]
+        if wanted[: len(_key(found.version))] == _key(found.version):
+            return found, ""
+        note = f"{self.name} {version}: defaults of {found.version}, the newest on file that is not newer ({known})"
+        return found, note
 
 
 def _key(version: str) -> tuple[int, ...]:
@@ -167,6 +178,11 @@ class Engine(Spec):
     policy: Policy
     defaults: EngineVersion
     serving: ServingConstants = ServingConstants()
+    asked: str = ""
+    """The version that was asked for, where it is not on file and another one's defaults stand for it."""
+    note: str = ""
+    """The same for people, with what is on file."""
 
     def describe(self) -> str:
-        return f"{self.name} {self.defaults.version}"
+        stands = f" (for {self.asked})" if self.asked else ""
+        return f"{self.name} {self.defaults.version}{stands}"

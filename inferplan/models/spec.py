@@ -246,6 +246,8 @@ class ModelSpec(Spec):
     final_norm: bool = True
     embedding_norm: bool = False
     head_bias: bool = False
+    borrowed: list[Literal["embedding", "head"]] = []
+    """Vocabulary tables of another model on the same devices: read, and not kept once more (prediction modules)."""
     layers: list[LayerGroup]
     streams: int = Field(default=1, ge=1)
     """Residual streams (AltUp): each but the first has a square projection in and one out."""
@@ -312,7 +314,8 @@ class ModelSpec(Spec):
     def input_weights(self) -> Iterator[Weight]:
         """The tensors before the first layer."""
         table = (self.vocab, self.table_width)
-        yield Weight(name="embedding", shape=table, role="embedding", shard="tp", units=self.vocab)
+        if "embedding" not in self.borrowed:
+            yield Weight(name="embedding", shape=table, role="embedding", shard="tp", units=self.vocab)
         if self.embedding_width:
             yield Weight(name="project_in", shape=(self.d_model, self.embedding_width))
         if self.positions:
@@ -352,7 +355,7 @@ class ModelSpec(Spec):
             yield Weight(name="final_norm", shape=(NORM_VECTORS[self.norm], self.d_model), role="base")
         if self.embedding_width:
             yield Weight(name="project_out", shape=(self.embedding_width, self.d_model))
-        if not self.tied:
+        if not self.tied and "head" not in self.borrowed:
             yield Weight(name="head", shape=(self.vocab, self.table_width), role="head", shard="tp", units=self.vocab)
         if self.head_bias:
             yield Weight(name="head.bias", shape=(self.vocab,), role="head", shard="tp", units=self.vocab)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from inferplan.catalog.assemble import Request, assemble, native_precision, precision_of
+from inferplan.catalog.drafts import draft_beside
 from inferplan.catalog.files import load_hardware, load_model
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.devices.hardware import HardwareSpec
@@ -165,13 +166,11 @@ def speculations(space: Space, request: Request, deployment: Deployment, rejecti
 
 def _draft(name: str, request: Request, deployment: Deployment) -> Deployment:
     """The draft model in the formats, and divided as, the model that it drafts for."""
-    model = _model(name)
-    experts = model.has_experts
-    parallel = deployment.parallel if experts else replace(deployment.parallel, ep=1)
-    alone = replace(request, model=name, parallel=Parallelism())
-    return replace(_draft_alone(alone), parallel=parallel)
+    alone = _draft_alone(name, replace(request, parallel=Parallelism()))
+    parallel = deployment.parallel
+    return replace(alone, parallel=parallel if alone.model.has_experts else replace(parallel, ep=1))
 
 
 @lru_cache(maxsize=256)
-def _draft_alone(request: Request) -> Deployment:
-    return assemble(request, model_loader=_model)
+def _draft_alone(name: str, request: Request) -> Deployment:
+    return draft_beside(request, name, request.parallel, _model)

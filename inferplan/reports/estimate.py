@@ -31,7 +31,7 @@ def deployment_record(deployment: Deployment) -> dict[str, Any]:
         "model": deployment.model.name,
         "gpu": deployment.hardware.name,
         "devices": parallel.devices,
-        "engine": f"{deployment.engine.name} {deployment.engine.defaults.version}",
+        "engine": deployment.engine.describe(),
         "precision": {f.name: getattr(precision, f.name).name for f in fields(precision) if f.name != "exceptions"},
         "parallel": {f.name: getattr(parallel, f.name) for f in fields(parallel)},
         "calibration": deployment.calibration.name,

@@ -54,16 +54,15 @@ def engine_of(name: str, version: str | None, flags: EngineFlags) -> tuple[Engin
     spec = _engine_spec(name)
     note = ""
     known = spec.versions[-1]
-    if version is not None:
-        numbers = re.match(r"v?\d+(\.\d+)*", version)
-        if numbers is None:
-            note = f"{name} {version} is not on file: defaults of {known.version}, the newest"
-        else:
-            try:
-                known = spec.at(numbers[0])
-            except UnknownNameError:
-                known = spec.versions[0]
-                note = f"{name} {version} is older than every version on file: defaults of {known.version}, the nearest"
+    numbers = re.match(r"v?(\d+(\.\d+)*)", version or "")
+    if version is not None and numbers is None:
+        note = f"{name} {version} is not on file: defaults of {known.version}, the newest"
+    elif numbers is not None:
+        try:
+            known, note = spec.at(numbers[1])
+        except UnknownNameError as error:
+            known = spec.versions[0] if "older" in error.what else known
+            note = f"{error.what}: defaults of {known.version}, the nearest"
     engine = Engine(name=spec.name, policy=spec.policy, defaults=flags.applied(known), serving=spec.serving)
     return engine, note
 
