@@ -10,7 +10,7 @@ import click
 from inferplan.answers.fit import Fitting, asked_context, footprint_at, smallest
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.files import load_hardware, load_model, names
-from inferplan.cli.options import Count, known_engines, report_options
+from inferplan.cli.options import Count, engine_option, report_options
 from inferplan.errors import InfeasibleError, InferplanError
 from inferplan.table import Report, Table
 from inferplan.units import format_bytes
@@ -27,13 +27,7 @@ _RIGHT = frozenset({"GPUs", "KV pool", "requests", "longest context", "bytes", "
 @click.option("--context", type=Count(), help="Tokens of a request, prompt and output [8192].")
 @click.option("--users", type=Count(), default=1, show_default=True, help="Concurrent requests that must fit.")
 @click.option("--most", type=Count(), default=8, show_default=True, help="Largest number of GPUs to try.")
-@click.option(
-    "--engine",
-    default="vllm",
-    show_default=True,
-    callback=known_engines,
-    help="Engine and version: vllm, vllm@0.20, sglang, none.",
-)
+@engine_option("Engine and version: vllm, vllm@0.20, sglang, none.")
 @click.option("--memory", metavar="SIZE", help="Usable memory of one device, such as 64GB.")
 @report_options
 def fit_command(gpu: str | None, **values: Any) -> Report:

@@ -99,6 +99,11 @@ _DEGREES = {
 }
 
 
+def engine_option(text: str, **more: Any) -> Callable[[Any], Any]:
+    """``--engine`` with a help text, checked by :func:`known_engines`."""
+    return click.option("--engine", default="vllm", show_default=True, callback=known_engines, help=text, **more)
+
+
 def engine_flag_options() -> list[Callable[[Any], Any]]:
     """The engine flags that replace its version's defaults."""
     return [
@@ -153,13 +158,7 @@ def deployment_options(command: Command) -> Command:
             click.option(f"--{name}", type=Count(), default=1, show_default=True, help=text)
             for name, text in _DEGREES.items()
         ),
-        click.option(
-            "--engine",
-            default="vllm",
-            show_default=True,
-            callback=known_engines,
-            help="Engine and version: vllm, vllm@0.20, none.",
-        ),
+        engine_option("Engine and version: vllm, vllm@0.20, none."),
         *engine_flag_options(),
         click.option("--calibration", metavar="FILE", help="Fitted constants [those of the GPU, if any are on file]."),
         click.option("--ideal", is_flag=True, help=IDEAL),

@@ -23,7 +23,7 @@ from inferplan.answers.sweep import (
     sweep,
 )
 from inferplan.catalog.assemble import Request
-from inferplan.cli.options import IDEAL, known_engines, write
+from inferplan.cli.options import IDEAL, engine_option, write
 from inferplan.columns import Block, Column, plain_values
 from inferplan.errors import UsageError
 from inferplan.extras import require
@@ -37,7 +37,7 @@ _COUNTS = "1,8 or 1-8 or 1-64*2"
 @click.argument("models")
 @click.option("--gpu", required=True, metavar="LIST", help="Accelerators.")
 @click.option("--quant", metavar="LIST", help="Formats [native].")
-@click.option("--engine", default="vllm", show_default=True, metavar="LIST", callback=known_engines, help="Engines.")
+@engine_option("Engines.", metavar="LIST")
 @click.option("--tp", default="1", metavar="COUNTS", help=f"Tensor parallelism: {_COUNTS} [1].")
 @click.option("--pp", default="1", metavar="COUNTS", help="Pipeline stages [1].")
 @click.option("--ep", default="1", metavar="COUNTS", help="Expert groups [1].")

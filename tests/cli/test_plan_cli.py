@@ -113,7 +113,12 @@ def test_no_plan_is_exit_three_with_the_relaxation() -> None:
         (["--rate", "5", "--workload", "chat", "--quant", "nope"], "nope"),
         (["--rate", "5", "--workload", "chat", "--draft-tokens", "3"], "--acceptance"),
         (["--rate", "5", "--workload", "chat", "--acceptance", "0.7"], "--draft-tokens"),
-        (["--rate", "5", "--workload", "chat", "--draft-tokens", "3", "--acceptance", "2"], "acceptance"),
+        (
+            ["--rate", "5", "--workload", "chat", "--draft-model", "free", "--draft-tokens", "3", "--acceptance", "2"],
+            "acceptance",
+        ),
+        (["--rate", "5", "--workload", "chat", "--draft-tokens", "3", "--acceptance", "0.7"], "without a draft model"),
+        (["--rate", "5", "--workload", "chat", "--engine", "vllm@99"], "newer than every version"),
         (["--rate", "5", "--workload", "chat", "--arrivals", "gamma", "--burstiness", "0"], "--burstiness"),
         (["--prompt", "1k", "--output", "100", "--ttft", "1s"], "one kind of demand"),
         (["--rate", "5", "--prompt", "1k", "--output", "100", "--ttft", "1"], "--ttft"),
