@@ -9,14 +9,24 @@ from typing import Any
 
 import click
 
-from inferplan.answers.emit import ENGINES, command_line, launch, manifest, quantised_checkpoint, trtllm_config
-from inferplan.catalog.assemble import Request, assemble
+from inferplan.answers.emit import (
+    ENGINES,
+    Drafts,
+    Launch,
+    Pools,
+    Site,
+    command_line,
+    from_catalogue,
+    launch,
+    manifest,
+    notes,
+    script,
+    trtllm_config,
+)
+from inferplan.catalog.assemble import Request
 from inferplan.cli.options import Count, deployment_options, write_text
-from inferplan.devices.engine import EngineFlags
-from inferplan.errors import InputFileError, SpecError, UsageError
-from inferplan.planning.space import Drafting
-from inferplan.serving.techniques.speculation import PLAIN
-from inferplan.work.parallel import Parallelism
+from inferplan.errors import UsageError
+from inferplan.reports.plan_file import Planned, read_plan
 
 TARGETS = (*ENGINES, "k8s")
 
@@ -25,59 +35,60 @@ TARGETS = (*ENGINES, "k8s")
 @click.argument("target", type=click.Choice(TARGETS))
 @deployment_options
 @click.option("--context", type=Count(), help="Tokens of the longest request [the longest that fits].")
-@click.option("--checkpoint", help="Repository or path of the weights [the model's source].")
+@click.option("--checkpoint", help="Repository or path of the weights [MODEL, or the source of its file].")
+@click.option("--draft-checkpoint", help="The same of the model that drafts, in a plan with drafts.")
 @click.option("--extra", metavar="FILE", help="trtllm: where to write what has no flag.")
 @click.option("--image", help="k8s: the container image [that of the engine version on file].")
+@click.option("--cache-claim", metavar="NAME", help="k8s: a PersistentVolumeClaim for checkpoints [a copy a pod].")
 def emit_command(target: str, request: Request, **values: Any) -> None:
-    """The command line, or the Kubernetes manifest, of a deployment: one line, nothing else on stdout.
+    """The command line, or the Kubernetes objects, of a deployment: what was modelled, and nothing else on stdout.
 
-    MODEL is a model, or the JSON file of a plan (inferplan plan ... -o plan.json), which then says everything.
+    MODEL is a model, or the JSON file of a plan (inferplan plan ... -o plan.json), which then says everything. A plan
+    with pools of its own for prompts and decodes becomes the commands of both and of their router.
 
     Example: inferplan emit vllm llama-3.1-70b --gpu h100-sxm --tp 4 --context 16384 --max-num-seqs 128
     """
     ctx = click.get_current_context()
     chosen = ctx.get_parameter_source("engine") is not click.core.ParameterSource.DEFAULT
-    slots, drafting = None, None
-    if Path(request.model).suffix == ".json" and not request.gpu:
-        planned = request.model
-        request, context, slots, drafting = _from_plan(request.model)
-        values["context"] = values["context"] or context
-        if target != "k8s" and request.engine.partition("@")[0] != target:
-            raise UsageError(
-                f"{planned} plans for {request.engine}, not for {target}",
-                hint=f"inferplan emit k8s, or a plan for it: inferplan plan ... --engine {target}",
-            )
-    elif not request.gpu:
-        raise UsageError("--gpu is missing", hint="--gpu h100-sxm, or the JSON file of a plan as MODEL")
-    request = _for_target(request, target, chosen)
-    deployment = assemble(request)
-    image = values.pop("image")
+    planned = _planned(target, request)
+    request = _for_target(planned.request if planned else request, target, chosen)
+    drafts = planned.drafts(request) if planned else Drafts()
     started = launch(
-        deployment,
-        context=values["context"],
-        slots=slots,
+        request,
+        context=values["context"] or (planned.context if planned else None),
         checkpoint=values["checkpoint"],
-        speculation=drafting.on(request, deployment) if drafting else PLAIN,
+        drafts=drafts._replace(checkpoint=values["draft_checkpoint"]),
     )
-    started = replace(started, extra=values["extra"])
+    started, pools = replace(started, extra=values["extra"]), planned.pools if planned else None
     if target == "k8s":
-        import yaml
-
-        click.echo(yaml.safe_dump_all(manifest(started, image), sort_keys=False).rstrip())
-    else:
-        click.echo(command_line(started))
-        if deployment.parallel.replicas > 1:
-            click.echo(f"note: one of {deployment.parallel.replicas} replicas", err=True)
-    if deployment.engine.name == "trtllm" and started.extra and trtllm_config(started):
+        click.echo(_objects(started, pools, Site(values["image"], values["cache_claim"])))
+        return
+    text = script(started, pools) if pools else command_line(started)
+    if not pools and started.extra and started.deployment.engine.name == "trtllm" and trtllm_config(started):
         write_text(started.extra, json.dumps(trtllm_config(started)) + "\n")
-    needed = quantised_checkpoint(started)
-    if needed and not values["checkpoint"]:
-        click.echo(f"note: the weights were modelled in {needed}; name such a checkpoint with --checkpoint", err=True)
+    click.echo(text)
+    for note in _notes(started, pools):
+        click.echo(f"note: {note}", err=True)
 
 
 for _parameter in emit_command.params:
     if _parameter.name == "gpu":  # the file of a plan names it
         _parameter.required = False
+
+
+def _planned(target: str, request: Request) -> Planned | None:
+    """The plan that the model names, if it names one. Raises ``UsageError`` for another engine than the target."""
+    if Path(request.model).suffix != ".json" or request.gpu:
+        if not request.gpu:
+            raise UsageError("--gpu is missing", hint="--gpu h100-sxm, or the JSON file of a plan as MODEL")
+        return None
+    planned = read_plan(request.model)
+    if target != "k8s" and planned.request.engine.partition("@")[0] != target:
+        raise UsageError(
+            f"{request.model} plans for {planned.request.engine}, not for {target}",
+            hint=f"inferplan emit k8s, or a plan for it: inferplan plan ... --engine {target}",
+        )
+    return planned
 
 
 def _for_target(request: Request, target: str, chosen: bool) -> Request:
@@ -89,34 +100,27 @@ def _for_target(request: Request, target: str, chosen: bool) -> Request:
     return replace(request, engine=target)
 
 
-def _from_plan(path: str) -> tuple[Request, int, int, Drafting | None]:
-    """The request, the longest context, the sequences and the drafts that a plan's JSON holds."""
-    try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputFileError(f"cannot read {path}", because=error.strerror or str(error)) from None
-    except ValueError as error:
-        raise SpecError(f"{path} is not JSON", because=str(error)) from None
-    try:
-        plan = data["plan"]["deployment"]
-        apart = plan["pools"]
-        request = Request(
-            model=plan["model"],
-            gpu=plan["gpu"],
-            quant=plan["quant"],
-            engine=plan["engine"].replace(" ", "@"),
-            parallel=Parallelism(**plan["parallel"]),
-            flags=EngineFlags(token_budget=plan["token_budget"]),
+def _objects(started: Launch, pools: Pools | None, site: Site) -> str:
+    """The objects as YAML, after the notes as comments."""
+    import yaml
+
+    plain = json.loads(
+        json.dumps(manifest(started, pools, site))
+    )  # no object twice: YAML would name it and refer to it
+    text = yaml.safe_dump_all(plain, sort_keys=False).rstrip()
+    comments = [f"# {note}\n" for note in (*_notes(started, pools), *notes(started))]
+    return "".join(comments) + text
+
+
+def _notes(started: Launch, pools: Pools | None) -> list[str]:
+    """What is not in the words of a command."""
+    source, replicas = from_catalogue(started), started.deployment.parallel.replicas
+    lines = [f"flags of {started.deployment.engine.describe()}"]
+    if source:
+        lines.append(
+            f"{source} is the checkpoint that the file of {started.deployment.model.name} was read from; another "
+            "of its shape, such as one tuned on instructions: --checkpoint ORG/NAME"
         )
-        context, slots = plan["context_tokens"], plan["concurrency"]
-        drafting = Drafting(**plan["speculation"]) if plan.get("speculation") else None
-        command = str(data.get("command", ""))
-    except (KeyError, TypeError, AttributeError):
-        raise SpecError(f"{path} is not the JSON of a plan", hint="inferplan plan ... -o plan.json") from None
-    if apart:
-        raise UsageError(
-            f"{path} has pools of their own for prompts and decodes, which no single command starts",
-            because="the engine's cache connector between them depends on the network of the site",
-            hint=f"{command if command.startswith('inferplan plan ') else 'inferplan plan ...'} --aggregated",
-        )
-    return request, context, slots, drafting
+    if replicas > 1 and not pools:
+        lines.append(f"one of {replicas} replicas")
+    return lines

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from inferplan.answers.cost import Cost, Energy, Rates, power_of
-from inferplan.answers.emit import Launch, command_line, launch
+from inferplan.answers.emit import Drafts, Launch, command_line, launch
 from inferplan.errors import InferplanError
 from inferplan.planning.option import Option
 from inferplan.planning.plan import Plan
@@ -13,8 +15,11 @@ from inferplan.serving.techniques.speculation import break_even
 
 def launch_of(plan: Plan) -> Launch:
     """How one replica of a plan is started."""
-    option = plan.option
-    return launch(option.deployment, slots=plan.best.slots, token_budget=option.budget, speculation=option.speculation)
+    option, drafting = plan.option, plan.question.space.drafting
+    sequences = -(-plan.best.slots // option.deployment.parallel.dp)
+    flags = option.request.flags.model_copy(update={"token_budget": option.budget, "max_sequences": sequences})
+    drafts = Drafts(option.speculation, (drafting.model if drafting else None) or "")
+    return launch(replace(option.request, flags=flags), drafts=drafts)
 
 
 def launch_line(plan: Plan) -> str | None:

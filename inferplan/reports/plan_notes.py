@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import isfinite
 
-from inferplan.answers.emit import quantised_checkpoint
+from inferplan.answers.emit import needed
 from inferplan.devices.constants import Calibration
 from inferplan.planning.confidence import MIDDLE
 from inferplan.planning.demand import percentile_of
@@ -25,17 +25,8 @@ def notes(plan: Plan) -> list[str]:
         basis_line(plan),
         search_line(plan),
         price_line(plan),
+        start_line(plan),
     ]
-    line = launch_line(plan)
-    if line:
-        lines.append(f"start each replica: {line}")
-        needed = quantised_checkpoint(launch_of(plan))
-        lines.append(f"the checkpoint must hold weights in {needed}" if needed else "")
-    if option.pools:
-        lines.append(
-            "prompts and decodes are on pools of their own, which the engine's cache connector joins; its set-up "
-            "depends on the network and is not emitted (--aggregated: the cheapest plan without pools)"
-        )
     unmeasured = plan.searched.rejections.examples.get("unmeasured")
     if unmeasured:
         lines.append(f"not compared, because nothing was measured on it or its like: {unmeasured} (alone: --gpu NAME)")
@@ -45,6 +36,18 @@ def notes(plan: Plan) -> list[str]:
     if unpriced:
         lines.append(f"without a price, on the frontier only: {', '.join(unpriced)} (--price {unpriced[0]}=...)")
     return [text for text in lines if text]
+
+
+def start_line(plan: Plan) -> str:
+    """How to start a replica; where it takes more than one command, or a checkpoint of another format, what to type."""
+    line, engine = launch_line(plan), plan.option.deployment.engine.name
+    if line:
+        return f"start each replica: {line}"
+    lacking = needed(launch_of(plan))
+    words = f"start it: inferplan plan ... -o plan.json, then inferplan emit {engine} plan.json"
+    if lacking:
+        return f"{words} --checkpoint ORG/NAME (it must hold {lacking})"
+    return f"{words} prints the servers of both pools and their router" if plan.option.pools else ""
 
 
 def speculation_line(plan: Plan) -> str:

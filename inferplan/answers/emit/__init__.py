@@ -1,20 +1,30 @@
-"""A deployment as the command that starts it, or as a Kubernetes manifest: what was modelled, flag by flag.
+"""A deployment as the command that starts it, or as Kubernetes objects: what was modelled, flag by flag.
 
 Flags are those of the versions in ``configs/engines`` (docs/planning.md lists where each was read).
 """
 
+from inferplan.answers.emit.checkpoint import from_catalogue, needed
 from inferplan.answers.emit.engines import ENGINES, command, command_line
-from inferplan.answers.emit.k8s import manifest
-from inferplan.answers.emit.replica import Launch, launch, quantised_checkpoint
+from inferplan.answers.emit.k8s import Site, manifest, notes
+from inferplan.answers.emit.options import given
+from inferplan.answers.emit.pools import Pools, script
+from inferplan.answers.emit.replica import Drafts, Launch, launch
 from inferplan.answers.emit.trtllm import trtllm_config
 
 __all__ = [
     "ENGINES",
+    "Drafts",
     "Launch",
+    "Pools",
+    "Site",
     "command",
     "command_line",
+    "from_catalogue",
+    "given",
     "launch",
     "manifest",
-    "quantised_checkpoint",
+    "needed",
+    "notes",
+    "script",
     "trtllm_config",
 ]

@@ -1,119 +1,195 @@
-"""A deployment as Kubernetes objects: a Deployment, its Service, and a ConfigMap for an engine that takes a file."""
+"""Replicas as Kubernetes objects: a Deployment with its Service, or two pools with the router in front of them."""
 
 from __future__ import annotations
 
 import json
 import re
 from dataclasses import replace
-from typing import Any
+from math import ceil
+from typing import Any, NamedTuple
 
-from inferplan.answers.emit.engines import command
+from inferplan.answers.emit.engines import ENGINES, served
+from inferplan.answers.emit.nodes import image, node_selector, resource
+from inferplan.answers.emit.pools import ROLES, Pools, Server, router, router_name, server
 from inferplan.answers.emit.replica import Launch
 from inferplan.answers.emit.trtllm import trtllm_config
+from inferplan.answers.emit.vllm import SIDE_CHANNEL
 from inferplan.errors import UsageError
 
 Object = dict[str, Any]
 """A Kubernetes object, or a part of one."""
-IMAGES = {
-    ("vllm", "0.18"): "vllm/vllm-openai:v0.18.1",
-    ("vllm", "0.20"): "vllm/vllm-openai:v0.20.2",
-    ("vllm", "0.33"): "vllm/vllm-openai:v0.33.0",
-    ("sglang", "0.5"): "lmsysorg/sglang:v0.5.23",
-    ("trtllm", "1.0"): "nvcr.io/nvidia/tensorrt-llm/release:1.0.0",
-}
-"""Container images of the versions whose defaults are on file."""
-PORTS = {"vllm": 8000, "sglang": 30000, "trtllm": 8000, "llama.cpp": 8080}
-RESOURCES = {"NVIDIA": "nvidia.com/gpu", "AMD": "amd.com/gpu", "Intel": "gpu.intel.com/xe"}
-"""The resource name that each vendor's device plugin registers."""
 DEVICES_OF_A_NODE = 8
-_MOUNT, _CONFIG = "/etc/inferplan", "trtllm.yaml"
+_FILES, _CACHE, _CONFIG = "/etc/inferplan", "/cache", "trtllm.yaml"
+_READY_SECONDS = 600
+"""To compile and to capture graphs: vLLM's own limit on becoming ready (``VLLM_ENGINE_READY_TIMEOUT_S``)."""
+_SLOW_LINK = 125e6
+"""Bytes a second of a link of 1 Gbit/s, over which the checkpoint may have to come."""
+_PYTHON = "python:3.12-slim"
+"""Where the routers of vLLM and SGLang run: their releases are installed from the package index as they start."""
 
 
-def manifest(launch: Launch, image: str | None = None, name: str | None = None) -> list[Object]:
-    """A Kubernetes Deployment and its Service: one pod a replica, probes on the engine's health path; and a ConfigMap
-    for what TensorRT-LLM takes from a file.
+class Site(NamedTuple):
+    """What a cluster has that a plan does not say. image: of the engine, instead of the one on file. cache: a
+    PersistentVolumeClaim for checkpoints; without one every pod downloads its own copy."""
+
+    image: str | None = None
+    cache: str | None = None
+
+
+def manifest(launch: Launch, pools: Pools | None = None, site: Site | None = None) -> list[Object]:
+    """A Deployment with its Service, or for ``pools`` a StatefulSet and a headless Service each, so that every server
+    has an address of its own, and a router with its Service.
 
     Raises ``UsageError`` when a replica spans several nodes (one pod cannot), or no image is known.
     """
-    label = name or re.sub(r"[^a-z0-9]+", "-", launch.deployment.model.name.lower()).strip("-")
+    site = site or Site()
+    label = re.sub(r"[^a-z0-9]+", "-", launch.deployment.model.name.lower()).strip("-")
+    if pools:
+        return _apart(launch, pools, site, label)
     config = trtllm_config(launch) if launch.deployment.engine.name == "trtllm" else {}
-    launch = replace(launch, extra=f"{_MOUNT}/{_CONFIG}") if config else launch
-    container = _container(launch, image or _image(launch), _resource(launch))
-    volumes: list[Object] = [{"name": "shm", "emptyDir": {"medium": "Memory"}}]
-    objects: list[Object] = []
-    if config:
-        held = f"{label}-config"
-        container["volumeMounts"] += [{"name": "config", "mountPath": _MOUNT}]
-        volumes.append({"name": "config", "configMap": {"name": held}})
-        objects.append(
-            {
-                "apiVersion": "v1",
-                "kind": "ConfigMap",
-                "metadata": {"name": held, "labels": {"app": label}},
-                "data": {_CONFIG: json.dumps(config)},
-            }
+    own = replace(launch, extra=f"{_FILES}/{_CONFIG}") if config else launch
+    files = {_CONFIG: json.dumps(config)} if config else {}
+    pod = _pod(own, Server(served(own), files), site, label)
+    return [
+        _workload("Deployment", label, {"app": label}, launch.deployment.parallel.replicas, pod),
+        _service(label, {"app": label}),
+        *_config_map(label, files),
+    ]
+
+
+def notes(launch: Launch) -> list[str]:
+    """What the manifest leaves to its reader."""
+    hardware = launch.deployment.hardware
+    wait = f"{_startup(launch) / 60:.0f} minutes to start: {_READY_SECONDS / 60:.0f}, and the checkpoint at 1 Gbit/s"
+    lines = [
+        f"a pod has {wait}",
+        "the token of a gated model: kubectl create secret generic hf-token --from-literal=token=...",
+    ]
+    if not node_selector(hardware):
+        lines.append(
+            f"no nodeSelector: the label of nodes with {hardware.name} is not known here; add that of your nodes"
         )
-    pod = {"containers": [container], "volumes": volumes}
-    return [_deployment(label, launch.deployment.parallel.replicas, pod), _service(label), *objects]
+    return lines
 
 
-def _image(launch: Launch) -> str:
-    engine = launch.deployment.engine
-    image = IMAGES.get((engine.name, engine.defaults.version))
-    if image is None:
-        raise UsageError(f"no container image of {engine.describe()} is on file", hint="--image REPOSITORY:TAG")
-    return image
+def _apart(launch: Launch, pools: Pools, site: Site, label: str) -> list[Object]:
+    port = ENGINES[launch.deployment.engine.name].port
+    objects: list[Object] = []
+    hosts = {}
+    for role, count in zip(ROLES, pools):
+        name = f"{label}-{role}"
+        started = server(launch, role, f"{_FILES}/")
+        labels = {"app": name, "llm-d.ai/inferenceServing": "true", "llm-d.ai/model": label, "llm-d.ai/role": role}
+        workload = _workload("StatefulSet", name, labels, count, _pod(launch, started, site, name))
+        workload["spec"] |= {"serviceName": name, "podManagementPolicy": "Parallel"}
+        objects += [workload, _service(name, {"app": name}, headless=True), *_config_map(name, started.files)]
+        hosts[role] = [f"{name}-{index}.{name}:{port}" for index in range(count)]
+    joined = router(launch, hosts["prefill"], hosts["decode"], f"{_FILES}/")
+    workload = _workload("Deployment", label, {"app": label}, 1, _router_pod(launch, joined, site, label))
+    return [*objects, workload, _service(label, {"app": label}), *_config_map(label, joined.files)]
 
 
-def _resource(launch: Launch) -> Object:
-    """The devices of one pod. Raises ``UsageError`` for more than a node holds, and for a vendor without a plugin."""
-    ranks, vendor = launch.deployment.parallel.ranks, launch.deployment.hardware.vendor
+def _pod(launch: Launch, started: Server, site: Site, label: str) -> Object:
+    """A pod of one server. Raises ``UsageError`` for more devices than a node holds."""
+    hardware, ranks = launch.deployment.hardware, launch.deployment.parallel.ranks
     if ranks > DEVICES_OF_A_NODE:
         raise UsageError(
             f"one replica has {ranks} devices, more than one node holds",
             because="a Deployment gives each pod to one node",
             hint="fewer devices a replica, or a LeaderWorkerSet written by hand",
         )
-    if vendor not in RESOURCES:
-        raise UsageError(f"no Kubernetes resource name of {vendor} devices is known")
-    return {RESOURCES[vendor]: ranks}
-
-
-def _container(launch: Launch, image: str, resource: Object) -> Object:
-    engine = launch.deployment.engine.name
+    devices = {resource(hardware): ranks}
+    container = _container(launch.deployment.engine.name, site.image or image(launch), started)
+    container["resources"] = {"limits": devices, "requests": dict(devices)}
+    container["env"] = _environment(launch, started.words)
+    container["startupProbe"] = _probe(period=10, failures=ceil(_startup(launch) / 10))
+    container["livenessProbe"] = _probe(period=15, failures=4)
+    claimed = {"persistentVolumeClaim": {"claimName": site.cache}} if site.cache else {"emptyDir": {}}
+    volumes: list[Object] = [{"name": "shm", "emptyDir": {"medium": "Memory"}}, {"name": "cache", **claimed}]
+    container["volumeMounts"] += [{"name": "shm", "mountPath": "/dev/shm"}, {"name": "cache", "mountPath": _CACHE}]
+    selector = node_selector(hardware)
     return {
-        "name": engine.replace(".", "-"),
-        "image": image,
-        "command": command(launch) + ([] if engine == "vllm" else ["--host", "0.0.0.0"]),
-        "ports": [{"name": "http", "containerPort": PORTS[engine]}],
-        "resources": {"limits": resource, "requests": dict(resource)},
-        "startupProbe": _probe(period=10, failures=180),
-        "readinessProbe": _probe(period=5, failures=3),
-        "livenessProbe": _probe(period=15, failures=4),
-        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
+        **({"nodeSelector": selector} if selector else {}),
+        "containers": [container],
+        "volumes": volumes + _config_volume(label, started.files),
     }
 
 
-def _deployment(label: str, replicas: int, pod: Object) -> Object:
+def _router_pod(launch: Launch, joined: Server, site: Site, label: str) -> Object:
+    engine, wait = launch.deployment.engine.name, str(ceil(_startup(launch)))
+    if engine == "trtllm":
+        run, words = site.image or image(launch), [*joined.words, "--server_start_timeout", wait]
+    else:
+        install = f'pip install --quiet {router_name(engine).replace(" ", "==")} && exec "$@"'
+        run, words = _PYTHON, ["sh", "-c", install, "sh", *joined.words, "--worker-startup-timeout-secs", wait]
+    container = _container(engine, run, Server(words, joined.files))
+    container["startupProbe"] = _probe(period=10, failures=ceil(_startup(launch) / 10))
+    return {"containers": [container], "volumes": _config_volume(label, joined.files)}
+
+
+def _container(engine: str, run: str, started: Server) -> Object:
+    mounts = [{"name": "config", "mountPath": _FILES}] if started.files else []
+    return {
+        "name": engine.replace(".", "-"),
+        "image": run,
+        "command": started.words,
+        "ports": [{"name": "http", "containerPort": ENGINES[engine].port}],
+        "readinessProbe": _probe(period=5, failures=3),
+        "volumeMounts": mounts,
+    }
+
+
+def _environment(launch: Launch, words: list[str]) -> list[Object]:
+    token = {"name": "hf-token", "key": "token", "optional": True}
+    found: list[Object] = [
+        {"name": "HF_HOME", "value": _CACHE},
+        {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": token}},
+    ]
+    if launch.deployment.engine.name == "vllm":
+        found.append({"name": "VLLM_ENGINE_READY_TIMEOUT_S", "value": str(ceil(_startup(launch)))})
+    if "--kv-transfer-config" in words:
+        found.append({"name": SIDE_CHANNEL, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}})
+    return found
+
+
+def _startup(launch: Launch) -> float:
+    """Seconds until a server must be ready."""
+    return _READY_SECONDS + launch.checkpoint_bytes / _SLOW_LINK
+
+
+def _workload(kind: str, name: str, labels: dict[str, str], replicas: int, pod: Object) -> Object:
     return {
         "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": label, "labels": {"app": label}},
+        "kind": kind,
+        "metadata": {"name": name, "labels": labels},
         "spec": {
             "replicas": replicas,
-            "selector": {"matchLabels": {"app": label}},
-            "template": {"metadata": {"labels": {"app": label}}, "spec": pod},
+            "selector": {"matchLabels": {"app": labels["app"]}},
+            "template": {"metadata": {"labels": labels}, "spec": pod},
         },
     }
 
 
-def _service(label: str) -> Object:
+def _service(name: str, selector: dict[str, str], headless: bool = False) -> Object:
+    address = {"clusterIP": "None", "publishNotReadyAddresses": True} if headless else {}
+    ports = [{"name": "http", "port": 80, "targetPort": "http"}]
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": {"name": label, "labels": {"app": label}},
-        "spec": {"selector": {"app": label}, "ports": [{"name": "http", "port": 80, "targetPort": "http"}]},
+        "metadata": {"name": name, "labels": selector},
+        "spec": {**address, "selector": selector, "ports": ports},
     }
+
+
+def _config_map(label: str, files: dict[str, str]) -> list[Object]:
+    if not files:
+        return []
+    metadata = {"name": f"{label}-config", "labels": {"app": label}}
+    return [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": files}]
+
+
+def _config_volume(label: str, files: dict[str, str]) -> list[Object]:
+    return [{"name": "config", "configMap": {"name": f"{label}-config"}}] if files else []
 
 
 def _probe(period: int, failures: int) -> Object:

@@ -1,20 +1,33 @@
-"""The command of llama.cpp (README of ``llama-server``)."""
+"""The command of llama.cpp (README of ``llama-server`` at 00dc805)."""
 
 from __future__ import annotations
 
+from inferplan.answers.emit.checkpoint import checkpoint
 from inferplan.answers.emit.replica import Launch, refuse_degrees
 from inferplan.errors import UsageError
 
+TAKES = frozenset({f"parallel.{degree}" for degree in ("tp", "pp", "dp", "ep", "cp")})
+PORT = 8080
+
 
 def llama_cpp(launch: Launch) -> list[str]:
-    """``llama-server``. Raises ``UsageError`` for every division but by layers, and for a cache format it lacks."""
+    """``llama-server``. Raises ``UsageError`` for every division but by layers, a cache format it lacks, pools of
+    their own, and a context that is not known: it is the memory that is set aside at the start.
+
+    A checkpoint that is no ``.gguf`` file is a repository that holds one: ``-hf ORG/NAME[:QUANT]``.
+    """
     hint = "llama.cpp divides a model by layers: --pp instead"
     refuse_degrees(launch, tp=hint, ep=hint, dp=hint, cp=hint)
     names = {"fp16": "f16", "bf16": "bf16", "fp32": "f32", "q8_0": "q8_0", "q4_0": "q4_0"}
     kv = launch.deployment.precision.kv.name
     if kv not in names:
         raise UsageError(f"llama.cpp has no KV cache in {kv}", hint=f"--kv {', '.join(names)}")
-    file = launch.checkpoint if launch.checkpoint.endswith(".gguf") else f"{launch.checkpoint.rsplit('/', 1)[-1]}.gguf"
-    flags = ["llama-server", "-m", file, "-c", str(launch.context * launch.slots), "-np", str(launch.slots)]
+    if launch.role:
+        raise UsageError("llama.cpp has no pools of its own for prompts and decodes", hint="--aggregated")
+    if launch.context is None:
+        raise UsageError(f"the longest context of {launch.deployment.model.name} is not known", hint="--context 4096")
+    file = checkpoint(launch)
+    flags = ["llama-server", "-m" if file.endswith(".gguf") else "-hf", file]
+    flags += ["-c", str(launch.context * launch.sequences), "-np", str(launch.sequences)]
     flags += ["-ngl", "all", "-b", str(launch.token_budget), "-ctk", names[kv], "-ctv", names[kv]]
     return flags + (["-sm", "layer"] if launch.deployment.parallel.pp > 1 else [])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
+from inferplan.catalog.assemble import Request, assemble
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
@@ -12,77 +13,103 @@ from inferplan.serving.flags import Flags, rules_of, with_flags
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.units import format_bytes
 
-_REPOSITORY = re.compile(r"https://huggingface\.co/([\w.-]+/[\w.-]+)")
+Role = Literal["prefill", "decode"]
+"""What a server of a pool does, where prompts and decodes are apart."""
+DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+"""The names that vLLM, SGLang and TensorRT-LLM give the formats of activations."""
+
+
+class Drafts(NamedTuple):
+    """How drafts are made, the name of the model that makes them as it was typed, and a checkpoint instead of it."""
+
+    speculation: Speculation = PLAIN
+    model: str = ""
+    checkpoint: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Launch:
-    """What one replica is started with: ``slots`` sequences at once over all its ranks, each up to ``context`` tokens.
+    """What one replica is started with.
 
-    checkpoint: the repository or path that holds the weights in the formats of the deployment. speculation: its drafts.
+    request: what was asked for. context: tokens of the longest request; ``None`` leaves it to the model's config.
+    named: the checkpoint that the user named instead of the model's own. extra: a file for what has no flag
+    (TensorRT-LLM). role: what it does in a pool; ``None`` for both.
     """
 
+    request: Request
     deployment: Deployment
-    context: int
-    slots: int
-    token_budget: int
-    checkpoint: str
+    context: int | None
+    named: str | None = None
     extra: str | None = None
-    """A file for what has no flag (TensorRT-LLM's ``--config``)."""
-    speculation: Speculation = PLAIN
+    drafts: Drafts = Drafts()
+    role: Role | None = None
 
     @property
-    def footprint(self) -> Footprint:
-        """The memory of one request of ``context`` tokens."""
-        return Footprint(deployment=self.deployment, batch=1.0, prompt=float(self.context), context=float(self.context))
+    def token_budget(self) -> int:
+        """Tokens of a step of one attention rank."""
+        return self.deployment.engine.defaults.tier(self.deployment.hardware).token_budget
+
+    @property
+    def sequences(self) -> int:
+        """Sequences of one attention rank: those asked for, else the default of the engine's version."""
+        return self.deployment.engine.defaults.tier(self.deployment.hardware).max_sequences
 
     @property
     def fraction(self) -> float:
         """The share of a device that the engine may use."""
-        return self.footprint.memory_fraction
+        return _smallest(self.deployment).memory_fraction
+
+    @property
+    def checkpoint_bytes(self) -> float:
+        """Bytes of the weights over all devices that share one copy."""
+        parallel = self.deployment.parallel
+        return float(_smallest(self.deployment).weights) * parallel.tp * parallel.pp
 
 
 def launch(
-    deployment: Deployment,
+    request: Request,
     context: int | None = None,
-    slots: int | None = None,
-    token_budget: int | None = None,
     checkpoint: str | None = None,
-    speculation: Speculation = PLAIN,
+    drafts: Drafts | None = None,
+    role: Role | None = None,
 ) -> Launch:
-    """A launch with the engine's own defaults where nothing is given; the context is the longest that fits.
+    """A launch with the engine's own defaults where nothing is asked for; the context is the longest that fits.
 
+    A model that states no longest context is left to its own config, unless a ``context`` is given.
     Raises ``InfeasibleError`` when not even one request of ``context`` tokens fits.
     """
-    tier = deployment.engine.defaults.tier(deployment.hardware)
-    longest = _longest(deployment, speculation)
-    wanted = context or longest
-    if longest < max(wanted, 1):
-        pool = Footprint(deployment=deployment, batch=1.0, prompt=1.0, context=1.0).kv_pool
+    deployment, drafts = assemble(request), drafts or Drafts()
+    longest = _longest(deployment, drafts.speculation)
+    if longest < (context or 1):
+        pool = _smallest(deployment).kv_pool
         raise InfeasibleError(
-            f"{deployment.describe()} does not hold one request of {max(wanted, 1):,} tokens",
+            f"{deployment.describe()} does not hold one request of {context or 1:,} tokens",
             because=f"the cache pool is {format_bytes(pool)}, room for {longest:,} tokens",
             hint="a shorter --context, a larger --tp or a narrower --quant",
         )
+    known = longest if deployment.model.max_context else None
     return Launch(
+        request=request,
         deployment=deployment,
-        context=wanted,
-        slots=slots or tier.max_sequences * deployment.parallel.dp,
-        token_budget=token_budget or tier.token_budget,
-        checkpoint=checkpoint or repository(deployment),
-        speculation=speculation,
+        context=context or known,
+        named=checkpoint,
+        drafts=drafts,
+        role=role,
     )
 
 
-def repository(deployment: Deployment) -> str:
-    """The model's repository on the Hugging Face hub where its source names one, else the model's own name."""
-    found = _REPOSITORY.match(deployment.model.source)
-    return found[1] if found else deployment.model.name
+def in_role(launch: Launch, role: Role) -> Launch:
+    """The same replica as a server of a pool."""
+    return replace(launch, role=role)
+
+
+def _smallest(deployment: Deployment) -> Footprint:
+    return Footprint(deployment=deployment, batch=1.0, prompt=1.0, context=1.0)
 
 
 def _longest(deployment: Deployment, speculation: Speculation) -> int:
     """Tokens of the longest request that fits, beside a draft model if there is one."""
-    longest = Footprint(deployment=deployment, batch=1.0, prompt=1.0, context=1.0).max_context()
+    longest = _smallest(deployment).max_context()
     if speculation.draft is None:
         return longest
     flags = Flags()
@@ -99,40 +126,26 @@ def refuse_degrees(launch: Launch, **degrees: str) -> None:
             raise UsageError(f"--{name} cannot be written as flags of {engine}", hint=hint)
 
 
-def slots_per_rank(launch: Launch) -> int:
-    """Sequences of one attention rank, which is what engines with attention data parallelism count."""
-    return -(-launch.slots // launch.deployment.parallel.dp)
-
-
 def kv_dtype(launch: Launch, names: dict[str, str]) -> str:
     """The name that an engine gives the format of the cache, ``"auto"`` for that of the activations.
 
     names: the engine's name of each format it has. Raises ``UsageError`` for a format that is not among them.
     """
-    kv = launch.deployment.precision.kv
-    if kv == launch.deployment.precision.base:
+    kv, base = launch.deployment.precision.kv, launch.deployment.precision.base
+    if kv == base and launch.deployment.model.native.kv in (None, base.name):
         return "auto"
     if kv.name not in names:
         raise UsageError(
-            f"{launch.deployment.engine.name} has no KV cache in {kv.name} that is modelled here",
-            hint=f"--kv {' or '.join(names)}, or leave it at {launch.deployment.precision.base.name}",
+            f"{launch.deployment.engine.describe()} has no KV cache in {kv.name} that is modelled here",
+            hint=f"--kv {' or '.join(names)}",
         )
     return names[kv.name]
 
 
-def online_format(launch: Launch) -> str | None:
-    """The format that an engine makes from a wide checkpoint as it loads; others need a checkpoint already in them."""
-    precision = launch.deployment.precision
-    native = launch.deployment.model.native.weights
-    if precision.weights.name in ("fp8",) and native is None:
-        return "fp8"
-    return None
+def dtype(launch: Launch) -> str | None:
+    """The engine's name of the activations' format where its default, that of the checkpoint, would be another.
 
-
-def quantised_checkpoint(launch: Launch) -> str | None:
-    """What the checkpoint must already hold, where the engine cannot make it on loading."""
-    precision, native = launch.deployment.precision, launch.deployment.model.native
-    held = {fmt for fmt in (native.weights, native.experts) if fmt} | {native.base}
-    online = {"fp8"} if launch.deployment.engine.name in ("vllm", "sglang") else set()
-    needed = {precision.weights.name, precision.experts.name} - held - online
-    return ", ".join(sorted(needed)) or None
+    vLLM and SGLang run fp32 checkpoints in fp16 unless they are told otherwise (``--dtype`` auto).
+    """
+    base = launch.deployment.precision.base.name
+    return None if base == launch.deployment.model.native.base != "fp32" else DTYPES.get(base, base)

@@ -1,22 +1,71 @@
-"""The command of SGLang (``srt/arg_groups/fields/*.py``)."""
+"""The command of SGLang (``srt/arg_groups/fields/*.py``; tests/planning/test_emit_flags.py cites each by line)."""
 
 from __future__ import annotations
 
-from inferplan.answers.emit.replica import Launch, kv_dtype, online_format, refuse_degrees
+from inferplan.answers.emit.checkpoint import checkpoint, draft_checkpoint, online
+from inferplan.answers.emit.replica import Launch, dtype, kv_dtype, refuse_degrees
+from inferplan.errors import UsageError
+
+TAKES = frozenset(
+    {f"parallel.{degree}" for degree in ("tp", "pp", "dp", "ep", "cp")}
+    | {"flags.memory_fraction", "flags.block_size"}
+    | {f"speculation.{field}" for field in ("length", "branches", "draft")}
+)
+PORT, BOOTSTRAP_PORT = 30000, 8998
+ROUTER = "sglang-router 0.3.2"
+_KV = {"fp8": "fp8_e4m3", "mxfp8": "mxfp8", "nvfp4": "nvfp4", "bf16": "bf16"}
 
 
 def sglang(launch: Launch) -> list[str]:
-    """``python -m sglang.launch_server``. Raises ``UsageError`` for context parallelism."""
-    parallel = launch.deployment.parallel
+    """``python -m sglang.launch_server``. Raises ``UsageError`` for context parallelism.
+
+    With attention data parallelism SGLang divides both ``--max-running-requests`` (``moe_hook.py:669``) and
+    ``--chunked-prefill-size`` (``parallel_hook.py:331``) by the ranks: both are written for all of them together.
+    The sequences are left to it where none were asked for: it derives them from its cache.
+    """
+    parallel, asked = launch.deployment.parallel, launch.request.flags
     refuse_degrees(launch, cp="SGLang's context parallelism is not modelled flag by flag; leave --cp at 1")
-    flags = ["python", "-m", "sglang.launch_server", "--model-path", launch.checkpoint]
+    flags = ["python", "-m", "sglang.launch_server", "--model-path", checkpoint(launch)]
     ranks = parallel.tp * parallel.dp
     flags += [] if ranks == 1 else ["--tp-size", str(ranks)]
     flags += [] if parallel.pp == 1 else ["--pp-size", str(parallel.pp)]
     flags += [] if parallel.dp == 1 else ["--attn-dp-size", str(parallel.dp)]
     flags += [] if parallel.ep == 1 else ["--ep-size", str(parallel.ep)]
-    flags += ["--context-length", str(launch.context), "--max-running-requests", str(launch.slots)]
-    flags += ["--chunked-prefill-size", str(launch.token_budget), "--mem-fraction-static", f"{launch.fraction:g}"]
-    flags += ["--kv-cache-dtype", kv_dtype(launch, {"fp8": "fp8_e4m3"})]
-    online = online_format(launch)
-    return flags + (["--quantization", online] if online else [])
+    flags += [] if launch.context is None else ["--context-length", str(launch.context)]
+    if asked.max_sequences is not None:
+        flags += ["--max-running-requests", str(launch.sequences * parallel.dp)]
+    flags += ["--chunked-prefill-size", str(launch.token_budget * parallel.dp)]
+    flags += ["--mem-fraction-static", f"{launch.fraction:g}"]
+    flags += [] if asked.block_size is None else ["--page-size", str(asked.block_size)]
+    flags += ["--kv-cache-dtype", kv_dtype(launch, _KV)]
+    made, base = online(launch), dtype(launch)
+    flags += ["--quantization", made] if made and not launch.named else []
+    flags += ["--dtype", base] if base else []
+    flags += _drafts(launch)
+    return flags + (["--disaggregation-mode", launch.role] if launch.role else [])
+
+
+def sglang_router(prefill: list[str], decode: list[str]) -> list[str]:
+    """The router in front of the pools: :data:`ROUTER`; decodes find a prompt's server at its bootstrap port."""
+    words = ["sglang-router", "launch", "--pd-disaggregation"]
+    words += [word for url in prefill for word in ("--prefill", url, str(BOOTSTRAP_PORT))]
+    words += [word for url in decode for word in ("--decode", url)]
+    return [*words, "--host", "0.0.0.0", "--port", str(PORT)]
+
+
+def _drafts(launch: Launch) -> list[str]:
+    """Drafts of a smaller model: algorithm STANDALONE, one candidate at each depth."""
+    speculation = launch.drafts.speculation
+    if not speculation.length:
+        return []
+    if speculation.draft is None or speculation.branches > 1 or launch.deployment.parallel.dp > 1:
+        raise UsageError(
+            "SGLang drafts from a model, one candidate at each depth, without attention data parallelism",
+            hint="--draft-model NAME with --draft-branches 1 and --dp 1, or --engine vllm",
+        )
+    flags = ["--speculative-algorithm", "STANDALONE", "--speculative-draft-model-path", draft_checkpoint(launch)]
+    flags += ["--speculative-num-steps", str(speculation.length), "--speculative-eagle-topk", "1"]
+    flags += ["--speculative-num-draft-tokens", str(speculation.length + 1)]
+    made = online(launch, speculation.draft) if launch.drafts.checkpoint is None else None
+    own = made or ("unquant" if online(launch) else None)  # else it takes over that of the model: serving_hook.py:685
+    return flags + (["--speculative-draft-model-quantization", own] if own else [])

@@ -1,27 +1,48 @@
-"""The command of TensorRT-LLM, and the file for what has no flag (``commands/serve.py``, ``llm_args.py``)."""
+"""The command of TensorRT-LLM, and the files for what has no flag (``commands/serve.py``, ``llmapi/llm_args.py``)."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from inferplan.answers.emit.replica import Launch, kv_dtype, refuse_degrees, slots_per_rank
+from inferplan.answers.emit.checkpoint import checkpoint
+from inferplan.answers.emit.replica import Launch, dtype, kv_dtype, refuse_degrees
 from inferplan.errors import UsageError
+
+TAKES = frozenset(
+    {f"parallel.{degree}" for degree in ("tp", "pp", "dp", "ep", "cp")} | {"flags.memory_fraction", "flags.block_size"}
+)
+PORT = 8000
+ROUTER = "trtllm-serve disaggregated"
 
 
 def trtllm_config(launch: Launch) -> dict[str, Any]:
-    """What TensorRT-LLM takes from a file only."""
+    """What TensorRT-LLM takes from a file only. A server of a pool sends or receives the cache
+    (``cache_transceiver_config``); one that computes prompts cannot overlap its scheduler with that
+    (``examples/disaggregated/README.md``)."""
     config: dict[str, Any] = {}
-    kv = kv_dtype(launch, {"fp8": "fp8"})
-    if kv != "auto":
-        config["kv_cache_config"] = {"dtype": kv, "free_gpu_memory_fraction": launch.fraction}
+    kv, block, base = kv_dtype(launch, {"fp8": "fp8"}), launch.request.flags.block_size, dtype(launch)
+    cache: dict[str, Any] = {} if kv == "auto" else {"dtype": kv}
+    cache |= {"tokens_per_block": block} if block is not None else {}
+    if cache:
+        config["kv_cache_config"] = {**cache, "free_gpu_memory_fraction": launch.fraction}
     if launch.deployment.parallel.dp > 1:
         config["enable_attention_dp"] = True
+    if base:
+        config["dtype"] = base
+    if launch.role:
+        config["cache_transceiver_config"] = {"backend": "DEFAULT"}
+    if launch.role == "prefill":
+        config["disable_overlap_scheduler"] = True
     return config
 
 
 def trtllm(launch: Launch) -> list[str]:
     """``trtllm-serve``. Raises ``UsageError`` for context parallelism, and where a file is needed and none is named."""
     parallel = launch.deployment.parallel
+    if launch.deployment.hardware.vendor != "NVIDIA":
+        raise UsageError(
+            f"TensorRT-LLM runs on NVIDIA devices, not on {launch.deployment.hardware.name}", hint="--engine vllm"
+        )
     refuse_degrees(launch, cp="leave --cp at 1")
     config = trtllm_config(launch)
     if config and launch.extra is None:
@@ -30,10 +51,17 @@ def trtllm(launch: Launch) -> list[str]:
             hint="--extra trtllm.yaml, which is then written",
         )
     ranks = parallel.tp * parallel.dp
-    flags = ["trtllm-serve", launch.checkpoint, "--tp_size", str(ranks)]
+    flags = ["trtllm-serve", checkpoint(launch), "--tp_size", str(ranks)]
     flags += [] if parallel.pp == 1 else ["--pp_size", str(parallel.pp)]
     flags += [] if parallel.ep == 1 else ["--ep_size", str(parallel.ep)]
-    flags += ["--max_seq_len", str(launch.context), "--max_batch_size", str(slots_per_rank(launch))]
-    flags += ["--max_num_tokens", str(launch.token_budget)]
+    flags += [] if launch.context is None else ["--max_seq_len", str(launch.context)]
+    flags += ["--max_batch_size", str(launch.sequences), "--max_num_tokens", str(launch.token_budget)]
     flags += ["--kv_cache_free_gpu_memory_fraction", f"{launch.fraction:g}"]
-    return flags + (["--config", launch.extra] if config and launch.extra else [])
+    return flags + (["--extra_llm_api_options", launch.extra] if config and launch.extra else [])
+
+
+def trtllm_router_config(prefill: list[str], decode: list[str]) -> dict[str, Any]:
+    """The file of ``trtllm-serve disaggregated -c``: where the servers of both pools are, as ``host:port``."""
+    pools = {"context_servers": prefill, "generation_servers": decode}
+    servers = {name: {"num_instances": len(urls), "urls": urls} for name, urls in pools.items()}
+    return {"hostname": "0.0.0.0", "port": PORT, "backend": "pytorch", **servers}

@@ -1,35 +1,77 @@
-"""The command of vLLM (flags: ``config/{cache,parallel,speculative}.py``, ``engine/arg_utils.py``)."""
+"""The command of vLLM (flags: ``engine/arg_utils.py``; tests/planning/test_emit_flags.py cites each by line)."""
 
 from __future__ import annotations
 
 import json
 
-from inferplan.answers.emit.replica import Launch, kv_dtype, online_format, refuse_degrees, repository, slots_per_rank
+from inferplan.answers.emit.checkpoint import checkpoint, draft_checkpoint, online
+from inferplan.answers.emit.replica import Launch, dtype, kv_dtype, refuse_degrees
 from inferplan.errors import UsageError
+
+TAKES = frozenset(
+    {f"parallel.{degree}" for degree in ("tp", "pp", "dp", "ep", "cp")}
+    | {"flags.memory_fraction", "flags.block_size"}
+    | {f"speculation.{field}" for field in ("length", "branches", "draft")}
+)
+PORT = 8000
+SIDE_CHANNEL = "VLLM_NIXL_SIDE_CHANNEL_HOST"
+"""The address at which the other servers of the pools reach this one's cache (``vllm/envs.py``)."""
+ROUTER = "vllm-router 0.1.17"
+_KV = {"fp8": "fp8", "fp8-ds-mla": "fp8_ds_mla", "bf16": "bfloat16", "fp16": "float16"}
+_KV_OF_VERSION = {
+    "0.18": _KV,
+    "0.20": _KV | {"nvfp4": "nvfp4", "fp8-token-head": "fp8_per_token_head", "int8-token-head": "int8_per_token_head"},
+}
+_KV_OF_VERSION["0.33"] = _KV_OF_VERSION["0.20"] | {"int4-token-head": "int4_per_token_head"}
+"""``CacheDType`` of ``config/cache.py`` of each version."""
 
 
 def vllm(launch: Launch) -> list[str]:
-    """``vllm serve``. Raises ``UsageError`` for context parallelism and for experts over some of the ranks."""
-    parallel = launch.deployment.parallel
+    """``vllm serve``. Raises ``UsageError`` for context parallelism and for experts over some of the ranks.
+
+    ``--max-num-seqs`` and ``--max-num-batched-tokens`` are of one data-parallel rank (``config/scheduler.py:99``).
+    It refuses more sequences than tokens (``config/scheduler.py:331``), and lowers its own default to them.
+    """
+    parallel, asked = launch.deployment.parallel, launch.request.flags
+    sequences = launch.sequences if asked.max_sequences else min(launch.sequences, launch.token_budget)
+    if sequences > launch.token_budget:
+        raise UsageError(
+            f"vLLM does not start with {sequences} sequences and {launch.token_budget} tokens in a step",
+            hint=f"--max-num-batched-tokens {sequences} or more",
+        )
     refuse_degrees(launch, cp="vLLM's context parallelism is not modelled flag by flag; leave --cp at 1")
     if parallel.ep not in (1, parallel.tp * parallel.dp):
         raise UsageError("vLLM spreads experts over all ranks or none", hint=f"--ep {parallel.tp * parallel.dp}, or 1")
-    flags = ["vllm", "serve", launch.checkpoint]
+    flags = ["vllm", "serve", checkpoint(launch)]
     flags += [] if parallel.tp == 1 else ["--tensor-parallel-size", str(parallel.tp)]
     flags += [] if parallel.pp == 1 else ["--pipeline-parallel-size", str(parallel.pp)]
     flags += [] if parallel.dp == 1 else ["--data-parallel-size", str(parallel.dp)]
     flags += [] if parallel.ep == 1 else ["--enable-expert-parallel"]
-    flags += ["--max-model-len", str(launch.context), "--max-num-seqs", str(slots_per_rank(launch))]
-    flags += ["--max-num-batched-tokens", str(launch.token_budget)]
+    flags += [] if launch.context is None else ["--max-model-len", str(launch.context)]
+    flags += ["--max-num-seqs", str(sequences), "--max-num-batched-tokens", str(launch.token_budget)]
     flags += ["--gpu-memory-utilization", f"{launch.fraction:g}"]
-    flags += ["--kv-cache-dtype", kv_dtype(launch, {"fp8": "fp8", "nvfp4": "nvfp4"})]
-    online = online_format(launch)
-    flags += ["--quantization", online] if online else []
-    return flags + _drafts(launch)
+    flags += [] if asked.block_size is None else ["--block-size", str(asked.block_size)]
+    flags += ["--kv-cache-dtype", kv_dtype(launch, _KV_OF_VERSION[launch.deployment.engine.defaults.version])]
+    made, base = online(launch), dtype(launch)
+    flags += ["--quantization", made] if made and not launch.named else []
+    flags += ["--dtype", base] if base else []
+    flags += _drafts(launch)
+    if launch.role:
+        role = {"prefill": "kv_producer", "decode": "kv_consumer"}[launch.role]
+        flags += ["--kv-transfer-config", json.dumps({"kv_connector": "NixlConnector", "kv_role": role})]
+    return flags
+
+
+def vllm_router(prefill: list[str], decode: list[str]) -> list[str]:
+    """The router in front of the pools: :data:`ROUTER`, its README's "Prefill-Decode Disaggregation"."""
+    words = ["vllm-router", "--vllm-pd-disaggregation", "--kv-connector", "nixl"]
+    words += [word for url in prefill for word in ("--prefill", url)]
+    words += [word for url in decode for word in ("--decode", url)]
+    return [*words, "--host", "0.0.0.0", "--port", str(PORT)]
 
 
 def _drafts(launch: Launch) -> list[str]:
-    speculation, parallel = launch.speculation, launch.deployment.parallel
+    speculation, parallel = launch.drafts.speculation, launch.deployment.parallel
     if not speculation.length:
         return []
     if speculation.draft is None or speculation.branches > 1:
@@ -37,10 +79,13 @@ def _drafts(launch: Launch) -> list[str]:
             "vLLM drafts from a model, one candidate at each depth, as modelled here",
             hint="--draft-model NAME with --draft-branches 1",
         )
-    config = {
+    config: dict[str, str | int] = {
         "method": "draft_model",
-        "model": repository(speculation.draft),
+        "model": draft_checkpoint(launch),
         "num_speculative_tokens": speculation.length,
         "draft_tensor_parallel_size": parallel.tp,
     }
+    made = online(launch, speculation.draft)
+    if made and not launch.drafts.checkpoint:
+        config["quantization"] = made
     return ["--speculative-config", json.dumps(config)]

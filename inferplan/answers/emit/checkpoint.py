@@ -1,0 +1,142 @@
+"""Which checkpoint an engine loads: the id that was typed, and what it must hold where the engine cannot make it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from inferplan.answers.emit.replica import Launch
+from inferplan.catalog.assemble import Request, native_precision
+from inferplan.errors import UsageError
+from inferplan.estimate.deployment import Deployment
+from inferplan.models.spec import ModelSpec
+
+_REPOSITORY = re.compile(r"https://huggingface\.co/([\w.-]+/[\w.-]+)")
+_STORED = ("weights", "experts", "embedding", "head")
+_WRITTEN_BY = {
+    "fp8": "compressed-tensors or ModelOpt",
+    "fp8-block": "block scales, as DeepSeek-V3 stores them",
+    "int8": "compressed-tensors",
+    "int4": "AWQ or GPTQ",
+    "nvfp4": "ModelOpt or compressed-tensors",
+    "mxfp4": "Quark or compressed-tensors",
+}
+"""What writes checkpoints in a format."""
+ONLINE = {
+    ("vllm", "0.18"): "fp8",
+    ("vllm", "0.20"): "fp8",
+    ("vllm", "0.33"): "fp8_per_tensor",
+    ("sglang", "0.5"): "fp8",
+}
+"""The ``--quantization`` that makes fp8 weights and inputs of a wide checkpoint as it loads.
+
+vLLM 0.33.0 refuses ``fp8`` for it (``quantization/fp8.py:108``) and names ``fp8_per_tensor``.
+"""
+
+
+def repository(name: str, model: ModelSpec) -> str:
+    """The checkpoint of a model by the name it was typed as: a hub id or a folder as it is, else its file's source.
+
+    Raises ``UsageError`` where the source names no repository on the Hugging Face hub.
+    """
+    path = Path(name)
+    if path.is_dir() or (name.endswith(".gguf") and path.is_file()):
+        return name
+    if "/" in name and not path.suffix.startswith((".yaml", ".yml", ".json")):
+        return name
+    found = _REPOSITORY.match(model.source)
+    if found is None:
+        raise UsageError(
+            f"no checkpoint of {model.name} is known",
+            because=f"its source is {model.source or 'not stated'}",
+            hint="--checkpoint ORG/NAME, or a folder",
+        )
+    return found[1]
+
+
+def from_catalogue(launch: Launch) -> str | None:
+    """The checkpoint, where it comes from the source of a catalogue entry and not from what the user typed."""
+    name = launch.request.model
+    if launch.named or launch.deployment.engine.name == "llama.cpp":
+        return None
+    found = repository(name, launch.deployment.model)
+    return None if found == name else found
+
+
+def changed(request: Request, deployment: Deployment) -> list[str]:
+    """Where the tensors modelled differ from those of the released checkpoint: ``"weights in int4"``."""
+    precision, model = deployment.precision, deployment.model
+    native = native_precision(model)
+    experts = any(weight.role == "experts" for weight, _ in model.weights())
+    found = []
+    for role in _STORED:
+        if (role == "experts" and not experts) or (role == "head" and model.tied):
+            continue
+        fmt, held = getattr(precision, role), getattr(native, role)
+        wide = fmt == precision.base and held == native.base
+        if fmt.name != held.name and not wide:
+            by = _WRITTEN_BY.get(fmt.name)
+            found.append(f"{role} in {fmt.name}" + (f" ({by})" if by else ""))
+    if precision.exceptions != native.exceptions:
+        found.append("the tensors that its format leaves in others")
+    narrow = min(precision.weights.bits, precision.experts.bits) < precision.base.bits
+    if narrow and (found or precision.activations.name != native.activations.name):
+        found.append(f"inputs in {precision.activations.name}")
+    if request.prune:
+        found.append(f"the pruned shape ({request.prune})")
+    return found
+
+
+def online(launch: Launch, deployment: Deployment | None = None) -> str | None:
+    """The engine's ``--quantization`` for what it makes of a wide checkpoint as it loads: fp8 weights and inputs.
+
+    deployment: another model on the same devices, such as that of the drafts. ``None`` where it cannot or need not.
+    """
+    deployment = deployment or launch.deployment
+    precision, native = deployment.precision, native_precision(deployment.model)
+    fp8 = {precision.weights.name, precision.experts.name, precision.activations.name} == {"fp8"}
+    wide = native.weights == native.base == native.experts
+    rest = precision.embedding == native.embedding and precision.head == native.head and not precision.exceptions
+    engine = launch.deployment.engine
+    return ONLINE.get((engine.name, engine.defaults.version)) if fp8 and wide and rest else None
+
+
+def needed(launch: Launch) -> str | None:
+    """What the checkpoint must hold that neither the released one does nor the engine makes as it loads."""
+    found = changed(launch.request, launch.deployment)
+    if online(launch):
+        found = [text for text in found if "prun" in text]
+    if launch.deployment.engine.name == "llama.cpp" and not launch.request.model.endswith(".gguf"):
+        found = ["a GGUF file of the model", *found]
+    return ", ".join(found) or None
+
+
+def checkpoint(launch: Launch) -> str:
+    """The checkpoint to load. Raises ``UsageError`` where one must be named that holds what was modelled."""
+    lacking = needed(launch)
+    if launch.named or lacking is None:
+        return launch.named or repository(launch.request.model, launch.deployment.model)
+    engine, precision = launch.deployment.engine, launch.deployment.precision
+    because = f"{engine.describe()} does not make it of the released checkpoint as it loads"
+    flag = ONLINE.get((engine.name, engine.defaults.version))
+    if flag and precision.weights.name == "fp8" and precision.activations.name != "fp8":
+        because = f"--quantization {flag} makes the inputs fp8 too, and here they are {precision.activations.name}"
+    raise UsageError(
+        f"the checkpoint must hold {lacking}",
+        because=because,
+        hint="--checkpoint FILE.gguf" if engine.name == "llama.cpp" else "--checkpoint ORG/NAME of one that does",
+    )
+
+
+def draft_checkpoint(launch: Launch) -> str:
+    """The checkpoint of the model that drafts. Raises ``UsageError`` as :func:`checkpoint` does."""
+    drafts, draft = launch.drafts, launch.drafts.speculation.draft
+    assert draft is not None
+    lacking = [] if online(launch, draft) else changed(Request(model=drafts.model, gpu=launch.request.gpu), draft)
+    if lacking and not drafts.checkpoint:
+        raise UsageError(
+            f"the checkpoint of the drafts must hold {', '.join(lacking)}",
+            because=f"{launch.deployment.engine.describe()} does not make it of {drafts.model} as it loads",
+            hint="--draft-checkpoint ORG/NAME of one that does",
+        )
+    return drafts.checkpoint or repository(drafts.model, draft.model)

@@ -1,0 +1,143 @@
+"""The JSON file of a plan read back (written by :mod:`inferplan.reports.plan_record`)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import ConfigDict, ValidationError
+
+from inferplan.answers.emit import Drafts, Pools
+from inferplan.catalog.assemble import Request, assemble
+from inferplan.devices.engine import EngineFlags
+from inferplan.errors import InputFileError, SpecError
+from inferplan.planning.space import Drafting
+from inferplan.spec import Spec
+from inferplan.table import SCHEMA_VERSION
+from inferplan.work.parallel import Parallelism
+
+
+class _Strict(Spec):
+    model_config = ConfigDict(strict=True)
+
+
+class _Pools(_Strict):
+    prefill: int
+    decode: int
+
+
+class _Drafting(_Strict):
+    model: str | None
+    length: int
+    acceptance: float
+    branches: int = 1
+
+
+class _Deployment(_Strict):
+    """``plan.deployment`` of a plan's JSON. options: what else was asked for, by its dotted name."""
+
+    model: str
+    gpu: str
+    quant: str | None
+    engine: str
+    parallel: dict[str, int]
+    pools: _Pools | None
+    context_tokens: int | None
+    concurrency: int
+    token_budget: int
+    speculation: _Drafting | None
+    options: dict[str, str | int | float | bool | None] = {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """What a plan's file says is to be started. request: with the token budget and the sequences of a rank."""
+
+    request: Request
+    context: int | None
+    pools: Pools | None
+    drafting: Drafting | None
+
+    def drafts(self, request: Request) -> Drafts:
+        """The drafts on the devices of a request."""
+        if self.drafting is None:
+            return Drafts()
+        return Drafts(self.drafting.on(request, assemble(request)), self.drafting.model or "")
+
+
+def read_plan(path: str) -> Planned:
+    """The deployment that a plan's JSON describes.
+
+    Raises ``InputFileError`` where it cannot be read, ``SpecError`` where it is no plan, is of another version or a
+    field is not what it should be.
+    """
+    data = _read(path)
+    version = data.get("schema_version", SCHEMA_VERSION)
+    if version != SCHEMA_VERSION:
+        raise SpecError(
+            f"{path} is of version {version!r}, and this reads version {SCHEMA_VERSION}",
+            hint="make the plan again: inferplan plan ... -o plan.json",
+        )
+    plan = data.get("plan")
+    if not isinstance(plan, dict) or not isinstance(plan.get("deployment"), dict):
+        raise SpecError(f"{path} is not the JSON of a plan", hint="inferplan plan ... -o plan.json")
+    try:
+        found = _Deployment.model_validate(plan["deployment"])
+    except ValidationError as error:
+        problems = [
+            f"{'.'.join(map(str, one['loc']))}: {one['msg']}, not {one['input']!r:.40}" for one in error.errors()
+        ]
+        raise SpecError(
+            f"{path} is not the JSON of a plan: plan.deployment.{problems[0]}",
+            because="; ".join(problems[1:]),
+            hint="inferplan plan ... -o plan.json",
+        ) from None
+    return _planned(path, found)
+
+
+def _read(path: str) -> dict[str, Any]:
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputFileError(f"cannot read {path}", because=error.strerror or str(error)) from None
+    except (ValueError, RecursionError) as error:
+        raise SpecError(f"{path} is not JSON", because=str(error)) from None
+    if not isinstance(data, dict):
+        raise SpecError(f"{path} is not the JSON of a plan", hint="inferplan plan ... -o plan.json")
+    return data
+
+
+def _planned(path: str, found: _Deployment) -> Planned:
+    unknown = set(found.parallel) - set(Parallelism.__dataclass_fields__)
+    if unknown or found.concurrency < 1 or found.token_budget < 1:
+        wrong = f"parallel.{min(unknown)}" if unknown else "concurrency or token_budget below 1"
+        raise SpecError(f"{path} is not the JSON of a plan: plan.deployment.{wrong}")
+    parallel = Parallelism(**found.parallel)
+    request = Request(
+        model=found.model,
+        gpu=found.gpu,
+        quant=found.quant,
+        engine=found.engine.replace(" ", "@"),
+        parallel=parallel,
+        flags=EngineFlags(token_budget=found.token_budget, max_sequences=-(-found.concurrency // parallel.dp)),
+    )
+    for name, value in found.options.items():
+        request = _with_option(path, request, name, value)
+    drafting = Drafting(**found.speculation.model_dump()) if found.speculation else None
+    pools = Pools(found.pools.prefill, found.pools.decode) if found.pools else None
+    return Planned(request=request, context=found.context_tokens, pools=pools, drafting=drafting)
+
+
+def _with_option(path: str, request: Request, name: str, value: Any) -> Request:
+    """A request with one more option, by the dotted name that :func:`inferplan.answers.emit.given` gave it."""
+    group, _, last = name.rpartition(".")
+    if group == "flags" and last in EngineFlags.model_fields:
+        return replace(request, flags=request.flags.model_copy(update={last: value}))
+    if group in ("roles", "generation"):
+        group, name, value = "", group, (*getattr(request, group), (last, value))
+    if not group and name in Request.__dataclass_fields__:
+        changed: dict[str, Any] = {name: value}
+        return replace(request, **changed)
+    raise SpecError(f"{path} was planned with {name}, which is not known here", hint="inferplan plan ... -o plan.json")
