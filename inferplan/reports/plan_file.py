@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import ConfigDict, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
 from inferplan.answers.emit import Drafts, Pools
 from inferplan.catalog.assemble import Request, assemble
@@ -24,8 +24,8 @@ class _Strict(Spec):
 
 
 class _Pools(_Strict):
-    prefill: int
-    decode: int
+    prefill: int = Field(ge=1)
+    decode: int = Field(ge=1)
 
 
 class _Drafting(_Strict):
@@ -44,9 +44,9 @@ class _Deployment(_Strict):
     engine: str
     parallel: dict[str, int]
     pools: _Pools | None
-    context_tokens: int | None
-    concurrency: int
-    token_budget: int
+    context_tokens: int | None = Field(ge=1)
+    concurrency: int = Field(ge=1)
+    token_budget: int = Field(ge=1)
     speculation: _Drafting | None
     options: dict[str, str | int | float | bool | None] = {}
 
@@ -111,9 +111,8 @@ def _read(path: str) -> dict[str, Any]:
 
 def _planned(path: str, found: _Deployment) -> Planned:
     unknown = set(found.parallel) - set(Parallelism.__dataclass_fields__)
-    if unknown or found.concurrency < 1 or found.token_budget < 1:
-        wrong = f"parallel.{min(unknown)}" if unknown else "concurrency or token_budget below 1"
-        raise SpecError(f"{path} is not the JSON of a plan: plan.deployment.{wrong}")
+    if unknown:
+        raise SpecError(f"{path} is not the JSON of a plan: plan.deployment.parallel.{min(unknown)}")
     parallel = Parallelism(**found.parallel)
     request = Request(
         model=found.model,

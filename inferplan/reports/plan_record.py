@@ -11,7 +11,7 @@ from inferplan.planning.plan import Plan, row
 from inferplan.reports.cost import cost_record, energy_record
 from inferplan.reports.plan_figures import break_even_batch, cost_of, energy_of, launch_line, launch_of, relaxation
 
-_ELSEWHERE = ("model", "gpu", "quant", "engine", "parallel.", "flags.token_budget", "flags.max_sequences")
+_ELSEWHERE = {"model", "gpu", "quant", "engine", "flags.token_budget", "flags.max_sequences"}
 """Options that a plan's deployment states in fields of their own."""
 
 
@@ -87,7 +87,11 @@ def deployment_record(plan: Plan) -> dict[str, Any]:
         "speculation": asdict(plan.question.space.drafting)
         if option.speculation.length and plan.question.space.drafting
         else None,
-        "options": {name: value for name, value in given(option.request).items() if not name.startswith(_ELSEWHERE)},
+        "options": {
+            name: value
+            for name, value in given(option.request).items()
+            if name not in _ELSEWHERE and not name.startswith("parallel.")
+        },
     }
 
 

@@ -80,16 +80,94 @@ def test_a_plan_is_emitted(planned: Path, target: str) -> None:
 def test_emit_needs_a_deployment_and_its_engine(planned: Path, tmp_path: Path) -> None:
     assert "--gpu is missing" in refused("emit", "vllm", "llama-3.1-8b").what
     assert refused("emit", "sglang", str(planned)).exit_code == 2
-    record = json.loads(planned.read_text())
-    record["plan"]["deployment"]["pools"] = {"prefill": 1, "decode": 1}
-    (tmp_path / "apart.json").write_text(json.dumps({**record, "command": "inferplan plan llama-3.1-8b --rate 20"}))
-    hint = refused("emit", "vllm", str(tmp_path / "apart.json")).hint
-    assert hint == "inferplan plan llama-3.1-8b --rate 20 --aggregated"
-    (tmp_path / "x.json").write_text("{}")
-    assert "not the JSON of a plan" in refused("emit", "vllm", str(tmp_path / "x.json")).what
     assert refused("emit", "vllm", str(tmp_path / "none.json")).exit_code == 4
     line = run("emit", "sglang", "llama-3.1-8b", "--gpu", "h100-sxm", "--context", "8192", "--max-num-seqs", "64")
     assert "--max-running-requests 64" in line
+
+
+def rewritten(planned: Path, path: Path, **changes: Any) -> str:
+    """A plan's file with fields of its deployment changed."""
+    record = json.loads(planned.read_text())
+    record["plan"]["deployment"] |= changes
+    path.write_text(json.dumps(record))
+    return str(path)
+
+
+@pytest.mark.parametrize("target", ["vllm", "k8s"])
+def test_pools_of_a_plan_are_emitted(planned: Path, tmp_path: Path, target: str) -> None:
+    text = run("emit", target, rewritten(planned, tmp_path / "apart.json", pools={"prefill": 2, "decode": 3}))
+    slots = json.loads(planned.read_text())["plan"]["max_num_seqs"]
+    if target == "vllm":
+        assert text.count(f"--max-num-seqs {slots} ") == 2
+        assert text.count("--prefill ") == 2
+    else:
+        sizes = {
+            item["metadata"]["name"]: item["spec"]["replicas"]
+            for item in yaml.safe_load_all(text)
+            if item["kind"] == "StatefulSet"
+        }
+        assert (sizes["llama-3-1-8b-prefill"], sizes["llama-3-1-8b-decode"]) == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": 3}, "plan.deployment.model: Input should be a valid string, not 3"),
+        ({"concurrency": "abc"}, "plan.deployment.concurrency: Input should be a valid integer, not 'abc'"),
+        ({"token_budget": None}, "plan.deployment.token_budget"),
+        ({"token_budget": 0}, "plan.deployment.token_budget: Input should be greater than or equal to 1"),
+        ({"parallel": {"tp": "x"}}, "plan.deployment.parallel.tp"),
+        ({"parallel": {"xp": 2}}, "plan.deployment.parallel.xp"),
+        ({"parallel": {"tp": 0}}, "--tp must be 1 or more"),
+        ({"pools": {"prefill": 1}}, "plan.deployment.pools.decode"),
+        ({"pools": {"prefill": 0, "decode": 1}}, "plan.deployment.pools.prefill"),
+        ({"speculation": {"model": "llama-3.2-1b"}}, "plan.deployment.speculation.length"),
+        ({"more": 1}, "plan.deployment.more"),
+        ({"options": {"kv_offload": 8}}, "planned with kv_offload, which is not known here"),
+        ({"engine": "vllm x"}, "vllm"),
+        ({"gpu": "nope"}, "nope"),
+        ({"context_tokens": 10**9}, "does not hold one request"),
+    ],
+)
+def test_a_broken_plan_file_is_one_error(planned: Path, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    error = refused("emit", "vllm", rewritten(planned, tmp_path / "x.json", **changes))
+    assert message in error.what
+    assert error.exit_code == (3 if "context_tokens" in changes else 2)
+
+
+@pytest.mark.parametrize(
+    "text", ["{}", "[]", '"plan"', '{"plan": 3}', '{"plan": {"deployment": []}}', "{", "[" * 99_999]
+)
+def test_what_is_no_plan_is_said_so(tmp_path: Path, text: str) -> None:
+    (tmp_path / "x.json").write_text(text)
+    error = refused("emit", "vllm", str(tmp_path / "x.json"))
+    assert "is not" in error.what
+    assert error.exit_code == 2
+
+
+def test_a_plan_of_another_version_is_refused(planned: Path, tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text(json.dumps(json.loads(planned.read_text()) | {"schema_version": 99}))
+    assert "is of version 99" in refused("emit", "vllm", str(tmp_path / "x.json")).what
+
+
+def test_a_plan_names_the_checkpoint_that_was_typed(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    run("plan", "meta-llama/Llama-3.1-8B-Instruct", *QUESTION, *SMALL, "-o", str(path))
+    line = run("emit", "vllm", str(path))
+    assert line.startswith("vllm serve meta-llama/Llama-3.1-8B-Instruct ")
+    assert line.strip() == json.loads(path.read_text())["plan"]["launch"]
+
+
+def test_a_plan_in_a_format_that_nobody_makes_says_what_its_checkpoint_must_hold(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    run("plan", "llama-3.1-8b", *QUESTION, *SMALL, "--quant", "w4a16", "-o", str(path))
+    assert json.loads(path.read_text())["plan"]["launch"] is None
+    assert "the checkpoint must hold weights in int4" in refused("emit", "vllm", str(path)).what
+    assert run("emit", "vllm", str(path), "--checkpoint", "org/awq").startswith("vllm serve org/awq ")
+    text = run("plan", "llama-3.1-8b", *QUESTION, *SMALL, "--quant", "w4a16")
+    assert "--checkpoint ORG/NAME (it must hold weights in int4 (AWQ or GPTQ), inputs in bf16)" in " ".join(
+        text.split()
+    )
 
 
 def test_no_plan_is_exit_three_with_the_relaxation() -> None:

@@ -1,104 +1,394 @@
-"""Flags and manifests say what was modelled, and nothing else is on stdout."""
+"""Commands and manifests say what was modelled: the checkpoint that was typed, every option as a flag or refused."""
 
 from __future__ import annotations
 
+import json
 import shlex
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
 
 import pytest
 import yaml
 
-from inferplan.answers.emit import command, command_line, launch, manifest, quantised_checkpoint
+from inferplan.answers.emit import (
+    ENGINES,
+    Drafts,
+    Launch,
+    Site,
+    command,
+    command_line,
+    given,
+    launch,
+    manifest,
+    needed,
+    notes,
+)
+from inferplan.answers.emit.options import PREDICTION, refuse_untaken
+from inferplan.answers.emit.trtllm import trtllm_config
 from inferplan.catalog.assemble import Request, assemble
-from inferplan.errors import InfeasibleError, UsageError
+from inferplan.devices.engine import EngineFlags
+from inferplan.errors import InfeasibleError, InferplanError, UsageError
 from inferplan.estimate.memory import Footprint
+from inferplan.planning.space import Drafting
+from inferplan.spec import Spec
 from inferplan.work.parallel import Parallelism
 
 
-def request(engine: str = "vllm", quant: str | None = None, **degrees: int) -> Request:
-    return Request(
-        model="llama-3.1-70b", gpu="h100-sxm", quant=quant, engine=engine, parallel=Parallelism(**({"tp": 4} | degrees))
-    )
+def request(engine: str = "vllm", quant: str | None = None, **changes: Any) -> Request:
+    degrees = {name: changes.pop(name) for name in ("tp", "pp", "dp", "ep", "cp", "replicas") if name in changes}
+    flags = EngineFlags(**{name: changes.pop(name) for name in tuple(changes) if name in EngineFlags.model_fields})
+    parallel = Parallelism(**({"tp": 4} | degrees))
+    base = Request(model="llama-3.1-70b", gpu="h100-sxm", quant=quant, engine=engine, parallel=parallel, flags=flags)
+    return replace(base, **changes)
 
 
-def flags(line: str) -> dict[str, str]:
-    words = shlex.split(line)
-    return {word: (words[i + 1] if i + 1 < len(words) else "") for i, word in enumerate(words) if word.startswith("-")}
+def flags(words: str | list[str]) -> dict[str, str]:
+    split = shlex.split(words) if isinstance(words, str) else words
+    return {word: (split[i + 1] if i + 1 < len(split) else "") for i, word in enumerate(split) if word.startswith("-")}
+
+
+def flags_of(asked: Request, **options: Any) -> dict[str, str]:
+    return flags(command(launch(asked, **options)))
 
 
 def test_vllm_flags_are_what_was_modelled() -> None:
-    deployment = assemble(request(quant="w8a8kv8"))
-    started = launch(deployment, context=16384, slots=128, token_budget=4096)
+    asked = request(quant="fp8", roles=(("kv", "fp8"),), max_sequences=128, token_budget=4096, block_size=32)
+    started = launch(asked, context=16384)
     found = flags(command_line(started))
-    footprint = Footprint(deployment=deployment, batch=1.0, prompt=1.0, context=1.0)
+    footprint = Footprint(deployment=assemble(asked), batch=1.0, prompt=1.0, context=1.0)
     assert found["--tensor-parallel-size"] == "4"
     assert found["--max-model-len"] == "16384"
     assert found["--max-num-seqs"] == "128"
     assert found["--max-num-batched-tokens"] == "4096"
     assert float(found["--gpu-memory-utilization"]) == footprint.memory_fraction
     assert found["--kv-cache-dtype"] == "fp8"
+    assert found["--block-size"] == "32"
     assert command(started)[2] == "meta-llama/Llama-3.1-70B"
 
 
 def test_an_engine_version_brings_its_own_defaults() -> None:
-    old, new = (
-        flags(command_line(launch(assemble(request(engine)), context=4096))) for engine in ("vllm@0.18", "vllm")
-    )
+    old, new = (flags_of(request(engine), context=4096) for engine in ("vllm@0.18", "vllm"))
     assert (old["--gpu-memory-utilization"], new["--gpu-memory-utilization"]) == ("0.9", "0.92")
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
 def test_every_engine_names_budget_slots_and_context(engine: str) -> None:
-    line = command_line(launch(assemble(request(engine)), context=16000, slots=96, token_budget=2048))
+    line = command_line(launch(request(engine, max_sequences=96, token_budget=2048), context=16000))
     assert "\n" not in line
     assert {"16000", "96", "2048", "4"} <= set(shlex.split(line))
 
 
+# --- checkpoints
+
+
+@pytest.mark.parametrize(
+    ("typed", "checkpoint"),
+    [
+        ("meta-llama/Llama-3.1-70B-Instruct", "meta-llama/Llama-3.1-70B-Instruct"),
+        ("nvidia/Llama-3.1-70B-Instruct", "nvidia/Llama-3.1-70B-Instruct"),
+        ("llama-3.1-70b", "meta-llama/Llama-3.1-70B"),
+    ],
+)
+def test_the_checkpoint_is_the_id_that_was_typed(typed: str, checkpoint: str) -> None:
+    assert command(launch(request(model=typed), context=4096))[2] == checkpoint
+
+
+def test_a_model_without_a_repository_needs_a_checkpoint() -> None:
+    with pytest.raises(UsageError, match="no checkpoint of palm-8b is known"):
+        command(launch(request(model="palm-8b", tp=1), context=1024))
+    assert command(launch(request(model="palm-8b", tp=1), context=1024, checkpoint="/models/palm"))[2] == "/models/palm"
+
+
+@pytest.mark.parametrize(
+    ("changes", "lacking"),
+    [
+        ({"quant": "w4a16"}, "weights in int4 (AWQ or GPTQ), inputs in bf16"),
+        ({"quant": "int8"}, "weights in int8 (compressed-tensors), inputs in int8"),
+        ({"roles": (("embedding", "fp8"),)}, "embedding in fp8 (compressed-tensors or ModelOpt)"),
+        ({"roles": (("weights", "fp8"), ("activations", "bf16"))}, "weights in fp8"),
+        ({"prune": "layers=40"}, "the pruned shape (layers=40)"),
+        ({"gpu": "b200-hgx", "quant": "nvfp4"}, "weights in nvfp4"),
+        ({"model": "deepseek-v3", "gpu": "b300-hgx", "tp": 8, "quant": "bf16"}, "weights in bf16"),
+    ],
+)
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_what_the_engine_cannot_make_of_the_checkpoint_needs_another(
+    engine: str, changes: dict[str, Any], lacking: str
+) -> None:
+    started = launch(request(engine, **changes), context=2048)
+    assert lacking in (needed(started) or "")
+    with pytest.raises(UsageError, match="the checkpoint must hold") as refused:
+        command(started)
+    assert "--checkpoint ORG/NAME" in refused.value.hint
+    assert "org/own" in command(replace(started, named="org/own"))
+    assert "--quantization" not in command(replace(started, named="org/own"))
+
+
+def test_fp8_of_a_wide_checkpoint_is_made_as_it_loads_where_the_engine_does() -> None:
+    """vLLM 0.33.0 model_executor/layers/quantization/fp8.py:108 refuses fp8 for a wide checkpoint, 0.20.2 takes it."""
+    made = {engine: flags_of(request(engine, "fp8"), context=4096)["--quantization"] for engine in _FP8}
+    assert made == _FP8
+    with pytest.raises(UsageError, match="weights in fp8"):
+        command(launch(request("trtllm", "fp8"), context=4096))
+    kept = flags_of(request(model="deepseek-v3", gpu="h200-sxm", tp=8), context=4096)
+    assert "--quantization" not in kept  # its checkpoint holds fp8
+
+
+_FP8 = {"vllm@0.18": "fp8", "vllm@0.20": "fp8", "vllm": "fp8_per_tensor", "sglang": "fp8"}
+
+
+def test_wide_inputs_of_fp8_weights_say_why_not() -> None:
+    asked = request(roles=(("weights", "fp8"), ("activations", "bf16")))
+    with pytest.raises(UsageError) as refused:
+        command(launch(asked, context=4096))
+    assert refused.value.because == "--quantization fp8_per_tensor makes the inputs fp8 too, and here they are bf16"
+
+
+def test_another_base_format_is_a_flag() -> None:
+    assert flags_of(request(quant="fp16"), context=4096)["--dtype"] == "float16"
+    assert flags_of(request("sglang", quant="fp16"), context=4096)["--dtype"] == "float16"
+    assert trtllm_config(launch(request("trtllm", quant="fp16"), context=4096))["dtype"] == "float16"
+    assert "--dtype" not in flags_of(request(), context=4096)
+
+
+# --- sizes
+
+
+def test_a_model_that_states_no_context_is_left_to_its_config() -> None:
+    """mamba-2.8b keeps no cache and states no limit: 2**31 tokens fit, and none of it is a plan."""
+    mamba = request(model="mamba-2.8b", tp=1)
+    assert "--max-model-len" not in flags_of(mamba)
+    assert "--context-length" not in flags_of(replace(mamba, engine="sglang"))
+    assert flags_of(mamba, context=4096)["--max-model-len"] == "4096"
+    with pytest.raises(UsageError, match="not known"):
+        command(launch(replace(mamba, engine="llama.cpp"), checkpoint="mamba.gguf"))
+
+
+def test_vllm_starts_with_no_more_sequences_than_tokens() -> None:
+    """config/scheduler.py:331 of 0.33.0: max_num_batched_tokens must be at least max_num_seqs."""
+    assert flags_of(request(token_budget=512), context=4096)["--max-num-seqs"] == "512"
+    with pytest.raises(UsageError, match="600 sequences and 512 tokens"):
+        command(launch(request(token_budget=512, max_sequences=600), context=4096))
+
+
+def test_attention_data_parallelism_counts_a_rank_in_vllm_and_all_ranks_in_sglang() -> None:
+    """vLLM: config/scheduler.py:99. SGLang divides both by the ranks: parallel_hook.py:331, moe_hook.py:669."""
+    asked = request(tp=2, dp=4, max_sequences=50, token_budget=2048)
+    found = flags_of(asked, context=4096)
+    assert [found[f"--{name}"] for name in ("data-parallel-size", "max-num-seqs", "max-num-batched-tokens")] == [
+        "4",
+        "50",
+        "2048",
+    ]
+    found = flags_of(replace(asked, engine="sglang"), context=4096)
+    assert [found[f"--{name}"] for name in ("tp-size", "max-running-requests", "chunked-prefill-size")] == [
+        "8",
+        "200",
+        "8192",
+    ]
+    found = flags_of(request("trtllm", max_sequences=50), context=4096)
+    assert found["--max_batch_size"] == "50"
+
+
+def test_sequences_that_nobody_asked_for_are_left_to_sglang() -> None:
+    assert "--max-running-requests" not in flags_of(
+        request("sglang", model="deepseek-v3", gpu="h200-sxm", tp=1, dp=8, ep=8)
+    )
+
+
 def test_llama_cpp_gets_the_context_of_all_its_slots() -> None:
     small = Request(model="llama-3.1-8b", gpu="l40s", engine="llama.cpp")
-    found = flags(command_line(launch(assemble(small), context=8192, slots=4)))
-    assert (found["-c"], found["-np"], found["-ctk"]) == ("32768", "4", "bf16")
+    started = launch(small, context=8192, checkpoint="models/llama.gguf")
+    found = flags(command_line(started))
+    assert (found["-c"], found["-np"], found["-ctk"], found["-m"]) == ("32768", "4", "bf16", "models/llama.gguf")
+    assert flags(command(replace(started, named="org/name-GGUF:Q8_0")))["-hf"] == "org/name-GGUF:Q8_0"
+    with pytest.raises(UsageError, match="a GGUF file of the model"):
+        command(launch(small, context=8192))
     with pytest.raises(UsageError, match="cannot be written"):
-        command(launch(assemble(request("llama.cpp")), context=1024))
-
-
-def test_attention_data_parallelism_counts_slots_a_rank() -> None:
-    found = flags(command_line(launch(assemble(request(tp=4, dp=2)), context=4096, slots=100)))
-    assert (found["--data-parallel-size"], found["--max-num-seqs"]) == ("2", "50")
-
-
-def test_what_has_no_flag_is_refused_not_dropped() -> None:
-    with pytest.raises(UsageError, match="from a file"):
-        command(launch(assemble(request("trtllm", quant="w8a8kv8")), context=4096))
-    with pytest.raises(UsageError, match="--cp"):
-        command(launch(assemble(request(tp=2, cp=2)), context=4096))
+        command(launch(request("llama.cpp"), context=1024, checkpoint="x.gguf"))
 
 
 def test_a_context_that_does_not_fit_is_infeasible() -> None:
     with pytest.raises(InfeasibleError, match="does not hold"):
-        launch(assemble(request(tp=2)), context=131072)
+        launch(request(tp=2), context=131072)
 
 
-def test_formats_that_an_engine_cannot_make_need_a_checkpoint() -> None:
-    assert quantised_checkpoint(launch(assemble(request(quant="int4")), context=4096)) == "int4"
-    assert quantised_checkpoint(launch(assemble(request(quant="fp8")), context=4096)) is None
+def test_what_trtllm_has_no_flag_for_is_in_its_file() -> None:
+    asked = request("trtllm", tp=2, dp=2, roles=(("kv", "fp8"),), block_size=64)
+    with pytest.raises(UsageError, match="from a file"):
+        command(launch(asked, context=4096))
+    assert trtllm_config(launch(asked, context=4096)) == {
+        "kv_cache_config": {"dtype": "fp8", "tokens_per_block": 64, "free_gpu_memory_fraction": 0.9},
+        "enable_attention_dp": True,
+    }
+    assert flags(command(replace(launch(asked, context=4096), extra="t.yaml")))["--extra_llm_api_options"] == "t.yaml"
+    with pytest.raises(UsageError, match="NVIDIA"):
+        command(launch(request("trtllm", gpu="mi300x"), context=4096))
+
+
+def test_a_format_of_the_cache_belongs_to_a_version() -> None:
+    """CacheDType of config/cache.py: nvfp4 since 0.20.2, not in 0.18.1."""
+    narrow = (("kv", "nvfp4"),)
+    assert flags_of(request("vllm@0.20", roles=narrow), context=4096)["--kv-cache-dtype"] == "nvfp4"
+    with pytest.raises(UsageError, match=r"vllm 0.18 has no KV cache in nvfp4"):
+        command(launch(request("vllm@0.18", roles=narrow), context=4096))
+
+
+# --- drafts
+
+
+def drafted(engine: str, model: str = "llama-3.2-1b", **changes: Any) -> Launch:
+    asked = request(engine, **changes)
+    speculation = Drafting(model=model, length=3, acceptance=0.8).on(asked, assemble(asked))
+    return launch(asked, context=4096, drafts=Drafts(speculation, model))
+
+
+def test_drafts_name_their_model_and_its_format() -> None:
+    words = flags(command(drafted("vllm", "meta-llama/Llama-3.2-1B-Instruct", quant="fp8")))
+    assert json.loads(words["--speculative-config"]) == {
+        "method": "draft_model",
+        "model": "meta-llama/Llama-3.2-1B-Instruct",
+        "num_speculative_tokens": 3,
+        "draft_tensor_parallel_size": 4,
+        "quantization": "fp8_per_tensor",
+    }
+    words = flags(command(drafted("sglang", quant="fp8")))
+    assert words["--speculative-algorithm"] == "STANDALONE"
+    assert words["--speculative-draft-model-path"] == "meta-llama/Llama-3.2-1B"
+    assert words["--speculative-num-draft-tokens"] == "4"  # speculative_hook.py: num_steps + 1
+    assert words["--speculative-draft-model-quantization"] == "fp8"
+    with pytest.raises(UsageError, match="no flag for this"):
+        command(drafted("trtllm"))
+
+
+def test_drafts_in_a_format_that_nobody_makes_need_their_checkpoint() -> None:
+    started = replace(drafted("vllm", quant="w4a16"), named="org/w4a16")
+    with pytest.raises(UsageError, match="checkpoint of the drafts must hold weights in int4"):
+        command(started)
+    named = replace(started, drafts=started.drafts._replace(checkpoint="org/draft-w4a16"))
+    assert json.loads(flags(command(named))["--speculative-config"])["model"] == "org/draft-w4a16"
+
+
+# --- no option is dropped
+
+
+CHANGED: dict[str, Any] = {
+    "model": "llama-3.1-8b",
+    "gpu": "h200-sxm",
+    "quant": "int8",
+    "roles": (("kv", "fp8"),),
+    "engine": "none",
+    "prune": "layers=40",
+    "unfused_attention": True,
+    "generation": (("block", 64),),
+    "flags.memory_fraction": 0.5,
+    "flags.token_budget": 3072,
+    "flags.max_sequences": 24,
+    "flags.block_size": 64,
+    "parallel.tp": 8,
+    "parallel.pp": 2,
+    "parallel.ep": 2,
+    "parallel.dp": 2,
+    "parallel.cp": 2,
+    "parallel.replicas": 2,
+    "calibration": None,
+    "ideal": True,
+    "memory": "79GB",
+}
+"""A value other than the default for every option there is; ``calibration`` is a file that only prices read."""
+REPLICAS = {"parallel.replicas"}
+"""Said by how often a command is run, and by a manifest's ``replicas``."""
+
+
+def every_option() -> list[str]:
+    """The dotted name of every field of a request, of its flags and of its division."""
+    base, names = Request(model="", gpu=""), []
+    for field in fields(base):
+        value = getattr(base, field.name)
+        if isinstance(value, Spec):
+            names += [f"{field.name}.{name}" for name in type(value).model_fields]
+        elif is_dataclass(value):
+            names += [f"{field.name}.{name}" for name in type(value).__dataclass_fields__]
+        else:
+            names.append(field.name)
+    return names
+
+
+def with_option(base: Request, name: str, value: Any) -> Request:
+    group, _, last = name.rpartition(".")
+    if group == "flags":
+        return replace(base, flags=base.flags.model_copy(update={last: value}))
+    if group == "parallel":
+        return replace(base, parallel=replace(base.parallel, **{last: value}))
+    return replace(base, **{name: value})
+
+
+@pytest.mark.parametrize("option", every_option())
+@pytest.mark.parametrize("engine", sorted(ENGINES))
+def test_every_option_changes_the_command_or_is_refused(engine: str, option: str) -> None:
+    """Also an option that is new tomorrow: it fails here until it has a value above, and in ``refuse_untaken``."""
+    assert option in CHANGED, f"{option} is new: give it a value, and a flag or a refusal in every engine"
+    if option in PREDICTION | REPLICAS:
+        return
+    file = "m.gguf" if engine == "llama.cpp" else None
+    plain = request(engine, tp=1 if file else 4, model="llama-3.2-1b")
+    base = written(plain, file)
+    try:
+        changed = written(with_option(plain, option, CHANGED[option]), file)
+    except InferplanError as refused:
+        assert isinstance(refused, UsageError) or option.startswith("parallel."), refused
+    else:
+        in_the_file = {"model", "quant", "prune"} if file else set()
+        assert changed != base or option in {"gpu", *in_the_file}, f"{option} is dropped"
+
+
+def written(asked: Request, file: str | None) -> tuple[list[str], dict[str, Any]]:
+    """The words of a command and what its file holds."""
+    started = launch(asked, context=2048, checkpoint=file)
+    return command(replace(started, extra="extra.yaml")), trtllm_config(started)
+
+
+def test_an_option_that_no_engine_knows_is_refused() -> None:
+    """A field added to the request tomorrow, as seen by the engines of today."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Tomorrow(Request):
+        kv_offload: int = 0
+
+    asked = Tomorrow(model="llama-3.1-8b", gpu="h100-sxm", kv_offload=8)
+    assert given(asked)["kv_offload"] == 8
+    for name, engine in ENGINES.items():
+        started = replace(
+            launch(Request(model="llama-3.1-8b", gpu="h100-sxm", engine=name), context=1024), request=asked
+        )
+        with pytest.raises(UsageError, match="no flag for this: kv offload"):
+            refuse_untaken(started, engine.takes)
+    assert given(Request(model="a", gpu="b", roles=(("kv", "fp8"),), ideal=True)) == {
+        "model": "a",
+        "gpu": "b",
+        "roles.kv": "fp8",
+        "ideal": True,
+    }
+
+
+# --- Kubernetes
 
 
 def test_what_trtllm_takes_from_a_file_is_in_the_manifest() -> None:
-    started = launch(assemble(request("trtllm", quant="w8a8kv8")), context=4096)
+    started = launch(request("trtllm", roles=(("kv", "fp8"),)), context=4096)
     workload, _, held = yaml.safe_load_all(yaml.safe_dump_all(manifest(started)))
     pod = workload["spec"]["template"]["spec"]
     words = pod["containers"][0]["command"]
-    folder, file = words[words.index("--config") + 1].rsplit("/", 1)
+    folder, file = words[words.index("--extra_llm_api_options") + 1].rsplit("/", 1)
     assert held["kind"] == "ConfigMap"
     assert yaml.safe_load(held["data"][file])["kv_cache_config"]["dtype"] == "fp8"
     assert {"name": "config", "mountPath": folder} in pod["containers"][0]["volumeMounts"]
     assert {"name": "config", "configMap": {"name": held["metadata"]["name"]}} in pod["volumes"]
-    assert len(manifest(launch(assemble(request("trtllm")), context=4096))) == 2
+    assert len(manifest(launch(request("trtllm"), context=4096))) == 2
 
 
 def test_the_manifest_is_a_deployment_with_a_service_and_probes() -> None:
-    deployment = assemble(request(replicas=3))
-    started = launch(deployment, context=8192, slots=64)
+    started = launch(request(replicas=3, max_sequences=64), context=8192)
     workload, service = yaml.safe_load_all(yaml.safe_dump_all(manifest(started)))
     assert (workload["apiVersion"], workload["kind"]) == ("apps/v1", "Deployment")
     assert workload["spec"]["replicas"] == 3
@@ -114,10 +404,46 @@ def test_the_manifest_is_a_deployment_with_a_service_and_probes() -> None:
     assert (service["apiVersion"], service["kind"]) == ("v1", "Service")
     assert service["spec"]["selector"] == workload["spec"]["selector"]["matchLabels"]
     assert service["spec"]["ports"][0]["targetPort"] in ports
-    mounted = {mount["name"] for mount in container["volumeMounts"]}
-    assert mounted <= {volume["name"] for volume in template["spec"]["volumes"]}
+    assert {mount["name"] for mount in container["volumeMounts"]} == {"shm", "cache"}
+    assert {volume["name"] for volume in template["spec"]["volumes"]} == {"shm", "cache"}
+
+
+def pod_of(asked: Request, **options: Any) -> dict[str, Any]:
+    spec: dict[str, Any] = manifest(launch(asked, context=4096), **options)[0]["spec"]["template"]["spec"]
+    return spec
+
+
+def test_image_resource_and_node_are_those_of_the_maker() -> None:
+    nvidia = pod_of(request())
+    assert nvidia["containers"][0]["image"] == "vllm/vllm-openai:v0.33.0"
+    assert nvidia["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
+    amd = pod_of(request(gpu="mi300x"))
+    assert amd["containers"][0]["image"] == "vllm/vllm-openai-rocm:v0.33.0"
+    assert amd["containers"][0]["resources"]["limits"] == {"amd.com/gpu": 4}
+    assert amd["nodeSelector"] == {"amd.com/gpu.product-name": "AMD_Instinct_MI300X_OAM"}
+    with pytest.raises(UsageError, match=r"sglang 0\.5 for AMD"):
+        pod_of(request("sglang", gpu="mi300x"))
+    unknown = request(gpu="mi355x")
+    assert "nodeSelector" not in pod_of(unknown)
+    assert any("no nodeSelector" in note and "mi355x" in note for note in notes(launch(unknown, context=4096)))
+
+
+def test_a_pod_has_a_token_a_cache_and_time_to_start() -> None:
+    """600 s (vllm/envs.py: VLLM_ENGINE_READY_TIMEOUT_S) and 70.6e9 x 2 bytes at 125 MB/s: 1,729 s in all."""
+    pod = pod_of(request())
+    (container,) = pod["containers"]
+    environment = {entry["name"]: entry for entry in container["env"]}
+    token = environment["HF_TOKEN"]["valueFrom"]["secretKeyRef"]
+    assert token == {"name": "hf-token", "key": "token", "optional": True}
+    assert int(environment["VLLM_ENGINE_READY_TIMEOUT_S"]["value"]) == pytest.approx(1729, rel=0.01)
+    probe = container["startupProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] == pytest.approx(1729, rel=0.01)
+    assert {"name": "cache", "emptyDir": {}} in pod["volumes"]
+    assert environment["HF_HOME"]["value"] == "/cache"
+    claimed = pod_of(request(), site=Site(cache="models"))
+    assert {"name": "cache", "persistentVolumeClaim": {"claimName": "models"}} in claimed["volumes"]
 
 
 def test_a_replica_over_two_nodes_is_no_deployment() -> None:
     with pytest.raises(UsageError, match="one node"):
-        manifest(launch(assemble(request(tp=8, pp=2)), context=4096))
+        manifest(launch(request(tp=8, pp=2), context=4096))

@@ -8,6 +8,8 @@ from inferplan.errors import UsageError
 
 TAKES = frozenset({f"parallel.{degree}" for degree in ("tp", "pp", "dp", "ep", "cp")})
 PORT = 8080
+_KV = {"fp16": "f16", "bf16": "bf16", "fp32": "f32"}
+_KV |= {name: name for name in ("q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")}
 
 
 def llama_cpp(launch: Launch) -> list[str]:
@@ -18,10 +20,9 @@ def llama_cpp(launch: Launch) -> list[str]:
     """
     hint = "llama.cpp divides a model by layers: --pp instead"
     refuse_degrees(launch, tp=hint, ep=hint, dp=hint, cp=hint)
-    names = {"fp16": "f16", "bf16": "bf16", "fp32": "f32", "q8_0": "q8_0", "q4_0": "q4_0"}
     kv = launch.deployment.precision.kv.name
-    if kv not in names:
-        raise UsageError(f"llama.cpp has no KV cache in {kv}", hint=f"--kv {', '.join(names)}")
+    if kv not in _KV:
+        raise UsageError(f"llama.cpp has no KV cache in {kv}", hint=f"--kv {', '.join(_KV)}")
     if launch.role:
         raise UsageError("llama.cpp has no pools of its own for prompts and decodes", hint="--aggregated")
     if launch.context is None:
@@ -29,5 +30,5 @@ def llama_cpp(launch: Launch) -> list[str]:
     file = checkpoint(launch)
     flags = ["llama-server", "-m" if file.endswith(".gguf") else "-hf", file]
     flags += ["-c", str(launch.context * launch.sequences), "-np", str(launch.sequences)]
-    flags += ["-ngl", "all", "-b", str(launch.token_budget), "-ctk", names[kv], "-ctv", names[kv]]
+    flags += ["-ngl", "all", "-b", str(launch.token_budget), "-ctk", _KV[kv], "-ctv", _KV[kv]]
     return flags + (["-sm", "layer"] if launch.deployment.parallel.pp > 1 else [])

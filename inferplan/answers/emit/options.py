@@ -23,7 +23,7 @@ SHARED = frozenset(
 
 def given(request: Request) -> dict[str, Any]:
     """Every option of a request that is not at its default, by its dotted name: ``{"flags.block_size": 32}``."""
-    return dict(_differing(request, Request(model="", gpu=""), ""))
+    return dict(_differing(request, type(request)(model="", gpu=""), ""))
 
 
 def refuse_untaken(launch: Launch, takes: frozenset[str]) -> None:
