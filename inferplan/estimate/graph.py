@@ -61,13 +61,14 @@ def build_rank(deployment: Deployment, step: Step, mean: Step | None = None) -> 
     context = _context(deployment, step, mean)
     stages: list[Stage] = []
     middle: dict[int, Stage] = {}
+    written: dict[int, tuple[Op, ...]] = {}
     for index, layers in enumerate(model.stages(parallel.pp)):
         inside = 0 < index < parallel.pp - 1
         if inside and id(layers) in middle:
             stages.append(middle[id(layers)])
             continue
         ops = list(_embedding(deployment, context)) if index == 0 else []
-        ops += _layers(layers, context)
+        ops += _layers(layers, context, written)
         if index == parallel.pp - 1:
             ops += _head(deployment, context, step)
         elif parallel.pp > 1:
@@ -110,9 +111,14 @@ def _embedding(deployment: Deployment, context: LayerContext) -> Iterator[Op]:
     yield from model.input_ops(context)
 
 
-def _layers(layers: list[tuple[LayerGroup, int]], context: LayerContext) -> Iterator[Op]:
+def _layers(
+    layers: list[tuple[LayerGroup, int]], context: LayerContext, written: dict[int, tuple[Op, ...]]
+) -> Iterator[Op]:
+    """The operators of a stage's layers. written: those of one such layer, which stages that hold it share."""
     for layer, count in layers:
-        yield from (op.repeated(count) for op in _layer(layer, context))
+        if id(layer) not in written:
+            written[id(layer)] = tuple(_layer(layer, context))
+        yield from (op.repeated(count) for op in written[id(layer)])
 
 
 def _layer(layer: LayerGroup, context: LayerContext) -> Iterator[Op]:

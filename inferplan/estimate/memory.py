@@ -42,6 +42,8 @@ class DeviceMemory:
     cached: bool = True
     """Whether keys and values are kept at all; where they are not, the longest pass is the whole context."""
     logits: Num = 1.0
+    budget: Num | None = None
+    """Tokens of a step, where they are not those of the engine."""
 
     @cached_property
     def stage(self) -> StageMemory:
@@ -50,19 +52,17 @@ class DeviceMemory:
 
     @cached_property
     def stages(self) -> list[StageMemory]:
+        """The stages in their order; those inside that hold the same layers in the same formats are the same object."""
         deployment = self.deployment
         sequence, start, stages = deployment.model.sequence, 0, []
         counts = split_layers(len(sequence), deployment.parallel.pp)
+        alike = not any(layers for _, _, layers in deployment.precision.exceptions)
+        inside: dict[tuple[int, ...], StageMemory] = {}
         for index, layers in enumerate(counts):
-            stages.append(
-                StageMemory(
-                    deployment=deployment,
-                    layers=sequence[start : start + layers],
-                    start=start,
-                    first=index == 0,
-                    last=index == len(counts) - 1,
-                )
-            )
+            held = sequence[start : start + layers]
+            first, last = index == 0, index == len(counts) - 1
+            stage = StageMemory(deployment=deployment, layers=held, start=start, first=first, last=last)
+            stages.append(inside.setdefault(tuple(map(id, held)), stage) if alike and not (first or last) else stage)
             start += layers
         return stages
 
@@ -91,7 +91,8 @@ class DeviceMemory:
             tokens = name(self.prompt, "tokens of the longest pass", "", ("load", "prompt"))
             return sequences * tokens, sequences * name(self.logits, "logits of a sequence")
         tier = engine.defaults.tier(hardware)
-        tokens = name(float(tier.token_budget), "tokens of a step", "", ("engine", "tiers", "token_budget"))
+        own = float(tier.token_budget) if self.budget is None else self.budget
+        tokens = name(own, "tokens of a step", "", ("engine", "tiers", "token_budget"))
         return tokens, name(float(tier.max_sequences), "sequences of a step", "", _SLOTS)
 
     def _sequences(self, name: Naming = plain) -> Num:
@@ -114,7 +115,8 @@ class DeviceMemory:
 
     def _reserve(self, stage: StageMemory, name: Naming = plain) -> Num:
         weights = name(stage.weights, "weights", "B", _WEIGHTS)
-        return reserve(self.deployment, weights, name(self._activations(stage, name), "activations", "B"), name)
+        activations = name(self._activations(stage, name), "activations", "B")
+        return reserve(self.deployment, weights, activations, name, self.budget)
 
     def _pool(self, stage: StageMemory, name: Naming = plain) -> Num:
         """Bytes left for state; without an engine for activations too, which then grow with the batch."""
@@ -164,7 +166,7 @@ class DeviceMemory:
     @cached_property
     def memory_fraction(self) -> float:
         """The share of memory the engine works with: its default, or SGLang's rule."""
-        return float(memory_fraction(self.deployment))
+        return float(memory_fraction(self.deployment, budget=self.budget))
 
     @property
     def total(self) -> Num:
@@ -190,7 +192,11 @@ class Footprint(DeviceMemory):
 
     def pool(self, stage: StageMemory) -> float:
         """Bytes that a stage has left for state; negative when not even its weights fit."""
-        return float(self._pool(stage))
+        return float(self.pools(stage))
+
+    def pools(self, stage: StageMemory) -> Num:
+        """The same for each of several token budgets."""
+        return self._pool(stage)
 
     def max_batch(self) -> Num:
         """The largest batch at this context whose every stage fits; 0 when none does.

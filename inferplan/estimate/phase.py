@@ -31,6 +31,7 @@ from inferplan.estimate.load import UNKNOWN_SHARE, Band, StaticLoad
 from inferplan.estimate.roofline import Bound, OpCost, price, time_terms
 from inferplan.terms import Naming, Term, named, plain, total
 from inferplan.units import Num
+from inferplan.work.ops import Op
 from inferplan.work.step import Segment, Step, prefill, recompute
 
 Flow = Literal["pass", "drain", "cycle"]
@@ -452,10 +453,20 @@ def price_batches(deployment: Deployment, batches: Batches, flow: Flow = "pass")
 
 
 def _priced(deployment: Deployment, stages: list[Stage]) -> tuple[tuple[OpCost, ...], ...]:
+    """The costs of the operators of each stage; a run that several of them make is priced once."""
     known: dict[int, tuple[OpCost, ...]] = {}
+    runs: dict[tuple[Any, ...], OpCost] = {}
+
+    def cost(op: Op) -> OpCost:
+        run = op.run
+        if run not in runs:
+            runs[run] = price(op, deployment.hardware, deployment.calibration)
+            return runs[run]
+        return runs[run].of(op)
+
     for stage in stages:
         if id(stage.ops) not in known:
-            known[id(stage.ops)] = tuple(price(op, deployment.hardware, deployment.calibration) for op in stage.ops)
+            known[id(stage.ops)] = tuple(map(cost, stage.ops))
     return tuple(known[id(stage.ops)] for stage in stages)
 
 

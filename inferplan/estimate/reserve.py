@@ -13,8 +13,12 @@ _LARGE_MIB = 60 * 1024
 """SGLang keeps at least 10 GiB back on devices with more memory than this."""
 
 
-def reserve(deployment: Deployment, weights: Num, activations: Num, name: Naming = plain) -> Num:
+def reserve(
+    deployment: Deployment, weights: Num, activations: Num, name: Naming = plain, budget: Num | None = None
+) -> Num:
     """Bytes that the engine keeps on a device with so many bytes of weights and activations.
+
+    budget: tokens of a step, where they are not those of the engine.
 
     Driver context, communicator and captured graphs; and what the engine's fraction leaves unused:
 
@@ -33,7 +37,7 @@ def reserve(deployment: Deployment, weights: Num, activations: Num, name: Naming
     if engine.kv_rule == "all":
         return fixed
     usable: Num = name(deployment.hardware.usable, "usable", "B", ("hardware", "memory", "usable"))
-    unused = 1.0 - memory_fraction(deployment, name)
+    unused = 1.0 - memory_fraction(deployment, name, budget)
     if engine.kv_rule == "static_of_total":
         held_back: Num = np.maximum(fixed, usable * unused - activations)
         return held_back
@@ -43,7 +47,7 @@ def reserve(deployment: Deployment, weights: Num, activations: Num, name: Naming
     return fixed + unused * usable
 
 
-def memory_fraction(deployment: Deployment, name: Naming = plain) -> Num:
+def memory_fraction(deployment: Deployment, name: Naming = plain, budget: Num | None = None) -> Num:
     """The share of memory that the engine works with: its default or flag, or SGLang's rule.
 
     SGLang (memory_hook.py): 1 - (512 + 1.5 max(chunk, 2048) + 128 tp pp + 2 graph batch + graphs MiB)/memory, of
@@ -55,7 +59,8 @@ def memory_fraction(deployment: Deployment, name: Naming = plain) -> Num:
         return name(engine.memory_fraction, "fraction", "", ("engine", "memory_fraction"))
     latent = any(part.kind == "mla" for layer, _ in deployment.model.distinct for part in layer.parts)
     memory = name(hardware.usable, "usable", "B", ("hardware", "memory", "usable")) / _MIB
-    chunk = name(engine.tier(hardware).token_budget, "chunk", "", ("engine", "tiers", "token_budget"))
+    own = engine.tier(hardware).token_budget if budget is None else budget
+    chunk = name(own, "chunk", "", ("engine", "tiers", "token_budget"))
     kept = 512 + 1.5 * np.maximum(chunk, 2048)
     kept = kept + name(1536 if latent else 8 * 58, "graphs of prompts")
     kept = kept + 128 * name(parallel.tp, "tp", "", ("parallel", "tp")) * name(

@@ -81,6 +81,10 @@ class OpCost:
     carried: bool
     """The constants are those of another device."""
 
+    def of(self, op: Op) -> OpCost:
+        """The price of another operator that makes the same run."""
+        return OpCost(op=op, work=self.work, spent=self.spent, fit=self.fit, carried=self.carried)
+
     @property
     def time_math(self) -> Num:
         return self.spent.math

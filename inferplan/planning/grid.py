@@ -6,9 +6,8 @@ over the users, so that nothing has to be solved for: rate, waiting and the numb
 
 from __future__ import annotations
 
-from copy import copy
-from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from dataclasses import dataclass
+from functools import cache, cached_property, lru_cache
 
 import numpy as np
 
@@ -188,32 +187,18 @@ def _cache_use(
     whole: Array = np.full_like(concurrency, prompt + output)
     held = whole if reserve else np.minimum(prompt + output / 2 + 2 * spread, whole)
     use = np.zeros_like(concurrency)
-    footprint = single(deployment)
+    known = single(deployment)
+    footprint = Footprint(deployment=deployment, batch=1.0, prompt=1.0, context=1.0, budget=axes.budget)
     beside = None if draft is None else single(draft).stage
-    for column, budget in enumerate(axes.budget):
-        sized = _sized(footprint, int(budget))
-        for stage in footprint.stages:
-            pool, state = sized.pool(stage), stage.state(held[:, column])
-            if beside is not None:
-                pool, state = pool - beside.weights, state + beside.state(held[:, column])
-            state = concurrency[:, column] * state
-            use[:, column] = np.maximum(use[:, column], state / pool if pool > 0 else np.inf)
+    for stage in dict.fromkeys(known.stages):
+        pool, state = footprint.pools(stage), stage.state(held)
+        if beside is not None:
+            pool, state = pool - beside.weights, state + beside.state(held)
+        use = np.maximum(use, np.where(pool > 0, concurrency * state / np.where(pool > 0, pool, 1.0), np.inf))
     return use
 
 
+@lru_cache(maxsize=16)
 def single(deployment: Deployment) -> Footprint:
     """The footprint of one short request: what is left of a device after the weights."""
     return Footprint(deployment=deployment, batch=1.0, prompt=1.0, context=1.0)
-
-
-def _sized(footprint: Footprint, budget: int) -> Footprint:
-    """The same when a step holds ``budget`` tokens; its stages, whose weights are known, are shared."""
-    deployment = footprint.deployment
-    engine = deployment.engine
-    tiers = [tier.model_copy(update={"token_budget": budget}) for tier in engine.defaults.tiers]
-    defaults = engine.defaults.model_copy(update={"tiers": tiers})
-    sized = copy(deployment)
-    object.__setattr__(sized, "engine", engine.model_copy(update={"defaults": defaults}))
-    other = replace(footprint, deployment=sized)
-    vars(other)["stages"] = footprint.stages
-    return other

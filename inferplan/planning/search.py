@@ -89,7 +89,7 @@ def search(space: Space, demand: Demand, slo: Slo, sizing: Sizing, prices: Price
 
 def _weights_fit(deployment: Deployment) -> bool:
     footprint = single(deployment)
-    return all(stage.weights < footprint.usable for stage in footprint.stages)
+    return all(stage.weights < footprint.usable for stage in dict.fromkeys(footprint.stages))
 
 
 class _FrontierPoint(NamedTuple):

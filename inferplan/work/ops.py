@@ -8,6 +8,7 @@ output element written once, which is the least any kernel can do.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, Self
 
 import numpy as np
@@ -122,6 +123,15 @@ class Op:
         other = object.__new__(type(self))  # dataclasses.replace would check every field again: 5 us, in a hot path
         vars(other).update(vars(self), count=self.count * times)
         return other
+
+    @property
+    def run(self) -> tuple[object, ...]:
+        """What one run is, whatever its name and count: operators with the same objects in every field make the same.
+
+        Holds while the operator does: objects are told apart by where they lie.
+        """
+        _, _, *rest = map(id, vars(self).values())  # without the name and the count, which come first
+        return (type(self), *rest)
 
     @property
     def math(self) -> str | None:
@@ -261,7 +271,7 @@ class Attention(Op):
     def math(self) -> str:
         return self.base.math
 
-    @property
+    @cached_property
     def wide(self) -> bool:
         return bool(np.max(self.new) > WIDE)
 

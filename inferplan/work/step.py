@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -30,7 +31,7 @@ class Segment:
         """New tokens over the whole segment."""
         return self.batch * self.new
 
-    @property
+    @cached_property
     def wide(self) -> bool:
         """Shaped like a prefill (many new tokens a sequence) rather than like a decode."""
         return bool(np.max(self.new) > WIDE)
