@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants_source import SourceMutant
-from tests.planning import test_screening, test_sizing
+from tests.planning import test_prices, test_screening, test_sizing
 from tests.serving import test_queueing
 
 PLANNING_MUTANTS = [
@@ -70,6 +70,38 @@ PLANNING_MUTANTS = [
         new="paid = replicas",
         changes="spare replicas are not billed",
         check=test_sizing.test_the_bill_of_a_grid,
+    ),
+    SourceMutant(
+        name="a replica on two hosts",
+        place="inferplan.catalog.bills:Offer.units",
+        old="self.gpus // devices",
+        new="self.gpus / devices",
+        changes="replicas are packed into instances by GPUs, across hosts",
+        check=lambda: test_prices.test_instances_of_aws_by_hand("h100-sxm", 3, 5, "p5.48xlarge", 3, 165.12, 9),
+    ),
+    SourceMutant(
+        name="one replica of hosts that are too small",
+        place="inferplan.catalog.bills:Tariff.holding",
+        old="hosts == min(spread)",
+        new="hosts > 0",
+        changes="the cheapest GPU wins, whatever host it is in",
+        check=lambda: test_prices.test_instances_of_aws_by_hand("l40s", 8, 1, "g6e.48xlarge", 1, 30.13118, 0),
+    ),
+    SourceMutant(
+        name="a tensor-parallel group cut in two",
+        place="inferplan.catalog.bills:_instances_of_one",
+        old="(whole or fits)",
+        new="fits",
+        changes="a replica that is larger than an instance is split inside a tensor-parallel group",
+        check=test_prices.test_a_tensor_parallel_group_does_not_straddle_instances,
+    ),
+    SourceMutant(
+        name="any list's price",
+        place="inferplan.catalog.price_lists:PriceBook._searched",
+        old="if self.everywhere",
+        new="if True",
+        changes="a list that the user did not name gives the price",
+        check=test_prices.test_a_named_device_is_looked_for_in_every_list_the_best_documented_first,
     ),
     SourceMutant(
         name="a tail without its percentile",

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from inferplan.catalog.bills import Bill
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import MissingFactError, UsageError
+from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.load import StaticLoad
+from inferplan.estimate.run import estimate
 
 HOURS_PER_MONTH = 730.0
 """365 days of 24 hours over 12 months."""
 OUTPUT_TO_INPUT = 4.0
 """How much more an output token is charged than an input token, when nothing else is asked for: the default of the
 Google GKE Inference Quickstart (google.cloud.gkerecommender_v1 ``Cost``)."""
+
+
+def largest_batch(deployment: Deployment, load: StaticLoad) -> int:
+    """The most sequences of ``load`` that a replica runs at once: what the memory holds and the engine admits.
+
+    Raises ``InfeasibleError`` where not even one fits.
+    """
+    slots = deployment.engine.defaults.tier(deployment.hardware).max_sequences * deployment.parallel.dp
+    one = estimate(deployment, replace(load, batch=1.0))
+    return int(min(float(one.footprint.max_batch()), slots))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,6 +55,7 @@ class Offer:
     instance: str = ""
     length: str = ""
     sized: bool = True
+    note: str = ""
 
     @property
     def size(self) -> int:

@@ -23,12 +23,12 @@ CONTRACTS: tuple[Contract, ...] = ("on-demand", "spot", "reserved", "owned")
 DEFAULT_LISTS: dict[Contract, str] = {
     "on-demand": "aws-us-east-1",
     "spot": "amd-clouds",
-    "reserved": "rental-3-year",
+    "reserved": "aws-us-east-1",
     "owned": "owned-neocloud",
 }
 """The list that is asked first on each term where the user names none.
 
-On demand the one provider whose price feed was read first-hand; else the list that has most devices on that term.
+The one provider whose price feed was read first-hand, where it has the term; else the list with most devices on it.
 """
 _CONFIDENCE = ("high", "medium", "low")
 
@@ -85,6 +85,7 @@ class PriceList(Spec):
                 instance=sold.name,
                 length=sold.length,
                 sized=sold.gpus != "unknown",
+                note=sold.note,
             )
             for sold in self.instances
             if gpu in (None, sold.gpu) and term in (None, sold.term)
@@ -162,6 +163,14 @@ class PriceBook:
                 hint=f"{meant}see inferplan gpus, or name it with --gpu too",
             )
 
+    def remarks(self, gpus: Iterable[str]) -> list[str]:
+        """What a buyer who compares these devices has to know of their prices: that they are of several providers."""
+        sources = {gpu: offers[0].source for gpu in gpus if (offers := self.offers(gpu))}
+        if len(set(sources.values())) < 2:
+            return []
+        named = ", ".join(f"{gpu} {source}" for gpu, source in sources.items())
+        return [f"the prices that are compared are from different lists: {named}"]
+
     @property
     def gpus(self) -> list[str]:
         """Every device that is stated or that ``lists`` sell."""
@@ -177,24 +186,27 @@ def every_list() -> tuple[PriceList, ...]:
 
 
 def price_book(
-    lists: Iterable[str] = (), stated: Iterable[str] = (), term: Contract = "on-demand", currency: str = "USD"
+    lists: Iterable[str] = (), stated: Iterable[str] = (), term: Contract = "on-demand", currency: str | None = None
 ) -> PriceBook:
     """A price book from list names (or paths) and texts: ``gpu=2.49`` for a GPU, ``gpu=113.93/8`` for an instance of 8.
 
     Where no list is named, the one of :data:`DEFAULT_LISTS` and then every list on file, as far as they are in
-    ``currency``. Raises ``UsageError`` for a text that is no price, and when currencies are mixed: none is converted.
+    ``currency`` (USD unless it is given). Raises ``UsageError`` for a text that is no price, and when currencies are
+    mixed: none is converted.
     """
     named = tuple(load("prices", name, PriceList) for name in lists)
-    default = load("prices", DEFAULT_LISTS[term], PriceList)
-    loaded = named or ((default,) if default.currency == currency else ())
-    given = _by_gpu([parse_stated(text, currency) for text in stated])
-    units = {listing.currency for listing in loaded} | ({currency} if given else set())
+    asked = (currency or "USD").upper()
+    given = _by_gpu([parse_stated(text, asked, term) for text in stated])
+    units = {listing.currency for listing in named} | ({asked} if given or currency or not named else set())
     if len(units) > 1:
         raise UsageError(f"prices in {' and '.join(sorted(units))} cannot be compared", hint="--currency, or one list")
-    return PriceBook(lists=loaded, term=term, stated=given, currency=next(iter(units), currency), everywhere=not named)
+    (unit,) = units
+    default = load("prices", DEFAULT_LISTS[term], PriceList)
+    loaded = named or ((default,) if default.currency == unit else ())
+    return PriceBook(lists=loaded, term=term, stated=given, currency=unit, everywhere=not named)
 
 
-def parse_stated(text: str, currency: str = "USD") -> Offer:
+def parse_stated(text: str, currency: str = "USD", term: Contract = "on-demand") -> Offer:
     """``"h100=2.49"``, the price of a GPU for an hour, or ``"b200=113.93/8"``, that of an instance of 8.
 
     Raises ``UsageError`` for what is no price.
@@ -208,7 +220,8 @@ def parse_stated(text: str, currency: str = "USD") -> Offer:
     if not name or not 0.0 < per_hour < float("inf") or (gpus is not None and not 0 < gpus <= _LARGEST_INSTANCE):
         hint = "--price h100-sxm=2.49 (a GPU), or --price b200-hgx=113.93/8 (an instance of 8)"
         raise UsageError(f"--price {text} is not a price", hint=hint)
-    return Offer(gpu=_device(name), gpus=gpus, per_hour=per_hour, currency=currency, term="stated", source="--price")
+    said = "stated" if term == "on-demand" else term
+    return Offer(gpu=_device(name), gpus=gpus, per_hour=per_hour, currency=currency, term=said, source="--price")
 
 
 _LARGEST_INSTANCE = 100_000

@@ -2,86 +2,94 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import click
 
-from inferplan.answers.cost import OUTPUT_TO_INPUT, Cost, Energy, Rates, power_of
+from inferplan.answers.cost import OUTPUT_TO_INPUT, Cost, Energy, Rates, largest_batch, power_of
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.bills import PRICE_AGE
 from inferplan.catalog.files import load_hardware
 from inferplan.catalog.price_lists import PriceBook, every_list
-from inferplan.cli.options import deployment_options, load_options, report_options
+from inferplan.cli.options import Fraction, Positive, deployment_options, load_options, report_options
 from inferplan.cli.price_options import parse_api_price, price_options
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.run import estimate
-from inferplan.reports.cost import cost_record, cost_table, energy_record, energy_table, offer_record
+from inferplan.reports.cost import (
+    Service,
+    cost_record,
+    cost_table,
+    energy_record,
+    energy_table,
+    price_record,
+    service_notes,
+    service_record,
+    service_table,
+)
 from inferplan.reports.estimate import basis_note, deployment_record
 from inferplan.table import Report, Table
 
 
 @click.command("cost")
 @deployment_options
-@load_options
+@partial(load_options, batch=None)
 @price_options
-@click.option("--utilisation", type=click.FloatRange(0, 1, min_open=True), default=1.0, help="Share of time busy [1].")
+@click.option("--utilisation", type=Fraction(), default=1.0, help="Share of time busy [1].")
 @click.option(
-    "--ratio", type=float, default=OUTPUT_TO_INPUT, help="Price of an output token over that of an input token [4]."
+    "--ratio",
+    type=Positive(),
+    default=OUTPUT_TO_INPUT,
+    help="Price of an output token over that of an input token [4].",
 )
 @click.option("--api-price", metavar="IN/OUT", help="An API's price of a million input/output tokens, for break-even.")
-@click.option("--user-requests", type=float, help="Requests of one user a day, for the price of a user-month.")
-@click.option("--power-share", type=float, default=1.0, help="Share of TDP drawn on average [1].")
-@click.option("--pue", type=float, default=1.0, help="Power of the facility over that of the GPUs [1: GPUs only].")
-@click.option("--grid", type=float, metavar="G/KWH", help="Grams of CO2 a kWh of your grid.")
+@click.option("--user-requests", type=Positive(), help="Requests of one user a day, for the price of a user-month.")
+@click.option("--power-share", type=Fraction(), default=1.0, help="Share of TDP drawn on average [1].")
+@click.option(
+    "--pue", type=Positive(1.0), default=1.0, help="Power of the facility over that of the GPUs [1: GPUs only]."
+)
+@click.option("--grid", type=Positive(0.0), metavar="G/KWH", help="Grams of CO2 a kWh of your grid.")
 @report_options
 def cost_command(request: Request, load: StaticLoad, prices: PriceBook, **values: Any) -> Report:
     """What a static batch costs, in money and energy: for an hour, a token, a request, a user.
 
-    The batch runs again and again for --utilisation of the time; the devices are paid for all of it. Plan sizes a
-    service under live traffic.
+    The batch runs again and again for --utilisation of the time; whole instances are paid for all of it. Without
+    --batch it is the largest that memory and engine hold: the least a token can cost, with no limit on latency. Plan
+    sizes a service under live traffic.
 
-    Example: inferplan cost llama-3.1-8b --gpu h100-sxm --batch 64 --prompt 1024 --output 256 --price h100-sxm=2.49
+    Example: inferplan cost llama-3.1-8b --gpu h100-sxm --prompt 1024 --output 256 --price h100-sxm=2.49
     """
-    deployment = assemble(request)
+    deployment, api = assemble(request), parse_api_price(values["api_price"])
+    hardware, parallel = deployment.hardware, deployment.parallel
+    prices.check([hardware.name])
+    bill = prices.require(hardware.name, parallel.ranks, parallel.tp).bill(parallel.replicas)
+    largest = click.get_current_context().params["batch"] is None
+    if largest:
+        load = replace(load, batch=float(largest_batch(deployment, load)))
     result = estimate(deployment, load)
     served = float(result.request_rate) * values["utilisation"]
     rates = Rates(requests=served, prompt=float(load.prompt), output=float(load.output))
-    prices.check([deployment.hardware.name])
-    parallel = deployment.parallel
-    bill = prices.require(deployment.hardware.name, parallel.ranks, parallel.tp).bill(parallel.replicas)
     cost = Cost(bill=bill, rates=rates, ratio=values["ratio"])
     energy = Energy(
-        power=power_of(deployment.hardware),
-        devices=deployment.parallel.devices,
+        power=power_of(hardware),
+        devices=parallel.devices,
         rates=rates,
         share=values["power_share"],
         pue=values["pue"],
         grid=values["grid"],
     )
-    api = parse_api_price(values["api_price"])
+    service = Service(result=result, utilisation=values["utilisation"], largest=largest)
     record = {
         **deployment_record(deployment),
-        "requests_per_s": rates.requests,
-        "utilisation": values["utilisation"],
-        "output_tokens_per_s": rates.generated,
+        **service_record(service),
         "cost": cost_record(cost, api, values["user_requests"]),
         "energy": energy_record(energy),
     }
-    title = f"{deployment.describe()}: batch {load.batch:.0f}, {load.prompt:.0f} tokens in, {load.output:.0f} out"
-    served_table = Table(
-        title=title,
-        columns=["", "value"],
-        rows=[
-            ["requests a second", f"{rates.requests:,.2f}"],
-            ["output tokens a second", f"{rates.generated:,.0f}"],
-            ["busy", f"{values['utilisation']:.0%} of the time"],
-        ],
-        right=frozenset({"value"}),
-    )
     return Report(
         record=record,
-        tables=[served_table, cost_table(cost, api, values["user_requests"]), energy_table(energy)],
-        notes=[basis_note(result)],
+        tables=[service_table(service), cost_table(cost, api, values["user_requests"]), energy_table(energy)],
+        notes=[*service_notes(service, bill), *bill.offer.remarks, basis_note(result)],
     )
 
 
@@ -92,11 +100,11 @@ def prices_command(gpu: str | None) -> Report:
     """The prices on file, with their dates and sources; of one GPU when it is named."""
     wanted = load_hardware(gpu).name if gpu else None
     rows = [
-        {**offer_record(offer), "list": listing.name, "confidence": listing.confidence, "source": listing.source}
+        {**price_record(offer), "confidence": listing.confidence, "source": listing.source}
         for listing in every_list()
         for offer in listing.offers(wanted)
     ]
-    rows.sort(key=lambda row: (row["gpu"], row["price_per_device_hour"]))
+    rows.sort(key=lambda row: (row["gpu"], row["per_hour"]))
     table = Table(
         title=f"{len(rows)} prices of an hour" + (f": {wanted}" if wanted else ""),
         columns=["gpu", "instance", "GPUs", "an hour", "a GPU", "currency", "term", "list", "date", "confidence"],
@@ -112,8 +120,8 @@ def prices_command(gpu: str | None) -> Report:
 
 
 def _price_row(row: dict[str, Any]) -> list[str]:
-    term = f"{row['price_term']}, {row['price_length']}" if row["price_length"] else row["price_term"]
-    date = row["price_date"] + (" *" if row["price_is_old"] else "")
-    figures = [f"{row['price_per_instance_hour']:.3f}", f"{row['price_per_device_hour']:.3f}"]
-    sold = [row["gpu"], row["instance"] or "", str(row["instance_size"])]
+    term = f"{row['term']}, {row['length']}" if row["length"] else row["term"]
+    date = row["date"] + (" *" if row["old"] else "")
+    figures = [f"{row[key]:,.3f}" for key in ("per_instance_hour", "per_hour")]
+    sold = [row["gpu"], row["instance"] or "", str(row["instance_gpus"])]
     return [*sold, *figures, row["currency"], term, row["list"], date, row["confidence"]]

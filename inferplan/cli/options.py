@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable
-from math import isnan
+from math import isfinite, isnan
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,19 @@ class Fraction(click.FloatRange):
         number: float = super().convert(value, param, ctx)
         if isnan(number):
             self.fail(f"{value} is not a number", param, ctx)
+        return number
+
+
+class Positive(click.types.FloatParamType):
+    """A finite number above 0, or of ``low`` and more."""
+
+    def __init__(self, low: float | None = None) -> None:
+        self.low = low
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number: float = super().convert(value, param, ctx)
+        if not isfinite(number) or (number <= 0 if self.low is None else number < self.low):
+            self.fail(f"{value} is not {'above 0' if self.low is None else f'{self.low:g} or more'}", param, ctx)
         return number
 
 
@@ -176,15 +189,18 @@ def deployment_options(command: Command) -> Command:
     return _apply(wrapper, options)
 
 
-def load_options(command: Command) -> Command:
-    """Adds the static batch; the command gets one ``load`` (:class:`inferplan.estimate.load.StaticLoad`)."""
+def load_options(command: Command, batch: int | None = 1) -> Command:
+    """Adds the static batch; the command gets one ``load`` (:class:`inferplan.estimate.load.StaticLoad`).
+
+    batch: the batch where none is given; with ``None`` the command chooses it, and finds one sequence in ``load``.
+    """
 
     @functools.wraps(command)
     def wrapper(**values: Any) -> Any:
         from inferplan.estimate.load import StaticLoad
 
         load = StaticLoad(
-            batch=float(values.pop("batch")),
+            batch=float(values.pop("batch") or 1),
             prompt=float(values.pop("prompt") + values.pop("image_tokens")),
             output=float(values.pop("output_tokens")),
             kv_cache=not values.pop("no_kv_cache"),
@@ -193,7 +209,13 @@ def load_options(command: Command) -> Command:
         return command(load=load, **values)
 
     options: list[Callable[[Any], Any]] = [
-        click.option("--batch", type=Count(), default=1, show_default=True, help="Sequences per replica."),
+        click.option(
+            "--batch",
+            type=Count(),
+            default=batch,
+            show_default=batch is not None,
+            help="Sequences per replica." if batch else "Sequences per replica [as many as memory and engine hold].",
+        ),
         click.option("--prompt", type=Count(), default=1024, show_default=True, help="Prompt tokens of a sequence."),
         click.option(
             "--image-tokens",

@@ -37,10 +37,21 @@ def price_options(command: Command) -> Command:
                 f"[{DEFAULT_LISTS['on-demand']}, then every other].",
             ),
             click.option(
-                "--price", "stated", multiple=True, metavar="GPU=PRICE", help="Your own price of a device for an hour."
+                "--price",
+                "stated",
+                multiple=True,
+                metavar="GPU=PRICE",
+                help="Your own price for an hour: of a GPU (h100=2.49) or of an instance of 8 (b200=113.93/8).",
             ),
-            click.option("--term", type=click.Choice(CONTRACTS), default="on-demand", show_default=True, help="Terms."),
-            click.option("--currency", default="USD", show_default=True, help="Currency of --price."),
+            click.option(
+                "--term",
+                type=click.Choice(CONTRACTS),
+                default="on-demand",
+                show_default=True,
+                help="Terms: a spot instance may be taken away, a reserved one is paid for busy or idle, owned is an "
+                "estimate.",
+            ),
+            click.option("--currency", help="Currency of --price and of the lists that are searched [USD]."),
         ]
     ):
         decorated = option(decorated)
@@ -58,6 +69,6 @@ def parse_api_price(text: str | None) -> Any:
         price = ApiPrice(input=float(first), output=float(second))
     except ValueError:
         price = ApiPrice(input=-1.0, output=-1.0)
-    if min(price.input, price.output) < 0:
+    if not all(0 <= each < float("inf") for each in (price.input, price.output)):
         raise UsageError(f"--api-price {text} is not a price", hint="--api-price 3/15 (a million input/output tokens)")
     return price

@@ -2,13 +2,79 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from inferplan.answers.cost import HOURS_PER_MONTH, ApiPrice, Cost, Energy
 from inferplan.catalog.bills import Bill, Offer
+from inferplan.estimate.batch import Estimate
 from inferplan.table import Table
+from inferplan.units import format_time
 
 _RIGHT = frozenset({"value"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Service:
+    """A static batch that runs again and again. largest: nobody named a batch, and it is the largest that fits."""
+
+    result: Estimate
+    utilisation: float
+    largest: bool
+
+
+def service_record(service: Service) -> dict[str, Any]:
+    """The JSON of what is served, and how fast."""
+    result = service.result
+    load = result.load
+    return {
+        "load": {
+            "batch": int(load.batch),
+            "prompt_tokens": int(load.prompt),
+            "output_tokens": int(load.output),
+        },
+        "batch_is_the_largest": service.largest,
+        "ttft_s": float(result.ttft),
+        "tpot_s": float(result.tpot) if load.output > 1 else None,
+        "requests_per_s": float(result.request_rate) * service.utilisation,
+        "utilisation": service.utilisation,
+        "output_tokens_per_s": float(result.request_rate) * service.utilisation * float(load.output),
+    }
+
+
+def service_table(service: Service) -> Table:
+    """What is served, and how fast."""
+    record, load = service_record(service), service.result.load
+    rows = [
+        ["requests a second", f"{record['requests_per_s']:,.2f}"],
+        ["output tokens a second", f"{record['output_tokens_per_s']:,.0f}"],
+        ["busy", f"{service.utilisation:.0%} of the time"],
+        ["first token of the batch after (TTFT)", format_time(record["ttft_s"], 3)],
+    ]
+    if record["tpot_s"] is not None:
+        rows.append(["every further token (TPOT)", format_time(record["tpot_s"], 3)])
+    which = " (the largest)" if service.largest else ""
+    title = (
+        f"{service.result.deployment.describe()}: batch {load.batch:,.0f}{which}, {load.prompt:,.0f} tokens in, "
+        f"{load.output:,.0f} out"
+    )
+    return Table(title=title, columns=["", "value"], rows=rows, right=_RIGHT)
+
+
+def service_notes(service: Service, bill: Bill) -> list[str]:
+    """What the batch means for the price of a token, and how many replicas would leave nothing of the bill idle."""
+    lines = []
+    if service.largest:
+        batch = service.result.load.batch
+        lines.append(
+            f"batch {batch:,.0f} is all that memory and engine hold, about the least that a token costs here; limits "
+            "on latency make it dearer (--batch N, or inferplan plan)"
+        )
+    ranks = service.result.deployment.parallel.ranks
+    if bill.idle >= ranks:
+        held = bill.units * (bill.offer.size // ranks)
+        lines.append(f"what is paid for holds {held} replicas: --replicas {held} costs the same an hour")
+    return lines
 
 
 def cost_record(cost: Cost, api: ApiPrice | None = None, requests_a_day: float | None = None) -> dict[str, Any]:
@@ -32,28 +98,38 @@ def cost_record(cost: Cost, api: ApiPrice | None = None, requests_a_day: float |
     return record
 
 
-def offer_record(offer: Offer) -> dict[str, Any]:
-    """The JSON of one thing that is sold: what it holds, its price, and where that is from."""
+def price_record(offer: Offer) -> dict[str, Any]:
+    """The JSON of one price: ``per_hour`` is of one GPU, ``per_instance_hour`` of what is sold together."""
     return {
         "gpu": offer.gpu,
         "instance": offer.instance or None,
-        "instance_gpus": offer.gpus,
-        "instance_size": "unknown" if not offer.sized else "any" if offer.gpus is None else offer.gpus,
-        "price_per_instance_hour": offer.per_hour,
-        "price_per_device_hour": offer.per_device,
+        "instance_gpus": offer.gpus or ("any" if offer.sized else "unknown"),
+        "per_hour": offer.per_device,
+        "per_instance_hour": offer.per_hour,
         "currency": offer.currency,
-        "price_term": offer.term,
-        "price_length": offer.length or None,
-        "price_date": str(offer.date) if offer.date else None,
-        "price_source": offer.source,
-        "price_is_old": offer.stale,
+        "term": offer.term,
+        "length": offer.length or None,
+        "list": offer.source,
+        "date": str(offer.date) if offer.date else None,
+        "old": offer.stale,
+        "note": offer.note,
     }
 
 
 def bill_record(bill: Bill) -> dict[str, Any]:
     """The JSON of what is bought; ``instances`` counts single GPUs where those are sold one by one."""
+    price = price_record(bill.offer)
     return {
-        **offer_record(bill.offer),
+        "currency": price["currency"],
+        "price_per_device_hour": price["per_hour"],
+        "price_per_instance_hour": price["per_instance_hour"],
+        "price_term": price["term"],
+        "price_length": price["length"],
+        "price_date": price["date"],
+        "price_is_old": price["old"],
+        "price_source": price["list"],
+        "instance": price["instance"],
+        "instance_gpus": price["instance_gpus"],
         "instances": bill.units,
         "devices": bill.devices,
         "devices_bought": bill.bought,

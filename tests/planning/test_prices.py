@@ -38,7 +38,7 @@ def test_every_list_names_known_devices_its_date_and_its_source(name: str) -> No
         ("h100-sxm", 4, 8, "p5.48xlarge", 4, 220.16, 0),  # 32 GPUs: 4 x 55.04
         ("h100-sxm", 1, 3, "p5.4xlarge", 3, 20.64, 0),  # 3 x 6.88
         ("h100-sxm", 1, 8, "p5.48xlarge", 1, 55.04, 0),  # 8 x 6.88 costs as much: one box is simpler
-        ("h100-sxm", 3, 3, "p5.48xlarge", 2, 110.08, 7),  # two replicas of 3 in a box of 8, none across
+        ("h100-sxm", 3, 5, "p5.48xlarge", 3, 165.12, 9),  # two replicas of 3 in a box of 8, none across
         ("h100-sxm", 16, 2, "p5.48xlarge", 4, 220.16, 0),  # a replica of 16 fills two boxes
         ("l40s", 1, 7, "g6e.xlarge", 7, 13.027, 0),  # 7 x 1.861 is less than 30.13
         ("l40s", 2, 2, "g6e.12xlarge", 1, 10.49264, 0),

@@ -1,0 +1,95 @@
+"""``inferplan cost``, ``inferplan prices`` and the price options, as a user types them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.conftest import Run
+
+L40S = ("cost", "llama-3.1-70b", "--gpu", "l40s", "--tp", "8", "--quant", "fp8")
+H100 = ("cost", "llama-3.1-8b", "--gpu", "h100-sxm", "--prompt", "1024", "--output", "256")
+
+
+def test_eight_l40s_in_one_host_cost_what_that_host_costs(run: Run) -> None:
+    """g6e.48xlarge is 30.13118 USD/h at AWS; eight single ones would be 14.89 and eight hosts."""
+    cost = run(*L40S, "--format", "json").json["cost"]
+    assert (cost["instance"], cost["instances"], cost["devices_idle"]) == ("g6e.48xlarge", 1, 0)
+    assert cost["per_hour"] == pytest.approx(30.13118)
+    assert "1 x g6e.48xlarge (8 x l40s) at 30.131 USD/h (on-demand, aws-us-east-1, 2026-09-10)" in run(*L40S).out
+
+
+def test_the_batch_is_the_largest_that_fits_and_says_so(run: Run) -> None:
+    """One more is refused by ``estimate``; with fewer slots the slots are the limit."""
+    largest = run(*H100, "--format", "json").json
+    assert largest["batch_is_the_largest"] is True
+    batch = largest["load"]["batch"]
+    same = ("estimate", *H100[1:], "--batch")
+    assert run(*same, str(batch)).code == 0
+    refused = run(*same, str(batch + 1))
+    assert refused.code == 3
+    assert f"--batch {batch}" in refused.err
+    assert f"batch {batch} (the largest)" in run(*H100).out
+    single = run(*H100, "--batch", "1", "--format", "json").json
+    assert single["batch_is_the_largest"] is False
+    ratio = single["cost"]["per_million_output_tokens"] / largest["cost"]["per_million_output_tokens"]
+    assert ratio > 20
+    assert run(*H100, "--max-num-seqs", "16", "--format", "json").json["load"]["batch"] == 16
+    ranks = run(*H100, "--dp", "2", "--max-num-seqs", "16", "--price", "h100=1", "--format", "json").json
+    assert ranks["load"]["batch"] == 32
+
+
+def test_what_is_idle_is_shown_and_how_to_fill_it(run: Run) -> None:
+    """A replica of 2 B200 in a box of 8: three quarters of 113.93 an hour run nothing."""
+    text = run("cost", "llama-3.1-70b", "--gpu", "b200-hgx", "--tp", "2", "--quant", "fp8", "--batch", "8").out
+    assert "6 of 8 (75% of the bill)" in text
+    assert "--replicas 4 costs the same" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("--price", "h10=2"), 2, "did you mean --price h100-sxm"),
+        (("--price", "l40s=2"), 2, "does not look at"),
+        (("--price", "h100=2/0"), 2, "not a price"),
+        (("--prices", "no-such-list"), 2, "no-such-list"),
+        (("--prices", "modal", "--term", "spot"), 2, "no price of h100-sxm is known"),
+        (("--prices", "modal", "--currency", "EUR"), 2, "cannot be compared"),
+        (("--currency", "EUR"), 2, "no price of h100-sxm is known"),
+        (("--pue", "nan"), 2, "--pue"),
+        (("--ratio", "0"), 2, "--ratio"),
+        (("--api-price", "nan/3"), 2, "not a price"),
+        (("--utilisation", "nan"), 2, "--utilisation"),
+    ],
+)
+def test_what_is_no_price_or_nobodys_is_refused(run: Run, words: tuple[str, ...], code: int, said: str) -> None:
+    ran = run(*H100, *words)
+    assert ran.code == code
+    assert said in ran.err
+
+
+def test_a_plan_refuses_the_price_of_a_gpu_that_it_does_not_look_at(run: Run) -> None:
+    ran = run("plan", "llama-3.1-8b", "--workload", "chat", "--rate", "5", "--gpu", "h100-sxm", "--price", "h10=2")
+    assert ran.code == 2
+    assert "did you mean --price h100-sxm" in ran.err
+
+
+def test_a_gpu_of_another_list_is_priced_from_it(run: Run) -> None:
+    """Azure sells MI300X in eights at 6.00 each; the page was read on 2026-05-18."""
+    priced = run("cost", "llama-3.1-70b", "--gpu", "mi300x", "--tp", "8", "--format", "json").json["cost"]
+    assert (priced["price_source"], priced["per_hour"], priced["price_date"]) == ("azure-east-us", 48.0, "2026-05-18")
+
+
+def test_stated_prices_carry_their_terms(run: Run) -> None:
+    text = run(*H100, "--price", "h100=1.20", "--term", "spot").out
+    assert "1 x h100-sxm at 1.20 USD/h (spot, --price)" in text
+    assert "take a spot instance away" in text
+
+
+def test_prices_lists_instances(run: Run) -> None:
+    rows = run("prices", "l40s", "--format", "json").json["prices"]
+    found = {row["instance"]: row for row in rows if row["list"] == "aws-us-east-1"}
+    assert found["g6e.48xlarge"]["instance_gpus"] == 8
+    assert found["g6e.48xlarge"]["per_instance_hour"] == pytest.approx(30.13118)
+    assert found["g6e.48xlarge"]["per_hour"] == pytest.approx(3.766, abs=5e-4)
+    assert {row["instance_gpus"] for row in rows if row["list"] == "modal"} == {"any"}
+    assert "unknown" in run("prices", "mi325x").out
