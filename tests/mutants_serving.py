@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from tests.mutants_source import SourceMutant
+from tests.serving import test_cluster as cluster
 from tests.serving import test_scheduling_rules as rules
 from tests.serving import test_steady_by_hand as steady
 
@@ -195,11 +196,27 @@ SERVING_MUTANTS = [
     ),
     SourceMutant(
         name="the most loaded replica",
-        place="inferplan.serving.cluster:Cluster._route",
-        old="min(range(len(pool)), key=lambda index: (pool[index].queue.outstanding, index))",
-        new="max(range(len(pool)), key=lambda index: (pool[index].queue.outstanding, index))",
+        place="inferplan.serving.routing:Router._least_loaded",
+        old="return heap[0][1]",
+        new="return max(range(len(loads)), key=loads.__getitem__)",
         changes="requests go where most are",
         check=rules.test_the_least_loaded_replica_takes_the_next,
+    ),
+    SourceMutant(
+        name="a router sees ahead",
+        place="inferplan.serving.routing:Router._see",
+        old="leaving[0][0] <= time",
+        new="True",
+        changes="a request that leaves at the end of the step in progress has left for the router already",
+        check=cluster.test_the_least_loaded_engine_is_that_of_the_records,
+    ),
+    SourceMutant(
+        name="an engine runs past what may change its queue",
+        place="inferplan.serving.cluster:Cluster._run_together",
+        old="coming if sealed else min(coming, heap[0][0]) if heap else coming",
+        new="coming",
+        changes="caches and answers reach engines that have gone on without them",
+        check=cluster.test_engines_that_go_step_by_step_in_order_of_time_agree,
     ),
     SourceMutant(
         name="the cache moves for nothing",

@@ -86,6 +86,7 @@ fleet_options = option_group(
     click.option("--prefill-replicas", type=Count(0), default=0, help="Disaggregated: replicas that compute prompts."),
     click.option("--decode-replicas", type=Count(0), default=0, help="Disaggregated: replicas that decode."),
     click.option("--kv-link", metavar="NAME", help="Link that the cache moves over [the widest of the accelerator]."),
+    click.option("--jobs", type=Count(), default=1, help="Processes that simulate replicas side by side. [1]"),
 )
 output_options = option_group(
     click.option("--ttft", metavar="TIME", help="SLO on the time to first token."),
@@ -228,6 +229,7 @@ def _run_options(values: dict[str, Any], request: Request) -> Options:
         ),
         slo=_slo(values),
         warmup=values["warmup"],
+        jobs=values["jobs"],
         speculation=speculation_of(values, request),
         hit_rate=values["prefix_hit_rate"],
         host=host_of(values),

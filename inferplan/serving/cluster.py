@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
-from typing import Literal
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from inferplan.devices.hardware import Link
 from inferplan.errors import UsageError
@@ -17,21 +20,25 @@ from inferplan.estimate.memory import Footprint
 from inferplan.serving.admission import Rules
 from inferplan.serving.pipeline import Pipeline
 from inferplan.serving.prefix_cache import PrefixCache
-from inferplan.serving.records import Meter, Metering, Records
+from inferplan.serving.records import Excerpt, Meter, Metering, Records
 from inferplan.serving.replica import Replica
 from inferplan.serving.rounds import coupled_ranks
+from inferplan.serving.routing import Router, Routing
 from inferplan.serving.scheduler import Scheduler
 from inferplan.serving.step_times import StepTimes
 from inferplan.traffic.requests import ClosedLoop
 from inferplan.units import Num
 
-Routing = Literal["round-robin", "least-loaded", "prefix-aware"]
-"""round-robin: one after another. least-loaded: fewest requests in the engine. prefix-aware: fewest prompt tokens to
-compute before and with the request, those found in the engine's prefix cache not counted."""
-_BEGIN, _END = -1, -2
-"""Events that are no request: the meters begin to count, and stop."""
 _MOMENT = 1e-9
 """Seconds by which engines pass an event, so that rounding cannot keep it ahead of them."""
+
+_BLOCK = 1 << 16
+"""Requests that an engine is sent at once, if it has more: on their way they take more memory than their records."""
+_SENT, _CACHED, _ANSWERED, _BEGIN, _END = range(5)
+"""What may happen: a client sends a request; its cache arrives where it decodes; its user has the answer, and sends the
+next one; the meters begin to count; they stop."""
+Event = tuple[float, int, int]
+"""When, to which request (below 0: none), and what."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +88,36 @@ def transfer_time(deployment: Deployment, link: Link, tokens: Num) -> Num:
     return seconds if np.ndim(tokens) else float(seconds)
 
 
+class Incoming(NamedTuple):
+    """What a pool of engines that nothing connects is sent, in order of time: each to the next scheduler in turn."""
+
+    requests: npt.NDArray[np.int64]
+    times: npt.NDArray[np.float64]
+    computed: bool
+    """The pool only decodes: it is the cache of a request that comes."""
+    window: tuple[float, float] | None
+    """Between which seconds the meters count, if not all the time."""
+
+
+class Served(NamedTuple):
+    """What some engines have done, in another process."""
+
+    records: Excerpt
+    meters: list[Meter]
+    events: list[Event]
+    done: int
+
+
+def _serve_elsewhere(cluster: Cluster, incoming: Incoming, engines: list[int]) -> Served:
+    """The work of a process: ``cluster`` is its copy."""
+    cluster.records.refused.clear()
+    del cluster.records.gaps[:], cluster.records.gap_weights[:], cluster.events[:]
+    done = cluster.done
+    requests = np.concatenate([cluster.serve_on(engine, incoming) for engine in engines])
+    meters = [scheduler.meter for scheduler in cluster.schedulers(engines)]
+    return Served(cluster.records.excerpt(requests), meters, cluster.events, cluster.done - done)
+
+
 class Cluster:
     """The engines of a run and the events between them."""
 
@@ -94,18 +131,19 @@ class Cluster:
     ) -> None:
         self.fleet, self.records, self.closed, self.turns, self.progress = fleet, records, closed, turns, progress
         self.engines: list[Replica | Pipeline] = []
-        """What keeps time: each runs on its own."""
-        self.front: list[Scheduler] = []
-        """Who takes new requests."""
-        self.back: list[Scheduler] = []
-        """Who only decodes, where pools are apart."""
-        self.events: list[tuple[float, int, bool]] = []
-        """Heap of (time, request, whether it is its cache that arrives)."""
-        self.next_request = self.limit = self.done = 0
-        self.turns_taken = {False: 0, True: 0}
-        """Requests sent so far in turn to the front (false), and to the back."""
-        self.home: dict[int, int] = {}
-        """Which scheduler of the front has a request, where its cache leaves from there."""
+        """What keeps time: each runs on its own; those of the front first."""
+        self.front = self.back = Router(fleet.routing, (), records)
+        """Who takes new requests, and who only decodes where pools are apart."""
+        self.engine_of: dict[Scheduler, int] = {}
+        self.events: list[Event] = []
+        """A heap; of the arrivals known ahead it holds the next."""
+        self.known: Iterator[Event] = iter(())
+        """Arrivals known ahead, in order of time."""
+        self.next_request = self.done = 0
+        self.limit = len(records.prompt)
+        """Requests from here on are not sent."""
+        self.running: Replica | Pipeline | None = None
+        """The engine that advances."""
         self.link_free: list[float] = []
         """When the link of each scheduler of the front has sent what it was given."""
         self.moves: dict[int, float] = {}
@@ -119,52 +157,54 @@ class Cluster:
         fleet, parallel = self.fleet, deployment.parallel
         together = coupled_ranks(deployment)
 
-        def pool(ranks: int, rules: Rules, cache: Callable[[], PrefixCache | None]) -> list[Scheduler]:
+        def pool(ranks: int, rules: Rules, cache: Callable[[], PrefixCache | None]) -> Router:
             made = [
                 Scheduler(rules, self.records, self.notify, cache(), times.width, parallel.pp) for _ in range(ranks)
             ]
             for first in range(0, ranks, together):
                 group = made[first : first + together]
+                self.engine_of.update(dict.fromkeys(group, len(self.engines)))
                 plain = len(group) == parallel.pp == 1
                 self.engines.append(Replica(times, group[0]) if plain else Pipeline(times, group))
-            return made
+            return Router(fleet.routing, made, self.records)
 
         if not fleet.disaggregated:
             self.front = pool(fleet.engines(deployment), rules, cache)
         else:
             link = find_link(deployment, fleet.kv_link)
-            lengths = np.unique(np.asarray(self.records.prompt, dtype=np.float64))
-            seconds = np.broadcast_to(transfer_time(deployment, link, lengths), lengths.shape)
-            self.moves = dict(zip(map(int, lengths), map(float, seconds)))
+            lengths = np.unique(np.asarray(self.records.prompt))
+            seconds = np.broadcast_to(transfer_time(deployment, link, lengths.astype(np.float64)), lengths.shape)
+            self.moves = dict(zip(lengths.tolist(), seconds.tolist()))
             prompts_only = replace(rules, scheduler=rules.scheduler.model_copy(update={"admission": "prompt"}))
             self.front = pool(fleet.prefill * parallel.dp, prompts_only, cache)
             self.back = pool(fleet.decode * parallel.dp, rules, lambda: None)
-            self.link_free = [0.0] * len(self.front)
-            for scheduler in self.front:
+            self.link_free = [0.0] * len(self.front.pool)
+            for scheduler in self.front.pool:
                 scheduler.handoff = True
         for engine in self.engines:
-            engine.reactive = not self._one_way
+            engine.reactive = self.closed is not None
 
     @property
     def _one_way(self) -> bool:
         """Nothing that an engine does changes what another is sent, but for the caches that go from front to back."""
-        single = len(self.front) == 1 and len(self.back) <= 1
-        return self.closed is None and (single or self.fleet.routing == "round-robin")
+        return self.closed is None and self.front.blind and self.back.blind
 
     @property
     def meters(self) -> list[Meter]:
         """One for each scheduler, those that compute prompts first."""
-        return [scheduler.meter for scheduler in (*self.front, *self.back)]
+        return [scheduler.meter for scheduler in (*self.front.pool, *self.back.pool)]
 
-    def run(self, warmup: int = 0, fill: int = 0) -> list[Meter]:
-        """Send every request and run until all is quiet.
+    def run(self, warmup: int = 0, fill: int = 0, jobs: int = 1) -> list[Meter]:
+        """Send every request and run until all is quiet; engines that nothing connects in ``jobs`` processes.
 
         In a closed loop the first ``warmup`` requests are waited for before the rest is sent, and leave no trace in the
         meters; ``fill`` requests are sent and not waited for, and the meters begin after them.
         """
         total = len(self.records.prompt)
         self.metering = Metering(self.records, warmup + fill if fill else 0)
-        if self.closed is not None and 0 < warmup < total:
+        if self.closed is None:
+            self._run_open(jobs)
+        elif 0 < warmup < total:
             self._phase(0, warmup)
             now = max(engine.clock for engine in self.engines)
             del self.records.gaps[:], self.records.gap_weights[:]
@@ -178,141 +218,188 @@ class Cluster:
         self.metering.close(self.meters)
         return self.meters
 
-    def _phase(self, start: int, stop: int) -> None:
-        """Send requests ``start`` to ``stop`` and run until all is quiet."""
-        arrival, alone, ramp = self.records.arrival, len(self.front) == 1 and not self.back, 0.0
-        if self.closed is not None:
-            users = min(self.closed.concurrency, stop - start)
-            ramp = 0.0 if self.closed.burst else self.closed.ramp
-            now = max(engine.clock for engine in self.engines)
-            self.next_request, self.limit = start + users, stop
-            self.events = [(now + ramp * user / users, start + user, False) for user in range(users)]
-        elif self._one_way:
-            self._run_one_way(start, stop)
+    def _run_open(self, jobs: int) -> None:
+        """Arrivals are known ahead."""
+        arrival, fill = self.records.arrival, self.metering.fill
+        order = np.argsort(np.asarray(arrival), kind="stable")
+        window = (arrival[order[fill]], arrival[order[-1]]) if fill else None
+        if not self._one_way:
+            self.known = ((arrival[request], request, _SENT) for request in order.tolist())
+            self.events = [(window[0], -1, _BEGIN), (window[1], -1, _END)] if window else []
+            self._run_together()
             return
-        else:
-            self.events = [(arrival[request], request, False) for request in range(start, stop)]
-            if self.metering.fill:
-                self.events += [(arrival[self.metering.fill], _BEGIN, False), (arrival[stop - 1], _END, False)]
+        # the front runs to its end, then the back with the caches that it was sent
+        self._serve(Incoming(order, np.array(arrival)[order], False, window), jobs)
+        if self.events:
+            times, requests, _ = zip(*sorted(self.events))
+            self.events.clear()
+            self._serve(Incoming(np.asarray(requests), np.asarray(times), True, window), jobs)
+        if window:
+            self.metering.span = list(window)
+
+    def _serve(self, incoming: Incoming, jobs: int) -> None:
+        """Each engine of a pool serves what it is sent; in several processes, of neighbours."""
+        pool = (self.back if incoming.computed else self.front).pool
+        engines = list(dict.fromkeys(self.engine_of[scheduler] for scheduler in pool))
+        if min(jobs, len(engines)) == 1:
+            for engine in engines:
+                self.serve_on(engine, incoming)
+            return
+        progress, self.progress = self.progress, None
+        shares = [share.tolist() for share in np.array_split(engines, min(jobs, len(engines)))]
+        with ProcessPoolExecutor(len(shares)) as executor:
+            for share, served in zip(shares, executor.map(partial(_serve_elsewhere, self, incoming), shares)):
+                self.records.merge(served.records)
+                self.events += served.events
+                for scheduler, meter in zip(self.schedulers(share), served.meters):
+                    scheduler.meter = meter
+                self.done += served.done
+                if progress is not None:
+                    progress(self.done)
+        self.progress = progress
+
+    def schedulers(self, engines: list[int]) -> list[Scheduler]:
+        """Those of some engines, in order."""
+        return [scheduler for scheduler, engine in self.engine_of.items() if engine in engines]
+
+    def serve_on(self, engine: int, incoming: Incoming) -> npt.NDArray[np.int64]:
+        """One engine serves its turns of what comes to its pool, to the end: gives the requests."""
+        router = self.back if incoming.computed else self.front
+        size = len(router.pool)
+        turns = [turn for turn, scheduler in enumerate(router.pool) if self.engine_of[scheduler] == engine]
+        mine = np.sort(np.concatenate([np.arange(turn, len(incoming.requests), size) for turn in turns]))
+        requests: npt.NDArray[np.int64] = incoming.requests[mine]
+        times, metering = incoming.times[mine], Metering(self.records, self.metering.fill)
+        meters, sent = [router.pool[turn].meter for turn in turns], 0
+        begin, end = incoming.window or (inf, inf)
+        for until, mark in ((begin, metering.begin), (end, metering.end), (inf, None)):
+            stop = int(np.searchsorted(times, until))
+            while sent < stop:
+                block = slice(sent, min(sent + _BLOCK, stop))
+                for turn, request, time in zip(*(column[block].tolist() for column in (mine % size, requests, times))):
+                    router.home[request] = turn
+                    scheduler = router.pool[turn]
+                    (scheduler.receive if incoming.computed else scheduler.submit)(request, time)
+                sent = block.stop
+                self.engines[engine].advance(float(times[sent]) if sent < stop else until)
+            self.engines[engine].advance(until)
+            if mark is not None and until < inf:
+                mark(until, meters)
+        metering.close(meters)
+        return requests
+
+    def _phase(self, start: int, stop: int) -> None:
+        """Users of a closed loop send requests ``start`` to ``stop`` until all is quiet."""
+        assert self.closed is not None
+        users = min(self.closed.concurrency, stop - start)
+        ramp = 0.0 if self.closed.burst else self.closed.ramp
+        now = max(engine.clock for engine in self.engines)
+        self.next_request, self.limit = start + users, stop
+        self.events = [(now + ramp * user / users, start + user, _SENT) for user in range(users)]
         heapq.heapify(self.events)
-        if alone and not ramp:  # with a ramp, an arrival submitted early would overtake those before it
+        if len(self.engines) == len(self.front.pool) == 1 and not ramp:
             self._run_alone()
-        else:
+        else:  # with a ramp, an arrival submitted early would overtake those before it
             self._run_together()
 
     def _run_alone(self) -> None:
         """One engine: an arrival is submitted as soon as it is known."""
         engine, events = self.engines[0], self.events
+        self.running = engine
         while True:
             while events:
-                self._deliver(*heapq.heappop(events))
+                self._deliver(heapq.heappop(events))
             engine.advance(inf)
             if not events:
                 return
 
-    def _run_one_way(self, start: int, stop: int) -> None:
-        """Every arrival is known ahead: the front runs to its end, then the back with the caches that it was sent."""
-        arrival = self.records.arrival
-        fill = self.metering.fill
-        begin, end = (arrival[fill], arrival[stop - 1]) if fill else (inf, inf)
-        self._feed(self.front, [(arrival[request], request, False) for request in range(start, stop)], (begin, end))
-        caches, self.events = sorted(self.events), []
-        self._feed(self.back, caches, (begin, end))
-
-    def _feed(self, pool: list[Scheduler], events: list[tuple[float, int, bool]], metered: tuple[float, float]) -> None:
-        """Deliver events in order of time, and run to their end; the meters of ``pool`` count between two times."""
-        sent = 0
-        for mark, until in ((_BEGIN, metered[0]), (_END, metered[1]), (0, inf)):
-            while sent < len(events) and events[sent][0] < until:
-                self._deliver(*events[sent])
-                sent += 1
-            for engine in self.engines:
-                engine.advance(until)
-            if until < inf:
-                self._mark(mark, until, pool)
-
-    def _mark(self, mark: int, time: float, pool: list[Scheduler]) -> None:
-        """The meters of ``pool`` begin to count, or stop."""
-        act = self.metering.begin if mark == _BEGIN else self.metering.end
-        act(time, [scheduler.meter for scheduler in pool])
-
     def _run_together(self) -> None:
-        """Several engines: each advances to the next event that it depends on, or that others may, and no further."""
+        """Several engines: each advances to the next event that it depends on, or that others may, and no further.
+
+        Only the engine that may notify first advances: up to the next arrival, and not past the time from which another
+        engine may cause one.
+        """
         engines, events = self.engines, self.events
+        sealed = self.closed is None and not self.back.pool  # all arrivals are known ahead
         due = [engine.earliest() for engine in engines]
+        heap = [(time, index) for index, time in enumerate(due)]
+        heapq.heapify(heap)
+        self._next_known()
         while True:
-            first, coming = min(due), events[0][0] if events else inf
+            while due[heap[0][1]] != heap[0][0]:
+                heapq.heappop(heap)
+            first, index = heap[0]
+            coming = events[0][0] if events else inf
             if coming == first == inf:
                 return
             if coming <= first:
-                for engine in engines:
-                    engine.advance(coming)
-                while events and events[0][0] <= coming:
-                    self._deliver(*heapq.heappop(events))
-                due = [engine.earliest() for engine in engines]
+                reached = self._deliver(heapq.heappop(events))
+                if reached is None:
+                    continue
+                index = reached
             else:
-                index = due.index(first)
-                engines[index].advance(first * (1 + 1e-12) + _MOMENT)
-                due[index] = engines[index].earliest()
+                heapq.heappop(heap)
+                until = coming if sealed else min(coming, heap[0][0]) if heap else coming
+                self.running = engines[index]
+                engines[index].advance(max(until, first * (1 + 1e-12) + _MOMENT))
+            due[index] = engines[index].earliest()
+            heapq.heappush(heap, (due[index], index))
 
-    def _deliver(self, time: float, request: int, cached: bool) -> None:
-        if request < 0:
-            self._mark(request, time, [*self.front, *self.back])
-            return
-        if self.closed is not None and request == self.metering.fill > 0 and not cached:
-            self._mark(_BEGIN, time, [*self.front, *self.back])
-        pool = self.back if cached else self.front
-        index = self._route(pool, request)
-        if cached:
-            pool[index].receive(request, time)
-            return
+    def _next_known(self) -> None:
+        """The next of the arrivals known ahead joins the events."""
+        arrival = next(self.known, None)
+        if arrival is not None:
+            heapq.heappush(self.events, arrival)
+
+    def _deliver(self, event: Event) -> int | None:
+        """A request, or its cache, reaches the engine that the router chooses: gives its index, if there is one."""
+        time, request, what = event
+        if what == _CACHED:
+            scheduler = self.back.pool[self.back.send(request, time)]
+            scheduler.receive(request, time)
+            return self.engine_of[scheduler]
+        if what == _ANSWERED:
+            request = self._following(request)
+        if what in (_BEGIN, _END) or request >= self.limit:
+            self._mark(time, what == _BEGIN)
+            return None
+        if self.closed is not None and request == self.metering.fill > 0:
+            self._mark(time, True)
+        self._next_known()
         self.records.arrival[request] = time
-        if self.back:
-            self.home[request] = index
-        pool[index].submit(request, time)
+        scheduler = self.front.pool[self.front.send(request, time)]
+        scheduler.submit(request, time)
+        return self.engine_of[scheduler]
 
-    def _route(self, pool: list[Scheduler], request: int) -> int:
-        """Which of ``pool`` gets a request."""
-        if len(pool) == 1:
-            return 0
-        if self.fleet.routing == "round-robin":
-            turn = self.turns_taken[pool is self.back]
-            self.turns_taken[pool is self.back] = turn + 1
-            return turn % len(pool)
-        if self.fleet.routing == "least-loaded":
-            return min(range(len(pool)), key=lambda index: (pool[index].queue.outstanding, index))
-        return min(
-            range(len(pool)), key=lambda index: (self._work_ahead(pool[index], request), pool[index].queue.outstanding)
-        )
+    def _mark(self, time: float, begin: bool) -> None:
+        """The meters begin to count, or stop, if they do not count all the time; all engines are brought up to it."""
+        if not self.limit > self.metering.fill > 0 or self.metering.ended:
+            return
+        for engine in self.engines:
+            self.running = engine
+            engine.advance(time)
+        (self.metering.begin if begin else self.metering.end)(time, self.meters)
 
-    def _work_ahead(self, scheduler: Scheduler, request: int) -> int:
-        """Prompt tokens to compute before a request and with it."""
-        prompt, hashes = self.records.prompt[request], self.records.hashes
-        if scheduler.cache is None or hashes is None:
-            return scheduler.queue.queued_tokens + prompt
-        device, host = scheduler.cache.match(hashes[request], prompt)
-        return scheduler.queue.queued_tokens + prompt - (device + host) * scheduler.cache.block
+    def _following(self, request: int) -> int:
+        """What the user of a closed loop sends next."""
+        assert self.closed is not None
+        if self.turns > 1:
+            return request + self.closed.concurrency
+        self.next_request += 1
+        return self.next_request - 1
 
     def notify(self, request: int, time: float, finished: bool) -> None:
         """A client has seen the end of a request, or its prompt is done and its cache can leave."""
+        home = (self.back if request in self.back.home else self.front).leave(request, time)
         if not finished:
-            home = self.home.pop(request)
-            self.front[home].meter.wait("link", max(self.link_free[home] - time, 0.0))
+            self.front.pool[home].meter.wait("link", max(self.link_free[home] - time, 0.0))
             self.link_free[home] = max(time, self.link_free[home]) + self.moves[self.records.prompt[request]]
-            heapq.heappush(self.events, (self.link_free[home], request, True))
+            heapq.heappush(self.events, (self.link_free[home], request, _CACHED))
             return
         self.done += 1
         if self.progress is not None and self.done % 64 == 0:
             self.progress(self.done)
-        if self.closed is None:
-            return
-        if self.turns > 1:
-            following = request + self.closed.concurrency
-        else:
-            following = self.next_request
-            self.next_request += 1
-        if following < self.limit:
-            heapq.heappush(self.events, (time, following, False))
-            self.engines[0].pause = True
-        elif self.limit > self.metering.fill > 0 and not self.metering.ended:
-            self._mark(_END, time, [*self.front, *self.back])
+        if self.closed is not None:
+            heapq.heappush(self.events, (time, request, _ANSWERED))
+            if self.running is not None:
+                self.running.pause = True

@@ -1,4 +1,4 @@
-"""What happened to each request: plain lists, because event loops read and write single floats."""
+"""What happened to each request: plain arrays, eight bytes a figure, because event loops read and write single ones."""
 
 from __future__ import annotations
 
@@ -6,42 +6,91 @@ from array import array
 from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 NAN = float("nan")
 WAITING, FINISHED, REJECTED, TIMED_OUT = 0, 1, 2, 3
 """What became of a request: still in the system (or never sent), finished, refused, given up by its client."""
 
 
-@dataclass(kw_only=True, eq=False)
 class Records:
     """Per request: times in seconds (NaN until they happen), token counts, and what became of it.
 
     ``hashes``: block hashes of prompts, where the traffic knows them. Inter-token gaps are kept with their weights.
     """
 
-    arrival: list[float]
-    prompt: list[int]
-    output: list[int]
-    hashes: Sequence[Sequence[int]] | None = None
-    admitted: list[float] = field(default_factory=list)
-    first: list[float] = field(default_factory=list)
-    finish: list[float] = field(default_factory=list)
-    status: bytearray = field(default_factory=bytearray)
-    preempted: dict[int, int] = field(default_factory=dict)
-    cached: dict[int, int] = field(default_factory=dict)
-    """Prompt tokens found in a prefix cache, by request."""
-    refused: dict[str, int] = field(default_factory=dict)
-    """Requests that could never run, by reason."""
-    gaps: array[float] = field(default_factory=lambda: array("d"))
-    gap_weights: array[float] = field(default_factory=lambda: array("d"))
+    __slots__ = (
+        *("admitted", "arrival", "cached", "finish", "first", "gap_weights", "gaps", "hashes"),
+        *("output", "preempted", "prompt", "refused", "status"),
+    )
 
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        *,
+        arrival: npt.ArrayLike,
+        prompt: npt.ArrayLike,
+        output: npt.ArrayLike,
+        hashes: Sequence[Sequence[int]] | None = None,
+    ) -> None:
+        self.arrival, self.prompt, self.output = _packed("d", arrival), _packed("q", prompt), _packed("q", output)
+        self.hashes = hashes
         count = len(self.prompt)
-        self.admitted = [NAN] * count
-        self.first = [NAN] * count
-        self.finish = [NAN] * count
+        self.admitted = array("d", [NAN]) * count
+        self.first = array("d", [NAN]) * count
+        self.finish = array("d", [NAN]) * count
         self.status = bytearray(count)
+        self.preempted: dict[int, int] = {}
+        self.cached: dict[int, int] = {}
+        """Prompt tokens found in a prefix cache, by request."""
+        self.refused: dict[str, int] = {}
+        """Requests that could never run, by reason."""
+        self.gaps = array("d")
+        self.gap_weights = array("d")
+
+    def excerpt(self, requests: npt.NDArray[np.int64]) -> Excerpt:
+        """What became of some of the requests, with everything that is not by request."""
+        times = tuple(np.asarray(getattr(self, name))[requests] for name in _TIMES)
+        counted = (self.preempted, self.cached)
+        mine = set(requests.tolist()) if any(counted) else set()
+        preempted, cached = ({key: value for key, value in one.items() if key in mine} for one in counted)
+        status = np.frombuffer(self.status, dtype=np.uint8)[requests]
+        return Excerpt(requests, times, status, (preempted, cached, self.refused), (self.gaps, self.gap_weights))
+
+    def merge(self, part: Excerpt) -> None:
+        """Take over what another process has recorded, from empty gaps and refusals on."""
+        for name, column in zip(_TIMES, part.times):
+            np.asarray(getattr(self, name))[part.requests] = column
+        np.frombuffer(self.status, dtype=np.uint8)[part.requests] = part.status
+        preempted, cached, refused = part.counts
+        self.preempted.update(preempted)
+        self.cached.update(cached)
+        for reason, count in refused.items():
+            self.refused[reason] = self.refused.get(reason, 0) + count
+        self.gaps.extend(part.gaps[0])
+        self.gap_weights.extend(part.gaps[1])
+
+
+_TIMES = ("admitted", "first", "finish")
+
+
+class Excerpt(NamedTuple):
+    """Records of some requests, as they travel between processes."""
+
+    requests: npt.NDArray[np.int64]
+    times: tuple[npt.NDArray[np.float64], ...]
+    """Admitted, first, finish."""
+    status: npt.NDArray[np.uint8]
+    counts: tuple[dict[int, int], dict[int, int], dict[str, int]]
+    """Preempted, cached, refused."""
+    gaps: tuple[array[Any], array[Any]]
+
+
+def _packed(code: Literal["d", "q"], values: npt.ArrayLike) -> array[Any]:
+    """Floats (``d``) or whole numbers (``q``) of eight bytes each."""
+    return array(code, np.ascontiguousarray(values, np.float64 if code == "d" else np.int64).tobytes())
 
 
 @dataclass(kw_only=True, eq=False)
@@ -105,11 +154,12 @@ class Metering:
     """Between which requests of a run the meters count.
 
     fill: requests at the head of the run that only fill the system: meters begin with the one after them, and end with
-    the last one that is sent. 0: they see the whole run. ``span``: the seconds between the two.
+    the last one that is sent. 0: they see the whole run. ``span``: the seconds between the two. Gaps between tokens
+    that are there already are kept.
     """
 
     def __init__(self, records: Records, fill: int) -> None:
-        self.records, self.fill = records, fill
+        self.records, self.fill, self.kept = records, fill, len(records.gaps)
         self.span = [NAN, NAN]
         self.gaps: int | None = None
         """Gaps between tokens until the meters stopped."""
@@ -119,7 +169,7 @@ class Metering:
         self.span[0] = time
         for meter in meters:
             meter.clear()
-        del self.records.gaps[:], self.records.gap_weights[:]
+        del self.records.gaps[self.kept :], self.records.gap_weights[self.kept :]
 
     def end(self, time: float, meters: Iterable[Meter]) -> None:
         """What is still to come belongs to the drain."""

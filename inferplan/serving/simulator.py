@@ -45,6 +45,8 @@ class Options:
     slo: Slo = field(default_factory=Slo)
     warmup: int = 0
     trim: bool = False
+    jobs: int = 1
+    """Processes among which replicas are divided that nothing connects: arrivals known ahead, sent round robin."""
     timeline: bool = False
     progress: Callable[[int], None] | None = None
 
@@ -53,6 +55,8 @@ class Options:
             raise UsageError(f"a prefix-cache hit rate is in [0, 1), not {self.hit_rate:g}")
         if self.warmup < 0:
             raise UsageError(f"--warmup must be 0 or more, not {self.warmup}")
+        if self.jobs < 1:
+            raise UsageError(f"--jobs must be 1 or more, not {self.jobs}")
 
 
 def simulate(
@@ -74,9 +78,9 @@ def simulate(
     rules = _rules(deployment, flags, options, requests)
     times = times or times_for(deployment, rules, requests, options.speculation)
     records = Records(
-        arrival=[NAN] * len(requests) if requests.arrival is None else requests.arrival.tolist(),
-        prompt=requests.prompt.tolist(),
-        output=requests.output.tolist(),
+        arrival=np.full(len(requests), NAN) if requests.arrival is None else requests.arrival,
+        prompt=requests.prompt,
+        output=requests.output,
         hashes=requests.hashes,
     )
     cluster = Cluster(options.fleet, records, closed, requests.turns, options.progress)
@@ -84,7 +88,7 @@ def simulate(
     for meter in cluster.meters:
         meter.timeline = [] if options.timeline else None
     fill = _fill(len(requests), closed, options)
-    meters = cluster.run(options.warmup, fill)
+    meters = cluster.run(options.warmup, fill, options.jobs)
     typical = float(np.mean(requests.prompt))
     return SimulationResult(
         records=records,

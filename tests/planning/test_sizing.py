@@ -203,7 +203,8 @@ def test_the_variance_of_other_lengths(kind: str) -> None:
 
 def test_prefix_hits_of_the_warm_up_are_not_counted() -> None:
     """Four requests of 100 tokens; the first two warm up. 10 of the other 200 tokens were found."""
-    records = Records(arrival=[0.0, 1.0, 2.0, 3.0], prompt=[100] * 4, output=[1] * 4, cached={0: 90, 1: 80, 2: 10})
+    records = Records(arrival=[0.0, 1.0, 2.0, 3.0], prompt=[100] * 4, output=[1] * 4)
+    records.cached = {0: 90, 1: 80, 2: 10}
     records.admitted, records.first, records.finish = ([t + d for t in records.arrival] for d in (0.1, 0.2, 0.3))
     records.status = bytearray([FINISHED] * 4)
     assert SimulationResult(records=records, meters=[], closed=False, warmup=2).hit_rate == pytest.approx(10 / 200)

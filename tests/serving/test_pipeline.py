@@ -121,23 +121,23 @@ def serve(
 def test_a_prompt_alone_passes_every_stage() -> None:
     # host 1 s, two stages of 1 s a token each: 1 + 2 x 10; then one token a pass, 1 + 2 x 1
     records, _ = serve([(5.0, 10, 3)], Even(2, host=1.0), rules())
-    assert records.first == [26.0] and records.finish == [32.0]
+    assert list(records.first) == [26.0] and list(records.finish) == [32.0]
 
 
 def test_pieces_of_a_prompt_follow_each_other_through_the_stages() -> None:
     # 30 tokens in three pieces of 10 on two stages of 10 s a piece: 0-10-20, 10-20-30, 20-30-40, not 60
     records, _ = serve([(0.0, 30, 1)], Even(2), rules(budget=10))
-    assert records.first == [40.0]
+    assert list(records.first) == [40.0]
     # TensorRT-LLM schedules no request in flight: one piece after another
     records, _ = serve([(0.0, 30, 1)], Even(2), rules("trtllm", budget=10))
-    assert records.first == [60.0]
+    assert list(records.first) == [60.0]
 
 
 def test_the_worker_of_each_stage_prepares_a_batch() -> None:
     # host 1 s, pieces of 10 on two stages. The first: host 0-1, 1-11, 11-21. The second: host 1-2; the worker of
     # stage 1 is done at 11 and ready at 12: 12-22; that of stage 2 at 22: 22-32
     records, _ = serve([(0.0, 20, 1)], Even(2, host=1.0), rules(budget=10))
-    assert records.first == [32.0]
+    assert list(records.first) == [32.0]
 
 
 def test_two_batches_share_the_stages() -> None:
@@ -145,8 +145,8 @@ def test_two_batches_share_the_stages() -> None:
     # Lane 1 decodes at 20 on stage 1, which lane 2 has left: 21; stage 2 is busy until 30: 31.
     # Lane 2 starts at 30, stage 1 is free: 31, stage 2: 32.
     records, _ = serve([(0.0, 10, 2), (0.0, 10, 2)], Even(2), rules(budget=10))
-    assert records.first == [20.0, 30.0]
-    assert records.finish == [31.0, 32.0]
+    assert list(records.first) == [20.0, 30.0]
+    assert list(records.finish) == [31.0, 32.0]
 
 
 def test_decoding_lanes_keep_every_stage_busy() -> None:
@@ -162,7 +162,7 @@ def test_an_arrival_waits_for_the_batch_in_flight() -> None:
     # the only lane decodes, 2 s a pass from 20 on; an arrival at 23 is seen when it is back, at 24, and joins it:
     # 11 rows on two stages
     records, _ = serve([(0.0, 10, 9), (23.0, 10, 1)], Even(2), rules())
-    assert records.first == [20.0, 24.0 + 22.0]
+    assert list(records.first) == [20.0, 24.0 + 22.0]
     assert records.finish[0] == 46.0 + 5 * 2.0  # tokens at 20, 22, 24, 46, and five more
 
 
@@ -177,24 +177,24 @@ def test_sglang_gives_each_lane_its_share_of_the_slots() -> None:
 def test_a_static_batch_is_spread_over_the_stages() -> None:
     # four prompts of 10 on two stages: two a lane; 0-20-40 and 20-40-60
     records, (scheduler,) = serve([(0.0, 10, 5)] * 4, Even(2), rules("static", budget=1 << 50))
-    assert records.first == [40.0, 40.0, 60.0, 60.0]
+    assert list(records.first) == [40.0, 40.0, 60.0, 60.0]
     assert [lane.steps for lane in scheduler.lanes] == [4, 4]
 
 
 def test_ranks_that_share_experts_wait_for_the_slowest() -> None:
     # rank 0 decodes from 10 on, 1 s a token; rank 1 has a prompt of 50 at 12.5, seen at 13: both are done at 63
     records, _ = serve([(0.0, 10, 6), (12.5, 50, 2)], Even(1), rules(), ranks=[0, 1])
-    assert records.first == [10.0, 63.0]
-    assert records.finish == [10.0 + 3 + 50 + 1, 64.0]
+    assert list(records.first) == [10.0, 63.0]
+    assert list(records.finish) == [10.0 + 3 + 50 + 1, 64.0]
 
 
 def test_experts_take_the_rows_of_all_ranks() -> None:
     # rank 0 brings 30 rows, rank 1 10: experts 20 s, beside 30 s of rank 0's own; then one row each: 1 + 1
     records, _ = serve([(0.0, 30, 2), (0.0, 10, 2)], Even(1, experts=1.0), rules(), ranks=[0, 1])
-    assert records.first == [50.0, 50.0] and records.finish == [52.0, 52.0]
+    assert list(records.first) == [50.0, 50.0] and list(records.finish) == [52.0, 52.0]
     # a rank without requests takes part: the mean rank brings half of the rows
     records, _ = serve([(0.0, 30, 2)], Even(1, experts=1.0), rules(), ranks=[0])
-    assert records.first == [60.0]
+    assert list(records.first) == [60.0]
     alone, _ = serve([(0.0, 30, 2), (1e9, 1, 1)], Even(1, experts=1.0), rules(), ranks=[0, 1])
     assert alone.first[0] == 45.0
 

@@ -1,0 +1,88 @@
+"""Which engine of a pool gets a request."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from typing import Literal
+
+from inferplan.serving.records import Records
+from inferplan.serving.scheduler import Scheduler
+
+Routing = Literal["round-robin", "least-loaded", "prefix-aware"]
+"""round-robin: one after another. least-loaded: fewest requests in the engine. prefix-aware: fewest prompt tokens to
+compute before and with the request, those found in the engine's prefix cache not counted."""
+
+
+class Router:
+    """Sends requests to the schedulers of one pool, by what can be seen of them at that time.
+
+    An engine may have been simulated further than the request that is sent: what has left it only later is still in it.
+    """
+
+    def __init__(self, routing: Routing, pool: Sequence[Scheduler], records: Records) -> None:
+        self.routing, self.pool, self.records = routing, pool, records
+        self.loads = [0] * len(pool)
+        """Requests in each engine at the time of the last request sent."""
+        self.turns_taken = 0
+        self.home: dict[int, int] = {}
+        """Which scheduler has a request."""
+        self._by_load = [(0, index) for index in range(len(pool))]
+        """Heap of (load, scheduler); an entry whose load has changed since no longer counts."""
+        self._leaving: list[tuple[float, int]] = []
+        """Heap of (time, scheduler) of requests that leave."""
+
+    @property
+    def blind(self) -> bool:
+        """Whether the state of the engines does not matter: requests go to one after another."""
+        return len(self.pool) <= 1 or self.routing == "round-robin"
+
+    def send(self, request: int, time: float) -> int:
+        """The scheduler that gets a request sent at ``time``; requests must be sent in order of time."""
+        if self.blind:
+            index = self.turns_taken % len(self.pool)
+            self.turns_taken += 1
+        else:
+            self._see(time)
+            index = self._least_loaded() if self.routing == "least-loaded" else self._least_work(request)
+            self._count(index, 1)
+        self.home[request] = index
+        return index
+
+    def leave(self, request: int, time: float) -> int:
+        """A request leaves its engine at ``time``, refused ones at once: gives the scheduler that had it."""
+        index = self.home.pop(request)
+        if not self.blind:
+            heapq.heappush(self._leaving, (time, index))
+        return index
+
+    def _see(self, time: float) -> None:
+        leaving = self._leaving
+        while leaving and leaving[0][0] <= time:
+            self._count(heapq.heappop(leaving)[1], -1)
+
+    def _count(self, index: int, change: int) -> None:
+        self.loads[index] += change
+        if self.routing == "least-loaded":
+            heapq.heappush(self._by_load, (self.loads[index], index))
+
+    def _least_loaded(self) -> int:
+        loads, heap = self.loads, self._by_load
+        while loads[heap[0][1]] != heap[0][0]:
+            heapq.heappop(heap)
+        return heap[0][1]
+
+    def _least_work(self, request: int) -> int:
+        """Prefix-aware: the fewest prompt tokens to compute before a request and with it, then the fewest requests."""
+        prompt, hashes, loads = self.records.prompt[request], self.records.hashes, self.loads
+        names = () if hashes is None else hashes[request]
+        best, least = 0, (1 << 62, 0)
+        for index, scheduler in enumerate(self.pool):
+            work, cache = scheduler.queue.queued_tokens, scheduler.cache
+            if names and cache is not None:
+                if work - prompt >= least[0]:  # even if all of it were found
+                    continue
+                work -= sum(cache.match(names, prompt)) * cache.block
+            if (work, loads[index]) < least:
+                best, least = index, (work, loads[index])
+        return best
