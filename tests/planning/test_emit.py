@@ -30,6 +30,7 @@ from inferplan.devices.engine import EngineFlags
 from inferplan.errors import InfeasibleError, InferplanError, UsageError
 from inferplan.estimate.memory import Footprint
 from inferplan.planning.space import Drafting
+from inferplan.serving.techniques.speculation import Speculation
 from inferplan.spec import Spec
 from inferplan.work.parallel import Parallelism
 
@@ -237,10 +238,10 @@ def test_a_format_of_the_cache_belongs_to_a_version() -> None:
 # --- drafts
 
 
-def drafted(engine: str, model: str = "llama-3.2-1b", **changes: Any) -> Launch:
+def drafted(engine: str, name: str = "llama-3.2-1b", **changes: Any) -> Launch:
     asked = request(engine, **changes)
-    speculation = Drafting(model=model, length=3, acceptance=0.8).on(asked, assemble(asked))
-    return launch(asked, context=4096, drafts=Drafts(speculation, model))
+    speculation = Drafting(model=name, length=3, acceptance=0.8).on(asked, assemble(asked))
+    return launch(asked, context=4096, drafts=Drafts(speculation, name))
 
 
 def test_drafts_name_their_model_and_its_format() -> None:
@@ -259,6 +260,21 @@ def test_drafts_name_their_model_and_its_format() -> None:
     assert words["--speculative-draft-model-quantization"] == "fp8"
     with pytest.raises(UsageError, match="no flag for this"):
         command(drafted("trtllm"))
+
+
+def test_the_prediction_module_and_n_grams_draft_without_a_checkpoint_of_their_own() -> None:
+    """vLLM 0.33.0 config/speculative.py:1253: mtp takes the model's own; SGLang 0.5.23 speculative_hook.py:162."""
+    deepseek = {"model": "deepseek-v3", "gpu": "h200-sxm", "tp": 8}
+    found = flags(command(drafted("vllm", "mtp", **deepseek)))
+    assert json.loads(found["--speculative-config"]) == {"method": "mtp", "num_speculative_tokens": 3}
+    found = flags(command(drafted("sglang", "mtp", **deepseek)))
+    assert found["--speculative-algorithm"] == "NEXTN"
+    assert "--speculative-draft-model-path" not in found
+    free = launch(request(), context=4096, drafts=Drafts(Speculation(length=3, acceptance=0.5)))
+    found = flags(command(free))
+    assert json.loads(found["--speculative-config"]) == {"method": "ngram", "num_speculative_tokens": 3}
+    with pytest.raises(UsageError, match="SGLang drafts from a model"):
+        command(launch(request("sglang"), context=4096, drafts=free.drafts))
 
 
 def test_drafts_in_a_format_that_nobody_makes_need_their_checkpoint() -> None:
@@ -423,6 +439,8 @@ def test_image_resource_and_node_are_those_of_the_maker() -> None:
     assert amd["nodeSelector"] == {"amd.com/gpu.product-name": "AMD_Instinct_MI300X_OAM"}
     with pytest.raises(UsageError, match=r"sglang 0\.5 for AMD"):
         pod_of(request("sglang", gpu="mi300x"))
+    with pytest.raises(UsageError, match=r"no container image of vllm 0\.20 \(for 0\.25\)"):
+        pod_of(request("vllm@0.25"))
     unknown = request(gpu="mi355x")
     assert "nodeSelector" not in pod_of(unknown)
     assert any("no nodeSelector" in note and "mi355x" in note for note in notes(launch(unknown, context=4096)))

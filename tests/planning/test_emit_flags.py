@@ -84,7 +84,7 @@ SGLANG_VALUES = {
     "--speculative-draft-model-quantization": {"fp8", "unquant"},  # choices.py:34, 65
     "--dtype": {"auto", "half", "float16", "bfloat16", "float", "float32"},  # model.py:173
     "--disaggregation-mode": {"prefill", "decode"},  # disagg.py:56
-    "--speculative-algorithm": {"STANDALONE"},  # spec.py:33
+    "--speculative-algorithm": {"STANDALONE", "NEXTN"},  # spec.py:33
 }
 TRTLLM_FLAGS = {
     # tensorrt_llm/commands/serve.py at 00209af: the options of serve (and -c, --server_start_timeout of disaggregated)

@@ -74,7 +74,7 @@ def image(launch: Launch) -> str:
     """The image of the engine's version for the maker of the devices. Raises ``UsageError`` where none is on file."""
     engine, vendor = launch.deployment.engine, launch.deployment.hardware.vendor
     found = IMAGES.get((engine.name, engine.defaults.version, vendor))
-    if found is None:
+    if found is None or engine.asked:
         raise UsageError(
             f"no container image of {engine.describe()} for {vendor} is on file", hint="--image REPOSITORY:TAG"
         )

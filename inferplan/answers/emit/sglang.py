@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from inferplan.answers.emit.checkpoint import checkpoint, draft_checkpoint, online
 from inferplan.answers.emit.replica import Launch, dtype, kv_dtype, refuse_degrees
+from inferplan.catalog.drafts import MTP
 from inferplan.errors import UsageError
 
 TAKES = frozenset(
@@ -54,18 +55,23 @@ def sglang_router(prefill: list[str], decode: list[str]) -> list[str]:
 
 
 def _drafts(launch: Launch) -> list[str]:
-    """Drafts of a smaller model: algorithm STANDALONE, one candidate at each depth."""
+    """Drafts of a smaller model (STANDALONE) or of the model's own prediction module (NEXTN), one at each depth."""
     speculation = launch.drafts.speculation
     if not speculation.length:
         return []
-    if speculation.draft is None or speculation.branches > 1 or launch.deployment.parallel.dp > 1:
+    module = launch.drafts.model == MTP
+    if speculation.draft is None or speculation.branches > 1 or (launch.deployment.parallel.dp > 1 and not module):
         raise UsageError(
             "SGLang drafts from a model, one candidate at each depth, without attention data parallelism",
+            because="STANDALONE refuses it (speculative_hook.py:1078), and its n-grams are trees",
             hint="--draft-model NAME with --draft-branches 1 and --dp 1, or --engine vllm",
         )
-    flags = ["--speculative-algorithm", "STANDALONE", "--speculative-draft-model-path", draft_checkpoint(launch)]
+    flags = ["--speculative-algorithm", "NEXTN" if module else "STANDALONE"]
+    flags += [] if module else ["--speculative-draft-model-path", draft_checkpoint(launch)]
     flags += ["--speculative-num-steps", str(speculation.length), "--speculative-eagle-topk", "1"]
     flags += ["--speculative-num-draft-tokens", str(speculation.length + 1)]
+    if module:
+        return flags
     made = online(launch, speculation.draft) if launch.drafts.checkpoint is None else None
     own = made or ("unquant" if online(launch) else None)  # else it takes over that of the model: serving_hook.py:685
     return flags + (["--speculative-draft-model-quantization", own] if own else [])

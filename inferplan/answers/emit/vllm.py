@@ -6,6 +6,7 @@ import json
 
 from inferplan.answers.emit.checkpoint import checkpoint, draft_checkpoint, online
 from inferplan.answers.emit.replica import Launch, dtype, kv_dtype, refuse_degrees
+from inferplan.catalog.drafts import MTP
 from inferplan.errors import UsageError
 
 TAKES = frozenset(
@@ -71,21 +72,22 @@ def vllm_router(prefill: list[str], decode: list[str]) -> list[str]:
 
 
 def _drafts(launch: Launch) -> list[str]:
+    """Drafts of a model, of the model's own prediction module, or without a model: n-grams of the prompt."""
     speculation, parallel = launch.drafts.speculation, launch.deployment.parallel
     if not speculation.length:
         return []
-    if speculation.draft is None or speculation.branches > 1:
-        raise UsageError(
-            "vLLM drafts from a model, one candidate at each depth, as modelled here",
-            hint="--draft-model NAME with --draft-branches 1",
-        )
-    config: dict[str, str | int] = {
-        "method": "draft_model",
-        "model": draft_checkpoint(launch),
-        "num_speculative_tokens": speculation.length,
-        "draft_tensor_parallel_size": parallel.tp,
-    }
-    made = online(launch, speculation.draft)
-    if made and not launch.drafts.checkpoint:
-        config["quantization"] = made
+    if speculation.branches > 1:
+        raise UsageError("vLLM drafts one candidate at each depth, as modelled here", hint="--draft-branches 1")
+    config: dict[str, str | int] = {"method": "ngram", "num_speculative_tokens": speculation.length}
+    if launch.drafts.model == MTP:
+        config["method"] = "mtp"  # of the model's own checkpoint and quantisation: config/speculative.py:1253
+    elif speculation.draft is not None:
+        config |= {
+            "method": "draft_model",
+            "model": draft_checkpoint(launch),
+            "draft_tensor_parallel_size": parallel.tp,
+        }
+        made = online(launch, speculation.draft)
+        if made and not launch.drafts.checkpoint:
+            config["quantization"] = made
     return ["--speculative-config", json.dumps(config)]
