@@ -20,11 +20,13 @@ from inferplan.reports.simulation import simulation_report, timeline_csv, timeli
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags
 from inferplan.serving.result import SimulationResult
-from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.run_length import simulate_load
+from inferplan.serving.simulator import Options
+from inferplan.serving.verdict import flow_of, near_capacity
 from inferplan.table import Report
 from inferplan.traffic.requests import ClosedLoop, OpenLoop, Requests, SharedPrefix, Slo, Traffic, parse_lengths
 
-_OVERLOADED = "inferplan.overloaded"
+_FAILED = "inferplan.failed"
 _PROMPT, _OUTPUT = "1024", "256"
 
 
@@ -48,17 +50,28 @@ traffic_options = option_group(
         show_default=True,
         help="Shape of gamma arrivals: 1 is Poisson, less is burstier.",
     ),
-    click.option("--no-burst", is_flag=True, help="Closed loop: users begin one after another, over --ramp."),
-    click.option("--ramp", metavar="TIME", default="10 s", show_default=True, help="Time over which the users begin."),
+    click.option(
+        "--burst/--no-burst",
+        default=False,
+        help="Closed loop: all users begin at once, and every request counts, as in most benchmark clients.",
+    ),
+    click.option("--ramp", metavar="TIME", help="Time over which the users begin [that of one request]."),
     click.option("--prompt", metavar="LENGTHS", help=f"1024, uniform:1024:0.8, lognormal:1024:0.9, ... [{_PROMPT}]"),
     click.option("--output", "output_tokens", metavar="LENGTHS", help=f"Generated tokens, the same way. [{_OUTPUT}]"),
     click.option(
         "--length-ratio-min", type=float, default=1.0, help="Plain lengths: uniform from this share of them. [1]"
     ),
     click.option(
-        "--requests", "requests_count", type=Count(), help="How many [10 x concurrency; 1000 in an open loop]."
+        "--requests",
+        "requests_count",
+        type=Count(),
+        help="How many [10 x concurrency; in an open loop as many as the figures need, 200,000 at most].",
     ),
-    click.option("--warmup", type=Count(0), default=0, help="Requests sent ahead, not counted. [0]"),
+    click.option(
+        "--warmup",
+        type=Count(0),
+        help="Requests sent ahead, not counted [those that fill the system; none of a trace or a burst].",
+    ),
     click.option("--seed", type=int, default=0, help="Of lengths and arrivals. [0]"),
     click.option("--shared-prefix", type=Count(0), help="Tokens at the head of every prompt that are the same."),
     click.option("--distinct-prefixes", type=Count(), help="How many such texts there are. [1]"),
@@ -104,21 +117,46 @@ output_options = option_group(
 )
 
 
-def _exit_when_overloaded(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Exit 3 for an overloaded open loop, after its report has been written."""
+def _exit_by_verdict(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Exit 3 for an overloaded open loop, and where requests are rejected, after the report has been written."""
 
     @functools.wraps(command)
     def wrapper(**values: Any) -> None:
         command(**values)
-        overload = click.get_current_context().meta.get(_OVERLOADED)
-        if overload is not None:
-            raise InfeasibleError(
-                "overloaded: requests arrive faster than they leave",
-                because=f"{overload['arriving']:.4g} requests/s arrive, {overload['leaving']:.4g} leave",
-                hint="a lower --rate, more --replicas, or a faster deployment",
-            )
+        failed = click.get_current_context().meta.get(_FAILED)
+        if failed is not None:
+            raise failed
 
     return wrapper
+
+
+def _failure(result: SimulationResult) -> InfeasibleError | None:
+    """The error that says why a load cannot be served as it is; ``None`` when it can."""
+    if result.verdict == "overloaded":
+        flow, near = flow_of(result), near_capacity(result)
+        because = "clients give up"
+        if flow is not None:
+            because = f"{flow.arriving:.4g} requests/s arrive, {flow.leaving:.4g} leave"
+        return InfeasibleError(
+            "overloaded"
+            + (", within the error of capacity" if near else "")
+            + ": requests arrive faster than they leave",
+            because=because,
+            hint="a lower --rate, more --replicas, or a faster deployment",
+        )
+    if result.verdict != "rejecting":
+        return None
+    reasons, longest = result.records.refused, max(result.records.prompt)
+    hints = {
+        "max_num_batched_tokens": f"--max-num-batched-tokens {1 << (longest - 1).bit_length()}, or --chunked-prefill",
+        "max_model_len": "shorter requests, or a longer --max-model-len where the model allows it",
+        "cache": "shorter requests, more devices (--tp), or --kv fp8",
+    }
+    return InfeasibleError(
+        f"rejecting: {sum(reasons.values()):,} of {len(result.records.prompt):,} requests can never run",
+        because="; ".join(reasons),
+        hint="; ".join(hint for name, hint in hints.items() if any(name in reason for reason in reasons)),
+    )
 
 
 @click.command("simulate")
@@ -128,13 +166,14 @@ def _exit_when_overloaded(command: Callable[..., Any]) -> Callable[..., Any]:
 @fleet_options
 @technique_options
 @output_options
-@_exit_when_overloaded
+@_exit_by_verdict
 @report_options
 def simulate_command(request: Request, timeline: str | None, plot_file: str | None, **values: Any) -> Report:
     """What users experience on a deployment under load: latency percentiles, rates, queue, cache.
 
     The load is --trace, --rate (open loop) or --concurrency (closed loop). Flags that are not given are the defaults of
-    the engine's version. An overloaded open loop exits 3, after its report.
+    the engine's version. An overloaded open loop exits 3, after its report, and so does a load of which the engine
+    rejects a part.
 
     Example: inferplan simulate llama-3.1-70b --gpu h200-sxm --tp 4 --rate 4 --prompt 1024 --output 256
     """
@@ -142,14 +181,10 @@ def simulate_command(request: Request, timeline: str | None, plot_file: str | No
     flags, options = _flags(values), _run_options(values, request)
     options = replace(options, timeline=bool(timeline or plot_file))
     traffic = _traffic(values)
-    total = len(traffic) if isinstance(traffic, Requests) else traffic.count
-    with _progress(total) as progress:
-        result = simulate(deployment, traffic, flags, replace(options, progress=progress))
+    with _progress(traffic) as progress:
+        result = simulate_load(deployment, traffic, flags, replace(options, progress=progress))
     _write_timeline(result, timeline, plot_file)
-    if result.verdict == "overloaded":
-        span = max(float(result.arrival[-1] - result.arrival[0]), 1e-12)
-        rates = {"arriving": len(result.arrival) / span, "leaving": result.request_rate}
-        click.get_current_context().meta[_OVERLOADED] = rates
+    click.get_current_context().meta[_FAILED] = _failure(result)
     return simulation_report(result)
 
 
@@ -165,10 +200,12 @@ def _traffic(values: dict[str, Any]) -> Traffic | Requests:
             hint="--rate 4, or --concurrency 64, or --trace FILE",
         )
     named = load_workload(values["workload"]) if values["workload"] else None
-    ramp = quantity(values["ramp"], "seconds", "--ramp") or 0.0
+    ramp = quantity(values["ramp"], "seconds", "--ramp")
+    if values["burst"] and ramp is not None:
+        raise UsageError("--burst and --ramp exclude each other", hint="--ramp TIME alone spreads the users")
     closed = None
     if values["concurrency"] is not None:
-        closed = ClosedLoop(concurrency=values["concurrency"], burst=not values["no_burst"], ramp=ramp)
+        closed = ClosedLoop(concurrency=values["concurrency"], burst=values["burst"], ramp=ramp)
     if values["trace"] is not None:
         _refuse_with_trace(values)
         trace = traces.read(Path(values["trace"]))
@@ -228,8 +265,9 @@ def _run_options(values: dict[str, Any], request: Request) -> Options:
             kv_link=values["kv_link"],
         ),
         slo=_slo(values),
-        warmup=values["warmup"],
         jobs=values["jobs"],
+        warmup=values["warmup"] or 0,
+        trim=values["warmup"] is None,
         speculation=speculation_of(values, request),
         hit_rate=values["prefix_hit_rate"],
         host=host_of(values),
@@ -250,9 +288,10 @@ def _slo(values: dict[str, Any]) -> Slo:
 
 
 @contextmanager
-def _progress(total: int) -> Iterator[Callable[[int], None] | None]:
-    """A progress bar on stderr where that is a terminal."""
-    if not sys.stderr.isatty():
+def _progress(traffic: Traffic | Requests) -> Iterator[Callable[[int], None] | None]:
+    """A progress bar on stderr where that is a terminal and the length of the run is known."""
+    total = len(traffic) if isinstance(traffic, Requests) else traffic.requests_count
+    if total is None or not sys.stderr.isatty():
         yield None
         return
     with click.progressbar(length=total, label="simulating", file=sys.stderr) as bar:

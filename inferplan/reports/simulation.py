@@ -18,12 +18,23 @@ from inferplan.units import format_time
 
 _NAMES = {"ttft_s": "TTFT at the server", "tpot_s": "TPOT", "itl_s": "ITL", "e2el_s": "end to end"}
 _MEANING = {
-    "stable": "stable: requests are admitted about as soon as they come",
-    "saturated": "saturated: requests wait longer than their prompt takes, and the queue does not grow",
-    "overloaded": "overloaded: the queue grows for as long as the traffic lasts, so latencies have no percentiles",
-    "rejecting": "rejecting: some requests can never run; latencies are those of the others",
-    "too short to tell": "too short to tell: the run ends before the system has filled; more --requests, or none",
+    "stable": "the queue of requests does not grow",
+    "saturated": "the queue of requests does not grow, but most of the time until the first token is spent in it",
+    "overloaded": "the queue grows for as long as the traffic lasts, so latencies have no percentiles",
+    "rejecting": "some requests can never run; latencies are those of the others",
+    "too short to tell": "the run ends before the system is full; more --requests, or leave them out",
 }
+_REASONS = {
+    "slots": "a slot of the batch",
+    "cache": "room in the cache",
+    "budget": "the token budget of a step",
+    "batch": "the batch in progress",
+    "front end": "the front end",
+    "link": "the link between the pools",
+}
+"""What requests wait for, by the name in the record."""
+_MAIN_REASON = 0.2
+"""Below this share of the wait nothing is named: the rest is the server's latency and the step in progress."""
 _COLUMNS = ("start_s", "duration_s", "steps", "decodes", "prompt_tokens", "waiting", "kv_use")
 
 
@@ -35,7 +46,8 @@ def simulation_report(result: SimulationResult) -> Report:
     """Latency percentiles, rates, queue and cache of a run, with what they are conditional on."""
     record = result.to_dict()
     latency = [
-        [name, *(_time(value) for value in record[key].values())] for key, name in _NAMES.items() if key in record
+        [name, *(_with_error(value, (record["intervals"].get(key) or {}).get(at)) for at, value in record[key].items())]
+        for key, name in _NAMES.items()
     ]
     columns = ("", "mean", "p50", "p90", "p95", "p99")
     tables = [
@@ -45,31 +57,108 @@ def simulation_report(result: SimulationResult) -> Report:
     return Report(record=record, tables=tables, notes=_notes(result, record))
 
 
+def _with_error(value: float | None, interval: list[float] | None) -> str:
+    """A time and half its 95 % confidence interval, in percent."""
+    if value is None or interval is None or not value > 0:
+        return _time(value)
+    return f"{_time(value)} ±{(interval[1] - interval[0]) / 2 / value:.1%}"
+
+
 def _rows(result: SimulationResult, record: Mapping[str, Any]) -> list[list[str]]:
-    rates, queue, kv = record["throughput"], record["queue"], record["kv"]
+    rates, kv = record["throughput"], record["kv"]
     counts = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in record["requests"].items() if count)
     refused = [[f"rejected: {reason}", f"{count:,}"] for reason, count in record["rejected_because"].items()]
-    goodput = record["goodput_requests_per_s"]
-    attained = record["slo_attained"]
+    ran = record["requests"]["finished"] > 0
     return [
-        ["verdict", record["verdict"]],
-        ["requests", counts],
+        ["simulated", str(result.conditions["deployment"])],
+        ["load", _load(result.conditions)],
+        ["verdict", _verdict(record)],
+        ["run", _length(record)],
+        ["requests counted", counts],
         *refused,
-        ["duration", format_time(record["duration_s"])],
+        ["duration", format_time(record["duration_s"]) if ran else "-"],
         ["requests/s", f"{rates['requests_per_s']:.4g}"],
         ["output tokens/s", f"{rates['output_tokens_per_s']:,.1f}"],
         ["total tokens/s", f"{rates['total_tokens_per_s']:,.1f}"],
-        *([] if goodput is None else [["goodput, requests/s", f"{goodput:.4g} ({attained or 0:.1%} meet the SLO)"]]),
-        ["wait for a slot or cache", f"mean {_time(queue['wait_mean_s'])}, longest {_time(queue['wait_max_s'])}"],
+        *_goodput(record),
+        ["wait until admission", _waits(record["queue"])],
         ["decode batch, mean", f"{record['batch_mean']:.1f} of {result.slots} slots"],
-        [
-            "KV cache used",
-            f"mean {kv['use_mean']:.1%}, peak {kv['use_peak']:.1%} of {kv['capacity_tokens']:,.0f} tokens",
-        ],
+        ["KV cache used", f"mean {kv['use_mean']:.1%}, peak {kv['use_peak']:.1%}{_of_tokens(kv['capacity_tokens'])}"],
         ["preemptions", f"{record['preemptions']:,}"],
         ["prefix-cache hits", f"{record['prefix_cache_hit_rate']:.1%} of the prompt tokens"],
         ["steps", f"{record['steps']:,}, {record['prompt_steps']:,} with prompts"],
     ]
+
+
+def _of_tokens(capacity: float) -> str:
+    """The size of the cache where it is counted in tokens; without pages it is counted in requests."""
+    return f" of {capacity:,.0f} tokens" if capacity else ""
+
+
+def _load(conditions: Mapping[str, Any]) -> str:
+    """What sent the requests: arrivals, lengths, seed."""
+    traffic = conditions.get("traffic")
+    if traffic is None:
+        return "a trace, at its own times"
+    arrivals, parts = traffic["arrivals"], []
+    if "rate" in arrivals:
+        kind = f"{arrivals['kind']}, burstiness {arrivals['burstiness']:g}" if arrivals["kind"] == "gamma" else ""
+        parts.append(f"{arrivals['rate']:g} requests/s ({kind or arrivals['kind']})")
+    else:
+        start = "who all begin at once" if arrivals["burst"] else f"who begin over {_time(arrivals['ramp'])}"
+        parts.append(f"{arrivals['concurrency']:,} user{'s' if arrivals['concurrency'] > 1 else ''} {start}")
+    if "prompt" not in traffic:
+        return f"the requests of a trace, sent by {parts[0]}"
+    parts += [f"{name} {_lengths(traffic[name])}" for name in ("prompt", "output")]
+    return ", ".join([*parts, f"seed {traffic['seed']}"])
+
+
+def _lengths(lengths: Mapping[str, Any]) -> str:
+    if lengths["kind"] == "empirical":
+        return f"empirical ({len(lengths['values'])} values)"
+    return f"{lengths['mean']:g}" if lengths["kind"] == "fixed" else "{kind}:{mean:g}:{spread:g}".format(**lengths)
+
+
+def _verdict(record: Mapping[str, Any]) -> str:
+    """The verdict, and the capacity that the load is measured against."""
+    capacity, text = record["capacity"], str(record["verdict"])
+    if capacity is None or capacity["load"] is None:
+        return text
+    near = ", within the error of capacity" if capacity["within_error"] else ""
+    return f"{text}{near}: {capacity['load']:.0%} of the {capacity['requests_per_s']:.4g} requests/s that can leave"
+
+
+def _length(record: Mapping[str, Any]) -> str:
+    """How many requests were sent and left out, and whether that was enough."""
+    run = record["run"]
+    parts = [f"{run['sent']:,} requests sent"]
+    if run["warmup"]:
+        parts.append(f"{run['warmup']:,} left out as warm-up")
+    if run["cooldown"]:
+        parts.append(f"{run['cooldown']:,} at the end")
+    if run["converged"] is None or record["verdict"] == "overloaded":
+        return ", ".join(parts)
+    within = f"p{run['percentile']:g} of TTFT and TPOT within {run['tolerance']:.1%}"
+    return f"{', '.join(parts)}; {'converged' if run['converged'] else 'NOT converged'}: {within}"
+
+
+def _goodput(record: Mapping[str, Any]) -> list[list[str]]:
+    """Requests a second that meet the limits, which are named."""
+    if record["goodput_requests_per_s"] is None:
+        return []
+    names = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2el_s": "end to end"}
+    limits = ", ".join(f"{names[name]} {format_time(limit)}" for name, limit in record["slo"].items())
+    share = f"{record['slo_attained'] or 0:.1%} of the requests"
+    return [["goodput, requests/s", f"{record['goodput_requests_per_s']:.4g} ({share} meet {limits})"]]
+
+
+def _waits(queue: Mapping[str, Any]) -> str:
+    """How long requests wait until they are admitted, and mostly for what."""
+    text = f"mean {_time(queue['wait_mean_s'])}, longest {_time(queue['wait_max_s'])}"
+    waited, mean = queue["waited_for_s"], queue["wait_mean_s"]
+    main = max(waited, key=lambda reason: waited[reason], default="")
+    share = min(waited[main] / mean, 1.0) if main and mean else 0.0
+    return f"{text}; {share:.0%} of it for {_REASONS[main]}" if share > _MAIN_REASON else text
 
 
 def _anchored(result: SimulationResult) -> str:
@@ -87,10 +176,36 @@ def _notes(result: SimulationResult, record: Mapping[str, Any]) -> list[str]:
     ]
     engines = f", {given['replicas']} engines, {given['routing']}" if given.get("replicas", 1) > 1 else ""
     return [
-        _MEANING[record["verdict"]],
+        f"{record['verdict']}: {_MEANING[record['verdict']]}{_of_ttft(record)}",
+        *_warnings(result, record),
         f"conditional on {given.get('engine', 'the engine')}: {', '.join(flags)}{engines}; and on the load generator",
         f"basis: {record['basis']}{_anchored(result)}",
     ]
+
+
+def _of_ttft(record: Mapping[str, Any]) -> str:
+    """How long requests wait, where that is what the verdict is about."""
+    wait, ttft = record["queue"]["wait_mean_s"], record["ttft_s"]["mean"]
+    if record["verdict"] not in ("stable", "saturated") or not wait or not ttft:
+        return ""
+    return f"; on average they wait {_time(wait)} of {_time(ttft)} until their first token"
+
+
+def _warnings(result: SimulationResult, record: Mapping[str, Any]) -> list[str]:
+    """What a reader of the figures has to know about the run."""
+    notes = []
+    if record["run"]["converged"] is False and record["verdict"] != "overloaded":
+        notes.append(
+            f"not converged: {record['run']['sent']:,} requests, the most of a run, do not settle the figures; the "
+            "percentages beside them are half their 95 % confidence intervals"
+        )
+    traffic = result.conditions.get("traffic") or {}
+    fixed = all(traffic.get(name, {}).get("kind") == "fixed" for name in ("prompt", "output"))
+    if fixed and traffic["arrivals"].get("burst") and traffic["arrivals"]["concurrency"] > 1:
+        notes.append(
+            "all users begin at once with requests of one length and stay in step: TTFT is that of a crowd each time"
+        )
+    return notes
 
 
 def steady_report(state: SteadyState) -> Table:

@@ -8,8 +8,11 @@ freedom (Law, Simulation Modeling and Analysis, 5th ed., section 9.5.3).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
+from inferplan.errors import UsageError
 from inferplan.units import Array
 
 BATCHES = 20
@@ -18,6 +21,28 @@ STUDENT_95 = 2.093
 STUDENT_99_9 = 3.579
 """One-sided 99.9 % point of the same."""
 _FEWEST_IN_BATCH = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Precision:
+    """When a simulation is long enough.
+
+    tolerance: half the width of the 95 % confidence interval of the ``percentile`` of TTFT and of TPOT over its value.
+    fewest, most: requests of one run. A run that is not sure enough with ``most`` of them says so.
+    """
+
+    tolerance: float = 0.025
+    percentile: float = 95.0
+    fewest: int = 2000
+    most: int = 200_000
+
+    def __post_init__(self) -> None:
+        if not 0 < self.tolerance < 1:
+            raise UsageError(f"a tolerance is a share between 0 and 1, not {self.tolerance:g}")
+        if not 0 < self.fewest <= self.most:
+            raise UsageError(
+                f"a run of {self.fewest} to {self.most} requests is none", hint="at least one, and no more"
+            )
 
 
 def half_width(values: Array, percentile: float | None = None) -> float | None:

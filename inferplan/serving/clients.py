@@ -9,6 +9,9 @@ from inferplan.serving.admission import Rules
 from inferplan.serving.records import FINISHED, REJECTED, TIMED_OUT, Records
 from inferplan.serving.request_queue import RequestQueue
 
+ALONE = "more than the cache holds, even alone"
+"""Why a request is refused that the queue had taken."""
+
 
 class Token(Enum):
     """Which token of a request a step has made."""
@@ -61,6 +64,7 @@ class Clients:
         request = self.queue.waiting[0]
         self.queue.take()
         self.records.status[request] = REJECTED
+        self.records.refused[ALONE] = self.records.refused.get(ALONE, 0) + 1
         self.queue.outstanding -= 1
         self.notify(request, now, True)
 

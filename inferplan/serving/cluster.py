@@ -292,7 +292,7 @@ class Cluster:
         """Users of a closed loop send requests ``start`` to ``stop`` until all is quiet."""
         assert self.closed is not None
         users = min(self.closed.concurrency, stop - start)
-        ramp = 0.0 if self.closed.burst else self.closed.ramp
+        ramp = 0.0 if self.closed.burst else self.closed.ramp or 0.0
         now = max(engine.clock for engine in self.engines)
         self.next_request, self.limit = start + users, stop
         self.events = [(now + ramp * user / users, start + user, _SENT) for user in range(users)]

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from inferplan.serving.batch_means import half_width
+from inferplan.serving.batch_means import Precision, half_width
 from inferplan.serving.records import FINISHED, REJECTED, TIMED_OUT, Meter, Records
-from inferplan.serving.verdict import Verdict, verdict_of
+from inferplan.serving.verdict import Verdict, capacity_band, load_of_capacity, near_capacity, verdict_of
 from inferplan.table import SCHEMA_VERSION
 from inferplan.traffic.requests import Slo
 from inferplan.units import Array, BoolArray
 
 PERCENTILES = (50, 90, 95, 99)
+_Amount = TypeVar("_Amount", int, float)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -40,6 +40,7 @@ class SimulationResult:
     cooldown: int = 0
     metered: tuple[float, float] | None = None
     converged: bool | None = None
+    precision: Precision | None = None
     capacity_rate: float | None = None
     """Requests a second that leave when more arrive than can, where that was simulated."""
     basis: str = "roofline"
@@ -151,11 +152,9 @@ class SimulationResult:
     @cached_property
     def _left(self) -> BoolArray:
         """Of all requests that were sent, those that finished while rates count."""
-        if self.metered is None:
-            return np.concatenate([np.zeros(self.warmup, dtype=bool), self._done, np.zeros(self.cooldown, dtype=bool)])
-        finish = np.asarray(self.records.finish, dtype=np.float64)
+        finish, (start, end) = np.asarray(self.records.finish, dtype=np.float64), self.window
         finished = np.frombuffer(bytes(self.records.status), dtype=np.uint8) == FINISHED
-        inside: BoolArray = finished & (finish >= self.metered[0]) & (finish <= self.metered[1])
+        inside: BoolArray = finished & (finish > start) & (finish <= end)
         return inside
 
     @property
@@ -199,9 +198,8 @@ class SimulationResult:
     def in_system(self) -> float:
         """Mean number of requests in the system: the seconds of all of them in it while rates count, over those."""
         records, (start, end) = self.records, self.window
-        first, last = (0, None) if self.metered else (self.warmup, len(records.prompt) - self.cooldown)
-        arrival, finish = (np.asarray(column[first:last]) for column in (records.arrival, records.finish))
-        seen = np.frombuffer(bytes(records.status), dtype=np.uint8)[first:last] != REJECTED
+        arrival, finish = np.asarray(records.arrival), np.asarray(records.finish)
+        seen = np.frombuffer(bytes(records.status), dtype=np.uint8) != REJECTED
         until = np.minimum(np.where(np.isnan(finish), end, finish), end)
         held = np.maximum(until - np.maximum(arrival, start), 0.0)
         return float(np.nansum(held[seen])) * self._stretch / self.duration
@@ -250,10 +248,11 @@ class SimulationResult:
 
     def interval(self, name: str, percentile: float | None = None) -> tuple[float, float] | None:
         """95 % confidence interval of the mean or a percentile of ``ttft``, ``tpot`` or ``e2el``, by batch means; for
-        this seed and others, not for the prices of steps. ``None`` for too few requests, or where the queue grows.
+        this seed and others, not for the prices of steps. ``None`` for too few requests, where the queue grows, and for
+        a trace, which has no others.
         """
         values = getattr(self, name)
-        error = half_width(values, percentile) if self.steady else None
+        error = half_width(values, percentile) if self.steady and "traffic" in self.conditions else None
         if error is None:
             return None
         middle = float(np.mean(values) if percentile is None else np.percentile(values, percentile))
@@ -299,6 +298,9 @@ def record_of(result: SimulationResult) -> dict[str, Any]:
         "verdict": result.verdict,
         **{name: result.percentiles(name) for name in ("ttft_s", "tpot_s", "itl_s", "e2el_s")},
         **_bands(result),
+        "intervals": {f"{name}_s": _intervals(result, name) for name in ("ttft", "tpot", "e2el")},
+        "run": _run(result),
+        "capacity": _capacity(result),
         "requests": counts,
         "rejected_because": result.records.refused,
         "duration_s": result.duration,
@@ -314,7 +316,8 @@ def record_of(result: SimulationResult) -> dict[str, Any]:
             "wait_mean_s": float(np.mean(result.wait)) if len(result.wait) and result.steady else None,
             "wait_max_s": float(np.max(result.wait)) if len(result.wait) else None,
             "in_system_mean": result.in_system if counts["arrived"] else None,
-            "blocked_by": _blocked(result),
+            "blocked_by": _summed(meter.blocked_by for meter in result.meters),
+            "waited_for_s": _waited(result),
         },
         "batch_mean": result.mean_batch,
         "kv": {
@@ -342,9 +345,49 @@ def _bands(result: SimulationResult) -> dict[str, float | None]:
     return record
 
 
-def _blocked(result: SimulationResult) -> dict[str, int]:
-    """How often each reason kept a request in the queue, over all engines."""
-    total: Counter[str] = Counter()
-    for meter in result.meters:
-        total.update(meter.blocked_by)
-    return dict(total)
+def _intervals(result: SimulationResult, name: str) -> dict[str, list[float] | None]:
+    """95 % confidence intervals of the mean and the percentiles of a latency."""
+    found = {"mean": result.interval(name), **{f"p{q}": result.interval(name, q) for q in PERCENTILES}}
+    return {key: None if interval is None else list(interval) for key, interval in found.items()}
+
+
+def _run(result: SimulationResult) -> dict[str, Any]:
+    """How long the run was, what is in its figures, and whether that was enough."""
+    precision = result.precision
+    return {
+        "sent": int(np.sum(~np.isnan(np.asarray(result.records.arrival)))),
+        "warmup": result.warmup,
+        "cooldown": result.cooldown,
+        "converged": result.converged,
+        "tolerance": None if precision is None else precision.tolerance,
+        "percentile": None if precision is None else precision.percentile,
+    }
+
+
+def _capacity(result: SimulationResult) -> dict[str, Any] | None:
+    """What the deployment can serve beside what comes; null where it was not simulated."""
+    if result.capacity_rate is None:
+        return None
+    low, high = capacity_band(result)
+    return {
+        "requests_per_s": result.capacity_rate,
+        "low_requests_per_s": result.capacity_rate * low,
+        "high_requests_per_s": result.capacity_rate * high,
+        "load": load_of_capacity(result),
+        "within_error": near_capacity(result),
+    }
+
+
+def _waited(result: SimulationResult) -> dict[str, float]:
+    """Mean seconds a request waited, by what the first of the queue waited for."""
+    requests = max(result.counts["arrived"] - result.counts["rejected"], 1)
+    return {reason: total / requests for reason, total in _summed(meter.waited for meter in result.meters).items()}
+
+
+def _summed(counters: Iterable[Mapping[str, _Amount]]) -> dict[str, _Amount]:
+    """The sums over all engines, by key."""
+    total: dict[str, _Amount] = {}
+    for counter in counters:
+        for key, value in counter.items():
+            total[key] = total[key] + value if key in total else value
+    return total

@@ -8,19 +8,20 @@ own errors ask for.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil, inf
 
 import numpy as np
 
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
-from inferplan.serving.batch_means import half_width, halves_agree
+from inferplan.serving.batch_means import Precision, half_width, halves_agree
 from inferplan.serving.flags import Flags
+from inferplan.serving.records import FINISHED
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.simulator import Options, simulate
 from inferplan.serving.verdict import flow_of
-from inferplan.traffic.requests import OpenLoop, Traffic
+from inferplan.traffic.requests import ClosedLoop, OpenLoop, Requests, Traffic
 
 _MARGIN = 1.2
 """More requests than the errors of a shorter run ask for: those errors are estimates too."""
@@ -28,28 +29,35 @@ _MOST_GROWTH, _LEAST_GROWTH = 16.0, 1.5
 """By how much one run may be longer than the one before, at most and at least."""
 LIFETIMES = 10.0
 """Times of one request, from admission on, that the counted part of a run holds at least."""
+_PLAIN_GROWTH, _PLAIN_LIFETIMES = 0.25, 3.0
+"""A queue that takes up so large a share of the arrivals is one after fewer of them."""
+_FEWEST_FOR_CAPACITY = 3000
+_GENERATIONS = 10.0
+"""How often a run that measures capacity fills the system, at least."""
+_FILLED, _DRAINS = 0.3, 0.85
+"""Shares of the requests of such a run that have left when the system is full, and while it still is with pools."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Precision:
-    """When a simulation is long enough.
-
-    tolerance: half the width of the 95 % confidence interval of the ``percentile`` of TTFT and of TPOT over its value.
-    fewest, most: requests of one run. A run that is not sure enough with ``most`` of them says so.
+def simulate_load(
+    deployment: Deployment,
+    traffic: Traffic | Requests,
+    flags: Flags | None = None,
+    options: Options | None = None,
+    precision: Precision | None = None,
+) -> SimulationResult:
+    """Simulate a load for its steady figures: an open loop as long as its answer needs, or as many requests as it
+    gives, with its capacity. A trace is counted whole, and so is a burst of users: it is what such a client reports.
     """
-
-    tolerance: float = 0.025
-    percentile: float = 95.0
-    fewest: int = 2000
-    most: int = 200_000
-
-    def __post_init__(self) -> None:
-        if not 0 < self.tolerance < 1:
-            raise UsageError(f"a tolerance is a share between 0 and 1, not {self.tolerance:g}")
-        if not 0 < self.fewest <= self.most:
-            raise UsageError(
-                f"a run of {self.fewest} to {self.most} requests is none", hint="at least one, and no more"
-            )
+    options = options or Options()
+    if not isinstance(traffic, Traffic) or not isinstance(traffic.arrivals, OpenLoop):
+        loop = traffic.arrivals if isinstance(traffic, Traffic) else traffic.loop
+        spread = isinstance(loop, ClosedLoop) and not loop.burst
+        return simulate(deployment, traffic, flags, replace(options, trim=options.trim and spread))
+    if traffic.requests_count is None and options.trim:
+        result = simulate_steady(deployment, traffic, flags, options, precision)
+    else:
+        result = simulate(deployment, traffic, flags, options)
+    return replace(result, capacity_rate=capacity_rate(deployment, traffic, flags, options))
 
 
 def simulate_steady(
@@ -68,12 +76,13 @@ def simulate_steady(
         raise UsageError("a closed loop has a length of its own: a number of requests for each user")
     precision = precision or Precision()
     options = replace(options or Options(), trim=True)
+    traffic = replace(traffic, arrivals=replace(traffic.arrivals, exact=True))
     count = precision.fewest
     while True:
         result = simulate(deployment, replace(traffic, requests_count=count), flags, options)
         missing = _missing(result, precision)
         if missing <= 1 or count >= precision.most:
-            return replace(result, converged=missing <= 1)
+            return replace(result, converged=missing <= 1, precision=precision)
         growth = min(max(missing * _MARGIN, _LEAST_GROWTH), _MOST_GROWTH)
         count = min(ceil(count * growth), precision.most)
 
@@ -85,7 +94,7 @@ def _missing(result: SimulationResult, precision: Precision) -> float:
         return 0.0 if result.counts["rejected"] else inf
     short = LIFETIMES / flow.lifetimes if flow.lifetimes > 0 else inf
     if result.verdict == "overloaded":
-        return short
+        return short * (_PLAIN_LIFETIMES / LIFETIMES if flow.growth > _PLAIN_GROWTH else 1.0)
     wanted = [short]
     for values in (result.ttft, result.tpot):
         if not len(values):
@@ -97,3 +106,37 @@ def _missing(result: SimulationResult, precision: Precision) -> float:
         if not halves_agree(values, precision.percentile, precision.tolerance):
             wanted.append(2.0)
     return max(wanted)
+
+
+def capacity_rate(
+    deployment: Deployment, traffic: Traffic, flags: Flags | None = None, options: Options | None = None
+) -> float | None:
+    """Requests a second that leave when more wait than can be served: the most that an open loop can be.
+
+    Replicas are alike, so one of them is simulated; pools that compute prompts apart all are. ``None`` when no request
+    can run.
+    """
+    options = replace(options or Options(), warmup=0, trim=False, timeline=False, progress=None)
+    flags = replace(flags or Flags(), client_timeout=None)
+    replicas = 1
+    if not options.fleet.disaggregated:
+        replicas = deployment.parallel.replicas
+        deployment = replace(deployment, parallel=replace(deployment.parallel, replicas=1))
+    count = _FEWEST_FOR_CAPACITY
+    while True:
+        requests = replace(traffic, requests_count=count).requests(deployment.engine.defaults.block_size)
+        run = simulate(deployment, replace(requests, arrival=np.zeros(len(requests))), flags, options)
+        finish = np.sort(
+            np.asarray(run.records.finish)[np.frombuffer(bytes(run.records.status), dtype=np.uint8) == FINISHED]
+        )
+        if not len(finish):
+            return None
+        full = float(np.nanmax(np.asarray(run.records.admitted)))
+        if options.fleet.disaggregated:  # prompts run ahead of decodes: admission says nothing of those
+            full = float(finish[int(_DRAINS * len(finish))])
+        start, inside = float(finish[int(_FILLED * len(finish))]), int(np.sum(finish > full))
+        if len(finish) >= _GENERATIONS * inside or count >= Precision().most:
+            break
+        count = min(ceil(_GENERATIONS * _MARGIN * inside * count / len(finish)), Precision().most)
+    left = int(np.sum((finish > start) & (finish <= full)))
+    return replicas * left / (full - start) if full > start else None

@@ -24,6 +24,8 @@ from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.traffic.requests import ClosedLoop, Requests, Slo, Traffic
 from inferplan.work.step import decode, prefill
 
+_REQUESTS_TO_TIME = 2
+"""Requests of each user that tell how long one takes."""
 _LONGEST_TABLE = 1 << 22
 """Contexts beyond this many tokens are priced along the last slope of the table."""
 
@@ -75,6 +77,9 @@ def simulate(
     flags, options = flags or Flags(), options or Options()
     deployment = with_flags(deployment, flags)
     requests, closed = _drawn(deployment, traffic, options)
+    if closed is not None and not closed.burst and closed.ramp is None:
+        few = requests.head(_REQUESTS_TO_TIME * closed.concurrency).in_loop(replace(closed, burst=True))
+        closed = replace(closed, ramp=request_time(deployment, few, flags, options))
     rules = _rules(deployment, flags, options, requests)
     times = times or times_for(deployment, rules, requests, options.speculation)
     records = Records(
@@ -103,8 +108,19 @@ def simulate(
         bands=_bands(deployment, typical),
         capacity=rules.capacity if rules.growing else 0.0,
         slots=rules.slots,
-        conditions=_conditions(deployment, rules, flags, traffic, options),
+        conditions=_conditions(
+            deployment, rules, flags, traffic if closed is None else _in_loop(traffic, closed), options
+        ),
     )
+
+
+def request_time(
+    deployment: Deployment, traffic: Traffic | Requests, flags: Flags, options: Options | None = None
+) -> float:
+    """Mean seconds of a request of a closed loop whose users all begin at once; 0 where none can run."""
+    plain = replace(options or Options(), warmup=0, trim=False, timeline=False, progress=None)
+    times = simulate(deployment, traffic, flags, plain).e2el
+    return float(np.mean(times)) if len(times) else 0.0
 
 
 def _drawn(deployment: Deployment, traffic: Traffic | Requests, options: Options) -> tuple[Requests, ClosedLoop | None]:
@@ -125,14 +141,15 @@ def _drawn(deployment: Deployment, traffic: Traffic | Requests, options: Options
 
 
 def _fill(count: int, closed: ClosedLoop | None, options: Options) -> int:
-    """Requests at the head that fill the system: a quarter of an open loop, the first of each user in a closed one with
-    four or more for each; none where nothing is trimmed.
+    """Requests at the head that fill the system: a quarter of an open loop, the first of each user in a closed one of
+    two or more users with four or more for each; none where nothing is trimmed.
     """
     if not options.trim:
         return 0
     if closed is None:
         return (count - options.warmup) // 4
-    return closed.concurrency if count - options.warmup >= 4 * closed.concurrency else 0
+    users = closed.concurrency
+    return users if users > 1 and count - options.warmup >= 4 * users else 0
 
 
 def _cooldown(records: Records, closed: ClosedLoop | None) -> int:
@@ -147,6 +164,11 @@ def _cooldown(records: Records, closed: ClosedLoop | None) -> int:
         return 0
     late = arrival > arrival[-1] - float(np.nanmean(times))
     return min(int(np.sum(late)), len(arrival) // 4)
+
+
+def _in_loop(traffic: Traffic | Requests, closed: ClosedLoop) -> Traffic | Requests:
+    """The traffic with the closed loop that sent it."""
+    return replace(traffic, arrivals=closed) if isinstance(traffic, Traffic) else traffic.in_loop(closed)
 
 
 def _rules(deployment: Deployment, flags: Flags, options: Options, requests: Requests) -> Rules:
@@ -228,6 +250,7 @@ def _conditions(
         "client_timeout_s": flags.client_timeout,
         "latency_s": rules.latency,
         "front_end_s": {"request": rules.front_request, "prompt_token": rules.front_token},
+        "deployment": deployment.describe(),
         "warmup": options.warmup,
         "replicas": options.fleet.engines(deployment),
         "routing": options.fleet.routing,

@@ -17,6 +17,10 @@ from inferplan.errors import UsageError
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+LEAST_RATE = 1e-6
+"""Requests a second: with fewer, a clock that counts seconds since the start cannot tell the steps of one request."""
+MOST_REQUESTS = 20_000_000
+"""Requests of one run: each takes some 500 bytes of memory."""
 LengthKind = Literal["fixed", "uniform", "normal", "lognormal", "gamma", "empirical"]
 ArrivalKind = Literal["constant", "poisson", "gamma"]
 
@@ -111,12 +115,12 @@ def parse_lengths(text: str, ratio_min: float = 1.0) -> Lengths:
 @dataclass(frozen=True, kw_only=True)
 class ClosedLoop:
     """``concurrency`` users, each with one request at a time. burst: all begin at once; else one after another over
-    ``ramp`` seconds.
+    ``ramp`` seconds, or, without them, over the time that one request takes.
     """
 
     concurrency: int
     burst: bool = True
-    ramp: float = 0.0
+    ramp: float | None = 0.0
 
     def __post_init__(self) -> None:
         if self.concurrency < 1:
@@ -128,24 +132,36 @@ class OpenLoop:
     """``rate`` requests a second, whatever the system does.
 
     constant: one every ``1/rate``. poisson: exponential gaps. gamma: gaps of coefficient of variation ``1/sqrt(b)``
-    with ``b = burstiness`` (1 is Poisson, less is burstier: ``--burstiness`` of vLLM's benchmark client).
+    with ``b = burstiness`` (1 is Poisson, less is burstier: ``--burstiness`` of vLLM's benchmark client). exact: each
+    quarter of the requests comes at just ``rate`` on average, as one draw in many does (a Poisson process given how
+    many come in a quarter): a short run then errs less.
     """
 
     rate: float
     kind: ArrivalKind = "poisson"
     burstiness: float = 1.0
+    exact: bool = False
 
     def __post_init__(self) -> None:
         for name in ("rate", "burstiness"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise UsageError(f"--{name} must be more than 0, not {getattr(self, name):g}")
+        if not LEAST_RATE <= self.rate <= 1 / LEAST_RATE:
+            raise UsageError(
+                f"--rate {self.rate:g} is no load for a clock of seconds",
+                hint=f"{LEAST_RATE:g} to {1 / LEAST_RATE:g} requests/s",
+            )
 
     def sample(self, rng: np.random.Generator, count: int) -> Floats:
         """Arrival times in seconds; the first gap comes before the first arrival."""
         if self.kind == "constant":
             return np.arange(count) / self.rate
         shape = 1.0 if self.kind == "poisson" else self.burstiness
-        return np.cumsum(rng.gamma(shape, 1.0 / (self.rate * shape), count))
+        gaps = rng.gamma(shape, 1.0 / (self.rate * shape), count)
+        if self.exact:
+            quarters = [part for part in np.array_split(gaps, 4) if len(part)]
+            gaps = np.concatenate([part * (len(part) / self.rate / float(np.sum(part))) for part in quarters])
+        return np.cumsum(gaps)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,18 +227,25 @@ class Traffic:
     prompt: Lengths
     output: Lengths
     requests_count: int | None = None
-    """``None``: ten times the concurrency, as the usual closed-loop clients do; 1000 in an open loop."""
+    """``None``: ten times the concurrency, as the usual closed-loop clients do. An open loop without a number is for
+    :func:`inferplan.serving.run_length.simulate_steady`, which finds one; where it is asked for all the same, 1000."""
     prefix: SharedPrefix = field(default_factory=SharedPrefix)
     samples: int = 1
     seed: int = 0
 
     @property
     def count(self) -> int:
-        if self.requests_count is not None:
-            if self.requests_count < 1:
-                raise UsageError(f"--requests must be 1 or more, not {self.requests_count}")
-            return self.requests_count
-        return 10 * self.arrivals.concurrency if isinstance(self.arrivals, ClosedLoop) else 1000
+        if self.requests_count is not None and self.requests_count < 1:
+            raise UsageError(f"--requests must be 1 or more, not {self.requests_count}")
+        users = self.arrivals.concurrency if isinstance(self.arrivals, ClosedLoop) else 100
+        count = self.requests_count or 10 * users
+        if count * self.samples > MOST_REQUESTS:
+            raise UsageError(
+                f"{count * self.samples:,} requests are more than a run holds",
+                because=f"each is kept in memory; {MOST_REQUESTS:,} are the most",
+                hint="fewer --requests, or fewer users",
+            )
+        return count
 
     def requests(self, block: int = 16) -> Requests:
         """The requests; ``block`` is the page of the cache that shared prompts are cut into."""
@@ -242,9 +265,7 @@ class Traffic:
         if turns == 1:
             return arrivals.sample(rng, count)
         sessions = -(-count // turns)
-        starts = OpenLoop(rate=arrivals.rate / turns, kind=arrivals.kind, burstiness=arrivals.burstiness).sample(
-            rng, sessions
-        )
+        starts = replace(arrivals, rate=arrivals.rate / turns).sample(rng, sessions)
         return (starts[:, None] + self.prefix.gap * np.arange(turns)[None, :]).ravel()[:count]
 
     def _shared(self, rng: np.random.Generator, block: int, drawn: tuple[Ints, Ints, Floats | None]) -> Requests:

@@ -15,6 +15,7 @@ from inferplan.estimate.batch import Estimate
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.phase import decode_phase, prefill_phase
+from inferplan.serving import simulator
 from inferplan.serving.flags import Flags
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.simulator import Options, simulate
@@ -112,7 +113,7 @@ def _bands(result: SimulationResult, statistic: str) -> dict[str, Band]:
 
 def request_time(deployment: Deployment, run: Run) -> float:
     """Mean seconds of a request when all users begin at once: the time over which they are spread instead."""
-    return float(np.mean(simulate(deployment, traffic_of(run), flags_of(run)).e2el))
+    return simulator.request_time(deployment, traffic_of(run), flags_of(run))
 
 
 class Client(Spec):

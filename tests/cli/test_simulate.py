@@ -18,7 +18,9 @@ def test_json_has_the_latencies(run: Run) -> None:
     for key in ("ttft_s", "tpot_s", "itl_s", "e2el_s"):
         assert set(record[key]) == {"mean", "p50", "p90", "p95", "p99"}
         assert record[key]["mean"] > 0
-    assert record["requests"]["arrived"] == record["requests"]["finished"] == 80
+    # ten requests for each of eight users; the first and the last of each fill the system and empty it
+    assert record["run"]["sent"] == 80 and record["run"]["warmup"] == record["run"]["cooldown"] == 8
+    assert record["requests"]["arrived"] == record["requests"]["finished"] == 64
     assert record["verdict"] == "stable"
     assert record["conditions"]["engine"].startswith("vllm")
 
@@ -64,13 +66,15 @@ def test_a_trace_without_times_takes_users(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_text("prompt,output\n" + "100,10\n" * 8)
     assert run(*BASE, "--trace", str(path)).code == 2
-    record = run(*BASE, "--trace", str(path), "--concurrency", "2", "--format", "json").json
+    record = run(*BASE, "--trace", str(path), "--concurrency", "2", "--burst", "--format", "json").json
     assert record["requests"]["finished"] == 8
     assert run(*BASE, "--trace", str(path), "--concurrency", "2", "--prompt", "64").code == 2  # not ignored
 
 
 def test_a_million_token_prompt_is_answered(run: Run) -> None:
-    record = run(*BASE, "--concurrency", "1", "--prompt", "1M", "--output", "8", "--format", "json").json
+    ran = run(*BASE, "--concurrency", "1", "--prompt", "1M", "--output", "8", "--format", "json")
+    record = json.loads(ran.out)
+    assert ran.code == 3 and record["verdict"] == "rejecting" and "10 of 10 requests can never run" in ran.err
     assert record["requests"]["rejected"] == 10
     assert any("max_model_len" in reason for reason in record["rejected_because"])
 
