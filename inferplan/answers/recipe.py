@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from inferplan.catalog.assemble import Request, assemble, precision_of
+from inferplan.catalog.drafts import draft_beside
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
@@ -346,6 +347,7 @@ def ingredient(text: str, request: Request, model: ModelSpec) -> Ingredient:
     """An ingredient by name: see :data:`NAMES`; a number format is one too. Raises ``UsageError`` for anything else."""
     name, _, rest = text.partition(":")
     values = dict(part.partition("=")[::2] for part in rest.split(":") if part) if rest else {}
+    _require_exactly(name, text, values)
     if name in _SWITCHES:
         attribute = _SWITCHES[name]
         on: dict[str, Any] = {attribute: True}
@@ -358,7 +360,7 @@ def ingredient(text: str, request: Request, model: ModelSpec) -> Ingredient:
     try:
         made = _special(name, values, text, request, model)
     except ValueError:
-        raise UsageError(f"the numbers of {text!r} cannot be read", hint="speculative:draft=NAME:length=4") from None
+        raise UsageError(f"the numbers of {text!r} cannot be read", hint=_form(name)) from None
     if made is not None:
         return made
 
@@ -374,6 +376,23 @@ def ingredient(text: str, request: Request, model: ModelSpec) -> Ingredient:
     except UsageError:
         raise UsageError(f"no ingredient named {name!r}", hint=f"{', '.join(NAMES)}, or a format such as fp8") from None
     return Ingredient(name=text, apply=quantise)
+
+
+def _form(name: str) -> str:
+    """How an ingredient is written, with its numbers."""
+    return next((form for form in NAMES if form.partition(":")[0] == name), name)
+
+
+def _require_exactly(name: str, text: str, values: dict[str, str]) -> None:
+    """Raise ``UsageError`` for a number that an ingredient lacks, and for one that it does not have."""
+    form = _form(name)
+    asked = {part.partition("=")[0] for part in form.split(":")[1:]}
+    if asked != set(values):
+        wrong = sorted(asked - set(values))
+        unknown = sorted(set(values) - asked)
+        parts = [f"it lacks {', '.join(wrong)}"] if wrong else []
+        parts += [f"it has no {', '.join(unknown)}"] if unknown else []
+        raise UsageError(f"{text!r} is not an ingredient as it is", because="; ".join(parts), hint=form)
 
 
 _SWITCHES = {"continuous-batching": "continuous", "paged-kv": "paged", "kv-cache": "kv_cache"}
@@ -399,12 +418,12 @@ def _special(name: str, values: dict[str, str], text: str, request: Request, mod
     if name in ("gqa", "mla", "cla"):
         return _attention(name, text, model)
     if name == "prefix-cache":
-        hit = float(values.get("hit", 0.5))
+        hit = float(values["hit"])
         if not 0 < hit < 1:
             raise UsageError("the hit rate of prefix-cache is in (0, 1)", hint="prefix-cache:hit=0.5")
         return Ingredient(name=text, apply=lambda s: replace(s, hit_rate=hit))
     if name == "tensor-parallel":
-        tp = int(values.get("tp", 2))
+        tp = int(values["tp"])
 
         def divide(setting: Setting) -> Setting:
             parallel = replace(setting.deployment.parallel, tp=tp)
@@ -436,14 +455,13 @@ def _attention(name: str, text: str, model: ModelSpec) -> Ingredient:
 
 
 def _speculative(values: dict[str, str], text: str, request: Request) -> Ingredient:
-    length, acceptance = int(values.get("length", 4)), float(values.get("acceptance", 0.7))
-    name = values.get("draft")
+    """Drafts of a model in its own formats, of the model's prediction module (``mtp``), or ``free``."""
+    length, acceptance, name = int(values["length"]), float(values["acceptance"]), values["draft"]
 
     def apply(setting: Setting) -> Setting:
         draft = None
-        if name:
-            wanted = replace(request, model=name, quant=None, parallel=setting.deployment.parallel, prune=None)
-            draft = assemble(wanted)
+        if name != "free":
+            draft = draft_beside(replace(request, quant=None), name, setting.deployment.parallel)
         return replace(setting, speculation=Speculation(length=length, acceptance=acceptance, draft=draft))
 
     return Ingredient(name=text, apply=apply)

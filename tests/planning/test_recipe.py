@@ -93,6 +93,15 @@ def test_a_draft_is_priced() -> None:
     assert recipe(H100, "continuous,bf16", never, few).total < 1
 
 
+def test_free_drafts_only_widen_the_step() -> None:
+    """All of three drafts accepted: four tokens from a step that reads the same weights, at most 4 times as fast."""
+    few = Load(users=1, prompt=256.0, output=Lengths(mean=128), reserved=2048)
+    free = recipe(H100, "continuous,bf16", ["speculative:draft=free:length=3:acceptance=1"], few).total
+    paid = recipe(H100, "continuous,bf16", ["speculative:draft=llama-3.2-1b:length=3:acceptance=1"], few).total
+    assert 3 < free <= 4
+    assert paid < free
+
+
 @pytest.mark.parametrize(
     ("baseline", "wanted", "message"),
     [
@@ -104,6 +113,15 @@ def test_a_draft_is_priced() -> None:
         ("static", ["prefix-cache:hit=2"], "hit rate"),
         ("static", ["tensor-parallel:tp=x"], "cannot be read"),
         ("static", ["tensor-parallel:tp=3"], "does not divide"),
+        ("static", ["tensor-parallel"], "lacks tp"),
+        ("static", ["prefix-cache:hits=0.5"], "lacks hit; it has no hits"),
+        ("static", ["fp8:hit=0.5"], "has no hit"),
+        ("static", ["gqa:groups=4"], "has no groups"),
+        ("static", ["continuous-batching:x"], "has no x"),
+        ("static", ["speculative:draft=llama-3.2-1b"], "lacks acceptance, length"),
+        ("static", ["speculative:length=4:acceptance=0.7"], "lacks draft"),
+        ("static", ["speculative:draft=mtp:length=1:acceptance=0.7"], "no prediction module"),
+        ("static", ["speculative:draft=qwen3-0.6b:length=1:acceptance=0.7"], "cannot draft for llama-3.1-8b"),
     ],
 )
 def test_mistakes_are_refused(baseline: str, wanted: list[str], message: str) -> None:
