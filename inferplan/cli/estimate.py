@@ -9,18 +9,13 @@ import click
 
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.cli.options import Count, deployment_options, load_options, report_options
-from inferplan.cli.technique_options import host_of, speculation_of, technique_options
+from inferplan.cli.technique_options import technique_options, techniques_of
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.run import estimate
 from inferplan.reports.estimate import estimate_report, pruning_table
+from inferplan.serving.techniques.applied import ServedEstimate, served_estimate
 from inferplan.table import Report
-
-_SERVING = (
-    *("concurrency", "chunk", "draft_model", "draft_tokens", "acceptance", "prefix_hit_rate"),
-    *("kv_offload", "offload_bandwidth"),
-)
-"""Options of which any one asks for what serving does to the batch, if only to be refused."""
 
 
 @click.command("estimate")
@@ -34,30 +29,27 @@ def estimate_command(request: Request, load: StaticLoad, **serving: Any) -> Repo
     """What one static batch costs on a deployment.
 
     MODEL is a name (inferplan models), a path to a YAML or a Hugging Face config. The batch is prefilled together, then
-    decoded together: TTFT is the prefill, TPOT the mean of the decode steps, total latency TTFT + (output - 1) TPOT.
+    decoded together: the TTFT of the batch alone is the prefill, TPOT the mean of the decode steps, total latency
+    TTFT + (output - 1) TPOT. The TTFT at the server is that of one request when nobody else is there, with what front
+    end, launches and scheduling add. Drafts, a hit rate, chunks and KV offload change all figures; "without" stands
+    beside them.
 
     Example: inferplan estimate llama-3.1-8b --gpu h100-sxm --batch 8 --prompt 1024 --output 256
     """
-    result = estimate(assemble(request), load)
+    from inferplan.reports.techniques import steady_record, technique_records
+
+    deployment = assemble(request)
+    users, techniques = serving.pop("concurrency"), techniques_of(serving, request)
+    result = served_estimate(deployment, load, techniques) if techniques.any else estimate(deployment, load)
     report = estimate_report(result)
-    if any(serving[name] for name in _SERVING):
-        report = _with_serving(report, result, request, serving)
+    if isinstance(result, ServedEstimate):
+        record, tables = technique_records(result)
+        report = replace(report, record={**report.record, **record}, tables=[*report.tables, *tables])
+    if users:
+        served = ServedEstimate(deployment=deployment, load=load, techniques=techniques)
+        state, table = steady_record(served, users)
+        report = replace(report, record={**report.record, "steady_state": state}, tables=[*report.tables, table])
     if request.prune:
         whole = Estimate(deployment=assemble(replace(request, prune=None)), load=load)
         return replace(report, tables=[*report.tables, pruning_table(result, whole)])
     return report
-
-
-def _with_serving(report: Report, result: Estimate, request: Request, serving: dict[str, Any]) -> Report:
-    """The report with what serving techniques do to the batch, and with the steady state."""
-    from inferplan.reports.techniques import Serving, serving_summary
-
-    asked = Serving(
-        speculation=speculation_of(serving, request),
-        hit_rate=serving["prefix_hit_rate"],
-        chunk=serving["chunk"],
-        host=host_of(serving),
-        users=serving["concurrency"],
-    )
-    record, tables = serving_summary(result, asked)
-    return replace(report, record={**report.record, **record}, tables=[*report.tables, *tables])

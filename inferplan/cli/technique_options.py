@@ -14,6 +14,7 @@ from inferplan.errors import UsageError
 from inferplan.units import parse_quantity
 
 if TYPE_CHECKING:
+    from inferplan.serving.techniques.applied import Techniques
     from inferplan.serving.techniques.offload import HostTier
     from inferplan.serving.techniques.speculation import Speculation
 
@@ -113,6 +114,18 @@ def speculation_of(values: dict[str, Any], request: Request) -> Speculation:
         return PLAIN
     draft = None if asked.model is None else draft_beside(request, asked.model, request.parallel)
     return Speculation(length=asked.length, acceptance=asked.acceptance, branches=asked.branches, draft=draft)
+
+
+def techniques_of(values: dict[str, Any], request: Request) -> Techniques:
+    """What is asked for beside a static batch: speculation, a hit rate, a chunk, a host tier."""
+    from inferplan.serving.techniques.applied import Techniques
+
+    return Techniques(
+        speculation=speculation_of(values, request),
+        hit_rate=values["prefix_hit_rate"],
+        chunk=values["chunk"],
+        host=host_of(values),
+    )
 
 
 def host_of(values: dict[str, Any]) -> HostTier | None:

@@ -78,13 +78,17 @@ class Estimate:
     @cached_property
     def tpot_start(self) -> Num:
         """Seconds of the first decode step."""
-        return decode_phase(self.deployment, self.load, self.load.prompt).time * self._anchor("decode")
+        return self._token_seconds(self.load.prompt) * self._anchor("decode")
 
     @cached_property
     def tpot_end(self) -> Num:
         """Seconds of the last decode step."""
         last = self.load.prompt + np.maximum(self.load.output - 2.0, 0.0)
-        return decode_phase(self.deployment, self.load, last).time * self._anchor("decode")
+        return self._token_seconds(last) * self._anchor("decode")
+
+    def _token_seconds(self, past: Num) -> Num:
+        """Seconds of a token of every sequence with ``past`` tokens behind it."""
+        return decode_phase(self.deployment, self.load, past).time
 
     def _anchor(self, phase: str, name: Naming = plain) -> Num:
         """Measured over predicted time of a phase, from a user's own rows; 1 without any."""
@@ -200,7 +204,7 @@ class Estimate:
             spread = np.sqrt(np.maximum(count * count - 1.0, 0.0) / 12.0)
             pair = np.stack([centre - spread, centre + spread])  # one graph: what has no past is priced once
             pair = pair.reshape(2, *(1,) * (len(shape) - centre.ndim), *centre.shape)
-            times = np.broadcast_to(decode_phase(self.deployment, self.load, pair).time, (2, *shape))
+            times = np.broadcast_to(self._token_seconds(pair), (2, *shape))
             early = name(times[0], "step before the middle", "s")  # the two Gauss points of the piece
             late = name(times[1], "step past the middle", "s")
             yield name(count, "steps") * (early + late) / 2

@@ -8,7 +8,7 @@ sets aside at start-up, whatever the load; without one they are those of the sta
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -44,6 +44,18 @@ class DeviceMemory:
     logits: Num = 1.0
     budget: Num | None = None
     """Tokens of a step, where they are not those of the engine."""
+    draft: Deployment | None = None
+    """A model on the same devices that drafts for it, with weights and a cache of its own."""
+
+    @cached_property
+    def _draft(self) -> StageMemory | None:
+        """The fullest stage of the draft, which is taken to lie beside every stage of the model."""
+        return None if self.draft is None else replace(self, deployment=self.draft, draft=None).stage
+
+    @property
+    def draft_weights(self) -> float:
+        """Bytes of the draft's parameters; 0 without one."""
+        return 0.0 if self._draft is None else self._draft.weights
 
     @cached_property
     def stage(self) -> StageMemory:
@@ -80,7 +92,7 @@ class DeviceMemory:
         return self._state(stage)
 
     def _stage_total(self, stage: StageMemory) -> Num:
-        held = stage.weights + self._activations(stage) + self._state(stage)
+        held = stage.weights + self.draft_weights + self._activations(stage) + self._state(stage)
         return held + self._reserve(stage)
 
     def step(self, name: Naming = plain) -> tuple[Num, Num]:
@@ -105,7 +117,12 @@ class DeviceMemory:
         if not self.cached:
             return name(0.0, "state of a sequence", "B")
         context = name(self.context, "tokens of a sequence", "", ("load", "context"))
-        return name(stage.state(context, name=name), "state of a sequence", "B")
+        own = name(stage.state(context, name=name), "state of a sequence", "B")
+        return own + self._drafted(self.context) if self._draft is not None else own
+
+    def _drafted(self, context: Num, block: int = 1) -> Num:
+        """Bytes that the draft keeps of one sequence, in whole pages of ``block`` tokens."""
+        return 0.0 if self._draft is None else self._draft.state(context, block)
 
     def _state(self, stage: StageMemory, name: Naming = plain) -> Num:
         return self._sequences(name) * self._each(stage, name)
@@ -122,6 +139,7 @@ class DeviceMemory:
         """Bytes left for state; without an engine for activations too, which then grow with the batch."""
         usable = name(self.usable, "usable", "B", ("hardware", "memory", "usable"))
         left = usable - name(stage.weights, "weights", "B", _WEIGHTS) - name(self._reserve(stage, name), "reserve", "B")
+        left = left - self.draft_weights if self._draft is not None else left
         if self.deployment.engine.name == "none":
             return left
         return left - name(self._activations(stage, name), "activations", "B")
@@ -137,7 +155,7 @@ class DeviceMemory:
 
     @property
     def kv_per_token(self) -> float:
-        return self.stage.per_token
+        return self.stage.per_token + (0.0 if self._draft is None else self._draft.per_token)
 
     @property
     def state(self) -> Num:
@@ -147,7 +165,8 @@ class DeviceMemory:
     @property
     def state_allocated(self) -> Num:
         """The same in whole pages of the engine."""
-        each = self.stage.state(self.context, self.deployment.engine.defaults.block_size) if self.cached else 0.0
+        block = self.deployment.engine.defaults.block_size
+        each = self.stage.state(self.context, block) + self._drafted(self.context, block) if self.cached else 0.0
         return self._sequences() * each
 
     @property
@@ -170,7 +189,7 @@ class DeviceMemory:
 
     @property
     def total(self) -> Num:
-        return self.weights + self.state + self.activations + self.reserve
+        return self.weights + self.draft_weights + self.state + self.activations + self.reserve
 
     @property
     def fits(self) -> bool:
@@ -238,7 +257,8 @@ class Footprint(DeviceMemory):
     def _needed(self, stage: StageMemory, context: int) -> float:
         """Bytes that the batch needs of a stage's pool at a context."""
         sequences = float(np.max(self._sequences()))
-        held = sequences * float(np.max(stage.state(float(context)))) if self.cached else 0.0
+        each = stage.state(float(context)) + self._drafted(float(context))
+        held = sequences * float(np.max(each)) if self.cached else 0.0
         if self.deployment.engine.name == "none":
             tokens, rows = self.step() if self.cached else (sequences * context, sequences * self.logits)
             held += float(np.max(stage.activations(tokens, rows)))
@@ -254,8 +274,9 @@ class Footprint(DeviceMemory):
     def concurrency(self, max_model_len: int) -> float:
         """Requests of ``max_model_len`` tokens that the pool holds: vLLM's ``Maximum concurrency`` line."""
         block = self.deployment.engine.defaults.block_size
+        length = float(max_model_len)
         ratios = [
-            max(self.pool(stage), 0.0) / max(float(stage.state(float(max_model_len), block)), 1e-9)
+            max(self.pool(stage), 0.0) / max(float(stage.state(length, block) + self._drafted(length, block)), 1e-9)
             for stage in self.stages
         ]
         return min(ratios)

@@ -13,11 +13,13 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.diffusion import DiffusionEstimate
 from inferplan.estimate.phase import Phase
 from inferplan.estimate.roofline import Bound
+from inferplan.serving.first_token import FirstToken
+from inferplan.serving.techniques.applied import ServedEstimate, refusal, served_first_token
 from inferplan.table import Report, Table
 from inferplan.units import Num, format_bytes, format_quantity, format_time
 
 BOUND_NAMES: dict[Bound, str] = {"math": "compute", "memory": "memory", "wire": "network", "overhead": "overhead"}
-_RIGHT = frozenset({"prefill", "share", "decode", "share ", "bytes", "value", "start", "mean", "end"})
+_RIGHT = frozenset({"without", "prefill", "share", "decode", "share ", "bytes", "value", "start", "mean", "end"})
 IDEAL_NOTE = (
     "basis: roofline of an ideal device: datasheet peaks, no overhead, no queue; real times are longer "
     "(docs/accuracy.md)"
@@ -43,6 +45,7 @@ def memory_record(estimate: Estimate) -> dict[str, Any]:
     footprint = estimate.footprint
     return {
         "weights_bytes": footprint.weights,
+        "draft_weights_bytes": footprint.draft_weights,
         "kv_bytes_per_token": footprint.kv_per_token,
         "state_bytes_per_sequence": footprint.state_per_sequence,
         "kv_bytes": footprint.state,
@@ -88,6 +91,7 @@ def estimate_record(estimate: Estimate) -> dict[str, Any]:
         "ridge_flop_per_byte": estimate.deployment.ridge,
         "ttft_s": estimate.ttft,
         **band_record(estimate, "ttft"),
+        **server_record(estimate),
         "tpot_s": estimate.tpot if decoding else None,
         **band_record(estimate, "tpot" if decoding else None),
         "tpot_start_s": estimate.tpot_start if decoding else None,
@@ -100,8 +104,42 @@ def estimate_record(estimate: Estimate) -> dict[str, Any]:
         **({"diffusion": diffusion_record(estimate)} if isinstance(estimate, DiffusionEstimate) else {}),
         "max_batch": int(estimate.footprint.max_batch()),
         "max_context_tokens": estimate.footprint.max_context(),
+        "rejected_because": refusal(estimate.deployment, load) or None,
+        **({"without": without_record(estimate.without)} if isinstance(estimate, ServedEstimate) else {}),
         "basis": estimate.basis,
         "basis_shares": {"prefill": estimate.prefill.by_basis(), "decode": estimate.decode.by_basis()},
+    }
+
+
+def server_of(estimate: Estimate) -> FirstToken | None:
+    """One request of the batch on an idle server, with the techniques of the estimate; ``None`` where it is unknown."""
+    return served_first_token(estimate, estimate.techniques if isinstance(estimate, ServedEstimate) else None)
+
+
+def server_record(estimate: Estimate) -> dict[str, Any]:
+    """TTFT at the server, of one request when nobody else is there; null where nothing is known of the server."""
+    first, band = server_of(estimate), estimate.band("ttft")
+    seconds = None if first is None else float(np.max(first.at_server))
+    low, high = (None, None) if seconds is None or band is None else (seconds * band[0], seconds * band[1])
+    return {
+        "ttft_at_server_s": seconds,
+        "ttft_at_server_low_s": low,
+        "ttft_at_server_high_s": high,
+        "ttft_at_server_parts_s": None if first is None else first.parts(),
+    }
+
+
+def without_record(plain: Estimate) -> dict[str, Any]:
+    """The headline of the same batch without its serving techniques."""
+    decoding, first = bool(np.all(plain.load.output > 1)), server_of(plain)
+    return {
+        "ttft_s": plain.ttft,
+        "ttft_at_server_s": None if first is None else first.at_server,
+        "tpot_s": plain.tpot if decoding else None,
+        "e2el_s": plain.e2el,
+        "output_tokens_per_s": plain.output_rate,
+        "max_batch": int(plain.footprint.max_batch()),
+        "max_context_tokens": plain.footprint.max_context(),
     }
 
 
@@ -119,10 +157,12 @@ def band_record(estimate: Estimate, metric: str | None) -> dict[str, Any]:
 
 def band_note(estimate: Estimate) -> str:
     """The bands in one line, or that none is known."""
-    metrics = [("TTFT", "ttft"), *([("TPOT", "tpot")] if np.all(estimate.load.output > 1) else [])]
+    first = server_of(estimate)
+    ttft = ("TTFT", float(estimate.ttft)) if first is None else ("TTFT at the server", float(np.max(first.at_server)))
+    metrics = [(*ttft, "ttft"), *([("TPOT", float(estimate.tpot), "tpot")] if np.all(estimate.load.output > 1) else [])]
     parts = []
-    for name, metric in metrics:
-        band, value = estimate.band(metric), float(getattr(estimate, metric))
+    for name, value, metric in metrics:
+        band = estimate.band(metric)
         if band is not None:
             parts.append(f"{name} {format_time(value * band[0])} to {format_time(value * band[1])}")
     if parts:
@@ -156,41 +196,50 @@ def estimate_report(estimate: Estimate) -> Report:
 
 def _latency(estimate: Estimate) -> Table:
     load, deployment = estimate.load, estimate.deployment
-    rows = [["time to first token (TTFT)", _time(estimate.ttft)]]
-    if load.output > 1:
-        rows += [
-            ["time per output token (TPOT), mean", _time(estimate.tpot)],
-            ["  first step, last step", f"{_time(estimate.tpot_start)}, {_time(estimate.tpot_end)}"],
-        ]
-    rows += [
-        *(
-            [
-                ["denoising pass, mean", _time(estimate.step_time)],
-                [
-                    f"block of {estimate.generation.block} tokens in {estimate.generation.steps}",
-                    _time(estimate.block_time),
-                ],
-            ]
-            if isinstance(estimate, DiffusionEstimate)
-            else []
-        ),
-        ["total latency, TTFT + (output - 1) TPOT", _time(estimate.e2el)],
-        ["output tokens a second", f"{float(estimate.output_rate):,.1f}"],
-        ["input and output tokens a second", f"{float(estimate.total_rate):,.1f}"],
-        ["output tokens a second and user", f"{1 / float(estimate.tpot):,.1f}" if load.output > 1 else "-"],
-    ]
+    rows = _latency_rows(estimate)
+    columns = ["latency and throughput", "value"]
+    if isinstance(estimate, ServedEstimate):
+        columns.append("without")
+        rows = [[*row, before[1]] for row, before in zip(rows, _latency_rows(estimate.without), strict=True)]
     copies = f", {deployment.parallel.replicas} replicas" if deployment.parallel.replicas > 1 else ""
     title = (
         f"{deployment.describe()}: batch {load.batch:.0f}{copies}, "
         f"{load.prompt:.0f} tokens in, {load.output:.0f} out{'' if load.kv_cache else ', no KV cache'}"
     )
-    return Table(title=title, columns=["latency and throughput", "value"], rows=rows, right=_RIGHT)
+    if isinstance(estimate, ServedEstimate):
+        title += f"; {estimate.techniques.describe()}"
+    return Table(title=title, columns=columns, rows=rows, right=_RIGHT)
+
+
+def _latency_rows(estimate: Estimate) -> list[list[str]]:
+    load, first = estimate.load, server_of(estimate)
+    rows = [["TTFT of the batch alone (prefill)", _time(estimate.ttft)]]
+    if first is not None:
+        rows.append(
+            [f"TTFT at the server, {'idle' if load.batch == 1 else 'one request, idle'}", _time(first.at_server)]
+        )
+    if load.output > 1:
+        rows += [
+            ["time per output token (TPOT), mean", _time(estimate.tpot)],
+            ["  first step, last step", f"{_time(estimate.tpot_start)}, {_time(estimate.tpot_end)}"],
+        ]
+    if isinstance(estimate, DiffusionEstimate):
+        block = f"block of {estimate.generation.block} tokens in {estimate.generation.steps}"
+        rows += [["denoising pass, mean", _time(estimate.step_time)], [block, _time(estimate.block_time)]]
+    return [
+        *rows,
+        ["total latency alone, TTFT + (output - 1) TPOT", _time(estimate.e2el)],
+        ["output tokens a second", f"{float(estimate.output_rate):,.1f}"],
+        ["input and output tokens a second", f"{float(estimate.total_rate):,.1f}"],
+        ["output tokens a second and user", f"{1 / float(estimate.tpot):,.1f}" if load.output > 1 else "-"],
+    ]
 
 
 def _memory(estimate: Estimate) -> Table:
     footprint = estimate.footprint
     parts: list[tuple[str, Num]] = [
         ("weights", footprint.weights),
+        *([("the draft's weights", footprint.draft_weights)] if footprint.draft_weights else []),
         ("KV cache and state", footprint.state),
         ("activations", footprint.activations),
         ("runtime reserve", footprint.reserve),
@@ -198,8 +247,12 @@ def _memory(estimate: Estimate) -> Table:
         ("usable", footprint.usable),
     ]
     rows = [[name, _bytes(size), f"{float(size) / footprint.usable:.1%}"] for name, size in parts]
-    rows.append(["largest batch at this context", f"{float(footprint.max_batch()):,.0f}", ""])
-    rows.append(["longest context at this batch", f"{footprint.max_context():,} tokens", ""])
+    batch, context = ["", ""]
+    if isinstance(estimate, ServedEstimate):
+        plain = estimate.without.footprint
+        batch, context = f"without: {float(plain.max_batch()):,.0f}", f"without: {plain.max_context():,}"
+    rows.append(["largest batch at this context", f"{float(footprint.max_batch()):,.0f}", batch])
+    rows.append(["longest context at this batch", f"{footprint.max_context():,} tokens", context])
     title = f"memory of one device ({estimate.deployment.engine.describe()} defaults)"
     return Table(title=title, columns=["", "bytes", "share"], rows=rows, right=_RIGHT)
 
@@ -215,8 +268,10 @@ def _roofline(estimate: Estimate) -> Table:
         ("MFU, MBU", lambda p: f"{float(p.mfu):.1%}, {float(p.mbu):.1%}"),
     ]
     rows = [[name, *(show(phase) for _, phase in phases)] for name, show in lines]
+    drafted = isinstance(estimate, ServedEstimate) and estimate.techniques.speculation.length > 0
+    step = "one verification, without the drafts," if drafted else "one step"
     return Table(
-        title="roofline (prefill: the whole batch; decode: one step at the mean context)",
+        title=f"roofline (prefill: the whole batch; decode: {step} at the mean context)",
         columns=["", "prefill", "decode"],
         rows=rows,
         right=_RIGHT,
@@ -282,10 +337,37 @@ def basis_note(estimate: Estimate) -> str:
     return f"basis: {estimate.basis}, constants {calibration.name} (decode time: {shares}){anchored}"
 
 
+def server_note(estimate: Estimate) -> str:
+    """What the TTFT at the server is made of, or why it is not known."""
+    first, engine = server_of(estimate), estimate.deployment.engine
+    if first is None and engine.serving.source:
+        return ""
+    if first is None:
+        return f"at the server: unknown; no constants of {engine.name}'s front end and scheduler are on file"
+    if not np.any(first.server):
+        return "at the server: nothing is added (ideal)"
+    named = {
+        "alone": first.alone,
+        "latency": first.latency,
+        "front end": first.front_end,
+        "launches": first.launches,
+        "seen late": first.seen_late,
+    }
+    parts = " + ".join(f"{name} {_time(seconds)}" for name, seconds in named.items() if np.any(seconds))
+    return f"TTFT at the server = {parts} (docs/nomenclature.md)"
+
+
 def _notes(estimate: Estimate) -> list[str]:
     hardware = estimate.deployment.hardware
-    confidence = f"hardware: {hardware.name}, confidence {hardware.confidence}"
-    return [basis_note(estimate), band_note(estimate), confidence]
+    refused = refusal(estimate.deployment, estimate.load)
+    notes = [
+        f"warning: {refused}" if refused else "",
+        server_note(estimate),
+        basis_note(estimate),
+        band_note(estimate),
+        f"hardware: {hardware.name}, confidence {hardware.confidence}",
+    ]
+    return [note for note in notes if note]
 
 
 def _time(value: Num) -> str:

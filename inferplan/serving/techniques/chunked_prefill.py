@@ -74,3 +74,25 @@ def chunked_prefill(
         longest_gap=max(float(time.total) for time in times),
         steps=len(times),
     )
+
+
+def drain_in_chunks(deployment: Deployment, batch: int, prompt: tuple[int, int], chunk: int) -> float:
+    """Seconds until a whole batch's prompts are computed in steps of ``chunk`` tokens, nothing beside them.
+
+    prompt: new and cached tokens of each. A step holds as many whole prompts as it has room for, or one piece of one;
+    they are computed in turn.
+    """
+    (new, past), own = prompt, ceil(batch / deployment.parallel.dp)
+    if chunk >= new:
+        each = min(chunk // new, own)
+        steps = [(each, new, past)] * (own // each) + ([(own % each, new, past)] if own % each else [])
+    else:
+        steps = [(1, tokens, past + before) for tokens, before in chunks(new, chunk)] * own
+    known = {step: _stations(deployment, *step) for step in set(steps)}
+    return last_leaves([known[step] for step in steps], deployment.parallel.pp)
+
+
+def _stations(deployment: Deployment, prompts: int, new: int, past: int) -> list[float]:
+    """Seconds on each station of a step that holds so many prompts."""
+    step = Step(segments=(Segment(batch=float(prompts), new=float(new), past=float(past)),))
+    return [float(seconds) for seconds in price_batches(deployment, Batches(fullest=step)).step_time.fullest]

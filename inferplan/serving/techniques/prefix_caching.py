@@ -15,15 +15,23 @@ from inferplan.estimate.phase import prompt_drain
 from inferplan.units import Num
 
 
-def cached_prefill(deployment: Deployment, batch: Num, prompt: Num, hit_rate: Num) -> Num:
-    """Seconds of the prefill of ``batch`` prompts of which a share is cached. At least one token is computed.
+def cached_tokens(prompt: Num, hit_rate: Num) -> Num:
+    """Tokens of prompts that need not be computed, where a share of each is cached; at least one is computed.
 
     Raises ``UsageError`` for a rate outside [0, 1).
     """
     rate = np.asarray(hit_rate, dtype=np.float64)
     if np.any(rate < 0) or np.any(rate >= 1):
         raise UsageError("a prefix-cache hit rate is in [0, 1)")
-    past = np.minimum(np.floor(np.asarray(prompt) * rate), np.asarray(prompt) - 1.0)
+    return np.minimum(np.floor(np.asarray(prompt) * rate), np.asarray(prompt) - 1.0)
+
+
+def cached_prefill(deployment: Deployment, batch: Num, prompt: Num, hit_rate: Num) -> Num:
+    """Seconds of the prefill of ``batch`` prompts of which a share is cached.
+
+    Raises ``UsageError`` for a rate outside [0, 1).
+    """
+    past = cached_tokens(prompt, hit_rate)
     return prompt_drain(deployment, batch, prompt - past, past).time
 
 
