@@ -11,10 +11,10 @@ from itertools import islice
 from operator import itemgetter
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from inferplan.catalog.bills import Bill, Offer, Tariff
-from inferplan.catalog.files import load, load_hardware, names
+from inferplan.catalog.files import aliases, load, load_hardware, names
 from inferplan.errors import MissingFactError, UnknownNameError, UsageError
 from inferplan.spec import Spec
 
@@ -50,6 +50,13 @@ class Instance(Spec):
     """When it held, where that differs from the list's own date."""
     note: str = ""
 
+    @field_validator("gpu")
+    @classmethod
+    def _canonical(cls, name: str) -> str:
+        """An alias as the name it stands for; a device that is not on file, such as the user's own, as it is."""
+        low = name.lower()
+        return low if low in _on_file() else aliases("hardware").get(low, low)
+
     @model_validator(mode="after")
     def _length_of_a_reservation(self) -> Self:
         if (self.term == "reserved") != bool(self.length):
@@ -66,7 +73,7 @@ class PriceList(Spec):
     provider: str
     source: str
     date: datetime.date
-    currency: str
+    currency: str = Field(pattern="^[A-Z]{3}$")
     confidence: Literal["high", "medium", "low"]
     notes: list[str] = []
     instances: list[Instance]
@@ -176,6 +183,11 @@ class PriceBook:
         """Every device that is stated or that ``lists`` sell."""
         listed = [offer.gpu for listing in self.lists for offer in listing.offers(term=self.term)]
         return list(dict.fromkeys([*self.stated, *listed]))
+
+
+@cache
+def _on_file() -> frozenset[str]:
+    return frozenset(names("hardware"))
 
 
 @cache

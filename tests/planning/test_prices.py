@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from inferplan.catalog.bills import Offer, Tariff
 from inferplan.catalog.files import load, names
 from inferplan.catalog.price_lists import CONTRACTS, Instance, PriceList, every_list, price_book
-from inferplan.errors import MissingFactError, UsageError
+from inferplan.errors import MissingFactError, SpecError, UsageError
 
 AWS = price_book(["aws-us-east-1"])
 
@@ -54,7 +55,8 @@ def test_instances_of_aws_by_hand(
     assert bill.per_hour == pytest.approx(per_hour, abs=1e-9)
 
 
-def test_gpus_that_are_sold_one_by_one_are_counted_one_by_one() -> None:
+def test_gpus_that_are_sold_one_by_one_are_counted_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1795305600")  # 2026-11-22
     bill = price_book(["modal"]).bill("h100-sxm", 4, 3)
     assert (bill.units, bill.idle) == (12, 0)
     assert bill.per_hour == pytest.approx(12 * 3.95)
@@ -231,3 +233,20 @@ def test_terms_say_what_they_mean() -> None:
 def test_what_is_no_instance_is_refused(changes: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="validation error"):
         Instance.model_validate({"gpu": "t4", "gpus": 8, "per_hour": 1.0} | changes)
+
+
+def test_a_list_of_ones_own_may_use_aliases(tmp_path: Path) -> None:
+    own = tmp_path / "mine.yaml"
+    own.write_text(
+        "{name: mine, provider: me, source: an offer of my own, date: 2026-11-01, currency: EUR, confidence: high,\n"
+        " instances: [{gpu: H100, gpus: 4, per_hour: 8.0}, {gpu: my-chip, gpus: any, per_hour: 1.0}]}"
+    )
+    book = price_book([str(own)])
+    assert (book.currency, book.gpus) == ("EUR", ["h100-sxm", "my-chip"])
+    assert book.bill("h100-sxm", 2, 3).per_hour == 16.0
+    own.write_text(own.read_text().replace("EUR", "euros"))
+    with pytest.raises(SpecError, match="currency"):
+        price_book([str(own)])
+    own.write_text(own.read_text().replace("instances", "prices"))
+    with pytest.raises(SpecError, match="prices: unknown field"):
+        price_book([str(own)])
