@@ -106,6 +106,8 @@ class Offer:
                 f"{self.source} does not say how many {self.gpu} come in one instance: counted one by one, and the "
                 "bill is larger where only whole instances are sold"
             )
+        if self.note:
+            lines.append(f"{self.source} on {self.gpu}: {self.note}")
         if self.term in _MEANING:
             lines.append(f"{self.term}: {_MEANING[self.term]}")
         return lines

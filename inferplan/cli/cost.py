@@ -107,7 +107,19 @@ def prices_command(gpu: str | None) -> Report:
     rows.sort(key=lambda row: (row["gpu"], row["per_hour"]))
     table = Table(
         title=f"{len(rows)} prices of an hour" + (f": {wanted}" if wanted else ""),
-        columns=["gpu", "instance", "GPUs", "an hour", "a GPU", "currency", "term", "list", "date", "confidence"],
+        columns=[
+            "gpu",
+            "instance",
+            "GPUs",
+            "an hour",
+            "a GPU",
+            "currency",
+            "term",
+            "list",
+            "date",
+            "confidence",
+            "note",
+        ],
         rows=[_price_row(row) for row in rows],
         right=frozenset({"GPUs", "an hour", "a GPU"}),
     )
@@ -124,4 +136,4 @@ def _price_row(row: dict[str, Any]) -> list[str]:
     date = row["date"] + (" *" if row["old"] else "")
     figures = [f"{row[key]:,.3f}" for key in ("per_instance_hour", "per_hour")]
     sold = [row["gpu"], row["instance"] or "", str(row["instance_gpus"])]
-    return [*sold, *figures, row["currency"], term, row["list"], date, row["confidence"]]
+    return [*sold, *figures, row["currency"], term, row["list"], date, row["confidence"], row["note"]]

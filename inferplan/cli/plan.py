@@ -105,7 +105,7 @@ _OPTIONS = [
     _Option(
         "--percentile", type=float, help="Percent of the requests that must meet the limits [95, or that of --slo]."
     ),
-    _Option("--gpu", metavar="LIST", help="Accelerators [data-centre GPUs with a price]."),
+    _Option("--gpu", metavar="LIST", help="Accelerators [data-centre GPUs of the first price list]."),
     _Option(
         "--quant",
         metavar="LIST",

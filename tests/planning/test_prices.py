@@ -55,6 +55,31 @@ def test_instances_of_aws_by_hand(
     assert bill.per_hour == pytest.approx(per_hour, abs=1e-9)
 
 
+QUOTED = {
+    "azure-east-us": {"a100-80gb-pcie": 3.673, "h100-nvl": 6.98, "h100-sxm": 12.29, "mi300x": 6.00},
+    "gcp": {"t4": 0.35, "l4": 1.00, "a100-80gb-sxm": 5.07, "h100-sxm": 11.06, "h200-sxm": 10.60, "b200-hgx": 8.055},
+    "coreweave": {"a100-80gb-sxm": 2.70, "l40s": 2.25, "h100-sxm": 6.155, "h200-sxm": 6.305, "b200-hgx": 8.60,
+                  "gb200": 10.50, "gh200-96gb": 6.50},
+    "lambda": {"a100-80gb-sxm": 2.79, "h100-pcie": 3.29, "h100-sxm": 3.99, "b200-hgx": 6.69, "gh200-96gb": 2.29},
+    "together": {"h100-sxm": 3.99, "h200-sxm": 5.99, "b200-hgx": 8.19},
+    "modal": {"l4": 0.80, "l40s": 1.95, "a100-80gb-sxm": 2.50, "h100-sxm": 3.95, "h200-sxm": 4.54, "b200-hgx": 6.25},
+    "owned-hyperscaler": {"h100-sxm": 1.30, "h200-sxm": 1.41, "b200-hgx": 1.95, "gb200": 2.21, "mi300x": 1.12},
+    "owned-neocloud": {"h100-sxm": 1.69, "h200-sxm": 1.74, "b200-hgx": 2.34, "gb200": 2.75, "mi355x": 1.90},
+    "rental-3-year": {"h100-sxm": 1.30, "h200-sxm": 1.60, "b200-hgx": 2.90, "gb200": 3.30, "mi355x": 2.10},
+    "aws-us-east-1": {"l40s": 1.861, "rtx-pro-6000-server": 3.363, "a100-80gb-sxm": 3.431, "h100-sxm": 6.88,
+                      "h200-sxm": 7.912, "b200-hgx": 14.242, "b300-hgx": 17.80},
+}  # fmt: skip
+"""What the sources print for one GPU; of several sizes the cheapest."""
+
+
+@pytest.mark.parametrize("name", QUOTED)
+def test_instances_are_priced_at_what_the_source_prints_for_a_gpu(name: str) -> None:
+    listing = load("prices", name, PriceList)
+    for gpu, price in QUOTED[name].items():
+        terms = [offer for offer in listing.offers(gpu) if name != "aws-us-east-1" or offer.term == "on-demand"]
+        assert min(offer.per_device for offer in terms) == pytest.approx(price, abs=2.1e-3), gpu
+
+
 def test_gpus_that_are_sold_one_by_one_are_counted_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1795305600")  # 2026-11-22
     bill = price_book(["modal"]).bill("h100-sxm", 4, 3)
@@ -181,6 +206,7 @@ def test_a_named_device_is_looked_for_in_every_list_the_best_documented_first() 
     assert "mi300x" not in book.gpus  # the default list says which devices are compared
     bill = book.bill("mi300x", 2, 1)
     assert (bill.offer.source, bill.per_hour, bill.idle) == ("azure-east-us", 48.0, 6)
+    assert "quoted by a price aggregator" in " ".join(bill.offer.remarks)
     assert price_book(["aws-us-east-1"]).tariff("mi300x", 2) is None  # a list that is named is asked alone
     ranks = [("high", "medium", "low").index(listing.confidence) for listing in every_list()]
     assert ranks == sorted(ranks)
