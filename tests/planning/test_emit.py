@@ -361,7 +361,7 @@ def test_every_option_changes_the_command_or_is_refused(engine: str, option: str
 def written(asked: Request, file: str | None) -> tuple[list[str], dict[str, Any]]:
     """The words of a command and what its file holds."""
     started = launch(asked, context=2048, checkpoint=file)
-    return command(replace(started, extra="extra.yaml")), trtllm_config(started)
+    return command(replace(started, extra="extra.yaml")), trtllm_config(started) if asked.engine == "trtllm" else {}
 
 
 def test_an_option_that_no_engine_knows_is_refused() -> None:
