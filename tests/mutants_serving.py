@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from tests.mutants_source import SourceMutant
+from tests.serving import test_applied as applied
 from tests.serving import test_cluster as cluster
 from tests.serving import test_scheduling_rules as rules
 from tests.serving import test_steady_by_hand as steady
@@ -337,6 +338,38 @@ SERVING_MUTANTS = [
         new="together",
         changes="one user waits for the rest of a step in progress, and his own prompts delay his tokens",
         check=steady.test_a_user_alone_waits_for_nobody,
+    ),
+    SourceMutant(
+        name="drafts without a prompt",
+        place="inferplan.serving.techniques.applied:ServedEstimate.computed",
+        old="self.techniques.speculation.draft if self.techniques.speculation.length else None",
+        new="None",
+        changes="the draft never computes the prompt that it attends to",
+        check=applied.test_drafts_take_their_time_and_their_memory,
+    ),
+    SourceMutant(
+        name="drafts without weights",
+        place="inferplan.serving.techniques.applied:ServedEstimate.footprint",
+        old="draft=self.techniques.speculation.draft",
+        new="draft=None",
+        changes="estimate's memory forgets the draft",
+        check=applied.test_a_draft_leaves_room_for_fewer_requests,
+    ),
+    SourceMutant(
+        name="drafts without a cache",
+        place="inferplan.estimate.memory:DeviceMemory._drafted",
+        old="self._draft.state(context, block)",
+        new="0.0",
+        changes="the draft keeps no keys and values",
+        check=applied.test_a_draft_leaves_room_for_fewer_requests,
+    ),
+    SourceMutant(
+        name="the first draft is free",
+        place="inferplan.serving.techniques.speculation:Speculation.with_drafts",
+        old="step = step.plus(first(self.draft))",
+        new="pass",
+        changes="the draft's first step, and its prompts, take no time",
+        check=applied.test_drafts_take_their_time_and_their_memory,
     ),
     SourceMutant(
         name="idle server: the first token is seen at once",

@@ -218,3 +218,100 @@ def test_path_instead_of_a_name(run: Run, tmp_path: Path) -> None:
     )
     theirs = run("estimate", "llama-3.1-8b", "--gpu", "h100-sxm", "--ideal", "--format", "json")
     assert ours.json == theirs.json
+
+
+SINGLE = ["estimate", "llama-3.1-8b", "--gpu", "h100-sxm", "--prompt", "1024", "--output", "256"]
+
+
+def test_each_ttft_has_its_name(run: Run) -> None:
+    """Alone and what the server adds are the TTFT at the server, which is that of one simulated user."""
+    record = run(*SINGLE, "--concurrency", "1", "--format", "json").json
+    parts = record["ttft_at_server_parts_s"]
+    assert parts["latency_s"] == 14.9e-3
+    assert parts["front_end_s"] == pytest.approx(1.49e-3 + 1024 * 1.51e-6)
+    assert parts["alone_s"] == record["ttft_s"]
+    assert parts["seen_late_s"] == pytest.approx(record["tpot_start_s"], rel=1e-9)
+    assert sum(parts.values()) == pytest.approx(record["ttft_at_server_s"])
+    assert record["steady_state"]["ttft_s"] == pytest.approx(record["ttft_at_server_s"], rel=1e-6)
+    assert record["ttft_at_server_low_s"] < record["ttft_at_server_s"] < record["ttft_at_server_high_s"]
+    shown = run(*SINGLE).out
+    assert "TTFT of the batch alone" in shown and "TTFT at the server, idle" in shown
+    assert "TTFT at the server = alone" in shown
+    user = run("simulate", *SINGLE[1:], "--concurrency", "1", "--requests", "5", "--format", "json").json
+    assert user["ttft_s"]["mean"] == pytest.approx(record["ttft_at_server_s"], rel=0.02)
+
+
+def test_an_unknown_server_is_said(run: Run) -> None:
+    record = run(*SINGLE, "--engine", "llama.cpp", "--format", "json").json
+    assert record["ttft_at_server_s"] is None and record["ttft_at_server_parts_s"] is None
+    assert "no constants of llama.cpp" in run(*SINGLE, "--engine", "llama.cpp").out
+    ideal = run(*SINGLE, "--ideal", "--format", "json").json
+    assert ideal["ttft_at_server_s"] == ideal["ttft_s"]
+
+
+DRAFT = ["--draft-model", "llama-3.2-1b", "--draft-tokens", "4"]
+
+
+@pytest.mark.parametrize(
+    ("options", "moved"),
+    [
+        ([*DRAFT, "--acceptance", "0.7"], {"ttft_s": 1, "tpot_s": -1, "max_batch": -1, "output_tokens_per_s": 1}),
+        (["--prefix-hit-rate", "0.5"], {"ttft_s": -1, "tpot_s": 0, "max_batch": 0, "output_tokens_per_s": 1}),
+        (["--chunk", "256"], {"ttft_s": 1, "tpot_s": 0, "max_batch": 0, "output_tokens_per_s": -1}),
+    ],
+)
+def test_techniques_reach_the_headline(run: Run, options: list[str], moved: dict[str, int]) -> None:
+    """Which way each figure goes, from the run without; that run's figures stand under ``without``."""
+    plainly = run(*SINGLE, "--format", "json").json
+    record = run(*SINGLE, *options, "--format", "json").json
+    for key, way in moved.items():
+        change = record[key] - plainly[key]
+        assert (change > 0) - (change < 0) == way, key
+        assert record["without"][key] == plainly[key]
+    assert record["ttft_at_server_s"] != plainly["ttft_at_server_s"] == record["without"]["ttft_at_server_s"]
+    assert record["e2el_s"] == pytest.approx(record["ttft_s"] + 255 * record["tpot_s"])
+    shown = run(*SINGLE, *options).out
+    assert "without" in shown.splitlines()[1]
+
+
+def test_half_a_draft_is_refused(run: Run) -> None:
+    for options, words in (
+        (["--draft-tokens", "4", "--acceptance", "0.7"], "--draft-model free"),
+        ([*DRAFT], "--acceptance-length"),
+        ([*DRAFT, "--acceptance", "0.7", "--acceptance-length", "2"], "one of them only"),
+        ([*DRAFT, "--acceptance-length", "6"], "1 to 5 tokens"),
+        (["--draft-model", "qwen3-0.6b", *DRAFT[2:], "--acceptance", "0.7"], "vocabularies differ"),
+        (["--draft-model", "mtp", *DRAFT[2:], "--acceptance", "0.7"], "no prediction module"),
+        (["--kv-offload", "100GB", "--offload-bandwidth", "64GB/s"], "--prefix-hit-rate"),
+    ):
+        ran = run(*SINGLE, *options)
+        assert ran.code == 2 and words in ran.err, options
+    free = run(
+        *SINGLE, "--draft-model", "free", "--draft-tokens", "4", "--acceptance-length", "2.7731", "--format", "json"
+    )
+    assert free.json["speculation"]["acceptance"] == pytest.approx(0.7, abs=1e-5)
+    assert free.json["memory"]["draft_weights_bytes"] == 0
+
+
+def test_a_batch_that_the_engine_rejects_is_said(run: Run) -> None:
+    """TensorRT-LLM 1.0 cuts no prompts: 20,000 tokens never fit its step of 8,192."""
+    long = ["estimate", "llama-3.1-8b", "--gpu", "h100-sxm", "--engine", "trtllm", "--prompt", "20000"]
+    assert "warning: trtllm 1.0 rejects these prompts" in run(*long).out
+    record = run(*long, "--format", "json").json
+    assert "max_num_batched_tokens 8,192" in record["rejected_because"] and record["ttft_at_server_s"] is None
+    wider = run(*long, "--max-num-batched-tokens", "20000", "--format", "json").json
+    assert wider["rejected_because"] is None and wider["ttft_at_server_s"] > wider["ttft_s"]
+
+
+@pytest.mark.parametrize("command", ["estimate", "simulate", "fit", "sweep", "cost", "compare", "explain ttft"])
+def test_versions_of_engines(run: Run, command: str) -> None:
+    """vLLM 0.18, 0.20 and 0.33 are on file: 0.25 is said to have the defaults of 0.20, 99 is refused."""
+    words = [*command.split(), "llama-3.1-8b", "--gpu", "h100-sxm"]
+    words += {"simulate": ["--rate", "1", "--requests", "5"], "sweep": ["--batch", "1", "--backend", "serial"]}.get(
+        command, []
+    )
+    newer = run(*words, "--engine", "vllm@99")
+    assert newer.code == 2 and "newer than every version on file" in newer.err and "0.33" in newer.err
+    between = run(*words, "--engine", "vllm@0.25")
+    assert between.code == 0 and "vllm 0.25: defaults of 0.20" in between.err
+    assert "defaults of" not in run(*words, "--engine", "vllm@0.33.1").err
