@@ -14,7 +14,7 @@ from inferplan.answers.recipe import Load, Recipe, recipe
 from inferplan.answers.sweep import Execution, Grid, Sweep, sweep
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.files import load_hardware
-from inferplan.catalog.price_lists import price_book
+from inferplan.catalog.price_lists import Contract, price_book
 from inferplan.devices.engine import EngineFlags
 from inferplan.errors import UsageError
 from inferplan.estimate.batch import Estimate
@@ -100,7 +100,8 @@ class PlanQuestion(TypedDict, total=False):
     The load: rate (requests a second), or users, or requests with a deadline; cached: prompt tokens that are always in
     the prefix cache. Limits: ttft, tpot, e2el, and the percentile of the requests that must meet them. Sizing:
     utilisation (the share of its capacity to load a replica with), spare (replicas beyond those needed), confidence.
-    Prices: price (device to USD an hour), prices (names of lists). Space: quants, engines, most (GPUs of one replica), ideal.
+    Prices: price (GPU to USD an hour, or "113.93/8" for an instance of 8), prices (names of lists), term. Space: quants,
+    engines, most (GPUs of one replica), ideal.
     """
 
     rate: float
@@ -115,8 +116,9 @@ class PlanQuestion(TypedDict, total=False):
     utilisation: float
     spare: int
     confidence: float
-    price: Mapping[str, float]
+    price: Mapping[str, float | str]
     prices: Sequence[str]
+    term: Contract
     quants: Sequence[str | None]
     engines: Sequence[str]
     most: int
@@ -228,7 +230,7 @@ def make_plan(
         confidence=take("confidence", MIDDLE),
     )
     stated = [f"{gpu}={value}" for gpu, value in take("price", {}).items()]
-    prices = price_book(take("prices", ()), stated)
+    prices = price_book(take("prices", ()), stated, take("term", "on-demand"))
     looked_at = tuple(gpus) if gpus else default_gpus(prices)
     prices.check(load_hardware(gpu).name for gpu in looked_at)
     space = Space(

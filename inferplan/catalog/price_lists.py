@@ -172,11 +172,12 @@ class PriceBook:
 
     def remarks(self, gpus: Iterable[str]) -> list[str]:
         """What a buyer who compares these devices has to know of their prices: that they are of several providers."""
-        sources = {gpu: offers[0].source for gpu in gpus if (offers := self.offers(gpu))}
-        if len(set(sources.values())) < 2:
-            return []
-        named = ", ".join(f"{gpu} {source}" for gpu, source in sources.items())
-        return [f"the prices that are compared are from different lists: {named}"]
+        sources: dict[str, list[str]] = {}
+        for gpu in gpus:
+            if gpu not in self.stated and (offers := self.offers(gpu)):
+                sources.setdefault(offers[0].source, []).append(gpu)
+        named = "; ".join(f"{source}: {', '.join(sold)}" for source, sold in sources.items())
+        return [f"prices of different lists are compared ({named})"] if len(sources) > 1 else []
 
     @property
     def gpus(self) -> list[str]:

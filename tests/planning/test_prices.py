@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import re
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -208,6 +210,10 @@ def test_a_named_device_is_looked_for_in_every_list_the_best_documented_first() 
     assert (bill.offer.source, bill.per_hour, bill.idle) == ("azure-east-us", 48.0, 6)
     assert "quoted by a price aggregator" in " ".join(bill.offer.remarks)
     assert price_book(["aws-us-east-1"]).tariff("mi300x", 2) is None  # a list that is named is asked alone
+    assert book.remarks(["h100-sxm", "h200-sxm"]) == []
+    compared = "prices of different lists are compared (azure-east-us: mi300x; aws-us-east-1: h100-sxm)"
+    assert book.remarks(["mi300x", "h100-sxm"]) == [compared]
+    assert price_book(stated=["mi300x=2"]).remarks(["mi300x", "h100-sxm"]) == []
     ranks = [("high", "medium", "low").index(listing.confidence) for listing in every_list()]
     assert ranks == sorted(ranks)
 
@@ -276,3 +282,13 @@ def test_a_list_of_ones_own_may_use_aliases(tmp_path: Path) -> None:
     own.write_text(own.read_text().replace("instances", "prices"))
     with pytest.raises(SpecError, match="prices: unknown field"):
         price_book([str(own)])
+
+
+def test_the_list_that_the_documentation_shows_is_one(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "cost.md").read_text(encoding="utf-8")
+    shown = re.search(r"^    name: mine\n(?:    .*\n)+", page, re.MULTILINE)
+    assert shown
+    own = tmp_path / "mine.yaml"
+    own.write_text(textwrap.dedent(shown[0]))
+    bill = price_book([str(own)], term="reserved").bill("h200-sxm", 2, 3)
+    assert bill.describe() == "2 x 4-way (4 x h200-sxm) at 14.20 EUR/h (reserved, 1 year, mine, 2026-11-02)"
