@@ -16,6 +16,7 @@ PACKAGE = ROOT / "inferplan"
 
 FLOORS: list[tuple[str, set[str]]] = [
     ("0 ground: errors, quantities", {"errors", "units"}),
+    ("0 lines over an array", {"affine"}),
     ("0 optional packages", {"extras"}),
     ("0 rows by column", {"columns"}),
     ("0 the base of specs, the form of a result, terms of formulas", {"spec", "table", "terms"}),
@@ -184,6 +185,7 @@ def test_the_roofline_knows_operators_and_devices_only() -> None:
         if name.startswith("inferplan")
     }
     assert known <= {
+        "inferplan.affine",
         "inferplan.devices.constants",
         "inferplan.devices.hardware",
         "inferplan.errors",

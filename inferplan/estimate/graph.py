@@ -8,6 +8,7 @@ from math import ceil
 
 import numpy as np
 
+from inferplan.affine import affine
 from inferplan.estimate.deployment import Deployment
 from inferplan.models.layers import LayerContext
 from inferplan.models.spec import LayerGroup
@@ -149,7 +150,7 @@ def _head(deployment: Deployment, context: LayerContext, step: Step) -> Iterator
     yield from model.output_ops(context)
     if model.final_norm:
         yield context.normalise("final_norm", model.d_model)
-    rows = step.logit_rows
+    rows = affine(step.logit_rows)
     yield Matmul(
         name="head",
         ranks=context.ranks,

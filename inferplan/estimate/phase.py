@@ -24,6 +24,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from inferplan.affine import added, dense
 from inferplan.errors import NotFiniteError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.graph import Stage, build_rank, rank_steps
@@ -217,7 +218,9 @@ class Phase:
             for cost in stage:
                 runs = name(cost.op.count, "runs") * name(cost.op.ranks, "ranks") * name(self.microbatches, "batches")
                 found[cost.op.name].append(name(quantity(cost), f"{unit} of a run", unit) * runs)
-        return total((name(total(runs, "kernels"), operator, unit) for operator, runs in found.items()), "operators")
+        return dense(
+            total((name(total(runs, "kernels"), operator, unit) for operator, runs in found.items()), "operators")
+        )
 
     @cached_property
     def flop(self) -> Num:
@@ -404,7 +407,7 @@ def stage_seconds(deployment: Deployment, stages: Sequence[Sequence[OpCost]], la
     for costs, count in zip(stages, layers):
         kernels = known.get(id(costs))
         if kernels is None:
-            kernels = known[id(costs)] = sum((cost.total for cost in costs), start=0.0)
+            kernels = known[id(costs)] = dense(added(cost.all_runs for cost in costs))
             if not np.all(np.isfinite(kernels)):
                 require_finite(deployment, costs)
         seconds.append(kernels + fixed * count)

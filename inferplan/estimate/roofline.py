@@ -14,6 +14,7 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
+from inferplan.affine import affine, dense, larger, root, root_of_squares
 from inferplan.devices.constants import Calibration, Fit
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.terms import Naming, Term, named, plain
@@ -87,24 +88,24 @@ class OpCost:
 
     @property
     def time_math(self) -> Num:
-        return self.spent.math
+        return dense(self.spent.math)
 
     @property
     def time_memory(self) -> Num:
-        return self.spent.memory
+        return dense(self.spent.memory)
 
     @property
     def time_wire(self) -> Num:
-        return self.spent.wire
+        return dense(self.spent.wire)
 
     @property
     def overhead(self) -> Num:
-        return self.spent.overhead
+        return dense(self.spent.overhead)
 
     @property
     def time(self) -> Num:
         """Seconds of one run."""
-        return self.spent.total
+        return dense(self.spent.total)
 
     @property
     def basis(self) -> Basis:
@@ -122,7 +123,12 @@ class OpCost:
     @property
     def total(self) -> Num:
         """Seconds of all its runs in the step."""
-        return self.time * self.op.count
+        return dense(self.all_runs)
+
+    @property
+    def all_runs(self) -> Num:
+        """The same for use in sums (:mod:`inferplan.affine`)."""
+        return self.spent.total * self.op.count
 
     @property
     def intensity(self) -> Num:
@@ -149,13 +155,14 @@ def soft_maximum(a: Num, b: Num, sharpness: float) -> Num:
     if isinstance(given, Term):
         return cast("Num", _soft_maximum_terms(given, b, sharpness))
     if np.isinf(sharpness):
-        return np.maximum(a, b)
+        return larger(a, b)
     if sharpness == 1.0:
         return a + b
     if sharpness == 2.0:
-        return np.sqrt(a * a + b * b)
+        return root_of_squares(a, b)
+    a, b = dense(a), dense(b)
     if sharpness == 4.0:
-        return np.sqrt(np.sqrt((a * a) ** 2 + (b * b) ** 2))
+        return np.sqrt(root_of_squares(a * a, b * b))
     if sharpness == 1.5:
         total = a * np.sqrt(a) + b * np.sqrt(b)
         return np.cbrt(total * total)
@@ -198,7 +205,7 @@ def fitted_time(asked: IdealTime, fit: Fit) -> FittedTime:
         else:
             stretch = stretch + constant * asked.counts[name]
     math, memory, wire = asked.math * (stretch / fit.math), asked.memory / fit.memory, asked.wire / fit.memory
-    total = soft_maximum(math, memory, fit.sharpness) + (overhead + wire)
+    total = affine(soft_maximum(math, memory, fit.sharpness)) + (overhead + wire)
     return FittedTime(math=math, memory=memory, wire=wire, overhead=overhead, total=total)
 
 
@@ -352,7 +359,7 @@ def _ramp(op: Op, hardware: HardwareSpec) -> Num:
     if not isinstance(op, Collective):
         return 0.0
     link = hardware.link(op.span)
-    return np.sqrt(op.factor(link.switch_reduces) * op.elements * op.format.width / link.bandwidth)
+    return root(op.factor(link.switch_reduces) * op.elements * op.format.width / link.bandwidth)
 
 
 TERMS: dict[str, FurtherTerm] = {

@@ -13,6 +13,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 
+from inferplan.affine import affine
 from inferplan.units import Num
 from inferplan.work.formats import Format, arithmetic
 from inferplan.work.step import WIDE
@@ -253,8 +254,8 @@ class Attention(Op):
     key_shards: int = 1
 
     def work(self) -> Work:
-        pairs = self.batch * self.mask.pairs(self.new, self.past) / (self.query_shards * self.key_shards)
-        queries = self.batch * self.new / self.query_shards
+        pairs = affine(self.batch * self.mask.pairs(self.new, self.past)) / (self.query_shards * self.key_shards)
+        queries = affine(self.batch * self.new) / self.query_shards
         scores = 0.0 if self.fused else 2.0 * pairs * self.heads * self.base.width
         return Work(
             flop=2.0 * pairs * self.heads * (self.key_dim + self.value_dim),
@@ -263,7 +264,7 @@ class Attention(Op):
         )
 
     def resident(self) -> Num:
-        keys = self.batch * self.mask.reach(self.new, self.past) / self.key_shards
+        keys = affine(self.batch * self.mask.reach(self.new, self.past)) / self.key_shards
         kv_dim = self.key_dim if self.shared_value else self.key_dim + self.value_dim
         return keys * self.kv_heads * kv_dim * self.kv.width
 

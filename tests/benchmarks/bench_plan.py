@@ -17,14 +17,13 @@ from pathlib import Path
 import numpy as np
 
 from inferplan.catalog.assemble import Request
-from inferplan.catalog.files import load_model
 from inferplan.catalog.price_lists import price_book
 from inferplan.planning.demand import Demand
 from inferplan.planning.option import Sizing
 from inferplan.planning.plan import plan
 from inferplan.planning.question import Question
 from inferplan.planning.search import search
-from inferplan.planning.space import Space, default_gpus, default_quants
+from inferplan.planning.space import Space, default_gpus
 from inferplan.traffic.requests import Lengths, Slo
 from inferplan.validation.importers import read_file
 from inferplan.validation.run import price_rows
@@ -110,18 +109,17 @@ def losses(rows: list[dict]) -> tuple[list[float], int, int]:
 
 
 def speed() -> dict[str, float]:
-    """Candidates a second on one core, and CPU seconds of a plan with its simulations."""
+    """Candidates a second on one core, the best of five searches, and CPU seconds of a plan with its simulations."""
     prices = price_book()
     model = "llama-3.1-70b"
     demand = Demand(prompt=Lengths(mean=1024), output=Lengths(mean=256), rate=50.0)
     slo = Slo(ttft=0.5, tpot=0.04, percentile=95.0)
-    space = Space(
-        base=Request(model=model, gpu=""), gpus=default_gpus(prices), quants=default_quants(load_model(model))
-    )
-    search(space, demand, slo, Sizing(), prices)
-    start = time.process_time()
-    found = search(space, demand, slo, Sizing(), prices)
-    searched = time.process_time() - start
+    space = Space(base=Request(model=model, gpu=""), gpus=default_gpus(prices), quants=(None, "fp8"))
+    searched = float("inf")
+    for _ in range(5):
+        start = time.process_time()
+        found = search(space, demand, slo, Sizing(), prices)
+        searched = min(searched, time.process_time() - start)
     start = time.process_time()
     plan(Question(space=space, demand=demand, slo=slo, sizing=Sizing(), prices=prices))
     return {

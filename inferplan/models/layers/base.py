@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from inferplan.affine import affine
 from inferplan.spec import Spec
 from inferplan.units import Num
 from inferplan.work.formats import Format, Precision, find_format
@@ -140,14 +141,14 @@ class LayerContext:
     @cached_property
     def tokens(self) -> Num:
         """Rows that one rank multiplies in this step."""
-        return sum((self.rows(segment) for segment in self.segments), start=0.0)
+        return affine(sum((self.rows(segment) for segment in self.segments), start=0.0))
 
     @cached_property
     def stage_tokens(self) -> Num:
         """Rows of all attention ranks of the stage: what its experts work on."""
         if self.mean_segments is None:
             return self.parallel.dp * self.tokens
-        return self.parallel.dp * sum((self.rows(segment) for segment in self.mean_segments), start=0.0)
+        return self.parallel.dp * affine(sum((self.rows(segment) for segment in self.mean_segments), start=0.0))
 
     @property
     def ranks(self) -> int:
@@ -225,8 +226,15 @@ class LayerContext:
 
     def all_reduce(self, name: str, width: int, rows: Num | None = None) -> Iterator[Op]:
         """The sum of partial outputs over the tensor-parallel ranks."""
-        tokens = self.tokens if rows is None else rows
-        return self.collective(name, "all_reduce", tokens * width, self.parallel.tp)
+        if rows is None and width not in self._messages:
+            self._messages[width] = self.tokens * width
+        elements = self._messages[width] if rows is None else rows * width
+        return self.collective(name, "all_reduce", elements, self.parallel.tp)
+
+    @cached_property
+    def _messages(self) -> dict[int, Num]:
+        """Elements of every token by width: reductions of the same message are then the same run."""
+        return {}
 
 
 class LayerSpec(Spec):
