@@ -162,8 +162,8 @@ SCALE_MUTANTS = [
     SourceMutant(
         name="lanes grow one at a time",
         place="inferplan.serving.scheduler:Scheduler.growth",
-        old="sum(lane.size for lane in self.lanes)",
-        new="self.decodes.size",
+        old="sum(lane.taken(1) for lane in self.lanes)",
+        new="self.decodes.taken(1)",
         changes="admission keeps no room for the requests that decode in other lanes",
         check=_replay,
     ),

@@ -7,6 +7,7 @@ from pydantic import Field
 from inferplan.catalog.files import load, names
 from inferplan.errors import UsageError
 from inferplan.spec import Spec
+from inferplan.traffic.conversations import parse_think_time
 from inferplan.traffic.requests import SharedPrefix, Slo
 from inferplan.units import Seconds
 
@@ -17,7 +18,7 @@ class PrefixSpec(Spec):
     tokens: int = Field(default=0, ge=0)
     distinct: int = Field(default=1, ge=1)
     turns: int = Field(default=1, ge=1)
-    gap: Seconds = 0.0
+    think: str = "0 s"
 
 
 class SloSpec(Spec):
@@ -43,7 +44,8 @@ class WorkloadSpec(Spec):
 
     def shared_prefix(self) -> SharedPrefix:
         prefix = self.prefix
-        return SharedPrefix(tokens=prefix.tokens, distinct=prefix.distinct, turns=prefix.turns, gap=prefix.gap)
+        think = parse_think_time(prefix.think)
+        return SharedPrefix(tokens=prefix.tokens, distinct=prefix.distinct, turns=prefix.turns, think=think)
 
     def limits(self) -> Slo:
         """Its SLO; one without limits where it states none."""

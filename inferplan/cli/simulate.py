@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 
@@ -20,14 +20,22 @@ from inferplan.reports.simulation import simulation_report, timeline_csv, timeli
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags
 from inferplan.serving.result import SimulationResult
+from inferplan.serving.routing import Routing
 from inferplan.serving.run_length import simulate_load
 from inferplan.serving.simulator import Options
 from inferplan.serving.verdict import flow_of, near_capacity
 from inferplan.table import Report
+from inferplan.traffic.conversations import parse_think_time
 from inferplan.traffic.requests import ClosedLoop, OpenLoop, Requests, SharedPrefix, Slo, Traffic, parse_lengths
 
 _FAILED = "inferplan.failed"
 _PROMPT, _OUTPUT = "1024", "256"
+
+
+def _no_turn_gap(_: click.Context, __: click.Parameter, value: str | None) -> None:
+    """Refuse the option of earlier versions, which counted from a turn's arrival."""
+    if value is not None:
+        raise UsageError("--turn-gap is gone: turns follow the answer before them", hint=f"--think-time {value}")
 
 
 traffic_options = option_group(
@@ -76,7 +84,13 @@ traffic_options = option_group(
     click.option("--shared-prefix", type=Count(0), help="Tokens at the head of every prompt that are the same."),
     click.option("--distinct-prefixes", type=Count(), help="How many such texts there are. [1]"),
     click.option("--turns", type=Count(), help="Turns of a conversation, each with all before it as its prompt. [1]"),
-    click.option("--turn-gap", metavar="TIME", help="Open loop: time between the turns. [0 s]"),
+    click.option(
+        "--think-time",
+        metavar="TIME",
+        help="From an answer to the next turn, in a closed loop to the user's next request: 30s, exponential:30s, "
+        "lognormal:30s:0.8. [0 s]",
+    ),
+    click.option("--turn-gap", metavar="TIME", hidden=True, callback=_no_turn_gap),
     click.option("--samples", type=Count(), help="Completions of each prompt. [1]"),
     click.option("--client-timeout", metavar="TIME", help="When clients give up."),
 )
@@ -92,7 +106,7 @@ flag_options = option_group(
 fleet_options = option_group(
     click.option(
         "--routing",
-        type=click.Choice(["round-robin", "least-loaded", "prefix-aware"]),
+        type=click.Choice(get_args(Routing)),
         default="round-robin",
         show_default=True,
     ),
@@ -218,12 +232,11 @@ def _traffic(values: dict[str, Any]) -> Traffic | Requests:
     if not 0 < ratio <= 1:
         raise UsageError(f"--length-ratio-min is in (0, 1], not {ratio:g}")
     prefix = named.shared_prefix() if named else SharedPrefix()
-    gap = quantity(values["turn_gap"], "seconds", "--turn-gap")
     prefix = SharedPrefix(
         tokens=prefix.tokens if values["shared_prefix"] is None else values["shared_prefix"],
         distinct=values["distinct_prefixes"] or prefix.distinct,
         turns=values["turns"] or prefix.turns,
-        gap=prefix.gap if gap is None else gap,
+        think=parse_think_time(values["think_time"]) if values["think_time"] else prefix.think,
     )
     return Traffic(
         arrivals=closed or OpenLoop(rate=values["rate"], kind=values["arrivals"], burstiness=values["burstiness"]),
@@ -238,7 +251,7 @@ def _traffic(values: dict[str, Any]) -> Traffic | Requests:
 
 def _refuse_with_trace(values: dict[str, Any]) -> None:
     """Raise ``UsageError`` for options that describe requests where a trace brings them."""
-    names = ("prompt", "output_tokens", "shared_prefix", "distinct_prefixes", "turns", "turn_gap", "samples")
+    names = ("prompt", "output_tokens", "shared_prefix", "distinct_prefixes", "turns", "think_time", "samples")
     given = [name for name in names if values[name] is not None]
     if values["length_ratio_min"] != 1:
         given.append("length_ratio_min")

@@ -1,11 +1,12 @@
 """Who may start: an engine's rules, the room that a request needs, and the requests that were admitted.
 
-The cache is counted in tokens: a request holds what it has written, half a block that its last block leaves empty on
-average, and a fixed part for recurrent state and windows.
+The cache is counted in tokens: a request holds the blocks of what it has written, and a fixed part for recurrent state
+and windows. Where steps make fractions of tokens (drafts that are accepted), it holds half an empty block instead.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, inf
 from typing import Literal, NamedTuple
@@ -13,6 +14,7 @@ from typing import Literal, NamedTuple
 from inferplan.devices.engine import Admission, Policy, Scheduler, mixes
 from inferplan.serving.prefix_cache import PrefixCache
 from inferplan.serving.records import Records
+from inferplan.traffic.conversations import own_names
 
 Reason = Literal["slots", "budget", "cache", "batch"]
 """Why the first request of the queue waits: every slot of the batch is taken, the step has no room for its prompt, the
@@ -34,7 +36,9 @@ class Rules:
     capacity: float
     """Tokens that the cache holds."""
     overhead: float = 0.0
-    """Tokens a request takes beyond those it has: half an empty block."""
+    """Tokens a request takes beyond those it has: half an empty block, where blocks are not counted."""
+    page: int = 1
+    """Tokens of a block, where blocks are counted."""
     windows: tuple[tuple[float, float], ...] = ()
     """Layers of bounded state: (tokens of capacity that a full window takes, its size); size 0 is constant state."""
     growing: bool = True
@@ -73,9 +77,13 @@ class Rules:
         windows = sum(share * (min(total, size) / size if size else 1.0) for share, size in self.windows)
         return self.overhead + windows
 
+    def paged(self, tokens: float) -> float:
+        """Tokens of capacity in the blocks of ``tokens``; none where the cache does not grow with them."""
+        return -(-tokens // self.page) * self.page if self.growing else 0.0
+
     def held(self, total: float) -> float:
         """Tokens of capacity that a request takes at its end."""
-        return (total if self.growing else 0.0) + self.fixed(total)
+        return self.paged(total) + self.fixed(total)
 
     def refusal(self, prompt: int, total: int) -> str:
         """Why a request of ``prompt`` and, with its output, ``total`` tokens can never run; empty when it can."""
@@ -177,8 +185,10 @@ class Admitted:
         """Requests admitted and not yet done; a dictionary keeps the order of admission."""
         self.used = 0.0
         self.remaining = 0.0
-        self.blocks: dict[int, list[int]] = {}
-        """Prefix blocks that a request uses."""
+        self.held: dict[int, list[int]] = {}
+        """Named blocks that a request uses."""
+        self.own: dict[int, Sequence[int]] = {}
+        """Names of all blocks of requests that were preempted, which may find them again."""
         self.host_loads = 0.0
         """Seconds that the next step waits for blocks from the host's memory."""
 
@@ -191,30 +201,50 @@ class Admitted:
         chunked = rules.scheduler.chunked_prefill or head.elsewhere
         if not chunked and head.compute - found.tokens > room.budget and not room.empty:
             return "budget"
-        records = self.records
+        records, cache = self.records, self.cache
         total = records.prompt[request] + records.output[request]
-        tokens = total if rules.admission == "reserve" else head.compute
-        need = rules.fixed(total) + (tokens if rules.growing else 0.0) - found.shared
+        whole = total if rules.admission == "reserve" else head.compute
+        need = rules.fixed(total) + rules.paged(whole) - found.shared
         if self.running and need > self._free(head, room):
             return "cache"
         self.running[request] = None
-        self.used += need
         self.remaining += head.output
-        if self.cache is not None and records.hashes is not None and not head.elsewhere:
-            self.blocks[request] = self.cache.take(records.hashes[request], found.blocks)
-            self.host_loads += found.host_blocks * self.cache.block * rules.load_token
-        if found.tokens:
-            records.cached[request] = records.cached.get(request, 0) + found.tokens
+        first = whole if head.elsewhere else min(whole, found.tokens + max(room.budget, 1))
+        self.used += need if rules.admission == "reserve" else need - rules.paged(whole) + rules.paged(first)
+        if cache is not None and not head.elsewhere:
+            names = self._names(request)
+            if names:
+                self.held[request] = cache.take(names[: found.blocks])
+                cache.register(self.held[request], names, min(first, head.compute) // cache.block)
+            self.host_loads += found.host_blocks * cache.block * rules.load_token
+        if found.tokens and request not in records.preempted:
+            records.cached[request] = found.tokens
         return found.tokens
+
+    def extend(self, request: int, before: int, after: int, free: float) -> bool:
+        """The next piece of a prompt of which ``before`` tokens are cached; false when it needs more than ``free``."""
+        rules = self.rules
+        need = 0.0 if rules.admission == "reserve" else rules.paged(after) - rules.paged(before)
+        if need > free and len(self.running) > 1:
+            return False
+        self.used += need
+        if self.cache is not None and request in self.held:
+            self.cache.register(self.held[request], self._names(request), after // self.cache.block)
+        return True
+
+    def _names(self, request: int) -> Sequence[int]:
+        """Names of the blocks of a request, in order, as far as others or it itself may look for them."""
+        hashes, own = self.records.hashes, self.own.get(request)
+        return own if own is not None else hashes[request] if hashes is not None else ()
 
     def _find(self, head: Candidate) -> PrefixHit:
         """What of the head's tokens is cached; a given hit rate stands in where the cache itself finds nothing."""
-        rules, cache, hashes = self.rules, self.cache, self.records.hashes
+        rules, cache = self.rules, self.cache
         if head.elsewhere:
             return _NOTHING
-        if cache is not None and hashes is not None and hashes[head.request]:
-            names = hashes[head.request]
-            cache.trim((rules.capacity - self.used) / cache.block)
+        names = () if cache is None else self._names(head.request)
+        if cache is not None and names:
+            self._evict(cache)
             device, host = cache.match(names, head.compute)
             if device or host:
                 shared = sum(1 for name in names[:device] if cache.users[name])
@@ -233,18 +263,33 @@ class Admitted:
             free -= ratio * max(self.remaining, 0.0) + min(head.output, rules.scheduler.longest_growth)
         return free
 
-    def release(self, request: int, tokens: float) -> None:
-        """Give back the cache of a request that has ``tokens`` in it; it runs no longer."""
-        rules, records = self.rules, self.records
+    def _evict(self, cache: PrefixCache) -> None:
+        """Idle blocks make room for what is in use."""
+        if cache.idle:
+            cache.trim((self.rules.capacity - self.used) / cache.block)
+
+    def release(self, request: int, tokens: float, again: bool = False) -> None:
+        """Give back the cache of a request that has ``tokens`` in it; it runs no longer, unless ``again``, later.
+
+        What it has written since its prompt is registered now: before, nobody could look for it.
+        """
+        rules, records, cache = self.rules, self.records, self.cache
         total = records.prompt[request] + records.output[request]
-        if rules.admission == "reserve":
-            tokens = total
-        held = rules.fixed(total) + (tokens if rules.growing else 0.0)
-        blocks = self.blocks.pop(request, None)
-        if blocks is not None and self.cache is not None:
-            held -= self.cache.release(blocks) * self.cache.block
-        self.used -= held
+        freed = rules.fixed(total) + rules.paged(total if rules.admission == "reserve" else tokens)
         del self.running[request]
+        if cache is not None:
+            self._evict(cache)
+            full, names, held = int(tokens) // cache.block, self._names(request), self.held.pop(request, [])
+            if again and len(names) < full:
+                names = self.own[request] = [*names, *own_names(request, len(names), full)]
+            elif not again:
+                self.own.pop(request, None)
+            if names:
+                cache.register(held, names, full)
+            if cache.idle and full > len(names):
+                cache.leave(full - len(names))
+            freed -= cache.release(held) * cache.block
+        self.used -= freed
 
     def reset(self) -> None:
         """Nothing runs: sums of floats start again at an exact zero."""

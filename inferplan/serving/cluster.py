@@ -25,6 +25,7 @@ from inferplan.serving.replica import Replica
 from inferplan.serving.rounds import coupled_ranks
 from inferplan.serving.routing import Router, Routing
 from inferplan.serving.scheduler import Scheduler
+from inferplan.serving.senders import Senders
 from inferplan.serving.step_times import StepTimes
 from inferplan.traffic.requests import ClosedLoop
 from inferplan.units import Num
@@ -126,10 +127,10 @@ class Cluster:
         fleet: Fleet,
         records: Records,
         closed: ClosedLoop | None,
-        turns: int = 1,
         progress: Callable[[int], None] | None = None,
     ) -> None:
-        self.fleet, self.records, self.closed, self.turns, self.progress = fleet, records, closed, turns, progress
+        self.fleet, self.records, self.closed, self.progress = fleet, records, closed, progress
+        self.senders = Senders(records, closed)
         self.engines: list[Replica | Pipeline] = []
         """What keeps time: each runs on its own; those of the front first."""
         self.front = self.back = Router(fleet.routing, (), records)
@@ -139,9 +140,7 @@ class Cluster:
         """A heap; of the arrivals known ahead it holds the next."""
         self.known: Iterator[Event] = iter(())
         """Arrivals known ahead, in order of time."""
-        self.next_request = self.done = 0
-        self.limit = len(records.prompt)
-        """Requests from here on are not sent."""
+        self.sent = self.done = 0
         self.running: Replica | Pipeline | None = None
         """The engine that advances."""
         self.link_free: list[float] = []
@@ -182,12 +181,12 @@ class Cluster:
             for scheduler in self.front.pool:
                 scheduler.handoff = True
         for engine in self.engines:
-            engine.reactive = self.closed is not None
+            engine.reactive = self.senders.reacts
 
     @property
     def _one_way(self) -> bool:
         """Nothing that an engine does changes what another is sent, but for the caches that go from front to back."""
-        return self.closed is None and self.front.blind and self.back.blind
+        return not self.senders.reacts and self.front.blind and self.back.blind
 
     @property
     def meters(self) -> list[Meter]:
@@ -216,12 +215,19 @@ class Cluster:
         else:
             self._phase(0, total)
         self.metering.close(self.meters)
+        if self.senders.following:
+            self.records.in_order()
         return self.meters
 
     def _run_open(self, jobs: int) -> None:
-        """Arrivals are known ahead."""
+        """Arrivals are known ahead, but for those that follow answers."""
         arrival, fill = self.records.arrival, self.metering.fill
         order = np.argsort(np.asarray(arrival), kind="stable")
+        if self.senders.reacts:
+            first = set(self.senders.begin(0, len(arrival)))
+            self.known = ((arrival[request], request, _SENT) for request in order.tolist() if request in first)
+            self._run_together()
+            return
         window = (arrival[order[fill]], arrival[order[-1]]) if fill else None
         if not self._one_way:
             self.known = ((arrival[request], request, _SENT) for request in order.tolist())
@@ -291,15 +297,14 @@ class Cluster:
     def _phase(self, start: int, stop: int) -> None:
         """Users of a closed loop send requests ``start`` to ``stop`` until all is quiet."""
         assert self.closed is not None
-        users = min(self.closed.concurrency, stop - start)
+        first = self.senders.begin(start, stop)
         ramp = 0.0 if self.closed.burst else self.closed.ramp or 0.0
         now = max(engine.clock for engine in self.engines)
-        self.next_request, self.limit = start + users, stop
-        self.events = [(now + ramp * user / users, start + user, _SENT) for user in range(users)]
+        self.events = [(now + ramp * user / len(first), request, _SENT) for user, request in enumerate(first)]
         heapq.heapify(self.events)
-        if len(self.engines) == len(self.front.pool) == 1 and not ramp:
+        if len(self.engines) == len(self.front.pool) == 1 and not ramp and self.records.think is None:
             self._run_alone()
-        else:  # with a ramp, an arrival submitted early would overtake those before it
+        else:  # with a ramp or a think time, an arrival submitted early would overtake those before it
             self._run_together()
 
     def _run_alone(self) -> None:
@@ -320,7 +325,7 @@ class Cluster:
         engine may cause one.
         """
         engines, events = self.engines, self.events
-        sealed = self.closed is None and not self.back.pool  # all arrivals are known ahead
+        sealed = not self.senders.reacts and not self.back.pool  # all arrivals are known ahead
         due = [engine.earliest() for engine in engines]
         heap = [(time, index) for index, time in enumerate(due)]
         heapq.heapify(heap)
@@ -358,13 +363,20 @@ class Cluster:
             scheduler = self.back.pool[self.back.send(request, time)]
             scheduler.receive(request, time)
             return self.engine_of[scheduler]
-        if what == _ANSWERED:
-            request = self._following(request)
-        if what in (_BEGIN, _END) or request >= self.limit:
-            self._mark(time, what == _BEGIN)
+        following = self.senders.next(request) if what == _ANSWERED else (request, 0.0)
+        if what in (_BEGIN, _END) or following is None:
+            if what != _ANSWERED or self.closed is not None:
+                self._mark(time, what == _BEGIN)
             return None
-        if self.closed is not None and request == self.metering.fill > 0:
+        request, later = following
+        if later:
+            heapq.heappush(self.events, (time + later, request, _SENT))
+            return None
+        if self.senders.reacts and self.sent == self.metering.fill > 0:
             self._mark(time, True)
+        self.sent += 1
+        if self.closed is None and self.senders.reacts and self.sent == self.senders.limit:
+            self._mark(time, False)
         self._next_known()
         self.records.arrival[request] = time
         scheduler = self.front.pool[self.front.send(request, time)]
@@ -373,20 +385,12 @@ class Cluster:
 
     def _mark(self, time: float, begin: bool) -> None:
         """The meters begin to count, or stop, if they do not count all the time; all engines are brought up to it."""
-        if not self.limit > self.metering.fill > 0 or self.metering.ended:
+        if not self.senders.limit > self.metering.fill > 0 or self.metering.ended:
             return
         for engine in self.engines:
             self.running = engine
             engine.advance(time)
         (self.metering.begin if begin else self.metering.end)(time, self.meters)
-
-    def _following(self, request: int) -> int:
-        """What the user of a closed loop sends next."""
-        assert self.closed is not None
-        if self.turns > 1:
-            return request + self.closed.concurrency
-        self.next_request += 1
-        return self.next_request - 1
 
     def notify(self, request: int, time: float, finished: bool) -> None:
         """A client has seen the end of a request, or its prompt is done and its cache can leave."""
@@ -399,7 +403,7 @@ class Cluster:
         self.done += 1
         if self.progress is not None and self.done % 64 == 0:
             self.progress(self.done)
-        if self.closed is not None:
-            heapq.heappush(self.events, (time, request, _ANSWERED))
+        if self.senders.reacts:
+            heapq.heappush(self.events, (self.senders.after(request, time), request, _ANSWERED))
             if self.running is not None:
                 self.running.pause = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from math import ceil
 
 from inferplan.serving.records import Records
@@ -17,16 +18,19 @@ class DecodeBatch:
 
     ``static``: a place in the batch stays taken until the last request of the batch is done.
     ``interleaved``: other requests have steps between two of this batch (prompts alone, other lanes), so the time
-    between tokens is measured from token to token; otherwise it is the time of a step.
+    between tokens is measured from token to token; otherwise it is the time of a step. ``page``: tokens of a block of
+    the cache, where contexts are whole numbers.
     """
 
-    def __init__(self, tokens_per_step: float, static: bool, interleaved: bool) -> None:
-        self.tokens_per_step, self.static, self.interleaved = tokens_per_step, static, interleaved
+    def __init__(self, tokens_per_step: float, static: bool, interleaved: bool, page: int = 1) -> None:
+        self.tokens_per_step, self.static, self.interleaved, self.page = tokens_per_step, static, interleaved, page
         self.size = 0
         """Places in the batch: the requests that decode, under a static policy also those that are done already."""
         self.context = 0.0
         """Tokens behind all places together."""
         self.steps = 0
+        self.phases = [0] * page
+        """Requests by their context less the steps made, modulo the page: who needs a new block in which step."""
         self.requests: dict[int, Decoding] = {}
         self._last: list[tuple[int, int]] = []
         """Heap of (last step, request). A preempted request leaves its entry behind, which no longer agrees."""
@@ -41,6 +45,7 @@ class DecodeBatch:
         last = self.steps + (output if each == 1.0 else ceil(output / each))
         self.size += 1
         self.context += context
+        self.phases[int(context - self.steps) % self.page] += 1
         self.requests[request] = (self.steps, context, output, last)
         heapq.heappush(self._last, (last, request))
         if self.interleaved:
@@ -55,6 +60,22 @@ class DecodeBatch:
             if known is not None and known[3] == last:
                 return last - self.steps
             heapq.heappop(heap)
+
+    def crossing(self, later: int) -> int:
+        """Requests that need a new block in the step after ``later`` others."""
+        return self.phases[-(self.steps + later) % self.page]
+
+    def taken(self, steps: int) -> float:
+        """Tokens of cache that the next ``steps`` steps take, in whole blocks."""
+        page, phases = self.page, self.phases
+        cycles, rest = divmod(steps, page)
+        blocks = cycles * self.size
+        if rest:
+            first = -self.steps % page + 1
+            blocks += sum(phases[max(first - rest, 0) : first])
+            if rest > first:
+                blocks += sum(phases[first - rest :])
+        return blocks * page * self.tokens_per_step
 
     def make(self, start: float, steps: int, price: float, records: Records) -> float:
         """Run ``steps`` steps from ``start`` on, ``price`` seconds each: gives the tokens made in all places.
@@ -98,9 +119,10 @@ class DecodeBatch:
             if not self.static:
                 self.size -= 1
                 self.context -= context + written
+                self.phases[int(context - entry) % self.page] -= 1
             left.append((request, context + written, written - output))
         if self.static and not requests:
-            self.size, self.context = 0, 0.0
+            self.size, self.context, self.phases = 0, 0.0, [0] * self.page
         return left
 
     def remove(self, request: int) -> tuple[float, float]:
@@ -110,4 +132,19 @@ class DecodeBatch:
         written = (self.steps - entry) * self.tokens_per_step
         self.size -= 1
         self.context -= context + written
+        self.phases[int(context - entry) % self.page] -= 1
         return context + written, output - written
+
+
+def steps_within(lanes: Sequence[DecodeBatch], room: float) -> int:
+    """Steps that each lane can make before they take more than ``room`` tokens of cache; one of them must decode."""
+    page = lanes[0].page
+    block = page * lanes[0].tokens_per_step
+    size = sum(lane.size for lane in lanes)
+    cycles = int(room // (size * block))
+    room -= cycles * size * block
+    for step in range(page):
+        room -= sum(lane.crossing(step) for lane in lanes) * block
+        if room < 0:
+            return cycles * page + step
+    return (cycles + 1) * page

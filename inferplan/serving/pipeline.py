@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from math import ceil, inf
 
+from inferplan.serving.decode_batch import steps_within
 from inferplan.serving.flow_shop import FlowShop
 from inferplan.serving.ranks import Batch, Load, Ranks
 from inferplan.serving.scheduler import Scheduler
@@ -189,7 +190,7 @@ class Pipeline:
         lanes = len(self.flying)
         for rank, scheduler in enumerate(self.ranks.schedulers):
             queue, running = scheduler.queue, len(scheduler.admitted.running)
-            if scheduler.clients.unseen or scheduler.partial is not None:
+            if scheduler.clients.unseen or scheduler.partial is not None or scheduler.short:
                 return 0, bound
             if queue.waiting:
                 if rules.wait_steps or self.unchanged < lanes or not self.tried:
@@ -204,7 +205,6 @@ class Pipeline:
                     return 0, bound
                 if lane.size:
                     count = min(count, lane.steps_left())
-            growth = scheduler.growth()
-            if growth:
-                count = min(count, int((rules.capacity - scheduler.admitted.used) // growth))
+            if scheduler.grows and any(lane.size for lane in scheduler.lanes):
+                count = min(count, steps_within(scheduler.lanes, scheduler.free))
         return count, bound

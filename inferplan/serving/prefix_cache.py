@@ -10,49 +10,60 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
+_NAMELESS = 1 << 80
+"""Keys of idle blocks without a name count up from here, where no name is."""
+
 
 class PrefixCache:
     """Blocks of ``block`` tokens; ``host_blocks`` more fit in the tier below."""
 
-    __slots__ = ("block", "host", "host_blocks", "idle", "users")
+    __slots__ = ("block", "host", "host_blocks", "idle", "idle_blocks", "left", "users")
 
     def __init__(self, block: int, host_blocks: int = 0) -> None:
         self.block = block
         self.host_blocks = host_blocks
         self.users: dict[int, int] = {}
         """Requests that use each block on the device; 0 for idle ones."""
-        self.idle: OrderedDict[int, None] = OrderedDict()
-        """Blocks that no request uses, least recently used first."""
+        self.idle: OrderedDict[int, int] = OrderedDict()
+        """Blocks that no request uses, least recently used first: 1 for each name; and how many nameless ones were
+        given back together, which nobody finds, but which are used up in their turn."""
+        self.idle_blocks = self.left = 0
         self.host: OrderedDict[int, None] = OrderedDict()
 
-    def match(self, hashes: Sequence[int], tokens: int) -> tuple[int, int]:
+    def match(self, names: Sequence[int], tokens: int) -> tuple[int, int]:
         """Leading blocks found on the device and, after them, on the host; never all of the ``tokens`` of a prompt."""
-        limit = min(len(hashes), (tokens - 1) // self.block)
+        limit = min(len(names), (tokens - 1) // self.block)
         device = 0
         users = self.users
-        while device < limit and hashes[device] in users:
+        while device < limit and names[device] in users:
             device += 1
         host = device
-        while host < limit and (hashes[host] in self.host or hashes[host] in users):
+        while host < limit and (names[host] in self.host or names[host] in users):
             host += 1
         return device, host - device
 
-    def take(self, hashes: Sequence[int], found: int) -> list[int]:
-        """Use the first ``found`` blocks and register the rest. Gives the blocks that the request now uses."""
-        held: list[int] = []
+    def take(self, names: Sequence[int]) -> list[int]:
+        """Use blocks that were found. Gives the list of those that the request uses, for :meth:`register`."""
         users = self.users
-        for index, name in enumerate(hashes):
-            count = users.get(name)
-            if count is None:
-                users[name] = 1
-            elif index >= found:
-                continue  # another request computed it meanwhile: this copy stays private
-            else:
-                users[name] = count + 1
-                if not count:
-                    del self.idle[name]
+        for name in names:
+            if not users[name]:
+                del self.idle[name]
+                self.idle_blocks -= 1
+            users[name] += 1
+        return list(names)
+
+    def register(self, held: list[int], names: Sequence[int], blocks: int) -> None:
+        """The first ``blocks`` of a request are computed: those after the ones that it uses can be found from now on.
+
+        Where another request computed the same block meanwhile, this copy and all after it stay private.
+        """
+        users = self.users
+        for index in range(len(held), min(blocks, len(names))):
+            name = names[index]
+            if name in users:
+                return
+            users[name] = 1
             held.append(name)
-        return held
 
     def release(self, held: Sequence[int]) -> int:
         """Stop using blocks. Gives how many of them others still use."""
@@ -64,13 +75,27 @@ class PrefixCache:
             if count:
                 still += 1
             else:
-                self.idle[name] = None
+                self.idle[name] = 1
+                self.idle_blocks += 1
         return still
+
+    def leave(self, blocks: int) -> None:
+        """Nameless blocks are given back: room is found in them after all that has been idle for longer."""
+        self.left += 1
+        self.idle[_NAMELESS + self.left] = blocks
+        self.idle_blocks += blocks
 
     def trim(self, blocks: float) -> None:
         """Evict idle blocks until at most ``blocks`` are left; the host tier takes them as far as it has room."""
-        while len(self.idle) > blocks:
-            name, _ = self.idle.popitem(last=False)
+        while self.idle_blocks > blocks:
+            name, count = self.idle.popitem(last=False)
+            self.idle_blocks -= count
+            if name not in self.users:
+                if self.idle_blocks < int(blocks):
+                    self.idle[name] = int(blocks) - self.idle_blocks
+                    self.idle.move_to_end(name, last=False)
+                    self.idle_blocks = int(blocks)
+                continue
             del self.users[name]
             if self.host_blocks:
                 self.host[name] = None

@@ -123,11 +123,9 @@ class Ranks:
                 queue.look(seen, decodes.size > 0)
                 changed = changed or len(queue.waiting) > known
             prompts, running = None, len(scheduler.admitted.running)
-            if queue.waiting or scheduler.partial is not None:
-                if scheduler.mixed:
-                    scheduler.make_room(now)
-                if not self._in_flight(rank, scheduler.partial, flying):
-                    prompts = scheduler.plan(now)
+            waits = queue.waiting or scheduler.partial is not None
+            if waits and not self._in_flight(rank, scheduler.partial, flying):
+                prompts = scheduler.plan(now)
             if prompts is None:
                 scheduler.make_room(now)
             changed = changed or prompts is not None or len(scheduler.admitted.running) != running

@@ -19,12 +19,14 @@ WAITING, FINISHED, REJECTED, TIMED_OUT = 0, 1, 2, 3
 class Records:
     """Per request: times in seconds (NaN until they happen), token counts, and what became of it.
 
-    ``hashes``: block hashes of prompts, where the traffic knows them. Inter-token gaps are kept with their weights.
+    ``hashes``: names of the blocks of prompt and output, where the traffic knows them. ``follows``: the request whose
+    answer each waits for, -1 for none. ``think``: seconds from an answer to the request that follows it. Inter-token
+    gaps are kept with their weights.
     """
 
     __slots__ = (
-        *("admitted", "arrival", "cached", "finish", "first", "gap_weights", "gaps", "hashes"),
-        *("output", "preempted", "prompt", "refused", "status"),
+        *("admitted", "arrival", "cached", "finish", "first", "follows", "gap_weights", "gaps"),
+        *("hashes", "output", "preempted", "prompt", "refused", "status", "think"),
     )
 
     def __init__(
@@ -34,9 +36,13 @@ class Records:
         prompt: npt.ArrayLike,
         output: npt.ArrayLike,
         hashes: Sequence[Sequence[int]] | None = None,
+        follows: npt.ArrayLike | None = None,
+        think: npt.ArrayLike | None = None,
     ) -> None:
         self.arrival, self.prompt, self.output = _packed("d", arrival), _packed("q", prompt), _packed("q", output)
         self.hashes = hashes
+        self.follows = None if follows is None else _packed("q", follows)
+        self.think = None if think is None else _packed("d", think)
         count = len(self.prompt)
         self.admitted = array("d", [NAN]) * count
         self.first = array("d", [NAN]) * count
@@ -44,7 +50,7 @@ class Records:
         self.status = bytearray(count)
         self.preempted: dict[int, int] = {}
         self.cached: dict[int, int] = {}
-        """Prompt tokens found in a prefix cache, by request."""
+        """Prompt tokens found in a prefix cache when a request was first admitted."""
         self.refused: dict[str, int] = {}
         """Requests that could never run, by reason."""
         self.gaps = array("d")
@@ -58,6 +64,25 @@ class Records:
         preempted, cached = ({key: value for key, value in one.items() if key in mine} for one in counted)
         status = np.frombuffer(self.status, dtype=np.uint8)[requests]
         return Excerpt(requests, times, status, (preempted, cached, self.refused), (self.gaps, self.gap_weights))
+
+    def in_order(self) -> None:
+        """Number the requests anew in the order in which they were sent, which answers have decided."""
+        order = np.argsort(np.asarray(self.arrival), kind="stable")
+        place = np.argsort(order)
+        for name, code in (*((name, "d") for name in ("arrival", *_TIMES)), ("prompt", "q"), ("output", "q")):
+            setattr(self, name, _packed("d" if code == "d" else "q", np.asarray(getattr(self, name))[order]))
+        self.status = bytearray(np.frombuffer(self.status, dtype=np.uint8)[order].tobytes())
+        self.preempted, self.cached = (
+            {int(place[request]): count for request, count in counts.items()}
+            for counts in (self.preempted, self.cached)
+        )
+        if self.hashes is not None:
+            self.hashes = [self.hashes[request] for request in order]
+        if self.think is not None:
+            self.think = _packed("d", np.asarray(self.think)[order])
+        if self.follows is not None:
+            before = np.asarray(self.follows)[order]
+            self.follows = _packed("q", np.where(before >= 0, place[before], -1))
 
     def merge(self, part: Excerpt) -> None:
         """Take over what another process has recorded, from empty gaps and refusals on."""
@@ -130,6 +155,22 @@ class Meter:
     def wait(self, reason: str, seconds: float) -> None:
         """Add request-seconds of waiting."""
         self.waited[reason] = self.waited.get(reason, 0.0) + seconds
+
+    def book(self, start: float, duration: float, steps: int, now: tuple[int, float, int, float]) -> None:
+        """Count ``duration`` seconds from ``start`` in which ``steps`` steps run.
+
+        now: decodes, prompt tokens, waiting requests, and share of the cache that is in use.
+        """
+        decodes, _, waiting, share = now
+        self.steps += steps
+        self.busy += duration
+        self.batch_seconds += decodes * duration
+        self.kv_seconds += share * duration
+        self.kv_peak = max(self.kv_peak, share)
+        if waiting:
+            self.wait(self.blocking, waiting * duration)
+        if self.timeline is not None:
+            self.timeline.append((start, duration, steps, *now))
 
     def pause(self) -> None:
         """Nothing from now on counts, whatever is still added before :meth:`end_pause`; a timeline goes on."""

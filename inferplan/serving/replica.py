@@ -10,6 +10,7 @@ from __future__ import annotations
 from math import ceil, inf
 
 from inferplan.serving.clients import Token
+from inferplan.serving.decode_batch import steps_within
 from inferplan.serving.scheduler import PromptBatch, Scheduler
 from inferplan.serving.step_times import StepTimes
 
@@ -54,8 +55,6 @@ class Replica:
                 queue.look(self.previous if rules.overlapped else self.clock, decodes.size > 0)
             prompts: PromptBatch | None = None
             if waiting or scheduler.partial is not None:
-                if scheduler.mixed:
-                    scheduler.make_room(self.clock)
                 prompts = scheduler.plan(self.clock)
             if prompts is not None:
                 self._prompt_step(prompts)
@@ -132,18 +131,19 @@ class Replica:
         scheduler, rules, start = self.scheduler, self.rules, self.clock
         decodes, queue, clients = scheduler.decodes, scheduler.queue, scheduler.clients
         run = decodes.steps_left()
-        growth = scheduler.growth()
-        if growth:
-            room = rules.capacity - scheduler.admitted.used
-            if run * growth > room:
-                run = int(room // growth)
+        batch, each = decodes.size, rules.tokens_per_step
+        if scheduler.grows:
+            room = scheduler.free
+            if (run + rules.page) * batch * each > room:
+                run = min(run, steps_within(scheduler.lanes, room))
                 if run < 1:
                     scheduler.preempt(start)
                     return
-        batch, each = decodes.size, rules.tokens_per_step
         mean = decodes.context / batch
         price = self.times.decode(batch, mean + (run - 1) * each / 2)
         limit = self._steps_until_look(start, price) if queue.inbox or queue.waiting else run
+        if scheduler.short:
+            limit, scheduler.short = 1, False
         if until - start < run * price:
             limit = min(limit, ceil((until - start) / price) or 1)
         if clients.unseen and self.reactive and any(token is not Token.FIRST for _, token in clients.unseen):

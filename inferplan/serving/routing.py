@@ -9,9 +9,10 @@ from typing import Literal
 from inferplan.serving.records import Records
 from inferplan.serving.scheduler import Scheduler
 
-Routing = Literal["round-robin", "least-loaded", "prefix-aware"]
+Routing = Literal["round-robin", "least-loaded", "prefix-aware", "sticky"]
 """round-robin: one after another. least-loaded: fewest requests in the engine. prefix-aware: fewest prompt tokens to
-compute before and with the request, those found in the engine's prefix cache not counted."""
+compute before and with the request, those found in the engine's prefix cache not counted. sticky: conversations one
+after another, and every later turn where the one before it went."""
 
 
 class Router:
@@ -27,6 +28,8 @@ class Router:
         self.turns_taken = 0
         self.home: dict[int, int] = {}
         """Which scheduler has a request."""
+        self._conversations: dict[int, int] = {}
+        """Which scheduler had the last request of each conversation that may go on."""
         self._by_load = [(0, index) for index in range(len(pool))]
         """Heap of (load, scheduler); an entry whose load has changed since no longer counts."""
         self._leaving: list[tuple[float, int]] = []
@@ -34,14 +37,18 @@ class Router:
 
     @property
     def blind(self) -> bool:
-        """Whether the state of the engines does not matter: requests go to one after another."""
-        return len(self.pool) <= 1 or self.routing == "round-robin"
+        """Whether the state of the engines does not matter: requests, or conversations, go to one after another."""
+        return len(self.pool) <= 1 or self.routing in ("round-robin", "sticky")
 
     def send(self, request: int, time: float) -> int:
         """The scheduler that gets a request sent at ``time``; requests must be sent in order of time."""
         if self.blind:
-            index = self.turns_taken % len(self.pool)
-            self.turns_taken += 1
+            follows = self.records.follows if self.routing == "sticky" else None
+            before = None if follows is None else self._conversations.pop(follows[request], None)
+            index = self.turns_taken % len(self.pool) if before is None else before
+            self.turns_taken += before is None
+            if follows is not None:
+                self._conversations[request] = index
         else:
             self._see(time)
             index = self._least_loaded() if self.routing == "least-loaded" else self._least_work(request)

@@ -58,7 +58,7 @@ class Scheduler:
         self.progress = Progress(records)
         self.admitted = Admitted(rules, records, cache)
         static, interleaved = rules.policy == "static", not rules.mixed
-        self.lanes = [DecodeBatch(rules.tokens_per_step, static, interleaved) for _ in range(lanes)]
+        self.lanes = [DecodeBatch(rules.tokens_per_step, static, interleaved, rules.page) for _ in range(lanes)]
         self.decodes = self.lanes[0]
         """The lane whose turn it is; its requests are not in flight."""
         self.lane_slots = max(rules.slots // lanes, 1) if rules.policy == "sglang" else rules.slots
@@ -69,6 +69,8 @@ class Scheduler:
         """The request whose prompt is being computed in several steps."""
         self.computed = 0
         """Tokens of that prompt that are in the cache."""
+        self.short = False
+        """A request was sent back for want of cache: nothing new is admitted to this step."""
         self.ratio_reset = 0
         """Decode step at which the reserved share of remaining outputs was last reset (admission by ``ratio``)."""
 
@@ -101,14 +103,15 @@ class Scheduler:
             return None
         if rules.timeout < inf:
             self.clients.drop_expired(now)
+        self.short = self.mixed and self.make_room(now)
         budget = rules.budget - decodes.size * self.width if self.mixed else rules.budget
         prompts, tokens, pairs = 0, 0, 0.0
         completed: list[int] = []
         places = self.lane_slots - decodes.size
         if self.partial is not None:
-            tokens, pairs = self._continue(max(budget, 1), completed)
+            tokens, pairs = self._continue(max(budget, 1), completed, now)
             prompts, budget = 1, budget - tokens
-        while budget > 0 and waiting and self.partial is None:
+        while budget > 0 and waiting and self.partial is None and not self.short:
             if not places:
                 self.meter.block("slots")
                 break
@@ -131,8 +134,8 @@ class Scheduler:
             tokens += new
             budget -= new
             pairs += new * past + new * (new + 1) / 2
-        if waiting and (budget <= 0 or self.partial is not None):
-            self.meter.block("budget")
+        if waiting and (budget <= 0 or self.partial is not None or self.short):
+            self.meter.block("cache" if self.short else "budget")
         return PromptBatch(Chunk(prompts, tokens, pairs), completed, self.partial) if tokens else None
 
     def _may_form_batch(self) -> bool:
@@ -147,12 +150,20 @@ class Scheduler:
         self.lanes_to_fill -= 1
         return True
 
-    def _continue(self, budget: int, completed: list[int]) -> tuple[int, float]:
-        """The next piece of the prompt that is being computed: its tokens and query-key pairs."""
+    def _continue(self, budget: int, completed: list[int], now: float) -> tuple[int, float]:
+        """The next piece of the prompt that is being computed: its tokens and query-key pairs.
+
+        None where the cache has no room for it: the request goes back to the queue (vLLM preempts it).
+        """
         request = self.partial
         assert request is not None
         whole = self.progress.compute(request)
         new = min(whole - self.computed, budget)
+        free = self.free - (self.decodes.taken(1) if self.grows else 0.0)
+        if not self.admitted.extend(request, self.computed, self.computed + new, free):
+            self.preempt(now)
+            self.short = True
+            return 0, 0.0
         pairs = new * self.computed + new * (new + 1) / 2
         self.computed += new
         if self.computed == whole:
@@ -175,22 +186,24 @@ class Scheduler:
 
     def growth(self) -> float:
         """Tokens that a decode step of every lane adds to what the cache has promised already."""
-        if not self.grows:
-            return 0.0
-        size = self.decodes.size if len(self.lanes) == 1 else sum(lane.size for lane in self.lanes)
-        return size * self.rules.tokens_per_step
+        return sum(lane.taken(1) for lane in self.lanes) if self.grows else 0.0
+
+    @property
+    def free(self) -> float:
+        """Tokens of the cache that no request holds."""
+        return self.rules.capacity - self.admitted.used
 
     def decode_steps(self) -> int:
         """Steps that lanes have decoded in so far."""
         return self.decodes.steps if len(self.lanes) == 1 else sum(lane.steps for lane in self.lanes)
 
-    def make_room(self, now: float) -> None:
-        """Preempt until the next step of the lane has room."""
-        admitted, capacity, decodes = self.admitted, self.rules.capacity, self.decodes
-        while self.grows and decodes.size and len(admitted.running) > 1:
-            if admitted.used + decodes.size * self.rules.tokens_per_step <= capacity:
-                return
+    def make_room(self, now: float) -> bool:
+        """Preempt until the next step of the lane has room; whether that was needed."""
+        preempted = False
+        while self.grows and self.decodes.taken(1) > self.free and len(self.admitted.running) > 1:
             self.preempt(now)
+            preempted = True
+        return preempted
 
     def preempt(self, now: float) -> None:
         """Send the request admitted last back to the head of the queue; it will be computed again (vLLM V1).
@@ -206,38 +219,29 @@ class Scheduler:
         self.ratio_reset = self.decode_steps()
         if request == self.partial:
             self.partial = None
-            tokens: float = self.progress.compute(request)
+            tokens: float = self.computed
             left: float = self.progress.candidate(request).output
         else:
             tokens, left = self.decodes.remove(request)
             self.progress.interrupt(request, tokens, left, now)
         self.admitted.remaining -= left
-        self.admitted.release(request, tokens)
+        self.admitted.release(request, tokens, again=True)
         self.queue.put_back(request)
 
     def book_time(self, start: float, duration: float, steps: int, decodes: int, prompt_tokens: float) -> None:
         """Meter ``duration`` seconds from ``start`` in which ``steps`` steps run, each with ``decodes`` requests."""
-        meter, waiting = self.meter, len(self.queue.waiting)
         share = self.admitted.used / self.rules.capacity
-        meter.steps += steps
-        meter.busy += duration
-        meter.batch_seconds += decodes * duration
-        meter.kv_seconds += share * duration
-        meter.kv_peak = max(meter.kv_peak, share)
-        if waiting:
-            meter.wait(meter.blocking, waiting * duration)
-        if meter.timeline is not None:
-            meter.timeline.append((start, duration, steps, decodes, prompt_tokens, waiting, share))
+        self.meter.book(start, duration, steps, (decodes, prompt_tokens, len(self.queue.waiting), share))
 
     # --- what a step has made ---------------------------------------------------------------------------------------
 
     def run_decodes(self, start: float, steps: int, price: float) -> None:
         """The batch decodes for ``steps`` steps of ``price`` seconds each, from ``start`` on."""
-        tokens, admitted = self.decodes.make(start, steps, price, self.records), self.admitted
-        admitted.remaining -= tokens
-        self.meter.decode_tokens += tokens
         if self.grows:
-            admitted.used += tokens
+            self.admitted.used += self.decodes.taken(steps)
+        tokens = self.decodes.make(start, steps, price, self.records)
+        self.admitted.remaining -= tokens
+        self.meter.decode_tokens += tokens
 
     def finish_decodes(self) -> None:
         """Requests that have written their last token leave."""

@@ -87,8 +87,10 @@ def simulate(
         prompt=requests.prompt,
         output=requests.output,
         hashes=requests.hashes,
+        follows=None if requests.follows is None else requests.follows.tolist(),
+        think=None if requests.think is None else requests.think.tolist(),
     )
-    cluster = Cluster(options.fleet, records, closed, requests.turns, options.progress)
+    cluster = Cluster(options.fleet, records, closed, options.progress)
     cluster.build(deployment, times, rules, lambda: _cache(deployment, requests, rules, options.host))
     for meter in cluster.meters:
         meter.timeline = [] if options.timeline else None
@@ -133,6 +135,8 @@ def _drawn(deployment: Deployment, traffic: Traffic | Requests, options: Options
         raise UsageError(
             "requests without arrival times need a closed loop", hint="--concurrency, or times in the trace"
         )
+    if options.fleet.routing == "sticky" and requests.follows is None:
+        raise UsageError("sticky routing needs conversations", hint="--turns 4, or --routing round-robin")
     if options.warmup >= len(requests):
         raise UsageError(
             f"--warmup {options.warmup} leaves nothing of {len(requests)} requests to count", hint="more --requests"
@@ -175,8 +179,12 @@ def _rules(deployment: Deployment, flags: Flags, options: Options, requests: Req
     """The rules of the engine's flags, with what speculation, a given hit rate and the host's memory change."""
     speculation, host = options.speculation, options.host
     typical = float(np.mean(requests.prompt)), float(np.mean(requests.prompt + requests.output))
+    rules, block = rules_of(deployment, flags, *typical, speculation.draft), deployment.engine.defaults.block_size
+    counted = rules.growing and speculation.tokens == 1.0
     return replace(
-        rules_of(deployment, flags, *typical, speculation.draft),
+        rules,
+        page=block if counted else 1,
+        overhead=rules.overhead - (block - 1) / 2 if counted else rules.overhead,
         tokens_per_step=speculation.tokens,
         hit_rate=options.hit_rate,
         load_token=0.0 if host is None else host.seconds_per_token(deployment),
@@ -184,10 +192,11 @@ def _rules(deployment: Deployment, flags: Flags, options: Options, requests: Req
 
 
 def _cache(deployment: Deployment, requests: Requests, rules: Rules, host: HostTier | None) -> PrefixCache | None:
-    """A prefix cache where prompts share anything and the engine looks for it."""
-    if requests.hashes is None or not rules.scheduler.prefix_caching or not rules.growing:
+    """A prefix cache where the engine looks for it; preempted requests find their own blocks at least."""
+    if not rules.scheduler.prefix_caching or not rules.growing:
         return None
-    return PrefixCache(requests.hash_block, host.blocks(deployment, requests.hash_block) if host else 0)
+    block = requests.hash_block or deployment.engine.defaults.block_size
+    return PrefixCache(block, host.blocks(deployment, block) if host else 0)
 
 
 def times_for(deployment: Deployment, rules: Rules, requests: Requests, speculation: Speculation = PLAIN) -> StepTimes:

@@ -14,9 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from inferplan.errors import UsageError
+from inferplan.traffic.conversations import Floats, Ints, ThinkTime, block_names, turns_of
 
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 LEAST_RATE = 1e-6
 """Requests a second: with fewer, a clock that counts seconds since the start cannot tell the steps of one request."""
 MOST_REQUESTS = 20_000_000
@@ -167,25 +166,29 @@ class OpenLoop:
 @dataclass(frozen=True, kw_only=True)
 class SharedPrefix:
     """What prompts have in common. ``tokens`` at the head of every prompt are one of ``distinct`` texts; ``turns`` of a
-    conversation each carry all that was said before. ``gap``: seconds between the turns of an open loop.
+    conversation each carry all that was said before, and follow the answer before them after ``think``; so does every
+    request of a closed loop.
     """
 
     tokens: int = 0
     distinct: int = 1
     turns: int = 1
-    gap: float = 0.0
+    think: ThinkTime = field(default_factory=ThinkTime)
 
     def __post_init__(self) -> None:
-        if self.tokens < 0 or self.distinct < 1 or self.turns < 1 or self.gap < 0:
-            raise UsageError("a shared prefix has 0 or more tokens, 1 or more texts and turns, and no negative gap")
+        if self.tokens < 0 or self.distinct < 1 or self.turns < 1:
+            raise UsageError("a shared prefix has 0 or more tokens, and 1 or more texts and turns")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Requests:
     """Requests in the order in which they are sent.
 
-    arrival: seconds, absent in a closed loop (that of ``loop``, if it is known). hashes: the blocks of each prompt,
-    every one named by all that precedes it, ``hash_block`` tokens each; absent where prompts share nothing.
+    arrival: seconds, absent in a closed loop (that of ``loop``, if it is known); NaN for a request that follows an
+    answer. hashes: the blocks of each prompt and of its output, as far as they are known, every one named by all that
+    precedes it, ``hash_block`` tokens each; absent where prompts share nothing. follows: the request whose answer each
+    waits for, which comes before it here; -1 for none. think: seconds from the answer that a request waits for until it
+    is sent.
     """
 
     prompt: Ints
@@ -193,7 +196,8 @@ class Requests:
     arrival: Floats | None = None
     hashes: Sequence[Sequence[int]] | None = None
     hash_block: int = 0
-    turns: int = 1
+    follows: Ints | None = None
+    think: Floats | None = None
     loop: ClosedLoop | None = None
 
     def __len__(self) -> int:
@@ -207,7 +211,8 @@ class Requests:
             arrival=None if self.arrival is None else self.arrival[:count],
             hashes=None if self.hashes is None else self.hashes[:count],
             hash_block=self.hash_block,
-            turns=self.turns,
+            follows=None if self.follows is None else self.follows[:count],
+            think=None if self.think is None else self.think[:count],
             loop=self.loop,
         )
 
@@ -255,62 +260,73 @@ class Traffic:
         arrival = None
         if isinstance(self.arrivals, OpenLoop):
             arrival = self._open_arrivals(rng, count)
-        if not self.prefix.tokens and self.prefix.turns == 1 and self.samples == 1:
-            return Requests(prompt=prompt, output=output, arrival=arrival)
-        return self._shared(rng, block, (prompt, output, arrival))
+        if self.prefix.tokens or self.prefix.turns > 1 or self.samples > 1:
+            return self._shared(rng, block, (prompt, output, arrival))
+        return Requests(prompt=prompt, output=output, arrival=arrival, think=self._think(rng, count))
+
+    def _think(self, rng: np.random.Generator, count: int) -> Floats | None:
+        """Seconds from an answer to each request; absent where nobody waits."""
+        think = self.prefix.think
+        if not think.mean:
+            return None
+        if isinstance(self.arrivals, OpenLoop) and self.prefix.turns == 1:
+            raise UsageError(
+                "a think time needs answers that users wait for", hint="--turns 4, or --concurrency instead of --rate"
+            )
+        return think.sample(rng, count)
 
     def _open_arrivals(self, rng: np.random.Generator, count: int) -> Floats:
+        """When the conversation of each prompt begins, in seconds; ``rate`` counts requests, all turns together."""
         arrivals, turns = self.arrivals, self.prefix.turns
         assert isinstance(arrivals, OpenLoop)
-        if turns == 1:
-            return arrivals.sample(rng, count)
-        sessions = -(-count // turns)
-        starts = replace(arrivals, rate=arrivals.rate / turns).sample(rng, sessions)
-        return (starts[:, None] + self.prefix.gap * np.arange(turns)[None, :]).ravel()[:count]
+        starts = replace(arrivals, rate=arrivals.rate / turns).sample(rng, -(-count // turns))
+        return np.repeat(starts, turns)[:count]
 
     def _shared(self, rng: np.random.Generator, block: int, drawn: tuple[Ints, Ints, Floats | None]) -> Requests:
-        """Name the blocks of every prompt and lengthen later turns by what was said before."""
-        prompt, output, arrival = drawn
-        prefix, count = self.prefix, len(prompt)
-        closed = isinstance(self.arrivals, ClosedLoop)
-        users = self.arrivals.concurrency if isinstance(self.arrivals, ClosedLoop) else 1
-        lengths = np.empty(count, dtype=np.int64)
-        hashes: list[tuple[int, ...]] = []
-        told: dict[int, int] = {}
-        text: dict[int, int] = {}
-        for index in range(count):
-            # closed loop: a user's requests are index, index + users, ...; open loop: a session's are consecutive
-            order = index // users if closed else index
-            session = (order // prefix.turns) * users + (index % users if closed else 0)
-            if session not in told:
-                text[session] = int(rng.integers(prefix.distinct)) if prefix.tokens else 0
-                told[session] = prefix.tokens
-            lengths[index] = told[session] + prompt[index]
-            hashes.append(_names(text[session], prefix.tokens, session, int(lengths[index]), block))
-            told[session] = int(lengths[index] + output[index])
-            if order % prefix.turns == prefix.turns - 1:
-                del told[session], text[session]
-        if arrival is not None and prefix.turns > 1:
-            order_of = np.argsort(arrival, kind="stable")
-            arrival, lengths, output = arrival[order_of], lengths[order_of], output[order_of]
-            hashes = [hashes[i] for i in order_of]
-        repeat = np.repeat(np.arange(count), self.samples)
+        """Name the blocks of every prompt and its output, and lengthen later turns by what was said before.
+
+        With several samples each is a conversation of its own, with the same lengths as the others.
+        """
+        prompt, output, begin = drawn
+        prefix, count, samples = self.prefix, len(prompt), self.samples
+        users = None if begin is not None else -(-self.arrivals.concurrency // samples)  # type: ignore[union-attr]
+        conversation, turn, before = turns_of(count, prefix.turns, users)
+        order = np.arange(count) if begin is None else np.argsort(begin + turn * prefix.think.mean, kind="stable")
+        lengths, texts, first = prompt + prefix.tokens, np.zeros(count, dtype=np.int64), np.arange(count)
+        for index, last in enumerate(before):
+            if last >= 0:
+                lengths[index] = lengths[last] + output[last] + prompt[index]
+                texts[index], first[index] = texts[last], first[last]
+            elif prefix.tokens:
+                texts[index] = rng.integers(prefix.distinct)
+        place = np.argsort(order)
+        hashes = [
+            block_names(
+                int(texts[index]),
+                prefix.tokens,
+                (
+                    int(conversation[index]) * samples + sample,
+                    int(conversation[index]) * samples,
+                    int(lengths[first[index]]),
+                ),
+                int(lengths[index] + output[index]),
+                block,
+            )
+            for index in order
+            for sample in range(samples)
+        ]
+        each = np.repeat(order, samples)
+        follows = np.where(before[each] >= 0, place[before[each]] * samples + np.tile(np.arange(samples), count), -1)
+        arrival = None if begin is None else np.where(follows >= 0, np.nan, begin[each])
         return Requests(
-            prompt=lengths[repeat],
-            output=output[repeat],
-            arrival=None if arrival is None else arrival[repeat],
-            hashes=[hashes[i] for i in repeat],
+            prompt=lengths[each],
+            output=output[each],
+            arrival=arrival,
+            hashes=hashes,
             hash_block=block,
-            turns=prefix.turns,
+            follows=follows if prefix.turns > 1 else None,
+            think=self._think(rng, len(each)),
         )
-
-
-def _names(text: int, shared: int, session: int, tokens: int, block: int) -> tuple[int, ...]:
-    """Names of the full blocks of a prompt: those of the shared text are negative, those of the session positive."""
-    common, full = shared // block, tokens // block
-    room = 1 << 24
-    own = (session + 1) * room
-    return tuple(-(text * room + i + 1) if i < common else own + i for i in range(full))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 
 from inferplan.errors import InputFileError
-from inferplan.traffic.requests import Floats, Requests
+from inferplan.traffic.conversations import Floats
+from inferplan.traffic.requests import Requests
 
 MOONCAKE_BLOCK = 512
 _AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")

@@ -116,31 +116,39 @@ def _schedule(engine: Engine, waiting: list[Served], running: list[Served]) -> l
     def ready() -> list[Served]:
         return [r for r in running if r.decoding and not r.flying]
 
+    short = False
     while ready() and len(running) > 1 and used() + len(ready()) > engine.capacity:
         victim = [r for r in running if (r.decoding and not r.flying) or (not r.decoding and r.computed < r.known)][-1]
         running.remove(victim)
         victim.computed, victim.reserved, victim.decoding = 0, 0, False
         victim.preempted += 1
         waiting.insert(0, victim)
+        short = True
     part += [(r, 1) for r in ready()]
     budget = engine.budget - len(part)
     started = [r for r in running if not r.decoding and r.computed < r.known]
     unfinished = False
     for request in started:
         new = 0 if engine.strict and request.flying else min(request.known - request.computed, max(budget, 1))
+        if not engine.strict and len(running) > 1 and new > engine.capacity - used() - len(ready()):
+            running.remove(request)
+            request.computed, request.reserved, request.preempted = 0, 0, request.preempted + 1
+            waiting.insert(0, request)
+            return part
+        request.reserved = request.computed + new
         if new:
             part.append((request, new))
             budget -= new
         unfinished = unfinished or request.computed + new < request.known
     growth = sum(1 for r in running if r.decoding)
-    while waiting and budget > 0 and not unfinished and len(running) < engine.slots:
+    while waiting and budget > 0 and not unfinished and not short and len(running) < engine.slots:
         request = waiting[0]
         if running and request.known > engine.capacity - used() - growth:
             break
         waiting.pop(0)
         running.append(request)
         new = min(request.known, budget)
-        request.reserved = request.known
+        request.reserved = new
         part.append((request, new))
         budget -= new
         unfinished = new < request.known

@@ -74,10 +74,6 @@ def test_with_a_cache_that_runs_full(rows: list[tuple[float, int, int]], slots: 
     compare(rows, slots, budget, blocks)
 
 
-@pytest.mark.xfail(strict=True, reason="a prompt takes its whole cache when it is admitted, not chunk by chunk")
 def test_a_prompt_in_chunks_while_the_cache_runs_full() -> None:
-    """C's 80 tokens come in chunks of 14 and find room as A leaves; the simulator reserves them and preempts C.
-
-    About one in a thousand drawn loads with cut prompts and a full cache differs so.
-    """
+    """C's 80 tokens come in chunks of 14 and find room as A leaves; were they reserved, C would be preempted."""
     compare([(0.0, 1, 7), (0.0, 30, 6), (0.0, 80, 1)], slots=3, budget=16, blocks=121)

@@ -220,9 +220,9 @@ def test_conversations_find_what_was_said() -> None:
     run = simulate(deployment(), traffic)
     prompts = traffic.requests().prompt
     assert list(prompts) == [320 + 480 * turn for turn in range(5) for _ in range(2)]
-    # a turn finds the prompt of the one before it, not the answer that followed, cut to whole blocks
-    found = sum(320 + 480 * (turn - 1) for turn in range(1, 5)) * 2
-    assert run.hit_rate == pytest.approx(found / prompts.sum(), abs=0.02)
+    # turn k finds all that was computed in the one before: 480 k tokens but the last, cut to whole blocks of 16
+    found = 2 * sum(480 * turn - 16 for turn in range(1, 5))
+    assert run.hit_rate == pytest.approx(found / prompts.sum())
 
 
 def test_a_full_cache_evicts_and_host_memory_keeps() -> None:

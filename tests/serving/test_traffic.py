@@ -8,6 +8,7 @@ import pytest
 from inferplan.catalog.files import names
 from inferplan.catalog.workloads import load_workload
 from inferplan.errors import UsageError
+from inferplan.traffic.conversations import ThinkTime, parse_think_time
 from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, SharedPrefix, Slo, Traffic, parse_lengths
 
 
@@ -51,13 +52,63 @@ def test_conversations_of_an_open_loop_come_in_order() -> None:
         prompt=Lengths(mean=100),
         output=Lengths(mean=50),
         requests_count=30,
-        prefix=SharedPrefix(turns=3, gap=5.0, tokens=64, distinct=2),
+        prefix=SharedPrefix(turns=3, think=ThinkTime(mean=5.0), tokens=64, distinct=2),
     )
     requests = traffic.requests(16)
-    assert requests.arrival is not None and requests.hashes is not None
-    assert np.all(np.diff(requests.arrival) >= 0)
-    assert sorted(set(requests.prompt)) == [164, 314, 464]
+    assert requests.arrival is not None and requests.hashes is not None and requests.follows is not None
+    first = requests.follows < 0
+    assert first.sum() == 10 and np.all(np.diff(requests.arrival[first]) >= 0)
+    assert np.all(np.isnan(requests.arrival[~first]))  # known only once there is an answer
+    assert list(requests.prompt[first]) == [164] * 10
+    for index in np.flatnonzero(~first):
+        before = requests.follows[index]
+        assert before < index and requests.prompt[index] == requests.prompt[before] + 150
+        known = requests.hashes[before]  # blocks of the prompt and of the answer, which the next prompt begins with
+        assert len(known) == (requests.prompt[before] + 50) // 16
+        assert requests.hashes[index][: len(known)] == known
     assert len({names[0] for names in requests.hashes}) == 2
+    assert len({names[4] for names in requests.hashes}) == 10  # beyond the 64 tokens that a text has, of one's own
+
+
+def test_samples_are_conversations_that_begin_alike() -> None:
+    traffic = Traffic(
+        arrivals=ClosedLoop(concurrency=4),
+        prompt=Lengths(mean=100),
+        output=Lengths(mean=60),
+        requests_count=6,
+        prefix=SharedPrefix(turns=3),
+        samples=2,
+    )
+    requests = traffic.requests(16)
+    assert requests.hashes is not None and requests.follows is not None
+    assert len(requests) == 12
+    assert [int(before) for before in requests.follows] == [-1, -1, -1, -1, 0, 1, 2, 3, 4, 5, 6, 7]
+    for one in (0, 2):  # two samples of a prompt: its six full blocks are the same, the answers are not
+        mine, other = requests.hashes[one], requests.hashes[one + 1]
+        assert mine[:6] == other[:6] and not set(mine[6:]) & set(other[6:])
+    for index, before in enumerate(requests.follows):
+        if before >= 0:
+            assert requests.hashes[index][:10] == requests.hashes[before][:10]
+
+
+def test_think_times() -> None:
+    rng = np.random.default_rng(1)
+    assert parse_think_time("30s") == ThinkTime(mean=30.0)
+    drawn = parse_think_time("exponential:2min").sample(rng, 100_000)
+    assert drawn.mean() == pytest.approx(120, rel=0.02) and drawn.std() == pytest.approx(120, rel=0.02)
+    drawn = parse_think_time("lognormal:10s:0.5").sample(rng, 100_000)
+    assert drawn.mean() == pytest.approx(10, rel=0.02) and drawn.std() == pytest.approx(5, rel=0.02)
+    for broken in ("", "-3s", "lognormal:3s", "weibull:3s", "exponential:3s:2", "3 tokens"):
+        with pytest.raises(UsageError):
+            parse_think_time(broken)
+    traffic = Traffic(
+        arrivals=OpenLoop(rate=1.0),
+        prompt=Lengths(mean=10),
+        output=Lengths(mean=10),
+        prefix=SharedPrefix(think=ThinkTime(mean=1.0)),
+    )
+    with pytest.raises(UsageError, match="answers"):
+        traffic.requests()
 
 
 @pytest.mark.parametrize("text", ["", "-5", "0", "many", "lognormal:1000", "uniform:1000:2"])

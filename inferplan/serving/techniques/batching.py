@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from inferplan.traffic.requests import Ints
+from inferplan.traffic.conversations import Ints
 
 
 @dataclass(frozen=True, kw_only=True)
