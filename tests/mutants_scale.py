@@ -162,7 +162,7 @@ SCALE_MUTANTS = [
     SourceMutant(
         name="lanes grow one at a time",
         place="inferplan.serving.scheduler:Scheduler.growth",
-        old="sum(lane.taken(1) for lane in self.lanes)",
+        old="sum([lane.taken(1) for lane in self.lanes])",
         new="self.decodes.taken(1)",
         changes="admission keeps no room for the requests that decode in other lanes",
         check=_replay,

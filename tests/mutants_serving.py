@@ -197,15 +197,9 @@ SERVING_MUTANTS = [
     ),
     SourceMutant(
         name="the most loaded replica",
-<<<<<<< HEAD
         place="inferplan.serving.routing:Router._least_loaded",
         old="return heap[0][1]",
         new="return max(range(len(loads)), key=loads.__getitem__)",
-=======
-        place="inferplan.serving.routing:Router.choose",
-        old="min(range(len(pool)), key=lambda index: (pool[index].queue.outstanding, index))",
-        new="max(range(len(pool)), key=lambda index: (pool[index].queue.outstanding, index))",
->>>>>>> c52d7ee (Generated tokens in the prefix cache, turns that follow answers after a think time, sticky routing)
         changes="requests go where most are",
         check=rules.test_the_least_loaded_replica_takes_the_next,
     ),

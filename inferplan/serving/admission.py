@@ -197,11 +197,13 @@ class Admitted:
         rules, request = self.rules, head.request
         if len(self.running) >= rules.slots:
             return "slots"
-        found = self._find(head)
+        cache = None if head.elsewhere else self.cache
+        names = () if cache is None else self._names(request)
+        found = self._find(head, names)
         chunked = rules.scheduler.chunked_prefill or head.elsewhere
         if not chunked and head.compute - found.tokens > room.budget and not room.empty:
             return "budget"
-        records, cache = self.records, self.cache
+        records = self.records
         total = records.prompt[request] + records.output[request]
         whole = total if rules.admission == "reserve" else head.compute
         need = rules.fixed(total) + rules.paged(whole) - found.shared
@@ -209,13 +211,13 @@ class Admitted:
             return "cache"
         self.running[request] = None
         self.remaining += head.output
-        first = whole if head.elsewhere else min(whole, found.tokens + max(room.budget, 1))
-        self.used += need if rules.admission == "reserve" else need - rules.paged(whole) + rules.paged(first)
-        if cache is not None and not head.elsewhere:
-            names = self._names(request)
-            if names:
-                self.held[request] = cache.take(names[: found.blocks])
-                cache.register(self.held[request], names, min(first, head.compute) // cache.block)
+        self.used += need
+        computed = head.compute if head.elsewhere else min(head.compute, found.tokens + room.budget)
+        if computed < whole and rules.admission != "reserve":
+            self.used -= rules.paged(whole) - rules.paged(computed)
+        if cache is not None and names:
+            held = self.held[request] = cache.take(names[: found.blocks])
+            cache.register(held, names, computed // cache.block)
             self.host_loads += found.host_blocks * cache.block * rules.load_token
         if found.tokens and request not in records.preempted:
             records.cached[request] = found.tokens
@@ -237,19 +239,16 @@ class Admitted:
         hashes, own = self.records.hashes, self.own.get(request)
         return own if own is not None else hashes[request] if hashes is not None else ()
 
-    def _find(self, head: Candidate) -> PrefixHit:
+    def _find(self, head: Candidate, names: Sequence[int]) -> PrefixHit:
         """What of the head's tokens is cached; a given hit rate stands in where the cache itself finds nothing."""
         rules, cache = self.rules, self.cache
-        if head.elsewhere:
-            return _NOTHING
-        names = () if cache is None else self._names(head.request)
         if cache is not None and names:
             self._evict(cache)
             device, host = cache.match(names, head.compute)
             if device or host:
                 shared = sum(1 for name in names[:device] if cache.users[name])
                 return PrefixHit(device, host, (device + host) * cache.block, shared * cache.block)
-        if rules.hit_rate and head.request not in self.records.preempted:
+        if rules.hit_rate and not head.elsewhere and head.request not in self.records.preempted:
             return PrefixHit(0, 0, min(int(head.compute * rules.hit_rate), head.compute - 1), 0)
         return _NOTHING
 
@@ -277,18 +276,19 @@ class Admitted:
         total = records.prompt[request] + records.output[request]
         freed = rules.fixed(total) + rules.paged(total if rules.admission == "reserve" else tokens)
         del self.running[request]
-        if cache is not None:
+        if cache is not None and (again or cache.named or records.hashes is not None):
             self._evict(cache)
-            full, names, held = int(tokens) // cache.block, self._names(request), self.held.pop(request, [])
+            full, names = int(tokens) // cache.block, self._names(request)
             if again and len(names) < full:
                 names = self.own[request] = [*names, *own_names(request, len(names), full)]
             elif not again:
                 self.own.pop(request, None)
-            if names:
-                cache.register(held, names, full)
-            if cache.idle and full > len(names):
+            if full > len(names):
                 cache.leave(full - len(names))
-            freed -= cache.release(held) * cache.block
+            if names:
+                held = self.held.pop(request, [])
+                cache.register(held, names, full)
+                freed -= cache.release(held) * cache.block
         self.used -= freed
 
     def reset(self) -> None:

@@ -29,6 +29,8 @@ class DecodeBatch:
         self.context = 0.0
         """Tokens behind all places together."""
         self.steps = 0
+        self.block = page * tokens_per_step
+        """Tokens of cache that a request takes at a time."""
         self.phases = [0] * page
         """Requests by their context less the steps made, modulo the page: who needs a new block in which step."""
         self.requests: dict[int, Decoding] = {}
@@ -68,6 +70,8 @@ class DecodeBatch:
     def taken(self, steps: int) -> float:
         """Tokens of cache that the next ``steps`` steps take, in whole blocks."""
         page, phases = self.page, self.phases
+        if steps == 1:
+            return phases[-self.steps % page] * self.block
         cycles, rest = divmod(steps, page)
         blocks = cycles * self.size
         if rest:
@@ -75,7 +79,7 @@ class DecodeBatch:
             blocks += sum(phases[max(first - rest, 0) : first])
             if rest > first:
                 blocks += sum(phases[first - rest :])
-        return blocks * page * self.tokens_per_step
+        return blocks * self.block
 
     def make(self, start: float, steps: int, price: float, records: Records) -> float:
         """Run ``steps`` steps from ``start`` on, ``price`` seconds each: gives the tokens made in all places.
@@ -138,8 +142,7 @@ class DecodeBatch:
 
 def steps_within(lanes: Sequence[DecodeBatch], room: float) -> int:
     """Steps that each lane can make before they take more than ``room`` tokens of cache; one of them must decode."""
-    page = lanes[0].page
-    block = page * lanes[0].tokens_per_step
+    page, block = lanes[0].page, lanes[0].block
     size = sum(lane.size for lane in lanes)
     cycles = int(room // (size * block))
     room -= cycles * size * block

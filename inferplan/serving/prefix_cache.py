@@ -17,7 +17,7 @@ _NAMELESS = 1 << 80
 class PrefixCache:
     """Blocks of ``block`` tokens; ``host_blocks`` more fit in the tier below."""
 
-    __slots__ = ("block", "host", "host_blocks", "idle", "idle_blocks", "left", "users")
+    __slots__ = ("block", "host", "host_blocks", "idle", "idle_blocks", "left", "named", "users")
 
     def __init__(self, block: int, host_blocks: int = 0) -> None:
         self.block = block
@@ -27,7 +27,7 @@ class PrefixCache:
         self.idle: OrderedDict[int, int] = OrderedDict()
         """Blocks that no request uses, least recently used first: 1 for each name; and how many nameless ones were
         given back together, which nobody finds, but which are used up in their turn."""
-        self.idle_blocks = self.left = 0
+        self.idle_blocks = self.named = self.left = 0
         self.host: OrderedDict[int, None] = OrderedDict()
 
     def match(self, names: Sequence[int], tokens: int) -> tuple[int, int]:
@@ -49,6 +49,7 @@ class PrefixCache:
             if not users[name]:
                 del self.idle[name]
                 self.idle_blocks -= 1
+                self.named -= 1
             users[name] += 1
         return list(names)
 
@@ -77,10 +78,15 @@ class PrefixCache:
             else:
                 self.idle[name] = 1
                 self.idle_blocks += 1
+                self.named += 1
         return still
 
     def leave(self, blocks: int) -> None:
         """Nameless blocks are given back: room is found in them after all that has been idle for longer."""
+        if not self.named:  # nothing to find: no order to keep
+            self.idle.clear()
+            self.idle_blocks = 0
+            return
         self.left += 1
         self.idle[_NAMELESS + self.left] = blocks
         self.idle_blocks += blocks
@@ -97,6 +103,7 @@ class PrefixCache:
                     self.idle_blocks = int(blocks)
                 continue
             del self.users[name]
+            self.named -= 1
             if self.host_blocks:
                 self.host[name] = None
                 self.host.move_to_end(name)

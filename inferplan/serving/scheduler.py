@@ -186,7 +186,7 @@ class Scheduler:
 
     def growth(self) -> float:
         """Tokens that a decode step of every lane adds to what the cache has promised already."""
-        return sum(lane.taken(1) for lane in self.lanes) if self.grows else 0.0
+        return sum([lane.taken(1) for lane in self.lanes]) if self.grows else 0.0
 
     @property
     def free(self) -> float:
@@ -199,8 +199,8 @@ class Scheduler:
 
     def make_room(self, now: float) -> bool:
         """Preempt until the next step of the lane has room; whether that was needed."""
-        preempted = False
-        while self.grows and self.decodes.taken(1) > self.free and len(self.admitted.running) > 1:
+        preempted, most = False, self.decodes.size * self.decodes.block
+        while self.grows and most > self.free < self.decodes.taken(1) and len(self.admitted.running) > 1:
             self.preempt(now)
             preempted = True
         return preempted

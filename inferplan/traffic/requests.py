@@ -309,7 +309,7 @@ class Traffic:
                     int(conversation[index]) * samples,
                     int(lengths[first[index]]),
                 ),
-                int(lengths[index] + output[index]),
+                int(lengths[index] + output[index]) - 1,  # the last token of an answer is never computed
                 block,
             )
             for index in order

@@ -63,8 +63,8 @@ def test_conversations_of_an_open_loop_come_in_order() -> None:
     for index in np.flatnonzero(~first):
         before = requests.follows[index]
         assert before < index and requests.prompt[index] == requests.prompt[before] + 150
-        known = requests.hashes[before]  # blocks of the prompt and of the answer, which the next prompt begins with
-        assert len(known) == (requests.prompt[before] + 50) // 16
+        known = requests.hashes[before]  # of the prompt and of the answer but its last token
+        assert len(known) == (requests.prompt[before] + 50 - 1) // 16
         assert requests.hashes[index][: len(known)] == known
     assert len({names[0] for names in requests.hashes}) == 2
     assert len({names[4] for names in requests.hashes}) == 10  # beyond the 64 tokens that a text has, of one's own
@@ -88,7 +88,7 @@ def test_samples_are_conversations_that_begin_alike() -> None:
         assert mine[:6] == other[:6] and not set(mine[6:]) & set(other[6:])
     for index, before in enumerate(requests.follows):
         if before >= 0:
-            assert requests.hashes[index][:10] == requests.hashes[before][:10]
+            assert requests.hashes[index][:9] == requests.hashes[before][:9]
 
 
 def test_think_times() -> None:
