@@ -100,8 +100,8 @@ class PlanQuestion(TypedDict, total=False):
     The load: rate (requests a second), or users, or requests with a deadline; cached: prompt tokens that are always in
     the prefix cache. Limits: ttft, tpot, e2el, and the percentile of the requests that must meet them. Sizing:
     utilisation (the share of its capacity to load a replica with), spare (replicas beyond those needed), confidence.
-    Prices: price (GPU to USD an hour, or "113.93/8" for an instance of 8), prices (names of lists), term. Space: quants,
-    engines, most (GPUs of one replica), ideal.
+    Prices: price (GPU to USD an hour, or "113.93/8" for an instance of 8), prices (names of lists), term. Space:
+    quants, engines, most (GPUs of one replica), ideal.
     """
 
     rate: float

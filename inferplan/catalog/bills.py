@@ -189,6 +189,12 @@ class Tariff:
         ]
         return min(bills, key=lambda bill: bill.per_hour)
 
+    def filled(self, replicas: int) -> int:
+        """The replicas that the bill of so many holds: an instance is paid for whole."""
+        bill = self.bill(replicas)
+        room = bill.offer.gpus
+        return replicas if room is None or room < self.devices else bill.units * (room // self.devices)
+
 
 def _instances_of_one(devices: int, gpus: int, together: int) -> int:
     """Instances of one replica that is larger than an instance: the fewest that it fills in equal shares."""

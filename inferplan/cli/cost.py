@@ -63,7 +63,8 @@ def cost_command(request: Request, load: StaticLoad, prices: PriceBook, **values
     deployment, api = assemble(request), parse_api_price(values["api_price"])
     hardware, parallel = deployment.hardware, deployment.parallel
     prices.check([hardware.name])
-    bill = prices.require(hardware.name, parallel.ranks, parallel.tp).bill(parallel.replicas)
+    tariff = prices.require(hardware.name, parallel.ranks, parallel.tp)
+    bill = tariff.bill(parallel.replicas)
     largest = click.get_current_context().params["batch"] is None
     if largest:
         load = replace(load, batch=float(largest_batch(deployment, load)))
@@ -89,7 +90,7 @@ def cost_command(request: Request, load: StaticLoad, prices: PriceBook, **values
     return Report(
         record=record,
         tables=[service_table(service), cost_table(cost, api, values["user_requests"]), energy_table(energy)],
-        notes=[*service_notes(service, bill), *bill.offer.remarks, basis_note(result)],
+        notes=[*service_notes(service, tariff.filled(parallel.replicas)), *bill.offer.remarks, basis_note(result)],
     )
 
 

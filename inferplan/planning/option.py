@@ -86,13 +86,7 @@ class Option:
 
     def filled(self, replicas: int) -> int:
         """So many replicas, and those that the same bill holds besides: an instance is paid for whole."""
-        if self.tariff is None:
-            return replicas
-        found, ranks = self.tariff.bill(replicas + self.spare), self.deployment.parallel.ranks
-        room = found.offer.gpus
-        if room is None or room < ranks:
-            return replicas
-        return max(found.units * (room // ranks) - self.spare, replicas)
+        return replicas if self.tariff is None else self.tariff.filled(replicas + self.spare) - self.spare
 
     @property
     def devices(self) -> int:

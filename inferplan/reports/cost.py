@@ -61,8 +61,8 @@ def service_table(service: Service) -> Table:
     return Table(title=title, columns=["", "value"], rows=rows, right=_RIGHT)
 
 
-def service_notes(service: Service, bill: Bill) -> list[str]:
-    """What the batch means for the price of a token, and how many replicas would leave nothing of the bill idle."""
+def service_notes(service: Service, held: int) -> list[str]:
+    """What the batch means for the price of a token, and the ``held`` replicas that the bill pays for."""
     lines = []
     if service.largest:
         batch = service.result.load.batch
@@ -70,9 +70,7 @@ def service_notes(service: Service, bill: Bill) -> list[str]:
             f"batch {batch:,.0f} is all that memory and engine hold, about the least that a token costs here; limits "
             "on latency make it dearer (--batch N, or inferplan plan)"
         )
-    ranks = service.result.deployment.parallel.ranks
-    if bill.idle >= ranks:
-        held = bill.units * (bill.offer.size // ranks)
+    if held > service.result.deployment.parallel.replicas:
         lines.append(f"what is paid for holds {held} replicas: --replicas {held} costs the same an hour")
     return lines
 

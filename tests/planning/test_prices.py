@@ -103,6 +103,17 @@ def test_a_tensor_parallel_group_does_not_straddle_instances() -> None:
     assert Tariff(offers=(small, box), devices=16, together=4).bill(1).units == 2
 
 
+@pytest.mark.parametrize(
+    ("gpu", "devices", "replicas", "filled"),
+    [("b200-hgx", 2, 5, 8), ("b200-hgx", 3, 1, 2), ("b200-hgx", 16, 2, 2), ("l40s", 1, 7, 7), ("l40s", 2, 1, 2)],
+)
+def test_what_is_paid_for_can_be_filled(gpu: str, devices: int, replicas: int, filled: int) -> None:
+    """Two boxes of 8 hold eight replicas of 2, one holds two of 3, g6e.12xlarge two of 2; one of 16 has two boxes."""
+    tariff = AWS.require(gpu, devices)
+    assert tariff.filled(replicas) == filled
+    assert tariff.bill(filled).per_hour == tariff.bill(replicas).per_hour
+
+
 def test_a_bill_names_what_is_bought() -> None:
     said = "2 x p6-b200.48xlarge (8 x b200-hgx) at 113.93 USD/h (on-demand, aws-us-east-1, 2026-09-10)"
     assert AWS.bill("b200-hgx", 2, 5).describe() == said
