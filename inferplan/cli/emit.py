@@ -15,10 +15,10 @@ from inferplan.answers.emit import (
     Launch,
     Pools,
     Site,
-    command_line,
     from_catalogue,
     launch,
     manifest,
+    node_script,
     notes,
     script,
     trtllm_config,
@@ -63,7 +63,7 @@ def emit_command(target: str, request: Request, **values: Any) -> None:
     if target == "k8s":
         click.echo(_objects(started, pools, Site(values["image"], values["cache_claim"])))
         return
-    text = script(started, pools) if pools else command_line(started)
+    text = script(started, pools) if pools else node_script(started)
     if not pools and started.extra and started.deployment.engine.name == "trtllm" and trtllm_config(started):
         write_text(started.extra, json.dumps(trtllm_config(started)) + "\n")
     click.echo(text)

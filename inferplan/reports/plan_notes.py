@@ -47,7 +47,9 @@ def start_line(plan: Plan) -> str:
     words = f"start it: inferplan plan ... -o plan.json, then inferplan emit {engine} plan.json"
     if lacking:
         return f"{words} --checkpoint ORG/NAME (it must hold {lacking})"
-    return f"{words} prints the servers of both pools and their router" if plan.option.pools else ""
+    if plan.option.pools:
+        return f"{words} prints the servers of both pools and their router"
+    return f"{words} prints the commands of its nodes, or why {engine} has none"
 
 
 def speculation_line(plan: Plan) -> str:

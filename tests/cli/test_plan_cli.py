@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -256,7 +257,13 @@ def test_drafts_are_planned_and_emitted(tmp_path: Path) -> None:
     assert record["speculation"]["helps"] is True
     assert record["speculation"]["break_even_batch"] > 1
     line = run("emit", "vllm", str(path))
-    assert '"model": "meta-llama/Llama-3.2-1B", "num_speculative_tokens": 3' in line
+    assert json.loads(shlex.split(line)[-1]) == {
+        "method": "draft_model",
+        "model": "meta-llama/Llama-3.2-1B",
+        "num_speculative_tokens": 3,
+        "draft_tensor_parallel_size": 1,
+        "quantization": "fp8_per_tensor",
+    }
     assert line.strip() == record["plan"]["launch"]
 
 

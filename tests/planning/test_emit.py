@@ -23,6 +23,7 @@ from inferplan.answers.emit import (
     needed,
     notes,
 )
+from inferplan.answers.emit.engines import over_nodes
 from inferplan.answers.emit.options import PREDICTION, refuse_untaken
 from inferplan.answers.emit.trtllm import trtllm_config
 from inferplan.catalog.assemble import Request, assemble
@@ -233,6 +234,30 @@ def test_a_format_of_the_cache_belongs_to_a_version() -> None:
     assert flags_of(request("vllm@0.20", roles=narrow), context=4096)["--kv-cache-dtype"] == "nvfp4"
     with pytest.raises(UsageError, match=r"vllm 0.18 has no KV cache in nvfp4"):
         command(launch(request("vllm@0.18", roles=narrow), context=4096))
+
+
+# --- nodes
+
+
+def test_a_replica_over_nodes_is_a_command_for_each() -> None:
+    """vLLM 0.33.0 entrypoints/cli/serve.py:69: the others are headless; SGLang 0.5.23 fields/parallel.py:43."""
+    wide = launch(request(model="llama-3.1-405b", tp=8, pp=2), context=4096)
+    first, second = over_nodes(wide)
+    assert first[-6:] == ["--nnodes", "2", "--node-rank", "0", "--master-addr", "${HEAD:?address of the first node}"]
+    assert second[-4:] == ["1", "--master-addr", "${HEAD:?address of the first node}", "--headless"]
+    with pytest.raises(UsageError, match="16 devices, more than the 8 of one node"):
+        command(wide)
+    experts = request("sglang", model="deepseek-v3", gpu="h200-sxm", tp=2, dp=8, ep=16)
+    ranks = [words[words.index("--node-rank") + 1] for words in over_nodes(launch(experts, context=4096))]
+    assert ranks == ["0", "1"]
+    with pytest.raises(UsageError, match="not started by flags alone"):
+        over_nodes(launch(replace(experts, engine="vllm"), context=4096))
+
+
+def test_a_node_of_superchips_has_four_devices() -> None:
+    """configs/hardware/gb200.yaml: an OS node has 4."""
+    assert len(over_nodes(launch(request(gpu="gb200", tp=8), context=4096))) == 2
+    assert len(over_nodes(launch(request(gpu="gb200", tp=4), context=4096))) == 1
 
 
 # --- drafts

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from inferplan.answers.emit import Drafts, Launch, Pools, launch, manifest, script
-from inferplan.answers.emit.engines import command
+from inferplan.answers.emit.engines import command, over_nodes
 from inferplan.answers.emit.vllm import _KV_OF_VERSION
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.devices.engine import EngineFlags
@@ -35,6 +35,10 @@ VLLM_FLAGS = {
     "--dtype": (680, 753, 977),
     "--speculative-config": (1267, 1381, 1866),
     "--kv-transfer-config": (1270, 1384, 1881),
+    "--nnodes": (818, 911, 1177),
+    "--node-rank": (819, 912, 1178),
+    "--master-addr": (816, 909, 1175),
+    "--headless": (331, 331, 445),  # entrypoints/openai/cli_args.py, in 0.33.0 entrypoints/common/cli_args.py
 }
 VLLM_VALUES = {
     # vllm/config/cache.py, CacheDType
@@ -76,6 +80,9 @@ SGLANG_FLAGS = {
     "--speculative-num-draft-tokens": "spec.py:66",
     "--speculative-draft-model-quantization": "spec.py:216",
     "--disaggregation-mode": "disagg.py:55",
+    "--nnodes": "parallel.py:43",
+    "--node-rank": "parallel.py:44",
+    "--dist-init-addr": "parallel.py:32",
     "--host": "serving.py:65",
 }
 SGLANG_VALUES = {
@@ -156,8 +163,11 @@ def launches(engine: str) -> Iterator[Launch]:
 def test_every_flag_is_in_the_source_of_its_version(engine: str) -> None:
     name, _, version = engine.partition("@")
     seen = set()
-    for started in launches(engine):
-        words = command(replace(started, extra="extra.yaml"))
+    commands = [command(replace(started, extra="extra.yaml")) for started in launches(engine)]
+    if name in ("vllm", "sglang"):
+        wide = asked(engine, model="llama-3.1-70b", parallel=Parallelism(tp=8, pp=2))
+        commands += over_nodes(launch(wide, 4096))
+    for words in commands:
         for word, value in zip(words, [*words[1:], ""], strict=True):
             if not re.fullmatch(r"--?[a-z][\w-]*", word) or words[: words.index(word)] == ["python"]:
                 continue

@@ -7,7 +7,7 @@ from inferplan.answers.emit.checkpoint import from_catalogue, needed
 from inferplan.answers.emit.engines import ENGINES, command, command_line
 from inferplan.answers.emit.k8s import Site, manifest, notes
 from inferplan.answers.emit.options import given
-from inferplan.answers.emit.pools import Pools, script
+from inferplan.answers.emit.pools import Pools, node_script, script
 from inferplan.answers.emit.replica import Drafts, Launch, launch
 from inferplan.answers.emit.trtllm import trtllm_config
 
@@ -24,6 +24,7 @@ __all__ = [
     "launch",
     "manifest",
     "needed",
+    "node_script",
     "notes",
     "script",
     "trtllm_config",

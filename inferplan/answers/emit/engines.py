@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from inferplan.answers.emit import llama_cpp, sglang, trtllm, vllm
+from inferplan.answers.emit.nodes import devices_of_a_node
 from inferplan.answers.emit.options import refuse_untaken
 from inferplan.answers.emit.replica import Launch
 from inferplan.errors import UsageError
@@ -29,7 +30,19 @@ ENGINES = {
 
 
 def command(launch: Launch) -> list[str]:
-    """The words of the command that starts one replica. Raises ``UsageError`` for what its flags cannot say."""
+    """The words of the command that starts one replica. Raises ``UsageError`` for what its flags cannot say, and for a
+    replica over several nodes, which takes one command each (:func:`over_nodes`)."""
+    ranks, most = launch.deployment.parallel.ranks, devices_of_a_node(launch.deployment.hardware)
+    if ranks > most:
+        raise UsageError(
+            f"one replica has {ranks} devices, more than the {most} of one node",
+            because="one command, and one pod, starts on one node",
+            hint="fewer devices a replica; inferplan emit vllm or sglang prints the commands of all nodes",
+        )
+    return _words(launch)
+
+
+def _words(launch: Launch) -> list[str]:
     name = launch.deployment.engine.name
     if name not in ENGINES:
         raise UsageError(f"{name!r} is no engine that can be started", hint=f"--engine {', '.join(ENGINES)}")
@@ -37,9 +50,47 @@ def command(launch: Launch) -> list[str]:
     return ENGINES[name].command(launch)
 
 
+def over_nodes(launch: Launch) -> list[list[str]]:
+    """The commands of one replica, one for each of its nodes; one alone where it has a single node.
+
+    Raises ``UsageError`` for nodes that are not filled, and for an engine whose nodes are not started by flags.
+    """
+    engine, parallel = launch.deployment.engine, launch.deployment.parallel
+    each = devices_of_a_node(launch.deployment.hardware)
+    nodes = -(-parallel.ranks // each)
+    if nodes == 1:
+        return [command(launch)]
+    if parallel.ranks % each or engine.name not in _NODES or (parallel.dp > 1 and engine.name == "vllm"):
+        raise UsageError(
+            f"{engine.describe()} over {nodes} nodes ({parallel.describe()}) is not started by flags alone",
+            because=f"a node has {each} devices; vLLM and SGLang fill whole nodes, vLLM without --dp",
+            hint="fewer devices a replica, or another division",
+        )
+    words = _words(launch)
+    return [[*words, *_NODES[engine.name](nodes, rank)] for rank in range(nodes)]
+
+
+_HEAD = "${HEAD:?address of the first node}"
+_NODES: dict[str, Callable[[int, int], list[str]]] = {
+    "vllm": lambda nodes, rank: [
+        *("--nnodes", str(nodes), "--node-rank", str(rank), "--master-addr", _HEAD),
+        *(["--headless"] if rank else []),
+    ],
+    "sglang": lambda nodes, rank: [
+        *("--nnodes", str(nodes), "--node-rank", str(rank), "--dist-init-addr", f"{_HEAD}:20000"),
+    ],
+}
+"""What tells the nodes of one replica apart."""
+
+
 def command_line(launch: Launch) -> str:
     """:func:`command` as one shell line."""
-    return shlex.join(command(launch))
+    return shell(command(launch))
+
+
+def shell(words: list[str]) -> str:
+    """Words as a line of shell, in which ``${...}`` is left to the shell to fill in."""
+    return " ".join(f'"{word}"' if "${" in word else shlex.quote(word) for word in words)
 
 
 def served(launch: Launch) -> list[str]:

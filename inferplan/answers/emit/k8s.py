@@ -14,11 +14,9 @@ from inferplan.answers.emit.pools import ROLES, Pools, Server, router, router_na
 from inferplan.answers.emit.replica import Launch
 from inferplan.answers.emit.trtllm import trtllm_config
 from inferplan.answers.emit.vllm import SIDE_CHANNEL
-from inferplan.errors import UsageError
 
 Object = dict[str, Any]
 """A Kubernetes object, or a part of one."""
-DEVICES_OF_A_NODE = 8
 _FILES, _CACHE, _CONFIG = "/etc/inferplan", "/cache", "trtllm.yaml"
 _READY_SECONDS = 600
 """To compile and to capture graphs: vLLM's own limit on becoming ready (``VLLM_ENGINE_READY_TIMEOUT_S``)."""
@@ -90,14 +88,8 @@ def _apart(launch: Launch, pools: Pools, site: Site, label: str) -> list[Object]
 
 
 def _pod(launch: Launch, started: Server, site: Site, label: str) -> Object:
-    """A pod of one server. Raises ``UsageError`` for more devices than a node holds."""
+    """A pod of one server."""
     hardware, ranks = launch.deployment.hardware, launch.deployment.parallel.ranks
-    if ranks > DEVICES_OF_A_NODE:
-        raise UsageError(
-            f"one replica has {ranks} devices, more than one node holds",
-            because="a Deployment gives each pod to one node",
-            hint="fewer devices a replica, or a LeaderWorkerSet written by hand",
-        )
     devices = {resource(hardware): ranks}
     container = _container(launch.deployment.engine.name, site.image or image(launch), started)
     container["resources"] = {"limits": devices, "requests": dict(devices)}

@@ -55,6 +55,15 @@ _AMD = {"mi300x": "AMD_Instinct_MI300X_OAM"}
 """``amd.com/gpu.product-name`` of AMD's node labeller, as the documentation of its device plugin shows it."""
 
 
+_DEVICES_OF_A_NODE = {"gb200": 4, "gb300": 4, "dgx-spark-gb10": 1}
+"""Devices that one operating system sees, where they are not 8: trays of two superchips, a workstation of one."""
+
+
+def devices_of_a_node(hardware: HardwareSpec) -> int:
+    """The most devices of one node."""
+    return _DEVICES_OF_A_NODE.get(hardware.name, 8)
+
+
 def resource(hardware: HardwareSpec) -> str:
     """The resource of a device. Raises ``UsageError`` where no plugin for it is known."""
     known = _RESOURCES.get(hardware.vendor) or _RESOURCES_OF.get(hardware.name.partition("-")[0].rstrip("0123456789"))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
-from inferplan.answers.emit.engines import ENGINES, served
+from inferplan.answers.emit.engines import ENGINES, over_nodes, served, shell
 from inferplan.answers.emit.replica import Launch, Role, in_role
 from inferplan.answers.emit.sglang import ROUTER as SGLANG_ROUTER
 from inferplan.answers.emit.sglang import sglang_router
@@ -95,8 +94,16 @@ def script(launch: Launch, pools: Pools) -> str:
     return "\n".join(parts)
 
 
+def node_script(launch: Launch) -> str:
+    """The command of each node of one replica as shell text."""
+    commands = over_nodes(launch)
+    if len(commands) == 1:
+        return shell(commands[0])
+    lines = [f"# node {rank} of {len(commands)}\n{shell(words)}" for rank, words in enumerate(commands, 1)]
+    return "\n".join(lines)
+
+
 def _shell(server: Server, prefix: str = "") -> str:
     """A command with the files it reads before it, as here-documents (in which the shell fills in variables)."""
     files = [f"cat > {name} <<EOF\n{content}\nEOF\n" for name, content in server.files.items()]
-    words = (f'"{word}"' if "${" in word else shlex.quote(word) for word in server.words)
-    return "".join(files) + prefix + " ".join(words)
+    return "".join(files) + prefix + shell(server.words)
