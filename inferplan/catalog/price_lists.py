@@ -158,26 +158,32 @@ class PriceBook:
         return ", or ".join([f"--price {gpu}=2.49 (yours, for a GPU hour)", *islice(listed, 4)])
 
     def check(self, gpus: Iterable[str]) -> None:
-        """Raises ``UsageError`` for a stated price of a device that is none of ``gpus``: it would go unused."""
+        """Raises ``UsageError`` for a stated price of no device, neither on file nor one of ``gpus``: a typo."""
         looked_at = list(gpus)
-        unused = [gpu for gpu in self.stated if gpu not in looked_at]
-        if unused:
-            close = difflib.get_close_matches(unused[0], looked_at, n=1, cutoff=0.4)
-            meant = f"did you mean --price {close[0]}=...? " if close else ""
+        unknown = [gpu for gpu in self.stated if gpu not in looked_at and gpu not in _on_file()]
+        if unknown:
+            near = (difflib.get_close_matches(unknown[0], of, n=1, cutoff=0.4) for of in (looked_at, _on_file()))
+            close = next((names for names in near if names), [])
             raise UsageError(
-                f"--price {unused[0]} is the price of a GPU that this command does not look at",
-                because=f"it looks at {', '.join(looked_at)}",
-                hint=f"{meant}see inferplan gpus, or name it with --gpu too",
+                f"--price {unknown[0]} is the price of no GPU on file",
+                because=f"this command looks at {', '.join(looked_at)}",
+                hint=(f"did you mean --price {close[0]}=...? " if close else "") + "see inferplan gpus",
             )
 
     def remarks(self, gpus: Iterable[str]) -> list[str]:
-        """What a buyer who compares these devices has to know of their prices: that they are of several providers."""
+        """What a buyer who compares these devices has to know of their prices.
+
+        That they are of several providers, and that a stated one is not used because its device is none of these.
+        """
         sources: dict[str, list[str]] = {}
-        for gpu in gpus:
+        looked_at = list(gpus)
+        unused = [gpu for gpu in self.stated if gpu not in looked_at]
+        lines = [f"--price {', '.join(unused)} is not used: it is of no GPU that is looked at"] if unused else []
+        for gpu in looked_at:
             if gpu not in self.stated and (offers := self.offers(gpu)):
                 sources.setdefault(offers[0].source, []).append(gpu)
         named = "; ".join(f"{source}: {', '.join(sold)}" for source, sold in sources.items())
-        return [f"prices of different lists are compared ({named})"] if len(sources) > 1 else []
+        return [*lines, f"prices of different lists are compared ({named})"] if len(sources) > 1 else lines
 
     @property
     def gpus(self) -> list[str]:

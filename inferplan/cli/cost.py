@@ -90,7 +90,12 @@ def cost_command(request: Request, load: StaticLoad, prices: PriceBook, **values
     return Report(
         record=record,
         tables=[service_table(service), cost_table(cost, api, values["user_requests"]), energy_table(energy)],
-        notes=[*service_notes(service, tariff.filled(parallel.replicas)), *bill.offer.remarks, basis_note(result)],
+        notes=[
+            *service_notes(service, tariff.filled(parallel.replicas)),
+            *bill.offer.remarks,
+            *prices.remarks([hardware.name]),
+            basis_note(result),
+        ],
     )
 
 

@@ -155,7 +155,9 @@ def price_line(plan: Plan) -> str:
     if bought is None:
         return ""
     idle = f"; {bought.idle} of the {bought.bought} GPUs are paid for and idle" if bought.idle else ""
-    looked_at = dict.fromkeys(priced.grid.deployment.hardware.name for priced in plan.searched.grids)
+    looked_at = dict.fromkeys(
+        [*plan.question.space.gpus, *(e.grid.deployment.hardware.name for e in plan.searched.grids)]
+    )
     remarks = [*bought.offer.remarks, *plan.question.prices.remarks(looked_at)]
     return "; ".join([f"to buy: {bought.describe()}{idle}", *remarks])
 

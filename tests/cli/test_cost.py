@@ -49,7 +49,6 @@ def test_what_is_idle_is_shown_and_how_to_fill_it(run: Run) -> None:
     ("words", "code", "said"),
     [
         (("--price", "h10=2"), 2, "did you mean --price h100-sxm"),
-        (("--price", "l40s=2"), 2, "does not look at"),
         (("--price", "h100=2/0"), 2, "not a price"),
         (("--prices", "no-such-list"), 2, "no-such-list"),
         (("--prices", "modal", "--term", "spot"), 2, "no price of h100-sxm is known"),
@@ -71,6 +70,10 @@ def test_a_plan_refuses_the_price_of_a_gpu_that_it_does_not_look_at(run: Run) ->
     ran = run("plan", "llama-3.1-8b", "--workload", "chat", "--rate", "5", "--gpu", "h100-sxm", "--price", "h10=2")
     assert ran.code == 2
     assert "did you mean --price h100-sxm" in ran.err
+
+
+def test_a_price_of_another_gpu_is_said_to_be_unused(run: Run) -> None:
+    assert "--price l40s is not used" in run(*H100, "--price", "l40s=2").out
 
 
 def test_a_gpu_of_another_list_is_priced_from_it(run: Run) -> None:

@@ -202,9 +202,13 @@ def test_a_price_that_no_device_has_is_refused_with_what_was_meant() -> None:
     book = price_book(stated=["h10=2"])
     with pytest.raises(UsageError, match="did you mean --price h100-sxm"):
         book.check(["h100-sxm"])
-    with pytest.raises(UsageError, match="does not look at"):
-        price_book(stated=["l40s=2"]).check(["h100-sxm"])
-    price_book(stated=["h100=2"]).check(["h100-sxm", "l40s"])
+    with pytest.raises(UsageError, match="no GPU on file"):
+        price_book(stated=["my-chip=2"]).check(["h100-sxm"])
+    price_book(stated=["my-chip=2"]).check(["my-chip"])  # a YAML of one's own that is looked at
+    other = price_book(stated=["h100=2", "l40s=1"])  # one's own prices of all that one has, in inferplan.yaml
+    other.check(["h100-sxm"])
+    assert other.remarks(["h100-sxm"]) == ["--price l40s is not used: it is of no GPU that is looked at"]
+    assert other.remarks(["h100-sxm", "l40s"]) == []
 
 
 def test_lists_are_asked_in_order_and_only_for_the_terms() -> None:
