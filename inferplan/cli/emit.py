@@ -36,6 +36,9 @@ TARGETS = (*ENGINES, "k8s")
 @deployment_options
 @click.option("--context", type=Count(), help="Tokens of the longest request [the longest that fits].")
 @click.option("--checkpoint", help="Repository or path of the weights [MODEL, or the source of its file].")
+@click.option(
+    "--quantised", is_flag=True, help="The checkpoints named hold the formats modelled: nothing is made of them."
+)
 @click.option("--draft-checkpoint", help="The same of the model that drafts, in a plan with drafts.")
 @click.option("--extra", metavar="FILE", help="trtllm: where to write what has no flag.")
 @click.option("--image", help="k8s: the container image [that of the engine version on file].")
@@ -59,7 +62,10 @@ def emit_command(target: str, request: Request, **values: Any) -> None:
         checkpoint=values["checkpoint"],
         drafts=drafts._replace(checkpoint=values["draft_checkpoint"]),
     )
-    started, pools = replace(started, extra=values["extra"]), planned.pools if planned else None
+    if values["quantised"] and not (values["checkpoint"] or values["draft_checkpoint"]):
+        raise UsageError("--quantised says what a checkpoint holds, and none is named", hint="--checkpoint ORG/NAME")
+    started = replace(started, extra=values["extra"], holds=values["quantised"])
+    pools = planned.pools if planned else None
     if target == "k8s":
         click.echo(_objects(started, pools, Site(values["image"], values["cache_claim"])))
         return

@@ -84,6 +84,7 @@ def test_emit_needs_a_deployment_and_its_engine(planned: Path, tmp_path: Path) -
     assert refused("emit", "vllm", str(tmp_path / "none.json")).exit_code == 4
     line = run("emit", "sglang", "llama-3.1-8b", "--gpu", "h100-sxm", "--context", "8192", "--max-num-seqs", "64")
     assert "--max-running-requests 64" in line
+    assert "none is named" in refused("emit", "vllm", "llama-3.1-8b", "--gpu", "h100-sxm", "--quantised").what
 
 
 def rewritten(planned: Path, path: Path, **changes: Any) -> str:

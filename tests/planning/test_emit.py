@@ -126,6 +126,14 @@ def test_what_the_engine_cannot_make_of_the_checkpoint_needs_another(
     assert "--quantization" not in command(replace(started, named="org/own"))
 
 
+def test_a_gguf_file_is_for_engines_that_read_one() -> None:
+    """gguf is in QuantizationMethods of vLLM 0.20.2 (quantization/__init__.py:21) and not of 0.33.0."""
+    assert "m.gguf" in command(launch(request("vllm@0.20"), context=4096, checkpoint="m.gguf"))
+    for engine in ("vllm", "trtllm"):
+        with pytest.raises(UsageError, match="reads no GGUF file"):
+            command(launch(request(engine), context=4096, checkpoint="m.gguf"))
+
+
 def test_fp8_of_a_wide_checkpoint_is_made_as_it_loads_where_the_engine_does() -> None:
     """vLLM 0.33.0 model_executor/layers/quantization/fp8.py:108 refuses fp8 for a wide checkpoint, 0.20.2 takes it."""
     made = {engine: flags_of(request(engine, "fp8"), context=4096)["--quantization"] for engine in _FP8}
@@ -137,6 +145,14 @@ def test_fp8_of_a_wide_checkpoint_is_made_as_it_loads_where_the_engine_does() ->
 
 
 _FP8 = {"vllm@0.18": "fp8", "vllm@0.20": "fp8", "vllm": "fp8_per_tensor", "sglang": "fp8"}
+
+
+def test_a_named_checkpoint_is_quantised_as_it_loads_unless_it_is_already() -> None:
+    """A wide checkpoint that is named is not served wide where fp8 was planned."""
+    for engine, method in (("vllm", "fp8_per_tensor"), ("sglang", "fp8")):
+        named = launch(request(engine, "fp8"), context=4096, checkpoint="meta-llama/Llama-3.1-70B-Instruct")
+        assert flags(command(named))["--quantization"] == method
+        assert "--quantization" not in command(replace(named, holds=True))
 
 
 def test_wide_inputs_of_fp8_weights_say_why_not() -> None:
@@ -211,6 +227,9 @@ def test_llama_cpp_gets_the_context_of_all_its_slots() -> None:
 
 
 def test_a_context_that_does_not_fit_is_infeasible() -> None:
+    with pytest.raises(InfeasibleError, match="no context of 200,000 tokens") as longer:
+        launch(request(), context=200_000)
+    assert "131,072" in longer.value.because
     with pytest.raises(InfeasibleError, match="does not hold"):
         launch(request(tp=2), context=131072)
 

@@ -34,6 +34,10 @@ vLLM 0.33.0 refuses ``fp8`` for it (``quantization/fp8.py:108``) and names ``fp8
 """
 
 
+_NO_GGUF = {("vllm", "0.33"), ("trtllm", "1.0")}
+"""Engines that read no GGUF file: vLLM 0.33.0 has no ``gguf`` in ``quantization/__init__.py`` any more."""
+
+
 def repository(name: str, model: ModelSpec) -> str:
     """The checkpoint of a model by the name it was typed as: a hub id or a folder as it is, else its file's source.
 
@@ -114,9 +118,12 @@ def needed(launch: Launch) -> str | None:
 def checkpoint(launch: Launch) -> str:
     """The checkpoint to load. Raises ``UsageError`` where one must be named that holds what was modelled."""
     lacking = needed(launch)
-    if launch.named or lacking is None:
-        return launch.named or repository(launch.request.model, launch.deployment.model)
     engine, precision = launch.deployment.engine, launch.deployment.precision
+    if launch.named or lacking is None:
+        found = launch.named or repository(launch.request.model, launch.deployment.model)
+        if found.endswith(".gguf") and (engine.name, engine.defaults.version) in _NO_GGUF:
+            raise UsageError(f"{engine.describe()} reads no GGUF file", hint="emit llama.cpp, or --checkpoint ORG/NAME")
+        return found
     because = f"{engine.describe()} does not make it of the released checkpoint as it loads"
     flag = ONLINE.get((engine.name, engine.defaults.version))
     if flag and precision.weights.name == "fp8" and precision.activations.name != "fp8":

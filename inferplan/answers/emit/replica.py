@@ -32,7 +32,8 @@ class Launch:
     """What one replica is started with.
 
     request: what was asked for. context: tokens of the longest request; ``None`` leaves it to the model's config.
-    named: the checkpoint that the user named instead of the model's own. extra: a file for what has no flag
+    named: the checkpoint that the user named instead of the model's own. holds: it is in the formats modelled, so that
+    nothing is made of it as it loads. extra: a file for what has no flag
     (TensorRT-LLM). role: what it does in a pool; ``None`` for both.
     """
 
@@ -40,6 +41,7 @@ class Launch:
     deployment: Deployment
     context: int | None
     named: str | None = None
+    holds: bool = False
     extra: str | None = None
     drafts: Drafts = Drafts()
     role: Role | None = None
@@ -80,6 +82,11 @@ def launch(
     """
     deployment, drafts = assemble(request), drafts or Drafts()
     longest = _longest(deployment, drafts.speculation)
+    limit = deployment.model.max_context
+    if limit and (context or 1) > limit:
+        raise InfeasibleError(
+            f"{deployment.model.name} has no context of {context:,} tokens", because=f"its longest is {limit:,}"
+        )
     if longest < (context or 1):
         pool = _smallest(deployment).kv_pool
         raise InfeasibleError(
@@ -87,7 +94,7 @@ def launch(
             because=f"the cache pool is {format_bytes(pool)}, room for {longest:,} tokens",
             hint="a shorter --context, a larger --tp or a narrower --quant",
         )
-    known = longest if deployment.model.max_context else None
+    known = longest if limit else None
     return Launch(
         request=request,
         deployment=deployment,

@@ -40,7 +40,7 @@ def sglang(launch: Launch) -> list[str]:
     flags += [] if asked.block_size is None else ["--page-size", str(asked.block_size)]
     flags += ["--kv-cache-dtype", kv_dtype(launch, _KV)]
     made, base = online(launch), dtype(launch)
-    flags += ["--quantization", made] if made and not launch.named else []
+    flags += ["--quantization", made] if made and not launch.holds else []
     flags += ["--dtype", base] if base else []
     flags += _drafts(launch)
     return flags + (["--disaggregation-mode", launch.role] if launch.role else [])
@@ -72,6 +72,8 @@ def _drafts(launch: Launch) -> list[str]:
     flags += ["--speculative-num-draft-tokens", str(speculation.length + 1)]
     if module:
         return flags
-    made = online(launch, speculation.draft) if launch.drafts.checkpoint is None else None
-    own = made or ("unquant" if online(launch) else None)  # else it takes over that of the model: serving_hook.py:685
+    made = None if launch.holds else online(launch, speculation.draft)
+    own = made or (
+        "unquant" if online(launch) and not launch.holds else None
+    )  # else it takes over that of the model: serving_hook.py:685
     return flags + (["--speculative-draft-model-quantization", own] if own else [])

@@ -54,7 +54,7 @@ def vllm(launch: Launch) -> list[str]:
     flags += [] if asked.block_size is None else ["--block-size", str(asked.block_size)]
     flags += ["--kv-cache-dtype", kv_dtype(launch, _KV_OF_VERSION[launch.deployment.engine.defaults.version])]
     made, base = online(launch), dtype(launch)
-    flags += ["--quantization", made] if made and not launch.named else []
+    flags += ["--quantization", made] if made and not launch.holds else []
     flags += ["--dtype", base] if base else []
     flags += _drafts(launch)
     if launch.role:
@@ -88,6 +88,6 @@ def _drafts(launch: Launch) -> list[str]:
             "draft_tensor_parallel_size": parallel.tp,
         }
         made = online(launch, speculation.draft)
-        if made and not launch.drafts.checkpoint:
+        if made and not launch.holds:
             config["quantization"] = made
     return ["--speculative-config", json.dumps(config)]
