@@ -27,6 +27,7 @@ from inferplan.planning.option import Sizing
 from inferplan.planning.plan import Plan, plan
 from inferplan.planning.question import Question
 from inferplan.planning.space import Space, default_gpus
+from inferplan.serving.techniques.applied import Techniques, served_estimate
 from inferplan.table import flatten, frame, plain
 from inferplan.traffic.requests import Lengths, Slo, parse_lengths
 from inferplan.work.parallel import Parallelism
@@ -160,9 +161,19 @@ def deploy(model: str, gpu: str, **options: Unpack[DeployOptions]) -> Deployment
     return assemble(request(model, gpu, **options))
 
 
-def estimate_batch(deployment: Deployment, batch: float = 1, prompt: float = 1024, output: float = 256) -> Estimate:
-    """A static batch, prefilled together and decoded together. Raises ``InfeasibleError`` when it does not fit."""
-    return estimate(deployment, StaticLoad(batch=float(batch), prompt=float(prompt), output=float(output)))
+def estimate_batch(
+    deployment: Deployment,
+    batch: float = 1,
+    prompt: float = 1024,
+    output: float = 256,
+    techniques: Techniques | None = None,
+) -> Estimate:
+    """A static batch, prefilled together and decoded together. Raises ``InfeasibleError`` when it does not fit.
+
+    techniques: drafts, a hit rate, chunks, a host tier; all figures are then those with them.
+    """
+    load = StaticLoad(batch=float(batch), prompt=float(prompt), output=float(output))
+    return estimate(deployment, load) if techniques is None else served_estimate(deployment, load, techniques)
 
 
 def compare_deployments(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 RESOURCES: dict[Bound, str] = {"math": "compute", "memory": "memory", "wire": "network", "overhead": "overhead"}
 METRICS = {
-    "ttft_s": "TTFT",
+    "ttft_s": "TTFT of the batch alone",
     "tpot_s": "TPOT",
     "e2el_s": "total latency",
     "output_tokens_per_s": "output tokens/s",

@@ -11,7 +11,7 @@ import click
 from inferplan.answers.compare import METRICS, Comparison, compare
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.cli.options import deployment_options, load_options, report_options
-from inferplan.errors import InferplanError, UsageError
+from inferplan.errors import InferplanError, UnknownNameError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
 from inferplan.reports.estimate import IDEAL_NOTE
@@ -38,6 +38,8 @@ def compare_command(request: Request, others: tuple[str, ...], load: StaticLoad)
     for one in requests:
         try:
             deployments.append(assemble(one))
+        except UnknownNameError:  # a misspelt name is an error here, not a candidate without figures
+            raise
         except InferplanError as error:
             deployments.append(error)
     return _report(compare(deployments, labels, load))
@@ -114,5 +116,8 @@ def _report(result: Comparison) -> Report:
     )
     bases = {c.estimate.basis for c in result.candidates if c.estimate is not None}
     notes = [IDEAL_NOTE] if bases == {"roofline"} else [f"basis: {', '.join(sorted(bases)) or 'none'}"]
+    notes += dict.fromkeys(
+        c.estimate.deployment.engine.note for c in result.candidates if c.estimate and c.estimate.deployment.engine.note
+    )
     record = {"baseline": result.baseline.label, "candidates": result.rows()}
     return Report(record=record, tables=[figures, why], notes=notes, rows=result.rows())

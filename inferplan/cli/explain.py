@@ -19,9 +19,10 @@ from inferplan.table import Report, Table
 def explain_command(number: str, request: Request, load: StaticLoad) -> Report:
     """Where NUMBER of an estimate of MODEL comes from: formula, inputs, YAML lines, sources, page.
 
-    NUMBER is ttft, tpot, e2el, output_tokens_per_s, ridge, max_batch, max_context, memory.weights, memory.kv,
-    memory.activations, memory.reserve, memory.total, prefill.PART or decode.PART with PART one of time, flop, bytes,
-    intensity, mfu, mbu or an operator such as ffn.down; `list` lists them all.
+    NUMBER is ttft (of the batch alone), ttft_at_server (of one request on an idle server), tpot, e2el,
+    output_tokens_per_s, ridge, max_batch, max_context, memory.weights, memory.kv, memory.activations, memory.reserve,
+    memory.total, prefill.PART or decode.PART with PART one of time, flop, bytes, intensity, mfu, mbu or an operator
+    such as ffn.down; `list` lists them all.
 
     Example: inferplan explain decode.ffn.down llama-3.1-8b --gpu h100-sxm --batch 8
     """

@@ -94,7 +94,7 @@ _OPTIONS = [
     ),
     _Option("--requests", type=Count(), help="Offline: how many requests."),
     _Option("--deadline", metavar="TIME", help="Offline: time in which they must be done, such as 24h."),
-    _Option("--ttft", metavar="TIME", help="Limit on the time to first token, such as 500ms."),
+    _Option("--ttft", metavar="TIME", help="Limit on the TTFT at the server, such as 500ms."),
     _Option("--tpot", metavar="TIME", help="Limit on the time per output token."),
     _Option("--e2e", metavar="TIME", help="Limit on the end-to-end latency."),
     _Option(

@@ -116,7 +116,7 @@ fleet_options = option_group(
     click.option("--jobs", type=Count(), default=1, help="Processes that simulate replicas side by side. [1]"),
 )
 output_options = option_group(
-    click.option("--ttft", metavar="TIME", help="SLO on the time to first token."),
+    click.option("--ttft", metavar="TIME", help="SLO on the TTFT at the server."),
     click.option("--tpot", metavar="TIME", help="SLO on the time per output token."),
     click.option("--e2e", metavar="TIME", help="SLO on the end-to-end latency."),
     click.option("--slo", metavar="NAME", help="The SLO of a named workload, such as mlperf:llama2-70b-interactive."),

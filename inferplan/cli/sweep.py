@@ -175,12 +175,16 @@ def _report(result: Sweep) -> Report:
     refused = _refused(result)
     varied = [axis for axis in _AXES if len({text for block in blocks for text in _texts(block.columns[axis])}) > 1]
     varied = varied or ["model", "gpu"]
-    columns = [*varied, "TTFT", "TPOT", "tokens/s", "tokens/s/device", "status"]
+    simulated = any("verdict" in block.columns for block in blocks)
+    ttft = "TTFT at the server" if simulated else "TTFT alone"
+    columns = [*varied, ttft, "TPOT", "tokens/s", "tokens/s/device", "status"]
     cells = _Cells(priced, varied)
-    right = frozenset({"TTFT", "TPOT", "tokens/s", "tokens/s/device", "batch", "prompt_tokens", "output_tokens"})
+    right = frozenset({ttft, "TPOT", "tokens/s", "tokens/s/device", "batch", "prompt_tokens", "output_tokens"})
     table = Table(title=f"{len(cells)} points", columns=columns, rows=cells, right=right)
     notes = [f"{count} points cannot exist: {status}" for status, count in refused.items()]
-    notes.append("static batches: no queue; tokens are output tokens over all replicas")
-    if any("verdict" in block.columns for block in blocks):
-        notes[-1] = "simulated closed loops, --batch users each with one request at a time; means (p95 in JSON and CSV)"
+    notes.append(
+        "simulated closed loops, --batch users each with one request at a time; means (p95 in JSON and CSV)"
+        if simulated
+        else "static batches: TTFT of the batch alone, no server, no queue; tokens are output tokens over all replicas"
+    )
     return Report(record={"points": result.columns}, tables=[table], notes=notes, rows=result.columns)

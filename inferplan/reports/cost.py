@@ -49,7 +49,7 @@ def service_table(service: Service) -> Table:
         ["requests a second", f"{record['requests_per_s']:,.2f}"],
         ["output tokens a second", f"{record['output_tokens_per_s']:,.0f}"],
         ["busy", f"{service.utilisation:.0%} of the time"],
-        ["first token of the batch after (TTFT)", format_time(record["ttft_s"], 3)],
+        ["TTFT of the batch alone", format_time(record["ttft_s"], 3)],
     ]
     if record["tpot_s"] is not None:
         rows.append(["every further token (TPOT)", format_time(record["tpot_s"], 3)])

@@ -310,7 +310,7 @@ def pruning_table(pruned: Estimate, whole: Estimate) -> Table:
         ("weights on one device", lambda e: e.footprint.weights, format_bytes),
         ("KV cache of one token", lambda e: e.footprint.kv_per_token, format_bytes),
         ("prefill FLOP", lambda e: float(e.prefill.flop), lambda v: format_quantity(v, "FLOP")),
-        ("TTFT", lambda e: float(e.ttft), format_time),
+        ("TTFT of the batch alone", lambda e: float(e.ttft), format_time),
         ("decode step", lambda e: float(e.decode.time), format_time),
     ]
     rows = []

@@ -8,6 +8,7 @@ state of one user, and a simulated run in which nobody meets anybody, are the sa
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import StepTime, prompt_drain
 from inferplan.serving.rounds import eager_floors, overlaps
 from inferplan.serving.techniques.speculation import PLAIN, Speculation, prompt_with_drafts, step_with_drafts
+from inferplan.terms import Field, Term, named
 from inferplan.units import Num
 
 
@@ -52,6 +54,22 @@ class FirstToken:
     def at_server(self) -> Num:
         """TTFT at the server, idle."""
         return self.alone + self.server
+
+    def terms(self, deployment: Deployment, prompt: Num, alone: Field = ()) -> Term:
+        """``at_server`` with its formula. prompt: tokens, cached ones too. alone: where that part is explained."""
+        serving, anchor = deployment.engine.serving, deployment.calibration.anchor
+        front: Any = named(serving.front_request, "front_request", "s", ("serving", "front_request"))
+        each = named(serving.front_token, "front_token", "s", ("serving", "front_token"))
+        front = front + each * named(prompt, "prompt", "", ("load", "prompt"))
+        parts = [
+            named(self.alone, "alone", "s", alone),
+            named(self.latency, "latency", "s", ("serving", "latency")),
+            front if np.any(self.front_end) and anchor is None else named(self.front_end, "front end", "s"),
+            named(self.launches, "launches", "s", ("serving", "eager_layer")),
+            named(self.seen_late, "seen late", "s", ("serving", "overlapped")),
+        ]
+        term: Term = named(sum(parts[1:], start=parts[0]), "ttft_at_server", "s")
+        return term
 
     def anchored(self, deployment: Deployment) -> FirstToken:
         """The same times what measured over predicted first tokens came to, where the user's own rows say so."""

@@ -13,13 +13,15 @@ import numpy as np
 from inferplan.answers.explain.explanation import Explanation, Input, Part
 from inferplan.answers.explain.origins import Origins
 from inferplan.catalog.assemble import Request, assemble
-from inferplan.errors import UnknownNameError
+from inferplan.errors import UnknownNameError, UsageError
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.phase import Phase
 from inferplan.estimate.run import estimate
 from inferplan.models.spec import LayerGroup
-from inferplan.terms import Term
+from inferplan.serving.first_token import FirstToken
+from inferplan.serving.techniques.applied import served_first_token
+from inferplan.terms import Field, Term
 from inferplan.work.formats import Format
 from inferplan.work.ops import Op
 
@@ -46,6 +48,7 @@ _PARTS = ("time", "flop", "bytes", "intensity", "mfu", "mbu")
 _ALIASES = {
     "latency": "e2el",
     "ttft_s": "ttft",
+    "ttft_at_server_s": "ttft_at_server",
     "tpot_s": "tpot",
     "e2el_s": "e2el",
     "ridge_flop_per_byte": "ridge",
@@ -88,7 +91,8 @@ class Explainer:
         batch = [name for name in _BATCH if name != "tpot" or np.all(np.asarray(self.load.output) > 1)]
         inner = [f"{name}.{part}" for name in self.phases for part in _PARTS]
         operators = [f"{name}.{operator}" for name, phase in self.phases.items() for operator in phase.by_operator()]
-        return [*batch, "ridge", *_MEMORY, *inner, *operators]
+        server = [] if self._first is None else ["ttft_at_server"]
+        return [*batch, *server, "ridge", *_MEMORY, *inner, *operators]
 
     def explain(self, name: str) -> Explanation:
         """The explanation of one number.
@@ -102,6 +106,8 @@ class Explainer:
             return self._explanation(name, self.estimate.footprint.terms(number), page, self._shapes(name))
         if name in _BATCH:
             return self._explanation(name, self.estimate.terms(name), _BATCH[name], self._given())
+        if name == "ttft_at_server":
+            return self._at_server()
         if name == "ridge":
             return self._explanation(name, self.estimate.deployment.ridge_terms(), "docs/concepts/roofline.md")
         phase_name, _, rest = name.partition(".")
@@ -140,6 +146,21 @@ class Explainer:
             inputs=tuple(dict.fromkeys([*inputs, *further])),
             parts=tuple(dict.fromkeys([*explained, *made])),
         )
+
+    @cached_property
+    def _first(self) -> FirstToken | None:
+        return served_first_token(self.estimate)
+
+    def _at_server(self) -> Explanation:
+        """The first token of one request on an idle server, part by part. Raises ``UsageError`` where it is unknown."""
+        if self._first is None:
+            raise UsageError(
+                f"nothing is known of the TTFT at the server under {self.estimate.deployment.engine.describe()}",
+                hint="ttft is that of the batch alone; --engine vllm, sglang or trtllm have constants on file",
+            )
+        alone: Field = ("number", "ttft") if np.all(np.asarray(self.load.batch) == 1) else ()
+        term = self._first.terms(self.estimate.deployment, self.load.prompt, alone)
+        return self._explanation("ttft_at_server", term, "docs/nomenclature.md", self._given())
 
     def _operator(self, phase_name: str, phase: Phase, operator: str) -> Explanation:
         """Seconds of an operator, with what kind it is and the shape of its first kernel."""

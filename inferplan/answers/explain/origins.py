@@ -59,6 +59,9 @@ class Origins:
             return self.model_place(*path), deployment.model.source
         if kind == "engine":
             return self._engine_place(str(path[-1]), path), deployment.engine.defaults.source
+        if kind == "serving":
+            file = catalog.find("engines", self.request.engine.partition("@")[0])
+            return self.at(file, "serving", *path), deployment.engine.serving.source
         if kind == "format":
             return self._format(str(path[0]), getattr(deployment.precision, str(path[0])))
         if kind == "calibration":
