@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
@@ -14,6 +15,7 @@ from inferplan.answers.emit import (
     ENGINES,
     Drafts,
     Launch,
+    Pools,
     Site,
     command,
     command_line,
@@ -504,6 +506,16 @@ def test_a_pod_has_a_token_a_cache_and_time_to_start() -> None:
     assert environment["HF_HOME"]["value"] == "/cache"
     claimed = pod_of(request(), site=Site(cache="models"))
     assert {"name": "cache", "persistentVolumeClaim": {"claimName": "models"}} in claimed["volumes"]
+
+
+def test_names_are_those_that_a_service_may_have() -> None:
+    """RFC 1035 labels, as Kubernetes checks them: at most 63 of [a-z0-9-], a letter first."""
+    started = launch(request(), context=4096)
+    for name in ("01-ai/Yi_" + "x" * 80, "Qwen2.5-7B"):
+        model = started.deployment.model.model_copy(update={"name": name})
+        own = replace(started, deployment=replace(started.deployment, model=model))
+        for entry in manifest(own, Pools(1, 1)):
+            assert re.fullmatch(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", entry["metadata"]["name"])
 
 
 def test_a_replica_over_two_nodes_is_no_deployment() -> None:

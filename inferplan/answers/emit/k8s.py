@@ -41,7 +41,7 @@ def manifest(launch: Launch, pools: Pools | None = None, site: Site | None = Non
     Raises ``UsageError`` when a replica spans several nodes (one pod cannot), or no image is known.
     """
     site = site or Site()
-    label = re.sub(r"[^a-z0-9]+", "-", launch.deployment.model.name.lower()).strip("-")
+    label = _name(launch.deployment.model.name)
     if pools:
         return _apart(launch, pools, site, label)
     config = trtllm_config(launch) if launch.deployment.engine.name == "trtllm" else {}
@@ -68,6 +68,12 @@ def notes(launch: Launch) -> list[str]:
             f"no nodeSelector: the label of nodes with {hardware.name} is not known here; add that of your nodes"
         )
     return lines
+
+
+def _name(model: str) -> str:
+    """A model's name as a Service may be called: lower case, a letter first, room for what follows in 63 characters."""
+    label = re.sub(r"[^a-z0-9]+", "-", model.lower())[:50].strip("-")
+    return label if label[:1].isalpha() else f"model-{label}"
 
 
 def _apart(launch: Launch, pools: Pools, site: Site, label: str) -> list[Object]:
