@@ -12,7 +12,7 @@ from math import inf
 
 from inferplan.planning.option import Option
 from inferplan.planning.question import Question
-from inferplan.planning.verify import QUOTED, SIZING, RunLength, Verified, verify
+from inferplan.planning.verify import QUOTED, Verified, verify
 from inferplan.traffic.requests import Slo
 
 _CAPACITY_TOLERANCE = 0.03
@@ -129,7 +129,7 @@ def least(holds: Callable[[int], bool], guess: int, most: int) -> int | None:
 
 def quoted(option: Option, question: Question, seed: int = 0) -> Verified:
     """The option under the load itself, in a run that is long enough to quote percentiles from."""
-    return verify(option, question, 1.0, QUOTED, seed)
+    return verify(option, question, precision=QUOTED, seed=seed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,11 +142,11 @@ class Capacity:
     """Whether the fleet still kept the limits at the largest load that was tried."""
 
 
-def capacity(option: Option, question: Question, length: RunLength = SIZING) -> Capacity:
+def capacity(option: Option, question: Question) -> Capacity:
     """The largest load, as a multiple of the demand, under which a sized fleet keeps the limits."""
     low, high, factor, broken = 0.0, inf, 1 / question.sizing.utilisation, ""
     while high / max(low, 1e-9) > 1 + _CAPACITY_TOLERANCE:
-        checked = verify(option, question, factor, length)
+        checked = verify(option, question, factor)
         if checked.meets(question.slo):
             low = factor
         else:

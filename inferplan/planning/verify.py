@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import ceil, inf, sqrt
-from typing import NamedTuple
 
 import numpy as np
 
@@ -14,25 +13,17 @@ from inferplan.planning.option import Option
 from inferplan.planning.question import Question
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags
-from inferplan.serving.records import FINISHED
 from inferplan.serving.result import SimulationResult
+from inferplan.serving.run_length import Precision, simulate_steady
 from inferplan.serving.simulator import Options, simulate
-from inferplan.traffic.requests import Requests, Slo, Traffic
-from inferplan.units import Array, BoolArray
+from inferplan.traffic.requests import OpenLoop, Requests, Slo, Traffic
 
-
-class RunLength(NamedTuple):
-    """Requests of one simulation: ``lives`` times those in the system at once, between two bounds."""
-
-    lives: float
-    fewest: int
-    most: int
-
-
-SIZING = RunLength(lives=14, fewest=2_000, most=12_000)
-"""Long enough to tell whether a size keeps the limits at the load that it is sized for."""
-QUOTED = RunLength(lives=40, fewest=12_000, most=40_000)
-"""Long enough for the percentiles that a plan states."""
+_LIVES, _FEWEST, _MOST = 14, 2_000, 12_000
+"""Requests of a run that sizes: so many times those in the system at once, between two bounds."""
+_FEWEST_LIVES = 8
+"""A run of a large fleet is longer than the most, so that it holds so many times one request."""
+QUOTED = Precision(fewest=8_000, most=60_000)
+"""How sure the percentiles that a plan states are."""
 _LOAD_WITH_ROOM = 1.3
 """A replica is started with slots for so many times its load: fewer save nothing and are a cliff in a busy hour."""
 
@@ -90,9 +81,7 @@ def slots_for(option: Option, demand: Demand, utilisation: float) -> int:
     return min(ceil((wanted + 3 * sqrt(wanted)) / 8) * 8, most)
 
 
-def traffic_of(
-    demand: Demand, option: Option, factor: float = 1.0, length: RunLength = SIZING, seed: int = 0
-) -> tuple[Traffic | Requests, float]:
+def traffic_of(demand: Demand, option: Option, factor: float = 1.0, seed: int = 0) -> tuple[Traffic | Requests, float]:
     """The traffic of one replica (of all of them where pools are apart), and its requests a second or users.
 
     A fleet is fed in turn, so one of ``n`` replicas sees every n-th request: gaps of a Poisson stream add up by n, and
@@ -101,13 +90,14 @@ def traffic_of(
     share = 1 if option.pools else option.replicas
     if demand.users is not None:
         users = max(ceil(demand.users * factor / share), 1)
-        count = int(np.clip(length.lives * users, length.fewest, length.most))
+        count = max(int(np.clip(_LIVES * users, _FEWEST, _MOST)), _FEWEST_LIVES * users)
         return demand.traffic(users, count, option.e2el, seed), float(users)
     if demand.trace is not None and demand.trace.arrival is not None:
         return _thinned(demand.trace, share, factor), (demand.rate or 0.0) * factor / share
     rate = (demand.requests_per_second or 0.0) * factor / share
-    lives = length.lives / 2 if option.pools else length.lives  # all replicas are simulated: percentiles are of more
-    count = int(np.clip(lives * rate * option.e2el, length.fewest, length.most))
+    held = rate * option.e2el
+    lives = _FEWEST_LIVES if option.pools else _LIVES  # of pools all replicas are simulated: percentiles are of more
+    count = max(int(np.clip(lives * held, _FEWEST, _MOST)), round(_FEWEST_LIVES * held))
     return demand.one_of(share).traffic(rate, count, seed=seed), rate
 
 
@@ -125,13 +115,14 @@ def _thinned(trace: Requests, share: int, factor: float) -> Requests:
 
 
 def verify(
-    option: Option, question: Question, factor: float = 1.0, length: RunLength = SIZING, seed: int = 0
+    option: Option, question: Question, factor: float = 1.0, precision: Precision | None = None, seed: int = 0
 ) -> Verified:
     """Simulate one replica under its share of ``factor`` times the demand; an offline job needs no latencies and is not
     simulated.
 
     Devices that are slower by a factor are simulated in their own time: under so much more load, and every second of
-    the run lasts so much longer. Raises ``NotFiniteError`` for a price that is no number.
+    the run lasts so much longer. precision: run an open loop until its percentiles are as sure as this. Raises
+    ``NotFiniteError`` for a price that is no number.
     """
     demand, slo = question.demand, question.slo
     screened = {name: getattr(option, name) for name in ("ttft", "tpot", "e2el")}
@@ -139,45 +130,34 @@ def verify(
     if demand.offline:
         return Verified(option=option, slots=slots, achieved=screened)
     slower = 1.0 if demand.users is not None else option.slow.step
-    traffic, _ = traffic_of(demand, option, factor * slower, length, seed)
+    traffic, _ = traffic_of(demand, option, factor * slower, seed)
     dp = option.deployment.parallel.dp
     flags = Flags(max_num_seqs=ceil(slots / dp), max_num_batched_tokens=option.budget)
     fleet = Fleet(prefill=option.pools[0], decode=option.pools[1]) if option.pools else Fleet()
-    options = Options(slo=slo, fleet=fleet, hit_rate=demand.hit_rate, speculation=option.speculation)
+    options = Options(
+        slo=slo, fleet=fleet, hit_rate=demand.hit_rate, speculation=option.speculation, trim=demand.trace is None
+    )
     try:
-        result = simulate(option.deployment, traffic, flags, options)
+        if precision is not None and isinstance(traffic, Traffic) and isinstance(traffic.arrivals, OpenLoop):
+            precision = replace(precision, percentile=slo.percentile)
+            result = simulate_steady(option.deployment, traffic, flags, options, precision)
+        else:
+            result = simulate(option.deployment, traffic, flags, options)
     except NotFiniteError:
         raise
     except InferplanError as error:
         return Verified(option=option, slots=slots, achieved=screened, verdict=f"refused: {error.what}")
-    steady = demand.trace is None
-    achieved = {name: at_percentile(result, name, slo.percentile, steady) for name in ("ttft", "tpot", "e2el")}
+    achieved = {name: at_percentile(result, name, slo.percentile) for name in ("ttft", "tpot", "e2el")}
     step, first = option.slow
     late = achieved["ttft"] * step * (first - 1.0)
     achieved = {name: value * step + (late if name != "tpot" else 0.0) for name, value in achieved.items()}
     return Verified(option=option, slots=slots, achieved=achieved, result=result, verdict=result.verdict)
 
 
-def at_percentile(result: SimulationResult, name: str, percentile: float, steady: bool = True) -> float:
-    """A latency at a percentile of the requests; those that were refused or given up are infinitely late.
-
-    steady: leave out the requests that came while the system filled, and those that left while it drained.
-    """
+def at_percentile(result: SimulationResult, name: str, percentile: float) -> float:
+    """A latency at a percentile of the requests; those that were refused or given up are infinitely late."""
     values, counts = getattr(result, name), result.counts
-    if steady and len(values):
-        values = values[_settled(result)]
     lost = counts["arrived"] - counts["finished"]
     if not lost:
         return float(np.percentile(values, percentile)) if len(values) else inf
     return float(np.percentile(np.append(values, np.full(lost, inf)), percentile, method="higher"))
-
-
-def _settled(result: SimulationResult) -> BoolArray:
-    """Of the requests that finished, those sent at least a life after the first one and a life before the last.
-
-    A life is twice the mean end-to-end latency, and at most a fifth of the run.
-    """
-    arrival: Array = result.arrival[result.status == FINISHED]
-    first, last = float(np.min(arrival)), float(np.max(arrival))
-    life = min(2 * float(np.mean(result.e2el)), (last - first) / 5)
-    return np.asarray((arrival >= first + life) & (arrival <= last - life))
