@@ -5,8 +5,8 @@ computes one prompt after another on each of its attention ranks: a queue that m
 fed in turn, as the simulator does, so each of p replicas sees every p-th request: its gaps vary 1/p as much as those of
 a Poisson stream. By Kingman's law (The single server queue in heavy traffic, 1961) waits are in proportion to the sum
 of the squared coefficients of variation of gaps and of service, so they are 1/p plus that of the prompts times those of
-an M/D/1 queue. The slow end of TTFT is a long prompt or a long wait. The cache moves from one pool to the other over the
-scale-out link, and that time is part of TTFT.
+an M/D/1 queue. The slow end of TTFT is a long prompt or a long wait. The cache moves from one pool to the other over
+the scale-out link, and that time is part of TTFT.
 """
 
 from __future__ import annotations

@@ -191,9 +191,9 @@ def cheapest_point(priced: PricedGrid, demand: Demand, slo: Slo, sizing: Sizing)
     return replace(option, bound=bound, screened=bool(kept.any()))
 
 
-def in_order(option: Option) -> tuple[float, bool, int, float]:
-    """Order of options: cost, then without pools apart, then devices, then speed."""
-    return option.cost or 0.0, option.pools is not None, option.devices, option.e2el
+def in_order(option: Option) -> tuple[float, bool, int, int, float]:
+    """Order of options: cost, then what is simpler to run (no pools, no stages), then devices, then speed."""
+    return option.cost or 0.0, option.pools is not None, option.deployment.parallel.pp, option.devices, option.e2el
 
 
 def nearest_miss(

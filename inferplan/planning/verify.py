@@ -61,8 +61,8 @@ class Verified:
         }
 
     def meets(self, slo: Slo) -> bool:
-        """Whether every limit is kept by a run that could be simulated and is steady."""
-        return not self.violations(slo) and not self.verdict.startswith(("overloaded", "rejecting", "refused"))
+        """Whether every limit is kept by a run that could be simulated and is steady; a refused request is late."""
+        return not self.violations(slo) and not self.verdict.startswith(("overloaded", "refused"))
 
 
 def slots_for(option: Option, demand: Demand, utilisation: float) -> int:

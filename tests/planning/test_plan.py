@@ -342,14 +342,21 @@ def test_a_demand_must_be_one_question(values: dict) -> None:
 
 
 def test_default_space() -> None:
-    from inferplan.catalog.files import load_model
+    from inferplan.catalog.files import load_hardware, load_model
 
     aws = ("t4", "l4", "l40s", "rtx-pro-6000-server", "a100-80gb-sxm", "h100-sxm", "h200-sxm", "b200-hgx", "b300-hgx")
     assert default_gpus(price_book()) == aws
     priced = price_book(["runpod-secure"])
     assert set(priced.gpus) - set(default_gpus(priced)) == {"rtx-3090", "rtx-4090", "rtx-5090", "rtx-6000-ada"}
-    assert default_quants(load_model("llama-3.1-8b")) == (None, "fp8")
-    assert default_quants(load_model("gpt-oss-120b")) == (None,)
+    formats = {
+        gpu: default_quants(load_model("llama-3.1-8b"), load_hardware(gpu)) for gpu in (*aws, "mi355x", "mi300x")
+    }
+    assert formats["a100-80gb-sxm"] == formats["t4"] == (None,)  # no 8-bit floating point before Ada and Hopper
+    assert formats["h100-sxm"] == formats["l40s"] == formats["mi300x"] == (None, "fp8")
+    assert formats["b200-hgx"] == formats["b300-hgx"] == (None, "fp8", "nvfp4")  # Blackwell's tensor cores
+    assert formats["mi355x"] == (None, "fp8", "mxfp4")  # CDNA 4
+    assert default_quants(load_model("gpt-oss-120b"), load_hardware("b200-hgx")) == (None,)  # released in 4 bits
+    assert default_quants(load_model("deepseek-v3"), load_hardware("b200-hgx")) == (None, "nvfp4")  # released in 8
     dense = divisions(load_model("llama-3.1-8b"), Space(base=Request(model="", gpu=""), gpus=()))
     assert all(p.ep == 1 and p.dp == 1 and p.ranks <= 8 for p in dense)
     experts = divisions(load_model("mixtral-8x7b-v0.1"), Space(base=Request(model="", gpu=""), gpus=()))

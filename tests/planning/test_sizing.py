@@ -21,6 +21,7 @@ from inferplan.planning.demand import Demand, variance
 from inferplan.planning.grid import Axes, LoadGrid
 from inferplan.planning.option import Option, PricedGrid, Sizing, bill, replicas_needed
 from inferplan.planning.pools import TtftLimit, cheapest_pools, decode_pool, prefill_pool
+from inferplan.planning.question import Question
 from inferplan.planning.search import search
 from inferplan.planning.space import Space
 from inferplan.planning.verify import slots_for, verify
@@ -66,6 +67,20 @@ def grid(
     return made
 
 
+PRICED = PricedGrid(REQUEST, grid(), TARIFF)
+
+
+def asked(**changes: object) -> Question:
+    values = {
+        "space": Space(base=REQUEST, gpus=("h100-sxm",), most=1),
+        "demand": DEMAND,
+        "slo": P95,
+        "sizing": Sizing(),
+        "prices": price_book(stated=["h100-sxm=2"]),
+    }
+    return Question(**(values | changes))  # type: ignore[arg-type]
+
+
 def option(**changes: object) -> Option:
     values = {
         "request": REQUEST,
@@ -105,19 +120,20 @@ def test_the_decode_batch_is_the_largest_that_is_allowed() -> None:
 
 
 def test_prefill_replicas_by_hand() -> None:
-    """20 prompts a second of 0.1 s are a load of 2: three replicas wait 0.1/(2/3)*ln(0.667/0.05) = 0.389 s at the 95th
-    percentile, four 0.1/1*ln(0.5/0.05) = 0.230 s. In two pieces of 0.06 s a prompt takes 0.12 s.
+    """20 prompts a second of 0.1 s are a load of 2: three replicas behind a Poisson stream would wait
+    0.1/(2/3)*ln(0.667/0.05) = 0.389 s at the 95th percentile, four 0.1/1*ln(0.5/0.05) = 0.230 s. Fed in turn they wait
+    a third and a quarter of that. In two pieces of 0.06 s a prompt takes 0.12 s.
     """
     demand = replace(DEMAND, rate=20.0)
-    three, four = 0.1 + 0.1 / (2 / 3) * log(2 / 3 / 0.05), 0.1 + 0.1 * log(10)
-    pool = prefill_pool(grid(), demand, TtftLimit(0.5, 0.05), 0.0, Sizing())
+    three, four = 0.1 + 0.1 / (2 / 3) * log(2 / 3 / 0.05) / 3, 0.1 + 0.1 * log(10) / 4
+    pool = prefill_pool(grid(), demand, TtftLimit(0.25, 0.05), 0.0, Sizing())
     assert pool is not None
     assert (pool.replicas, pool.budget) == (3, 1000)
     assert pool.ttft == pytest.approx(three)
-    pool = prefill_pool(grid(), demand, TtftLimit(0.4, 0.05), 0.0, Sizing())
+    pool = prefill_pool(grid(), demand, TtftLimit(0.2, 0.05), 0.0, Sizing())
     assert pool is not None
     assert (pool.replicas, pool.ttft) == (4, pytest.approx(four))
-    assert prefill_pool(grid(), demand, TtftLimit(0.5, 0.05), 0.1, Sizing()).replicas == 4  # 0.1 s are spent elsewhere
+    assert prefill_pool(grid(), demand, TtftLimit(0.3, 0.05), 0.1, Sizing()).replicas == 4  # 0.1 s are spent elsewhere
     assert prefill_pool(grid(), demand, TtftLimit(0.09, 0.05), 0.0, Sizing()) is None  # less than a prompt alone
 
 
@@ -131,13 +147,13 @@ def test_pools_keep_their_headroom() -> None:
 
 def test_prompts_follow_each_other_through_the_stages() -> None:
     """Two stages: a prompt is through after 0.1 s, and the next may follow after 0.05 s, so the load halves: two
-    replicas at 0.5 wait 0.05/1*ln(10) = 0.115 s.
+    replicas at 0.5, fed in turn, wait half of 0.05/1*ln(10) = 0.115 s.
     """
     staged = grid(through=(9.0, 0.1), interval=(0.06, 0.05))
     pool = prefill_pool(staged, replace(DEMAND, rate=20.0), TtftLimit(0.5, 0.05), 0.0, Sizing())
     assert pool is not None
     assert (pool.replicas, pool.budget) == (2, 1000)
-    assert pool.ttft == pytest.approx(0.1 + 0.05 * log(10))
+    assert pool.ttft == pytest.approx(0.1 + 0.05 * log(10) / 2)
 
 
 def test_pools_are_billed_together() -> None:
@@ -152,13 +168,13 @@ def test_pools_are_billed_together() -> None:
 
 def test_the_bill_of_a_grid() -> None:
     """33 requests a second on replicas of 10 at 80 %: 5 and one spare, at 2 an hour each."""
-    billed = bill(DEMAND, Sizing(utilisation=0.8, spare=1), grid(), TARIFF)
+    billed = bill(DEMAND, Sizing(utilisation=0.8, spare=1), PRICED)
     assert np.all(billed.replicas == 5)
     assert np.all(billed.cost == 12.0)
     users = replace(DEMAND, rate=None, users=100)
-    assert bill(users, Sizing(utilisation=0.5), grid(), TARIFF).replicas[:, 0].tolist() == [20.0, 10.0, 5.0]
+    assert bill(users, Sizing(utilisation=0.5), PRICED).replicas[:, 0].tolist() == [20.0, 10.0, 5.0]
     job = replace(DEMAND, rate=None, requests=72_000, deadline=7200.0)  # 10 a second
-    offline = bill(job, Sizing(utilisation=0.5), grid(), TARIFF)
+    offline = bill(job, Sizing(utilisation=0.5), PRICED)
     assert offline.replicas[0, 0] == 2
     assert offline.hours[0, 0] == pytest.approx(1.0)  # two replicas at full speed
     assert offline.cost[0, 0] == pytest.approx(4.0)
@@ -175,13 +191,17 @@ def test_output_tokens_of_a_device() -> None:
 
 
 def test_slots_hold_the_fluctuation_of_the_load() -> None:
-    """Requests in an open system are about Poisson: 100 of them on average are hardly ever more than 136."""
-    slots = slots_for(option(concurrency=100.0))
-    assert slots == 136  # 100 + 3*sqrt(100), in eights
-    assert slots_for(option(concurrency=1.0)) == 8  # 1 + 3
-    drawn = np.random.default_rng(1).poisson(100.0, 100_000)
+    """33 requests a second that last 10 s each, on three replicas, are 110 in each; 1.3 times that is 143, and requests
+    in an open system are about Poisson: 143 of them on average are hardly ever more than 184.
+    """
+    slots = slots_for(option(e2el=10.0), DEMAND, 0.8)
+    assert slots == 184  # 143 + 3*sqrt(143) = 178.9, in eights
+    assert slots_for(option(e2el=10.0), DEMAND, 0.5) == 272  # room for twice the load: 220 + 3*sqrt(220) = 264.5
+    assert slots_for(option(e2el=0.01), DEMAND, 0.8) == 8
+    assert slots_for(option(), replace(DEMAND, rate=None, users=300), 0.8) == 168  # 130 + 3*sqrt(130) = 164.2
+    drawn = np.random.default_rng(1).poisson(143.0, 100_000)
     assert float(np.mean(drawn > slots)) < 0.002
-    assert float(np.mean(drawn > 100)) > 0.4  # what the mean alone would turn away
+    assert float(np.mean(drawn > 143)) > 0.4  # what the mean alone would turn away
 
 
 @pytest.mark.parametrize(("mean", "spread"), [(1024, 0.8), (100, 0.5), (7, 0.1), (50, 1.0)])
@@ -226,7 +246,7 @@ def test_a_price_that_is_no_number_is_an_error_not_a_refused_candidate(monkeypat
     load = StaticLoad(batch=1.0, prompt=100.0, output=10.0)
     swallowers: dict[str, Callable[[], object]] = {
         "inferplan.planning.search.load_grid": lambda: search(space, DEMAND, P95, Sizing(), prices),
-        "inferplan.planning.verify.simulate": lambda: verify(option(), DEMAND, P95),
+        "inferplan.planning.verify.simulate": lambda: verify(option(), asked()),
         "inferplan.answers.compare.estimate": lambda: compare([assemble(REQUEST)], ["h100"], load),
         "inferplan.answers.sweep.Estimate": lambda: sweep(Grid(base=REQUEST)),
     }
