@@ -202,8 +202,8 @@ def main(arguments: list[str]) -> None:
         load = f"{scenario.prompt}/{scenario.output} {scenario.rate:g}/s"
         print(
             f"{number:2} {scenario.model} {'+'.join(scenario.gpus)} {load}: plan {cost:.2f} ({bought}), "
-            f"brute force {best:.2f} ({what}) in {runs} runs; limits kept by {sum(held)} of {len(held)} seeds; plan {seconds:.1f} s, "
-            f"all {time.process_time() - start:.0f} s",
+            f"brute force {best:.2f} ({what}) in {runs} runs; limits kept by {sum(held)} of {len(held)} seeds; "
+            f"plan {seconds:.1f} s, all {time.process_time() - start:.0f} s",
             flush=True,
         )
     print(
