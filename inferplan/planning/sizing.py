@@ -7,7 +7,7 @@ of its capacity means. Whole boxes are bought, so that sizes which fill their bo
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 
 from inferplan.planning.option import Option
@@ -33,6 +33,12 @@ class Simulations:
         return self.done < self.most
 
 
+_NARROW = 1.3
+"""A limit that is missed by less may be kept with another token budget."""
+_BUDGETS = (512, 2048, 8192)
+"""Token budgets that are tried then, where the question names none."""
+
+
 class OutOfSimulations(Exception):
     """An option takes more simulations to size than there are."""
 
@@ -50,12 +56,29 @@ class Sizer:
         """So many replicas under ``1/utilisation`` times the load."""
         key = (replicas, pools)
         if key not in self.trials:
-            if not self.simulations.left:
-                raise OutOfSimulations
-            self.simulations.done += 1
-            sized = self.option.sized(replicas, pools)
-            self.trials[key] = verify(sized, self.question, 1 / self.question.sizing.utilisation)
+            self.trials[key] = self._tried(self.option.sized(replicas, pools))
         return self.trials[key]
+
+    def _tried(self, sized: Option) -> Verified:
+        """One size, with other token budgets where it misses a limit by little: the closed form's choice is a guess."""
+        tried = self._simulated(sized)
+        worst = max(tried.violations(self.question.slo).values(), default=1.0)
+        if sized.pools or not 1.0 < worst < _NARROW:
+            return tried
+        for budget in self.question.space.budgets or _BUDGETS:
+            if budget == sized.budget:
+                continue
+            other = self._simulated(replace(sized, budget=budget))
+            if self.meets(other):
+                self.option = replace(self.option, budget=budget)  # the first to be tried at other sizes
+                return other
+        return tried
+
+    def _simulated(self, sized: Option) -> Verified:
+        if not self.simulations.left:
+            raise OutOfSimulations
+        self.simulations.done += 1
+        return verify(sized, self.question, 1 / self.question.sizing.utilisation)
 
     def meets(self, trial: Verified, names: set[str] | None = None) -> bool:
         """Whether a trial keeps the limits, or those of ``names``."""
@@ -75,7 +98,7 @@ class Sizer:
         most = self._affordable(option.sized, option.replicas, below)
         guess = min(option.replicas, most) if option.screened else most  # at once whether any size will do
         size = least(lambda size: self.meets(self.trial(option.filled(size))), guess, most)
-        return None if size is None else option.sized(option.filled(size))
+        return None if size is None else self.trial(option.filled(size)).option
 
     def _fewest_in_pools(self, below: float) -> Option | None:
         """First the prompts' pool by TTFT, beside decodes that have room, then the decodes' pool by every limit."""

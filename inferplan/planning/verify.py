@@ -11,10 +11,11 @@ from inferplan.errors import InferplanError, NotFiniteError
 from inferplan.planning.demand import Demand
 from inferplan.planning.option import Option
 from inferplan.planning.question import Question
+from inferplan.serving.batch_means import Precision
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags
 from inferplan.serving.result import SimulationResult
-from inferplan.serving.run_length import Precision, simulate_steady
+from inferplan.serving.run_length import simulate_steady
 from inferplan.serving.simulator import Options, simulate
 from inferplan.traffic.requests import OpenLoop, Requests, Slo, Traffic
 
