@@ -84,7 +84,8 @@ def simulate_finalists(options: list[Option], question: Question, others: bool =
     structures = list(cheapest_of_each_structure(options))
     for option in structures:
         best = found.cheapest
-        below = inf if best is None or best.option.cost is None else best.option.cost * (1 - 1e-9)
+        simpler = best is not None and best.option.pools is not None and option.pools is None
+        below = inf if best is None else (best.option.cost or inf) * (1 + (1e-9 if simpler else -1e-9))
         if option.bound >= below:
             continue
         if not simulations.left:

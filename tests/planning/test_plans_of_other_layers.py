@@ -1,8 +1,8 @@
 """Plans for recurrences, latent attention and experts buy as many devices as the load needs, and no more.
 
-Each count was found by simulating deployments picked by hand under 1/0.8 of the load. That of glm-5 is memory alone: 744e9
-parameters of a byte are 186 GB on each of four devices, of which the engine may use 0.92 * 191.5 = 176 GB; the next
-division is over eight.
+Each count was found by simulating deployments picked by hand under 1/0.8 of the load. That of glm-5 is memory alone:
+744e9 parameters of a byte are 186 GB on each of four devices, of which the engine may use 0.92 * 191.5 = 176 GB; the
+next division is over eight.
 """
 
 from __future__ import annotations
