@@ -72,7 +72,7 @@ def notes(launch: Launch) -> list[str]:
 
 def _name(model: str) -> str:
     """A model's name as a Service may be called: lower case, a letter first, room for what follows in 63 characters."""
-    label = re.sub(r"[^a-z0-9]+", "-", model.lower())[:50].strip("-")
+    label = re.sub(r"[^a-z0-9]+", "-", model.lower())[:40].strip("-")
     return label if label[:1].isalpha() else f"model-{label}"
 
 
