@@ -31,7 +31,7 @@ class Precision:
     fewest, most: requests of one run. A run that is not sure enough with ``most`` of them says so.
     """
 
-    tolerance: float = 0.025
+    tolerance: float = 0.03
     percentile: float = 95.0
     fewest: int = 2000
     most: int = 200_000

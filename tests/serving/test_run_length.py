@@ -1,0 +1,119 @@
+"""How sure figures are, against queues with known answers; how long a run is; what fill and drain leave behind."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from inferplan.errors import UsageError
+from inferplan.serving.batch_means import Precision, half_width, halves_agree
+from inferplan.serving.flags import Flags
+from inferplan.serving.run_length import simulate_steady
+from inferplan.serving.simulator import Options, simulate
+from inferplan.traffic.requests import MOST_REQUESTS, ClosedLoop, Lengths, OpenLoop, Traffic
+from tests.serving.conftest import deployment
+from tests.serving.test_queueing import exact_wait
+
+
+def m_d_1_waits(load: float, runs: int, customers: int, seed: int) -> np.ndarray:  # type: ignore[type-arg]
+    """Waits in services by Lindley's recursion, one row a run, from an empty queue."""
+    gaps = np.random.default_rng(seed).exponential(1 / load, (runs, customers))
+    waits = np.zeros((runs, customers))
+    for i in range(1, customers):
+        waits[:, i] = np.maximum(waits[:, i - 1] + 1 - gaps[:, i], 0)
+    return waits
+
+
+def test_the_interval_covers_the_exact_answers_of_a_queue() -> None:
+    """Pollaczek and Khinchine's mean and Erlang's 95th percentile, in at least 90 of 100 runs (nominally 95)."""
+    load, runs = 0.7, 200
+    waits = m_d_1_waits(load, runs, 20_000, seed=3)[:, 2000:]
+    mean, p95 = load / (2 * (1 - load)), exact_wait(load, 0.05)
+    covered = np.zeros(2)
+    for run in waits:
+        for at, (value, exact, percentile) in enumerate(
+            [(np.mean(run), mean, None), (np.percentile(run, 95), p95, 95.0)]
+        ):
+            error = half_width(run, percentile)
+            assert error is not None and 0 < error < 0.4 * exact
+            covered[at] += abs(value - exact) <= error
+    assert np.all(covered >= 0.9 * runs) and np.all(covered < runs)
+
+
+def test_batch_means_by_hand() -> None:
+    """Twenty batches of ten, whose means are 0 and 1 by turns: spread sqrt(20/4/19), over sqrt(20), times 2.093."""
+    values = np.repeat(np.arange(20) % 2, 10).astype(float)
+    assert half_width(values) == pytest.approx(2.093 * (20 * 0.25 / 19) ** 0.5 / 20**0.5)
+    assert half_width(values[:199]) is None
+
+
+def test_halves_that_drift_do_not_agree() -> None:
+    noise = np.random.default_rng(1).normal(1.0, 0.1, 4000)
+    assert halves_agree(noise, 95.0, 0.03)
+    assert not halves_agree(noise * np.linspace(1.0, 1.5, 4000), 95.0, 0.03)
+
+
+@pytest.mark.parametrize("load", [0.3, 0.5])
+def test_a_steady_run_meets_the_exact_queue(load: float) -> None:
+    """One slot is M/D/1: p95 of TTFT is the exact wait and one prompt, within the tolerance and a bit for chance."""
+    served = deployment()
+    fixed = {"prompt": Lengths(mean=2048), "output": Lengths(mean=1)}
+    alone = simulate(served, Traffic(arrivals=ClosedLoop(concurrency=1), requests_count=1, **fixed))  # type: ignore[arg-type]
+    service = float(alone.e2el[0])
+    traffic = Traffic(arrivals=OpenLoop(rate=load / service), seed=5, **fixed)  # type: ignore[arg-type]
+    run = simulate_steady(served, traffic, Flags(max_num_seqs=1), precision=Precision(tolerance=0.05))
+    exact = service * (1 + exact_wait(load, 0.05))
+    low, high = run.interval("ttft", 95) or (0.0, 0.0)
+    assert run.converged and (high - low) / 2 < 0.055 * exact
+    assert float(np.percentile(run.ttft, 95)) == pytest.approx(exact, rel=0.05)
+
+
+def test_length_follows_the_precision_and_the_budget() -> None:
+    traffic = Traffic(arrivals=OpenLoop(rate=30.0), prompt=Lengths(mean=512), output=Lengths(mean=64))
+    rough = simulate_steady(deployment(), traffic, precision=Precision(tolerance=0.2, fewest=400))
+    fine = simulate_steady(deployment(), traffic, precision=Precision(tolerance=0.03))
+    assert rough.converged and fine.converged and len(rough.records.prompt) < len(fine.records.prompt) / 3
+    short = simulate_steady(deployment(), traffic, precision=Precision(tolerance=0.001, most=3000))
+    assert short.converged is False and len(short.records.prompt) == 3000
+    assert short.to_dict()["run"]["converged"] is False
+    with pytest.raises(UsageError, match="closed loop"):
+        simulate_steady(deployment(), replace(traffic, arrivals=ClosedLoop(concurrency=2)))
+    with pytest.raises(UsageError, match="tolerance"):
+        Precision(tolerance=0.0)
+
+
+def test_what_is_counted_without_fill_and_drain() -> None:
+    """One request each 100 ms, all alike: in the window the rate is ten a second, and Little's law gives the number."""
+    traffic = Traffic(arrivals=OpenLoop(rate=10.0, kind="constant"), prompt=Lengths(mean=512), output=Lengths(mean=200))
+    whole, middle = (
+        simulate(deployment(), replace(traffic, requests_count=400), None, Options(trim=trim)) for trim in (False, True)
+    )
+    assert middle.warmup == 100 and middle.window == (pytest.approx(10.0), pytest.approx(39.9))
+    time = float(np.mean(middle.e2el))
+    assert middle.cooldown == int(time * 10) + 1  # those of the last request's time
+    assert middle.request_rate == pytest.approx(10.0, rel=0.005)
+    assert middle.in_system == pytest.approx(10 * time, rel=0.01)
+    # the fill and the drain are idle time to rates, and empty batches to meters
+    assert whole.request_rate < 0.98 * 10.0
+    assert middle.mean_batch > whole.mean_batch
+
+
+def test_arrivals_that_keep_their_rate_are_still_random() -> None:
+    rng = np.random.default_rng(0)
+    exact = OpenLoop(rate=5.0, exact=True).sample(rng, 8000)
+    for quarter in range(1, 5):
+        assert exact[2000 * quarter - 1] == pytest.approx(400.0 * quarter)
+    gaps = np.diff(exact)
+    assert float(np.std(gaps) / np.mean(gaps)) == pytest.approx(1.0, abs=0.05)
+    assert len(OpenLoop(rate=5.0, exact=True).sample(rng, 2)) == 2
+
+
+def test_loads_that_no_clock_and_no_memory_holds() -> None:
+    with pytest.raises(UsageError, match="clock"):
+        OpenLoop(rate=1e-300)
+    with pytest.raises(UsageError, match="more than a run holds"):
+        Traffic(arrivals=ClosedLoop(concurrency=10**9), prompt=Lengths(), output=Lengths()).requests()
+    with pytest.raises(UsageError, match="more than a run holds"):
+        Traffic(arrivals=OpenLoop(rate=1), prompt=Lengths(), output=Lengths(), requests_count=MOST_REQUESTS + 1).count

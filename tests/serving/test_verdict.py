@@ -1,0 +1,227 @@
+"""Verdicts: flows made by hand, and loads whose long-run truth is known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from inferplan.catalog.assemble import Request, assemble
+from inferplan.serving.batch_means import Precision
+from inferplan.serving.flags import Flags
+from inferplan.serving.records import FINISHED, REJECTED, TIMED_OUT, Meter, Records
+from inferplan.serving.result import SimulationResult
+from inferplan.serving.run_length import capacity_rate, simulate_load, simulate_steady
+from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.verdict import PUBLISHED_OVER_SIMULATED, capacity_band, flow_of, load_of_capacity, near_capacity
+from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Requests, Traffic, parse_lengths
+from inferplan.work.parallel import Parallelism
+from tests.serving.conftest import deployment
+
+
+def flow(
+    arrival: Sequence[float] | np.ndarray,  # type: ignore[type-arg]
+    wait: Sequence[float] | np.ndarray,  # type: ignore[type-arg]
+    service: float | np.ndarray,  # type: ignore[type-arg]
+    status: int = FINISHED,
+    share: float = 1.0,
+    **more: object,
+) -> SimulationResult:
+    """A run made by hand: request i comes, waits, is served; a ``share`` of them, from the first, with a ``status``."""
+    arrival, wait = np.asarray(arrival, dtype=float), np.asarray(wait, dtype=float)
+    count = len(arrival)
+    records = Records(arrival=arrival.tolist(), prompt=[100] * count, output=[10] * count)
+    records.admitted[:] = type(records.admitted)("d", (arrival + wait).tolist())
+    records.first[:] = type(records.first)("d", (arrival + wait + np.asarray(service) / 10).tolist())
+    records.finish[:] = type(records.finish)("d", (arrival + wait + np.asarray(service)).tolist())
+    records.status[:] = bytes([FINISHED] * count)
+    some = int(count * share) if status != FINISHED else 0
+    records.status[:some] = bytes([status] * some)
+    meter = Meter()
+    meter.wait("slots", float(np.sum(wait)))
+    return SimulationResult(records=records, meters=[meter], closed=False, **more)  # type: ignore[arg-type]
+
+
+SECONDS = np.arange(2000.0)
+
+
+def test_what_leaves_four_in_five_of_what_comes_is_an_overload() -> None:
+    run = flow(SECONDS, SECONDS / 4, 10.0)  # one comes each second, one leaves each second and a quarter
+    found = flow_of(run)
+    assert found is not None
+    assert found.arriving == pytest.approx(1.0, rel=1e-3) and found.leaving == pytest.approx(0.8, rel=0.01)
+    assert found.growth == pytest.approx(0.2, abs=0.01) and found.later_growth == pytest.approx(0.2, abs=0.01)
+    assert run.verdict == "overloaded"
+
+
+def test_a_steady_flow_is_stable_and_one_that_queues_is_saturated() -> None:
+    assert flow(SECONDS, np.zeros(2000), 10.0).verdict == "stable"
+    assert flow(SECONDS, np.full(2000, 30.0), 10.0).verdict == "saturated"
+
+
+def test_a_system_that_fills_without_a_queue_is_not_overloaded() -> None:
+    """Requests take longer as the batch grows, for as long as the run lasts; nobody waits."""
+    run = flow(SECONDS, np.zeros(2000), 10 + SECONDS / 4)
+    found = flow_of(run)
+    assert found is not None and found.growth == pytest.approx(0.2, abs=0.02)
+    assert run.verdict == "stable"
+
+
+def test_requests_that_leave_in_crowds_are_no_overload() -> None:
+    ends = np.ceil((SECONDS + 10) / 100) * 100
+    run = flow(SECONDS, ends - SECONDS - 10, 10.0)  # all of a hundred leave at once
+    assert run.verdict == "saturated"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_poisson_noise_at_full_load_is_no_overload(seed: int) -> None:
+    """A queue that serves just as fast as it comes wanders; it is an overload in one of a thousand runs."""
+    arrival = np.cumsum(np.random.default_rng(seed).exponential(1.0, 5000))
+    free, wait = 0.0, []
+    for time in arrival:
+        wait.append(max(free - time, 0.0))
+        free = max(free, time) + 0.97
+    assert flow(arrival, wait, 0.97).verdict != "overloaded"
+
+
+def test_a_run_shorter_than_five_requests_is_too_short() -> None:
+    assert flow(np.arange(40.0), np.zeros(40), 10.0).verdict == "too short to tell"
+    assert flow(np.arange(60.0), np.zeros(60), 10.0).verdict == "stable"
+
+
+def test_rejections_and_clients_that_give_up() -> None:
+    assert flow(SECONDS, np.zeros(2000), 10.0, REJECTED, 0.001).verdict == "rejecting"
+    assert flow(SECONDS, np.zeros(2000), 10.0, REJECTED, 1.0).verdict == "rejecting"
+    assert flow(SECONDS, np.zeros(2000), 10.0, TIMED_OUT, 0.05).verdict == "stable"
+    assert flow(SECONDS, np.zeros(2000), 10.0, TIMED_OUT, 0.2).verdict == "overloaded"
+
+
+def test_near_capacity_by_hand() -> None:
+    traffic = {"traffic": {"arrivals": {"rate": 8.0}, "samples": 2}}
+    run = flow(SECONDS, np.zeros(2000), 10.0, capacity_rate=20.0, conditions=traffic, bands={"tpot": (0.9, 1.25)})
+    assert load_of_capacity(run) == pytest.approx(0.8)  # two completions of each
+    assert capacity_band(run) == pytest.approx(
+        (0.8, PUBLISHED_OVER_SIMULATED)
+    )  # 1/0.9 is less than published runs show
+    assert near_capacity(replace(run, capacity_rate=19.9)) and not near_capacity(replace(run, capacity_rate=20.1))
+    assert not near_capacity(replace(run, capacity_rate=16 / 1.23))
+    assert near_capacity(replace(run, capacity_rate=None)) is None
+
+
+# --- loads whose truth is a long run --------------------------------------------------------------------------------
+
+
+def served(model: str, tp: int = 1, replicas: int = 1, quant: str | None = None, gpu: str = "h100-sxm") -> object:
+    return assemble(Request(model=model, gpu=gpu, quant=quant, parallel=Parallelism(tp=tp, replicas=replicas)))
+
+
+def open_loop(rate: float, prompt: str, output: str) -> Traffic:
+    return Traffic(arrivals=OpenLoop(rate=rate), prompt=parse_lengths(prompt), output=parse_lengths(output))
+
+
+@pytest.mark.parametrize(
+    ("model", "tp", "replicas", "quant", "rate", "lengths", "leaving"),
+    [
+        ("llama-3.1-70b", 4, 8, "fp8", 80.0, ("1024", "512"), 65.06),
+        ("llama-3.1-70b", 4, 64, "fp8", 2000.0, ("1024", "512"), 484.9),
+        ("llama-3.1-70b", 4, 1, "fp8", 10.0, ("1024", "512"), 7.7),
+        ("llama-3.1-8b", 1, 1, None, 26.0, ("1024", "256"), 21.07),
+        ("llama-3.1-8b", 1, 1, None, 24.0, ("lognormal:1024:0.8", "lognormal:256:0.8"), 21.28),
+    ],
+)
+def test_loads_that_were_called_stable(
+    model: str, tp: int, replicas: int, quant: str | None, rate: float, lengths: tuple[str, str], leaving: float
+) -> None:
+    """20,000 to 100,000 requests: ``leaving`` is what left a second."""
+    most = Precision(most=40_000)
+    run = simulate_steady(served(model, tp, replicas, quant), open_loop(rate, *lengths), precision=most)  # type: ignore[arg-type]
+    assert run.verdict == "overloaded" and run.ttft.size and run.percentiles("ttft_s")["p95"] is None
+    assert run.interval("ttft", 95) is None
+    if replicas < 64:  # with 1,250 requests for each of 64 replicas the first are hardly done
+        assert run.request_rate == pytest.approx(leaving, rel=0.06)
+
+
+def test_a_stable_load_is_quoted_as_in_a_long_run() -> None:
+    """20,000 requests: TPOT 22.1 ms on average; a thousand from an empty system, 19.3."""
+    run = simulate_steady(served("llama-3.1-70b", 4, 8, "fp8"), open_loop(40.0, "1024", "512"))  # type: ignore[arg-type]
+    assert run.verdict == "stable" and run.converged
+    assert float(np.mean(run.tpot)) == pytest.approx(22.1e-3, rel=0.03)
+    assert run.request_rate == pytest.approx(40.0, rel=0.02)
+
+
+def test_capacity_is_what_an_overload_lets_through() -> None:
+    traffic = open_loop(1.0, "512", "128")
+    one = served("llama-3.1-8b", gpu="l40s", quant="fp8")
+    rate = capacity_rate(one, traffic)  # type: ignore[arg-type]
+    over = simulate_steady(one, replace(traffic, arrivals=OpenLoop(rate=30.0)))  # type: ignore[arg-type]
+    assert rate is not None and rate == pytest.approx(over.request_rate, rel=0.03)
+    four = served("llama-3.1-8b", replicas=4, gpu="l40s", quant="fp8")
+    assert capacity_rate(four, traffic) == pytest.approx(4 * rate)  # type: ignore[arg-type]
+    assert capacity_rate(one, open_loop(1.0, "10M", "8")) is None  # type: ignore[arg-type]
+
+
+def test_a_load_that_nothing_of_can_run_is_rejecting() -> None:
+    """A prompt longer than a step's budget where prompts are not cut; a trace with one absurd prompt."""
+    traffic = open_loop(2.0, "20000", "200")
+    run = simulate_load(deployment("llama-3.1-70b", "b200-hgx", engine="trtllm"), traffic, None, Options(trim=True))
+    assert run.verdict == "rejecting" and run.counts["finished"] == 0
+    trace = Requests(prompt=np.array([10**9]), output=np.array([1]), arrival=np.array([0.0]))
+    assert simulate(deployment(), trace).verdict == "rejecting"
+
+
+def batch(count: int, prompt: int, output: int) -> Requests:
+    """Requests that come at once."""
+    return Requests(prompt=np.full(count, prompt), output=np.full(count, output), arrival=np.zeros(count))
+
+
+def test_waiting_for_the_token_budget_is_waiting() -> None:
+    """Prompts of 8192 tokens come faster than their steps pass, for a while: a trace that queues and recovers."""
+    one = deployment()
+    alone = float(simulate(one, batch(1, 8192, 1)).e2el[0])
+    arrival = np.concatenate([np.arange(200) * alone / 2, 200 * alone + np.arange(20) * 5 * alone])
+    trace = Requests(prompt=np.full(220, 8192), output=np.full(220, 1), arrival=arrival)
+    run = simulate(one, trace, Flags(max_num_batched_tokens=8192))
+    assert run.verdict == "saturated" and max(run.meters[0].waited, key=run.meters[0].waited.__getitem__) == "budget"
+
+
+def test_seconds_of_waiting_by_hand() -> None:
+    """Three requests at once for one slot: the second waits for one, the third for two."""
+    one = deployment()
+    alone = float(simulate(one, batch(1, 512, 64)).e2el[0])
+    run = simulate(one, batch(3, 512, 64), Flags(max_num_seqs=1))
+    waited = run.meters[0].waited
+    assert set(waited) == {"slots"}
+    assert waited["slots"] == pytest.approx(3 * alone, rel=0.02)
+    assert run.to_dict()["queue"]["waited_for_s"]["slots"] == pytest.approx(alone, rel=0.02)
+
+
+# --- closed loops -----------------------------------------------------------------------------------------------------
+
+
+def test_users_come_over_the_time_of_a_request_and_the_first_round_is_not_counted() -> None:
+    """Published closed loops of equal lengths: 0.30 s on average where users are spread, 2.10 s where they burst."""
+    one = served("llama-3.1-70b", 4, quant="fp8")
+    loop = Traffic(
+        arrivals=ClosedLoop(concurrency=32, burst=False, ramp=None),
+        prompt=Lengths(mean=4096),
+        output=Lengths(mean=512),
+        requests_count=640,
+    )
+    spread = simulate_load(one, loop, None, Options(trim=True))  # type: ignore[arg-type]
+    crowd = simulate_load(one, replace(loop, arrivals=ClosedLoop(concurrency=32)), None, Options(trim=True))  # type: ignore[arg-type]
+    assert float(np.mean(spread.ttft)) == pytest.approx(0.30, rel=0.15)
+    assert float(np.mean(crowd.ttft)) == pytest.approx(2.10, rel=0.05)
+    assert (spread.warmup, spread.cooldown, len(spread.ttft)) == (32, 32, 576)
+    assert (crowd.warmup, crowd.cooldown, len(crowd.ttft)) == (0, 0, 640)  # what such a client reports
+    ramp = spread.conditions["traffic"]["arrivals"]["ramp"]
+    starts = np.asarray(spread.records.arrival)[:32]
+    assert starts == pytest.approx(ramp * np.arange(32) / 32)
+    assert ramp == pytest.approx(float(np.mean(spread.e2el)), rel=0.2)
+
+
+def test_a_single_user_has_neither_fill_nor_drain() -> None:
+    loop = Traffic(arrivals=ClosedLoop(concurrency=1), prompt=Lengths(mean=64), output=Lengths(mean=8))
+    run = simulate(deployment(), loop, None, Options(trim=True))
+    assert len(run.ttft) == 10
