@@ -8,6 +8,7 @@ from tests.mutants_source import SourceMutant
 from tests.serving import test_applied as applied
 from tests.serving import test_cluster as cluster
 from tests.serving import test_scheduling_rules as rules
+from tests.serving import test_slices as slices
 from tests.serving import test_steady_by_hand as steady
 
 _SCHEDULER, _ADMISSION = "inferplan.serving.scheduler:Scheduler", "inferplan.serving.admission:Admitted"
@@ -61,8 +62,8 @@ SERVING_MUTANTS = [
     ),
     SourceMutant(
         name="an overlapped scheduler sees arrivals at once",
-        place=f"{_REPLICA}.advance",
-        old="self.previous if rules.overlapped else self.clock",
+        place=f"{_REPLICA}._seen",
+        old="self.previous if self.rules.overlapped else self.clock",
         new="self.clock",
         changes="arrivals join the step that was composed before they came",
         check=rules.test_an_overlapped_scheduler_sees_arrivals_a_step_late,
@@ -165,9 +166,9 @@ SERVING_MUTANTS = [
     ),
     SourceMutant(
         name="the queue is looked at in every step",
-        place=f"{_QUEUE}.look",
-        old="self.steps_since_look < self.rules.poll_interval",
-        new="False",
+        place=f"{_REPLICA}._seen",
+        old="self.scheduler.queue.steps_since_look % self.rules.poll_interval",
+        new="0.0",
         changes="arrivals do not wait for the next look",
         check=rules.test_the_queue_is_looked_at_every_so_many_steps,
     ),
@@ -226,6 +227,30 @@ SERVING_MUTANTS = [
         new="* 0.0",
         changes="pools apart move their cache in no time",
         check=rules.test_pools_apart_send_the_cache_over_their_link,
+    ),
+    SourceMutant(
+        name="a run of steps is charged at its end",
+        place="inferplan.serving.records:Meter.book",
+        old="share - grown * (steps - 1) / (2 * steps) if steps > 1 else share",
+        new="share",
+        changes="the mean use of the cache is that at the end of each run of steps",
+        check=slices.test_the_cache_is_metered_step_by_step,
+    ),
+    SourceMutant(
+        name="the peak is that at the start",
+        place="inferplan.serving.records:Meter.book",
+        old="max(self.kv_peak, share)",
+        new="max(self.kv_peak, share - grown)",
+        changes="the peak use of the cache is that at the start of a run of steps",
+        check=slices.test_the_cache_is_metered_step_by_step,
+    ),
+    SourceMutant(
+        name="an idle step before the queue is seen",
+        place=f"{_REPLICA}.advance",
+        old="            elif clients.unseen:\n                self._show_last()\n",
+        new="            elif clients.unseen:\n                self._show_last()\n                self._show_last()\n",
+        changes="an overlapped engine idles for longer than the step that it had launched",
+        check=slices.test_any_slices_of_time_are_one_run,
     ),
     SourceMutant(
         name="TPOT over every token",

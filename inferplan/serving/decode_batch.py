@@ -104,6 +104,11 @@ class DecodeBatch:
             records.gap_weights.append(steps * alive * each)
         return tokens
 
+    @property
+    def complete(self) -> bool:
+        """Whether a request may have written its last token."""
+        return bool(self._last) and self._last[0][0] <= self.steps
+
     def done(self) -> list[tuple[int, float, float]]:
         """Take out the requests that are done.
 

@@ -71,10 +71,13 @@ class Pipeline:
                 if not self._run(until):
                     self._take_back()
             elif not self.flying and not self.ranks.busy:
-                if self.ranks.unseen:
-                    self._show_last()
-                elif not self._wake(until):
+                if not self.ranks.unseen:
+                    if not self._wake(until):
+                        return
+                elif self.clock >= until:
                     return
+                elif not self.ranks.look(self.previous if self.overlapped else self.clock):
+                    self._show_last()
             elif self.clock >= until:
                 return
             else:
@@ -113,12 +116,12 @@ class Pipeline:
     def _send(self) -> bool:
         """Compose a batch of the next lane and send it through the stages; false when there is nothing to schedule."""
         lane, now = self.idle[0], self.clock
+        self.ranks.meter(now, self.flying)
         loads, changed = self.ranks.compose(lane, now, self.previous if self.overlapped else now, self.flying)
         if changed:
             self.unchanged = 0
         if not any(load.decodes or load.prompts for load in loads):
             return False
-        self.ranks.meter(now, self.flying)
         self.idle.popleft()
         back = self.shop.send(now, self.ranks.seconds(lane, loads))
         self.previous, self.clock = now, self.shop.free[0]

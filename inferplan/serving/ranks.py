@@ -94,12 +94,18 @@ class Ranks:
         """All ranks were idle until ``start``, when a request can be seen."""
         self.metered = start
         for scheduler in self.schedulers:
-            scheduler.queue.steps_since_look = self.rules.poll_interval
+            scheduler.queue.steps_since_look = 0
             scheduler.queue.look(start, False)
             scheduler.ratio_reset = scheduler.decode_steps()
             scheduler.admitted.reset()
             for lane in scheduler.lanes:
                 lane.context = 0.0
+
+    def look(self, seen: float) -> bool:
+        """No rank decodes: queue what could be seen at ``seen``; gives whether that is anything."""
+        for scheduler in self.schedulers:
+            scheduler.queue.look(seen, False)
+        return self.busy
 
     def refuse_first(self, now: float) -> None:
         """Nothing runs and nothing can start: the first of the queue does not fit even alone."""
@@ -168,7 +174,7 @@ class Ranks:
             if load.prompts is not None:
                 scheduler.meter.prompt_steps += 1
                 scheduler.meter.prompt_tokens += load.prompts.chunk.tokens
-                queue.steps_since_look = self.rules.poll_interval
+                queue.steps_since_look = 0
             else:
                 queue.steps_since_look += 1
                 queue.steps_held_back = queue.steps_held_back + 1 if queue.waiting else 0
@@ -239,7 +245,7 @@ class Ranks:
                     decodes += decoding
                     busy = busy or decoding > 0 or prompts is not None
                 if busy:
-                    tokens = 0.0 if prompts is None else prompts.chunk.tokens  # of the batch sent last
+                    tokens = 0.0 if prompts is None or not self.sent else prompts.chunk.tokens  # of the batch sent last
                     scheduler.book_time(self.metered, now - self.metered, self.sent, decodes, tokens)
         self.metered, self.sent = now, 0
 

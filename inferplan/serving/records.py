@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, fields
+from math import ceil
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -118,6 +119,10 @@ def _packed(code: Literal["d", "q"], values: npt.ArrayLike) -> array[Any]:
     return array(code, np.ascontiguousarray(values, np.float64 if code == "d" else np.int64).tobytes())
 
 
+_DRAWN_APART = 0.01
+"""Share of the cache by which a run of steps may grow in one entry of a timeline."""
+
+
 @dataclass(kw_only=True, eq=False)
 class Meter:
     """Sums over the steps of one replica."""
@@ -156,21 +161,27 @@ class Meter:
         """Add request-seconds of waiting."""
         self.waited[reason] = self.waited.get(reason, 0.0) + seconds
 
-    def book(self, start: float, duration: float, steps: int, now: tuple[int, float, int, float]) -> None:
-        """Count ``duration`` seconds from ``start`` in which ``steps`` steps run.
+    def book(self, start: float, duration: float, steps: int, now: tuple[int, float, int, float], grown: float) -> None:
+        """Count ``duration`` seconds from ``start`` in which ``steps`` steps ran.
 
-        now: decodes, prompt tokens, waiting requests, and share of the cache that is in use.
+        now: decodes, prompt tokens, waiting requests, and share of the cache that is in use in the last of them. grown:
+        by how much all of them have raised it; each step takes its part when it begins.
         """
         decodes, _, waiting, share = now
         self.steps += steps
         self.busy += duration
         self.batch_seconds += decodes * duration
-        self.kv_seconds += share * duration
+        self.kv_seconds += (share - grown * (steps - 1) / (2 * steps) if steps > 1 else share) * duration
         self.kv_peak = max(self.kv_peak, share)
         if waiting:
             self.wait(self.blocking, waiting * duration)
         if self.timeline is not None:
-            self.timeline.append((start, duration, steps, *now))
+            pieces = min(steps, ceil(grown / _DRAWN_APART)) or 1
+            for piece in range(pieces):
+                first, last = steps * piece // pieces, steps * (piece + 1) // pieces
+                before, after = (first / steps, last / steps) if steps else (0.0, 1.0)
+                at, each = start + duration * before, duration * (after - before)
+                self.timeline.append((at, each, last - first, *now[:3], share - grown * (1 - after)))
 
     def pause(self) -> None:
         """Nothing from now on counts, whatever is still added before :meth:`end_pause`; a timeline goes on."""

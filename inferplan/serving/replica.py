@@ -30,6 +30,8 @@ class Replica:
         self.clock = 0.0
         self.previous = 0.0
         """Start of the last step: what had arrived by then is known to an overlapped scheduler."""
+        self.price = 0.0
+        """Seconds of the last step that only decoded."""
 
     def restart(self, now: float) -> None:
         """All is quiet: the clocks go on from ``now`` with empty meters."""
@@ -39,20 +41,17 @@ class Replica:
     def advance(self, until: float) -> None:
         """Run every step that starts before ``until``; stop early when a notification sets ``pause``."""
         self.pause = False
-        scheduler, rules = self.scheduler, self.rules
-        queue, decodes = scheduler.queue, scheduler.decodes
+        scheduler = self.scheduler
+        queue, decodes, clients = scheduler.queue, scheduler.decodes, scheduler.clients
         waiting, inbox = queue.waiting, queue.inbox
         while not self.pause:
-            if not (decodes.size or waiting or scheduler.partial is not None):
-                if scheduler.clients.unseen:
-                    self._show_last()
-                    continue
+            if not (decodes.size or waiting or scheduler.partial is not None or clients.unseen):
                 if not self._wake(until):
                     return
-            if self.clock >= until:
+            elif self.clock >= until:
                 return
             if inbox:
-                queue.look(self.previous if rules.overlapped else self.clock, decodes.size > 0)
+                queue.look(self._seen(), False)
             prompts: PromptBatch | None = None
             if waiting or scheduler.partial is not None:
                 prompts = scheduler.plan(self.clock)
@@ -60,8 +59,17 @@ class Replica:
                 self._prompt_step(prompts)
             elif decodes.size:
                 self._decode_run(until)
+            elif clients.unseen:
+                self._show_last()
             elif waiting and not scheduler.admitted.running:
-                scheduler.clients.refuse_first(self.clock)
+                clients.refuse_first(self.clock)
+
+    def _seen(self) -> float:
+        """What had arrived by then is known: when the engine last looked at the queue."""
+        seen = self.previous if self.rules.overlapped else self.clock
+        if self.rules.poll_interval > 1 and self.scheduler.decodes.size:
+            seen -= self.scheduler.queue.steps_since_look % self.rules.poll_interval * self.price
+        return seen
 
     def _wake(self, until: float) -> bool:
         """From idle to the next visible request; false when there is none before ``until``."""
@@ -73,7 +81,7 @@ class Replica:
         if start >= until:
             return False
         self.clock = self.previous = start
-        queue.steps_since_look = self.rules.poll_interval
+        queue.steps_since_look = 0
         scheduler.ratio_reset = decodes.steps
         scheduler.admitted.reset()
         decodes.context = 0.0
@@ -107,20 +115,21 @@ class Replica:
         scheduler, rules, start = self.scheduler, self.rules, self.clock
         decodes, meter, clients, chunk = scheduler.decodes, scheduler.meter, scheduler.clients, prompts.chunk
         batch = decodes.size if scheduler.mixed else 0
-        loads = scheduler.admitted.host_loads
-        duration = self.times.mixed(batch, decodes.context / batch if batch else 0.0, chunk) + loads
-        scheduler.admitted.host_loads = 0.0
+        duration = self.times.mixed(batch, decodes.context / batch if batch else 0.0, chunk)
+        if scheduler.admitted.host_loads:
+            duration += scheduler.admitted.host_loads
+            scheduler.admitted.host_loads = 0.0
         self.previous, self.clock = start, start + duration
-        scheduler.queue.steps_since_look = rules.poll_interval
+        scheduler.queue.steps_since_look = 0
         meter.prompt_steps += 1
         meter.prompt_tokens += chunk.tokens
-        scheduler.book_time(start, duration, 1, batch, chunk.tokens)
         if batch:
             scheduler.run_decodes(start, 1, duration)
             decodes.token_time = self.clock
+        scheduler.book_time(start, duration, 1, batch, chunk.tokens)
         if clients.unseen:
             clients.show(self.clock)
-        if batch:
+        if batch and decodes.complete:
             scheduler.finish_decodes()
         scheduler.finish_prompts(prompts.completed, self.clock)
         if not rules.overlapped and clients.unseen:
@@ -130,8 +139,8 @@ class Replica:
         """Steps that are alike, up to the next departure, arrival, shortage of cache or ``until``."""
         scheduler, rules, start = self.scheduler, self.rules, self.clock
         decodes, queue, clients = scheduler.decodes, scheduler.queue, scheduler.clients
-        run = decodes.steps_left()
         batch, each = decodes.size, rules.tokens_per_step
+        run = decodes.steps_left()
         if scheduler.grows:
             room = scheduler.free
             if (run + rules.page) * batch * each > room:
@@ -153,17 +162,18 @@ class Replica:
             price = self.times.decode(batch, mean + (run - 1) * each / 2)
         duration = run * price
         self.clock = start + duration
-        self.previous = self.clock - price
+        self.previous, self.price = self.clock - price, price
         queue.steps_since_look += run
         queue.steps_held_back = queue.steps_held_back + run if queue.waiting else 0
-        scheduler.book_time(start, duration, run, batch, 0)
         scheduler.run_decodes(start, run, price)
+        scheduler.book_time(start, duration, run, batch, 0)
         decodes.token_time = self.clock
         if clients.unseen:
             clients.show(start + (price if run == 1 else self.times.decode(batch, mean)))
-        scheduler.finish_decodes()
-        if not rules.overlapped and clients.unseen:
-            clients.show(self.clock)
+        if decodes.complete:
+            scheduler.finish_decodes()
+            if not rules.overlapped and clients.unseen:
+                clients.show(self.clock)
 
     def _steps_until_look(self, start: float, price: float) -> int:
         """Decode steps until the queue may change in a way that matters."""
@@ -177,5 +187,6 @@ class Replica:
         if queue.inbox and free_slot and rules.policy != "static":
             ahead = ceil((queue.inbox[0][0] - start) / price)
             ahead = max(ahead, 0) + 1 if rules.overlapped else max(ahead, 1)
-            limit = min(limit, max(ahead, rules.poll_interval - queue.steps_since_look))
+            poll = rules.poll_interval
+            limit = min(limit, ahead + -(queue.steps_since_look + ahead) % poll)
         return limit

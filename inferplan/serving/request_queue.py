@@ -28,6 +28,7 @@ class RequestQueue:
         self.queued_tokens = 0
         """Prompt tokens of the requests that do not run yet."""
         self.steps_since_look = 0
+        """Decode steps since the engine began, or computed prompts: every so many of them it looks at the queue."""
         self.steps_held_back = 0
 
     def submit(self, request: int, time: float) -> None:
@@ -51,12 +52,11 @@ class RequestQueue:
 
     def look(self, seen: float, decoding: bool) -> None:
         """Queue what could be seen at ``seen``; while requests decode, only every ``poll_interval`` steps."""
-        if decoding and self.steps_since_look < self.rules.poll_interval > 1:
+        if decoding and self.steps_since_look % self.rules.poll_interval:
             return
         inbox, waiting = self.inbox, self.waiting
         while inbox and inbox[0][0] <= seen:
             waiting.append(inbox.popleft()[1])
-        self.steps_since_look = 0
 
     def take(self) -> None:
         """The first request of the queue leaves it: it starts to run, or is given up."""

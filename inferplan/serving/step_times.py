@@ -31,6 +31,9 @@ from inferplan.units import Array, Num
 from inferplan.work.step import WIDE, Segment, Step
 
 PromptGrid = list[list[list[float]]]
+Lines = list[tuple[float, float]]
+"""Seconds over contexts, a line from knot to knot: its seconds at context 0, and its slope. The first entry is for
+contexts below the first knot, which take the seconds of that; beyond the last knot the last line goes on."""
 _DENSE_ROWS = 256
 """Up to this batch every integer is priced; beyond, every 3 %."""
 _PROMPTS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 256.0)
@@ -180,14 +183,16 @@ class StageTable:
     """Seconds by rows that the mean attention rank brings to the experts."""
     head: list[float]
     """Seconds by sequences that need logits."""
-    decode_rows: list[list[float] | None]
-    """Seconds of the decode segment by batch and context knot; rows are filled when they are first asked for."""
     batch_knots: list[float]
     decode_grid: Array
     prompt_grid: PromptGrid
     """Seconds of the prompt segments, by number of prompts, new and past knot."""
     layers: float
     """Fixed seconds of the stage, for its layers."""
+    segments: dict[int, Lines] = field(default_factory=dict)
+    """Seconds of the decode segment by batch, filled when they are first asked for."""
+    passes: dict[int, Lines] = field(default_factory=dict)
+    """Seconds of a step that only decodes, without the experts, by batch, filled the same way."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -214,22 +219,14 @@ class StepTimes:
     prompt_share: float = 1.0
     """Rows of a matmul for each token of a wide prompt: context parallelism divides them."""
     drafts: list[tuple[StepTimes, int]] = field(default_factory=list)
-    cache: dict[int, list[float]] = field(default_factory=dict)
+    cache: dict[int, Lines] = field(default_factory=dict)
+    """Seconds of a step that only decodes, through all stages, by batch."""
 
     def decode(self, batch: int, context: float) -> float:
         """A batch of ``batch`` decodes whose mean context is ``context`` tokens, through all stages."""
-        row = self.cache.get(batch)
-        if row is None:
-            row = self._decode_row(batch)
-        knots = self.contexts
-        at = bisect_right(knots, context) - 1
-        if at < 0:
-            return row[0]
-        if at >= len(knots) - 1:
-            at = len(knots) - 2
-        low = knots[at]
-        value = row[at]
-        return value + (row[at + 1] - value) * (context - low) / (knots[at + 1] - low)
+        lines = self.cache.get(batch) or self._decode_lines(batch)
+        base, slope = lines[bisect_right(self.contexts, context)]
+        return base + slope * context
 
     def mixed(self, batch: int, context: float, chunk: Chunk) -> float:
         """A batch of ``batch`` decodes beside the prompts of ``chunk``, through all stages."""
@@ -252,6 +249,8 @@ class StepTimes:
 
         beside: rows that the mean attention rank brings to the experts, where ranks hold different batches.
         """
+        if not chunk.tokens and batch and not self.drafts:
+            return self._pass(int(batch), context, beside)
         wide, rows = chunk.tokens > WIDE * chunk.prompts, self.rows(batch, chunk)
         brought = rows if beside is None else beside
         times = [self.host + self.host_sequence * (batch + chunk.prompts)]
@@ -278,46 +277,52 @@ class StepTimes:
     def _stage(self, table: StageTable, decodes: tuple[float, float], chunk: Chunk, rows: tuple[float, float]) -> float:
         """Seconds of one stage; ``rows`` of this rank, and of the mean one."""
         batch, context = decodes
-        time = table.layers + _read(table.shared, rows[0])
+        time = table.layers + _read(table.shared, rows[0]) + _whole(table.head, int(batch * self.width + chunk.prompts))
         if table.experts:
             time += _read(table.experts, rows[1])
-        head = table.head
-        logits = int(batch * self.width + chunk.prompts)
-        time += head[logits] if logits < len(head) else head[-1] * logits / (len(head) - 1)
         if chunk.tokens:
             time += self._prompts(table, chunk)
         if batch:
-            time += self._segment(table, int(batch), context)
+            lines = table.segments.get(int(batch)) or self._segment_lines(table, int(batch))
+            base, slope = lines[bisect_right(self.contexts, context)]
+            time += base + slope * context
         return time
 
-    def _segment(self, table: StageTable, batch: int, context: float) -> float:
-        """The decode segment's own operators."""
-        row = self._segment_row(table, batch)
-        knots = self.contexts
-        at = min(max(bisect_right(knots, context) - 1, 0), len(knots) - 2)
-        share = (context - knots[at]) / (knots[at + 1] - knots[at])
-        return row[at] + (row[at + 1] - row[at]) * max(share, 0.0)
+    def _pass(self, batch: int, context: float, beside: float | None) -> list[float]:
+        """Seconds on each station of a step that only decodes."""
+        at = bisect_right(self.contexts, context)
+        times = [self.host + self.host_sequence * batch]
+        for table in self.narrow:
+            base, slope = (table.passes.get(batch) or self._pass_lines(table, batch))[at]
+            time = base + slope * context
+            if table.experts:
+                time += _read(table.experts, batch * self.width if beside is None else beside)
+            times.append(time)
+        return times
 
-    def _segment_row(self, table: StageTable, batch: int) -> list[float]:
-        rows = table.decode_rows
-        if batch < len(rows):
-            known = rows[batch]
-            if known is not None:
-                return known
-        else:
-            rows.extend([None] * (batch + 1 - len(rows)))
+    def _segment_lines(self, table: StageTable, batch: int) -> Lines:
+        """The decode segment's own operators."""
         knots = table.batch_knots
         at = min(max(bisect_right(knots, batch) - 1, 0), len(knots) - 2)
         share = (batch - knots[at]) / (knots[at + 1] - knots[at])
         values = table.decode_grid[at] + (table.decode_grid[at + 1] - table.decode_grid[at]) * share
-        row: list[float] = values.tolist()
-        rows[batch] = row
-        return row
+        lines = table.segments[batch] = _lines(self.contexts, values)
+        return lines
 
-    def _decode_row(self, batch: int) -> list[float]:
-        row = [sum(self.stations(batch, context)) for context in self.contexts]
-        self.cache[batch] = row
-        return row
+    def _pass_lines(self, table: StageTable, batch: int) -> Lines:
+        """A whole stage of a step that only decodes, without the experts."""
+        rows = batch * self.width
+        fixed = table.layers + _read(table.shared, rows) + _whole(table.head, rows)
+        lines = [
+            (base + fixed, slope) for base, slope in table.segments.get(batch) or self._segment_lines(table, batch)
+        ]
+        table.passes[batch] = lines
+        return lines
+
+    def _decode_lines(self, batch: int) -> Lines:
+        values = np.array([sum(self.stations(batch, context)) for context in self.contexts])
+        lines = self.cache[batch] = _lines(self.contexts, values)
+        return lines
 
     def _prompts(self, table: StageTable, chunk: Chunk) -> float:
         """The prompt segments' own operators: equal prompts of the same number, tokens and attention work."""
@@ -338,6 +343,19 @@ class StepTimes:
         low = _bilinear(table.prompt_grid[k], i, j, x, y)
         high = _bilinear(table.prompt_grid[k + 1], i, j, x, y)
         return low + (high - low) * z
+
+
+def _lines(knots: list[float], values: Array) -> Lines:
+    """The lines between values at knots."""
+    slopes = np.diff(values) / np.diff(knots)
+    bases = values[:-1] - slopes * np.asarray(knots[:-1])
+    lines = list(zip(bases.tolist(), slopes.tolist()))
+    return [(float(values[0]), 0.0), *lines, lines[-1]]
+
+
+def _whole(table: list[float], rows: int) -> float:
+    """A table by whole rows, beyond its end in proportion."""
+    return table[rows] if rows < len(table) else table[-1] * rows / (len(table) - 1)
 
 
 def _read(table: list[float], rows: float) -> float:
@@ -460,7 +478,6 @@ class _TableBuilder(NamedTuple):
                 shared=[0.0, *np.broadcast_to(shared[index], rows.shape).tolist()],
                 experts=experts[index].tolist() if experts else [],
                 head=[0.0, *np.broadcast_to(head[index], logits.shape).tolist()],
-                decode_rows=[None] * (len(batches) + 1),
                 batch_knots=batches,
                 decode_grid=np.broadcast_to(decode[index], (len(batches), len(self.knots.contexts))),
                 prompt_grid=prompts[index],
