@@ -185,6 +185,8 @@ class Admitted:
         """Requests admitted and not yet done; a dictionary keeps the order of admission."""
         self.used = 0.0
         self.remaining = 0.0
+        self.grown = 0.0
+        """Tokens by which decode steps have raised ``used`` since time was metered last."""
         self.held: dict[int, list[int]] = {}
         """Named blocks that a request uses."""
         self.own: dict[int, Sequence[int]] = {}
@@ -222,6 +224,11 @@ class Admitted:
         if found.tokens and request not in records.preempted:
             records.cached[request] = found.tokens
         return found.tokens
+
+    def grow(self, tokens: float) -> None:
+        """Decode steps take ``tokens`` of cache."""
+        self.used += tokens
+        self.grown += tokens
 
     def extend(self, request: int, before: int, after: int, free: float) -> bool:
         """The next piece of a prompt of which ``before`` tokens are cached; false when it needs more than ``free``."""

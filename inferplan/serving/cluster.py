@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from math import inf
-from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from inferplan.devices.hardware import Link
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
 from inferplan.serving.admission import Rules
+from inferplan.serving.apart import Apart, Event, Incoming
 from inferplan.serving.pipeline import Pipeline
 from inferplan.serving.prefix_cache import PrefixCache
-from inferplan.serving.records import Excerpt, Meter, Metering, Records
+from inferplan.serving.records import Meter, Metering, Records
 from inferplan.serving.replica import Replica
 from inferplan.serving.rounds import coupled_ranks
 from inferplan.serving.routing import Router, Routing
@@ -33,13 +30,9 @@ from inferplan.units import Num
 _MOMENT = 1e-9
 """Seconds by which engines pass an event, so that rounding cannot keep it ahead of them."""
 
-_BLOCK = 1 << 16
-"""Requests that an engine is sent at once, if it has more: on their way they take more memory than their records."""
 _SENT, _CACHED, _ANSWERED, _BEGIN, _END = range(5)
 """What may happen: a client sends a request; its cache arrives where it decodes; its user has the answer, and sends the
 next one; the meters begin to count; they stop."""
-Event = tuple[float, int, int]
-"""When, to which request (below 0: none), and what."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,37 +82,7 @@ def transfer_time(deployment: Deployment, link: Link, tokens: Num) -> Num:
     return seconds if np.ndim(tokens) else float(seconds)
 
 
-class Incoming(NamedTuple):
-    """What a pool of engines that nothing connects is sent, in order of time: each to the next scheduler in turn."""
-
-    requests: npt.NDArray[np.int64]
-    times: npt.NDArray[np.float64]
-    computed: bool
-    """The pool only decodes: it is the cache of a request that comes."""
-    window: tuple[float, float] | None
-    """Between which seconds the meters count, if not all the time."""
-
-
-class Served(NamedTuple):
-    """What some engines have done, in another process."""
-
-    records: Excerpt
-    meters: list[Meter]
-    events: list[Event]
-    done: int
-
-
-def _serve_elsewhere(cluster: Cluster, incoming: Incoming, engines: list[int]) -> Served:
-    """The work of a process: ``cluster`` is its copy."""
-    cluster.records.refused.clear()
-    del cluster.records.gaps[:], cluster.records.gap_weights[:], cluster.events[:]
-    done = cluster.done
-    requests = np.concatenate([cluster.serve_on(engine, incoming) for engine in engines])
-    meters = [scheduler.meter for scheduler in cluster.schedulers(engines)]
-    return Served(cluster.records.excerpt(requests), meters, cluster.events, cluster.done - done)
-
-
-class Cluster:
+class Cluster(Apart):
     """The engines of a run and the events between them."""
 
     def __init__(
@@ -129,25 +92,18 @@ class Cluster:
         closed: ClosedLoop | None,
         progress: Callable[[int], None] | None = None,
     ) -> None:
-        self.fleet, self.records, self.closed, self.progress = fleet, records, closed, progress
+        super().__init__(records, Router(fleet.routing, (), records), progress)
+        self.fleet, self.closed = fleet, closed
         self.senders = Senders(records, closed)
-        self.engines: list[Replica | Pipeline] = []
-        """What keeps time: each runs on its own; those of the front first."""
-        self.front = self.back = Router(fleet.routing, (), records)
-        """Who takes new requests, and who only decodes where pools are apart."""
-        self.engine_of: dict[Scheduler, int] = {}
-        self.events: list[Event] = []
-        """A heap; of the arrivals known ahead it holds the next."""
         self.known: Iterator[Event] = iter(())
         """Arrivals known ahead, in order of time."""
-        self.sent = self.done = 0
+        self.sent = 0
         self.running: Replica | Pipeline | None = None
         """The engine that advances."""
         self.link_free: list[float] = []
         """When the link of each scheduler of the front has sent what it was given."""
         self.moves: dict[int, float] = {}
         """Seconds to move the cache of a prompt, by its tokens, where pools are apart."""
-        self.metering = Metering(records, 0)
 
     def build(
         self, deployment: Deployment, times: StepTimes, rules: Rules, cache: Callable[[], PrefixCache | None]
@@ -235,64 +191,13 @@ class Cluster:
             self._run_together()
             return
         # the front runs to its end, then the back with the caches that it was sent
-        self._serve(Incoming(order, np.array(arrival)[order], False, window), jobs)
+        self.serve(Incoming(order, np.array(arrival)[order], False, window), jobs)
         if self.events:
             times, requests, _ = zip(*sorted(self.events))
             self.events.clear()
-            self._serve(Incoming(np.asarray(requests), np.asarray(times), True, window), jobs)
+            self.serve(Incoming(np.asarray(requests), np.asarray(times), True, window), jobs)
         if window:
             self.metering.span = list(window)
-
-    def _serve(self, incoming: Incoming, jobs: int) -> None:
-        """Each engine of a pool serves what it is sent; in several processes, of neighbours."""
-        pool = (self.back if incoming.computed else self.front).pool
-        engines = list(dict.fromkeys(self.engine_of[scheduler] for scheduler in pool))
-        if min(jobs, len(engines)) == 1:
-            for engine in engines:
-                self.serve_on(engine, incoming)
-            return
-        progress, self.progress = self.progress, None
-        shares = [share.tolist() for share in np.array_split(engines, min(jobs, len(engines)))]
-        with ProcessPoolExecutor(len(shares)) as executor:
-            for share, served in zip(shares, executor.map(partial(_serve_elsewhere, self, incoming), shares)):
-                self.records.merge(served.records)
-                self.events += served.events
-                for scheduler, meter in zip(self.schedulers(share), served.meters):
-                    scheduler.meter = meter
-                self.done += served.done
-                if progress is not None:
-                    progress(self.done)
-        self.progress = progress
-
-    def schedulers(self, engines: list[int]) -> list[Scheduler]:
-        """Those of some engines, in order."""
-        return [scheduler for scheduler, engine in self.engine_of.items() if engine in engines]
-
-    def serve_on(self, engine: int, incoming: Incoming) -> npt.NDArray[np.int64]:
-        """One engine serves its turns of what comes to its pool, to the end: gives the requests."""
-        router = self.back if incoming.computed else self.front
-        size = len(router.pool)
-        turns = [turn for turn, scheduler in enumerate(router.pool) if self.engine_of[scheduler] == engine]
-        mine = np.sort(np.concatenate([np.arange(turn, len(incoming.requests), size) for turn in turns]))
-        requests: npt.NDArray[np.int64] = incoming.requests[mine]
-        times, metering = incoming.times[mine], Metering(self.records, self.metering.fill)
-        meters, sent = [router.pool[turn].meter for turn in turns], 0
-        begin, end = incoming.window or (inf, inf)
-        for until, mark in ((begin, metering.begin), (end, metering.end), (inf, None)):
-            stop = int(np.searchsorted(times, until))
-            while sent < stop:
-                block = slice(sent, min(sent + _BLOCK, stop))
-                for turn, request, time in zip(*(column[block].tolist() for column in (mine % size, requests, times))):
-                    router.home[request] = turn
-                    scheduler = router.pool[turn]
-                    (scheduler.receive if incoming.computed else scheduler.submit)(request, time)
-                sent = block.stop
-                self.engines[engine].advance(float(times[sent]) if sent < stop else until)
-            self.engines[engine].advance(until)
-            if mark is not None and until < inf:
-                mark(until, meters)
-        metering.close(meters)
-        return requests
 
     def _phase(self, start: int, stop: int) -> None:
         """Users of a closed loop send requests ``start`` to ``stop`` until all is quiet."""

@@ -73,8 +73,6 @@ class Scheduler:
         """A request was sent back for want of cache: nothing new is admitted to this step."""
         self.ratio_reset = 0
         """Decode step at which the reserved share of remaining outputs was last reset (admission by ``ratio``)."""
-        self.grown = 0.0
-        """Tokens that decode steps have written to the cache since time was metered last."""
 
     # --- arrivals ---------------------------------------------------------------------------------------------------
 
@@ -231,23 +229,16 @@ class Scheduler:
         self.queue.put_back(request)
 
     def book_time(self, start: float, duration: float, steps: int, decodes: int, prompt_tokens: float) -> None:
-        """Meter ``duration`` seconds from ``start`` in which ``steps`` steps ran, each with ``decodes`` requests.
-
-        To be called when all that these steps write is in the cache: a step takes room for it when it begins.
-        """
-        capacity, grown = self.rules.capacity, self.grown
-        now = decodes, prompt_tokens, len(self.queue.waiting), self.admitted.used / capacity
-        self.meter.book(start, duration, steps, now, grown / capacity)
-        self.grown = 0.0
-
-    # --- what a step has made ---------------------------------------------------------------------------------------
+        """Meter ``steps`` steps of ``decodes`` requests from ``start`` on, when all that they write is in the cache."""
+        admitted, capacity = self.admitted, self.rules.capacity
+        now = decodes, prompt_tokens, len(self.queue.waiting), admitted.used / capacity
+        self.meter.book(start, duration, steps, now, admitted.grown / capacity)
+        admitted.grown = 0.0
 
     def run_decodes(self, start: float, steps: int, price: float) -> None:
         """The batch decodes for ``steps`` steps of ``price`` seconds each, from ``start`` on."""
         if self.grows:
-            taken = self.decodes.taken(steps)
-            self.admitted.used += taken
-            self.grown += taken
+            self.admitted.grow(self.decodes.taken(steps))
         tokens = self.decodes.make(start, steps, price, self.records)
         self.admitted.remaining -= tokens
         self.meter.decode_tokens += tokens

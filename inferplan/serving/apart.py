@@ -1,0 +1,121 @@
+"""Engines that nothing connects: each serves its turns of what is sent, one after another or in several processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from math import inf
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from inferplan.serving.pipeline import Pipeline
+from inferplan.serving.records import Excerpt, Meter, Metering, Records
+from inferplan.serving.replica import Replica
+from inferplan.serving.routing import Router
+from inferplan.serving.scheduler import Scheduler
+
+Event = tuple[float, int, int]
+"""When, to which request (below 0: none), and what."""
+
+_BLOCK = 1 << 16
+"""Requests that an engine is sent at once, if it has more: on their way they take more memory than their records."""
+
+
+class Incoming(NamedTuple):
+    """What a pool of engines that nothing connects is sent, in order of time: each to the next scheduler in turn."""
+
+    requests: npt.NDArray[np.int64]
+    times: npt.NDArray[np.float64]
+    computed: bool
+    """The pool only decodes: it is the cache of a request that comes."""
+    window: tuple[float, float] | None
+    """Between which seconds the meters count, if not all the time."""
+
+
+class Served(NamedTuple):
+    """What some engines have done, in another process."""
+
+    records: Excerpt
+    meters: list[Meter]
+    events: list[Event]
+    done: int
+
+
+def _serve_elsewhere(cluster: Apart, incoming: Incoming, engines: list[int]) -> Served:
+    """The work of a process: ``cluster`` is its copy."""
+    cluster.records.refused.clear()
+    del cluster.records.gaps[:], cluster.records.gap_weights[:], cluster.events[:]
+    done = cluster.done
+    requests = np.concatenate([cluster.serve_on(engine, incoming) for engine in engines])
+    meters = [scheduler.meter for scheduler in cluster.schedulers(engines)]
+    return Served(cluster.records.excerpt(requests), meters, cluster.events, cluster.done - done)
+
+
+class Apart:
+    """The engines of a run, and what they have done."""
+
+    def __init__(self, records: Records, nobody: Router, progress: Callable[[int], None] | None) -> None:
+        self.records, self.progress = records, progress
+        self.engines: list[Replica | Pipeline] = []
+        """What keeps time: each runs on its own; those of the front first."""
+        self.front = self.back = nobody
+        """Who takes new requests, and who only decodes where pools are apart."""
+        self.engine_of: dict[Scheduler, int] = {}
+        self.events: list[Event] = []
+        """A heap; of the arrivals known ahead it holds the next."""
+        self.done = 0
+        self.metering = Metering(records, 0)
+
+    def serve(self, incoming: Incoming, jobs: int) -> None:
+        """Each engine of a pool serves what it is sent; in several processes, of neighbours."""
+        pool = (self.back if incoming.computed else self.front).pool
+        engines = list(dict.fromkeys(self.engine_of[scheduler] for scheduler in pool))
+        if min(jobs, len(engines)) == 1:
+            for engine in engines:
+                self.serve_on(engine, incoming)
+            return
+        progress, self.progress = self.progress, None
+        shares = [share.tolist() for share in np.array_split(engines, min(jobs, len(engines)))]
+        with ProcessPoolExecutor(len(shares)) as executor:
+            for share, served in zip(shares, executor.map(partial(_serve_elsewhere, self, incoming), shares)):
+                self.records.merge(served.records)
+                self.events += served.events
+                for scheduler, meter in zip(self.schedulers(share), served.meters):
+                    scheduler.meter = meter
+                self.done += served.done
+                if progress is not None:
+                    progress(self.done)
+        self.progress = progress
+
+    def schedulers(self, engines: list[int]) -> list[Scheduler]:
+        """Those of some engines, in order."""
+        return [scheduler for scheduler, engine in self.engine_of.items() if engine in engines]
+
+    def serve_on(self, engine: int, incoming: Incoming) -> npt.NDArray[np.int64]:
+        """One engine serves its turns of what comes to its pool, to the end: gives the requests."""
+        router = self.back if incoming.computed else self.front
+        size = len(router.pool)
+        turns = [turn for turn, scheduler in enumerate(router.pool) if self.engine_of[scheduler] == engine]
+        mine = np.sort(np.concatenate([np.arange(turn, len(incoming.requests), size) for turn in turns]))
+        requests: npt.NDArray[np.int64] = incoming.requests[mine]
+        times, metering = incoming.times[mine], Metering(self.records, self.metering.fill)
+        meters, sent = [router.pool[turn].meter for turn in turns], 0
+        begin, end = incoming.window or (inf, inf)
+        for until, mark in ((begin, metering.begin), (end, metering.end), (inf, None)):
+            stop = int(np.searchsorted(times, until))
+            while sent < stop:
+                block = slice(sent, min(sent + _BLOCK, stop))
+                for turn, request, time in zip(*(column[block].tolist() for column in (mine % size, requests, times))):
+                    router.home[request] = turn
+                    scheduler = router.pool[turn]
+                    (scheduler.receive if incoming.computed else scheduler.submit)(request, time)
+                sent = block.stop
+                self.engines[engine].advance(float(times[sent]) if sent < stop else until)
+            self.engines[engine].advance(until)
+            if mark is not None and until < inf:
+                mark(until, meters)
+        metering.close(meters)
+        return requests
