@@ -86,13 +86,16 @@ class Offer:
             return shared
         return replicas * _instances_of_one(devices, self.gpus, together)
 
-    def describe(self, units: int | None = None) -> str:
-        """``"2 x p6-b200.48xlarge (8 x b200-hgx) at 113.93 USD/h (on-demand, aws-us-east-1, 2026-09-10)"``."""
-        what = self.gpu if self.gpus is None else f"{self.instance or 'instance'} ({self.gpus} x {self.gpu})"
-        number = "" if units is None else f"{units:,} x "
+    @property
+    def what(self) -> str:
+        """What is sold: ``"p6-b200.48xlarge (8 x b200-hgx)"``, or the GPU where GPUs are sold one by one."""
+        return self.gpu if self.gpus is None else f"{self.instance or 'instance'} ({self.gpus} x {self.gpu})"
+
+    def describe(self) -> str:
+        """``"p6-b200.48xlarge (8 x b200-hgx) at 113.93 USD/h (on-demand, aws-us-east-1, 2026-09-10)"``."""
         term = f"{self.term}, {self.length}" if self.length else self.term
         facts = ", ".join(str(part) for part in (term, self.source, self.date) if part)
-        return f"{number}{what} at {price_text(self.per_hour)} {self.currency}/h ({facts})"
+        return f"{self.what} at {price_text(self.per_hour)} {self.currency}/h ({facts})"
 
     @property
     def remarks(self) -> list[str]:
@@ -141,7 +144,7 @@ class Bill:
 
     def describe(self) -> str:
         """``"2 x p6-b200.48xlarge (8 x b200-hgx) at 113.93 USD/h (on-demand, aws-us-east-1, 2026-09-10)"``."""
-        return self.offer.describe(self.units)
+        return f"{self.units:,} x {self.offer.describe()}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,14 +9,18 @@ import click
 
 from inferplan.answers.fit import Fitting, asked_context, footprint_at, smallest
 from inferplan.catalog.assemble import Request, assemble
+from inferplan.catalog.bills import Bill
 from inferplan.catalog.files import load_hardware, load_model, names
+from inferplan.catalog.price_lists import PriceBook
 from inferplan.cli.options import Count, engine_option, report_options
+from inferplan.cli.price_options import price_options
 from inferplan.errors import InfeasibleError, InferplanError
+from inferplan.reports.cost import bill_record
 from inferplan.table import Report, Table
 from inferplan.units import format_bytes
 from inferplan.work.parallel import Parallelism
 
-_RIGHT = frozenset({"GPUs", "KV pool", "requests", "longest context", "bytes", "share", "value"})
+_RIGHT = frozenset({"GPUs", "KV pool", "requests", "longest context", "bytes", "share", "value", "an hour"})
 
 
 @click.command("fit")
@@ -29,11 +33,13 @@ _RIGHT = frozenset({"GPUs", "KV pool", "requests", "longest context", "bytes", "
 @click.option("--most", type=Count(), default=8, show_default=True, help="Largest number of GPUs to try.")
 @engine_option("Engine and version: vllm, vllm@0.20, sglang, none.")
 @click.option("--memory", metavar="SIZE", help="Usable memory of one device, such as 64GB.")
+@price_options
 @report_options
 def fit_command(gpu: str | None, **values: Any) -> Report:
     """Which GPUs hold MODEL, how many, in which format, with what context and how many requests.
 
-    Memory only, so no GPU is needed. With --gpu the answer is one screen, with the two lines that vLLM would log.
+    Memory only, so no GPU is needed. With --gpu the answer is one screen, with the two lines that vLLM would log. Where
+    a price is on file, it is that of the instances that hold one replica.
 
     Example: inferplan fit llama-3.1-70b --context 32k --users 8
     """
@@ -47,6 +53,8 @@ def _request(model: str, gpu: str, **values: Any) -> Request:
 
 
 def _all(model: str, tp: int | None, context: int | None, users: int, most: int, **values: Any) -> Report:
+    prices: PriceBook = values.pop("prices")
+    prices.check(names("hardware"))
     spec = load_model(model)
     tokens = asked_context(spec, context)
     quants = [values.pop("quant")] if values.get("quant") else [None, "fp8", "int4"]
@@ -63,8 +71,9 @@ def _all(model: str, tp: int | None, context: int | None, users: int, most: int,
                 refused += 1
                 records.append({"gpu": gpu, "quant": quant or "native", "fits": False, "reason": found})
                 continue
-            records.append(_record(found, quant or "native"))
-            rows.append(_row(found, quant or "native"))
+            bill = _bill(found, prices)
+            records.append(_record(found, quant or "native", bill))
+            rows.append(_row(found, quant or "native", bill))
     if not rows:
         raise InfeasibleError(
             f"{spec.name} with {users} x {tokens} tokens fits on no accelerator on file",
@@ -74,20 +83,31 @@ def _all(model: str, tp: int | None, context: int | None, users: int, most: int,
     rows.sort(key=lambda row: (int(row[1]), row[0], row[2]))
     table = Table(
         title=f"{spec.name}: the fewest GPUs that hold {users} x {tokens:,} tokens ({values['engine']} defaults)",
-        columns=["GPU", "GPUs", "format", "weights", "KV pool", "requests", "longest context"],
+        columns=["GPU", "GPUs", "format", "weights", "KV pool", "requests", "longest context", "an hour", "bought"],
         rows=rows,
         right=_RIGHT,
     )
-    note = f"{refused} combinations do not fit or are refused; --format json says why"
+    notes = [
+        f"{refused} combinations do not fit or are refused; --format json says why",
+        f"an hour: {prices.term} prices as things are sold, of the best documented list that has the GPU "
+        "(inferplan prices); instances are paid for whole",
+    ]
     return Report(
         record={"model": spec.name, "context_tokens": tokens, "options": records},
         tables=[table],
-        notes=[note],
+        notes=notes,
         rows=records,
     )
 
 
-def _record(found: Fitting, quant: str) -> dict[str, Any]:
+def _bill(found: Fitting, prices: PriceBook) -> Bill | None:
+    """What one replica costs; ``None`` without a price."""
+    parallel = found.deployment.parallel
+    tariff = prices.tariff(found.deployment.hardware.name, parallel.ranks, parallel.tp)
+    return None if tariff is None else tariff.bill(1)
+
+
+def _record(found: Fitting, quant: str, bill: Bill | None) -> dict[str, Any]:
     footprint = found.footprint
     return {
         "gpu": found.deployment.hardware.name,
@@ -98,10 +118,11 @@ def _record(found: Fitting, quant: str) -> dict[str, Any]:
         "kv_pool_bytes": footprint.kv_pool,
         "max_requests": found.requests,
         "max_context_tokens": found.longest,
+        "cost": None if bill is None else {**bill_record(bill), "per_hour": bill.per_hour},
     }
 
 
-def _row(found: Fitting, quant: str) -> list[str]:
+def _row(found: Fitting, quant: str, bill: Bill | None) -> list[str]:
     footprint = found.footprint
     return [
         found.deployment.hardware.name,
@@ -111,11 +132,19 @@ def _row(found: Fitting, quant: str) -> list[str]:
         format_bytes(footprint.kv_pool),
         f"{found.requests:,}",
         f"{found.longest:,}",
+        *(("", "") if bill is None else _bought(bill)),
     ]
+
+
+def _bought(bill: Bill) -> tuple[str, str]:
+    """The price of an hour, and what it buys from whom."""
+    return f"{bill.per_hour:,.2f} {bill.offer.currency}", f"{bill.units:,} x {bill.offer.what}, {bill.offer.source}"
 
 
 def _one(gpu: str, model: str, tp: int | None, context: int | None, users: int, most: int, **values: Any) -> Report:
     spec, hardware = load_model(model), load_hardware(gpu)
+    prices: PriceBook = values.pop("prices")
+    prices.check([hardware.name])
     tokens = asked_context(spec, context)
     request = _request(model, gpu, **values)
     if tp:
@@ -137,10 +166,11 @@ def _one(gpu: str, model: str, tp: int | None, context: int | None, users: int, 
             because=f"the cache pool is {format_bytes(footprint.kv_pool)}, room for {fitting.requests}",
             hint="a larger --tp, a narrower --quant, or a shorter --context",
         )
-    return _picture(fitting)
+    return _picture(fitting, prices)
 
 
-def _picture(fitting: Fitting) -> Report:
+def _picture(fitting: Fitting, prices: PriceBook) -> Report:
+    bill = _bill(fitting, prices)
     footprint, deployment = fitting.footprint, fitting.deployment
     length = fitting.deployment.model.max_context or fitting.context
     length = min(length, max(fitting.longest, 1))
@@ -169,7 +199,7 @@ def _picture(fitting: Fitting) -> Report:
         ["longest context of one request", f"{fitting.longest:,} tokens"],
     ]
     record = {
-        **_record(fitting, deployment.precision.describe()),
+        **_record(fitting, deployment.precision.describe(), bill),
         "model": deployment.model.name,
         "context_tokens": fitting.context,
         "activation_bytes": footprint.activations,
@@ -181,4 +211,6 @@ def _picture(fitting: Fitting) -> Report:
     }
     capacity = Table(title="capacity", columns=["", "value"], rows=facts, right=_RIGHT)
     notes = ["vLLM would log:", *(f"  {line}" for line in log)] if deployment.engine.name == "vllm" else []
-    return Report(record=record, tables=[memory, capacity], notes=notes)
+    if bill is not None:
+        notes += [f"an hour costs {bill.per_hour:,.2f} {bill.offer.currency}: {bill.describe()}", *bill.offer.remarks]
+    return Report(record=record, tables=[memory, capacity], notes=[*notes, *prices.remarks([deployment.hardware.name])])

@@ -88,6 +88,18 @@ def test_stated_prices_carry_their_terms(run: Run) -> None:
     assert "take a spot instance away" in text
 
 
+def test_fit_prices_what_holds_one_replica(run: Run) -> None:
+    """70B in bf16, 141 GB: two H200 of a box of 8 at 63.296 USD/h, which is paid for whole."""
+    found = run("fit", "llama-3.1-70b", "--format", "json").json["options"]
+    (h200,) = (one for one in found if one["gpu"] == "h200-sxm" and one["quant"] == "native")
+    assert (h200["devices"], h200["cost"]["instance"], h200["cost"]["devices_idle"]) == (2, "p5en.48xlarge", 6)
+    assert h200["cost"]["per_hour"] == 63.296
+    assert "63.30 USD  1 x p5en.48xlarge (8 x h200-sxm), aws-us-east-1" in run("fit", "llama-3.1-70b").out
+    alone = run("fit", "llama-3.1-70b", "--gpu", "h200-sxm", "--price", "h200=3").out
+    assert "an hour costs 6.00 USD: 2 x h200-sxm at 3.00 USD/h (stated, --price)" in alone
+    assert run("fit", "llama-3.1-70b", "--price", "h10=3").code == 2
+
+
 def test_prices_lists_instances(run: Run) -> None:
     rows = run("prices", "l40s", "--format", "json").json["prices"]
     found = {row["instance"]: row for row in rows if row["list"] == "aws-us-east-1"}
