@@ -201,7 +201,7 @@ class Admitted:
             return "slots"
         cache = None if head.elsewhere else self.cache
         names = () if cache is None else self._names(request)
-        found = self._find(head, names)
+        found = self._find(head, names, room.growth)
         chunked = rules.scheduler.chunked_prefill or head.elsewhere
         if not chunked and head.compute - found.tokens > room.budget and not room.empty:
             return "budget"
@@ -246,11 +246,11 @@ class Admitted:
         hashes, own = self.records.hashes, self.own.get(request)
         return own if own is not None else hashes[request] if hashes is not None else ()
 
-    def _find(self, head: Candidate, names: Sequence[int]) -> PrefixHit:
+    def _find(self, head: Candidate, names: Sequence[int], growth: float) -> PrefixHit:
         """What of the head's tokens is cached; a given hit rate stands in where the cache itself finds nothing."""
         rules, cache = self.rules, self.cache
         if cache is not None and names:
-            self._evict(cache)
+            self._evict(cache, growth)
             device, host = cache.match(names, head.compute)
             if device or host:
                 shared = sum(1 for name in names[:device] if cache.users[name])
@@ -269,10 +269,10 @@ class Admitted:
             free -= ratio * max(self.remaining, 0.0) + min(head.output, rules.scheduler.longest_growth)
         return free
 
-    def _evict(self, cache: PrefixCache) -> None:
-        """Idle blocks make room for what is in use."""
+    def _evict(self, cache: PrefixCache, growth: float = 0.0) -> None:
+        """Idle blocks make room for what is in use, and for the next step of those that decode."""
         if cache.idle:
-            cache.trim((self.rules.capacity - self.used) / cache.block)
+            cache.trim((self.rules.capacity - self.used - growth) // cache.block)
 
     def release(self, request: int, tokens: float, again: bool = False) -> None:
         """Give back the cache of a request that has ``tokens`` in it; it runs no longer, unless ``again``, later.
@@ -283,7 +283,7 @@ class Admitted:
         total = records.prompt[request] + records.output[request]
         freed = rules.fixed(total) + rules.paged(total if rules.admission == "reserve" else tokens)
         del self.running[request]
-        if cache is not None and (again or cache.named or records.hashes is not None):
+        if cache is not None and (again or cache.idle or records.hashes is not None):
             self._evict(cache)
             full, names = int(tokens) // cache.block, self._names(request)
             if again and len(names) < full:
