@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inferplan.catalog.bills import Offer, Tariff
@@ -129,6 +129,7 @@ offers = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(offers, st.integers(1, 80), st.sampled_from([1, 2, 4, 8]))
 def test_bills_rise_with_replicas_and_hold_them_all(sold: tuple[Offer, ...], devices: int, together: int) -> None:
     tariff = Tariff(offers=sold, devices=devices, together=together)
@@ -146,6 +147,7 @@ def test_bills_rise_with_replicas_and_hold_them_all(sold: tuple[Offer, ...], dev
             assert bill.units * whole >= count > (bill.units - 1) * whole
 
 
+@settings(deadline=None)
 @given(offers, st.integers(1, 16))
 def test_a_replica_is_on_one_host_where_any_instance_holds_it(sold: tuple[Offer, ...], devices: int) -> None:
     holds = [offer for offer in sold if offer.gpus is None or offer.gpus >= devices]
