@@ -5,7 +5,6 @@ Each command lives in a module of its own that is imported when the command runs
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from importlib import import_module
@@ -13,10 +12,8 @@ from importlib import import_module
 import click
 
 from inferplan import __version__
+from inferplan.cli.start import quick_start
 from inferplan.errors import InferplanError
-
-# Plugins of pydantic are not used here, and looking for them reads the metadata of every installed package.
-os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "estimate": ("estimate", "What one batch costs: memory, intensity, TTFT, TPOT, the largest batch and context."),
@@ -120,8 +117,7 @@ def cli(ctx: click.Context) -> None:
 
 def main() -> None:
     """Run the command line; every error a user can cause is one message and an exit code, never a traceback."""
-    gc.set_threshold(200_000)  # start-up makes objects that stay: collecting among them is a tenth of its time
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # none here, and looking for them loads email
+    quick_start()
     try:
         cli.main(prog_name="inferplan", standalone_mode=False)
     except InferplanError as error:

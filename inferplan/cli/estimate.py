@@ -36,16 +36,18 @@ def estimate_command(request: Request, load: StaticLoad, **serving: Any) -> Repo
 
     Example: inferplan estimate llama-3.1-8b --gpu h100-sxm --batch 8 --prompt 1024 --output 256
     """
-    from inferplan.reports.techniques import steady_record, technique_records
-
     deployment = assemble(request)
     users, techniques = serving.pop("concurrency"), techniques_of(serving, request)
     result = served_estimate(deployment, load, techniques) if techniques.any else estimate(deployment, load)
     report = estimate_report(result)
     if isinstance(result, ServedEstimate):
+        from inferplan.reports.techniques import technique_records
+
         record, tables = technique_records(result)
         report = replace(report, record={**report.record, **record}, tables=[*report.tables, *tables])
     if users:
+        from inferplan.reports.techniques import steady_record
+
         served = ServedEstimate(deployment=deployment, load=load, techniques=techniques)
         state, table = steady_record(served, users)
         report = replace(report, record={**report.record, "steady_state": state}, tables=[*report.tables, table])

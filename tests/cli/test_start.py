@@ -1,0 +1,41 @@
+"""A short start: what a command does not use is not loaded, and what is put off is the real thing when it is used."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+
+def output(code: str) -> str:
+    """What a fresh interpreter prints."""
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+def test_an_estimate_loads_no_metadata_of_packages_and_no_closed_form() -> None:
+    code = (
+        "import sys\nfrom inferplan.cli import main\n"
+        "sys.argv = ['inferplan', 'estimate', 'llama-3.1-8b', '--gpu', 'h100-sxm']\n"
+        "main()\n"
+        "print(sorted({'email', 'zipfile', 'inferplan.serving.steady', 'rich'} & set(sys.modules)))\n"
+    )
+    assert output(code).splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "import importlib.metadata\nprint(importlib.metadata.version('numpy'))",
+        "from importlib.metadata import version\nprint(version('numpy'))",
+        "from importlib import metadata\nprint(metadata.version('numpy'))",
+        "from importlib.metadata import entry_points\nentry_points(group='x')\n"
+        "import importlib.metadata\nprint(importlib.metadata.version('numpy'))",
+        "import importlib.metadata as known\nprint(known.version('numpy'), end='')\n"
+        "import importlib.metadata\nassert importlib.metadata.__file__\nprint()",
+    ],
+)
+def test_metadata_is_there_for_whoever_wants_it(use: str) -> None:
+    import numpy as np
+
+    assert output(f"from inferplan.cli.start import quick_start\nquick_start()\n{use}").strip() == np.__version__
