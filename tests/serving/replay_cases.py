@@ -117,11 +117,11 @@ CASES = [
         traffic=_load(8.0, "256", "128", tokens=2048, distinct=40),
         memory=0.33,
     ),
-    Case(name="5 samples of each prompt", shows="hits", traffic=_load(3.0, *_SPREAD, samples=5), count=100),
+    Case(name="5 samples of each prompt", shows="hits", traffic=_load(3.0, *_SPREAD, samples=5)),
     Case(
         name="conversations of 4 turns",
         shows="hits",
-        traffic=_load(6.0, "200", "400", turns=4, think=ThinkTime(kind="exponential", mean=10.0)),
+        traffic=_load(6.0, "600", "200", turns=4, think=ThinkTime(kind="exponential", mean=10.0)),
     ),
     Case(
         name="conversations of 4 turns, short of cache",

@@ -66,8 +66,8 @@ def test_a_prompt_is_cut_to_the_budget_in_the_replay() -> None:
 
 
 def test_the_last_one_is_preempted_in_the_replay() -> None:
-    """Three blocks, two prompts of one: both grow into a second, one is there, A takes it. B has made 1 token; when A is
-    done at 3 s it computes all 17 anew or, where its first block has a name, the one token after it.
+    """Three blocks, two prompts of one: both grow into a second, one is there, A takes it. B has made 1 token; when A
+    is done at 3 s it computes all 17 anew or, where its first block has a name, the one token after it.
     """
     for names, again in (((), (17, 0)), (("b",), (1, 16))):
         pieces: list[tuple[int, int]] = []

@@ -38,6 +38,8 @@ class Request:
     preempted: int = 0
     made: int = 0
     cached: int = 0
+    decodes: bool = False
+    """All it knows but the last token is cached, and was computed with it."""
     private: int = 0
     """Blocks that only it knows."""
     named: list[Hashable] = field(default_factory=list)
@@ -77,7 +79,7 @@ class Pool:
             self.users[name] -= 1
             if not self.users[name]:
                 self.unused[name] = None
-        request.private, request.cached, request.named = 0, 0, []
+        request.private, request.cached, request.named, request.decodes = 0, 0, [], False
 
 
 def replay(
@@ -126,14 +128,15 @@ def replay(
             running.append(waiting.pop(0))
             part.append((head, new))
             left -= new
-        decodes = [one.cached - new for one, new in part if one.made and one.cached - new == one.known - 1]
-        pieces = [(new, one.cached - new) for one, new in part if not (one.made and one.cached - new == one.known - 1)]
+        decodes = [one.cached - new for one, new in part if one.decodes]
+        pieces = [(new, one.cached - new) for one, new in part if not one.decodes]
         now += price(decodes, pieces)
         steps += 1
         for one, _ in part:
             if one.cached < one.known:
                 continue
             one.made += 1
+            one.decodes = True
             one.first = now if one.made == 1 else one.first
             if one.made == one.output:
                 one.finish = now
