@@ -34,8 +34,8 @@ SCALE_MUTANTS = [
     SourceMutant(
         name="the fastest rank ends the step",
         place=f"{_RANKS}.seconds",
-        old="[max(each) for each in zip(*ranks)]",
-        new="[min(each) for each in zip(*ranks)]",
+        old="list(map(max, *ranks))",
+        new="list(map(min, *ranks))",
         changes="ranks that share experts do not wait for the slowest",
         check=pipeline.test_ranks_that_share_experts_wait_for_the_slowest,
     ),

@@ -208,6 +208,8 @@ class Pipeline:
                     return 0, bound
                 if lane.size:
                     count = min(count, lane.steps_left())
-            if scheduler.grows and any(lane.size for lane in scheduler.lanes):
-                count = min(count, steps_within(scheduler.lanes, scheduler.free))
+            if scheduler.grows:
+                size = sum([lane.size for lane in scheduler.lanes])
+                if (count + rules.page) * size * rules.tokens_per_step > scheduler.free:
+                    count = min(count, steps_within(scheduler.lanes, scheduler.free))
         return count, bound

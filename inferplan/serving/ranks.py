@@ -128,14 +128,19 @@ class Ranks:
                 known = len(queue.waiting)
                 queue.look(seen, decodes.size > 0)
                 changed = changed or len(queue.waiting) > known
-            prompts, running = None, len(scheduler.admitted.running)
+            prompts, admitted = None, scheduler.admitted
+            running = len(admitted.running)
             waits = queue.waiting or scheduler.partial is not None
             if waits and not self._in_flight(rank, scheduler.partial, flying):
                 prompts = scheduler.plan(now)
-            if prompts is None:
+            if prompts is not None:
+                changed = True
+                loads.append(Load(decodes.size if scheduler.mixed else 0, prompts))
+                continue
+            if scheduler.grows and decodes.size * decodes.block > self.rules.capacity - admitted.used:
                 scheduler.make_room(now)
-            changed = changed or prompts is not None or len(scheduler.admitted.running) != running
-            loads.append(Load(0 if prompts is not None and not scheduler.mixed else decodes.size, prompts))
+            changed = changed or len(admitted.running) != running
+            loads.append(Load(decodes.size, None))
         return loads, changed
 
     def _in_flight(self, rank: int, partial: int | None, flying: Sequence[Batch]) -> bool:
@@ -151,20 +156,20 @@ class Ranks:
         later: tokens by which every context has grown since. Experts see the rows of all ranks, of which the mean rank
         brings its share.
         """
-        times = self.times
-        chunks = [NO_PROMPTS if load.prompts is None else load.prompts.chunk for load in loads]
-        mean = None
+        times, mean, ranks = self.times, None, []
         if len(loads) > 1:
-            mean = sum(times.rows(load.decodes, chunk) for load, chunk in zip(loads, chunks)) / len(loads)
-        ranks = []
-        for scheduler, load, chunk in zip(self.schedulers, loads, chunks):
-            if load.decodes or chunk.prompts:
-                context = scheduler.lanes[lane].context / load.decodes + later if load.decodes else 0.0
-                stations = times.stations(load.decodes, context, chunk, mean)
-                stations[1] += scheduler.admitted.host_loads
-                scheduler.admitted.host_loads = 0.0
+            rows = sum([times.rows(decodes, prompts.chunk) for decodes, prompts in loads if prompts is not None])
+            rows += times.width * sum([decodes for decodes, prompts in loads if prompts is None])
+            mean = rows / len(loads)
+        for scheduler, (decodes, prompts) in zip(self.schedulers, loads):
+            if decodes or prompts is not None:
+                context = scheduler.lanes[lane].context / decodes + later if decodes else 0.0
+                stations = times.stations(decodes, context, NO_PROMPTS if prompts is None else prompts.chunk, mean)
+                if scheduler.admitted.host_loads:
+                    stations[1] += scheduler.admitted.host_loads
+                    scheduler.admitted.host_loads = 0.0
                 ranks.append(stations)
-        return ranks[0] if len(ranks) == 1 else [max(each) for each in zip(*ranks)]
+        return ranks[0] if len(ranks) == 1 else list(map(max, *ranks))
 
     def book(self, loads: Sequence[Load], back: float) -> None:
         """Count what a batch that was just sent makes by the time it is back."""
@@ -207,7 +212,7 @@ class Ranks:
             if overlapped and scheduler.clients.unseen:
                 scheduler.clients.show(batch.back)
             running = len(scheduler.admitted.running)
-            if load.decodes:
+            if load.decodes and scheduler.decodes.complete:
                 scheduler.finish_decodes()
             if load.prompts is not None:
                 scheduler.finish_prompts(load.prompts.completed, batch.back)

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,15 @@ from typing import Any
 import numpy as np
 
 from inferplan.errors import InputFileError
-from inferplan.traffic.conversations import Floats
+from inferplan.traffic.conversations import Floats, Ints
 from inferplan.traffic.requests import Requests
 
 MOONCAKE_BLOCK = 512
 _AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+_AZURE_ROW = re.compile(
+    r"^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6})\d*,([1-9]\d{,9}),([1-9]\d{,9})$", re.ASCII | re.MULTILINE
+)
+"""A row as it was published."""
 _LARGEST = 2**40
 
 
@@ -110,6 +115,19 @@ def _rows(path: Path, lines: list[str], columns: int) -> Iterator[tuple[int, lis
 
 
 def _azure(path: Path, lines: list[str]) -> Requests:
+    rows = _AZURE_ROW.findall("\n".join(lines))
+    if not rows or len(rows) < len(lines) - 1:
+        return _azure_by_row(path, lines)
+    times, prompt, output = np.array(rows).T
+    try:
+        seconds = times.astype("datetime64[us]").astype(np.int64) / 1e6
+    except ValueError:  # a date that is none
+        return _azure_by_row(path, lines)
+    return _ordered(path, (seconds, prompt.astype(np.int64), output.astype(np.int64)))
+
+
+def _azure_by_row(path: Path, lines: list[str]) -> Requests:
+    """A file that is not as it was published: quoted or empty cells, other times, or rows to complain about."""
     times: list[float] = []
     prompt: list[int] = []
     output: list[int] = []
@@ -165,13 +183,13 @@ def _mooncake(path: Path, lines: list[str]) -> Requests:
 
 def _ordered(
     path: Path,
-    columns: tuple[list[float], list[int], list[int]],
+    columns: tuple[Sequence[float] | Floats, Sequence[int] | Ints, Sequence[int] | Ints],
     timed: bool = True,
     hashes: list[tuple[int, ...]] | None = None,
 ) -> Requests:
     """Requests sorted by arrival, times from the first one on."""
     times, prompt, output = columns
-    if not prompt:
+    if not len(prompt):
         raise InputFileError(f"{path} holds no request", hint=_formats())
     if not timed:
         return Requests(prompt=np.asarray(prompt), output=np.asarray(output))

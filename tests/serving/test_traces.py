@@ -48,6 +48,22 @@ def test_plain_csv_is_sorted_and_counted_from_zero(tmp_path: Path) -> None:
     assert list(trace.prompt) == [200, 100]
 
 
+@pytest.mark.parametrize("end", ["", "\n", ",extra\n"])
+def test_azure_rows_by_hand(tmp_path: Path, end: str) -> None:
+    """As published, and with a blank line or a further column, which takes the way by single rows."""
+    path = tmp_path / "azure.csv"
+    path.write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 23:59:59.5000000,374,44\n"
+        f"2023-11-17 00:00:01.7500009,396,109{end}"
+    )
+    requests = traces.read(path)
+    assert requests.arrival is not None and requests.arrival.tolist() == pytest.approx([0.0, 2.25])
+    assert requests.prompt.tolist() == [374, 396] and requests.output.tolist() == [44, 109]
+    path.write_text(path.read_text().replace("11-17", "11-31"))
+    with pytest.raises(InputFileError, match="3: TIMESTAMP is '2023-11-31"):
+        traces.read(path)
+
+
 def test_a_bin_is_spread_until_the_next() -> None:
     assert list(traces.spread(np.array([0.0, 0.0, 0.0, 3.0, 3.0]))) == [0.0, 1.0, 2.0, 3.0, 4.5]
 
