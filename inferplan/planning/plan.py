@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +48,8 @@ class Plan:
     other: Verified | None = None
     measured: Verified | None = None
     unseen: int = 0
+    loads: dict[float, Verified] = field(default_factory=dict)
+    """What was simulated of the plan, by the multiple of the load."""
 
     @property
     def option(self) -> Option:
@@ -90,7 +92,13 @@ class Plan:
     @cached_property
     def capacity(self) -> Capacity | None:
         """What the fleet carries, by simulation; ``None`` for an offline job, which runs at full speed."""
-        return None if self.question.demand.offline else capacity(self.option, self.question)
+        return None if self.question.demand.offline else capacity(self.at, self.question)
+
+    def at(self, factor: float) -> Verified:
+        """The same replicas under so many times the load, simulated once."""
+        if factor not in self.loads:
+            self.loads[factor] = verify(self.option, self.question, factor)
+        return self.loads[factor]
 
     @property
     def binding(self) -> str:
@@ -151,7 +159,7 @@ class Plan:
         slo = self.question.slo
         rows = []
         for factor in (0.8, 1.1, 1.25, 1.5):
-            checked = verify(self.option, self.question, factor)
+            checked = self.at(factor)
             rows.append(
                 {
                     "load": factor,

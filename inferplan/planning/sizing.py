@@ -165,11 +165,14 @@ class Capacity:
     """Whether the fleet still kept the limits at the largest load that was tried."""
 
 
-def capacity(option: Option, question: Question) -> Capacity:
-    """The largest load, as a multiple of the demand, under which a sized fleet keeps the limits."""
+def capacity(at: Callable[[float], Verified], question: Question) -> Capacity:
+    """The largest load, as a multiple of the demand, under which a sized fleet keeps the limits.
+
+    at: the fleet under so many times the demand, simulated.
+    """
     low, high, factor, broken = 0.0, inf, 1 / question.sizing.utilisation, ""
     while high / max(low, 1e-9) > 1 + _CAPACITY_TOLERANCE:
-        checked = verify(option, question, factor)
+        checked = at(factor)
         if checked.meets(question.slo):
             low = factor
         else:
@@ -178,7 +181,7 @@ def capacity(option: Option, question: Question) -> Capacity:
             return Capacity(factor=low, broken="", open=True)
         if high < 0.05:
             break
-        factor = 1.3 * low if high == inf else high / 1.3 if low == 0.0 else (low * high) ** 0.5
+        factor = 1.2 * low if high == inf else high / 1.3 if low == 0.0 else (low * high) ** 0.5
     return Capacity(factor=low, broken=broken)
 
 

@@ -19,11 +19,15 @@ from inferplan.serving.run_length import simulate_steady
 from inferplan.serving.simulator import Options, simulate
 from inferplan.traffic.requests import OpenLoop, Requests, Slo, Traffic
 
-_LIVES, _FEWEST, _MOST = 14, 2_000, 12_000
-"""Requests of a run that sizes: so many times those in the system at once, between two bounds."""
+_LIVES, _MOST = 14, 12_000
+"""Requests of a run that sizes: so many times those in the system at once, up to a bound."""
+_GLANCE, _LOOK = 600, 2_000
+"""At least so many, and where the first run is not clear, so many."""
+_CLEARLY_KEPT, _CLEARLY_MISSED = 0.85, 1.25
+"""A run is clear where the worst latency is less, or more, than so many times its limit."""
 _FEWEST_LIVES = 8
 """A run of a large fleet is longer than the most, so that it holds so many times one request."""
-QUOTED = Precision(fewest=8_000, most=60_000)
+QUOTED = Precision(fewest=4_000, most=60_000)
 """How sure the percentiles that a plan states are."""
 _LOAD_WITH_ROOM = 1.3
 """A replica is started with slots for so many times its load: fewer save nothing and are a cliff in a busy hour."""
@@ -82,7 +86,9 @@ def slots_for(option: Option, demand: Demand, utilisation: float) -> int:
     return min(ceil((wanted + 3 * sqrt(wanted)) / 8) * 8, most)
 
 
-def traffic_of(demand: Demand, option: Option, factor: float = 1.0, seed: int = 0) -> tuple[Traffic | Requests, float]:
+def traffic_of(
+    demand: Demand, option: Option, factor: float = 1.0, fewest: int = _LOOK, seed: int = 0
+) -> tuple[Traffic | Requests, float]:
     """The traffic of one replica (of all of them where pools are apart), and its requests a second or users.
 
     A fleet is fed in turn, so one of ``n`` replicas sees every n-th request: gaps of a Poisson stream add up by n, and
@@ -91,14 +97,14 @@ def traffic_of(demand: Demand, option: Option, factor: float = 1.0, seed: int = 
     share = 1 if option.pools else option.replicas
     if demand.users is not None:
         users = max(ceil(demand.users * factor / share), 1)
-        count = max(int(np.clip(_LIVES * users, _FEWEST, _MOST)), _FEWEST_LIVES * users)
+        count = max(int(np.clip(_LIVES * users, fewest, _MOST)), _FEWEST_LIVES * users)
         return demand.traffic(users, count, option.e2el, seed), float(users)
     if demand.trace is not None and demand.trace.arrival is not None:
         return _thinned(demand.trace, share, factor), (demand.rate or 0.0) * factor / share
     rate = (demand.requests_per_second or 0.0) * factor / share
     held = rate * option.e2el
     lives = _FEWEST_LIVES if option.pools else _LIVES  # of pools all replicas are simulated: percentiles are of more
-    count = max(int(np.clip(lives * held, _FEWEST, _MOST)), round(_FEWEST_LIVES * held))
+    count = max(int(np.clip(lives * held, fewest, _MOST)), round(_FEWEST_LIVES * held))
     return demand.one_of(share).traffic(rate, count, seed=seed), rate
 
 
@@ -121,22 +127,48 @@ def verify(
     """Simulate one replica under its share of ``factor`` times the demand; an offline job needs no latencies and is not
     simulated.
 
-    Devices that are slower by a factor are simulated in their own time: under so much more load, and every second of
-    the run lasts so much longer. precision: run an open loop until its percentiles are as sure as this. Raises
-    ``NotFiniteError`` for a price that is no number.
+    A short run decides where it is clear, a longer one where it is not; precision: run an open loop until its
+    percentiles are as sure as this. Devices that are slower by a factor are simulated in their own time: under so much
+    more load, and every second of the run lasts so much longer. Raises ``NotFiniteError`` for a price that is none.
     """
     demand, slo = question.demand, question.slo
-    screened = {name: getattr(option, name) for name in ("ttft", "tpot", "e2el")}
     slots = slots_for(option, demand, question.sizing.utilisation)
     if demand.offline:
-        return Verified(option=option, slots=slots, achieved=screened)
+        return Verified(option=option, slots=slots, achieved=_screened(option))
+    first = _run(option, question, factor, (_LOOK if precision else _GLANCE, seed), precision)
+    return first if precision or _clear(first, slo) else _run(option, question, factor, (_LOOK, seed), None)
+
+
+def _screened(option: Option) -> dict[str, float]:
+    return {name: getattr(option, name) for name in ("ttft", "tpot", "e2el")}
+
+
+def _clear(checked: Verified, slo: Slo) -> bool:
+    """Whether a longer run would say the same: limits are kept or missed by far, or this run was long already."""
+    if checked.result is None or checked.result.counts["arrived"] >= _LOOK / 2:
+        return True
+    worst = max((checked.achieved[name] / limit for name, limit in slo.limits.items()), default=0.0)
+    return checked.verdict == "overloaded" or not _CLEARLY_KEPT <= worst <= _CLEARLY_MISSED
+
+
+def _run(
+    option: Option, question: Question, factor: float, length: tuple[int, int], precision: Precision | None
+) -> Verified:
+    """One simulation of at least so many requests, with a seed."""
+    demand, slo = question.demand, question.slo
+    fewest, seed = length
+    slots = slots_for(option, demand, question.sizing.utilisation)
     slower = 1.0 if demand.users is not None else option.slow.step
-    traffic, _ = traffic_of(demand, option, factor * slower, seed)
+    traffic, _ = traffic_of(demand, option, factor * slower, fewest, seed)
     dp = option.deployment.parallel.dp
     flags = Flags(max_num_seqs=ceil(slots / dp), max_num_batched_tokens=option.budget)
     fleet = Fleet(prefill=option.pools[0], decode=option.pools[1]) if option.pools else Fleet()
     options = Options(
-        slo=slo, fleet=fleet, hit_rate=demand.hit_rate, speculation=option.speculation, trim=demand.trace is None
+        slo=slo,
+        fleet=fleet,
+        hit_rate=demand.hit_rate,
+        speculation=option.speculation,
+        trim=demand.trace is None,
     )
     try:
         if precision is not None and isinstance(traffic, Traffic) and isinstance(traffic.arrivals, OpenLoop):
@@ -147,7 +179,7 @@ def verify(
     except NotFiniteError:
         raise
     except InferplanError as error:
-        return Verified(option=option, slots=slots, achieved=screened, verdict=f"refused: {error.what}")
+        return Verified(option=option, slots=slots, achieved=_screened(option), verdict=f"refused: {error.what}")
     achieved = {name: at_percentile(result, name, slo.percentile) for name in ("ttft", "tpot", "e2el")}
     step, first = option.slow
     late = achieved["ttft"] * step * (first - 1.0)
