@@ -24,6 +24,7 @@ from inferplan.serving.rounds import (
     in_system,
     loaded_rounds,
     mean_round,
+    overlaps,
 )
 from inferplan.serving.techniques.queueing import mean_wait, tail_wait
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
@@ -132,7 +133,7 @@ def load_grid(
     step = np.asarray(mean_round(share, decode, own, mixed))
     square = mean_round(share, decode**2, own**2, mixed) / (2 * step) / deployment.parallel.pp
     line, through = pieces * rounds.own.interval, rounds.own.passage + (pieces - 1.0) * rounds.own.interval
-    late = 0.0 if ideal or not serving.overlapped else step
+    late = step if overlaps(deployment) else 0.0
     front = 0.0 if ideal else serving.latency + serving.front_request + serving.front_token * prompt
     busy = np.minimum(share, 0.98)
     queue = np.where(pieces > 1, mean_wait(line, busy) * busy, 0.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -111,6 +112,7 @@ def estimate_record(estimate: Estimate) -> dict[str, Any]:
     }
 
 
+@lru_cache(maxsize=2)
 def server_of(estimate: Estimate) -> FirstToken | None:
     """One request of the batch on an idle server, with the techniques of the estimate; ``None`` where it is unknown."""
     return served_first_token(estimate, estimate.techniques if isinstance(estimate, ServedEstimate) else None)
@@ -354,7 +356,8 @@ def server_note(estimate: Estimate) -> str:
         "seen late": first.seen_late,
     }
     parts = " + ".join(f"{name} {_time(seconds)}" for name, seconds in named.items() if np.any(seconds))
-    return f"TTFT at the server = {parts} (docs/nomenclature.md)"
+    whose = "" if np.all(estimate.load.batch == 1) else " of one request"
+    return f"TTFT at the server{whose} = {parts} (docs/nomenclature.md)"
 
 
 def _notes(estimate: Estimate) -> list[str]:
