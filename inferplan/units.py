@@ -5,6 +5,7 @@ GB is 1e9 bytes and GiB is 2**30; both are accepted where written. A bare number
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Annotated, Any
 
@@ -117,6 +118,11 @@ def format_bytes(value: float, digits: int = 4) -> str:
 def format_time(value: float, digits: int = 4) -> str:
     """Seconds as s, ms, us or ns."""
     return _engineering(value, "s", _DOWN, digits)
+
+
+def format_tokens(value: float) -> str:
+    """Tokens in whole numbers: ``"131,072 tokens"``; ``"no limit"`` for infinitely many."""
+    return f"{value:,.0f} tokens" if math.isfinite(value) else "no limit"
 
 
 def parse_count(text: str) -> int:

@@ -79,8 +79,8 @@ EMIT_MUTANTS = [
     SourceMutant(
         name="an unknown context is written out",
         place="inferplan.answers.emit.replica:launch",
-        old="known = longest if limit else None",
-        new="known = longest",
+        old="known = int(longest) if limit else None",
+        new="known = min(int(1e10), longest)",
         changes="--max-model-len 2147483648",
         check=test_emit.test_a_model_that_states_no_context_is_left_to_its_config,
     ),

@@ -27,8 +27,8 @@ class Fitting:
         return int(np.floor(float(self.footprint.max_batch())))
 
     @property
-    def longest(self) -> int:
-        """Tokens that one request may reach."""
+    def longest(self) -> float:
+        """Tokens that one request may reach; infinite where neither the model nor its memory sets a limit."""
         return self.footprint.max_context()
 
 

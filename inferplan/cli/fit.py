@@ -17,7 +17,7 @@ from inferplan.cli.price_options import price_options
 from inferplan.errors import InfeasibleError, InferplanError
 from inferplan.reports.cost import bill_record
 from inferplan.table import Report, Table
-from inferplan.units import format_bytes
+from inferplan.units import format_bytes, format_tokens
 from inferplan.work.parallel import Parallelism
 
 _RIGHT = frozenset({"GPUs", "KV pool", "requests", "longest context", "bytes", "share", "value", "an hour"})
@@ -131,7 +131,7 @@ def _row(found: Fitting, quant: str, bill: Bill | None) -> list[str]:
         format_bytes(footprint.weights),
         format_bytes(footprint.kv_pool),
         f"{found.requests:,}",
-        f"{found.longest:,}",
+        format_tokens(found.longest).removesuffix(" tokens"),
         *(("", "") if bill is None else _bought(bill)),
     ]
 
@@ -173,7 +173,7 @@ def _picture(fitting: Fitting, prices: PriceBook) -> Report:
     bill = _bill(fitting, prices)
     footprint, deployment = fitting.footprint, fitting.deployment
     length = fitting.deployment.model.max_context or fitting.context
-    length = min(length, max(fitting.longest, 1))
+    length = int(min(length, max(fitting.longest, 1)))
     concurrency = footprint.concurrency(length)
     log = [
         f"GPU KV cache size: {footprint.cache_tokens(length):,} tokens",
@@ -196,7 +196,7 @@ def _picture(fitting: Fitting, prices: PriceBook) -> Report:
         ["KV cache of one token, on one device", format_bytes(footprint.kv_per_token)],
         ["state of one sequence, on one device", format_bytes(footprint.state_per_sequence)],
         [f"requests of {fitting.context:,} tokens", f"{fitting.requests:,}"],
-        ["longest context of one request", f"{fitting.longest:,} tokens"],
+        ["longest context of one request", format_tokens(fitting.longest)],
     ]
     record = {
         **_record(fitting, deployment.precision.describe(), bill),

@@ -21,8 +21,8 @@ from inferplan.terms import Field, Naming, Term, ceil, floor, named, plain
 from inferplan.units import Num
 from inferplan.work.parallel import split_layers
 
-_CONTEXT_LIMIT = 2**31
-"""Longest context searched for a model that states no limit of its own."""
+_CONTEXT_LIMIT = 2**45
+"""Longest context searched for a model that states none: at a bit a token more than any device holds."""
 _DP: Field = ("parallel", "dp")
 _SLOTS: Field = ("engine", "tiers", "max_sequences")
 _WEIGHTS: Field = ("number", "memory.weights")
@@ -244,15 +244,18 @@ class Footprint(DeviceMemory):
             each = each + name(activations, "activations of a sequence", "B")
         return floor(np.maximum(name(self._pool(stage, name), "pool", "B"), 0.0) / each)
 
-    def max_context(self) -> int:
-        """The longest context at this batch, in tokens, up to the model's own limit; 0 when not even one token fits."""
+    def max_context(self) -> float:
+        """The longest context at this batch, in tokens, up to the model's own limit; 0 when not even one token fits.
+
+        Infinite where the model states no limit and keeps nothing that grows with it.
+        """
         low, high = 0, self.deployment.model.max_context or _CONTEXT_LIMIT
         pools = [(stage, self.pool(stage)) for stage in self.stages]
         while low < high:
             middle = (low + high + 1) // 2
             fits = all(self._needed(stage, middle) <= pool for stage, pool in pools)
             low, high = (middle, high) if fits else (low, middle - 1)
-        return low
+        return low if self.deployment.model.max_context or low < _CONTEXT_LIMIT else np.inf
 
     def _needed(self, stage: StageMemory, context: int) -> float:
         """Bytes that the batch needs of a stage's pool at a context."""
@@ -314,8 +317,9 @@ class Footprint(DeviceMemory):
 
     def _max_context_terms(self) -> Term:
         """The line through the bytes needed at the answer and at one token more, solved for the pool."""
-        longest = self.max_context()
-        limit: Any = named(self.deployment.model.max_context or _CONTEXT_LIMIT, "limit", "", ("model", "max_context"))
+        reached = self.max_context()
+        longest = int(reached) if np.isfinite(reached) else _CONTEXT_LIMIT
+        limit: Any = named(self.deployment.model.max_context or np.inf, "limit", "", ("model", "max_context"))
         found: list[Any] = []
         for stage in self.stages:
             slope = self._needed(stage, longest + 1) - self._needed(stage, longest)

@@ -17,7 +17,7 @@ from inferplan.estimate.roofline import Bound
 from inferplan.serving.first_token import FirstToken
 from inferplan.serving.techniques.applied import ServedEstimate, refusal, served_first_token
 from inferplan.table import Report, Table
-from inferplan.units import Num, format_bytes, format_quantity, format_time
+from inferplan.units import Num, format_bytes, format_quantity, format_time, format_tokens
 
 BOUND_NAMES: dict[Bound, str] = {"math": "compute", "memory": "memory", "wire": "network", "overhead": "overhead"}
 _RIGHT = frozenset({"without", "prefill", "share", "decode", "share ", "bytes", "value", "start", "mean", "end"})
@@ -252,9 +252,12 @@ def _memory(estimate: Estimate) -> Table:
     batch, context = ["", ""]
     if isinstance(estimate, ServedEstimate):
         plain = estimate.without.footprint
-        batch, context = f"without: {float(plain.max_batch()):,.0f}", f"without: {plain.max_context():,}"
+        batch, context = (
+            f"without: {float(plain.max_batch()):,.0f}",
+            f"without: {format_tokens(plain.max_context()).removesuffix(' tokens')}",
+        )
     rows.append(["largest batch at this context", f"{float(footprint.max_batch()):,.0f}", batch])
-    rows.append(["longest context at this batch", f"{footprint.max_context():,} tokens", context])
+    rows.append(["longest context at this batch", format_tokens(footprint.max_context()), context])
     title = f"memory of one device ({estimate.deployment.engine.describe()} defaults)"
     return Table(title=title, columns=["", "bytes", "share"], rows=rows, right=_RIGHT)
 

@@ -94,7 +94,7 @@ def launch(
             because=f"the cache pool is {format_bytes(pool)}, room for {longest:,} tokens",
             hint="a shorter --context, a larger --tp or a narrower --quant",
         )
-    known = longest if limit else None
+    known = int(longest) if limit else None
     return Launch(
         request=request,
         deployment=deployment,
@@ -114,7 +114,7 @@ def _smallest(deployment: Deployment) -> Footprint:
     return Footprint(deployment=deployment, batch=1.0, prompt=1.0, context=1.0)
 
 
-def _longest(deployment: Deployment, speculation: Speculation) -> int:
+def _longest(deployment: Deployment, speculation: Speculation) -> float:
     """Tokens of the longest request that fits, beside a draft model if there is one."""
     longest = _smallest(deployment).max_context()
     if speculation.draft is None:
