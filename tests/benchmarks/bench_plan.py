@@ -2,7 +2,8 @@
 
 Against measured rows: of pairs of configurations of one (model, GPU, engine, lengths), which gives more output tokens a
 second and GPU, where the measured figures differ by more than 5 %; and what the best predicted configuration under a
-limit loses against the best measured one. Then candidates a second of the closed form, and CPU seconds of a plan.
+limit loses against the best measured one, at several confidences. Then candidates a second of the closed form, and CPU
+seconds of a plan.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import numpy as np
 
 from inferplan.catalog.assemble import Request
 from inferplan.catalog.price_lists import price_book
+from inferplan.estimate.bands import quantile
+from inferplan.planning.confidence import MIDDLE, SAFE
 from inferplan.planning.demand import Demand
 from inferplan.planning.option import Sizing
 from inferplan.planning.plan import plan
@@ -60,6 +63,7 @@ def measured_rows(path: Path) -> list[dict[str, float | str]]:
                 "rate_predicted": rate(run.concurrency, output, prediction.ttft, prediction.tpot) / gpus,
                 "speed": 1 / measured.tpot,
                 "speed_predicted": 1 / prediction.tpot,
+                **{f"{name}_slow": band[1] / getattr(prediction, name) for name, band in prediction.bands.items()},
             }
         )
     return found
@@ -85,7 +89,15 @@ def by_group(rows: list[dict]) -> dict[str, list[dict]]:
     return groups
 
 
-def losses(rows: list[dict]) -> tuple[list[float], int, int]:
+def late(row: dict, name: str, confidence: float) -> float:
+    """The latency that a row stays below at a confidence, as a plan takes it; infinite where its error is not known."""
+    slow = row.get(f"{name}_slow")
+    if confidence == MIDDLE:
+        return row[f"{name}_predicted"]
+    return np.inf if slow is None else row[f"{name}_predicted"] * quantile((1 / slow, slow), confidence)
+
+
+def losses(rows: list[dict], confidence: float = MIDDLE) -> tuple[list[float], int, int]:
     """Loss of each choice that keeps the limits when measured; choices that break them; questions without a choice."""
     lost, broken, none = [], 0, 0
     for group in by_group(rows).values():
@@ -95,7 +107,9 @@ def losses(rows: list[dict]) -> tuple[list[float], int, int]:
             able = [row for row in group if row["tpot"] <= tpot and row["ttft"] <= ttft]
             if not able:
                 continue
-            chosen = [row for row in group if row["tpot_predicted"] <= tpot and row["ttft_predicted"] <= ttft]
+            chosen = [
+                row for row in group if late(row, "tpot", confidence) <= tpot and late(row, "ttft", confidence) <= ttft
+            ]
             if not chosen:
                 none += 1
                 continue
@@ -145,11 +159,16 @@ def main(arguments: list[str]) -> None:
         for what in ("rate", "speed"):
             right, whole = pairs(chosen, what)
             print(f"  pairs by {what}: {right}/{whole} = {right / whole:.2%}")
-        lost, broken, none = losses(chosen)
-        strict = [*lost, *[1.0] * (broken + none)]
-        print(f"  choices: {len(lost)} keep the limits when measured, {broken} break them, {none} find none")
-        print(f"  loss: median {np.median(lost):.2%}, mean {np.mean(lost):.2%}")
-        print(f"  median with the broken and the missing at 100 %: {np.median(strict):.2%}")
+        for confidence in (MIDDLE, 0.8, SAFE, 0.95):
+            lost, broken, none = losses(chosen, confidence)
+            strict = [*lost, *[1.0] * (broken + none)]
+            made = len(lost) + broken
+            print(
+                f"  at a confidence of {confidence:g}: {len(lost)} choices keep the limits when measured, {broken} break"
+            )
+            print(f"    them ({broken / made:.1%} of those made), {none} questions of {made + none} find none")
+            print(f"    loss: median {np.median(lost):.2%}, mean {np.mean(lost):.2%}")
+            print(f"    median with the broken and the missing at 100 %: {np.median(strict):.2%}")
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ SCENARIOS = [
     Scenario("llama-3.1-70b", ("h200-sxm",), "1024", "256", 6, 1.0, 0.05, ("h200-sxm=4",), most=4, quants=("fp8",)),
     Scenario("llama-3.1-70b", ("b200-hgx",), "1024", "256", 12, 0.5, 0.04, ("b200-hgx=6",), quants=("fp8",)),
     Scenario("llama-3.1-70b", ("h100-sxm",), "1024", "256", 8, 0.6, 0.04, ("h100-sxm=24/8",), most=4, quants=("fp8",)),
-    Scenario("llama-3.1-70b", ("b200-hgx",), "4096", "300", 8, 1.0, 0.03, ("b200-hgx=6",), pools=True, quants=("fp8",)),
+    Scenario("llama-3.1-70b", ("b200-hgx",), "4096", "300", 5, 1.0, 0.03, ("b200-hgx=6",), 1, ("fp8",), pools=True),
     Scenario("llama-3.1-8b", ("h100-sxm",), "4096", "200", 20, 0.4, 0.012, ("h100-sxm=3",), most=1, pools=True),
     Scenario("llama-3.1-8b", ("l40s",), "2048", "200", 5, 0.8, 0.03, ("l40s=1",), most=1, pools=True),
     Scenario("qwen3-32b", ("h100-sxm",), "1500", "300", 6, 0.6, 0.03, ("h100-sxm=3",)),
@@ -149,8 +149,8 @@ def brute(asked: Question, prices: PriceBook) -> tuple[float, str, int]:
         for budget in BUDGETS:
             sizes: list[tuple[int, tuple[int, int] | None]] = [(n, None) for n in range(1, 64)]
             if asked.space.disaggregate:
-                pairs = itertools.product(range(1, 24), repeat=2)
-                sizes += sorted(((p + d, (p, d)) for p, d in pairs), key=lambda size: (size[0], size[1]))
+                pairs = itertools.product(range(1, 12), repeat=2)
+                sizes = [*sorted((p + d, (p, d)) for p, d in pairs), *sizes]
             hopeless = 0
             for replicas, pools in sizes:
                 if float(tariff.cost(replicas)) >= best:

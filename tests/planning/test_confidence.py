@@ -1,0 +1,144 @@
+"""Plans at a confidence: the quantiles of an error band, and what slower devices need."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import exp
+
+import numpy as np
+import pytest
+
+from inferplan.catalog.assemble import Request, assemble
+from inferplan.catalog.price_lists import price_book
+from inferplan.errors import InfeasibleError, UsageError
+from inferplan.estimate.bands import quantile, serving_bands, slow_end
+from inferplan.planning.confidence import AS_PREDICTED, Slowness, slowed, slowness
+from inferplan.planning.demand import Demand
+from inferplan.planning.finalists import carried_over
+from inferplan.planning.grid import axes_for, load_grid
+from inferplan.planning.option import Sizing
+from inferplan.planning.plan import plan
+from inferplan.planning.question import Question
+from inferplan.planning.space import Space
+from inferplan.reports.plan import plan_report
+from inferplan.reports.plan_record import plan_record
+from inferplan.table import render
+from inferplan.traffic.requests import Lengths, Slo
+
+DEMAND = Demand(prompt=Lengths(mean=700), output=Lengths(mean=200), rate=30.0)
+SLO = Slo(ttft=0.4, tpot=0.03, percentile=95.0)
+
+
+def asked(**changes: object) -> Question:
+    space = Space(
+        base=Request(model="llama-3.1-8b", gpu=""),
+        gpus=("l40s",),
+        quants=("fp8",),
+        most=1,
+        disaggregate=False,
+    )
+    values = {
+        "space": space,
+        "demand": DEMAND,
+        "slo": SLO,
+        "sizing": Sizing(),
+        "prices": price_book(stated=["l40s=1", "h100-sxm=3", "mi300x=0.5", "b200-hgx=6"]),
+    }
+    return Question(**(values | changes))  # type: ignore[arg-type]
+
+
+def test_the_quantiles_of_a_log_normal_error_are_found_again() -> None:
+    """Of an error exp(N(0, 0.3)) 80 % lie within exp(+-0.3*1.2816) (standard normal tables: 1.2816, 1.6449, 0.8416)."""
+    band = exp(-0.3 * 1.2816), exp(0.3 * 1.2816)
+    assert quantile(band, 0.9) == pytest.approx(band[1], rel=1e-4)
+    assert quantile(band, 0.1) == pytest.approx(band[0], rel=1e-4)
+    assert quantile(band, 0.5) == pytest.approx(1.0)
+    assert quantile(band, 0.95) == pytest.approx(exp(0.3 * 1.6449), rel=1e-4)
+    assert quantile(band, 0.8) == pytest.approx(exp(0.3 * 0.8416), rel=1e-4)
+    drawn = np.random.default_rng(0).lognormal(0.0, 0.3, 400_000)
+    for share in (0.6, 0.9, 0.95):
+        assert float(np.mean(drawn < quantile(band, share))) == pytest.approx(share, abs=0.003)
+
+
+def test_each_side_of_a_band_has_its_own_spread() -> None:
+    assert quantile((0.9, 2.0), 0.9) == pytest.approx(2.0)
+    assert quantile((0.9, 2.0), 0.1) == pytest.approx(0.9)
+
+
+def test_a_limit_without_a_band_has_no_slow_end() -> None:
+    assert slow_end({"tpot": (0.8, 1.3)}, {"tpot"}, 0.9) == {"tpot": pytest.approx(1.3)}
+    assert slow_end({"tpot": (0.8, 1.3)}, {"tpot", "ttft"}, 0.9) is None
+    ideal = assemble(Request(model="llama-3.1-8b", gpu="l40s", ideal=True))
+    assert slowness(ideal, 700.0, SLO, 0.9) is None
+    assert slowness(ideal, 700.0, SLO, 0.5) == AS_PREDICTED
+
+
+def test_what_ttft_is_off_by_beyond_the_steps_is_added_to_it_alone() -> None:
+    deployment = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm"))
+    bands = serving_bands(deployment, 700.0)
+    slow = slowness(deployment, 700.0, SLO, 0.9)
+    assert slow is not None
+    assert slow.step == pytest.approx(bands["tpot"][1])
+    assert slow.step * slow.first == pytest.approx(max(bands["ttft"][1], bands["tpot"][1]))
+    steps_only = slowness(deployment, 700.0, Slo(tpot=0.03), 0.9)
+    assert steps_only == Slowness(slow.step, 1.0)
+
+
+def test_a_slower_device_in_closed_form() -> None:
+    """Every time doubles and TTFT triples, so the rate halves at the same batch, and by Little's law no more are in it."""
+    deployment = assemble(Request(model="llama-3.1-8b", gpu="l40s"))
+    grid = load_grid(deployment, DEMAND, 95.0, axes_for(deployment, [2048]))
+    slow = slowed(grid, Slowness(2.0, 1.5))
+    assert np.allclose(slow.rate, grid.rate / 2)
+    assert np.allclose(slow.tpot, grid.tpot * 2)
+    assert np.allclose(slow.ttft, grid.ttft * 3)
+    assert np.allclose(slow.e2el, grid.ttft * 3 + (grid.e2el - grid.ttft) * 2)
+    assert np.allclose(slow.concurrency, grid.concurrency)
+
+
+def test_both_plans_are_shown_and_the_safe_one_is_sized_for_slower_devices() -> None:
+    middle = plan(asked())
+    safe = plan(asked(sizing=Sizing(confidence=0.9)))
+    assert middle.other is not None and safe.other is not None
+    assert middle.option.slow == AS_PREDICTED and safe.option.slow.step > 1.1
+    assert (middle.other.option.replicas, safe.other.option.replicas) == (safe.option.replicas, middle.option.replicas)
+    assert safe.option.replicas > middle.option.replicas
+    assert not safe.best.violations(SLO)
+    record = plan_record(middle)
+    assert record["at_the_other_confidence"]["confidence"] == 0.9
+    assert record["at_the_other_confidence"]["cost"] > record["plan"]["cost"]
+    text = render(plan_report(middle), "table")
+    assert "at what confidence the limits are kept" in text
+    assert "--confidence 0.9" in text
+
+
+def test_more_confidence_never_costs_less() -> None:
+    costs = [plan(asked(sizing=Sizing(confidence=confidence))).option.cost for confidence in (0.5, 0.7, 0.9, 0.97)]
+    assert costs == sorted(costs)
+    assert costs[-1] > costs[0]
+
+
+@pytest.mark.parametrize("confidence", [0.0, 0.49, 1.0, float("nan")])
+def test_a_confidence_is_a_chance_of_a_half_or_more(confidence: float) -> None:
+    with pytest.raises(UsageError, match="--confidence"):
+        asked(sizing=Sizing(confidence=confidence))
+
+
+def test_no_error_no_confidence() -> None:
+    """No AMD device was measured: there is nothing to be confident in, and the plan says what is missing."""
+    amd = replace(asked().space, gpus=("mi300x",))
+    with pytest.raises(InfeasibleError, match="no plan"):
+        plan(asked(space=amd, sizing=Sizing(confidence=0.9)))
+    found = plan(asked(space=amd))
+    assert not found.supported and found.measured is None and found.other is None
+    assert "no error band" in render(plan_report(found), "table")
+
+
+def test_another_makers_constants_do_not_beat_measured_ones() -> None:
+    """At a sixth of the price mi300x would win on constants that were carried over; it is named, and left out."""
+    both = replace(asked().space, gpus=("mi300x", "h100-sxm"))
+    found = plan(asked(space=both))
+    assert found.option.deployment.hardware.name == "h100-sxm"
+    assert any(carried_over(option) for option in plan(asked(space=replace(both, gpus=("mi300x",)))).searched.options)
+    assert found.searched.rejections.examples["unmeasured"] == "mi300x"
+    assert "mi300x" in render(plan_report(found), "table")
