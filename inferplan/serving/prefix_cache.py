@@ -93,6 +93,7 @@ class PrefixCache:
 
     def trim(self, blocks: float) -> None:
         """Evict idle blocks until at most ``blocks`` are left; the host tier takes them as far as it has room."""
+        blocks = max(blocks, 0.0)  # what others are about to write may be more than there is
         while self.idle_blocks > blocks:
             name, count = self.idle.popitem(last=False)
             self.idle_blocks -= count

@@ -85,7 +85,7 @@ def test_what_ttft_is_off_by_beyond_the_steps_is_added_to_it_alone() -> None:
 
 
 def test_a_slower_device_in_closed_form() -> None:
-    """Every time doubles and TTFT triples, so the rate halves at the same batch, and by Little's law no more are in it."""
+    """Every time doubles and TTFT triples, so the rate halves at the same batch."""
     deployment = assemble(Request(model="llama-3.1-8b", gpu="l40s"))
     grid = load_grid(deployment, DEMAND, 95.0, axes_for(deployment, [2048]))
     slow = slowed(grid, Slowness(2.0, 1.5))
