@@ -18,7 +18,7 @@ from inferplan.cli.technique_options import host_of, option_group, quantity, spe
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.reports.simulation import simulation_report, timeline_csv, timeline_trace, timeline_tracks
 from inferplan.serving.cluster import Fleet
-from inferplan.serving.flags import Flags
+from inferplan.serving.flags import Flags, remedy
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.routing import Routing
 from inferplan.serving.run_length import simulate_load
@@ -161,15 +161,10 @@ def _failure(result: SimulationResult) -> InfeasibleError | None:
     if result.verdict != "rejecting":
         return None
     reasons, longest = result.records.refused, max(result.records.prompt)
-    hints = {
-        "max_num_batched_tokens": f"--max-num-batched-tokens {1 << (longest - 1).bit_length()}, or --chunked-prefill",
-        "max_model_len": "shorter requests, or a longer --max-model-len where the model allows it",
-        "cache": "shorter requests, more devices (--tp), or --kv fp8",
-    }
     return InfeasibleError(
         f"rejecting: {sum(reasons.values()):,} of {len(result.records.prompt):,} requests can never run",
         because="; ".join(reasons),
-        hint="; ".join(hint for name, hint in hints.items() if any(name in reason for reason in reasons)),
+        hint=remedy(reasons, longest),
     )
 
 

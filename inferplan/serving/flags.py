@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -129,6 +130,17 @@ def rules_of(
         front_token=0.0 if ideal else serving.front_token,
         timeout=flags.client_timeout or inf,
     )
+
+
+def remedy(reasons: Iterable[str], longest: int) -> str:
+    """What admits requests that the rules refuse (:meth:`Rules.refusal`), prompts of up to ``longest`` tokens."""
+    hints = {
+        "max_num_batched_tokens": f"--max-num-batched-tokens {1 << (longest - 1).bit_length()} or --chunked-prefill",
+        "max_model_len": "shorter requests, or a longer --max-model-len where the model allows it",
+        "cache": "shorter requests, more devices (--tp), or --kv fp8",
+    }
+    texts = list(reasons)
+    return "; ".join(hint for name, hint in hints.items() if any(name in reason for reason in texts))
 
 
 def _tightest_stage(deployment: Deployment, total: float) -> tuple[StageMemory, float]:
