@@ -11,6 +11,7 @@ from inferplan.serving.steady import UserLoad, steady_state
 from inferplan.serving.techniques.applied import ServedEstimate
 from inferplan.serving.techniques.chunked_prefill import chunked_prefill
 from inferplan.serving.techniques.offload import reload_gain
+from inferplan.serving.techniques.prefix_caching import prefix_gain
 from inferplan.serving.techniques.speculation import break_even, speculate
 from inferplan.table import Table
 from inferplan.units import format_time
@@ -55,6 +56,7 @@ def _speculation(result: ServedEstimate) -> _Part:
         "draft": None if speculation.draft is None else speculation.draft.model.name,
         "acceptance": speculation.acceptance,
         "tokens_per_step": gain.tokens,
+        "tpot_s": float(np.max(result.tpot)),
         "verification_s": verify,
         "drafts_s": draft,
         "speedup": speedup,
@@ -72,9 +74,10 @@ def _prefix(result: ServedEstimate) -> _Part:
     rate = result.techniques.hit_rate
     if not rate:
         return "prefix_caching", {}, []
-    gain = float(np.max(result.without.ttft / result.ttft))
+    gain = float(np.max(prefix_gain(result.deployment, result.load.batch, result.load.prompt, rate)))
     line = ["prefix caching", f"{int(np.max(result.cached)):,} tokens of each prompt found ({rate:.0%})"]
-    return "prefix_caching", {"cached_tokens": int(np.max(result.cached)), "speedup": gain}, [line]
+    values = {"cached_tokens": int(np.max(result.cached)), "ttft_s": float(np.max(result.ttft)), "speedup": gain}
+    return "prefix_caching", values, [line]
 
 
 def _chunks(result: ServedEstimate) -> _Part:
@@ -83,7 +86,7 @@ def _chunks(result: ServedEstimate) -> _Part:
         return "chunked_prefill", {}, []
     prompt, batch = int(np.max(result.load.prompt)), int(np.max(result.load.batch))
     cut = chunked_prefill(result.deployment, prompt, chunk, batch - 1, float(prompt))
-    values = {"chunks": cut.steps, "longest_step_s": cut.longest_gap, "cost": cut.cost}
+    values = {"ttft_s": cut.total, "chunks": cut.steps, "longest_step_s": cut.longest_gap, "cost": cut.cost}
     beside = f"beside {batch - 1:,} decodes " if batch > 1 else ""
     line = [
         f"one prompt in {cut.steps} chunks {beside}".strip(),

@@ -210,5 +210,5 @@ def served_first_token(result: Estimate, techniques: Techniques | None = None) -
     found = first_token(deployment, prompt, asked.speculation)
     if asked.chunk is not None:  # then alone is in pieces too, and launches are only launches
         one = ServedEstimate(deployment=deployment, load=replace(result.load, batch=1.0), techniques=asked).computed
-        found = replace(found, prompt=one, launches=found.prompt + found.launches - one)
+        found = replace(found, prompt=one, launches=np.maximum(found.prompt + found.launches - one, 0.0))
     return found.anchored(deployment)
