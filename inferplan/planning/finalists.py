@@ -114,7 +114,7 @@ def _size(option: Option, question: Question, below: float, so_far: tuple[Finali
 
 
 def _add_other_gpus(structures: list[Option], question: Question, found: Finalists) -> None:
-    """The cheapest option that keeps the limits on each of the next cheapest GPUs, two structures tried on each."""
+    """The cheapest option that keeps the limits on each of the next cheapest GPUs: of two structures each, in one pool."""
     best = found.cheapest
     assert best is not None
     most = MAX_COST_RATIO * (best.option.cost or inf)
@@ -122,7 +122,7 @@ def _add_other_gpus(structures: list[Option], question: Question, found: Finalis
     shown = {v.option.deployment.hardware.name for v in found.passed}
     for option in structures:
         gpu = option.deployment.hardware.name
-        if gpu in shown or tried.get(gpu, 0) >= 2:
+        if gpu in shown or tried.get(gpu, 0) >= 2 or option.pools is not None:
             continue
         if len(shown) > MAX_ALTERNATIVES or option.bound > most:
             break
