@@ -101,7 +101,8 @@ def simulate_finalists(options: list[Option], question: Question, others: bool =
 def _size(option: Option, question: Question, below: float, so_far: tuple[Finalists, Simulations]) -> bool:
     """Size one option; whether a size below a cost keeps the limits."""
     found, simulations = so_far
-    sizer = Sizer(option=option, question=question, simulations=simulations)
+    shown = simulations.most == MAX_SIMULATIONS_OF_ONE
+    sizer = Sizer(option=option, question=question, simulations=simulations, budgets=not shown)
     try:
         sized = sizer.fewest(below)
     except OutOfSimulations:
@@ -114,7 +115,7 @@ def _size(option: Option, question: Question, below: float, so_far: tuple[Finali
 
 
 def _add_other_gpus(structures: list[Option], question: Question, found: Finalists) -> None:
-    """The cheapest option that keeps the limits on each of the next cheapest GPUs: of two structures each, in one pool."""
+    """An option that keeps the limits on each of the next cheapest GPUs: the first of two structures, in one pool."""
     best = found.cheapest
     assert best is not None
     most = MAX_COST_RATIO * (best.option.cost or inf)

@@ -45,11 +45,15 @@ class OutOfSimulations(Exception):
 
 @dataclass(kw_only=True, eq=False)
 class Sizer:
-    """Sizes one option. ``trials``: what was simulated at the load to be sized for, by size."""
+    """Sizes one option. ``trials``: what was simulated at the load to be sized for, by size.
+
+    budgets: try other token budgets where a size misses a limit by little.
+    """
 
     option: Option
     question: Question
     simulations: Simulations
+    budgets: bool = True
     trials: dict[tuple[int, tuple[int, int] | None], Verified] = field(default_factory=dict)
 
     def trial(self, replicas: int, pools: tuple[int, int] | None = None) -> Verified:
@@ -63,7 +67,7 @@ class Sizer:
         """One size, with other token budgets where it misses a limit by little: the closed form's choice is a guess."""
         tried = self._simulated(sized)
         worst = max(tried.violations(self.question.slo).values(), default=1.0)
-        if sized.pools or not 1.0 < worst < _NARROW:
+        if sized.pools or not self.budgets or not 1.0 < worst < _NARROW:
             return tried
         for budget in self.question.space.budgets or _BUDGETS:
             if budget == sized.budget:

@@ -164,9 +164,7 @@ def main(arguments: list[str]) -> None:
             strict = [*lost, *[1.0] * (broken + none)]
             made = len(lost) + broken
             print(f"  at a confidence of {confidence:g}: {len(lost)} choices keep the limits, {broken} break")
-            print(
-                f"    them when measured ({broken / made:.1%} of those made), {none} questions of {made + none} find none"
-            )
+            print(f"    them when measured ({broken / made:.1%} of those made), {none} of {made + none} find none")
             print(f"    loss: median {np.median(lost):.2%}, mean {np.mean(lost):.2%}")
             print(f"    median with the broken and the missing at 100 %: {np.median(strict):.2%}")
 
