@@ -7,9 +7,11 @@ from functools import partial
 from tests.mutants_source import SourceMutant
 from tests.serving import test_applied as applied
 from tests.serving import test_cluster as cluster
+from tests.serving import test_run_length as run_length
 from tests.serving import test_scheduling_rules as rules
 from tests.serving import test_slices as slices
 from tests.serving import test_steady_by_hand as steady
+from tests.serving import test_verdict as verdict
 
 _SCHEDULER, _ADMISSION = "inferplan.serving.scheduler:Scheduler", "inferplan.serving.admission:Admitted"
 _PROGRESS = "inferplan.serving.admission:Progress"
@@ -19,7 +21,65 @@ _CACHE, _RESULT = "inferplan.serving.prefix_cache:PrefixCache", "inferplan.servi
 _STEADY = "inferplan.serving.steady:_Loop"
 _LONG_PROMPT = partial(steady.test_a_long_prompt_alone_attends_to_all_of_its_chunks, 16384)
 
+_FLOW, _METER = "inferplan.serving.verdict:Flow", "inferplan.serving.records:Metering"
+
 SERVING_MUTANTS = [
+    SourceMutant(
+        name="a system that fills is overloaded",
+        place=f"{_FLOW}.grows",
+        old="return beyond_chance and lasting and self.queue > self.growth * self.arrivals / 4",
+        new="return beyond_chance and lasting",
+        changes="growth without a queue is an overload",
+        check=verdict.test_a_system_that_fills_without_a_queue_is_not_overloaded,
+    ),
+    SourceMutant(
+        name="waves without an error",
+        place="inferplan.serving.verdict:_growth",
+        old="(line + 1.2 * walk)",
+        new="(1.2 * walk)",
+        changes="requests that leave in crowds are an overload",
+        check=verdict.test_requests_that_leave_in_crowds_are_no_overload,
+    ),
+    SourceMutant(
+        name="arrivals without an error",
+        place="inferplan.serving.verdict:_growth",
+        old="(line + 1.2 * walk)",
+        new="line",
+        changes="chance at full load is an overload",
+        check=verdict.test_chance_at_full_load_is_no_overload,
+    ),
+    SourceMutant(
+        name="rejections are nothing",
+        place="inferplan.serving.verdict:verdict_of",
+        old="if np.any(status == REJECTED):",
+        new="if np.all(status == REJECTED):",
+        changes="a load of which a part is refused is stable",
+        check=verdict.test_rejections_and_clients_that_give_up,
+    ),
+    SourceMutant(
+        name="the budget is no reason",
+        place=f"{_SCHEDULER}.plan",
+        old='self.meter.block("cache" if self.short else "budget")',
+        new="pass",
+        changes="a wait for the token budget has no reason",
+        check=verdict.test_waiting_for_the_token_budget_is_waiting,
+    ),
+    SourceMutant(
+        name="one batch of means",
+        place="inferplan.serving.batch_means:half_width",
+        old="/ float(np.sqrt(BATCHES))",
+        new="",
+        changes="intervals are four times too wide",
+        check=run_length.test_batch_means_by_hand,
+    ),
+    SourceMutant(
+        name="the fill is metered",
+        place=f"{_METER}.begin",
+        old="meter.clear()",
+        new="pass",
+        changes="batches of the filling system count",
+        check=run_length.test_what_is_counted_without_fill_and_drain,
+    ),
     SourceMutant(
         name="written tokens forgotten by preemption",
         place=f"{_PROGRESS}.interrupt",

@@ -270,17 +270,17 @@ def _figures(deployment: Deployment, load: StaticLoad) -> dict[str, Num]:
 
 def _simulated(deployment: Deployment, task: Task, load: Row) -> Row:
     """One point under the simulator: mean and 95th percentile of what users see."""
-    from inferplan.serving.simulator import simulate
+    from inferplan.serving.simulator import Options, simulate
     from inferplan.traffic.requests import ClosedLoop, Lengths, Traffic
 
     traffic = Traffic(
-        arrivals=ClosedLoop(concurrency=load["batch"]),
+        arrivals=ClosedLoop(concurrency=load["batch"], burst=False, ramp=None),
         prompt=Lengths(mean=load["prompt_tokens"]),
         output=Lengths(mean=load["output_tokens"]),
     )
     row = {**task.labels(), **load}
     try:
-        result = simulate(deployment, traffic)
+        result = simulate(deployment, traffic, options=Options(trim=True))
     except NotFiniteError:
         raise
     except InferplanError as error:

@@ -70,20 +70,20 @@ def test_a_system_that_fills_without_a_queue_is_not_overloaded() -> None:
 
 
 def test_requests_that_leave_in_crowds_are_no_overload() -> None:
-    ends = np.ceil((SECONDS + 10) / 100) * 100
-    run = flow(SECONDS, ends - SECONDS - 10, 10.0)  # all of a hundred leave at once
-    assert run.verdict == "saturated"
+    for crowd in (100, 500):  # all of a hundred leave at once
+        ends = np.ceil((SECONDS + 10) / crowd) * crowd
+        assert flow(SECONDS, ends - SECONDS - 10, 10.0).verdict == "saturated"
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_poisson_noise_at_full_load_is_no_overload(seed: int) -> None:
-    """A queue that serves just as fast as it comes wanders; it is an overload in one of a thousand runs."""
-    arrival = np.cumsum(np.random.default_rng(seed).exponential(1.0, 5000))
-    free, wait = 0.0, []
-    for time in arrival:
-        wait.append(max(free - time, 0.0))
-        free = max(free, time) + 0.97
-    assert flow(arrival, wait, 0.97).verdict != "overloaded"
+def test_chance_at_full_load_is_no_overload() -> None:
+    """A queue at 97 % of what it can serve wanders; it is called an overload in one of a thousand runs."""
+    for seed in range(40):
+        arrival = np.cumsum(np.random.default_rng(seed).exponential(1.0, 5000))
+        free, wait = 0.0, []
+        for time in arrival:
+            wait.append(max(free - time, 0.0))
+            free = max(free, time) + 0.97
+        assert flow(arrival, wait, 0.97).verdict != "overloaded"
 
 
 def test_a_run_shorter_than_five_requests_is_too_short() -> None:
