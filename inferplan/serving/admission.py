@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import ceil, inf
 from typing import Literal, NamedTuple
 
@@ -61,11 +62,11 @@ class Rules:
     hit_rate: float = 0.0
     """Share of every prompt that is taken as found in the prefix cache, beside what the cache itself finds."""
 
-    @property
+    @cached_property
     def admission(self) -> Admission:
         return "reserve" if self.policy == "static" else self.scheduler.admission
 
-    @property
+    @cached_property
     def mixed(self) -> bool:
         """Decodes and prompts share a step."""
         return mixes(self.policy)
@@ -224,11 +225,6 @@ class Admitted:
         if found.tokens and request not in records.preempted:
             records.cached[request] = found.tokens
         return found.tokens
-
-    def grow(self, tokens: float) -> None:
-        """Decode steps take ``tokens`` of cache."""
-        self.used += tokens
-        self.grown += tokens
 
     def extend(self, request: int, before: int, after: int, free: float) -> bool:
         """The next piece of a prompt of which ``before`` tokens are cached; false when it needs more than ``free``."""

@@ -50,7 +50,7 @@ class Replica:
                     return
             elif self.clock >= until:
                 return
-            if inbox:
+            if inbox and inbox[0][0] <= self.clock:
                 queue.look(self._seen(), False)
             prompts: PromptBatch | None = None
             if waiting or scheduler.partial is not None:

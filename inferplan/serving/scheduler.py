@@ -237,10 +237,13 @@ class Scheduler:
 
     def run_decodes(self, start: float, steps: int, price: float) -> None:
         """The batch decodes for ``steps`` steps of ``price`` seconds each, from ``start`` on."""
+        admitted = self.admitted
         if self.grows:
-            self.admitted.grow(self.decodes.taken(steps))
+            taken = self.decodes.taken(steps)
+            admitted.used += taken
+            admitted.grown += taken
         tokens = self.decodes.make(start, steps, price, self.records)
-        self.admitted.remaining -= tokens
+        admitted.remaining -= tokens
         self.meter.decode_tokens += tokens
 
     def finish_decodes(self) -> None:
