@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,13 +16,17 @@ from inferplan.catalog.assemble import Request, assemble
 from inferplan.cli.options import Count, deployment_options, picture, report_options, write_text
 from inferplan.cli.technique_options import host_of, option_group, quantity, speculation_of, technique_options
 from inferplan.errors import InfeasibleError, UsageError
+from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.load import StaticLoad
+from inferplan.reports.estimate import idle_note
 from inferplan.reports.simulation import simulation_report, timeline_csv, timeline_trace, timeline_tracks
 from inferplan.serving.cluster import Fleet
-from inferplan.serving.flags import Flags, remedy
+from inferplan.serving.flags import Flags, remedy, with_flags
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.routing import Routing
 from inferplan.serving.run_length import simulate_load
 from inferplan.serving.simulator import Options
+from inferplan.serving.techniques.applied import ServedEstimate, Techniques
 from inferplan.serving.verdict import flow_of, near_capacity
 from inferplan.table import Report
 from inferplan.traffic.conversations import parse_think_time
@@ -194,7 +198,16 @@ def simulate_command(request: Request, timeline: str | None, plot_file: str | No
         result = simulate_load(deployment, traffic, flags, replace(options, progress=progress))
     _write_timeline(result, timeline, plot_file)
     click.get_current_context().meta[_FAILED] = _failure(result)
-    return simulation_report(result)
+    report = simulation_report(result)
+    note = "" if options.fleet.prefill else _idle(with_flags(deployment, flags), options, result.records.prompt)
+    return replace(report, notes=[*report.notes, note]) if note else report
+
+
+def _idle(deployment: Deployment, options: Options, prompts: Sequence[int]) -> str:
+    """What the TTFT of the mean prompt is made of when nobody else is there."""
+    asked = Techniques(speculation=options.speculation, hit_rate=options.hit_rate)
+    load = StaticLoad(prompt=float(round(sum(prompts) / len(prompts))))
+    return idle_note(ServedEstimate(deployment=deployment, load=load, techniques=asked))
 
 
 def _traffic(values: dict[str, Any]) -> Traffic | Requests:

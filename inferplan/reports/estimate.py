@@ -363,6 +363,15 @@ def server_note(estimate: Estimate) -> str:
     return f"TTFT at the server{whose} = {parts} (docs/nomenclature.md)"
 
 
+def idle_note(estimate: Estimate) -> str:
+    """What the first token of its request takes when nobody else is there; empty where that is not known."""
+    first = server_of(estimate)
+    if first is None or not np.any(first.server):
+        return ""
+    tokens = int(np.max(estimate.load.prompt))
+    return f"with nobody else there, {tokens:,} tokens in {_time(first.at_server)}: {server_note(estimate)}"
+
+
 def _notes(estimate: Estimate) -> list[str]:
     hardware = estimate.deployment.hardware
     refused = refusal(estimate.deployment, estimate.load)
