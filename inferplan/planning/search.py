@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.errors import InferplanError, NotFiniteError
@@ -92,12 +92,13 @@ def _weights_fit(deployment: Deployment) -> bool:
     return all(stage.weights < footprint.usable for stage in dict.fromkeys(footprint.stages))
 
 
-class _FrontierPoint(NamedTuple):
-    """A point of one grid that no other of that grid beats; the option is only made where none of any grid does."""
+class _Frontier(NamedTuple):
+    """The points of one grid that no other of that grid beats; where they lie in it, as places in the flat grid."""
 
-    per_user: float
-    per_device: float
-    option: Callable[[], Option]
+    priced: PricedGrid
+    per_user: Array
+    per_device: Array
+    places: npt.NDArray[np.intp]
 
 
 @dataclass(kw_only=True, eq=False)
@@ -108,7 +109,7 @@ class _Search:
     slo: Slo
     sizing: Sizing
     options: list[Option] = field(default_factory=list)
-    points: list[_FrontierPoint] = field(default_factory=list)
+    frontiers: list[_Frontier] = field(default_factory=list)
     grids: list[PricedGrid] = field(default_factory=list)
     rejections: Rejections = field(default_factory=Rejections)
     evaluated: int = 0
@@ -144,23 +145,31 @@ class _Search:
 
     def _add_frontier(self, priced: PricedGrid) -> None:
         grid = priced.grid
-        alive = grid.possible
-        where = np.argwhere(alive)
-        user, device = 1 / grid.tpot[alive], grid.rate[alive] * self.demand.output.average / grid.devices
+        places = np.flatnonzero(grid.possible)
+        user, device = 1 / grid.tpot.flat[places], grid.rate.flat[places] * self.demand.output.average / grid.devices
+        kept = pareto(user, device)
+        self.frontiers.append(_Frontier(priced, user[kept], device[kept], places[kept]))
+
+    def _frontier(self) -> Iterator[Option]:
+        """The options that no other of any grid beats."""
+        if not self.frontiers:
+            return
+        user = np.concatenate([frontier.per_user for frontier in self.frontiers])
+        device = np.concatenate([frontier.per_device for frontier in self.frontiers])
+        starts = np.cumsum([0, *(len(frontier.places) for frontier in self.frontiers)])
         for index in pareto(user, device):
-            at = (int(where[index][0]), int(where[index][1]))
-            make = partial(option_at, priced, self.demand, self.sizing, at)
-            self.points.append(_FrontierPoint(float(user[index]), float(device[index]), make))
+            owner = int(np.searchsorted(starts, index, side="right")) - 1
+            priced, place = self.frontiers[owner].priced, self.frontiers[owner].places[index - starts[owner]]
+            row, column = np.unravel_index(place, priced.grid.rate.shape)
+            yield option_at(priced, self.demand, self.sizing, (int(row), int(column)))
 
     def result(self) -> SearchResult:
         """The options that have a price, by rising cost, and the frontier over all grids."""
         billed = [option for option in self.options if option.cost is not None]
         billed.sort(key=in_order)
-        user = np.array([point.per_user for point in self.points])
-        device = np.array([point.per_device for point in self.points])
         return SearchResult(
             options=billed,
-            frontier=[self.points[index].option() for index in pareto(user, device)],
+            frontier=list(self._frontier()),
             grids=self.grids,
             rejections=self.rejections,
             evaluated=self.evaluated,
@@ -221,10 +230,13 @@ def nearest_miss(
 
 def pareto(first: Array, second: Array) -> list[int]:
     """Indices of the points that no other beats in both, by falling ``first``; of equals the first is kept."""
-    order = np.lexsort((-second, -first))
+    if not len(first):
+        return []
+    order = np.argsort(-first, kind="stable")
     best = np.maximum.accumulate(second[order])
-    kept = np.concatenate([[True], best[1:] > best[:-1]]) if len(order) else np.zeros(0, dtype=bool)
-    return [int(index) for index in order[kept]]
+    order = order[np.append(True, best[1:] > best[:-1])]
+    last = np.append(first[order][:-1] != first[order][1:], True)  # of those with the same first the best second
+    return [int(index) for index in order[last]]
 
 
 def point(
