@@ -48,13 +48,14 @@ class Report:
     """One result.
 
     ``record`` for JSON, in which a value may be :class:`Columns`; ``rows`` for CSV and JSON lines (by default the
-    record, flattened); ``tables`` and notes for people.
+    record, flattened); ``tables`` and notes for people; ``headline`` is said where the rest goes into a file.
     """
 
     record: dict[str, Any]
     tables: Sequence[Table] = ()
     notes: Sequence[str] = ()
     rows: Sequence[dict[str, Any]] | Columns = field(default_factory=tuple)
+    headline: str = ""
 
     def flat_rows(self) -> list[dict[str, Any]]:
         return [flatten(row) for row in self.rows] if self.rows else [flatten(self.record)]

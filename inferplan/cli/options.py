@@ -74,6 +74,25 @@ def picture(ctx: click.Context, _: click.Parameter, value: str | None) -> str | 
     return value
 
 
+def writable(ctx: click.Context, _: click.Parameter, value: str | None) -> str | None:
+    """Callback of an option that names a file to write: what stands in its way is said before the work, not after it.
+
+    Raises ``InputFileError``.
+    """
+    if value is None or ctx.resilient_parsing:
+        return value
+    path = Path(value)
+    why = {
+        "there is no such folder": not path.parent.is_dir(),
+        "it is a folder": path.is_dir(),
+        "it may not be written": not os.access(path if path.exists() else path.parent, os.W_OK),
+    }
+    because = next((reason for reason, stands in why.items() if stands), None)
+    if because is not None:
+        raise InputFileError(f"cannot write {value}", because=because)
+    return value
+
+
 def known_engines(ctx: click.Context, _: click.Parameter, value: str | None) -> str | None:
     """Callback of ``--engine``: an unknown engine or version is an error here, and a stand-in is said on stderr.
 
@@ -245,7 +264,7 @@ def report_options(command: Command) -> Command:
 
     options: list[Callable[[Any], Any]] = [
         click.option("--format", "style", type=click.Choice(FORMATS), help="Output format [table, or by -o's suffix]."),
-        click.option("-o", "report_file", metavar="FILE", help="Write to a file instead of stdout."),
+        click.option("-o", "report_file", metavar="FILE", callback=writable, help="Write to a file instead of stdout."),
     ]
     return _apply(wrapper, options)
 
@@ -259,6 +278,8 @@ def write(report: Report, style: str, path: str | None = None) -> None:
             click.echo(text, nl=False, color=colour)
         return
     write_text(path, pieces(report, style))
+    if report.headline:
+        click.echo(f"{report.headline}\nwritten to {path}", err=True)
 
 
 def write_text(path: str, text: str | Iterable[str]) -> None:

@@ -19,6 +19,9 @@ from inferplan.traffic.requests import (
     Traffic,
 )
 
+_MOST = 1e9
+"""No service has more users, or requests a second."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Demand:
@@ -55,6 +58,8 @@ class Demand:
         for name in (*given, "burstiness"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise UsageError(f"--{name} must be more than 0")
+            if getattr(self, name) > _MOST:
+                raise UsageError(f"--{name} {getattr(self, name):g} is more than anybody asks for", hint="at most 1e9")
         if (self.deadline is None) != (self.requests is None):
             raise UsageError("an offline job needs both --requests and --deadline")
         if self.output.average < 2:

@@ -108,7 +108,9 @@ def _size(option: Option, question: Question, below: float, so_far: tuple[Finali
     except OutOfSimulations:
         sized, found.unseen = None, found.unseen + (simulations.most == MAX_SIMULATIONS)
     if sized is None:
-        found.failed += list(sizer.trials.values())[-1:]
+        slo = question.slo
+        nearest = min(sizer.trials.values(), key=lambda v: max(v.violations(slo).values(), default=inf), default=None)
+        found.failed += [] if nearest is None else [nearest]
         return False
     found.passed.append(verify(sized, question))
     return True

@@ -50,7 +50,8 @@ def _missed_in_simulation(what: str, slo: Slo, failed: list[Verified]) -> Infeas
     over = f"the simulated {percentile_of(slo)} of {nearest.option.deployment.describe()} is over"
     bounded = np.isfinite(max(factors.values(), default=np.inf))
     hint = _relaxation(slo, factors) if bounded else "a larger --most, a lower --utilisation, or another --gpu"
-    return InfeasibleError(what, because=nearest.refused or over, hint=hint)
+    refused = "" if bounded else nearest.refused
+    return InfeasibleError(what, because=refused or over, hint=hint)
 
 
 def _nothing_runs(what: str, question: Question, searched: SearchResult) -> InfeasibleError:

@@ -9,7 +9,7 @@ from inferplan.planning.plan import Plan, row
 from inferplan.planning.verify import Verified
 from inferplan.reports.cost import cost_table, energy_table
 from inferplan.reports.plan_figures import cost_of, energy_of, money, shape
-from inferplan.reports.plan_notes import notes
+from inferplan.reports.plan_notes import answer, notes
 from inferplan.reports.plan_record import plan_record
 from inferplan.table import Report, Table
 from inferplan.units import format_time
@@ -39,7 +39,7 @@ def plan_report(plan: Plan) -> Report:
     tables.append(rejections_table(plan))
     record = plan_record(plan)
     rows = [row(verified) for verified in [plan.best, *plan.alternatives]]
-    return Report(record=record, tables=tables, notes=notes(plan), rows=rows)
+    return Report(record=record, tables=tables, notes=notes(plan), rows=rows, headline=answer(plan))
 
 
 def summary_table(plan: Plan) -> Table:

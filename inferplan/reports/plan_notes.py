@@ -14,6 +14,21 @@ from inferplan.reports.plan_figures import break_even_batch, launch_line, launch
 from inferplan.units import format_time
 
 
+def answer(plan: Plan) -> str:
+    """The plan in one sentence."""
+    option, slo = plan.option, plan.question.slo
+    times = {name: format_time(value, 3) for name, value in plan.best.achieved.items()}
+    held = ", ".join(
+        f"{METRIC_NAMES[name]} {percentile_of(slo)} of {times[name]} (limit {format_time(limit, 3)})"
+        for name, limit in slo.limits.items()
+    )
+    bought = f"{option.devices} x {option.deployment.hardware.name} at {money(option)}"
+    text = f"{bought}" + (f" for {held}." if held else f", done in {option.hours or 0:,.1f} hours.")
+    line = confidence_line(plan)
+    text += f" {line[0].upper()}{line[1:]}." if line else ""
+    return text
+
+
 def notes(plan: Plan) -> list[str]:
     """What the figures rest on, what would be cheaper, how to start it."""
     option = plan.option

@@ -21,8 +21,7 @@ from inferplan.planning.plan import Plan
 from inferplan.planning.search import pareto
 from inferplan.reports import plots
 from inferplan.reports.plan import plan_report
-from inferplan.reports.plan_figures import money
-from inferplan.reports.plan_notes import confidence_line, notes
+from inferplan.reports.plan_notes import answer, notes
 from inferplan.reports.plan_terms import plan_terms
 from inferplan.table import Report, render
 from inferplan.terms import Term
@@ -38,21 +37,6 @@ class Drawing(NamedTuple):
     title: str
     caption: str
     svg: str
-
-
-def answer(plan: Plan) -> str:
-    """The plan in one sentence."""
-    option, slo = plan.option, plan.question.slo
-    times = {name: format_time(value, 3) for name, value in plan.best.achieved.items()}
-    held = ", ".join(
-        f"{METRIC_NAMES[name]} {percentile_of(slo)} of {times[name]} (limit {format_time(limit, 3)})"
-        for name, limit in slo.limits.items()
-    )
-    bought = f"{option.devices} x {option.deployment.hardware.name} at {money(option)}"
-    text = f"{bought}" + (f" for {held}." if held else f", done in {option.hours or 0:,.1f} hours.")
-    line = confidence_line(plan)
-    text += f" {line[0].upper()}{line[1:]}." if line else ""
-    return text
 
 
 def drawings(plan: Plan) -> list[Drawing]:
