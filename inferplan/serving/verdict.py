@@ -95,7 +95,7 @@ def verdict_of(run: Run) -> Verdict:
             return "overloaded"
     if np.any(status == REJECTED):
         return "rejecting"
-    if not run.closed and flow is not None and flow.lifetimes < FEWEST_LIFETIMES:
+    if not run.closed and (flow is None or flow.lifetimes < FEWEST_LIFETIMES):
         return "too short to tell"
     return "saturated" if _waits(run) else "stable"
 

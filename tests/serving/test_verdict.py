@@ -89,6 +89,8 @@ def test_chance_at_full_load_is_no_overload() -> None:
 def test_a_run_shorter_than_five_requests_is_too_short() -> None:
     assert flow(np.arange(40.0), np.zeros(40), 10.0).verdict == "too short to tell"
     assert flow(np.arange(60.0), np.zeros(60), 10.0).verdict == "stable"
+    assert flow(np.arange(19.0), np.zeros(19), 0.1).verdict == "too short to tell"  # nineteen say nothing of a trend
+    assert flow(np.zeros(60), np.zeros(60), 10.0).verdict == "too short to tell"  # nor does a crowd
 
 
 def test_rejections_and_clients_that_give_up() -> None:
