@@ -40,6 +40,11 @@ class WorkloadSpec(Spec):
     output: str | None = None
     prefix: PrefixSpec = PrefixSpec()
     samples: int = Field(default=1, ge=1)
+    cached_share: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the prompt tokens that a prefix cache finds which forgets nothing, where it is not known how prompts
+    share them."""
+    burstiness: float = Field(default=1.0, gt=0)
+    """Of arrivals in an open loop: ``1/v^2`` for gaps of coefficient of variation v; 1 is Poisson."""
     slo: SloSpec | None = None
 
     def shared_prefix(self) -> SharedPrefix:

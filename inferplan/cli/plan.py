@@ -31,7 +31,7 @@ from inferplan.planning.question import Question
 from inferplan.planning.space import Drafting, Space, default_gpus
 from inferplan.reports.plan import plan_report
 from inferplan.table import Report
-from inferplan.traffic.requests import Slo, parse_lengths
+from inferplan.traffic.requests import Slo, arrivals_of, parse_lengths
 from inferplan.units import parse_quantity
 
 Command = Callable[..., Any]
@@ -81,16 +81,12 @@ _OPTIONS = [
     _Option(
         "--arrivals",
         type=click.Choice(["poisson", "constant", "gamma"]),
-        default="poisson",
-        show_default=True,
-        help="Gaps between requests.",
+        help="Gaps between requests [poisson; gamma with a burstiness, given or of the workload].",
     ),
     _Option(
         "--burstiness",
         type=float,
-        default=1.0,
-        show_default=True,
-        help="Shape of gamma arrivals: 1 is Poisson, less is burstier.",
+        help="Shape of gamma arrivals: 1 is Poisson, less is burstier. [1, or that of the workload]",
     ),
     _Option("--requests", type=Count(), help="Offline: how many requests."),
     _Option("--deadline", metavar="TIME", help="Offline: time in which they must be done, such as 24h."),
@@ -207,12 +203,14 @@ def _demand(values: dict[str, Any], named: WorkloadSpec | None) -> Demand:
         whole, cached = sharing(own, generated, named.shared_prefix(), named.samples)
         if whole is not own:
             shared = {"own": own, "prefix": named.shared_prefix(), "samples": named.samples}
+        cached = cached or round(named.cached_share * whole.average)
+    kind, burstiness = arrivals_of(values["arrivals"], values["burstiness"], named.burstiness if named else 1.0)
     return Demand(
         prompt=whole,
         output=generated,
-        cached=cached or values["cached_prefix"],
-        arrivals=values["arrivals"],
-        burstiness=values["burstiness"],
+        cached=values["cached_prefix"] or cached,
+        arrivals=kind,
+        burstiness=burstiness,
         **shared,
         rate=values["rate"],
         users=values["users"],

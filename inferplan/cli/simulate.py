@@ -30,7 +30,16 @@ from inferplan.serving.techniques.applied import ServedEstimate, Techniques
 from inferplan.serving.verdict import flow_of, near_capacity
 from inferplan.table import Report
 from inferplan.traffic.conversations import parse_think_time
-from inferplan.traffic.requests import ClosedLoop, OpenLoop, Requests, SharedPrefix, Slo, Traffic, parse_lengths
+from inferplan.traffic.requests import (
+    ClosedLoop,
+    OpenLoop,
+    Requests,
+    SharedPrefix,
+    Slo,
+    Traffic,
+    arrivals_of,
+    parse_lengths,
+)
 
 _FAILED = "inferplan.failed"
 _PROMPT, _OUTPUT = "1024", "256"
@@ -53,14 +62,14 @@ traffic_options = option_group(
     click.option("--rate", type=float, help="Open loop: requests a second."),
     click.option("--concurrency", type=Count(), help="Closed loop: users with one request each at a time."),
     click.option(
-        "--arrivals", type=click.Choice(["poisson", "constant", "gamma"]), default="poisson", show_default=True
+        "--arrivals",
+        type=click.Choice(["poisson", "constant", "gamma"]),
+        help="Gaps between requests [poisson; gamma with a burstiness, given or of the workload].",
     ),
     click.option(
         "--burstiness",
         type=float,
-        default=1.0,
-        show_default=True,
-        help="Shape of gamma arrivals: 1 is Poisson, less is burstier.",
+        help="Shape of gamma arrivals: 1 is Poisson, less is burstier. [1, or that of the workload]",
     ),
     click.option(
         "--burst/--no-burst",
@@ -246,8 +255,9 @@ def _traffic(values: dict[str, Any]) -> Traffic | Requests:
         turns=values["turns"] or prefix.turns,
         think=parse_think_time(values["think_time"]) if values["think_time"] else prefix.think,
     )
+    kind, burstiness = arrivals_of(values["arrivals"], values["burstiness"], named.burstiness if named else 1.0)
     return Traffic(
-        arrivals=closed or OpenLoop(rate=values["rate"], kind=values["arrivals"], burstiness=values["burstiness"]),
+        arrivals=closed or OpenLoop(rate=values["rate"], kind=kind, burstiness=burstiness),
         prompt=parse_lengths(prompt or _PROMPT, ratio),
         output=parse_lengths(output or _OUTPUT, ratio),
         requests_count=values["requests_count"],
@@ -255,6 +265,15 @@ def _traffic(values: dict[str, Any]) -> Traffic | Requests:
         samples=values["samples"] or (named.samples if named else 1),
         seed=values["seed"],
     )
+
+
+def _cached_share(values: dict[str, Any]) -> float:
+    """The share of prompts that the workload's prefix cache finds, unless there is none."""
+    from inferplan.catalog.workloads import load_workload
+
+    if not values["workload"] or values["prefix_caching"] is False:
+        return 0.0
+    return load_workload(values["workload"]).cached_share
 
 
 def _refuse_with_trace(values: dict[str, Any]) -> None:
@@ -290,7 +309,7 @@ def _run_options(values: dict[str, Any], request: Request) -> Options:
         warmup=values["warmup"] or 0,
         trim=values["warmup"] is None,
         speculation=speculation_of(values, request),
-        hit_rate=values["prefix_hit_rate"],
+        hit_rate=values["prefix_hit_rate"] or _cached_share(values),
         host=host_of(values),
     )
 

@@ -162,18 +162,6 @@ def demand_of_trace(trace: Requests) -> Demand:
     )
 
 
-def variance(lengths: Lengths) -> float:
-    """The variance of a length distribution, in tokens squared."""
-    if lengths.kind == "fixed":
-        return 0.0
-    if lengths.kind == "empirical":
-        return float(np.var(lengths.values))
-    if lengths.kind == "uniform":  # n whole numbers in a row: (n^2 - 1)/12
-        count = np.floor(lengths.mean) - max(np.floor(lengths.spread * lengths.mean), 1.0) + 1.0
-        return float((count**2 - 1.0) / 12)
-    return (lengths.spread * lengths.mean) ** 2
-
-
 def tail(percentile: float) -> float:
     """The share of requests that may be slower."""
     return max(1.0 - percentile / 100.0, 1e-6)

@@ -14,7 +14,7 @@ import numpy as np
 from inferplan.devices.engine import mixes
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
-from inferplan.planning.demand import Demand, tail, variance
+from inferplan.planning.demand import Demand, tail
 from inferplan.serving.rounds import (
     Decodes,
     PromptLoad,
@@ -183,7 +183,7 @@ def _cache_use(
     """
     prompt, output = demand.prompt.average, demand.output.average
     reserve = deployment.engine.defaults.scheduler.admission == "reserve"
-    each = variance(demand.prompt) + variance(demand.output) / 4 + output**2 / 12
+    each = demand.prompt.variance + demand.output.variance / 4 + output**2 / 12
     spread = np.sqrt(each / np.maximum(concurrency, 1))
     whole: Array = np.full_like(concurrency, prompt + output)
     held = whole if reserve else np.minimum(prompt + output / 2 + 2 * spread, whole)

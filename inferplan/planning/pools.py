@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from inferplan.errors import MissingFactError
-from inferplan.planning.demand import Demand, tail, variance
+from inferplan.planning.demand import Demand, tail
 from inferplan.planning.grid import LoadGrid
 from inferplan.planning.option import Option, PricedGrid, Sizing
 from inferplan.serving.cluster import find_link, transfer_time
@@ -146,7 +146,7 @@ def prefill_pool(grid: LoadGrid, demand: Demand, limit: TtftLimit, before: float
     most = np.clip(np.floor(load / _IDLE_LOAD) + 1, fewest, _MAX_PREFILL_REPLICAS)
     replicas = np.arange(fewest.min(), most.max() + 1)[:, None]
     busy = np.minimum(load / replicas, _MAX_BUSY)  # (replicas, budgets)
-    variability = 1 / replicas + variance(demand.prompt) / demand.prompt.average**2
+    variability = 1 / replicas + demand.prompt.variance / demand.prompt.average**2
     mean, tail_of_wait = (
         wait * variability for wait in (mean_wait(service, busy), tail_wait(service, busy, limit.share))
     )

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from inferplan.errors import UsageError
+from inferplan.traffic.clipped import gamma_moments, lognormal_moments, normal_moments
 from inferplan.traffic.conversations import Floats, Ints, ThinkTime, block_names, turns_of
 
 LEAST_RATE = 1e-6
@@ -30,15 +31,23 @@ class Lengths:
 
     fixed: ``mean``. uniform: whole numbers from ``spread*mean`` to ``mean``, ends included: ``mean`` is then the
     nominal length and ``spread`` the smallest ratio (``random_range_ratio`` of vLLM's benchmark client). normal,
-    lognormal, gamma: mean and standard deviation ``spread*mean``. empirical: the ``values``, drawn with replacement.
+    lognormal, gamma: mean and standard deviation ``spread*mean``, of which draws beyond ``most`` tokens are cut to it.
+    empirical: the ``values``, drawn with replacement.
     """
 
     kind: LengthKind = "fixed"
     mean: float = 1.0
     spread: float = 0.0
     values: tuple[int, ...] = ()
+    most: int | None = None
 
     def __post_init__(self) -> None:
+        if self.most is not None and (self.kind not in ("normal", "lognormal", "gamma") or self.most < self.mean):
+            raise UsageError(
+                f"lengths cannot be cut to {self.most:,} tokens",
+                because=f"only spread ones that may be longer are, to more than their mean of {self.mean:g}",
+                hint="lognormal:8000:1.3:120000",
+            )
         if self.kind == "empirical" and not self.values:
             raise UsageError("an empirical length distribution needs at least one value")
         if self.kind != "empirical" and self.mean < 1:
@@ -63,14 +72,35 @@ class Lengths:
             draws = rng.gamma(1 / self.spread**2, mean * self.spread**2, count)
         else:
             draws = rng.choice(np.asarray(self.values), count)
-        return np.maximum(np.rint(draws.astype(np.float64)), 1).astype(np.int64)
+        return np.clip(np.rint(draws.astype(np.float64)), 1, self.most).astype(np.int64)
 
     @property
     def average(self) -> float:
-        """The mean of the distribution before rounding (a normal's cut at 1 is not counted)."""
-        if self.kind == "uniform":
-            return (max(1.0, float(np.floor(self.spread * self.mean))) + float(np.floor(self.mean))) / 2
-        return float(np.mean(self.values)) if self.kind == "empirical" else self.mean
+        """The mean of the distribution before rounding (a normal's cut at 1 is not counted, one at ``most`` is)."""
+        return self._moments[0]
+
+    @property
+    def variance(self) -> float:
+        """The variance, in tokens squared, likewise."""
+        return max(self._moments[1] - self._moments[0] ** 2, 0.0)
+
+    @property
+    def _moments(self) -> tuple[float, float]:
+        """Mean and mean square."""
+        mean, deviation = self.mean, self.spread * self.mean
+        if self.kind == "uniform":  # n whole numbers in a row: a variance of (n^2 - 1)/12
+            first, last = max(1.0, float(np.floor(deviation))), float(np.floor(mean))
+            middle = (first + last) / 2
+            return middle, middle**2 + ((last - first + 1) ** 2 - 1) / 12
+        if self.kind == "empirical":
+            return float(np.mean(self.values)), float(np.mean(np.square(np.asarray(self.values, dtype=np.float64))))
+        if self.kind == "fixed" or not deviation:
+            return mean, mean**2
+        if self.most is None:
+            return mean, mean**2 + deviation**2
+        if self.kind == "normal":
+            return normal_moments(mean, deviation, self.most)
+        return (lognormal_moments if self.kind == "lognormal" else gamma_moments)(mean, self.spread, self.most)
 
     def quantile(self, share: float) -> float:
         """The length that a ``share`` of the requests does not exceed, of a sample of 4,096 draws."""
@@ -80,15 +110,16 @@ class Lengths:
 
 
 _LENGTHS = re.compile(
-    r"^(?:(uniform|normal|lognormal|gamma)\s*[:(])?\s*([\d_.]+[kKMG]?i?)\s*(?:[:,]\s*([\d.]+)\s*\)?)?$"
+    r"^(?:(uniform|normal|lognormal|gamma)\s*[:(])?\s*([\d_.]+[kKMG]?i?)\s*"
+    r"(?:[:,]\s*([\d.]+)\s*(?:[:,]\s*([\d_.]+[kKMG]?i?)\s*)?\)?)?$"
 )
 
 
 def parse_lengths(text: str, ratio_min: float = 1.0) -> Lengths:
-    """``1024``, ``uniform:1024:0.8``, ``normal:1024:0.3``, ``lognormal:1024:0.8``, ``gamma:1024:0.5``.
+    """``1024``, ``uniform:1024:0.8``, ``normal:1024:0.3``, ``lognormal:1024:0.8``, ``gamma:1024:0.5:8192``.
 
-    The last number is the smallest ratio (uniform) or the standard deviation over the mean. ``ratio_min`` below 1 makes
-    a plain number uniform. Raises ``UsageError``.
+    The second number is the smallest ratio (uniform) or the standard deviation over the mean; the third, the most
+    tokens of a draw. ``ratio_min`` below 1 makes a plain number uniform. Raises ``UsageError``.
     """
     from inferplan.units import parse_count
 
@@ -96,11 +127,11 @@ def parse_lengths(text: str, ratio_min: float = 1.0) -> Lengths:
     if not match:
         raise UsageError(
             f"{text!r} is not a length",
-            hint="1024, uniform:1024:0.8, normal:1024:0.3, lognormal:1024:0.8, gamma:1024:0.5",
+            hint="1024, uniform:1024:0.8, normal:1024:0.3, lognormal:1024:0.8, gamma:1024:0.5:8192",
         )
-    name, mean, spread = match.groups()
+    name, mean, spread, most = match.groups()
     try:
-        tokens = float(parse_count(mean))
+        tokens, cut = float(parse_count(mean)), None if most is None else parse_count(most)
     except ValueError as error:
         raise UsageError(str(error)) from None
     if name is None:
@@ -108,7 +139,19 @@ def parse_lengths(text: str, ratio_min: float = 1.0) -> Lengths:
     if spread is None:
         raise UsageError(f"{text!r} has no spread", hint=f"{name}:{mean}:0.5")
     kind: LengthKind = name  # type: ignore[assignment]  # the pattern lets no other pass
-    return Lengths(kind=kind, mean=tokens, spread=float(spread))
+    return Lengths(kind=kind, mean=tokens, spread=float(spread), most=cut)
+
+
+def arrivals_of(kind: ArrivalKind | None, burstiness: float | None, usual: float = 1.0) -> tuple[ArrivalKind, float]:
+    """Kind and burstiness of an open loop where either may be left open: a burstiness asks for gamma arrivals, which
+    those of a load of ``usual`` burstiness are too. Raises ``UsageError`` for one that the kind knows nothing of.
+    """
+    if kind is None:
+        shape = usual if burstiness is None else burstiness
+        return ("poisson" if shape == 1.0 else "gamma"), shape
+    if burstiness is not None and kind != "gamma":
+        raise UsageError(f"--burstiness says nothing of {kind} arrivals", hint="--arrivals gamma, or leave one out")
+    return kind, usual if burstiness is None else burstiness
 
 
 @dataclass(frozen=True, kw_only=True)

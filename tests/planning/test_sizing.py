@@ -17,7 +17,7 @@ from inferplan.catalog.bills import Bill, Offer, Tariff
 from inferplan.catalog.price_lists import price_book
 from inferplan.errors import NotFiniteError
 from inferplan.estimate.load import StaticLoad
-from inferplan.planning.demand import Demand, variance
+from inferplan.planning.demand import Demand
 from inferplan.planning.grid import Axes, LoadGrid
 from inferplan.planning.option import Option, PricedGrid, Sizing, bill, replicas_needed
 from inferplan.planning.pools import TtftLimit, cheapest_pools, decode_pool, prefill_pool
@@ -209,16 +209,16 @@ def test_the_variance_of_uniform_lengths(mean: int, spread: float) -> None:
     """Whole numbers from spread*mean to mean, ends included, each as likely."""
     lengths = Lengths(kind="uniform", mean=mean, spread=spread)
     every = np.arange(max(int(spread * mean), 1), mean + 1)
-    assert variance(lengths) == pytest.approx(float(np.var(every)))
+    assert lengths.variance == pytest.approx(float(np.var(every)))
     drawn = lengths.sample(np.random.default_rng(0), 200_000)
-    assert variance(lengths) == pytest.approx(float(np.var(drawn)), rel=0.02, abs=1e-9)
+    assert lengths.variance == pytest.approx(float(np.var(drawn)), rel=0.02, abs=1e-9)
 
 
 @pytest.mark.parametrize("kind", ["lognormal", "gamma", "normal", "fixed"])
 def test_the_variance_of_other_lengths(kind: str) -> None:
     lengths = Lengths(kind=kind, mean=1000, spread=0.3)
     drawn = lengths.sample(np.random.default_rng(0), 200_000)
-    assert variance(lengths) == pytest.approx(float(np.var(drawn)), rel=0.03)
+    assert lengths.variance == pytest.approx(float(np.var(drawn)), rel=0.03)
 
 
 def test_prefix_hits_of_the_warm_up_are_not_counted() -> None:

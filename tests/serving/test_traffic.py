@@ -9,7 +9,17 @@ from inferplan.catalog.files import names
 from inferplan.catalog.workloads import load_workload
 from inferplan.errors import UsageError
 from inferplan.traffic.conversations import ThinkTime, parse_think_time
-from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, SharedPrefix, Slo, Traffic, parse_lengths
+from inferplan.traffic.requests import (
+    ClosedLoop,
+    LengthKind,
+    Lengths,
+    OpenLoop,
+    SharedPrefix,
+    Slo,
+    Traffic,
+    arrivals_of,
+    parse_lengths,
+)
 
 
 @pytest.mark.parametrize(
@@ -109,6 +119,50 @@ def test_think_times() -> None:
     )
     with pytest.raises(UsageError, match="answers"):
         traffic.requests()
+
+
+@pytest.mark.parametrize("kind, spread", [("normal", 0.3), ("lognormal", 1.3), ("gamma", 1.3), ("gamma", 0.2)])
+@pytest.mark.parametrize("most", [1000, 1500, 12000])
+def test_lengths_that_are_cut(kind: LengthKind, spread: float, most: int) -> None:
+    """Nothing is longer, and mean and variance are those of the cut draws."""
+    lengths = Lengths(kind=kind, mean=1000, spread=spread, most=most)
+    drawn = np.random.default_rng(7)
+    sample = lengths.sample(drawn, 400_000)
+    assert sample.max() <= most
+    assert lengths.average == pytest.approx(sample.mean(), rel=0.01)
+    assert lengths.variance == pytest.approx(sample.var(), rel=0.03)
+
+
+def test_a_cut_by_hand() -> None:
+    """Exponential (a gamma of spread 1) of mean 1000 cut to 1000: the mean is 1000 (1 - 1/e)."""
+    cut = parse_lengths("gamma:1000:1:1000")
+    assert cut == Lengths(kind="gamma", mean=1000, spread=1.0, most=1000)
+    assert cut.average == pytest.approx(1000 * (1 - np.exp(-1)))
+    assert cut.variance + cut.average**2 == pytest.approx(1e6 * (2 - 4 * np.exp(-1)))  # E[min(X, m)^2]
+    assert parse_lengths("lognormal:8k:1.3:120Ki").most == 122_880
+    for broken in ("uniform:1000:0.5:2000", "lognormal:1000:0.5:500", "lognormal:1000:0.5:x"):
+        with pytest.raises(UsageError):
+            parse_lengths(broken)
+
+
+def test_a_burstiness_asks_for_gamma_arrivals() -> None:
+    assert arrivals_of(None, None) == ("poisson", 1.0)
+    assert arrivals_of(None, 0.25) == arrivals_of("gamma", 0.25) == ("gamma", 0.25)
+    assert arrivals_of(None, None, 0.05) == arrivals_of("gamma", None, 0.05) == ("gamma", 0.05)
+    assert arrivals_of("poisson", None, 0.05)[0] == "poisson"
+    with pytest.raises(UsageError, match="burstiness"):
+        arrivals_of("poisson", 0.25)
+
+
+def test_workloads_carry_what_their_sources_say() -> None:
+    long = load_workload("long-chat")
+    assert long.prompt is not None and long.output is not None
+    most = [parse_lengths(text).most for text in (long.prompt, long.output)]
+    assert sum(most) < 131_072  # every request fits models of that context
+    assert (long.cached_share, load_workload("agent").cached_share) == (0.366, 0.59)
+    code = OpenLoop(rate=2.566, kind="gamma", burstiness=load_workload("code").burstiness)
+    seconds = np.bincount(code.sample(np.random.default_rng(0), 500_000).astype(int))
+    assert seconds.var() / seconds.mean() == pytest.approx(13.2, rel=0.1)  # of the trace: 13.2
 
 
 @pytest.mark.parametrize("text", ["", "-5", "0", "many", "lognormal:1000", "uniform:1000:2"])
