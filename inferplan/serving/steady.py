@@ -243,7 +243,8 @@ class _Loop:
         past = prompt - new
         steps = np.maximum(output - 1.0, 1e-9) / self.speculation.tokens
         coming = np.where(output > 1, batch / steps, inside)  # prompts that come with every decode step
-        decodes = Decodes(batch, prompt + np.maximum(output - 2.0, 0.0) / 2)
+        seen = np.maximum(batch, np.minimum(inside, 1.0))  # whoever decodes is in the batch that he sees himself
+        decodes = Decodes(seen, prompt + np.maximum(output - 2.0, 0.0) / 2)
         prompts = PromptLoad(coming, new, past)
         rounds = loaded_rounds(deployment, decodes, prompts, float(rules.budget), self.speculation)
         share, pieces, decode, own = rounds.held.share, rounds.pieces, rounds.decode.total, rounds.own
