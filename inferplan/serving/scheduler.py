@@ -151,10 +151,7 @@ class Scheduler:
         return True
 
     def _continue(self, budget: int, completed: list[int], now: float) -> tuple[int, float]:
-        """The next piece of the prompt that is being computed: its tokens and query-key pairs.
-
-        None where the cache has no room for it: the request goes back to the queue (vLLM preempts it).
-        """
+        """The next piece of the partial prompt: tokens and query-key pairs; none when it is preempted for want of room."""
         request = self.partial
         assert request is not None
         whole = self.progress.compute(request)
