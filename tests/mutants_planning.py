@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants_source import SourceMutant
-from tests.planning import test_prices, test_screening, test_sizing
+from tests.planning import test_confidence, test_prices, test_screening, test_sizing
 from tests.serving import test_queueing
 
 PLANNING_MUTANTS = [
@@ -58,8 +58,8 @@ PLANNING_MUTANTS = [
     SourceMutant(
         name="a prompt is through when the next may follow",
         place="inferplan.planning.pools:prefill_pool",
-        old="before + alone + wait",
-        new="before + service + wait",
+        old="alone + slow_end",
+        new="service + slow_end",
         changes="the passage of a prompt through the stages is not counted",
         check=test_sizing.test_prompts_follow_each_other_through_the_stages,
     ),
@@ -138,10 +138,50 @@ PLANNING_MUTANTS = [
     SourceMutant(
         name="slots for the mean",
         place="inferplan.planning.verify:slots_for",
-        old="option.concurrency + 3 * sqrt(max(option.concurrency, 1.0))",
-        new="option.concurrency",
+        old="wanted + 3 * sqrt(wanted)",
+        new="wanted",
         changes="--max-num-seqs turns away every burst",
         check=test_sizing.test_slots_hold_the_fluctuation_of_the_load,
+    ),
+    SourceMutant(
+        name="slots for the load of an average hour",
+        place="inferplan.planning.verify:slots_for",
+        old="held * max(_LOAD_WITH_ROOM, 1 / utilisation)",
+        new="held",
+        changes="a busy hour is turned away",
+        check=test_sizing.test_slots_hold_the_fluctuation_of_the_load,
+    ),
+    SourceMutant(
+        name="fleets fed at random",
+        place="inferplan.planning.pools:prefill_pool",
+        old="1 / replicas + variance",
+        new="1.0 + variance",
+        changes="prompts wait as behind a Poisson stream, and pools are bought several times too large",
+        check=test_sizing.test_prefill_replicas_by_hand,
+    ),
+    SourceMutant(
+        name="the wrong end of the band",
+        place="inferplan.estimate.bands:quantile",
+        old="slow**deviations if deviations >= 0 else fast**-deviations",
+        new="fast**deviations if deviations >= 0 else slow**-deviations",
+        changes="a safe plan is one for devices that are faster than predicted",
+        check=test_confidence.test_the_quantiles_of_a_log_normal_error_are_found_again,
+    ),
+    SourceMutant(
+        name="slower steps at the same rate",
+        place="inferplan.planning.confidence:slowed",
+        old="rate=grid.rate / slow.step",
+        new="rate=grid.rate",
+        changes="a slower device is screened as if it carried as much",
+        check=test_confidence.test_a_slower_device_in_closed_form,
+    ),
+    SourceMutant(
+        name="TTFT's error twice",
+        place="inferplan.planning.confidence:slowness",
+        old='factors.get("ttft", 1.0) / factors["tpot"]',
+        new='factors.get("ttft", 1.0)',
+        changes="TTFT is late by the error of the steps and by its own",
+        check=test_confidence.test_what_ttft_is_off_by_beyond_the_steps_is_added_to_it_alone,
     ),
     SourceMutant(
         name="a month typed by hand",
