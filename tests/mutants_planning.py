@@ -58,8 +58,8 @@ PLANNING_MUTANTS = [
     SourceMutant(
         name="a prompt is through when the next may follow",
         place="inferplan.planning.pools:prefill_pool",
-        old="alone + slow_end",
-        new="service + slow_end",
+        old="alone * longest + mean, alone +",
+        new="service * longest + mean, service +",
         changes="the passage of a prompt through the stages is not counted",
         check=test_sizing.test_prompts_follow_each_other_through_the_stages,
     ),
