@@ -128,7 +128,7 @@ def test_pools_of_a_plan_are_emitted(planned: Path, tmp_path: Path, target: str)
         ({"options": {"kv_offload": 8}}, "planned with kv_offload, which is not known here"),
         ({"engine": "vllm x"}, "vllm"),
         ({"gpu": "nope"}, "nope"),
-        ({"context_tokens": 10**9}, "does not hold one request"),
+        ({"context_tokens": 10**9}, "llama-3.1-8b has no context of 1,000,000,000 tokens"),
     ],
 )
 def test_a_broken_plan_file_is_one_error(planned: Path, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
