@@ -151,7 +151,7 @@ class Scheduler:
         return True
 
     def _continue(self, budget: int, completed: list[int], now: float) -> tuple[int, float]:
-        """The next piece of the partial prompt: tokens and query-key pairs; none when it is preempted for want of room."""
+        """The next piece of the partial prompt: tokens and query-key pairs; none when it is preempted for its room."""
         request = self.partial
         assert request is not None
         whole = self.progress.compute(request)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from inferplan.devices.hardware import Link
@@ -261,6 +262,48 @@ def test_two_loads_from_the_host_are_paid_once_each() -> None:
     first, _ = served(plain(capacity=40, prefix_caching=True), sent, host=host)
     loaded = seconds(1) + 4.0
     assert [time - row[0] for time, row in zip(first, rows)] == near(4.3, 4.3, loaded, loaded, 4.3)
+
+
+def test_a_turn_finds_the_answer_before_it() -> None:
+    """20 tokens and an answer of 13, of which 32 are computed: two blocks of 16, the second half written. Of the next
+    turn's 40 tokens 8 are left to compute.
+    """
+    sent = requests((0.0, 20, 13), (100.0, 40, 1), hashes=((1, 2), (1, 2)), hash_block=16)
+    first, _ = served(plain(prefix_caching=True), sent)
+    assert first[1] == pytest.approx(100.0 + seconds(8), rel=CLOSE)
+
+
+def test_a_preempted_request_finds_what_is_left_of_it() -> None:
+    """Room for 100: both hold 50 at 21 s, B is sent back; A takes 20 of B's 50 blocks, the last ones, until 43 s. Of
+    its 51 tokens B computes 21, which makes the twelfth of 31, and 19 more follow.
+    """
+    _, last = served(plain(capacity=100, prefix_caching=True), requests((0.0, 40, 31), (0.0, 40, 31)))
+    assert last == near(43.0, 43.0 + seconds(21) + 19 * 1.1)
+
+
+# Conversations --------------------------------------------------------------------------------------------------------
+
+
+def test_a_turn_follows_the_answer_after_a_think_time() -> None:
+    """The answer is there at 2 + 2 * 1.1 = 4.2 s; 5 s later the next turn is sent."""
+    follows, think = np.array([-1, 0]), np.array([0.0, 5.0])
+    sent = requests((0.0, 10, 3), (np.nan, 10, 1), follows=follows, think=think)
+    run = simulate(plain(), sent)
+    assert list(run.records.arrival) == near(0.0, 9.2)
+    assert list(run.records.first) == near(2.0, 9.2 + seconds(10))
+
+
+def test_turns_stick_to_their_replica() -> None:
+    """B's answer is there before A's, so in turn B's next request would go to A's replica, and A's to B's."""
+    names = ((1, 2), (3, 4), (1, 2), (3, 4))
+    rows = ((0.0, 33, 30), (0.0, 33, 2), (np.nan, 70, 1), (np.nan, 50, 1))
+    sent = requests(*rows, hashes=names, hash_block=16, follows=np.array([-1, -1, 0, 1]))
+    deployment = plain(parallel=Parallelism(replicas=2), prefix_caching=True)
+    found = {
+        routing: dict(simulate(deployment, sent, options=Options(fleet=Fleet(routing=routing))).records.cached)
+        for routing in ("sticky", "prefix-aware", "round-robin")
+    }
+    assert found == {"sticky": {2: 32, 3: 32}, "prefix-aware": {2: 32, 3: 32}, "round-robin": {}}
 
 
 # Several engines ------------------------------------------------------------------------------------------------------
