@@ -134,6 +134,11 @@ def main() -> None:
     rng, cases = np.random.default_rng(given.seed), []
     for _ in range(given.count):
         cases.append(judge(rng, given.references - sum(bool(case.errors) for case in cases)))
+        last = cases[-1]
+        print(
+            f"load {last.load:.3f}: {last.truth}, called {last.called}; p95 off by {last.errors} {last.name}",
+            flush=True,
+        )
     report(cases)
 
 
