@@ -24,7 +24,7 @@ from inferplan.work.parallel import Parallelism
 
 COMMAND = "estimate llama-3.1-8b --gpu h100-sxm --batch 8 --prompt 1024 --output 256"
 RUNS = 15
-TARGETS = {"cpu": 0.35, "memory": 90e6, "points": 1e6}
+TARGETS = {"cpu": 0.26, "memory": 90e6, "ideal": 1e6, "calibrated": 3e6}
 
 
 def whole_process(*arguments: str) -> tuple[float, float]:
@@ -79,11 +79,11 @@ def main() -> None:
         ("README's estimate, CPU seconds of the whole process", f"{cpu:.2f}", f"{TARGETS['cpu']:.2f}"),
         ("  of which Python and `import numpy`", f"{bare:.2f}", ""),
         ("README's estimate, peak memory", f"{memory / 1e6:.0f} MB", f"{TARGETS['memory'] / 1e6:.0f} MB"),
-        ("points a second, ideal", f"{ideal:.2e}", f"{TARGETS['points']:.0e}"),
+        ("points a second, ideal", f"{ideal:.2e}", f"{TARGETS['ideal']:.0e}"),
     ]
     if deployment.calibration.name != "ideal":
         calibrated = points_per_second(deployment, load)
-        rows.append(("points a second, calibrated", f"{calibrated:.2e}", f"{TARGETS['points']:.0e}"))
+        rows.append(("points a second, calibrated", f"{calibrated:.2e}", f"{TARGETS['calibrated']:.0e}"))
     print("| what | measured | target |\n|---|---:|---:|")
     for row in rows:
         print("| " + " | ".join(row) + " |")
