@@ -106,7 +106,7 @@ def _load(conditions: Mapping[str, Any]) -> str:
         parts.append(f"{arrivals['rate']:g} requests/s ({kind or arrivals['kind']})")
     else:
         start = "who all begin at once" if arrivals["burst"] else f"who begin over {_time(arrivals['ramp'])}"
-        parts.append(f"{arrivals['concurrency']:,} user{'s' if arrivals['concurrency'] > 1 else ''} {start}")
+        parts.append(f"{arrivals['concurrency']:,} users {start}" if arrivals["concurrency"] > 1 else "1 user")
     if "prompt" not in traffic:
         return f"the requests of a trace, sent by {parts[0]}"
     parts += [f"{name} {_lengths(traffic[name])}" for name in ("prompt", "output")]

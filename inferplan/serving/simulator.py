@@ -166,7 +166,7 @@ def _cooldown(records: Records, closed: ClosedLoop | None) -> int:
     times = (finish - arrival)[len(arrival) // 4 :]
     if np.all(np.isnan(times)):
         return 0
-    late = arrival > arrival[-1] - float(np.nanmean(times))
+    late = arrival > float(np.nanmax(arrival)) - float(np.nanmean(times))
     return min(int(np.sum(late)), len(arrival) // 4)
 
 
