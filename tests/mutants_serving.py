@@ -219,7 +219,7 @@ SERVING_MUTANTS = [
     SourceMutant(
         name="a reserve of the prompt",
         place=f"{_ADMISSION}.admit",
-        old='total if rules.admission == "reserve" else head.compute',
+        old="total if self.reserves else head.compute",
         new="head.compute",
         changes="TensorRT-LLM's guarantee covers the prompt alone",
         check=rules.test_reserving_the_whole_never_preempts,

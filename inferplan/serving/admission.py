@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from math import ceil, inf
 from typing import Literal, NamedTuple
 
@@ -62,11 +61,11 @@ class Rules:
     hit_rate: float = 0.0
     """Share of every prompt that is taken as found in the prefix cache, beside what the cache itself finds."""
 
-    @cached_property
+    @property
     def admission(self) -> Admission:
         return "reserve" if self.policy == "static" else self.scheduler.admission
 
-    @cached_property
+    @property
     def mixed(self) -> bool:
         """Decodes and prompts share a step."""
         return mixes(self.policy)
@@ -182,6 +181,8 @@ class Admitted:
 
     def __init__(self, rules: Rules, records: Records, cache: PrefixCache | None) -> None:
         self.rules, self.records, self.cache = rules, records, cache
+        self.reserves = rules.admission == "reserve"
+        """A request takes the room of its whole output when it is admitted."""
         self.running: dict[int, None] = {}
         """Requests admitted and not yet done; a dictionary keeps the order of admission."""
         self.used = 0.0
@@ -208,7 +209,7 @@ class Admitted:
             return "budget"
         records = self.records
         total = records.prompt[request] + records.output[request]
-        whole = total if rules.admission == "reserve" else head.compute
+        whole = total if self.reserves else head.compute
         need = rules.fixed(total) + rules.paged(whole) - found.shared
         if self.running and need > self._free(head, room):
             return "cache"
@@ -216,7 +217,7 @@ class Admitted:
         self.remaining += head.output
         self.used += need
         computed = head.compute if head.elsewhere else min(head.compute, found.tokens + room.budget)
-        if computed < whole and rules.admission != "reserve":
+        if computed < whole and not self.reserves:
             self.used -= rules.paged(whole) - rules.paged(computed)
         if cache is not None and names:
             held = self.held[request] = cache.take(names[: found.blocks])
@@ -229,7 +230,7 @@ class Admitted:
     def extend(self, request: int, before: int, after: int, free: float) -> bool:
         """The next piece of a prompt of which ``before`` tokens are cached; false when it needs more than ``free``."""
         rules = self.rules
-        need = 0.0 if rules.admission == "reserve" else rules.paged(after) - rules.paged(before)
+        need = 0.0 if self.reserves else rules.paged(after) - rules.paged(before)
         if need > free and len(self.running) > 1:
             return False
         self.used += need
@@ -277,7 +278,7 @@ class Admitted:
         """
         rules, records, cache = self.rules, self.records, self.cache
         total = records.prompt[request] + records.output[request]
-        freed = rules.fixed(total) + rules.paged(total if rules.admission == "reserve" else tokens)
+        freed = rules.fixed(total) + rules.paged(total if self.reserves else tokens)
         del self.running[request]
         if cache is not None and (again or cache.idle or records.hashes is not None):
             self._evict(cache)

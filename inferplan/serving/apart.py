@@ -109,7 +109,8 @@ class Apart:
             while sent < stop:
                 block = slice(sent, min(sent + _BLOCK, stop))
                 for turn, request, time in zip(*(column[block].tolist() for column in (mine % size, requests, times))):
-                    router.home[request] = turn
+                    if self.back.pool:
+                        router.home[request] = turn
                     scheduler = router.pool[turn]
                     (scheduler.receive if incoming.computed else scheduler.submit)(request, time)
                 sent = block.stop

@@ -34,7 +34,7 @@ class DecodeBatch:
         self.phases = [0] * page
         """Requests by their context less the steps made, modulo the page: who needs a new block in which step."""
         self.requests: dict[int, Decoding] = {}
-        self._last: list[tuple[int, int]] = []
+        self.ends: list[tuple[int, int]] = []
         """Heap of (last step, request). A preempted request leaves its entry behind, which no longer agrees."""
         self.joined: dict[int, float] = {}
         """When those that have decoded nothing yet got their first token (``interleaved`` only)."""
@@ -49,13 +49,13 @@ class DecodeBatch:
         self.context += context
         self.phases[int(context - self.steps) % self.page] += 1
         self.requests[request] = (self.steps, context, output, last)
-        heapq.heappush(self._last, (last, request))
+        heapq.heappush(self.ends, (last, request))
         if self.interleaved:
             self.joined[request] = time
 
     def steps_left(self) -> int:
         """Steps until the next request is done. The batch must hold one."""
-        heap, requests = self._last, self.requests
+        heap, requests = self.ends, self.requests
         while True:
             last, request = heap[0]
             known = requests.get(request)
@@ -104,18 +104,13 @@ class DecodeBatch:
             records.gap_weights.append(steps * alive * each)
         return tokens
 
-    @property
-    def complete(self) -> bool:
-        """Whether a request may have written its last token."""
-        return bool(self._last) and self._last[0][0] <= self.steps
-
     def done(self) -> list[tuple[int, float, float]]:
         """Take out the requests that are done.
 
         Gives each request, the tokens in its cache, and by how many tokens it has overshot its output (a last step may
         make more tokens than are asked for).
         """
-        heap, steps, requests = self._last, self.steps, self.requests
+        heap, steps, requests = self.ends, self.steps, self.requests
         left: list[tuple[int, float, float]] = []
         while heap and heap[0][0] <= steps:
             last, request = heapq.heappop(heap)

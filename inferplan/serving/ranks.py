@@ -212,7 +212,7 @@ class Ranks:
             if overlapped and scheduler.clients.unseen:
                 scheduler.clients.show(batch.back)
             running = len(scheduler.admitted.running)
-            if load.decodes and scheduler.decodes.complete:
+            if load.decodes and scheduler.decodes.ends[0][0] <= scheduler.decodes.steps:
                 scheduler.finish_decodes()
             if load.prompts is not None:
                 scheduler.finish_prompts(load.prompts.completed, batch.back)

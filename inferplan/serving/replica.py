@@ -129,7 +129,7 @@ class Replica:
         scheduler.book_time(start, duration, 1, batch, chunk.tokens)
         if clients.unseen:
             clients.show(self.clock)
-        if batch and decodes.complete:
+        if batch and decodes.ends[0][0] <= decodes.steps:
             scheduler.finish_decodes()
         scheduler.finish_prompts(prompts.completed, self.clock)
         if not rules.overlapped and clients.unseen:
@@ -170,7 +170,7 @@ class Replica:
         decodes.token_time = self.clock
         if clients.unseen:
             clients.show(start + (price if run == 1 else self.times.decode(batch, mean)))
-        if decodes.complete:
+        if decodes.ends[0][0] <= decodes.steps:
             scheduler.finish_decodes()
             if not rules.overlapped and clients.unseen:
                 clients.show(self.clock)

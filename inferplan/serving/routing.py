@@ -27,7 +27,7 @@ class Router:
         """Requests in each engine at the time of the last request sent."""
         self.turns_taken = 0
         self.home: dict[int, int] = {}
-        """Which scheduler has a request."""
+        """Which scheduler has a request, where that matters."""
         self._conversations: dict[int, int] = {}
         """Which scheduler had the last request of each conversation that may go on."""
         self._by_load = [(0, index) for index in range(len(pool))]
@@ -58,7 +58,7 @@ class Router:
 
     def leave(self, request: int, time: float) -> int:
         """A request leaves its engine at ``time``, refused ones at once: gives the scheduler that had it."""
-        index = self.home.pop(request)
+        index = self.home.pop(request, 0)  # nobody asks where it was, where nothing connects the engines
         if not self.blind:
             heapq.heappush(self._leaving, (time, index))
         return index

@@ -50,10 +50,12 @@ def _run(name: str) -> Callable[[], Any]:
 
     def poisson(rate: float, count: int, lengths: dict[str, Any] = lognormal, distinct: int = 0) -> Traffic:
         prefix = SharedPrefix(tokens=256, distinct=distinct) if distinct else SharedPrefix()
-        return Traffic(arrivals=OpenLoop(rate=rate), requests_count=count, prefix=prefix, **lengths)
+        prompt, output = lengths["prompt"], lengths["output"]
+        return Traffic(arrivals=OpenLoop(rate=rate), requests_count=count, prefix=prefix, prompt=prompt, output=output)
 
     small, large = "llama-3.1-8b", "llama-3.1-70b"
-    users = Traffic(arrivals=ClosedLoop(concurrency=64), requests_count=500, **uniform)
+    sizes = uniform["prompt"], uniform["output"]
+    users = Traffic(arrivals=ClosedLoop(concurrency=64), requests_count=500, prompt=sizes[0], output=sizes[1])
     prefixes = poisson(1000.0, 4000, distinct=20)
     pools = Fleet(prefill=20, decode=20)
     cases: dict[str, Callable[[], Callable[[], Any]]] = {
