@@ -12,7 +12,7 @@ from inferplan.planning.search import SearchResult, cheapest_of_each_structure, 
 from inferplan.planning.sizing import OutOfSimulations, Simulations, Sizer
 from inferplan.planning.verify import Verified, verify
 
-MAX_SIMULATIONS = 120
+MAX_SIMULATIONS = 80
 """More are not run for one answer; the plan says so where they were not enough."""
 MAX_ALTERNATIVES = 3
 """Other GPUs that are shown beside the plan."""

@@ -200,9 +200,12 @@ def cheapest_point(priced: PricedGrid, demand: Demand, slo: Slo, sizing: Sizing)
     return replace(option, bound=bound, screened=bool(kept.any()))
 
 
-def in_order(option: Option) -> tuple[float, bool, int, int, float]:
-    """Order of options: cost, then what is simpler to run (no pools, no stages), then devices, then speed."""
-    return option.cost or 0.0, option.pools is not None, option.deployment.parallel.pp, option.devices, option.e2el
+def in_order(option: Option) -> tuple[bool, float, bool, int, int, float]:
+    """Order of options: those that meet the limits in closed form; cost; what is simpler to run (no pools, no stages);
+    devices; speed.
+    """
+    simpler = option.pools is not None, option.deployment.parallel.pp, option.devices
+    return not option.screened, option.cost or 0.0, *simpler, option.e2el
 
 
 def nearest_miss(
