@@ -129,7 +129,7 @@ PLANNING_MUTANTS = [
     ),
     SourceMutant(
         name="uniform lengths of four times the variance",
-        place="inferplan.planning.demand:variance",
+        place="inferplan.traffic.requests:Lengths._moments",
         old="(count**2 - 1.0) / 12",
         new="(count**2 - 1.0) / 3",
         changes="the margin of the cache is too large",
@@ -154,7 +154,7 @@ PLANNING_MUTANTS = [
     SourceMutant(
         name="fleets fed at random",
         place="inferplan.planning.pools:prefill_pool",
-        old="1 / replicas + variance",
+        old="1 / replicas + demand.prompt.variance",
         new="1.0 + variance",
         changes="prompts wait as behind a Poisson stream, and pools are bought several times too large",
         check=test_sizing.test_prefill_replicas_by_hand,
