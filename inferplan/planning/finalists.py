@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from math import inf
 
+import numpy as np
+
 from inferplan.planning.confidence import slowed, slowness
+from inferplan.planning.grid import prompt_alone
 from inferplan.planning.option import Option, PricedGrid
 from inferplan.planning.question import Question
 from inferplan.planning.search import SearchResult, cheapest_of_each_structure, cheapest_point, in_order
-from inferplan.planning.sizing import OutOfSimulations, Simulations, Sizer
+from inferplan.planning.sizing import BUDGETS, OutOfSimulations, Simulations, Sizer
 from inferplan.planning.verify import Verified, verify
 
-MAX_SIMULATIONS = 80
+MAX_SIMULATIONS = 60
 """More are not run for one answer; the plan says so where they were not enough."""
 MAX_ALTERNATIVES = 3
 """Other GPUs that are shown beside the plan."""
@@ -86,7 +89,7 @@ def simulate_finalists(options: list[Option], question: Question, others: bool =
         best = found.cheapest
         simpler = best is not None and best.option.pools is not None and option.pools is None
         below = inf if best is None else (best.option.cost or inf) * (1 + (1e-9 if simpler else -1e-9))
-        if option.bound >= below:
+        if option.bound >= below or too_long_alone(option, question):
             continue
         if not simulations.left:
             found.unseen += 1
@@ -96,6 +99,20 @@ def simulate_finalists(options: list[Option], question: Question, others: bool =
         _add_other_gpus(structures, question, found)
     found.passed.sort(key=by_cost)
     return found
+
+
+def too_long_alone(option: Option, question: Question) -> bool:
+    """Whether a long prompt alone on an idle replica takes longer than the limit on TTFT, whatever the token budget.
+
+    A share of the prompts is as long as the percentile's or longer, and none of them is faster than that.
+    """
+    demand, slo = question.demand, question.slo
+    if slo.ttft is None or demand.own is not None or demand.trace is not None:
+        return False
+    longest, found = demand.prompt.quantile(slo.percentile / 100), 1.0 - demand.cached / demand.prompt.average
+    budgets = np.array([float(budget) for budget in {*(question.space.budgets or BUDGETS), option.budget}])
+    alone, _ = prompt_alone(option.deployment, budgets, longest * found, longest * (1.0 - found))
+    return float(np.min(alone)) * option.slow.step * option.slow.first > slo.ttft
 
 
 def _size(option: Option, question: Question, below: float, so_far: tuple[Finalists, Simulations]) -> bool:
@@ -129,6 +146,8 @@ def _add_other_gpus(structures: list[Option], question: Question, found: Finalis
             continue
         if len(shown) > MAX_ALTERNATIVES or option.bound > most:
             break
+        if too_long_alone(option, question):
+            continue
         tried[gpu] = tried.get(gpu, 0) + 1
         if _size(option, question, most, (found, Simulations(most=MAX_SIMULATIONS_OF_ONE))):
             shown.add(gpu)

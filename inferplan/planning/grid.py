@@ -79,19 +79,23 @@ class LoadGrid:
         In pieces of the budget, which in a pipeline follow each other through the stages. The first is its TTFT on a
         replica that only computes prompts; the second how long it keeps the next one waiting.
         """
-        demand, budget = self.demand, self.axes.budget
-        prompt = demand.prompt.average - demand.cached
-        piece = np.minimum(budget, prompt)
-        behind = demand.cached + np.maximum(prompt - piece, 0.0) / 2
-        alone = Round(prompts=Prompts(np.ones_like(budget), piece, behind)).price(self.deployment)
-        pieces, factor = np.ceil(prompt / piece), _anchor(self.deployment)[0]
-        through = alone.passage + (pieces - 1.0) * alone.interval
-        return through * factor * np.ones_like(budget), pieces * alone.interval * factor * np.ones_like(budget)
+        demand = self.demand
+        return prompt_alone(self.deployment, self.axes.budget, demand.prompt.average - demand.cached, demand.cached)
 
     @property
     def devices(self) -> int:
         """Devices of one replica."""
         return self.deployment.parallel.ranks
+
+
+def prompt_alone(deployment: Deployment, budget: Array, prompt: float, cached: float) -> tuple[Array, Array]:
+    """See :attr:`LoadGrid.prompt_alone`: ``prompt`` tokens to compute, by budget, behind ``cached`` that are known."""
+    piece = np.minimum(budget, prompt)
+    behind = cached + np.maximum(prompt - piece, 0.0) / 2
+    alone = Round(prompts=Prompts(np.ones_like(budget), piece, behind)).price(deployment)
+    pieces, factor = np.ceil(prompt / piece), _anchor(deployment)[0]
+    through = alone.passage + (pieces - 1.0) * alone.interval
+    return through * factor * np.ones_like(budget), pieces * alone.interval * factor * np.ones_like(budget)
 
 
 def axes_for(deployment: Deployment, budgets: list[int] | None = None) -> Axes:

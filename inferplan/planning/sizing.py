@@ -33,9 +33,10 @@ class Simulations:
         return self.done < self.most
 
 
+_FAR = 1.5
 _NARROW = 1.3
 """A limit that is missed by less may be kept with another token budget."""
-_BUDGETS = (512, 2048, 8192)
+BUDGETS = (512, 2048, 8192)
 """Token budgets that are tried then, where the question names none."""
 
 
@@ -69,7 +70,7 @@ class Sizer:
         worst = max(tried.violations(self.question.slo).values(), default=1.0)
         if sized.pools or not self.budgets or not 1.0 < worst < _NARROW:
             return tried
-        for budget in self.question.space.budgets or _BUDGETS:
+        for budget in self.question.space.budgets or BUDGETS:
             if budget == sized.budget:
                 continue
             other = self._simulated(replace(sized, budget=budget))
@@ -100,9 +101,18 @@ class Sizer:
             return self._fewest_in_pools(below)
         option = self.option
         most = self._affordable(option.sized, option.replicas, below)
-        guess = min(option.replicas, most) if option.screened else most  # at once whether any size will do
+        guess = min(option.replicas, most)
+        if most >= 1 and self._by_far(guess) and not self.meets(self.trial(option.filled(most))):
+            return None
         size = least(lambda size: self.meets(self.trial(option.filled(size))), guess, most)
         return None if size is None else self.trial(option.filled(size)).option
+
+    def _by_far(self, size: int) -> bool:
+        """Whether a guess misses a limit by so much that it has to be seen first whether any size will do."""
+        if not self.option.screened:
+            return True
+        trial = self.trial(self.option.filled(size))
+        return not self.meets(trial) and max(trial.violations(self.question.slo).values(), default=1.0) > _FAR
 
     def _fewest_in_pools(self, below: float) -> Option | None:
         """First the prompts' pool by TTFT, beside decodes that have room, then the decodes' pool by every limit."""

@@ -27,7 +27,7 @@ _CLEARLY_KEPT, _CLEARLY_MISSED = 0.85, 1.25
 """A run is clear where the worst latency is less, or more, than so many times its limit."""
 _FEWEST_LIVES = 8
 """A run of a large fleet is longer than the most, so that it holds so many times one request."""
-QUOTED = Precision(tolerance=0.03, fewest=4_000, most=60_000)
+QUOTED = Precision(tolerance=0.03, fewest=4_000, most=24_000)
 """How sure the percentiles that a plan states are."""
 _LOAD_WITH_ROOM = 1.3
 """A replica is started with slots for so many times its load: fewer save nothing and are a cliff in a busy hour."""
