@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -78,12 +79,14 @@ def supported(option: Option, question: Question) -> bool:
     return option.pools is None and slowness(option.deployment, prompt, question.slo, 0.9) is not None
 
 
-def simulate_finalists(options: list[Option], question: Question, others: bool = False) -> Finalists:
+def simulate_finalists(
+    options: list[Option], question: Question, known: dict[Hashable, Verified], others: bool = False
+) -> Finalists:
     """The cheapest option in simulation; options: by rising cost in closed form.
 
-    others: also the cheapest on each of the next cheapest GPUs.
+    known: simulations so far, which grow. others: also the cheapest on each of the next cheapest GPUs.
     """
-    found, simulations = Finalists(), Simulations(most=MAX_SIMULATIONS)
+    found, simulations = Finalists(), Simulations(most=MAX_SIMULATIONS, known=known)
     structures = list(cheapest_of_each_structure(options))
     for option in structures:
         best = found.cheapest
@@ -96,7 +99,7 @@ def simulate_finalists(options: list[Option], question: Question, others: bool =
             continue
         _size(option, question, below, (found, simulations))
     if others and found.cheapest is not None:
-        _add_other_gpus(structures, question, found)
+        _add_other_gpus(structures, question, found, known)
     found.passed.sort(key=by_cost)
     return found
 
@@ -133,7 +136,9 @@ def _size(option: Option, question: Question, below: float, so_far: tuple[Finali
     return True
 
 
-def _add_other_gpus(structures: list[Option], question: Question, found: Finalists) -> None:
+def _add_other_gpus(
+    structures: list[Option], question: Question, found: Finalists, known: dict[Hashable, Verified]
+) -> None:
     """An option that keeps the limits on each of the next cheapest GPUs: the first of two structures, in one pool."""
     best = found.cheapest
     assert best is not None
@@ -149,7 +154,7 @@ def _add_other_gpus(structures: list[Option], question: Question, found: Finalis
         if too_long_alone(option, question):
             continue
         tried[gpu] = tried.get(gpu, 0) + 1
-        if _size(option, question, most, (found, Simulations(most=MAX_SIMULATIONS_OF_ONE))):
+        if _size(option, question, most, (found, Simulations(most=MAX_SIMULATIONS_OF_ONE, known=known))):
             shown.add(gpu)
 
 

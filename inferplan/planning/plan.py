@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -222,29 +223,32 @@ def plan(question: Question) -> Plan:
     options = searched.options if confidence == MIDDLE else safe_options(searched, question, confidence)
     if not options:
         raise infeasible(question, searched)
-    found = _finalists(options, question, others=True)
+    known: dict[Hashable, Verified] = {}
+    found = _finalists(options, question, known, others=True)
     best = _kept_in_the_long_run(found.cheapest, question)
     if best is None:
         raise infeasible(question, searched, found.failed)
     measured = None
     if not question.demand.offline and not supported(best.option, question):
-        measured = _finalists([option for option in options if supported(option, question)], question).cheapest
+        measured = _finalists([option for option in options if supported(option, question)], question, known).cheapest
     return Plan(
         question=question,
         best=best,
         alternatives=[verified for verified in found.passed if verified is not found.cheapest],
         searched=searched,
-        other=_at_the_other_confidence(searched, question),
+        other=_at_the_other_confidence(searched, question, known),
         measured=measured,
         unseen=found.unseen,
     )
 
 
-def _finalists(options: list[Option], question: Question, others: bool = False) -> Finalists:
+def _finalists(
+    options: list[Option], question: Question, known: dict[Hashable, Verified], others: bool = False
+) -> Finalists:
     """Each way of decoding has finalists of its own, so that the two can be compared."""
     sides = [
         simulate_finalists(
-            [option for option in options if bool(option.speculation.length) == drafted], question, others
+            [option for option in options if bool(option.speculation.length) == drafted], question, known, others
         )
         for drafted in (False, True)
     ]
@@ -273,10 +277,12 @@ def _kept_in_the_long_run(best: Verified | None, question: Question) -> Verified
     return None
 
 
-def _at_the_other_confidence(searched: SearchResult, question: Question) -> Verified | None:
+def _at_the_other_confidence(
+    searched: SearchResult, question: Question, known: dict[Hashable, Verified]
+) -> Verified | None:
     """The safe plan beside one for the middle, or the middle beside a safe one."""
     if question.demand.offline or not question.slo.limits or question.space.base.ideal:
         return None
     middle = question.sizing.confidence == MIDDLE
     options = safe_options(searched, question, SAFE) if middle else searched.options
-    return _finalists(options, question).cheapest
+    return _finalists(options, question, known).cheapest

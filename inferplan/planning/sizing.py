@@ -6,7 +6,7 @@ of its capacity means. Whole boxes are bought, so that sizes which fill their bo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -21,16 +21,39 @@ _MOST_CAPACITY = 64.0
 """Times its load beyond which the capacity of a fleet is not looked for."""
 
 
+class OutOfSimulations(Exception):
+    """An option takes more simulations to size than there are."""
+
+
 @dataclass(kw_only=True, eq=False)
 class Simulations:
-    """Counts simulations, and says when there have been enough."""
+    """Counts simulations, and says when there have been enough. known: what was simulated before, for anybody."""
 
     most: int
     done: int = 0
+    known: dict[Hashable, Verified] = field(default_factory=dict)
 
     @property
     def left(self) -> bool:
         return self.done < self.most
+
+    def of(self, option: Option, question: Question, factor: float) -> Verified:
+        """One simulation, or what is known of it. Raises ``OutOfSimulations``."""
+        key = (
+            id(option.deployment),
+            option.budget,
+            option.replicas,
+            option.pools,
+            option.slow,
+            option.speculation.length,
+            factor,
+        )
+        if key not in self.known:
+            if not self.left:
+                raise OutOfSimulations
+            self.done += 1
+            self.known[key] = verify(option, question, factor)
+        return self.known[key]
 
 
 _FAR = 1.5
@@ -38,10 +61,6 @@ _NARROW = 1.3
 """A limit that is missed by less may be kept with another token budget."""
 BUDGETS = (512, 2048, 8192)
 """Token budgets that are tried then, where the question names none."""
-
-
-class OutOfSimulations(Exception):
-    """An option takes more simulations to size than there are."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -80,10 +99,7 @@ class Sizer:
         return tried
 
     def _simulated(self, sized: Option) -> Verified:
-        if not self.simulations.left:
-            raise OutOfSimulations
-        self.simulations.done += 1
-        return verify(sized, self.question, 1 / self.question.sizing.utilisation)
+        return self.simulations.of(sized, self.question, 1 / self.question.sizing.utilisation)
 
     def meets(self, trial: Verified, names: set[str] | None = None) -> bool:
         """Whether a trial keeps the limits, or those of ``names``."""
