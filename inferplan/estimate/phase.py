@@ -33,7 +33,7 @@ from inferplan.estimate.roofline import Bound, OpCost, price, time_terms
 from inferplan.terms import Naming, Term, named, plain, total
 from inferplan.units import Num
 from inferplan.work.ops import Op
-from inferplan.work.step import Segment, Step, prefill, recompute
+from inferplan.work.step import Segment, Step, prefill, recompute, stacked
 
 Flow = Literal["pass", "drain", "cycle"]
 
@@ -453,6 +453,22 @@ def price_batches(deployment: Deployment, batches: Batches, flow: Flow = "pass")
         microbatches=batches.microbatches,
         flow=flow,
     )
+
+
+def time_batches(deployment: Deployment, batches: Batches, flow: Flow = "pass") -> StepTime:
+    """The time of :func:`price_batches`; of a grid the fullest batches and the mean ones are priced as one."""
+    both = None if batches.mean is None else stacked(batches.fullest, batches.mean)
+    if both is None or batches.mean is None:
+        return price_batches(deployment, batches, flow).step_time
+    beside = None if batches.beside is None else stacked(batches.beside, batches.mean)
+    stages = build_rank(deployment, both, beside)
+    found = stage_seconds(deployment, _priced(deployment, stages), [stage.layers for stage in stages])
+    parted = [np.broadcast_to(seconds, (2, *np.shape(seconds)[1:])) for seconds in found]
+    fullest, mean = (
+        (host_seconds(deployment, step.sequences), *(seconds[which] for seconds in parted))
+        for which, step in enumerate((batches.fullest, batches.mean))
+    )
+    return StepTime(fullest=fullest, mean=mean, microbatches=batches.microbatches, flow=flow)
 
 
 def _priced(deployment: Deployment, stages: list[Stage]) -> tuple[tuple[OpCost, ...], ...]:

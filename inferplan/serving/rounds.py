@@ -15,7 +15,7 @@ import numpy as np
 
 from inferplan.devices.engine import mixes
 from inferplan.estimate.deployment import Deployment
-from inferplan.estimate.phase import Batches, StepTime, price_batches
+from inferplan.estimate.phase import Batches, StepTime, time_batches
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.units import Num
 from inferplan.work.step import Segment, Step
@@ -167,7 +167,7 @@ class Round:
         if self.prompts is not None and coupled_ranks(deployment) > 1:
             beside = self._step(most, self.prompts.beside)
         batches = Batches(fullest=fullest, beside=beside, mean=mean, microbatches=microbatches)
-        time = price_batches(deployment, batches, "cycle").step_time
+        time = time_batches(deployment, batches, "cycle")
         if self.speculation.draft is not None:
             own = replace(self, speculation=PLAIN, flight=microbatches)
             later = None if self.decodes is None else self._later_draft(microbatches)
@@ -213,7 +213,7 @@ class Round:
 
         def price(draft: Deployment, width: float) -> StepTime:
             step = Step(segments=(Segment(batch=each, new=width, past=context),), logits=each * width)
-            return price_batches(draft, Batches(fullest=step, microbatches=microbatches), "cycle").step_time
+            return time_batches(draft, Batches(fullest=step, microbatches=microbatches), "cycle")
 
         return price
 

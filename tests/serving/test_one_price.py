@@ -21,8 +21,9 @@ from inferplan.estimate.phase import Batches, decode_cycle, price_batches, promp
 from inferplan.models.layers.mla import MlaLayer
 from inferplan.planning.demand import Demand
 from inferplan.planning.grid import Axes, load_grid
-from inferplan.serving.rounds import Decodes, Prompts, Round
+from inferplan.serving.rounds import Decodes, PromptLoad, Prompts, Round, loaded_rounds
 from inferplan.serving.step_times import Chunk, Reach, step_times
+from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.traffic.requests import Lengths
 from inferplan.work.parallel import Parallelism
 from inferplan.work.step import Segment, Step
@@ -137,3 +138,22 @@ def test_a_price_that_is_no_number_names_its_operator() -> None:
         _ = decode_cycle(deployment, 8.0, 100.0).time
     with pytest.raises(NotFiniteError, match="norm"):
         step_times(deployment, Reach(sequences=8, tokens=1100, context=1600))
+
+
+@pytest.mark.parametrize("draft", [PLAIN, Speculation(length=3, acceptance=0.6)], ids=["plain", "drafts"])
+@pytest.mark.parametrize(
+    ("model", "division"),
+    [("llama-3.1-70b", {"tp": 2, "pp": 4}), ("mixtral-8x7b", {"dp": 2, "ep": 2, "pp": 2}), ("gemma-2-9b", {"pp": 3})],
+)
+def test_rounds_of_a_grid_are_those_of_its_points(model: str, division: dict[str, int], draft: Speculation) -> None:
+    deployment = assemble(Request(model=model, gpu="h100-sxm", parallel=Parallelism(**division)))
+    batch, budget = np.array([[1.0], [2.5], [7.0], [150.0]]), np.array([[600.0, 2048.0, 8192.0]])
+    load = PromptLoad(0.02 * batch, 900.0, 100.0)
+    whole = loaded_rounds(deployment, Decodes(batch, 1100.0), load, budget, draft)
+    for row, column in product(range(4), range(3)):
+        few, tokens = float(batch[row, 0]), float(budget[0, column])
+        one = loaded_rounds(deployment, Decodes(few, 1100.0), PromptLoad(0.02 * few, 900.0, 100.0), tokens, draft)
+        for name in ("total", "passage", "interval"):
+            decode = np.broadcast_to(getattr(whole.decode, name), (4, 3))[row, column]
+            assert decode == pytest.approx(float(getattr(one.decode, name)), rel=1e-12)
+            assert getattr(whole.own, name)[row, column] == pytest.approx(float(getattr(one.own, name)), rel=1e-12)
