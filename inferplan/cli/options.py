@@ -83,8 +83,8 @@ def writable(ctx: click.Context, _: click.Parameter, value: str | None) -> str |
         return value
     path = Path(value)
     why = {
-        "there is no such folder": not path.parent.is_dir(),
-        "it is a folder": path.is_dir(),
+        "there is no such directory": not path.parent.is_dir(),
+        "it is a directory": path.is_dir(),
         "it may not be written": not os.access(path if path.exists() else path.parent, os.W_OK),
     }
     because = next((reason for reason, stands in why.items() if stands), None)

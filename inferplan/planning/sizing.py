@@ -10,8 +10,10 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from math import inf
 
+from inferplan.planning.confidence import slowed
 from inferplan.planning.option import Option
 from inferplan.planning.question import Question
+from inferplan.planning.search import point
 from inferplan.planning.verify import QUOTED, Verified, verify
 from inferplan.traffic.requests import Slo
 
@@ -92,9 +94,9 @@ class Sizer:
         for budget in self.question.space.budgets or BUDGETS:
             if budget == sized.budget:
                 continue
-            other = self._simulated(replace(sized, budget=budget))
+            other = self._simulated(with_budget(sized, self.question, budget))
             if self.meets(other):
-                self.option = replace(self.option, budget=budget)  # the first to be tried at other sizes
+                self.option = with_budget(self.option, self.question, budget)  # the first to be tried at other sizes
                 return other
         return tried
 
@@ -156,6 +158,14 @@ class Sizer:
             middle = (low + high) // 2
             low, high = (middle, high) if (sized(middle).cost or 0.0) < below else (low, middle)
         return low
+
+
+def with_budget(option: Option, question: Question, budget: int) -> Option:
+    """The same batch under another token budget, in closed form."""
+    demand, percentile = question.demand, question.slo.percentile
+    grid = slowed(point(option.deployment, demand, percentile, option.batch, budget, option.speculation), option.slow)
+    names = ("concurrency", "ttft", "tpot", "e2el", "rate")
+    return replace(option, budget=budget, **{name: float(getattr(grid, name)[0, 0]) for name in names})
 
 
 def least(holds: Callable[[int], bool], guess: int, most: int) -> int | None:
