@@ -138,6 +138,19 @@ def dense(value: Num) -> Num:
     return cast("Num", _plain(value))
 
 
+def rows(value: Num, chosen: slice) -> Num:
+    """Some of the rows of a number along its first axis; an array that has one row keeps it, as it stands for all."""
+
+    def part(array: Array) -> Array:
+        return array if len(array) == 1 else array[chosen]
+
+    given: Any = value
+    if type(given) is Affine:
+        parts = [(part(array), factor) for array, factor in given.factors.values()]
+        return cast("Num", Affine({id(array): (array, factor) for array, factor in parts}, given.constant))
+    return part(value) if isinstance(value, np.ndarray) else value
+
+
 def added(values: Iterable[Num]) -> Num:
     """The sum, for use in sums and multiples: each array of them is gone through once."""
     return sum(map(affine, values), start=0.0)

@@ -201,7 +201,7 @@ PLANNING_MUTANTS = [
     ),
     SourceMutant(
         name="nobody waits for the crowd",
-        place="inferplan.planning.grid:load_grid",
+        place="inferplan.planning.grid:_grid",
         old="+ through + crowd, mean)",
         new="+ through, mean)",
         changes="TTFT is screened without the queue of a step's room",
@@ -209,7 +209,7 @@ PLANNING_MUTANTS = [
     ),
     SourceMutant(
         name="the step in progress is free",
-        place="inferplan.planning.grid:load_grid",
+        place="inferplan.planning.grid:_grid",
         old="front + rest + 2 * late",
         new="front + 2 * late",
         changes="an arrival starts at once, whatever runs",
@@ -217,7 +217,7 @@ PLANNING_MUTANTS = [
     ),
     SourceMutant(
         name="slots of one rank",
-        place="inferplan.planning.grid:load_grid",
+        place="inferplan.planning.grid:_grid",
         old="max_sequences * dp)",
         new="max_sequences)",
         changes="attention ranks share the slots of one",

@@ -410,7 +410,7 @@ SERVING_MUTANTS = [
     ),
     SourceMutant(
         name="steady: a last piece as long as the others",
-        place="inferplan.serving.rounds:loaded_rounds",
+        place="inferplan.serving.rounds:loaded_together",
         old="np.maximum(load.new / room, 1.0)",
         new="np.maximum(np.ceil(load.new / room), 1.0)",
         changes="a prompt of exactly the token budget takes twice as long",
@@ -418,7 +418,7 @@ SERVING_MUTANTS = [
     ),
     SourceMutant(
         name="steady: no floor",
-        place="inferplan.serving.rounds:Round.price",
+        place="inferplan.serving.rounds:Round.served",
         old="return time.at_least([np.where(eager, floor, 0.0) for floor in floors])",
         new="return time",
         changes="the closed form hides every launch",

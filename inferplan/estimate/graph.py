@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
@@ -55,25 +55,40 @@ def build_rank(deployment: Deployment, step: Step, mean: Step | None = None) -> 
     layers share their operators. With ideal constants the epilogues that a perfect kernel would fuse are left out.
     Raises ``ValueError`` for a segment without sequences or tokens: what is not there has no price.
     """
+    return build_ranks([deployment], step, mean)[0]
+
+
+def build_ranks(deployments: Sequence[Deployment], step: Step, mean: Step | None = None) -> list[list[Stage]]:
+    """:func:`build_rank` of deployments that differ in their number of stages alone, which share their operators."""
     for segment in step.segments:
         if np.any(np.asarray(segment.batch) <= 0) or np.any(np.asarray(segment.new) <= 0):
             raise ValueError(f"a segment of {segment.batch} sequences with {segment.new} new tokens is empty")
+    first = deployments[0]
+    context = _context(first, step, mean)
+    written: dict[int, tuple[Op, ...]] = {}
+    sent = tuple(_send(context)) if any(one.parallel.pp > 1 for one in deployments) else ()
+    ends = tuple(_embedding(first, context)), sent, tuple(_head(first, context, step))
+    return [_stages(one, context, ends, written) for one in deployments]
+
+
+def _stages(
+    deployment: Deployment,
+    context: LayerContext,
+    ends: tuple[tuple[Op, ...], tuple[Op, ...], tuple[Op, ...]],
+    written: dict[int, tuple[Op, ...]],
+) -> list[Stage]:
+    """The stages of one deployment. ends: operators before the first layer, after a stage's last, after the last."""
     model, parallel = deployment.model, deployment.parallel
-    context = _context(deployment, step, mean)
+    embedding, sent, head = ends
     stages: list[Stage] = []
     middle: dict[int, Stage] = {}
-    written: dict[int, tuple[Op, ...]] = {}
     for index, layers in enumerate(model.stages(parallel.pp)):
         inside = 0 < index < parallel.pp - 1
         if inside and id(layers) in middle:
             stages.append(middle[id(layers)])
             continue
-        ops = list(_embedding(deployment, context)) if index == 0 else []
-        ops += _layers(layers, context, written)
-        if index == parallel.pp - 1:
-            ops += _head(deployment, context, step)
-        elif parallel.pp > 1:
-            ops += _send(context)
+        ops = [*(embedding if index == 0 else ()), *_layers(layers, context, written)]
+        ops += head if index == parallel.pp - 1 else sent
         if deployment.calibration.fused:
             ops = [op for op in ops if not op.fusible]
         stages.append(Stage(ops=tuple(ops), layers=sum(count for _, count in layers)))

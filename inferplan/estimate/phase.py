@@ -24,10 +24,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from inferplan.affine import added, dense
+from inferplan.affine import added, dense, rows
 from inferplan.errors import NotFiniteError
 from inferplan.estimate.deployment import Deployment
-from inferplan.estimate.graph import Stage, build_rank, rank_steps
+from inferplan.estimate.graph import Stage, build_rank, build_ranks, rank_steps
 from inferplan.estimate.load import UNKNOWN_SHARE, Band, StaticLoad
 from inferplan.estimate.roofline import Bound, OpCost, price, time_terms
 from inferplan.terms import Naming, Term, named, plain, total
@@ -126,9 +126,15 @@ def launched(stations: Sequence[Num], floors: Sequence[Num]) -> tuple[Num, ...]:
     """
     if len(stations) == 2:
         whole = stations[0] + stations[1]
-        factor = (whole**4 + floors[0] ** 4) ** 0.25 / whole
+        factor = _fourth(whole, floors[0]) / whole
         return tuple(seconds * factor for seconds in stations)
-    return (stations[0], *((seconds**4 + floor**4) ** 0.25 for seconds, floor in zip(stations[1:], floors)))
+    return (stations[0], *(_fourth(seconds, floor) for seconds, floor in zip(stations[1:], floors)))
+
+
+def _fourth(seconds: Num, floor: Num) -> Num:
+    """``(t^4 + floor^4)^(1/4)``; NumPy takes squares and roots at once, other powers take ten times as long."""
+    whole: Num = ((seconds**2) ** 2 + (floor**2) ** 2) ** 0.5
+    return whole**0.5
 
 
 def send(free: list[float], start: float, stations: Sequence[float]) -> float:
@@ -396,8 +402,12 @@ def host_seconds(deployment: Deployment, sequences: Num, name: Naming = plain) -
     return name(step.host, "a step", "s", ("step", "host")) + each
 
 
-def stage_seconds(deployment: Deployment, stages: Sequence[Sequence[OpCost]], layers: Sequence[int]) -> list[Num]:
+def stage_seconds(
+    deployment: Deployment, stages: Sequence[Sequence[OpCost]], layers: Sequence[int], chosen: slice | None = None
+) -> list[Any]:
     """Seconds of one batch on each stage: its kernels, and the fixed seconds of its layers.
+
+    chosen: the rows, along the first axis, of what was priced that are asked for; all of it without.
 
     Raises ``NotFiniteError``, which names the operator, for a price that is not a number.
     """
@@ -407,7 +417,8 @@ def stage_seconds(deployment: Deployment, stages: Sequence[Sequence[OpCost]], la
     for costs, count in zip(stages, layers):
         kernels = known.get(id(costs))
         if kernels is None:
-            kernels = known[id(costs)] = dense(added(cost.all_runs for cost in costs))
+            kernels = added(cost.all_runs for cost in costs)
+            kernels = known[id(costs)] = dense(kernels if chosen is None else rows(kernels, chosen))
             if not np.all(np.isfinite(kernels)):
                 require_finite(deployment, costs)
         seconds.append(kernels + fixed * count)
@@ -442,12 +453,12 @@ class Batches:
 def price_batches(deployment: Deployment, batches: Batches, flow: Flow = "pass") -> Phase:
     """Price every operator of the batches of a step; ``flow`` says how they pass the stages."""
     stages = build_rank(deployment, batches.fullest, batches.beside)
-    priced = _priced(deployment, stages)
+    priced = _priced(deployment, stages, {})
     mean = batches.mean
     return Phase(
         deployment=deployment,
         stages=priced,
-        mean_stages=priced if mean is None else _priced(deployment, build_rank(deployment, mean)),
+        mean_stages=priced if mean is None else _priced(deployment, build_rank(deployment, mean), {}),
         layers=tuple(stage.layers for stage in stages),
         sequences=(batches.fullest.sequences, (mean or batches.fullest).sequences),
         microbatches=batches.microbatches,
@@ -456,25 +467,42 @@ def price_batches(deployment: Deployment, batches: Batches, flow: Flow = "pass")
 
 
 def time_batches(deployment: Deployment, batches: Batches, flow: Flow = "pass") -> StepTime:
-    """The time of :func:`price_batches`; of a grid the fullest batches and the mean ones are priced as one."""
-    both = None if batches.mean is None else stacked(batches.fullest, batches.mean)
-    if both is None or batches.mean is None:
-        return price_batches(deployment, batches, flow).step_time
-    beside = None if batches.beside is None else stacked(batches.beside, batches.mean)
-    stages = build_rank(deployment, both, beside)
-    found = stage_seconds(deployment, _priced(deployment, stages), [stage.layers for stage in stages])
-    parted = [np.broadcast_to(seconds, (2, *np.shape(seconds)[1:])) for seconds in found]
-    fullest, mean = (
-        (host_seconds(deployment, step.sequences), *(seconds[which] for seconds in parted))
-        for which, step in enumerate((batches.fullest, batches.mean))
-    )
-    return StepTime(fullest=fullest, mean=mean, microbatches=batches.microbatches, flow=flow)
+    """The time of :func:`price_batches`."""
+    return time_together([deployment], [batches], flow)[0]
 
 
-def _priced(deployment: Deployment, stages: list[Stage]) -> tuple[tuple[OpCost, ...], ...]:
-    """The costs of the operators of each stage; a run that several of them make is priced once."""
-    known: dict[int, tuple[OpCost, ...]] = {}
+def time_together(deployments: Sequence[Deployment], batches: Sequence[Batches], flow: Flow = "pass") -> list[StepTime]:
+    """The times of :func:`price_batches` for deployments that differ in their number of stages alone.
+
+    Of grids all their batches, the fullest and the mean ones, are priced as one.
+    """
+    steps = [step for each in batches for step in (each.fullest, each.mean) if step is not None]
+    whole = stacked(steps) if len(steps) > 1 else None
+    if whole is None:
+        return [price_batches(one, each, flow).step_time for one, each in zip(deployments, batches)]
+    beside = None
+    if any(each.beside is not None for each in batches):
+        others = [step for each in batches for step in (each.beside or each.fullest, each.mean) if step is not None]
+        beside = stacked(others)
     runs: dict[tuple[Any, ...], OpCost] = {}
+    times, start = [], 0
+    for one, each, stages in zip(deployments, batches, build_ranks(deployments, whole, beside)):
+        own = [step for step in (each.fullest, each.mean) if step is not None]
+        chosen, start = slice(start, start + len(own)), start + len(own)
+        seconds = stage_seconds(one, _priced(one, stages, runs), [stage.layers for stage in stages], chosen)
+        stations = [
+            (host_seconds(one, step.sequences), *(stage[min(row, len(stage) - 1)] for stage in seconds))
+            for row, step in enumerate(own)
+        ]
+        times.append(StepTime(fullest=stations[0], mean=stations[-1], microbatches=each.microbatches, flow=flow))
+    return times
+
+
+def _priced(
+    deployment: Deployment, stages: list[Stage], runs: dict[tuple[Any, ...], OpCost]
+) -> tuple[tuple[OpCost, ...], ...]:
+    """The costs of the operators of each stage; a run that several of them make is priced once, and put in ``runs``."""
+    known: dict[int, tuple[OpCost, ...]] = {}
 
     def cost(op: Op) -> OpCost:
         run = op.run

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 
@@ -30,8 +30,7 @@ TILE = 128
 """Rows and columns that one thread block of a matmul works on, queries and keys that one of an attention does."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class IdealTime:
+class IdealTime(NamedTuple):
     """What one run of a kernel asks of a device: seconds at the datasheet's rates, and what further terms count."""
 
     math: Num
@@ -40,8 +39,7 @@ class IdealTime:
     counts: dict[str, Num]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class FittedTime:
+class FittedTime(NamedTuple):
     """A demand under the constants of a fit, in seconds."""
 
     math: Num

@@ -36,6 +36,11 @@ class StageMemory:
     last: bool
 
     @cached_property
+    def distinct(self) -> list[tuple[LayerGroup, int]]:
+        """Each different layer with its number."""
+        return count_distinct(self.layers)
+
+    @cached_property
     def weights(self) -> float:
         """Bytes of parameters, each tensor in the format of its role."""
         return float(sum(self.tensor_bytes(weight, layer) * count for weight, count, layer in self.tensors()))
@@ -76,7 +81,7 @@ class StageMemory:
         if any(layers for _, _, layers in self.deployment.precision.exceptions):
             yield from ((layer, 1, self.start + index) for index, layer in enumerate(self.layers))
         else:
-            yield from ((layer, count, None) for layer, count in count_distinct(self.layers))
+            yield from ((layer, count, None) for layer, count in self.distinct)
 
     def tensor_bytes(self, weight: Weight, layer: int | None = None, name: Naming = plain) -> Num:
         """Bytes of one tensor on this device."""
@@ -96,7 +101,7 @@ class StageMemory:
     def caches(self) -> list[tuple[Cache, int]]:
         return [
             (cache, count)
-            for layer, count in count_distinct(self.layers)
+            for layer, count in self.distinct
             for cache in (part.cache() for part in layer.parts)
             if cache.per_token or cache.state
         ]
@@ -142,9 +147,7 @@ class StageMemory:
     def live_width(self) -> float:
         """Base-format elements a token that are alive at the widest point of a layer: two residuals and its inside."""
         model, parallel = self.deployment.model, self.deployment.parallel
-        inside = [
-            part.live_width(model.d_model, parallel) for layer, _ in count_distinct(self.layers) for part in layer.parts
-        ]
+        inside = [part.live_width(model.d_model, parallel) for layer, _ in self.distinct for part in layer.parts]
         return 2 * model.d_model + max(inside)
 
     def activations(self, tokens: Num, rows: Num, name: Naming = plain) -> Num:

@@ -1,5 +1,6 @@
 """A model: its width, its vocabulary and its layers, as a YAML in ``configs/models`` states them."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
@@ -466,13 +467,11 @@ def _dump_group(group: LayerGroup) -> dict[str, Any]:
 def count_distinct(layers: list[LayerGroup]) -> list[tuple[LayerGroup, int]]:
     """Each different layer with its number, in order of first appearance."""
     kinds: list[tuple[LayerGroup, int]] = []
-    index: dict[int, int] = {}
-    for layer in layers:
-        where = index.get(id(layer))
+    objects = dict(zip(map(id, layers), layers))  # most are the same objects: to compare them is slow
+    for key, number in Counter(map(id, layers)).items():
+        where = next((index for index, (known, _) in enumerate(kinds) if known == objects[key]), None)
         if where is None:
-            where = next((i for i, (known, _) in enumerate(kinds) if known == layer), len(kinds))
-            index[id(layer)] = where
-        if where == len(kinds):
-            kinds.append((layer, 0))
-        kinds[where] = (kinds[where][0], kinds[where][1] + 1)
+            kinds.append((objects[key], number))
+        else:
+            kinds[where] = (kinds[where][0], kinds[where][1] + number)
     return kinds

@@ -6,6 +6,7 @@ over the users, so that nothing has to be solved for: rate, waiting and the numb
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 
@@ -17,12 +18,13 @@ from inferplan.estimate.memory import Footprint
 from inferplan.planning.demand import Demand, tail
 from inferplan.serving.rounds import (
     Decodes,
+    LoadedRounds,
     PromptLoad,
     Prompts,
     Round,
     departures,
     in_system,
-    loaded_rounds,
+    loaded_together,
     mean_round,
     overlaps,
 )
@@ -122,15 +124,38 @@ def load_grid(
     The mean values are those of :mod:`inferplan.serving.steady` at each decode batch. Raises
     ``NotFiniteError``, which names the operator, for a price that is no number.
     """
+    return load_grids([deployment], demand, percentile, axes, speculation)[0]
+
+
+def load_grids(
+    deployments: Sequence[Deployment], demand: Demand, percentile: float, axes: Axes, speculation: Speculation = PLAIN
+) -> list[LoadGrid]:
+    """:func:`load_grid` of deployments that differ in their number of stages alone; they are priced as one."""
+    batch, prompt = axes.batch[:, None], demand.prompt.average
+    decodes = Decodes(batch, prompt + max(demand.output.average - 2.0, 0.0) / 2)
+    steps = (demand.output.average - 1.0) / speculation.tokens
+    load = PromptLoad(batch / steps, prompt - demand.cached, float(demand.cached))
+    every = loaded_together(deployments, decodes, load, axes.budget[None, :], speculation)
+    return [
+        _grid(deployment, rounds, demand, percentile, axes, speculation)
+        for deployment, rounds in zip(deployments, every)
+    ]
+
+
+def _grid(
+    deployment: Deployment,
+    rounds: LoadedRounds,
+    demand: Demand,
+    percentile: float,
+    axes: Axes,
+    speculation: Speculation,
+) -> LoadGrid:
+    """The latencies and rates that follow from the rounds."""
     serving, dp = deployment.engine.serving, deployment.parallel.dp
     mixed = mixes(deployment.engine.policy)
     ideal = deployment.calibration.basis == "roofline"
     steps = (demand.output.average - 1.0) / speculation.tokens
-    batch = axes.batch[:, None]
-    prompt = demand.prompt.average
-    decodes = Decodes(batch, prompt + max(demand.output.average - 2.0, 0.0) / 2)
-    load = PromptLoad(batch / steps, prompt - demand.cached, float(demand.cached))
-    rounds = loaded_rounds(deployment, decodes, load, axes.budget[None, :], speculation)
+    batch, prompt = axes.batch[:, None], demand.prompt.average
     share, pieces = np.asarray(rounds.held.share), rounds.pieces
     decode = np.broadcast_to(rounds.decode.total, batch.shape)
     own = np.broadcast_to(rounds.own.total, share.shape)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -132,16 +132,17 @@ class Bill(NamedTuple):
     """Of an offline job, else one."""
 
 
-def bill(demand: Demand, sizing: Sizing, priced: PricedGrid) -> Bill:
-    """Replicas and cost of every point of a grid; without a price, devices are counted."""
+def bill(demand: Demand, sizing: Sizing, priced: PricedGrid, at: Any = ...) -> Bill:
+    """Replicas and cost of every point of a grid, or of those ``at`` an index; without a price, devices are counted."""
     grid, tariff = priced.grid, priced.tariff
+    rate = grid.rate[at]
     load, capacity = (
-        (demand.requests_per_second or 0.0, grid.rate) if demand.users is None else (demand.users, grid.concurrency)
+        (demand.requests_per_second or 0.0, rate) if demand.users is None else (demand.users, grid.concurrency[at])
     )
     replicas = np.asarray(sizing.replicas(load, capacity))
     hours = np.ones_like(replicas)
     if demand.requests is not None:
-        hours = demand.requests / (grid.rate * replicas) / 3600
+        hours = demand.requests / (rate * replicas) / 3600
     paid = replicas + sizing.spare
     cost = paid * grid.devices if tariff is None else tariff.cost(paid)
     return Bill(replicas, np.asarray(cost * hours), hours)
@@ -150,7 +151,7 @@ def bill(demand: Demand, sizing: Sizing, priced: PricedGrid) -> Bill:
 def option_at(priced: PricedGrid, demand: Demand, sizing: Sizing, at: tuple[int, int]) -> Option:
     """The option at one point of a grid: ``at`` is (index of the batch, index of the budget)."""
     grid, tariff = priced.grid, priced.tariff
-    billed = bill(demand, sizing, priced)
+    billed = bill(demand, sizing, priced, at)
     return Option(
         request=priced.request,
         deployment=grid.deployment,
@@ -162,11 +163,11 @@ def option_at(priced: PricedGrid, demand: Demand, sizing: Sizing, at: tuple[int,
         e2el=float(grid.e2el[at]),
         rate=float(grid.rate[at]),
         output=demand.output.average,
-        replicas=int(billed.replicas[at]),
+        replicas=int(billed.replicas),
         spare=sizing.spare,
         tariff=tariff,
-        cost=None if tariff is None else float(billed.cost[at]),
-        hours=float(billed.hours[at]) if demand.offline else None,
+        cost=None if tariff is None else float(billed.cost),
+        hours=float(billed.hours) if demand.offline else None,
         speculation=grid.speculation,
     )
 

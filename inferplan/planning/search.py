@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -13,13 +15,14 @@ from inferplan.catalog.price_lists import PriceBook
 from inferplan.errors import InferplanError, NotFiniteError
 from inferplan.estimate.deployment import Deployment
 from inferplan.planning.demand import Demand
-from inferplan.planning.grid import Axes, LoadGrid, axes_for, load_grid, single
+from inferplan.planning.grid import Axes, LoadGrid, axes_for, load_grid, load_grids, single
 from inferplan.planning.option import Option, PricedGrid, Sizing, bill, option_at
 from inferplan.planning.pools import CAPACITY_ERROR, cheapest_pools
 from inferplan.planning.space import Rejections, Space, candidates, speculations
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.traffic.requests import Slo
 from inferplan.units import Array, BoolArray
+from inferplan.work.parallel import Parallelism
 
 
 class SearchResult(NamedTuple):
@@ -58,6 +61,14 @@ def conditions(grid: LoadGrid, slo: Slo) -> dict[str, BoolArray]:
     }
 
 
+def _within(grid: LoadGrid, slo: Slo) -> BoolArray:
+    """Which points of a grid keep every limit on latency."""
+    within = np.ones(grid.rate.shape, dtype=bool)
+    for name, limit in slo.limits.items():
+        within &= getattr(grid, name) <= limit
+    return within
+
+
 def search(space: Space, demand: Demand, slo: Slo, sizing: Sizing, prices: PriceBook) -> SearchResult:
     """Evaluate the whole space. Memory first, then the limits one after another; each rules out what it rules out.
 
@@ -65,26 +76,56 @@ def search(space: Space, demand: Demand, slo: Slo, sizing: Sizing, prices: Price
     refused for it.
     """
     state = _Search(demand=demand, slo=slo, sizing=sizing)
-    for request, deployment in candidates(space, state.rejections):
-        axes = axes_for(deployment, list(space.budgets) if space.budgets else None)
-        tariff = prices.tariff(deployment.hardware.name, deployment.parallel.ranks, deployment.parallel.tp)
-        if not _weights_fit(deployment):
-            state.rejections.add("weights", axes.batch.size * axes.budget.size, deployment.describe())
-            state.evaluated += axes.batch.size * axes.budget.size
-            continue
-        for speculation in speculations(space, request, deployment, state.rejections):
-            try:
-                grid = load_grid(deployment, demand, slo.percentile, axes, speculation)
-            except NotFiniteError:
-                raise
-            except InferplanError as error:
-                state.rejections.add("impossible", axes.batch.size * axes.budget.size, error.what)
+    found = candidates(space, state.rejections)
+    for _, alike in groupby(found, key=lambda candidate: id(candidate[1].precision)):  # of a device, engine and format
+        members = list(alike)
+        fitting = [deployment for _, deployment in members if _weights_fit(deployment)]
+        grids = _plain_grids(space, demand, slo, fitting)
+        for request, deployment in members:
+            axes = _axes(space, deployment)
+            if not any(deployment is one for one in fitting):
+                state.rejections.add("weights", axes.batch.size * axes.budget.size, deployment.describe())
+                state.evaluated += axes.batch.size * axes.budget.size
                 continue
-            priced = PricedGrid(request, grid, tariff)
-            state.add(priced)
-            if space.disaggregate and not demand.offline and demand.users is None:
-                state.add_pools(priced)
+            tariff = prices.tariff(deployment.hardware.name, deployment.parallel.ranks, deployment.parallel.tp)
+            for speculation in speculations(space, request, deployment, state.rejections):
+                try:
+                    grid = grids.get(id(deployment)) if speculation is PLAIN else None
+                    grid = grid or load_grid(deployment, demand, slo.percentile, axes, speculation)
+                except NotFiniteError:
+                    raise
+                except InferplanError as error:
+                    state.rejections.add("impossible", axes.batch.size * axes.budget.size, error.what)
+                    continue
+                priced = PricedGrid(request, grid, tariff)
+                state.add(priced)
+                if space.disaggregate and not demand.offline and demand.users is None:
+                    state.add_pools(priced)
     return state.result()
+
+
+def _axes(space: Space, deployment: Deployment) -> Axes:
+    return axes_for(deployment, list(space.budgets) if space.budgets else None)
+
+
+def _plain_grids(space: Space, demand: Demand, slo: Slo, deployments: list[Deployment]) -> dict[int, LoadGrid]:
+    """Grids without drafts by the ``id`` of the deployment: those that differ in their number of stages alone at once.
+
+    Those of a group of which one has no price are left out.
+    """
+    groups: dict[Parallelism, list[Deployment]] = defaultdict(list)
+    for deployment in deployments:
+        groups[replace(deployment.parallel, pp=1)].append(deployment)
+    found: dict[int, LoadGrid] = {}
+    for group in groups.values():
+        try:
+            grids = load_grids(group, demand, slo.percentile, _axes(space, group[0]))
+        except NotFiniteError:
+            raise
+        except InferplanError:
+            continue
+        found.update(zip(map(id, group), grids))
+    return found
 
 
 def _weights_fit(deployment: Deployment) -> bool:
@@ -138,14 +179,18 @@ class _Search:
     def _count(self, grid: LoadGrid) -> None:
         """Count each point that misses something once, under the first reason that applies."""
         alive = np.ones(grid.rate.shape, dtype=bool)
-        label = grid.deployment.describe()
+        label, left = grid.deployment.describe(), alive.size
         for reason, kept in conditions(grid, self.slo).items():
-            self.rejections.add(reason, int((alive & ~kept).sum()), label)
             alive &= kept
+            before, left = left, int(np.count_nonzero(alive))
+            self.rejections.add(reason, before - left, label)
 
     def _add_frontier(self, priced: PricedGrid) -> None:
+        """Of each batch the fastest step: its rate is the batch over that step, so no other beats it in either."""
         grid = priced.grid
-        places = np.flatnonzero(grid.possible)
+        tpot = np.where(grid.possible, grid.tpot, np.inf)
+        fastest = np.argmin(tpot, axis=1) + np.arange(len(tpot)) * tpot.shape[1]
+        places = fastest[np.isfinite(tpot.flat[fastest])]
         user, device = 1 / grid.tpot.flat[places], grid.rate.flat[places] * self.demand.output.average / grid.devices
         kept = pareto(user, device)
         self.frontiers.append(_Frontier(priced, user[kept], device[kept], places[kept]))
@@ -183,9 +228,7 @@ def cheapest_point(priced: PricedGrid, demand: Demand, slo: Slo, sizing: Sizing)
     Of points that cost the same, the one that carries most.
     """
     grid = priced.grid
-    alive = conditions(grid, slo)
-    loose = conditions(grid, loosened(slo))
-    kept, maybe = np.logical_and.reduce(list(alive.values())), np.logical_and.reduce(list(loose.values()))
+    kept, maybe = grid.possible & _within(grid, slo), grid.possible & _within(grid, loosened(slo))
     if not maybe.any():
         return None
     billed = bill(demand, sizing, priced)

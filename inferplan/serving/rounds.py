@@ -7,7 +7,7 @@ sequences; where attention ranks share experts, a round ends with the rank that 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from inferplan.devices.engine import mixes
 from inferplan.estimate.deployment import Deployment
-from inferplan.estimate.phase import Batches, StepTime, time_batches
+from inferplan.estimate.phase import Batches, StepTime, time_batches, time_together
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.units import Num
 from inferplan.work.step import Segment, Step
@@ -157,6 +157,10 @@ class Round:
 
     def price(self, deployment: Deployment) -> StepTime:
         """Wall seconds of the round, by what passes each station; with the engine's eager floor and the drafts."""
+        return price_rounds([deployment], [self])[0]
+
+    def batches(self, deployment: Deployment) -> Batches:
+        """The batches in flight that the round is made of."""
         microbatches = self.batches_in_flight(deployment)
         most, even = self._decoding(microbatches)
         fullest = self._step(most, 1.0)
@@ -166,16 +170,18 @@ class Round:
             mean = self._step(even, fill)
         if self.prompts is not None and coupled_ranks(deployment) > 1:
             beside = self._step(most, self.prompts.beside)
-        batches = Batches(fullest=fullest, beside=beside, mean=mean, microbatches=microbatches)
-        time = time_batches(deployment, batches, "cycle")
+        return Batches(fullest=fullest, beside=beside, mean=mean, microbatches=microbatches)
+
+    def served(self, deployment: Deployment, batches: Batches, time: StepTime) -> StepTime:
+        """The ``time`` of its batches with the drafts and the engine's eager floor."""
         if self.speculation.draft is not None:
-            own = replace(self, speculation=PLAIN, flight=microbatches)
-            later = None if self.decodes is None else self._later_draft(microbatches)
+            own = replace(self, speculation=PLAIN, flight=batches.microbatches)
+            later = None if self.decodes is None else self._later_draft(batches.microbatches)
             time = self.speculation.with_drafts(time, own.price, later)
         floors = eager_floors(deployment) if self.prompts is not None else [0.0]
         if not any(floors):
             return time
-        eager = fullest.tokens > deployment.engine.serving.graph_tokens
+        eager = batches.fullest.tokens > deployment.engine.serving.graph_tokens
         return time.at_least([np.where(eager, floor, 0.0) for floor in floors])
 
     def _decoding(self, microbatches: Num) -> tuple[Num | None, Num | None]:
@@ -218,6 +224,14 @@ class Round:
         return price
 
 
+def price_rounds(deployments: Sequence[Deployment], rounds: Sequence[Round]) -> list[StepTime]:
+    """:meth:`Round.price` of a round on each of several deployments that differ in their number of stages alone."""
+    batches = [one.batches(deployment) for one, deployment in zip(rounds, deployments, strict=True)]
+    times = time_together(deployments, batches, "cycle")
+    priced = zip(rounds, deployments, batches, times)
+    return [one.served(deployment, made, time) for one, deployment, made, time in priced]
+
+
 class PromptLoad(NamedTuple):
     """What a rank is asked for in every round: ``coming`` prompts, each of ``new`` tokens behind ``cached`` ones."""
 
@@ -245,18 +259,34 @@ def loaded_rounds(
 
     budget: tokens of a batch. None of the steps holds a segment that is empty.
     """
-    mixed = mixes(deployment.engine.policy)
+    return loaded_together([deployment], decodes, load, budget, speculation)[0]
+
+
+def loaded_together(
+    deployments: Sequence[Deployment], decodes: Decodes, load: PromptLoad, budget: Num, speculation: Speculation = PLAIN
+) -> list[LoadedRounds]:
+    """:func:`loaded_rounds` of deployments that differ in their number of stages alone."""
     alone = Round(decodes=decodes, speculation=speculation)
+    made = [_round_with_prompts(deployment, alone, load, budget) for deployment in deployments]
+    priced = zip(
+        price_rounds(deployments, [alone] * len(made)), price_rounds(deployments, [own for own, _, _ in made]), made
+    )
+    return [
+        LoadedRounds(decode, own, held, room, np.maximum(load.new / room, 1.0))
+        for decode, own, (_, held, room) in priced
+    ]
+
+
+def _round_with_prompts(
+    deployment: Deployment, alone: Round, load: PromptLoad, budget: Num
+) -> tuple[Round, Holding, Num]:
+    """The round that holds prompts, what it holds of them, and the tokens that a batch has for them."""
+    assert alone.decodes is not None
+    mixed, width = mixes(deployment.engine.policy), alone.speculation.width
     flight = alone.batches_in_flight(deployment)
-    room = np.maximum(budget - (decodes.batch / flight * speculation.width if mixed else 0.0), 1.0)
+    room = np.maximum(budget - (alone.decodes.batch / flight * width if mixed else 0.0), 1.0)
     if not deployment.engine.defaults.scheduler.chunked_prefill:
         room = np.maximum(np.floor(room / load.new), 1.0) * load.new
     held = holding(load.coming, load.new, room, (flight, coupled_ranks(deployment)))
-    own = Round(
-        decodes=decodes if mixed else None,
-        prompts=held.prompts(load.new, load.cached),
-        speculation=speculation,
-        flight=flight,
-    )
-    pieces = np.maximum(load.new / room, 1.0)
-    return LoadedRounds(alone.price(deployment), own.price(deployment), held, room, pieces)
+    prompts = held.prompts(load.new, load.cached)
+    return replace(alone, decodes=alone.decodes if mixed else None, prompts=prompts, flight=flight), held, room

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 
 from inferplan.errors import UnknownNameError, UsageError
@@ -49,7 +50,7 @@ class Format:
         beside = self.row_bits * elements / shape[-1] + self.column_bits * elements / shape[-2]
         return elements * self.width + beside / 8
 
-    @property
+    @cached_property
     def width(self) -> float:
         """Bytes per element, scales and zeros included: ``(bits + (scale_bits + zero_bits)/group)/8``."""
         return (self.bits + (self.scale_bits + self.zero_bits) / self.group) / 8

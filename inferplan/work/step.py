@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -60,29 +61,27 @@ class Step:
         return self.sequences if self.logits is None else self.logits
 
 
-def stacked(first: Step, second: Step) -> Step | None:
-    """Two steps of the same segments as one, along a first axis of its own; ``None`` where they are no grids.
+def stacked(steps: Sequence[Step]) -> Step | None:
+    """Steps of the same segments as one, along a first axis of its own; ``None`` where they are no grids.
 
-    What both agree on has length 1 along it, or stays the single number that it is.
+    What all of them agree on has length 1 along it, or stays the single number that it is.
     """
-    fields = [
-        (getattr(one, name), getattr(other, name))
-        for one, other in zip(first.segments, second.segments, strict=True)
-        for name in ("batch", "new", "past")
-    ]
-    fields.append((first.logit_rows, second.logit_rows))
-    depth = max(np.ndim(value) for pair in fields for value in pair)
+    names = ("batch", "new", "past")
+    fields = [[getattr(one, name) for one in alike] for alike in zip(*(s.segments for s in steps)) for name in names]
+    fields.append([step.logit_rows for step in steps])
+    depth = max(np.ndim(value) for values in fields for value in values)
     if not depth:
         return None
 
-    def along(one: Num, other: Num) -> Num:
-        if one is other or (np.ndim(one) == np.ndim(other) == 0 and one == other):
+    def along(values: list[Num]) -> Num:
+        one = values[0]
+        if all(value is one or (np.ndim(value) == np.ndim(one) == 0 and value == one) for value in values):
             return one if np.ndim(one) == 0 else np.reshape(one, (1,) * (depth + 1 - np.ndim(one)) + np.shape(one))
-        shape = np.broadcast_shapes(np.shape(one), np.shape(other), (1,) * depth)
-        return np.stack([np.broadcast_to(one, shape), np.broadcast_to(other, shape)])
+        shape = np.broadcast_shapes((1,) * depth, *map(np.shape, values))
+        return np.stack([np.broadcast_to(value, shape) for value in values])
 
-    *of_segments, rows = (along(*pair) for pair in fields)
-    thirds = zip(first.segments, of_segments[::3], of_segments[1::3], of_segments[2::3])
+    *of_segments, rows = map(along, fields)
+    thirds = zip(steps[0].segments, of_segments[::3], of_segments[1::3], of_segments[2::3])
     segments = (replace(segment, batch=batch, new=new, past=past) for segment, batch, new, past in thirds)
     return Step(segments=tuple(segments), logits=rows)
 

@@ -20,7 +20,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import Batches, decode_cycle, price_batches, prompt_drain
 from inferplan.models.layers.mla import MlaLayer
 from inferplan.planning.demand import Demand
-from inferplan.planning.grid import Axes, load_grid
+from inferplan.planning.grid import Axes, load_grid, load_grids
 from inferplan.serving.rounds import Decodes, PromptLoad, Prompts, Round, loaded_rounds
 from inferplan.serving.step_times import Chunk, Reach, step_times
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
@@ -138,6 +138,21 @@ def test_a_price_that_is_no_number_names_its_operator() -> None:
         _ = decode_cycle(deployment, 8.0, 100.0).time
     with pytest.raises(NotFiniteError, match="norm"):
         step_times(deployment, Reach(sequences=8, tokens=1100, context=1600))
+
+
+@pytest.mark.parametrize(("model", "other"), [("llama-3.1-70b", {"tp": 2}), ("mixtral-8x7b", {"dp": 2, "ep": 2})])
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_a_grid_among_others_is_the_grid_alone(model: str, other: dict[str, int], engine: str) -> None:
+    alike = [
+        assemble(Request(model=model, gpu="h100-sxm", engine=engine, parallel=Parallelism(pp=pp, **other)))
+        for pp in (1, 2, 3, 8)
+    ]
+    demand = Demand(prompt=Lengths(mean=PROMPT), output=Lengths(mean=50.0), rate=1.0)
+    axes = Axes(batch=np.array([1.0, 3.0, 200.0]), budget=np.array([512.0, 8192.0]))
+    for deployment, grid in zip(alike, load_grids(alike, demand, 95.0, axes)):
+        alone = load_grid(deployment, demand, 95.0, axes)
+        for name in ("ttft", "tpot", "rate", "memory_use", "prompt_alone"):
+            np.testing.assert_allclose(getattr(grid, name), getattr(alone, name), rtol=1e-12)
 
 
 @pytest.mark.parametrize("draft", [PLAIN, Speculation(length=3, acceptance=0.6)], ids=["plain", "drafts"])
