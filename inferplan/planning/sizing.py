@@ -164,8 +164,15 @@ def with_budget(option: Option, question: Question, budget: int) -> Option:
     """The same batch under another token budget, in closed form."""
     demand, percentile = question.demand, question.slo.percentile
     grid = slowed(point(option.deployment, demand, percentile, option.batch, budget, option.speculation), option.slow)
-    names = ("concurrency", "ttft", "tpot", "e2el", "rate")
-    return replace(option, budget=budget, **{name: float(getattr(grid, name)[0, 0]) for name in names})
+    return replace(
+        option,
+        budget=budget,
+        concurrency=float(grid.concurrency[0, 0]),
+        ttft=float(grid.ttft[0, 0]),
+        tpot=float(grid.tpot[0, 0]),
+        e2el=float(grid.e2el[0, 0]),
+        rate=float(grid.rate[0, 0]),
+    )
 
 
 def least(holds: Callable[[int], bool], guess: int, most: int) -> int | None:

@@ -21,10 +21,7 @@ from inferplan.work.step import decode
 
 
 def plan_terms(plan: Plan) -> list[Term]:
-    """One term for each formula at the chosen point: operator, round, capacity, requests in a replica, replicas, cost.
-
-    Replicas are those of the closed form; simulation may have asked for more.
-    """
+    """One term for each formula at the chosen point: operator, round, capacity, requests, replicas, cost."""
     option, question = plan.option, plan.question
     demand, percentile = question.demand, question.slo.percentile
     grid = point(option.deployment, demand, percentile, option.batch, option.budget, option.speculation)
@@ -44,18 +41,28 @@ def _capacity(plan: Plan, grid: LoadGrid) -> Iterator[Term]:
         yield cast("Term", named(mean / tokens, "time per output token", "s"))
     batch, ranks = named(plan.option.batch, "batch"), named(plan.deployment.parallel.dp, "attention ranks")
     steps: Any = named(demand.output.average - 1.0, "decoded tokens") / tokens
-    rate = named(departures(batch, steps, mean) * ranks, "capacity of a replica", "requests/s")
+    rate = named(departures(batch, steps, mean) * ranks, "capacity of a replica, closed form", "requests/s")
     yield rate
-    capacity, load = rate, named(demand.requests_per_second or 0.0, "rate", "requests/s")
     if not apart:
         ttft = named(float(grid.ttft_mean[0, 0]), "mean TTFT", "s")
-        held = named(in_system(rate, ttft, steps, mean), "requests in a replica", "requests")
-        yield held
-        if demand.users is not None:
-            capacity, load = held, named(demand.users, "users")
+        yield named(in_system(rate, ttft, steps, mean), "requests in a replica", "requests")
+    yield _replicas(plan, rate)
+
+
+def _replicas(plan: Plan, screened: Any) -> Term:
+    """Replicas for the load by the capacity that simulation found; by the screened one where nothing was simulated, and
+    for the pool of decodes, of which simulation finds no capacity of its own.
+    """
+    demand, found, apart = plan.question.demand, plan.capacity, plan.option.pools is not None
+    unit = "requests/s" if demand.users is None else "users"
+    load = named(demand.users or demand.requests_per_second or 0.0, "users" if demand.users else "rate", unit)
+    carried = screened
+    if found is not None and not apart:
+        each = plan.load * found.factor / plan.option.replicas
+        carried = named(each, "capacity of a replica, simulated", unit)
     utilisation = named(plan.question.sizing.utilisation, "utilisation")
-    name = "decode replicas" if apart else "replicas"
-    yield cast("Term", named(Sizing(utilisation=utilisation).replicas(load, capacity), name))
+    name = "decode replicas, before simulation" if apart else "replicas"
+    return cast("Term", named(Sizing(utilisation=utilisation).replicas(load, carried), name))
 
 
 def _mean_round(plan: Plan, grid: LoadGrid, decodes: Term) -> Term:

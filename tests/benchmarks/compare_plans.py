@@ -157,7 +157,9 @@ def brute(asked: Question, prices: PriceBook) -> tuple[float, str, int]:
                     continue
                 try:
                     result = Service(deployment, budget, replicas, pools).run(demand, load, 3)
-                except InferplanError:
+                except InferplanError:  # no link joins the pools of such devices; or nothing fits
+                    if pools is not None:
+                        continue
                     break
                 runs += 1
                 if keeps(result, asked.slo):

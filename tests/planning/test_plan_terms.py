@@ -40,9 +40,9 @@ def test_evaluated_again_they_are_the_plans_numbers(demand: str, changes: dict[s
     terms = {term.name: float(term.evaluate()) for term in plan_terms(found)}
     option = found.option
     assert terms["time per output token"] == pytest.approx(option.tpot, rel=1e-12)
-    assert terms["capacity of a replica"] == pytest.approx(option.rate, rel=1e-12)
+    assert terms["capacity of a replica, closed form"] == pytest.approx(option.rate, rel=1e-12)
     assert terms["requests in a replica"] == pytest.approx(option.concurrency, rel=1e-12)
-    assert terms["replicas"] <= option.replicas  # simulation may ask for more
+    assert terms["replicas"] <= option.replicas  # whole instances hold more
     tokens = found.rate * (700 / OUTPUT_TO_INPUT + 200)  # a second, in output tokens
     assert terms["a million output tokens"] == pytest.approx(option.devices * 2.5 / 3600 / tokens * 1e6, rel=1e-9)
 
@@ -63,8 +63,10 @@ def test_pools_apart_show_the_decode_pool() -> None:
     found = planned(demand, Slo(ttft=0.5, tpot=0.008, percentile=95.0), disaggregate=True)
     assert found.option.pools is not None
     terms = {term.name: float(term.evaluate()) for term in plan_terms(found)}
-    assert terms["capacity of a replica"] == pytest.approx(found.option.batch / (199 * found.option.tpot), rel=1e-9)
-    assert terms["decode replicas"] <= found.option.pools[1]
+    assert terms["capacity of a replica, closed form"] == pytest.approx(
+        found.option.batch / (199 * found.option.tpot), rel=1e-9
+    )
+    assert terms["decode replicas, before simulation"] <= found.option.pools[1]
 
 
 def test_the_operator_is_that_of_the_step() -> None:
