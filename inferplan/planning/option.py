@@ -170,10 +170,3 @@ def option_at(priced: PricedGrid, demand: Demand, sizing: Sizing, at: tuple[int,
         hours=float(billed.hours) if demand.offline else None,
         speculation=grid.speculation,
     )
-
-
-def replicas_needed(option: Option, demand: Demand, sizing: Sizing, factor: float = 1.0) -> int:
-    """Replicas of an option, without the spare ones, for ``factor`` times the demand."""
-    users = demand.users is not None
-    load = (demand.users if users else demand.requests_per_second) or 0.0
-    return int(sizing.replicas(load * factor, option.concurrency if users else option.rate))

@@ -146,14 +146,6 @@ class Plan:
         found = {name: result.band(name) for name in self.question.slo.limits}
         return {name: band for name, band in found.items() if band is not None}
 
-    @property
-    def holds_at_the_far_end(self) -> bool | None:
-        """Whether the limits still hold when every latency is at the slow end of its band; ``None`` without bands."""
-        limits = self.question.slo.limits
-        if set(self.bands) != set(limits):
-            return None
-        return all(self.best.achieved[name] * self.bands[name][1] <= limit for name, limit in limits.items())
-
     @cached_property
     def sensitivity(self) -> list[dict[str, Any]]:
         """The same replicas under more and less load, simulated; and how many replicas each load would need."""

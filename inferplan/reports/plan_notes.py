@@ -109,7 +109,7 @@ def cheaper_line(plan: Plan) -> str:
 
 
 def basis_line(plan: Plan) -> str:
-    """What the times rest on, and whether the limits hold at the slow end of the error band."""
+    """What the times rest on, and their error bands."""
     calibration = plan.option.deployment.calibration
     if calibration.basis == "roofline":
         return (

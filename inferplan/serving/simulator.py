@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from inferplan.errors import UsageError
+from inferplan.estimate.bands import serving_bands
 from inferplan.estimate.deployment import Deployment
-from inferplan.estimate.load import widened
 from inferplan.estimate.phase import run_step
 from inferplan.serving.admission import Rules
 from inferplan.serving.cluster import Cluster, Fleet
@@ -22,7 +22,7 @@ from inferplan.serving.step_times import Reach, StepTimes, step_times
 from inferplan.serving.techniques.offload import HostTier
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.traffic.requests import ClosedLoop, Requests, Slo, Traffic
-from inferplan.work.step import decode, prefill
+from inferplan.work.step import decode
 
 _REQUESTS_TO_TIME = 2
 """Requests of each user that tell how long one takes."""
@@ -107,7 +107,7 @@ def simulate(
         metered=(cluster.metering.span[0], cluster.metering.span[1]) if fill else None,
         basis=_basis(deployment, typical),
         anchor=_anchor(deployment),
-        bands=_bands(deployment, typical),
+        bands=serving_bands(deployment, typical),
         capacity=rules.capacity if rules.growing else 0.0,
         slots=rules.slots,
         conditions=_conditions(
@@ -227,16 +227,6 @@ def _basis(deployment: Deployment, context: float) -> str:
 def _anchor(deployment: Deployment) -> tuple[float, float]:
     anchor = deployment.calibration.anchor
     return (1.0, 1.0) if anchor is None else (anchor.prefill, anchor.decode)
-
-
-def _bands(deployment: Deployment, prompt: float) -> dict[str, tuple[float, float]]:
-    """The bands of a typical prompt and of a decode step behind it; a metric is left out where its band is unknown."""
-    steps = {"ttft": prefill(1.0, prompt), "tpot": decode(1.0, prompt)}
-    bands = deployment.calibration.bands
-    if not bands:
-        return {}
-    found = {name: widened(run_step(deployment, step).band, bands.get(name)) for name, step in steps.items()}
-    return {name: band for name, band in found.items() if band is not None}
 
 
 def _conditions(

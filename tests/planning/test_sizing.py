@@ -19,7 +19,7 @@ from inferplan.errors import NotFiniteError
 from inferplan.estimate.load import StaticLoad
 from inferplan.planning.demand import Demand
 from inferplan.planning.grid import Axes, LoadGrid
-from inferplan.planning.option import Option, PricedGrid, Sizing, bill, replicas_needed
+from inferplan.planning.option import Option, PricedGrid, Sizing, bill
 from inferplan.planning.pools import TtftLimit, cheapest_pools, decode_pool, prefill_pool
 from inferplan.planning.question import Question
 from inferplan.planning.search import search
@@ -178,11 +178,6 @@ def test_the_bill_of_a_grid() -> None:
     assert offline.replicas[0, 0] == 2
     assert offline.hours[0, 0] == pytest.approx(1.0)  # two replicas at full speed
     assert offline.cost[0, 0] == pytest.approx(4.0)
-
-
-def test_replicas_of_another_load() -> None:
-    assert replicas_needed(option(), DEMAND, Sizing(utilisation=0.8), 1.5) == 7  # 49.5/8
-    assert replicas_needed(option(), replace(DEMAND, rate=None, users=240), Sizing(utilisation=0.8)) == 3  # 240/80
 
 
 def test_output_tokens_of_a_device() -> None:
