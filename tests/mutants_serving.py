@@ -131,7 +131,7 @@ SERVING_MUTANTS = [
     SourceMutant(
         name="SGLang's share never falls",
         place=f"{_ADMISSION}._free",
-        old="max(first - (first - last) * room.ratio_steps / over, last)",
+        old="max(first - (first - last) * ratio_steps / over, last)",
         new="first",
         changes="the share of remaining output that is held back stays at its first value",
         check=rules.test_the_share_that_sglang_holds_back_falls_with_the_steps,
@@ -139,7 +139,7 @@ SERVING_MUTANTS = [
     SourceMutant(
         name="SGLang's share falls at once",
         place=f"{_ADMISSION}._free",
-        old="max(first - (first - last) * room.ratio_steps / over, last)",
+        old="max(first - (first - last) * ratio_steps / over, last)",
         new="last",
         changes="the share of remaining output that is held back starts at its last value",
         check=rules.test_the_share_that_sglang_holds_back_falls_with_the_steps,
@@ -219,8 +219,8 @@ SERVING_MUTANTS = [
     SourceMutant(
         name="a reserve of the prompt",
         place=f"{_ADMISSION}.admit",
-        old="total if self.reserves else head.compute",
-        new="head.compute",
+        old="total if self.reserves else compute",
+        new="compute",
         changes="TensorRT-LLM's guarantee covers the prompt alone",
         check=rules.test_reserving_the_whole_never_preempts,
     ),
@@ -331,8 +331,8 @@ SERVING_MUTANTS = [
     SourceMutant(
         name="the peak is that at the start",
         place="inferplan.serving.records:Meter.book",
-        old="max(self.kv_peak, share)",
-        new="max(self.kv_peak, share - grown)",
+        old="self.kv_peak = share",
+        new="self.kv_peak = share - grown",
         changes="the peak use of the cache is that at the start of a run of steps",
         check=partial(slices.test_the_cache_is_metered_step_by_step, 1),
     ),

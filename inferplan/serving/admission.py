@@ -6,7 +6,7 @@ and windows. Where steps make fractions of tokens (drafts that are accepted), it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil, inf
 from typing import Literal, NamedTuple
@@ -81,31 +81,21 @@ class Rules:
         """Tokens of capacity in the blocks of ``tokens``; none where the cache does not grow with them."""
         return -(-tokens // self.page) * self.page if self.growing else 0.0
 
-    def held(self, total: float) -> float:
-        """Tokens of capacity that a request takes at its end."""
-        return self.paged(total) + self.fixed(total)
+    def held(self, total: float, written: float) -> float:
+        """Tokens of capacity that a request takes when it has ``written`` so many; at its end, that is ``total``."""
+        if self.windows or not self.growing:
+            return self.paged(written) + self.fixed(total)
+        return -(-written // self.page) * self.page + self.overhead
 
     def refusal(self, prompt: int, total: int) -> str:
         """Why a request of ``prompt`` and, with its output, ``total`` tokens can never run; empty when it can."""
         if total > self.longest:
             return f"longer than max_model_len {self.longest}"
-        if self.held(total) > self.capacity:
+        if self.held(total, total) > self.capacity:
             return f"more than the cache holds, {int(self.capacity)} tokens"
         if not self.scheduler.chunked_prefill and prompt > self.budget:
             return f"prompt longer than max_num_batched_tokens {self.budget}, without chunked prefill"
         return ""
-
-
-class Candidate(NamedTuple):
-    """The first request of the queue, in tokens."""
-
-    request: int
-    compute: int
-    """Tokens that have to be in the cache before it decodes: its prompt, after a preemption also what it had made."""
-    output: int
-    """Output tokens that it has still to write."""
-    elsewhere: bool
-    """Its cache was computed by another replica."""
 
 
 class Progress:
@@ -122,13 +112,13 @@ class Progress:
         self.last_token: dict[int, float] = {}
         """When the last token of a preempted request came, in seconds."""
 
-    def candidate(self, request: int) -> Candidate:
-        """The request as admission sees it."""
-        output = self.output_left.get(request, self.records.output[request])
-        return Candidate(request, self.compute(request), output, request in self.computed_elsewhere)
+    def output(self, request: int) -> int:
+        """Output tokens that it has still to write, when it does not decode."""
+        left = self.output_left.get(request)
+        return self.records.output[request] if left is None else left
 
     def compute(self, request: int) -> int:
-        """Tokens to have in the cache before it decodes."""
+        """Tokens to have in the cache before it decodes: its prompt, after a preemption also what it had made."""
         tokens = self.to_compute.get(request)
         return self.records.prompt[request] if tokens is None else tokens
 
@@ -160,27 +150,19 @@ class PrefixHit(NamedTuple):
 _NOTHING = PrefixHit(0, 0, 0, 0)
 
 
-class Room(NamedTuple):
-    """What the step that is being composed leaves for prompts."""
-
-    budget: int
-    """Tokens."""
-    empty: bool
-    """Nothing else is in the step: a prompt beyond the budget may have it for itself."""
-    growth: float
-    """Tokens that the next step of every decoding request adds to the cache."""
-    ratio_steps: int
-    """Decode steps since the reserved share of remaining outputs was last reset (admission by ``ratio``)."""
-
-
 class Admitted:
     """The requests that run, in order of admission, and the tokens of cache that they hold.
 
     ``used``, ``remaining`` are tokens: held by the running requests, and still to be written by them.
     """
 
-    def __init__(self, rules: Rules, records: Records, cache: PrefixCache | None) -> None:
-        self.rules, self.records, self.cache = rules, records, cache
+    def __init__(self, rules: Rules, records: Records, progress: Progress, cache: PrefixCache | None) -> None:
+        self.rules, self.records, self.progress, self.cache = rules, records, progress, cache
+        self.chunked = rules.scheduler.chunked_prefill
+        self.ratio = rules.admission == "ratio"
+        """SGLang: a share of the output that is still to be written is kept free."""
+        self.block = rules.page * rules.tokens_per_step
+        """Tokens of cache that a decoding request takes at a time."""
         self.reserves = rules.admission == "reserve"
         """A request takes the room of its whole output when it is admitted."""
         self.running: dict[int, None] = {}
@@ -196,29 +178,41 @@ class Admitted:
         self.host_loads = 0.0
         """Seconds that the next step waits for blocks from the host's memory."""
 
-    def admit(self, head: Candidate, room: Room) -> int | Reason:
-        """Admit the head of the queue: the tokens of it that are cached already, or why it has to wait."""
-        rules, request = self.rules, head.request
+    def admit(
+        self, request: int, budget: int, empty: bool, growth: Callable[[], float], ratio_steps: int
+    ) -> int | Reason:
+        """Admit the head of the queue: the tokens of it that are cached already, or why it has to wait.
+
+        budget: tokens that the step has left for prompts. empty: nothing else is in the step, so a prompt beyond the
+        budget may have it for itself. growth: tokens that the next step of every decoding request adds to the cache, at
+        most a block each. ratio_steps: decode steps since the reserved share of remaining outputs was last reset
+        (admission by ``ratio``).
+        """
+        rules, records, progress = self.rules, self.records, self.progress
         if len(self.running) >= rules.slots:
             return "slots"
-        cache = None if head.elsewhere else self.cache
-        names = () if cache is None else self._names(request)
-        found = self._find(head, names, room.growth)
-        chunked = rules.scheduler.chunked_prefill or head.elsewhere
-        if not chunked and head.compute - found.tokens > room.budget and not room.empty:
+        compute, output = progress.compute(request), progress.output(request)
+        elsewhere = request in progress.computed_elsewhere
+        cache = None if elsewhere else self.cache
+        names = self._names(request) if cache is not None and (self.own or records.hashes is not None) else ()
+        found = self._find(request, compute, names, growth()) if names or rules.hit_rate else _NOTHING
+        chunked = self.chunked or elsewhere
+        if not chunked and compute - found.tokens > budget and not empty:
             return "budget"
-        records = self.records
         total = records.prompt[request] + records.output[request]
-        whole = total if self.reserves else head.compute
-        need = rules.fixed(total) + rules.paged(whole) - found.shared
-        if self.running and need > self._free(head, room):
+        whole = total if self.reserves else compute
+        need = rules.held(total, whole) - found.shared
+        tight = self.ratio or need > rules.capacity - self.used - len(self.running) * self.block
+        if tight and self.running and need > self._free(output, growth(), ratio_steps):
             return "cache"
         self.running[request] = None
-        self.remaining += head.output
+        self.remaining += output
         self.used += need
-        computed = head.compute if head.elsewhere else min(head.compute, found.tokens + room.budget)
-        if computed < whole and not self.reserves:
-            self.used -= rules.paged(whole) - rules.paged(computed)
+        computed = compute
+        if not elsewhere and compute > found.tokens + budget:
+            computed = found.tokens + budget
+            if not self.reserves:
+                self.used -= rules.paged(whole) - rules.paged(computed)
         if cache is not None and names:
             held = self.held[request] = cache.take(names[: found.blocks])
             cache.register(held, names, computed // cache.block)
@@ -243,27 +237,28 @@ class Admitted:
         hashes, own = self.records.hashes, self.own.get(request)
         return own if own is not None else hashes[request] if hashes is not None else ()
 
-    def _find(self, head: Candidate, names: Sequence[int], growth: float) -> PrefixHit:
-        """What of the head's tokens is cached; a given hit rate stands in where the cache itself finds nothing."""
+    def _find(self, request: int, compute: int, names: Sequence[int], growth: float) -> PrefixHit:
+        """What of a head's tokens is cached; a given hit rate stands in where the cache itself finds nothing."""
         rules, cache = self.rules, self.cache
         if cache is not None and names:
             self._evict(cache, growth)
-            device, host = cache.match(names, head.compute)
+            device, host = cache.match(names, compute)
             if device or host:
                 shared = sum(1 for name in names[:device] if cache.users[name])
                 return PrefixHit(device, host, (device + host) * cache.block, shared * cache.block)
-        if rules.hit_rate and not head.elsewhere and head.request not in self.records.preempted:
-            return PrefixHit(0, 0, min(int(head.compute * rules.hit_rate), head.compute - 1), 0)
+        elsewhere = request in self.progress.computed_elsewhere
+        if rules.hit_rate and not elsewhere and request not in self.records.preempted:
+            return PrefixHit(0, 0, min(int(compute * rules.hit_rate), compute - 1), 0)
         return _NOTHING
 
-    def _free(self, head: Candidate, room: Room) -> float:
+    def _free(self, output: int, growth: float, ratio_steps: int) -> float:
         """Tokens of cache for a new request, less what is kept for the growth of those that run."""
         rules = self.rules
-        free = rules.capacity - self.used - room.growth
-        if rules.admission == "ratio":  # SGLang: the reserved share of remaining output decays with decode steps
+        free = rules.capacity - self.used - growth
+        if self.ratio:  # the reserved share of remaining output decays with decode steps
             first, last, over = rules.scheduler.growth_ratio
-            ratio = max(first - (first - last) * room.ratio_steps / over, last)
-            free -= ratio * max(self.remaining, 0.0) + min(head.output, rules.scheduler.longest_growth)
+            ratio = max(first - (first - last) * ratio_steps / over, last)
+            free -= ratio * max(self.remaining, 0.0) + min(output, rules.scheduler.longest_growth)
         return free
 
     def _evict(self, cache: PrefixCache, growth: float = 0.0) -> None:
@@ -278,7 +273,7 @@ class Admitted:
         """
         rules, records, cache = self.rules, self.records, self.cache
         total = records.prompt[request] + records.output[request]
-        freed = rules.fixed(total) + rules.paged(total if self.reserves else tokens)
+        freed = rules.held(total, total if self.reserves else tokens)
         del self.running[request]
         if cache is not None and (again or cache.idle or records.hashes is not None):
             self._evict(cache)

@@ -22,6 +22,9 @@ class Token(Enum):
     """The first one, by an engine that only computes prompts: another one makes the rest."""
 
 
+FIRST, LAST, HANDOFF = Token  # a member of the module is found five times as fast as one of the class
+
+
 class Clients:
     """Writes down when clients see what, and notifies whoever sends requests.
 
@@ -38,19 +41,18 @@ class Clients:
 
     def show(self, time: float) -> None:
         """Clients see the tokens made so far at ``time``."""
-        records = self.records
+        records, begun, timeout = self.records, self.records.first, self.rules.timeout
         unseen, self.unseen = self.unseen, []
         for request, token in unseen:
-            if records.first[request] != records.first[request]:
-                records.first[request] = time
-            if token is Token.FIRST:
+            if begun[request] != begun[request]:
+                begun[request] = time
+            if token is FIRST:
                 continue
-            self.queue.outstanding -= 1
-            if token is Token.LAST:
+            if token is LAST:
                 records.finish[request] = time
-                late = time - records.arrival[request] > self.rules.timeout
+                late = time - records.arrival[request] > timeout
                 records.status[request] = TIMED_OUT if late else FINISHED
-            self.notify(request, time, token is Token.LAST)
+            self.notify(request, time, token is LAST)
 
     def refuse(self, request: int, time: float, reason: str) -> None:
         """A request that can never run, at the door."""
@@ -65,7 +67,6 @@ class Clients:
         self.queue.take()
         self.records.status[request] = REJECTED
         self.records.refused[ALONE] = self.records.refused.get(ALONE, 0) + 1
-        self.queue.outstanding -= 1
         self.notify(request, now, True)
 
     def drop_expired(self, now: float) -> None:
@@ -73,5 +74,4 @@ class Clients:
         for request in self.queue.expired(now):
             self.records.status[request] = TIMED_OUT
             self.records.finish[request] = self.records.arrival[request] + self.rules.timeout
-            self.queue.outstanding -= 1
             self.notify(request, now, True)

@@ -8,9 +8,9 @@ from math import ceil
 
 from inferplan.serving.records import Records
 
-Decoding = tuple[int, float, int, int]
-"""One request of the batch: steps that the batch had made when it entered, tokens in its cache then, output tokens that
-it had still to write, and the step of the batch in which it writes its last."""
+Decoding = tuple[int, float, int]
+"""One request of the batch: steps that the batch had made when it entered, tokens in its cache then, and output tokens
+that it had still to write."""
 
 
 class DecodeBatch:
@@ -35,7 +35,7 @@ class DecodeBatch:
         """Requests by their context less the steps made, modulo the page: who needs a new block in which step."""
         self.requests: dict[int, Decoding] = {}
         self.ends: list[tuple[int, int]] = []
-        """Heap of (last step, request). A preempted request leaves its entry behind, which no longer agrees."""
+        """Heap of (last step, request)."""
         self.joined: dict[int, float] = {}
         """When those that have decoded nothing yet got their first token (``interleaved`` only)."""
         self.token_time = 0.0
@@ -48,20 +48,14 @@ class DecodeBatch:
         self.size += 1
         self.context += context
         self.phases[int(context - self.steps) % self.page] += 1
-        self.requests[request] = (self.steps, context, output, last)
+        self.requests[request] = (self.steps, context, output)
         heapq.heappush(self.ends, (last, request))
         if self.interleaved:
             self.joined[request] = time
 
     def steps_left(self) -> int:
         """Steps until the next request is done. The batch must hold one."""
-        heap, requests = self.ends, self.requests
-        while True:
-            last, request = heap[0]
-            known = requests.get(request)
-            if known is not None and known[3] == last:
-                return last - self.steps
-            heapq.heappop(heap)
+        return self.ends[0][0] - self.steps
 
     def crossing(self, later: int) -> int:
         """Requests that need a new block in the step after ``later`` others."""
@@ -82,14 +76,14 @@ class DecodeBatch:
         return blocks * self.block
 
     def make(self, start: float, steps: int, price: float, records: Records) -> float:
-        """Run ``steps`` steps from ``start`` on, ``price`` seconds each: gives the tokens made in all places.
+        """Run ``steps`` steps from ``start`` on, ``price`` seconds each: gives the tokens of cache that they take.
 
         The time between tokens goes to ``records``. The first gap has what came in between.
         """
         each, alive = self.tokens_per_step, len(self.requests)
-        tokens = steps * self.size * each
+        taken = self.phases[-self.steps % self.page] * self.block if steps == 1 else self.taken(steps)
         self.steps += steps
-        self.context += tokens
+        self.context += steps * self.size * each
         if self.interleaved:
             if start > self.token_time:
                 for joined in self.joined.values():
@@ -102,7 +96,7 @@ class DecodeBatch:
         if steps:
             records.gaps.append(price / each)
             records.gap_weights.append(steps * alive * each)
-        return tokens
+        return taken
 
     def done(self) -> list[tuple[int, float, float]]:
         """Take out the requests that are done.
@@ -113,12 +107,8 @@ class DecodeBatch:
         heap, steps, requests = self.ends, self.steps, self.requests
         left: list[tuple[int, float, float]] = []
         while heap and heap[0][0] <= steps:
-            last, request = heapq.heappop(heap)
-            known = requests.get(request)
-            if known is None or known[3] != last:
-                continue
-            del requests[request]
-            entry, context, output, _ = known
+            _, request = heapq.heappop(heap)
+            entry, context, output = requests.pop(request)
             written = (steps - entry) * self.tokens_per_step
             if not self.static:
                 self.size -= 1
@@ -131,7 +121,9 @@ class DecodeBatch:
 
     def remove(self, request: int) -> tuple[float, float]:
         """Take out a preempted request: the tokens in its cache, and the output tokens that it has still to write."""
-        entry, context, output, _ = self.requests.pop(request)
+        entry, context, output = self.requests.pop(request)
+        self.ends = [end for end in self.ends if end[1] != request]
+        heapq.heapify(self.ends)
         self.joined.pop(request, None)
         written = (self.steps - entry) * self.tokens_per_step
         self.size -= 1

@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from math import inf
 from typing import NamedTuple
 
-from inferplan.serving.scheduler import PromptBatch, Scheduler
-from inferplan.serving.step_times import NO_PROMPTS, StepTimes
+from inferplan.serving.scheduler import Scheduler
+from inferplan.serving.step_times import NO_PROMPTS, Chunk, StepTimes
 
 
 class Load(NamedTuple):
     """What one rank has in a batch."""
 
     decodes: int
-    prompts: PromptBatch | None
+    prompts: Chunk | None
 
 
 class Batch(NamedTuple):
@@ -158,13 +158,13 @@ class Ranks:
         """
         times, mean, ranks = self.times, None, []
         if len(loads) > 1:
-            rows = sum([times.rows(decodes, prompts.chunk) for decodes, prompts in loads if prompts is not None])
+            rows = sum([times.rows(decodes, prompts) for decodes, prompts in loads if prompts is not None])
             rows += times.width * sum([decodes for decodes, prompts in loads if prompts is None])
             mean = rows / len(loads)
         for scheduler, (decodes, prompts) in zip(self.schedulers, loads):
             if decodes or prompts is not None:
                 context = scheduler.lanes[lane].context / decodes + later if decodes else 0.0
-                stations = times.stations(decodes, context, NO_PROMPTS if prompts is None else prompts.chunk, mean)
+                stations = times.stations(decodes, context, NO_PROMPTS if prompts is None else prompts, mean)
                 if scheduler.admitted.host_loads:
                     stations[1] += scheduler.admitted.host_loads
                     scheduler.admitted.host_loads = 0.0
@@ -178,7 +178,7 @@ class Ranks:
             queue = scheduler.queue
             if load.prompts is not None:
                 scheduler.meter.prompt_steps += 1
-                scheduler.meter.prompt_tokens += load.prompts.chunk.tokens
+                scheduler.meter.prompt_tokens += load.prompts.tokens
                 queue.steps_since_look = 0
             else:
                 queue.steps_since_look += 1
@@ -250,7 +250,7 @@ class Ranks:
                     decodes += decoding
                     busy = busy or decoding > 0 or prompts is not None
                 if busy:
-                    tokens = 0.0 if prompts is None or not self.sent else prompts.chunk.tokens  # of the batch sent last
+                    tokens = 0.0 if prompts is None or not self.sent else prompts.tokens  # of the batch sent last
                     scheduler.book_time(self.metered, now - self.metered, self.sent, decodes, tokens)
         self.metered, self.sent = now, 0
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from math import ceil, inf
 
-from inferplan.serving.clients import Token
+from inferplan.serving.clients import FIRST
 from inferplan.serving.decode_batch import steps_within
-from inferplan.serving.scheduler import PromptBatch, Scheduler
-from inferplan.serving.step_times import StepTimes
+from inferplan.serving.scheduler import Scheduler
+from inferplan.serving.step_times import Chunk, StepTimes
 
 _RECHECK = 32
 """Decode steps after which an admission that depends on how far others have written is tried again."""
@@ -52,7 +52,7 @@ class Replica:
                 return
             if inbox and inbox[0][0] <= self.clock:
                 queue.look(self._seen(), False)
-            prompts: PromptBatch | None = None
+            prompts: Chunk | None = None
             if waiting or scheduler.partial is not None:
                 prompts = scheduler.plan(self.clock)
             if prompts is not None:
@@ -110,10 +110,10 @@ class Replica:
             )
         return min(bound, max(self.clock, inbox[0][0])) if inbox else bound
 
-    def _prompt_step(self, prompts: PromptBatch) -> None:
+    def _prompt_step(self, chunk: Chunk) -> None:
         """One step that holds prompts, beside the decodes where the policy mixes them."""
         scheduler, rules, start = self.scheduler, self.rules, self.clock
-        decodes, meter, clients, chunk = scheduler.decodes, scheduler.meter, scheduler.clients, prompts.chunk
+        decodes, meter, clients = scheduler.decodes, scheduler.meter, scheduler.clients
         batch = decodes.size if scheduler.mixed else 0
         duration = self.times.mixed(batch, decodes.context / batch if batch else 0.0, chunk)
         if scheduler.admitted.host_loads:
@@ -131,35 +131,35 @@ class Replica:
             clients.show(self.clock)
         if batch and decodes.ends[0][0] <= decodes.steps:
             scheduler.finish_decodes()
-        scheduler.finish_prompts(prompts.completed, self.clock)
+        scheduler.finish_prompts(chunk.completed, self.clock)
         if not rules.overlapped and clients.unseen:
             clients.show(self.clock)
 
     def _decode_run(self, until: float) -> None:
         """Steps that are alike, up to the next departure, arrival, shortage of cache or ``until``."""
-        scheduler, rules, start = self.scheduler, self.rules, self.clock
+        scheduler, rules, start, decode = self.scheduler, self.rules, self.clock, self.times.decode
         decodes, queue, clients = scheduler.decodes, scheduler.queue, scheduler.clients
         batch, each = decodes.size, rules.tokens_per_step
-        run = decodes.steps_left()
+        run = ends = decodes.ends[0][0] - decodes.steps
         if scheduler.grows:
-            room = scheduler.free
+            room = rules.capacity - scheduler.admitted.used
             if (run + rules.page) * batch * each > room:
                 run = min(run, steps_within(scheduler.lanes, room))
                 if run < 1:
                     scheduler.preempt(start)
                     return
         mean = decodes.context / batch
-        price = self.times.decode(batch, mean + (run - 1) * each / 2)
+        price = decode(batch, mean + (run - 1) * each / 2)
         limit = self._steps_until_look(start, price) if queue.inbox or queue.waiting else run
         if scheduler.short:
             limit, scheduler.short = 1, False
         if until - start < run * price:
             limit = min(limit, ceil((until - start) / price) or 1)
-        if clients.unseen and self.reactive and any(token is not Token.FIRST for _, token in clients.unseen):
+        if self.reactive and clients.unseen and any(token is not FIRST for _, token in clients.unseen):
             limit = 1
         if limit < run:
             run = limit
-            price = self.times.decode(batch, mean + (run - 1) * each / 2)
+            price = decode(batch, mean + (run - 1) * each / 2)
         duration = run * price
         self.clock = start + duration
         self.previous, self.price = self.clock - price, price
@@ -169,10 +169,10 @@ class Replica:
         scheduler.book_time(start, duration, run, batch, 0)
         decodes.token_time = self.clock
         if clients.unseen:
-            clients.show(start + (price if run == 1 else self.times.decode(batch, mean)))
-        if decodes.ends[0][0] <= decodes.steps:
+            clients.show(start + (price if run == 1 else decode(batch, mean)))
+        if run == ends:
             scheduler.finish_decodes()
-            if not rules.overlapped and clients.unseen:
+            if clients.unseen and not rules.overlapped:
                 clients.show(self.clock)
 
     def _steps_until_look(self, start: float, price: float) -> int:
@@ -186,7 +186,8 @@ class Replica:
             limit = max(rules.wait_steps - queue.steps_held_back, 1)
         if queue.inbox and free_slot and rules.policy != "static":
             ahead = ceil((queue.inbox[0][0] - start) / price)
-            ahead = max(ahead, 0) + 1 if rules.overlapped else max(ahead, 1)
-            poll = rules.poll_interval
-            limit = min(limit, ahead + -(queue.steps_since_look + ahead) % poll)
+            ahead = (ahead if ahead > 0 else 0) + 1 if rules.overlapped else ahead if ahead > 1 else 1
+            if rules.poll_interval > 1:
+                ahead += -(queue.steps_since_look + ahead) % rules.poll_interval
+            return ahead if ahead < limit else limit
         return limit

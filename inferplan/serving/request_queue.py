@@ -23,8 +23,6 @@ class RequestQueue:
         self.inbox: deque[tuple[float, int]] = deque()
         """(when it can be seen, request), in order of time."""
         self.waiting: deque[int] = deque()
-        self.outstanding = 0
-        """Requests in the engine, those that run included."""
         self.queued_tokens = 0
         """Prompt tokens of the requests that do not run yet."""
         self.steps_since_look = 0
@@ -35,7 +33,6 @@ class RequestQueue:
         """A request reaches the front end at ``time``, and the scheduler when that is done with it."""
         rules = self.rules
         prompt = self.records.prompt[request]
-        self.outstanding += 1
         self.queued_tokens += prompt
         start = self.front_free if self.front_free > time else time
         service = rules.front_request + rules.front_token * prompt
@@ -46,7 +43,6 @@ class RequestQueue:
 
     def receive(self, request: int, time: float) -> None:
         """A request that is past the front end of another engine; it can be seen from ``time`` on."""
-        self.outstanding += 1
         self.queued_tokens += self.records.prompt[request]
         self.inbox.append((time, request))
 

@@ -23,6 +23,8 @@ class Router:
 
     def __init__(self, routing: Routing, pool: Sequence[Scheduler], records: Records) -> None:
         self.routing, self.pool, self.records = routing, pool, records
+        self.blind = len(pool) <= 1 or routing in ("round-robin", "sticky")
+        """Whether the state of the engines does not matter: requests, or conversations, go to one after another."""
         self.loads = [0] * len(pool)
         """Requests in each engine at the time of the last request sent."""
         self.turns_taken = 0
@@ -34,11 +36,6 @@ class Router:
         """Heap of (load, scheduler); an entry whose load has changed since no longer counts."""
         self._leaving: list[tuple[float, int]] = []
         """Heap of (time, scheduler) of requests that leave."""
-
-    @property
-    def blind(self) -> bool:
-        """Whether the state of the engines does not matter: requests, or conversations, go to one after another."""
-        return len(self.pool) <= 1 or self.routing in ("round-robin", "sticky")
 
     def send(self, request: int, time: float) -> int:
         """The scheduler that gets a request sent at ``time``; requests must be sent in order of time."""

@@ -6,27 +6,16 @@ tells it when the step is over. docs/serving.md describes what each policy does.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import ceil, inf
-from typing import NamedTuple
 
-from inferplan.serving.admission import Admitted, Progress, Room, Rules
-from inferplan.serving.clients import Clients, Token
+from inferplan.serving.admission import Admitted, Progress, Rules
+from inferplan.serving.clients import FIRST, HANDOFF, LAST, Clients
 from inferplan.serving.decode_batch import DecodeBatch
 from inferplan.serving.prefix_cache import PrefixCache
 from inferplan.serving.records import Meter, Records
 from inferplan.serving.request_queue import RequestQueue
 from inferplan.serving.step_times import Chunk
-
-
-class PromptBatch(NamedTuple):
-    """The prompts of a step."""
-
-    chunk: Chunk
-    completed: list[int]
-    """Requests whose prompt is in the cache when the step is over."""
-    partial: int | None
-    """The request that has a piece of its prompt in the step, and more to come."""
 
 
 class Scheduler:
@@ -56,7 +45,7 @@ class Scheduler:
         self.queue = RequestQueue(rules, records, self.meter)
         self.clients = Clients(rules, records, self.queue, notify)
         self.progress = Progress(records)
-        self.admitted = Admitted(rules, records, cache)
+        self.admitted = Admitted(rules, records, self.progress, cache)
         static, interleaved = rules.policy == "static", not rules.mixed
         self.lanes = [DecodeBatch(rules.tokens_per_step, static, interleaved, rules.page) for _ in range(lanes)]
         self.decodes = self.lanes[0]
@@ -92,18 +81,18 @@ class Scheduler:
 
     # --- what goes into a step --------------------------------------------------------------------------------------
 
-    def plan(self, now: float) -> PromptBatch | None:
+    def plan(self, now: float) -> Chunk | None:
         """The prompts of the step that begins ``now``; none means that the step only decodes."""
-        rules, queue, waiting, decodes = self.rules, self.queue, self.queue.waiting, self.decodes
+        rules, waiting, decodes, progress = self.rules, self.queue.waiting, self.decodes, self.progress
         if rules.policy == "static" and not self._may_form_batch():
             self.meter.block("batch")
             return None
-        if self.partial is None and rules.wait_steps and queue.hold_back(decodes.size):
+        if self.partial is None and rules.wait_steps and self.queue.hold_back(decodes.size):
             self.meter.block("batch")
             return None
         if rules.timeout < inf:
             self.clients.drop_expired(now)
-        self.short = self.mixed and self.make_room(now)
+        self.short = self.mixed and decodes.size * decodes.block > self.free and self.make_room(now)
         budget = rules.budget - decodes.size * self.width if self.mixed else rules.budget
         prompts, tokens, pairs = 0, 0, 0.0
         completed: list[int] = []
@@ -120,11 +109,11 @@ class Scheduler:
             if past < 0:
                 break
             places -= 1
-            if request in self.progress.computed_elsewhere:
-                self.progress.computed_elsewhere.remove(request)
-                self._decode(request, self.progress.output_left.pop(request), now)
+            if request in progress.computed_elsewhere:
+                progress.computed_elsewhere.remove(request)
+                self._decode(request, progress.output_left.pop(request), now)
                 continue
-            need = self.progress.compute(request) - past
+            need = progress.compute(request) - past
             new = need if need < budget else budget
             if new < need:
                 self.partial, self.computed = request, past + new
@@ -136,7 +125,7 @@ class Scheduler:
             pairs += new * past + new * (new + 1) / 2
         if waiting and (budget <= 0 or self.partial is not None or self.short):
             self.meter.block("cache" if self.short else "budget")
-        return PromptBatch(Chunk(prompts, tokens, pairs), completed, self.partial) if tokens else None
+        return Chunk(prompts, tokens, pairs, completed, self.partial) if tokens else None
 
     def _may_form_batch(self) -> bool:
         """Static batching: whether the lane may take its share of a new batch, which starts when the last is done."""
@@ -170,15 +159,14 @@ class Scheduler:
 
     def _admit(self, request: int, now: float, budget: int, empty: bool) -> int:
         """Admit the head of the queue: the tokens of it that are cached already, or -1 when it has to wait."""
-        records = self.records
-        room = Room(budget, empty, self.growth(), self.decode_steps() - self.ratio_reset)
-        found = self.admitted.admit(self.progress.candidate(request), room)
+        admitted_at = self.records.admitted
+        found = self.admitted.admit(request, budget, empty, self.growth, self.decode_steps() - self.ratio_reset)
         if isinstance(found, str):
             self.meter.block(found)
             return -1
         self.queue.take()
-        if records.admitted[request] != records.admitted[request]:
-            records.admitted[request] = now
+        if admitted_at[request] != admitted_at[request]:
+            admitted_at[request] = now
         return found
 
     def growth(self) -> float:
@@ -217,7 +205,7 @@ class Scheduler:
         if request == self.partial:
             self.partial = None
             tokens: float = self.computed
-            left: float = self.progress.candidate(request).output
+            left: float = self.progress.output(request)
         else:
             tokens, left = self.decodes.remove(request)
             self.progress.interrupt(request, tokens, left, now)
@@ -234,12 +222,12 @@ class Scheduler:
 
     def run_decodes(self, start: float, steps: int, price: float) -> None:
         """The batch decodes for ``steps`` steps of ``price`` seconds each, from ``start`` on."""
-        admitted = self.admitted
+        admitted, decodes = self.admitted, self.decodes
+        tokens = steps * decodes.size * decodes.tokens_per_step
+        taken = decodes.make(start, steps, price, self.records)
         if self.grows:
-            taken = self.decodes.taken(steps)
             admitted.used += taken
             admitted.grown += taken
-        tokens = self.decodes.make(start, steps, price, self.records)
         admitted.remaining -= tokens
         self.meter.decode_tokens += tokens
 
@@ -248,24 +236,25 @@ class Scheduler:
         for request, tokens, overshoot in self.decodes.done():
             self.admitted.remaining += overshoot
             self._release(request, tokens)
-            self.clients.unseen.append((request, Token.LAST))
+            self.clients.unseen.append((request, LAST))
 
-    def finish_prompts(self, completed: list[int], time: float) -> None:
-        """PromptBatch are in the cache at ``time``, and each has made its next token."""
+    def finish_prompts(self, completed: Sequence[int], time: float) -> None:
+        """Prompts are in the cache at ``time``, and each has made its next token."""
         records, admitted, progress = self.records, self.admitted, self.progress
         for request in completed:
-            left = progress.output_left.pop(request, records.output[request]) - 1
+            left = records.output[request] - 1
             admitted.remaining -= 1
-            last = progress.last_token.pop(request, None)
-            if last is not None:
+            if progress.output_left:
+                left = progress.output_left.pop(request, left + 1) - 1
+            if progress.last_token and (last := progress.last_token.pop(request, None)) is not None:
                 records.gaps.append(time - last)
                 records.gap_weights.append(1.0)
             if self.handoff and left:
                 admitted.remaining -= left
-                self.clients.unseen.append((request, Token.HANDOFF))
+                self.clients.unseen.append((request, HANDOFF))
                 self._release(request, progress.compute(request))
                 continue
-            self.clients.unseen.append((request, Token.FIRST if left else Token.LAST))
+            self.clients.unseen.append((request, FIRST if left else LAST))
             self._decode(request, left, time)
 
     def _decode(self, request: int, left: int, time: float) -> None:

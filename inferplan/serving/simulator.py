@@ -203,7 +203,7 @@ def times_for(deployment: Deployment, rules: Rules, requests: Requests, speculat
     """Times of steps as far as these requests under these rules can reach."""
     count = len(requests)
     longest = int(np.max(requests.prompt + requests.output))
-    sequences = min(rules.slots, count, max(int(rules.capacity // max(rules.held(1), 1e-9)), 1))
+    sequences = min(rules.slots, count, max(int(rules.capacity // max(rules.held(1, 1), 1e-9)), 1))
     whole_batch = int(np.max(requests.prompt)) * sequences
     reach = Reach(
         sequences=sequences,

@@ -17,7 +17,9 @@ tables where that is so. ``tests/serving/test_step_times.py`` holds them to :mod
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -42,11 +44,15 @@ _ROOM = 2**15
 
 
 class Chunk(NamedTuple):
-    """PromptGrid in one step: how many, their new tokens in all, and the query-key pairs of their attention."""
+    """Prompts in one step: how many, their new tokens in all, and the query-key pairs of their attention."""
 
     prompts: int
     tokens: float
     pairs: float
+    completed: Sequence[int] = ()
+    """Requests whose prompt is in the cache when the step is over."""
+    partial: int | None = None
+    """The request that has a piece of its prompt in the step, and more to come."""
 
 
 NO_PROMPTS = Chunk(0, 0.0, 0.0)
@@ -221,24 +227,34 @@ class StepTimes:
     drafts: list[tuple[StepTimes, int]] = field(default_factory=list)
     cache: dict[int, Lines] = field(default_factory=dict)
     """Seconds of a step that only decodes, through all stages, by batch."""
+    segment: tuple[float, float, int] = (inf, -inf, 0)
+    """From which context to which the last one asked for is on which line."""
 
     def decode(self, batch: int, context: float) -> float:
         """A batch of ``batch`` decodes whose mean context is ``context`` tokens, through all stages."""
         lines = self.cache.get(batch) or self._decode_lines(batch)
-        base, slope = lines[bisect_right(self.contexts, context)]
+        low, high, at = self.segment
+        base, slope = lines[at if low <= context < high else self._at(context)]
         return base + slope * context
+
+    def _at(self, context: float) -> int:
+        """Which line a context is on: that of the context before, often."""
+        at, knots = bisect_right(self.contexts, context), self.contexts
+        self.segment = knots[at - 1] if at else -inf, knots[at] if at < len(knots) else inf, at
+        return at
 
     def mixed(self, batch: int, context: float, chunk: Chunk) -> float:
         """A batch of ``batch`` decodes beside the prompts of ``chunk``, through all stages."""
-        wide = chunk.tokens > WIDE * chunk.prompts
+        prompts, tokens = chunk.prompts, chunk.tokens
+        wide = tokens > WIDE * prompts
         tables = self.wide if wide else self.narrow
         if len(tables) > 1 or self.drafts:
             return sum(self.stations(batch, context, chunk))
-        rows = self.rows(batch, chunk)
-        time = self.host + self.host_sequence * (batch + chunk.prompts)
+        rows = batch * self.width + tokens * (self.prompt_share if wide else 1.0)
+        time = self.host + self.host_sequence * (batch + prompts)
         time += self._stage(tables[0], (batch, context), chunk, (rows, rows))
         floor = self.floors[0]
-        if floor and chunk.tokens and batch * self.width + chunk.tokens > self.graph_tokens:
+        if floor and tokens and batch * self.width + chunk.tokens > self.graph_tokens:
             return float((time**4 + floor**4) ** 0.25)
         return time
 
@@ -277,14 +293,16 @@ class StepTimes:
     def _stage(self, table: StageTable, decodes: tuple[float, float], chunk: Chunk, rows: tuple[float, float]) -> float:
         """Seconds of one stage; ``rows`` of this rank, and of the mean one."""
         batch, context = decodes
-        time = table.layers + _read(table.shared, rows[0]) + _whole(table.head, int(batch * self.width + chunk.prompts))
+        shared, head, last = table.shared, table.head, int(batch * self.width + chunk.prompts)
+        time = table.layers + _read(shared, rows[0]) + (head[last] if last < len(head) else _whole(head, last))
         if table.experts:
             time += _read(table.experts, rows[1])
         if chunk.tokens:
             time += self._prompts(table, chunk)
         if batch:
             lines = table.segments.get(int(batch)) or self._segment_lines(table, int(batch))
-            base, slope = lines[bisect_right(self.contexts, context)]
+            low, high, at = self.segment
+            base, slope = lines[at if low <= context < high else self._at(context)]
             time += base + slope * context
         return time
 
@@ -330,10 +348,10 @@ class StepTimes:
         new = chunk.tokens / prompts
         past = max(chunk.pairs / chunk.tokens - (new + 1) / 2, 0.0)
         news, pasts = self.new_knots, self.past_knots
-        i = min(max(bisect_right(news, new) - 1, 0), len(news) - 2)
+        i = bisect_right(news, new, 1, len(news) - 1) - 1
         if news[i] <= WIDE < news[i + 1]:  # no line leads from the kernels of narrow prompts to those of wide ones
             i = i - 1 if new <= WIDE else i + 1
-        j = min(bisect_right(pasts, past) - 1, len(pasts) - 2)
+        j = bisect_right(pasts, past, 1, len(pasts) - 1) - 1
         x = (new - news[i]) / (news[i + 1] - news[i])
         y = (past - pasts[j]) / (pasts[j + 1] - pasts[j])
         if prompts == 1.0:
