@@ -27,6 +27,7 @@ from inferplan.serving.rounds import (
     loaded_together,
     mean_round,
     overlaps,
+    price_rounds,
 )
 from inferplan.serving.techniques.queueing import mean_wait, tail_wait
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
@@ -39,6 +40,31 @@ class Axes:
 
     batch: Array
     budget: Array
+
+
+@dataclass(frozen=True, eq=False)
+class PromptsAlone:
+    """Prompts with nothing beside them on deployments that differ in their number of stages alone; priced when asked.
+
+    prompt: tokens to compute, by ``budget`` of a step, behind ``cached`` that are known.
+    """
+
+    deployments: Sequence[Deployment]
+    budget: Array
+    prompt: float
+    cached: float
+
+    @cached_property
+    def times(self) -> dict[int, tuple[Array, Array]]:
+        """See :attr:`LoadGrid.prompt_alone`; by the ``id`` of the deployment."""
+        piece, one = np.minimum(self.budget, self.prompt), np.ones_like(self.budget)
+        pieces = np.ceil(self.prompt / piece)
+        alone = Round(prompts=Prompts(one, piece, self.cached + np.maximum(self.prompt - piece, 0.0) / 2))
+        found = {}
+        for deployment, time in zip(self.deployments, price_rounds(self.deployments, [alone] * len(self.deployments))):
+            through, factor = time.passage + (pieces - 1.0) * time.interval, _anchor(deployment)[0]
+            found[id(deployment)] = through * factor * one, pieces * time.interval * factor * one
+        return found
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -68,6 +94,8 @@ class LoadGrid:
     """Prompt tokens that must be computed over those that the steps have room for."""
     slots: float
     speculation: Speculation = PLAIN
+    prompts: PromptsAlone | None = None
+    """Those of the deployments that it was priced with; ``None`` for its own alone."""
 
     @cached_property
     def possible(self) -> BoolArray:
@@ -81,6 +109,8 @@ class LoadGrid:
         In pieces of the budget, which in a pipeline follow each other through the stages. The first is its TTFT on a
         replica that only computes prompts; the second how long it keeps the next one waiting.
         """
+        if self.prompts is not None:
+            return self.prompts.times[id(self.deployment)]
         demand = self.demand
         return prompt_alone(self.deployment, self.axes.budget, demand.prompt.average - demand.cached, demand.cached)
 
@@ -92,12 +122,7 @@ class LoadGrid:
 
 def prompt_alone(deployment: Deployment, budget: Array, prompt: float, cached: float) -> tuple[Array, Array]:
     """See :attr:`LoadGrid.prompt_alone`: ``prompt`` tokens to compute, by budget, behind ``cached`` that are known."""
-    piece = np.minimum(budget, prompt)
-    behind = cached + np.maximum(prompt - piece, 0.0) / 2
-    alone = Round(prompts=Prompts(np.ones_like(budget), piece, behind)).price(deployment)
-    pieces, factor = np.ceil(prompt / piece), _anchor(deployment)[0]
-    through = alone.passage + (pieces - 1.0) * alone.interval
-    return through * factor * np.ones_like(budget), pieces * alone.interval * factor * np.ones_like(budget)
+    return PromptsAlone([deployment], budget, prompt, cached).times[id(deployment)]
 
 
 def axes_for(deployment: Deployment, budgets: list[int] | None = None) -> Axes:
@@ -134,23 +159,25 @@ def load_grids(
     batch, prompt = axes.batch[:, None], demand.prompt.average
     decodes = Decodes(batch, prompt + max(demand.output.average - 2.0, 0.0) / 2)
     steps = (demand.output.average - 1.0) / speculation.tokens
-    load = PromptLoad(batch / steps, prompt - demand.cached, float(demand.cached))
+    new, cached = prompt - demand.cached, float(demand.cached)
+    load = PromptLoad(batch / steps, new, cached)
     every = loaded_together(deployments, decodes, load, axes.budget[None, :], speculation)
+    prompts = PromptsAlone(deployments, axes.budget, new, cached)
     return [
-        _grid(deployment, rounds, demand, percentile, axes, speculation)
+        _grid((deployment, rounds, prompts), demand, percentile, axes, speculation)
         for deployment, rounds in zip(deployments, every)
     ]
 
 
 def _grid(
-    deployment: Deployment,
-    rounds: LoadedRounds,
+    priced: tuple[Deployment, LoadedRounds, PromptsAlone],
     demand: Demand,
     percentile: float,
     axes: Axes,
     speculation: Speculation,
 ) -> LoadGrid:
     """The latencies and rates that follow from the rounds."""
+    deployment, rounds, prompts = priced
     serving, dp = deployment.engine.serving, deployment.parallel.dp
     mixed = mixes(deployment.engine.policy)
     ideal = deployment.calibration.basis == "roofline"
@@ -192,6 +219,7 @@ def _grid(
         memory_use=_cache_use(deployment, demand, axes, concurrency, speculation.draft),
         prefill_use=np.asarray(rounds.held.filled),
         slots=float(deployment.engine.defaults.tier(deployment.hardware).max_sequences * dp),
+        prompts=prompts,
         speculation=speculation,
     )
 

@@ -41,6 +41,8 @@ class SearchResult(NamedTuple):
     structures: int
 
 
+_ALIKE = 1e-9
+"""Figures that differ by no more than this share of them differ by rounding."""
 _LATENCY_ERROR = {"ttft": 2.0, "tpot": 1.15, "e2el": 1.3}
 """By how much the closed form can be too careful about each latency, against the simulator
 (python -m tests.benchmarks.compare_steady_state). What it rules out by more than that is not simulated."""
@@ -232,10 +234,12 @@ def cheapest_point(priced: PricedGrid, demand: Demand, slo: Slo, sizing: Sizing)
     if not maybe.any():
         return None
     billed = bill(demand, sizing, priced)
-    chosen = kept if kept.any() else maybe
-    order = np.lexsort((grid.e2el[chosen], -grid.rate[chosen], billed.cost[chosen]))
-    at = np.argwhere(chosen)[order[0]]
-    option = option_at(priced, demand, sizing, (int(at[0]), int(at[1])))
+    tied = np.flatnonzero(kept if kept.any() else maybe)
+    for values in (billed.cost, -grid.rate, grid.e2el):
+        least = values.flat[tied].min()
+        tied = tied[values.flat[tied] <= least + _ALIKE * abs(least)]
+    row, column = divmod(int(tied[0]), grid.rate.shape[1])
+    option = option_at(priced, demand, sizing, (row, column))
     fewest = float(np.min(billed.replicas[maybe]))
     if option.cost is None or demand.offline:
         return option
@@ -248,7 +252,8 @@ def in_order(option: Option) -> tuple[bool, float, bool, int, int, float]:
     devices; speed.
     """
     simpler = option.pools is not None, option.deployment.parallel.pp, option.devices
-    return not option.screened, option.cost or 0.0, *simpler, option.e2el
+    cost, latency = (float(f"{value:.9g}") for value in (option.cost or 0.0, option.e2el))  # not the last bits
+    return not option.screened, cost, *simpler, latency
 
 
 def nearest_miss(
