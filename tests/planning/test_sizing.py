@@ -22,7 +22,7 @@ from inferplan.planning.grid import Axes, LoadGrid
 from inferplan.planning.option import Option, PricedGrid, Sizing, bill
 from inferplan.planning.pools import TtftLimit, cheapest_pools, decode_pool, prefill_pool
 from inferplan.planning.question import Question
-from inferplan.planning.search import search
+from inferplan.planning.search import cheapest_point, in_order, search
 from inferplan.planning.space import Space
 from inferplan.planning.verify import slots_for, verify
 from inferplan.reports.cost import cost_table
@@ -231,6 +231,17 @@ def test_the_label_of_the_month_is_what_was_multiplied() -> None:
     label, value = next(row for row in cost_table(cost).rows if "month" in row[0])
     hours = float(label.removeprefix("a month of ").removesuffix(" hours"))
     assert float(value.removesuffix(" USD").replace(",", "")) == pytest.approx(8.0 * hours)
+
+
+def test_of_points_that_differ_by_rounding_alone_the_fastest_is_chosen() -> None:
+    rate = np.full((3, 2), 10.0)
+    rate[1, 0] = 10.0 * (1 + 1e-12)  # carries most, by rounding
+    speed = np.full((3, 2), 1.1)
+    speed[0, 1] = 0.9
+    option = cheapest_point(PricedGrid(REQUEST, grid(rate=rate, e2el=speed), TARIFF), DEMAND, P95, Sizing())
+    assert option is not None and (option.batch, option.budget) == (10, 1000)
+    other = replace(option, cost=(option.cost or 0.0) * (1 - 1e-12), e2el=1.1)
+    assert sorted([other, option], key=in_order)[0] is option
 
 
 def test_a_price_that_is_no_number_is_an_error_not_a_refused_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
