@@ -8,16 +8,18 @@ from math import inf
 
 import numpy as np
 
-from inferplan.planning.confidence import slowed, slowness
+from inferplan.planning.confidence import SAFE, slowed, slowness
 from inferplan.planning.grid import prompt_alone
 from inferplan.planning.option import Option, PricedGrid
 from inferplan.planning.question import Question
 from inferplan.planning.search import SearchResult, cheapest_of_each_structure, cheapest_point, in_order
 from inferplan.planning.sizing import BUDGETS, OutOfSimulations, Simulations, Sizer
+from inferplan.planning.space import Rejections
 from inferplan.planning.verify import Verified, verify
 
 MAX_SIMULATIONS = 60
-"""More are not run for one answer; the plan says so where they were not enough."""
+"""More are not run in one search for the cheapest (with and without drafts, at each confidence); the plan says so where
+they were not enough."""
 MAX_ALTERNATIVES = 3
 """Other GPUs that are shown beside the plan."""
 MAX_SIMULATIONS_OF_ONE = 8
@@ -39,17 +41,14 @@ class Finalists:
 
     @property
     def cheapest(self) -> Verified | None:
-        return min(
-            self.passed,
-            key=lambda v: (v.option.cost or 0.0, v.option.devices, v.option.pools is not None),
-            default=None,
-        )
+        return min(self.passed, key=by_cost, default=None)
 
 
-def by_cost(verified: Verified) -> tuple[float, bool, float]:
-    """Order of finalists: cost, then without pools apart, then speed."""
+def by_cost(verified: Verified) -> tuple[float, bool, int, int, float]:
+    """Order of finalists: cost, then what is simpler to run (no pools, no stages), then devices, then speed."""
     option = verified.option
-    return option.cost or 0.0, option.pools is not None, verified.achieved["e2el"]
+    simpler = option.pools is not None, option.deployment.parallel.pp, option.devices
+    return option.cost or 0.0, *simpler, verified.achieved["e2el"]
 
 
 def without_unmeasured(searched: SearchResult) -> SearchResult:
@@ -62,8 +61,9 @@ def without_unmeasured(searched: SearchResult) -> SearchResult:
     if not measured or not bare:
         return searched
     names = sorted({option.deployment.hardware.name for option in bare})
-    searched.rejections.add("unmeasured", len(bare), ", ".join(names))
-    return searched._replace(options=measured)
+    rejections = Rejections(counts=searched.rejections.counts.copy(), examples=dict(searched.rejections.examples))
+    rejections.add("unmeasured", len(bare), ", ".join(names))
+    return searched._replace(options=measured, rejections=rejections)
 
 
 def carried_over(option: Option) -> bool:
@@ -76,13 +76,13 @@ def carried_over(option: Option) -> bool:
 def supported(option: Option, question: Question) -> bool:
     """Whether measurements of its kind stand behind the limited latencies of an option: none of pools apart do."""
     prompt = question.demand.prompt.average
-    return option.pools is None and slowness(option.deployment, prompt, question.slo, 0.9) is not None
+    return option.pools is None and slowness(option.deployment, prompt, question.slo, SAFE) is not None
 
 
 def simulate_finalists(
     options: list[Option], question: Question, known: dict[Hashable, Verified], others: bool = False
 ) -> Finalists:
-    """The cheapest option in simulation; options: by rising cost in closed form.
+    """The cheapest option in simulation; options: in the order of :func:`in_order`.
 
     known: simulations so far, which grow. others: also the cheapest on each of the next cheapest GPUs.
     """
@@ -97,7 +97,8 @@ def simulate_finalists(
         if not simulations.left:
             found.unseen += 1
             continue
-        _size(option, question, below, (found, simulations))
+        if not _size(option, question, below, (found, simulations)):
+            found.unseen += simulations.left is False
     if others and found.cheapest is not None:
         _add_other_gpus(structures, question, found, known)
     found.passed.sort(key=by_cost)
@@ -121,12 +122,11 @@ def too_long_alone(option: Option, question: Question) -> bool:
 def _size(option: Option, question: Question, below: float, so_far: tuple[Finalists, Simulations]) -> bool:
     """Size one option; whether a size below a cost keeps the limits."""
     found, simulations = so_far
-    shown = simulations.most == MAX_SIMULATIONS_OF_ONE
-    sizer = Sizer(option=option, question=question, simulations=simulations, budgets=not shown)
+    sizer = Sizer(option=option, question=question, simulations=simulations)
     try:
         sized = sizer.fewest(below)
     except OutOfSimulations:
-        sized, found.unseen = None, found.unseen + (simulations.most == MAX_SIMULATIONS)
+        sized = None
     if sized is None:
         slo = question.slo
         nearest = min(sizer.trials.values(), key=lambda v: max(v.violations(slo).values(), default=inf), default=None)
@@ -149,17 +149,17 @@ def _add_other_gpus(
         gpu = option.deployment.hardware.name
         if gpu in shown or tried.get(gpu, 0) >= 2 or option.pools is not None:
             continue
-        if len(shown) > MAX_ALTERNATIVES or option.bound > most:
+        if len(shown) > MAX_ALTERNATIVES:
             break
-        if too_long_alone(option, question):
+        if option.bound > most or too_long_alone(option, question):
             continue
         tried[gpu] = tried.get(gpu, 0) + 1
-        if _size(option, question, most, (found, Simulations(most=MAX_SIMULATIONS_OF_ONE, known=known))):
+        if _size(option, question, most, (found, Simulations(most=MAX_SIMULATIONS_OF_ONE, budgets=False, known=known))):
             shown.add(gpu)
 
 
 def safe_options(searched: SearchResult, question: Question, confidence: float) -> list[Option]:
-    """The options of a search for devices as slow as measurements allow at ``confidence``, by rising cost.
+    """The options of a search for devices as slow as measurements allow at ``confidence``, in order.
 
     Structures whose error nobody knows, and pools apart, are left out.
     """

@@ -72,7 +72,7 @@ class Plan:
             return demand.requests / (self.option.hours * 3600)
         if demand.requests_per_second is not None:
             return demand.requests_per_second
-        return (demand.users or 0) / self.option.e2el if self.best.result is None else self._measured_rate
+        return self.best.rate or (demand.users or 0) / self.option.e2el
 
     @property
     def load(self) -> float:
@@ -84,11 +84,6 @@ class Plan:
     def other_confidence(self) -> float:
         """The confidence of the plan beside this one."""
         return SAFE if self.question.sizing.confidence == MIDDLE else MIDDLE
-
-    @property
-    def _measured_rate(self) -> float:
-        assert self.best.result is not None
-        return self.best.result.request_rate * self.option.replicas
 
     @cached_property
     def capacity(self) -> Capacity | None:
@@ -217,7 +212,7 @@ def plan(question: Question) -> Plan:
         raise infeasible(question, searched)
     known: dict[Hashable, Verified] = {}
     found = _finalists(options, question, known, others=True)
-    best = _kept_in_the_long_run(found.cheapest, question)
+    best = _kept_in_the_long_run(found, question)
     if best is None:
         raise infeasible(question, searched, found.failed)
     measured = None
@@ -226,7 +221,7 @@ def plan(question: Question) -> Plan:
     return Plan(
         question=question,
         best=best,
-        alternatives=[verified for verified in found.passed if verified is not found.cheapest],
+        alternatives=sorted(found.passed, key=by_cost),
         searched=searched,
         other=_at_the_other_confidence(searched, question, known),
         measured=measured,
@@ -253,20 +248,29 @@ def _finalists(
     return found
 
 
-def _kept_in_the_long_run(best: Verified | None, question: Question) -> Verified | None:
-    """The plan in a run that is long enough to quote from; a replica more where that run misses a limit."""
+def _kept_in_the_long_run(found: Finalists, question: Question) -> Verified | None:
+    """The cheapest that also keeps the limits in a run that is long enough to quote from.
+
+    One that does not is a size larger, and then has to be the cheapest still. ``found`` is left with what passed.
+    """
     for _ in range(_MOST_GROWTH):
+        best = found.cheapest
         if best is None:
             return None
-        best = quoted(best.option, question)
-        if best.meets(question.slo):
-            return best
-        option, pools = best.option, best.option.pools
-        if pools is None:
-            best = replace(best, option=option.sized(option.filled(option.replicas + 1)))
-        else:
-            best = replace(best, option=option.sized(option.replicas + 2, (pools[0] + 1, pools[1] + 1)))
+        found.passed.remove(best)
+        checked = quoted(best.option, question)
+        if checked.meets(question.slo):
+            return checked
+        found.failed.append(checked)
+        found.passed.append(replace(best, option=_larger(best.option)))
     return None
+
+
+def _larger(option: Option) -> Option:
+    """The next size: of pools apart one replica more in each."""
+    if option.pools is None:
+        return option.sized(option.filled(option.replicas + 1))
+    return option.sized(option.replicas + 2, (option.pools[0] + 1, option.pools[1] + 1))
 
 
 def _at_the_other_confidence(

@@ -17,7 +17,7 @@ from inferplan.planning.search import point
 from inferplan.planning.verify import QUOTED, Verified, verify
 from inferplan.traffic.requests import Slo
 
-_CAPACITY_TOLERANCE = 0.03
+CAPACITY_TOLERANCE = 0.03
 """Capacities are bisected as close as this."""
 _MOST_CAPACITY = 64.0
 """Times its load beyond which the capacity of a fleet is not looked for."""
@@ -29,10 +29,14 @@ class OutOfSimulations(Exception):
 
 @dataclass(kw_only=True, eq=False)
 class Simulations:
-    """Counts simulations, and says when there have been enough. known: what was simulated before, for anybody."""
+    """Counts simulations, and says when there have been enough.
+
+    budgets: try other token budgets where a size misses a limit by little. known: what was simulated before.
+    """
 
     most: int
     done: int = 0
+    budgets: bool = True
     known: dict[Hashable, Verified] = field(default_factory=dict)
 
     @property
@@ -41,15 +45,9 @@ class Simulations:
 
     def of(self, option: Option, question: Question, factor: float) -> Verified:
         """One simulation, or what is known of it. Raises ``OutOfSimulations``."""
-        key = (
-            id(option.deployment),
-            option.budget,
-            option.replicas,
-            option.pools,
-            option.slow,
-            option.speculation.length,
-            factor,
-        )
+        structure = id(option.deployment), option.speculation.length, option.slow
+        point = option.batch, option.budget, option.concurrency, option.e2el
+        key = (*structure, *point, option.replicas, option.pools, factor)
         if key not in self.known:
             if not self.left:
                 raise OutOfSimulations
@@ -67,15 +65,11 @@ BUDGETS = (512, 2048, 8192)
 
 @dataclass(kw_only=True, eq=False)
 class Sizer:
-    """Sizes one option. ``trials``: what was simulated at the load to be sized for, by size.
-
-    budgets: try other token budgets where a size misses a limit by little.
-    """
+    """Sizes one option. ``trials``: what was simulated at the load to be sized for, by size."""
 
     option: Option
     question: Question
     simulations: Simulations
-    budgets: bool = True
     trials: dict[tuple[int, tuple[int, int] | None], Verified] = field(default_factory=dict)
 
     def trial(self, replicas: int, pools: tuple[int, int] | None = None) -> Verified:
@@ -89,7 +83,7 @@ class Sizer:
         """One size, with other token budgets where it misses a limit by little: the closed form's choice is a guess."""
         tried = self._simulated(sized)
         worst = max(tried.violations(self.question.slo).values(), default=1.0)
-        if sized.pools or not self.budgets or not 1.0 < worst < _NARROW:
+        if sized.pools or not self.simulations.budgets or not 1.0 < worst < _NARROW:
             return tried
         for budget in self.question.space.budgets or BUDGETS:
             if budget == sized.budget:
@@ -204,7 +198,10 @@ def quoted(option: Option, question: Question, seed: int = 0) -> Verified:
 
 @dataclass(frozen=True, kw_only=True)
 class Capacity:
-    """What a fleet carries. factor: times the load, within 3 %. broken: the limit that breaks first beyond it."""
+    """What a fleet carries.
+
+    factor: times the load, within :data:`CAPACITY_TOLERANCE`. broken: the limit that breaks first beyond it.
+    """
 
     factor: float
     broken: str
@@ -218,7 +215,7 @@ def capacity(at: Callable[[float], Verified], question: Question) -> Capacity:
     at: the fleet under so many times the demand, simulated.
     """
     low, high, factor, broken = 0.0, inf, 1 / question.sizing.utilisation, ""
-    while high / max(low, 1e-9) > 1 + _CAPACITY_TOLERANCE:
+    while high / max(low, 1e-9) > 1 + CAPACITY_TOLERANCE:
         checked = at(factor)
         if checked.meets(question.slo):
             low = factor

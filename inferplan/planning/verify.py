@@ -48,6 +48,14 @@ class Verified:
     verdict: str = "not simulated"
 
     @property
+    def rate(self) -> float | None:
+        """Requests a second that all replicas serve, where that is not given: of users who wait for their answers."""
+        if self.result is None:
+            return None
+        fleets = 1 if self.option.pools else self.option.replicas
+        return self.result.request_rate * fleets / self.option.slow.step
+
+    @property
     def refused(self) -> str:
         """Why requests could never run, with their share; empty when all could."""
         if self.result is None or not self.result.counts["rejected"]:
@@ -66,7 +74,7 @@ class Verified:
         }
 
     def meets(self, slo: Slo) -> bool:
-        """Whether every limit is kept by a run that could be simulated and is steady; a refused request is late."""
+        """Whether every limit is kept by a run that is not overloaded; a request that is refused is late."""
         return not self.violations(slo) and not self.verdict.startswith(("overloaded", "refused"))
 
 
@@ -95,14 +103,15 @@ def traffic_of(
     are then gamma distributed with n times the shape.
     """
     share = 1 if option.pools else option.replicas
+    lasting = option.e2el / option.slow.step  # in the time of the run
     if demand.users is not None:
         users = max(ceil(demand.users * factor / share), 1)
         count = max(int(np.clip(_LIVES * users, fewest, _MOST)), _FEWEST_LIVES * users)
-        return demand.traffic(users, count, option.e2el, seed), float(users)
+        return demand.traffic(users, count, lasting, seed), float(users)
     if demand.trace is not None and demand.trace.arrival is not None:
         return _thinned(demand.trace, share, factor), (demand.rate or 0.0) * factor / share
     rate = (demand.requests_per_second or 0.0) * factor / share
-    held = rate * option.e2el
+    held = rate * lasting
     lives = _FEWEST_LIVES if option.pools else _LIVES  # of pools all replicas are simulated: percentiles are of more
     count = max(int(np.clip(lives * held, fewest, _MOST)), round(_FEWEST_LIVES * held))
     return demand.one_of(share).traffic(rate, count, seed=seed), rate
@@ -136,6 +145,8 @@ def verify(
     if demand.offline:
         return Verified(option=option, slots=slots, achieved=_screened(option))
     first = _run(option, question, factor, (_LOOK if precision else _GLANCE, seed), precision)
+    if first.verdict == "too short to tell" and demand.trace is None:
+        return _run(option, question, factor, (4 * _LOOK, seed), precision)
     return first if precision or _clear(first, slo) else _run(option, question, factor, (_LOOK, seed), None)
 
 

@@ -6,6 +6,7 @@ from inferplan.planning.confidence import MIDDLE
 from inferplan.planning.demand import percentile_of
 from inferplan.planning.infeasible import METRIC_NAMES, REASONS
 from inferplan.planning.plan import Plan, row
+from inferplan.planning.sizing import CAPACITY_TOLERANCE
 from inferplan.planning.verify import Verified
 from inferplan.reports.cost import cost_table, energy_table
 from inferplan.reports.plan_figures import cost_of, energy_of, money, shape
@@ -82,7 +83,10 @@ def capacity_rows(plan: Plan) -> list[list[str]]:
     unit = "requests/s" if plan.question.demand.users is None else "users"
     each = "" if option.pools else f", {least}{carried / option.replicas:,.2f} a replica"
     return [
-        ["capacity under the limits (simulated, within 3 %)", f"{least}{carried:,.1f} {unit}{each}"],
+        [
+            f"capacity under the limits (simulated, within {100 * CAPACITY_TOLERANCE:g} %)",
+            f"{least}{carried:,.1f} {unit}{each}",
+        ],
         ["given to it", f"{1 / found.factor:.0%} of that, at most {plan.question.sizing.utilisation:.0%}"],
         ["output tokens a second and GPU at this load", f"{plan.rate * option.output / option.devices:,.0f}"],
         ["bottleneck", BOTTLENECKS[plan.binding]],
@@ -113,7 +117,7 @@ def alternatives_table(plan: Plan) -> Table:
     """The plan and the other finalists that meet the limits, cheapest first."""
     percentile = percentile_of(plan.question.slo)
     rows = [
-        _alternative(verified, plan.rate * verified.option.output / verified.option.devices)
+        _alternative(verified, _rate_of(verified, plan) * verified.option.output / verified.option.devices)
         for verified in [plan.best, *plan.alternatives]
     ]
     columns = ["GPU", "GPUs", "replicas", "format", "TTFT", "TPOT", "tokens/s/GPU", "cost"]
@@ -123,6 +127,11 @@ def alternatives_table(plan: Plan) -> Table:
         rows=rows,
         right=_RIGHT,
     )
+
+
+def _rate_of(verified: Verified, plan: Plan) -> float:
+    """Requests a second that a finalist serves: of users it is its own."""
+    return plan.rate if plan.question.demand.users is None else verified.rate or plan.rate
 
 
 def _alternative(verified: Verified, served: float) -> list[str]:

@@ -159,6 +159,9 @@ def search_line(plan: Plan) -> str:
     text = f"formats tried: {', '.join(tried)} (--quant)"
     if chosen is not None:
         text += f"; whether answers in {chosen} are good enough is yours to judge: --quant native leaves it out"
+    result = plan.best.result
+    if result is not None and result.converged is False:
+        text += f"; the quoted percentiles come from {result.counts['arrived']:,} requests and are less sure than 3 %"
     if plan.unseen:
         text += f"; {plan.unseen} structures that might be cheaper were not simulated (fewer --gpu or --quant)"
     return text

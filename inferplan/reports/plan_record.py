@@ -41,6 +41,7 @@ def plan_record(plan: Plan) -> dict[str, Any]:
             "capacity": capacity_record(plan),
             "measured": plan.supported,
             "simulation": plan.best.result.to_dict() if plan.best.result else None,
+            "simulation_time_scale": plan.option.slow.step,
         },
         "cost": cost_record(cost) if cost else None,
         "energy": energy_record(energy) if energy else None,
