@@ -30,7 +30,10 @@ _IDLE_LOAD = 0.05
 """Prefill replicas loaded less than this hardly ever let a prompt wait: more of them are not tried."""
 _MAX_PREFILL_REPLICAS = 10_000
 CAPACITY_ERROR = 1.25
-"""By how much the closed form can be too careful about the capacity of a replica, against the simulator."""
+"""By how much the closed form may be too careful about the capacity of a replica, beside the error of its latencies.
+
+A choice, not a measurement: with it, plans find what brute force finds (python -m tests.benchmarks.compare_plans).
+"""
 _MAX_BUSY = 1 - 1e-9
 """A queue that is busier has no steady state."""
 
