@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from math import inf
 from typing import NamedTuple
@@ -77,6 +76,8 @@ class Apart:
             for engine in engines:
                 self.serve_on(engine, incoming)
             return
+        from concurrent.futures import ProcessPoolExecutor  # some 10 ms of every start, needed by few
+
         progress, self.progress = self.progress, None
         shares = [share.tolist() for share in np.array_split(engines, min(jobs, len(engines)))]
         with ProcessPoolExecutor(len(shares)) as executor:
