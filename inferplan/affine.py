@@ -81,6 +81,8 @@ class Affine(NDArrayOperatorsMixin):
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         if method == "__call__" and ufunc in _LAZY and not options:
             return _LAZY[ufunc](*inputs)
+        if any(type(out) is Affine for out in options.get("out", ())):
+            return NotImplemented  # no memory to write to: numpy says so in a TypeError
         return getattr(ufunc, method)(*map(_plain, inputs), **options)
 
     def __mul__(self, other: Any) -> Any:
@@ -108,6 +110,13 @@ class Affine(NDArrayOperatorsMixin):
         return Affine(factors, self.constant + other.constant)
 
     __radd__ = __add__
+
+    def _as_without_place(self, other: Any) -> Any:
+        """``x += y`` is ``x = x + y``: nothing is written in place, where others may hold the same line."""
+        return NotImplemented
+
+    __iadd__ = __isub__ = __imul__ = __itruediv__ = __ifloordiv__ = __imod__ = __ipow__ = _as_without_place
+    __imatmul__ = __ilshift__ = __irshift__ = __iand__ = __ior__ = __ixor__ = _as_without_place
 
 
 def _plain(value: Any) -> Any:

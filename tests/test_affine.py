@@ -78,6 +78,34 @@ def test_whatever_is_asked_of_a_line_is_answered_for_its_array(operation: Callab
                 assert np.asarray(found) == pytest.approx(np.asarray(dense(expected)), rel=1e-14)
 
 
+IN_PLACE = [operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ifloordiv, operator.imod]
+
+
+@pytest.mark.parametrize("in_place", [*IN_PLACE, operator.ipow], ids=lambda chosen: chosen.__name__)
+@pytest.mark.parametrize("other", [2.0, np.array([[2.0, 4.0]])], ids=["number", "array"])
+def test_in_place_is_as_without(in_place: Callable[[Any, Any], Any], other: Any) -> None:
+    """``x += y`` gives ``x + y`` and leaves whoever else holds the line, and its array, as they were."""
+    array = np.array([[3.0], [5.0]])
+    line = kept = affine(array)
+    line = in_place(line, other)
+    expected = in_place(np.array([[3.0, 3.0], [5.0, 5.0]]), other)
+    assert np.array_equal(np.broadcast_to(dense(line), (2, 2)), expected)
+    assert dense(kept).tolist() == array.tolist() == [[3.0], [5.0]]
+    doubled = in_place(affine(array), affine(array))
+    assert np.array_equal(dense(doubled), in_place(array.copy(), array))
+
+
+def test_an_array_takes_a_line_in_place_and_a_line_takes_nothing() -> None:
+    array = np.array([1.0, 2.0])
+    line: Any = affine(np.array([10.0, 20.0]))
+    array += line * 2.0
+    assert array.tolist() == [21.0, 42.0]
+    with pytest.raises(TypeError):
+        np.add(array, 1.0, out=line)
+    with pytest.raises(TypeError):
+        line &= 1
+
+
 def test_the_larger_of_two_lines_by_hand() -> None:
     x = affine(np.array([0.0, 1.0, 2.0, 3.0]))
     assert type(larger(x * 2.0 + 1.0, x + 1.0)) is Affine

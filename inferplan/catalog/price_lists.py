@@ -140,9 +140,13 @@ class PriceBook:
             raise MissingFactError(f"no price of {gpu} is known", because=self.searched, hint=self.hint(gpu))
         return found
 
-    def bill(self, gpu: str, devices: int, replicas: int) -> Bill:
-        """What ``replicas`` of ``devices`` GPUs each cost an hour. Raises ``MissingFactError`` without a price."""
-        return self.require(gpu, devices).bill(replicas)
+    def bill(self, gpu: str, devices: int, replicas: int, together: int = 1) -> Bill:
+        """What ``replicas`` of ``devices`` GPUs each cost an hour. Raises ``MissingFactError`` without a price.
+
+        together: GPUs of one tensor-parallel group, as for :meth:`tariff`; it counts where a replica is larger than an
+        instance.
+        """
+        return self.require(gpu, devices, together).bill(replicas)
 
     @property
     def searched(self) -> str:

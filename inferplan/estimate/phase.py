@@ -32,7 +32,7 @@ from inferplan.estimate.load import UNKNOWN_SHARE, Band, StaticLoad
 from inferplan.estimate.roofline import Bound, OpCost, price, time_terms
 from inferplan.terms import Naming, Term, named, plain, total
 from inferplan.units import Num
-from inferplan.work.ops import Op
+from inferplan.work.ops import Op, Run
 from inferplan.work.step import Segment, Step, prefill, recompute, stacked
 
 Flow = Literal["pass", "drain", "cycle"]
@@ -484,7 +484,7 @@ def time_together(deployments: Sequence[Deployment], batches: Sequence[Batches],
     if any(each.beside is not None for each in batches):
         others = [step for each in batches for step in (each.beside or each.fullest, each.mean) if step is not None]
         beside = stacked(others)
-    runs: dict[tuple[Any, ...], OpCost] = {}
+    runs: dict[Run, OpCost] = {}
     times, start = [], 0
     for one, each, stages in zip(deployments, batches, build_ranks(deployments, whole, beside)):
         own = [step for step in (each.fullest, each.mean) if step is not None]
@@ -499,7 +499,7 @@ def time_together(deployments: Sequence[Deployment], batches: Sequence[Batches],
 
 
 def _priced(
-    deployment: Deployment, stages: list[Stage], runs: dict[tuple[Any, ...], OpCost]
+    deployment: Deployment, stages: list[Stage], runs: dict[Run, OpCost]
 ) -> tuple[tuple[OpCost, ...], ...]:
     """The costs of the operators of each stage; a run that several of them make is priced once, and put in ``runs``."""
     known: dict[int, tuple[OpCost, ...]] = {}

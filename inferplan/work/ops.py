@@ -7,9 +7,11 @@ output element written once, which is the least any kernel can do.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-from typing import ClassVar, Self
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import cache, cached_property
+from operator import attrgetter
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -126,13 +128,14 @@ class Op:
         return other
 
     @property
-    def run(self) -> tuple[object, ...]:
-        """What one run is, whatever its name and count: operators with the same objects in every field make the same.
-
-        Holds while the operator does: objects are told apart by where they lie.
-        """
-        _, _, *rest = map(id, vars(self).values())  # without the name and the count, which come first
-        return (type(self), *rest)
+    def run(self) -> Run:
+        """What one run is, whatever its name and count: operators with the same objects in every other field make
+        the same."""
+        kind: Any = type(self)
+        held = _of_a_run(kind)(self)
+        run = Run((kind, *map(id, held)))
+        run.held = held
+        return run
 
     @property
     def math(self) -> str | None:
@@ -148,6 +151,18 @@ class Op:
     def label(self) -> str:
         """The formats that choose the kernel."""
         return self.math or "any"
+
+
+class Run(tuple[object, ...]):
+    """The class of an operator and where the objects of its fields lie, which it keeps: no other object comes there."""
+
+    held: tuple[object, ...]
+
+
+@cache
+def _of_a_run(kind: Any) -> Callable[[Op], tuple[object, ...]]:
+    """What reads every field but the name and the count, of an operator of a class."""
+    return attrgetter(*(field.name for field in fields(kind) if field.name not in ("name", "count")))
 
 
 def _operands(weight: Format, inputs: Format) -> str:

@@ -57,6 +57,14 @@ def test_instances_of_aws_by_hand(
     assert bill.per_hour == pytest.approx(per_hour, abs=1e-9)
 
 
+def test_a_bill_keeps_groups_in_one_instance() -> None:
+    """12 GPUs in boxes of 8 (p5.48xlarge, 55.04): two halves of 6, but groups of 4 do not divide 6, so three of 4."""
+    apart, kept = AWS.bill("h100-sxm", 12, 1), AWS.bill("h100-sxm", 12, 1, together=4)
+    assert (apart.units, apart.per_hour) == (2, pytest.approx(110.08, abs=1e-9))
+    assert (kept.units, kept.per_hour) == (3, pytest.approx(165.12, abs=1e-9))
+    assert AWS.bill("h100-sxm", devices=24, replicas=2, together=8).units == 6
+
+
 QUOTED = {
     "azure-east-us": {"a100-80gb-pcie": 3.673, "h100-nvl": 6.98, "h100-sxm": 12.29, "mi300x": 6.00},
     "gcp": {"t4": 0.35, "l4": 1.00, "a100-80gb-sxm": 5.07, "h100-sxm": 11.06, "h200-sxm": 10.60, "b200-hgx": 8.055},
