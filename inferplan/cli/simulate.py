@@ -126,7 +126,13 @@ fleet_options = option_group(
     click.option("--prefill-replicas", type=Count(0), default=0, help="Disaggregated: replicas that compute prompts."),
     click.option("--decode-replicas", type=Count(0), default=0, help="Disaggregated: replicas that decode."),
     click.option("--kv-link", metavar="NAME", help="Link that the cache moves over [the widest of the accelerator]."),
-    click.option("--jobs", type=Count(), default=1, help="Processes that simulate replicas side by side. [1]"),
+    click.option(
+        "--jobs",
+        type=Count(),
+        default=1,
+        help="Processes that simulate replicas side by side, one for each at most: with --rate or --trace, round robin "
+        "or sticky, and no --turns. [1]",
+    ),
 )
 output_options = option_group(
     click.option("--ttft", metavar="TIME", help="SLO on the TTFT at the server."),

@@ -2,13 +2,16 @@
 
 Latencies of requests that follow each other are alike, so the spread of single ones says too little about the error of
 their mean. A run is cut into batches of consecutive requests, each long enough that batches are nearly independent; the
-figure is taken of each batch, and its error follows from their spread by Student's t with ``BATCHES - 1`` degrees of
-freedom (Law, Simulation Modeling and Analysis, 5th ed., section 9.5.3).
+figure is taken of each batch, and its error follows from their spread by Student's t with one degree of freedom less
+than there are batches (Law, Simulation Modeling and Analysis, 5th ed., section 9.5.3). The percentile of a batch says
+nothing where hardly a value lies beyond it: a batch holds ten of those on average, and where values are short of that
+there are fewer batches, down to five.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 
@@ -16,11 +19,34 @@ from inferplan.errors import UsageError
 from inferplan.units import Array
 
 BATCHES = 20
-STUDENT_95 = 2.093
-"""Two-sided 95 % point of Student's t with 19 degrees of freedom."""
+"""Into which a run is cut, at most."""
+_STUDENT_95 = (
+    2.776,
+    2.571,
+    2.447,
+    2.365,
+    2.306,
+    2.262,
+    2.228,
+    2.201,
+    2.179,
+    2.160,
+    2.145,
+    2.131,
+    2.120,
+    2.110,
+    2.101,
+    2.093,
+)
+"""Two-sided 95 % points of Student's t with 4 to 19 degrees of freedom."""
 STUDENT_99_9 = 3.579
-"""One-sided 99.9 % point of the same."""
-_FEWEST_IN_BATCH = 10
+"""One-sided 99.9 % point of the same with 19."""
+_FEWEST_BATCHES, _FIRST_BATCHES = 5, 8
+"""Fewer have no interval; a first run is long enough for so many, because the spread of five is a guess."""
+_BEYOND = 10
+"""Values of a batch on each side of its figure, on average: of a percentile, and of a mean all of them."""
+_FEWEST_VALUES = 200
+"""Neighbours are alike: in a shorter run no batches are long enough to be told apart."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +54,8 @@ class Precision:
     """When a simulation is long enough.
 
     tolerance: half the width of the 95 % confidence interval of the ``percentile`` of TTFT and of TPOT over its value.
-    fewest, most: requests of one run. A run that is not sure enough with ``most`` of them says so.
+    fewest, most: requests of one run; no run has fewer than ``counted`` asks for. A run that is not sure enough with
+    ``most`` of them says so.
     """
 
     tolerance: float = 0.03
@@ -36,7 +63,16 @@ class Precision:
     fewest: int = 2000
     most: int = 200_000
 
+    @property
+    def counted(self) -> float:
+        """Requests in the figures of a first run: 1,600 for the 95th percentile, 8,000 for the 99th, infinitely many
+        for the largest value, which has no interval.
+        """
+        return fewest_values(self.percentile, _FIRST_BATCHES)
+
     def __post_init__(self) -> None:
+        if not 0 < self.percentile <= 100:
+            raise UsageError(f"a percentile is in (0, 100], not {self.percentile:g}")
         if not 0 < self.tolerance < 1:
             raise UsageError(f"a tolerance is a share between 0 and 1, not {self.tolerance:g}")
         if not 0 < self.fewest <= self.most:
@@ -45,16 +81,35 @@ class Precision:
             )
 
 
+def student_95(batches: int) -> float:
+    """Two-sided 95 % point of Student's t with one degree of freedom less than ``batches``, 5 to 20 of them."""
+    return _STUDENT_95[batches - _FEWEST_BATCHES]
+
+
+def batch_size(percentile: float | None) -> float:
+    """Values that a batch takes: ten for the mean, 20 for the median, 200 for the 95th percentile, 1,000 for the 99th,
+    and no number for the 100th.
+    """
+    beyond = 1.0 if percentile is None else min(percentile, 100 - percentile) / 100
+    return round(_BEYOND / beyond, 6) if beyond else inf
+
+
+def fewest_values(percentile: float | None, batches: int = _FEWEST_BATCHES) -> float:
+    """Values without which there is no interval: those of five batches, or of so many, and 200 at least."""
+    return max(batches * batch_size(percentile), _FEWEST_VALUES)
+
+
 def half_width(values: Array, percentile: float | None = None) -> float | None:
     """Half the width of the 95 % confidence interval of the mean, or of a percentile, of ``values`` in order of time.
 
-    ``None`` for fewer than ten values a batch: those say nothing about their error.
+    ``None`` for fewer values than five batches take, and for fewer than 200: those say nothing about their error.
     """
-    if len(values) < BATCHES * _FEWEST_IN_BATCH:
+    if len(values) < fewest_values(percentile):
         return None
-    batches = np.array_split(values, BATCHES)
+    count = int(min(len(values) // batch_size(percentile), BATCHES))
+    batches = np.array_split(values, count)
     figures = [np.mean(batch) if percentile is None else np.percentile(batch, percentile) for batch in batches]
-    return STUDENT_95 * float(np.std(figures, ddof=1)) / float(np.sqrt(BATCHES))
+    return student_95(count) * float(np.std(figures, ddof=1)) / float(np.sqrt(count))
 
 
 def halves_agree(values: Array, percentile: float, tolerance: float) -> bool:

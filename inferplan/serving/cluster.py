@@ -153,8 +153,17 @@ class Cluster(Apart):
         """Send every request and run until all is quiet; engines that nothing connects in ``jobs`` processes.
 
         In a closed loop the first ``warmup`` requests are waited for before the rest is sent, and leave no trace in the
-        meters; ``fill`` requests are sent and not waited for, and the meters begin after them.
+        meters; ``fill`` requests are sent and not waited for, and the meters begin after them. Raises ``UsageError``
+        for ``jobs`` where something connects the engines.
         """
+        if jobs > 1 and not self._one_way:
+            raise UsageError(
+                f"--jobs {jobs} cannot divide these replicas among processes",
+                because="requests that follow answers connect them"
+                if self.senders.reacts
+                else f"{self.fleet.routing} routing looks at all of them before each request",
+                hint="leave --jobs out; it is for arrivals known ahead (--rate, --trace) that are sent round robin",
+            )
         total = len(self.records.prompt)
         self.metering = Metering(self.records, warmup + fill if fill else 0)
         if self.closed is None:

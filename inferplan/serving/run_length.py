@@ -15,18 +15,21 @@ import numpy as np
 
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
-from inferplan.serving.batch_means import Precision, half_width, halves_agree
+from inferplan.serving.batch_means import Precision, fewest_values, half_width, halves_agree
 from inferplan.serving.flags import Flags
 from inferplan.serving.records import FINISHED
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.simulator import Options, simulate
 from inferplan.serving.verdict import flow_of
+from inferplan.traffic.conversations import ThinkTime
 from inferplan.traffic.requests import ClosedLoop, OpenLoop, Requests, Traffic
 
 _MARGIN = 1.2
 """More requests than the errors of a shorter run ask for: those errors are estimates too."""
 _MOST_GROWTH, _LEAST_GROWTH = 16.0, 1.5
 """By how much one run may be longer than the one before, at most and at least."""
+_COUNTED = 0.75
+"""Share of the requests that come after the fill."""
 LIFETIMES = 10.0
 """Times of one request, from admission on, that the counted part of a run holds at least."""
 _PLAIN_GROWTH, _PLAIN_LIFETIMES = 0.25, 3.0
@@ -57,7 +60,7 @@ def simulate_load(
         result = simulate_steady(deployment, traffic, flags, options, precision)
     else:
         result = simulate(deployment, traffic, flags, options)
-    return replace(result, capacity_rate=capacity_rate(deployment, traffic, flags, options))
+    return replace(result, capacity_rate=capacity_rate(deployment, traffic, flags, options, precision))
 
 
 def simulate_steady(
@@ -77,7 +80,7 @@ def simulate_steady(
     precision = precision or Precision()
     options = replace(options or Options(), trim=True)
     traffic = replace(traffic, arrivals=replace(traffic.arrivals, exact=True))
-    count = precision.fewest
+    count = ceil(min(max(precision.fewest, precision.counted / _COUNTED), precision.most))
     while True:
         result = simulate(deployment, replace(traffic, requests_count=count), flags, options)
         missing = _missing(result, precision)
@@ -101,7 +104,8 @@ def _missing(result: SimulationResult, precision: Precision) -> float:
             continue
         error, value = half_width(values, precision.percentile), float(np.percentile(values, precision.percentile))
         if error is None:
-            return inf
+            wanted.append(fewest_values(precision.percentile) / len(values))
+            continue
         wanted.append((error / (precision.tolerance * value)) ** 2 if value > 0 else 0.0)
         if not halves_agree(values, precision.percentile, precision.tolerance):
             wanted.append(2.0)
@@ -109,20 +113,27 @@ def _missing(result: SimulationResult, precision: Precision) -> float:
 
 
 def capacity_rate(
-    deployment: Deployment, traffic: Traffic, flags: Flags | None = None, options: Options | None = None
+    deployment: Deployment,
+    traffic: Traffic,
+    flags: Flags | None = None,
+    options: Options | None = None,
+    precision: Precision | None = None,
 ) -> float | None:
     """Requests a second that leave when more wait than can be served: the most that an open loop can be.
 
-    Replicas are alike, so one of them is simulated; pools that compute prompts apart all are. ``None`` when no request
-    can run.
+    Turns of a conversation follow their answers at once: with enough conversations somebody always sends, however long
+    each user thinks. Replicas are alike, so one of them is simulated; pools that compute prompts apart all are. No run
+    is longer than the ``precision`` allows. ``None`` when no request can run.
     """
+    most = (precision or Precision()).most
+    traffic = replace(traffic, prefix=replace(traffic.prefix, think=ThinkTime()))
     options = replace(options or Options(), warmup=0, trim=False, timeline=False, progress=None)
     flags = replace(flags or Flags(), client_timeout=None)
     replicas = 1
     if not options.fleet.disaggregated:
         replicas = deployment.parallel.replicas
         deployment = replace(deployment, parallel=replace(deployment.parallel, replicas=1))
-    count = _FEWEST_FOR_CAPACITY
+    count = min(_FEWEST_FOR_CAPACITY, most)
     while True:
         requests = replace(traffic, requests_count=count).requests(deployment.engine.defaults.block_size)
         run = simulate(deployment, replace(requests, arrival=np.zeros(len(requests))), flags, options)
@@ -135,8 +146,8 @@ def capacity_rate(
         if options.fleet.disaggregated:  # prompts run ahead of decodes: admission says nothing of those
             full = float(finish[int(_DRAINS * len(finish))])
         start, inside = float(finish[int(_FILLED * len(finish))]), int(np.sum(finish > full))
-        if len(finish) >= _GENERATIONS * inside or count >= Precision().most:
+        if len(finish) >= _GENERATIONS * inside or count >= most:
             break
-        count = min(ceil(_GENERATIONS * _MARGIN * inside * count / len(finish)), Precision().most)
+        count = min(ceil(_GENERATIONS * _MARGIN * inside * count / len(finish)), most)
     left = int(np.sum((finish > start) & (finish <= full)))
     return replicas * left / (full - start) if full > start else None

@@ -45,6 +45,8 @@ def test_overload_exits_3_and_prints(run: Run) -> None:
         ("--concurrency", "4", "--prefill-replicas", "1"),
         ("--concurrency", "4", "--workload", "chta"),
         ("--concurrency", "4", "--timeline", "steps.txt"),
+        ("--rate", "4", "--replicas", "2", "--routing", "least-loaded", "--jobs", "8"),
+        ("--concurrency", "4", "--replicas", "2", "--jobs", "8"),
     ],
 )
 def test_bad_usage_exits_2(run: Run, arguments: tuple[str, ...]) -> None:

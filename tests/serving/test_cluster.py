@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from math import inf
 
 import numpy as np
@@ -149,6 +150,24 @@ def test_any_number_of_processes_gives_the_same_figures(fleet: Fleet) -> None:
     for name in ("arrival", "admitted", "first", "finish", "status", "gaps", "gap_weights", "cached"):
         assert getattr(one.records, name) == getattr(two.records, name), name
     assert seen[-1] == 400
+
+
+@pytest.mark.parametrize(
+    ("routing", "arrivals", "turns", "because"),
+    [
+        ("least-loaded", OpenLoop(rate=4.0), 1, "least-loaded routing looks at all"),
+        ("prefix-aware", OpenLoop(rate=4.0), 1, "prefix-aware routing looks at all"),
+        ("round-robin", ClosedLoop(concurrency=4), 1, "follow answers"),
+        ("sticky", OpenLoop(rate=4.0), 2, "follow answers"),
+    ],
+)
+def test_processes_for_replicas_that_something_connects_are_refused(
+    routing: Routing, arrivals: OpenLoop | ClosedLoop, turns: int, because: str
+) -> None:
+    load = replace(traffic(4.0, 40, prefix=SharedPrefix(turns=turns)), arrivals=arrivals)
+    with pytest.raises(UsageError, match="--jobs 8 cannot divide") as refused:
+        simulate(served(replicas=3), load, None, Options(fleet=Fleet(routing=routing), jobs=8))
+    assert because in str(refused.value.because)
 
 
 def test_no_processes_are_refused() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from inferplan.errors import UsageError
-from inferplan.serving.batch_means import Precision, half_width, halves_agree
+from inferplan.serving.batch_means import Precision, batch_size, half_width, halves_agree, student_95
 from inferplan.serving.flags import Flags
 from inferplan.serving.run_length import simulate_steady
 from inferplan.serving.simulator import Options, simulate
@@ -49,6 +49,60 @@ def test_batch_means_by_hand() -> None:
     assert half_width(values[:199]) is None
 
 
+def exponentials(rng: np.random.Generator, count: int, likeness: float) -> np.ndarray:  # type: ignore[type-arg]
+    """Exponential values of mean 1 in a row, of which those ``n`` apart correlate by ``likeness**n`` (Gaver and Lewis's
+    EAR(1)): each is the one before times that, and with the odds left a new draw on top.
+    """
+    values = rng.exponential(1, count)
+    if likeness:
+        fresh = np.where(rng.random(count) >= likeness, values, 0.0)
+        for index in range(1, count):
+            values[index] = likeness * values[index - 1] + fresh[index]
+    return values
+
+
+@pytest.mark.parametrize("likeness", [0.0, 0.8])
+@pytest.mark.parametrize(
+    ("percentile", "fewest", "more"), [(50, 200, 1000), (90, 500, 3000), (95, 1000, 4000), (99, 5000, 12_000)]
+)
+def test_intervals_of_every_percentile_cover_it(percentile: float, fewest: int, more: int, likeness: float) -> None:
+    """Percentile p of an exponential is -ln(1 - p/100). 89 of 100 intervals hold it from the fewest values on that have
+    one (nominally 95; 200 runs put 3 standard errors of that at 5 points); with fewer there is none.
+    """
+    rng, runs, exact = np.random.default_rng(7), 200, -np.log(1 - percentile / 100)
+    assert half_width(exponentials(rng, fewest - 1, likeness), percentile) is None
+    counts = (more,) if likeness else (fewest, more)  # in five short batches the likeness of neighbours is not seen
+    for count in counts:
+        covered = 0
+        for _ in range(runs):
+            values = exponentials(rng, count, likeness)
+            error = half_width(values, percentile)
+            assert error is not None
+            covered += abs(float(np.percentile(values, percentile)) - exact) <= error
+        assert 0.89 * runs <= covered < runs
+
+
+def test_values_that_batches_take() -> None:
+    """Ten beyond the figure of each: 1/20 of 200, 1/100 of 1,000; Student's t from a table of his quantiles."""
+    assert [batch_size(percentile) for percentile in (None, 50, 5, 95, 99)] == [10, 20, 200, 200, 1000]
+    assert batch_size(100) == np.inf and half_width(np.arange(10**5), 100.0) is None
+    assert [student_95(count) for count in (5, 10, 11, 16, 20)] == [2.776, 2.262, 2.228, 2.131, 2.093]
+    # seven batches of 200, whose 95th percentiles are 0, 1, 0, 1, 0, 1, 0
+    values = np.repeat(np.arange(7) % 2, 200).astype(float)
+    assert half_width(values, 95.0) == pytest.approx(2.447 * (12 / 7 / 6) ** 0.5 / 7**0.5)
+
+
+def test_a_run_is_long_enough_for_its_percentile() -> None:
+    """Eight batches of a thousand for the 99th percentile, after a quarter that fills: one run, and no more."""
+    traffic = Traffic(arrivals=OpenLoop(rate=30.0), prompt=Lengths(mean=64), output=Lengths(mean=4))
+    first = simulate_steady(deployment(), traffic, precision=Precision(tolerance=0.9, percentile=99, fewest=1))
+    assert first.converged and len(first.records.prompt) == 10_667
+    short = simulate_steady(deployment(), traffic, precision=Precision(tolerance=0.9, percentile=99, most=6000))
+    assert not short.converged and short.interval("ttft", 99) is None and short.interval("ttft", 95) is not None
+    with pytest.raises(UsageError, match="a percentile is in"):
+        Precision(percentile=101)
+
+
 def test_halves_that_drift_do_not_agree() -> None:
     noise = np.random.default_rng(1).normal(1.0, 0.1, 4000)
     assert halves_agree(noise, 95.0, 0.03)
@@ -72,7 +126,7 @@ def test_a_steady_run_meets_the_exact_queue(load: float) -> None:
 
 def test_length_follows_the_precision_and_the_budget() -> None:
     traffic = Traffic(arrivals=OpenLoop(rate=30.0), prompt=Lengths(mean=512), output=Lengths(mean=64))
-    rough = simulate_steady(deployment(), traffic, precision=Precision(tolerance=0.2, fewest=400))
+    rough = simulate_steady(deployment(), traffic, precision=Precision(tolerance=0.2, percentile=50, fewest=400))
     fine = simulate_steady(deployment(), traffic, precision=Precision(tolerance=0.03))
     assert rough.converged and fine.converged and len(rough.records.prompt) < len(fine.records.prompt) / 3
     short = simulate_steady(deployment(), traffic, precision=Precision(tolerance=0.001, most=3000))
