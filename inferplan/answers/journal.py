@@ -1,13 +1,15 @@
 """The journal of a sweep: a file that every finished task is added to, so that what was cut off goes on where it was.
 
-Its first line says what it is; every other line is one task, as JSON: its key, and its rows by column with numbers in
-base64. Lines are only ever added; a last line that was being written when the sweep was cut off is taken off again.
+Its first line says what it is; every other line is one task: the checksum of the rest of the line, and then JSON with
+its key, and its rows by column with numbers in base64. Lines are only ever added; a last line that was being written
+when the sweep was cut off, or that does not match its checksum, is taken off again.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +21,7 @@ from inferplan import __version__
 from inferplan.columns import Block, Column
 from inferplan.errors import InputFileError, SpecError
 
-_HEADER = json.dumps({"inferplan": "sweep journal", "version": __version__}).encode() + b"\n"
+_HEADER = json.dumps({"inferplan": "sweep journal", "version": __version__, "checksum": "crc32"}).encode() + b"\n"
 _ANOTHER = "another --resume FILE; one that does not exist is made"
 _NUMBERS = {"f": "<f8", "i": "<i8"}
 """How columns of numbers are stored, by the kind of their array."""
@@ -58,9 +60,9 @@ class Journal:
         self.done[key] = blocks
         if self.path is None:
             return
-        line = json.dumps({"key": key, "blocks": [_stored(block) for block in blocks]}).encode()
+        entry = json.dumps({"key": key, "blocks": [_stored(block) for block in blocks]}).encode()
         with self._reported():
-            self._file.write(line + b"\n")
+            self._file.write(_checksum(entry) + entry + b"\n")
             self._file.flush()
 
     @contextmanager
@@ -82,17 +84,32 @@ class Journal:
             file.write(_HEADER)
             file.flush()
             return
-        end = len(_HEADER)
+        end, spoilt = len(_HEADER), 0
         for number, line in enumerate(file, 2):
-            if not line.endswith(b"\n"):  # the line that was being written when the sweep was cut off
-                file.truncate(end)
-                return
+            if spoilt:
+                raise SpecError(f"{path}:{spoilt}: not a line of a sweep journal", hint=_ANOTHER)
+            text = line.removesuffix(b"\n")
+            found, entry = text[:_WIDTH], text[_WIDTH:]
+            if text == line or found != _checksum(entry):
+                spoilt = number
+                continue
             try:
-                entry = json.loads(line)
-                self.done[entry["key"]] = [_restored(block) for block in entry["blocks"]]
+                task = json.loads(entry)
+                self.done[task["key"]] = [_restored(block) for block in task["blocks"]]
             except (ValueError, LookupError, TypeError, AttributeError):
                 raise SpecError(f"{path}:{number}: not a line of a sweep journal", hint=_ANOTHER) from None
             end += len(line)
+        if spoilt:  # the last line: written when the sweep was cut off, or damaged then; its task is run again
+            file.truncate(end)
+
+
+_WIDTH = 9
+"""Bytes of a checksum with the space behind it."""
+
+
+def _checksum(entry: bytes) -> bytes:
+    """The CRC-32 of a line's JSON, in hexadecimal digits, and a space."""
+    return f"{zlib.crc32(entry):08x} ".encode()
 
 
 def _stored(block: Block) -> dict[str, Any]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import json
 import pickle
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from inferplan.answers import journal
 from inferplan.answers import sweep as module
 from inferplan.answers.sweep import Execution, Grid, Sweep, Task, parse_counts, run, save_parquet, sweep
 from inferplan.catalog.assemble import Request, assemble
@@ -189,7 +192,7 @@ def test_points_can_be_simulated() -> None:
 
 
 def test_a_cut_off_sweep_goes_on_where_it_was(tmp_path: Path, result: Sweep) -> None:
-    journal = tmp_path / "grid.jsonl"
+    path = tmp_path / "grid.jsonl"
     ran: list[Task] = []
 
     def counting(task: Task) -> list[Block]:
@@ -199,8 +202,8 @@ def test_a_cut_off_sweep_goes_on_where_it_was(tmp_path: Path, result: Sweep) -> 
         return run(task)
 
     with pytest.raises(KeyboardInterrupt):
-        sweep(GRID, Execution(backend="serial", journal=journal), counting)
-    with journal.open("a") as file:
+        sweep(GRID, Execution(backend="serial", journal=path), counting)
+    with path.open("a") as file:
         file.write('{"key": "half a li')
     again: list[Task] = []
 
@@ -208,10 +211,10 @@ def test_a_cut_off_sweep_goes_on_where_it_was(tmp_path: Path, result: Sweep) -> 
         again.append(task)
         return run(task)
 
-    resumed = sweep(GRID, Execution(backend="serial", journal=journal), recording)
+    resumed = sweep(GRID, Execution(backend="serial", journal=path), recording)
     assert len(again) == len(GRID.tasks()) - 5
     assert resumed.rows == result.rows
-    assert sweep(GRID, Execution(backend="serial", journal=journal), counting).rows == result.rows
+    assert sweep(GRID, Execution(backend="serial", journal=path), counting).rows == result.rows
 
 
 @pytest.mark.parametrize("text", ["hello", "hello\nworld\n", '{"key": "a", "rows": []}\n', "\n"])
@@ -232,6 +235,34 @@ def test_a_journal_with_a_spoilt_line_is_refused_and_kept(tmp_path: Path) -> Non
         with pytest.raises(SpecError, match="journal:3: not a line"):
             sweep(GRID, Execution(backend="serial", journal=path))
         assert path.read_bytes() == b"".join([*lines[:2], spoilt, *lines[3:]])
+
+
+def test_a_journal_with_changed_bytes_is_refused_or_its_last_task_run_again(tmp_path: Path, result: Sweep) -> None:
+    """Damage that is JSON still: another column name, another code of a value, another figure in base64."""
+    path = tmp_path / "journal"
+    sweep(GRID, Execution(backend="serial", journal=path))
+    whole = path.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    for old, new in ((b'"tpot_s"', b'"tpot_x"'), (b"h100-sxm", b"h200-sxm"), (b'"f": "', b'"f": "A')):
+        middle, last = (lines[at].replace(old, new, 1) for at in (1, -1))
+        if middle != lines[1]:
+            path.write_bytes(b"".join([lines[0], middle, *lines[2:]]))
+            with pytest.raises(SpecError, match="journal:2: not a line"):
+                sweep(GRID, Execution(backend="serial", journal=path))
+        path.write_bytes(b"".join([*lines[:-1], last]))
+        assert sweep(GRID, Execution(backend="serial", journal=path)).rows == result.rows
+        assert path.read_bytes() == whole
+
+
+def test_a_line_of_a_journal_begins_with_the_crc_of_the_rest(tmp_path: Path) -> None:
+    """CRC-32 of "123456789" is cbf43926 (ITU-T V.42): the checksum is that one, of all that follows the space."""
+    assert journal._checksum(b"123456789") == b"cbf43926 "
+    path = tmp_path / "journal"
+    with journal.Journal(path) as opened:
+        opened.add("task", [])
+    _, line = path.read_bytes().splitlines()
+    assert line == f"{zlib.crc32(line[9:]):08x} ".encode() + line[9:]
+    assert json.loads(line[9:]) == {"key": "task", "blocks": []}
 
 
 def test_a_journal_may_be_cut_off_anywhere(tmp_path: Path, result: Sweep) -> None:
