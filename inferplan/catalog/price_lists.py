@@ -30,6 +30,9 @@ DEFAULT_LISTS: dict[Contract, str] = {
 
 The one provider whose price feed was read first-hand, where it has the term; else the list with most devices on it.
 """
+CHEAPEST, DEAREST = 1e-4, 1e6
+"""The bounds of a price of one device for an hour, in any currency: nothing is let for less or more than that."""
+_LARGEST_INSTANCE = 100_000
 _CONFIDENCE = ("high", "medium", "low")
 
 
@@ -37,7 +40,7 @@ class Instance(Spec):
     """What is sold for one price: an instance of so many GPUs, or GPUs one by one."""
 
     gpu: str
-    gpus: Annotated[int, Field(ge=1)] | Literal["any", "unknown"]
+    gpus: Annotated[int, Field(ge=1, le=_LARGEST_INSTANCE)] | Literal["any", "unknown"]
     """GPUs of the instance; ``any`` where GPUs are sold one by one, in any number that a host holds; ``unknown`` where
     the source quotes the price of one GPU and not how many are sold together."""
     per_hour: float = Field(gt=0.0, allow_inf_nan=False)
@@ -56,6 +59,12 @@ class Instance(Spec):
         """An alias as the name it stands for; a device that is not on file, such as the user's own, as it is."""
         low = name.lower()
         return low if low in _on_file() else aliases("hardware").get(low, low)
+
+    @model_validator(mode="after")
+    def _price_of_a_device(self) -> Self:
+        if not _is_price(self.per_hour, self.gpus if isinstance(self.gpus, int) else 1):
+            raise ValueError(f"per_hour of one GPU is {CHEAPEST:g} to {DEAREST:,.0f}")
+        return self
 
     @model_validator(mode="after")
     def _length_of_a_reservation(self) -> Self:
@@ -214,9 +223,11 @@ def price_book(
     """A price book from list names (or paths) and texts: ``gpu=2.49`` for a GPU, ``gpu=113.93/8`` for an instance of 8.
 
     Where no list is named, the one of :data:`DEFAULT_LISTS` and then every list on file, as far as they are in
-    ``currency`` (USD unless it is given). Raises ``UsageError`` for a text that is no price, and when currencies are
-    mixed: none is converted.
+    ``currency`` (USD unless it is given). Raises ``UsageError`` for a text that is no price, for a currency that is no
+    code of three letters (ISO 4217), and when currencies are mixed: none is converted.
     """
+    if currency is not None and not (len(currency) == 3 and currency.isascii() and currency.isalpha()):
+        raise UsageError(f"--currency {currency!r} is no currency", hint="a code of three letters, such as EUR")
     named = tuple(load("prices", name, PriceList) for name in lists)
     asked = (currency or "USD").upper()
     given = _by_gpu([parse_stated(text, asked, term) for text in stated])
@@ -240,14 +251,19 @@ def parse_stated(text: str, currency: str = "USD", term: Contract = "on-demand")
         per_hour, gpus = float(number), int(size) if slash else None
     except ValueError:
         per_hour, gpus = 0.0, None
+    hint = "--price h100-sxm=2.49 (a GPU), or --price b200-hgx=113.93/8 (an instance of 8)"
     if not name or not 0.0 < per_hour < float("inf") or (gpus is not None and not 0 < gpus <= _LARGEST_INSTANCE):
-        hint = "--price h100-sxm=2.49 (a GPU), or --price b200-hgx=113.93/8 (an instance of 8)"
         raise UsageError(f"--price {text} is not a price", hint=hint)
+    if not _is_price(per_hour, gpus or 1):
+        because = f"an hour of one GPU costs {CHEAPEST:g} to {DEAREST:,.0f} {currency}"
+        raise UsageError(f"--price {text} is not a price", because=because, hint=hint)
     said = "stated" if term == "on-demand" else term
     return Offer(gpu=_device(name), gpus=gpus, per_hour=per_hour, currency=currency, term=said, source="--price")
 
 
-_LARGEST_INSTANCE = 100_000
+def _is_price(per_hour: float, gpus: int) -> bool:
+    """Whether an instance of so many GPUs may cost that."""
+    return CHEAPEST <= per_hour / gpus <= DEAREST
 
 
 def _by_gpu(offers: list[Offer]) -> dict[str, tuple[Offer, ...]]:

@@ -51,9 +51,9 @@ def emit_command(target: str, request: Request, **values: Any) -> None:
 
     Example: inferplan emit vllm llama-3.1-70b --gpu h100-sxm --tp 4 --context 16384 --max-num-seqs 128
     """
-    ctx = click.get_current_context()
-    chosen = ctx.get_parameter_source("engine") is not click.core.ParameterSource.DEFAULT
-    planned = _planned(target, request)
+    typed = _typed(click.get_current_context())
+    chosen = "--engine" in typed
+    planned = _planned(target, request, typed)
     request = _for_target(planned.request if planned else request, target, chosen)
     drafts = planned.drafts(request) if planned else Drafts()
     started = launch(
@@ -77,18 +77,43 @@ def emit_command(target: str, request: Request, **values: Any) -> None:
         click.echo(f"note: {note}", err=True)
 
 
+_OF_A_PLAN = frozenset(
+    {"target", "model", "context", "checkpoint", "quantised", "draft_checkpoint", "extra", "image", "cache_claim"}
+)
+"""Parameters that are taken beside the file of a plan: it does not say them, or not finally (the context)."""
+
+
+def _typed(ctx: click.Context) -> list[str]:
+    """The options of a deployment that were given, as they are written; not those at their defaults."""
+    return [
+        parameter.opts[0]
+        for parameter in ctx.command.params
+        if parameter.name and parameter.name not in _OF_A_PLAN
+        if ctx.get_parameter_source(parameter.name) is not click.core.ParameterSource.DEFAULT
+    ]
+
+
 for _parameter in emit_command.params:
     if _parameter.name == "gpu":  # the file of a plan names it
         _parameter.required = False
 
 
-def _planned(target: str, request: Request) -> Planned | None:
-    """The plan that the model names, if it names one. Raises ``UsageError`` for another engine than the target."""
+def _planned(target: str, request: Request, typed: list[str]) -> Planned | None:
+    """The plan that the model names, if it names one.
+
+    Raises ``UsageError`` for another engine than the target, and for ``typed`` options that the plan has decided.
+    """
     if Path(request.model).suffix != ".json" or request.gpu:
         if not request.gpu:
             raise UsageError("--gpu is missing", hint="--gpu h100-sxm, or the JSON file of a plan as MODEL")
         return None
     planned = read_plan(request.model)
+    if typed:
+        raise UsageError(
+            f"{request.model} says what {', '.join(typed)} would say",
+            because="a plan holds for the deployment that it was made for",
+            hint="plan again with it, or emit from MODEL with --gpu instead of the file",
+        )
     if target != "k8s" and planned.request.engine.partition("@")[0] != target:
         raise UsageError(
             f"{request.model} plans for {planned.request.engine}, not for {target}",

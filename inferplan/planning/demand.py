@@ -9,6 +9,7 @@ import numpy as np
 
 from inferplan.errors import UsageError
 from inferplan.traffic.requests import (
+    LEAST_RATE,
     ArrivalKind,
     ClosedLoop,
     Lengths,
@@ -18,6 +19,7 @@ from inferplan.traffic.requests import (
     Slo,
     Traffic,
 )
+from inferplan.units import format_time
 
 _MOST = 1e9
 """No service has more users, or requests a second."""
@@ -60,6 +62,12 @@ class Demand:
                 raise UsageError(f"--{name} must be more than 0")
             if getattr(self, name) > _MOST:
                 raise UsageError(f"--{name} {getattr(self, name):g} is more than anybody asks for", hint="at most 1e9")
+        if self.rate is not None and self.rate < LEAST_RATE:
+            of = "--rate" if self.trace is None else "the mean rate of the trace,"
+            raise UsageError(
+                f"{of} {self.rate:g} requests/s is less than can be planned for",
+                hint=f"at least {LEAST_RATE:g} requests/s, one in {1 / LEAST_RATE / 86400:.0f} days",
+            )
         if (self.deadline is None) != (self.requests is None):
             raise UsageError("an offline job needs both --requests and --deadline")
         if self.output.average < 2:
@@ -117,7 +125,8 @@ class Demand:
         known = f" ({self.cached:,} of them cached)" if self.cached else ""
         lengths = f"{self.prompt.average:,.0f} tokens in{known}, {self.output.average:,.0f} out"
         if self.deadline is not None:
-            return f"{self.requests:,} requests in {self.deadline / 3600:g} h, {lengths}"
+            span = f"{self.deadline / 3600:,g} h" if self.deadline >= 3600 else format_time(self.deadline)
+            return f"{self.requests:,} requests in {span}, {lengths}"
         if self.users is not None:
             return f"{self.users:,} users, {lengths}"
         return f"{self.rate:g} requests/s, {lengths}"
@@ -150,10 +159,21 @@ def sharing(own: Lengths, output: Lengths, prefix: SharedPrefix, samples: int) -
 
 
 def demand_of_trace(trace: Requests) -> Demand:
-    """The demand of a trace: its mean rate and its lengths. Raises ``UsageError`` when it has no arrival times."""
-    if trace.arrival is None or len(trace) < 2 or float(trace.arrival[-1] - trace.arrival[0]) <= 0:
-        raise UsageError("a plan needs a trace with arrival times", hint="--rate with --prompt and --output instead")
+    """The demand of a trace: its mean rate and its lengths.
+
+    Raises ``UsageError`` when it has no arrival times, or when no time passes from the first to the last: no rate.
+    """
+    hint = "--rate with --prompt and --output instead"
+    if trace.arrival is None:
+        raise UsageError("a plan needs a trace with arrival times", hint=hint)
+    if len(trace) < 2:
+        raise UsageError("a plan needs a trace of two requests or more: one has no rate", hint=hint)
     span = float(trace.arrival[-1] - trace.arrival[0])
+    if span <= 0:
+        raise UsageError(
+            f"the {len(trace):,} requests of the trace arrive at the same time, which is no rate",
+            hint=f"{hint}, or --requests with --deadline for a job",
+        )
     return Demand(
         prompt=Lengths(kind="empirical", values=tuple(int(x) for x in trace.prompt)),
         output=Lengths(kind="empirical", values=tuple(int(max(x, 1)) for x in trace.output)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import ConfigDict, Field, ValidationError
 
@@ -16,22 +16,39 @@ from inferplan.errors import InputFileError, SpecError
 from inferplan.planning.space import Drafting
 from inferplan.spec import Spec
 from inferplan.table import SCHEMA_VERSION
+from inferplan.units import MOST
 from inferplan.work.parallel import Parallelism
+
+_Model = TypeVar("_Model", bound=Spec)
 
 
 class _Strict(Spec):
     model_config = ConfigDict(strict=True)
 
 
+_MOST = 10**6
+"""Degrees and servers beyond which a file does not say what was planned."""
+Degree = Annotated[int, Field(ge=1, le=_MOST)]
+
+
+class _Parallel(_Strict):
+    tp: Degree
+    pp: Degree
+    ep: Degree
+    dp: Degree
+    cp: Degree
+    replicas: Degree
+
+
 class _Pools(_Strict):
-    prefill: int = Field(ge=1)
-    decode: int = Field(ge=1)
+    prefill: Degree
+    decode: Degree
 
 
 class _Drafting(_Strict):
     model: str | None
     length: int
-    acceptance: float
+    acceptance: float = Field(allow_inf_nan=False)
     branches: int = 1
 
 
@@ -42,7 +59,7 @@ class _Deployment(_Strict):
     gpu: str
     quant: str | None
     engine: str
-    parallel: dict[str, int]
+    parallel: _Parallel
     pools: _Pools | None
     context_tokens: int | None = Field(ge=1)
     concurrency: int = Field(ge=1)
@@ -83,18 +100,29 @@ def read_plan(path: str) -> Planned:
     plan = data.get("plan")
     if not isinstance(plan, dict) or not isinstance(plan.get("deployment"), dict):
         raise SpecError(f"{path} is not the JSON of a plan", hint="inferplan plan ... -o plan.json")
+    return _planned(path, _checked(path, _Deployment, plan["deployment"], "plan.deployment"))
+
+
+def _checked(path: str, kind: type[_Model], data: dict[str, Any], where: str) -> _Model:
+    """The fields of a part of the file. Raises ``SpecError`` that names the first which is not what it should be."""
     try:
-        found = _Deployment.model_validate(plan["deployment"])
+        return kind.model_validate(data, strict=True)
     except ValidationError as error:
         problems = [
-            f"{'.'.join(map(str, one['loc']))}: {one['msg']}, not {one['input']!r:.40}" for one in error.errors()
+            f"{'.'.join(map(str, one['loc']))}: {one['msg']}, not {_shown(one['input'])}" for one in error.errors()
         ]
         raise SpecError(
-            f"{path} is not the JSON of a plan: plan.deployment.{problems[0]}",
+            f"{path} is not the JSON of a plan: {where}.{problems[0]}",
             because="; ".join(problems[1:]),
             hint="inferplan plan ... -o plan.json",
         ) from None
-    return _planned(path, found)
+
+
+def _shown(value: Any) -> str:
+    """A value as Python writes it, cut to 40 characters; a number with too many digits in words."""
+    if isinstance(value, int) and abs(value) > MOST:
+        return "a number that large"
+    return f"{value!r:.40}"
 
 
 def _read(path: str) -> dict[str, Any]:
@@ -110,10 +138,7 @@ def _read(path: str) -> dict[str, Any]:
 
 
 def _planned(path: str, found: _Deployment) -> Planned:
-    unknown = set(found.parallel) - set(Parallelism.__dataclass_fields__)
-    if unknown:
-        raise SpecError(f"{path} is not the JSON of a plan: plan.deployment.parallel.{min(unknown)}")
-    parallel = Parallelism(**found.parallel)
+    parallel = Parallelism(**found.parallel.model_dump())
     request = Request(
         model=found.model,
         gpu=found.gpu,
@@ -133,10 +158,20 @@ def _with_option(path: str, request: Request, name: str, value: Any) -> Request:
     """A request with one more option, by the dotted name that :func:`inferplan.answers.emit.given` gave it."""
     group, _, last = name.rpartition(".")
     if group == "flags" and last in EngineFlags.model_fields:
-        return replace(request, flags=request.flags.model_copy(update={last: value}))
+        flags = request.flags.model_dump() | {last: value}
+        return replace(request, flags=_checked(path, EngineFlags, flags, "plan.deployment.options.flags"))
+    field, changed, kind = name, value, _PLAIN.get(name)
     if group in ("roles", "generation"):
-        group, name, value = "", group, (*getattr(request, group), (last, value))
-    if not group and name in Request.__dataclass_fields__:
-        changed: dict[str, Any] = {name: value}
-        return replace(request, **changed)
-    raise SpecError(f"{path} was planned with {name}, which is not known here", hint="inferplan plan ... -o plan.json")
+        field, changed, kind = group, (*getattr(request, group), (last, value)), str if group == "roles" else int
+    if kind is None:
+        raise SpecError(
+            f"{path} was planned with {name}, which is not known here", hint="inferplan plan ... -o plan.json"
+        )
+    if not isinstance(value, kind) or (isinstance(value, int) and not 0 <= value <= _MOST):
+        raise SpecError(f"{path} is not the JSON of a plan: plan.deployment.options.{name} cannot be {_shown(value)}")
+    fields: dict[str, Any] = {field: changed}
+    return replace(request, **fields)
+
+
+_PLAIN: dict[str, type] = {"calibration": str, "ideal": bool, "memory": str, "unfused_attention": bool, "prune": str}
+"""Options of a request that have no group, and what their values are."""

@@ -87,6 +87,9 @@ def test_emit_needs_a_deployment_and_its_engine(planned: Path, tmp_path: Path) -
     assert "none is named" in refused("emit", "vllm", "llama-3.1-8b", "--gpu", "h100-sxm", "--quantised").what
 
 
+ALONE = {"tp": 1, "pp": 1, "ep": 1, "dp": 1, "cp": 1, "replicas": 1}
+
+
 def rewritten(planned: Path, path: Path, **changes: Any) -> str:
     """A plan's file with fields of its deployment changed."""
     record = json.loads(planned.read_text())
@@ -118,9 +121,20 @@ def test_pools_of_a_plan_are_emitted(planned: Path, tmp_path: Path, target: str)
         ({"concurrency": "abc"}, "plan.deployment.concurrency: Input should be a valid integer, not 'abc'"),
         ({"token_budget": None}, "plan.deployment.token_budget"),
         ({"token_budget": 0}, "plan.deployment.token_budget: Input should be greater than or equal to 1"),
-        ({"parallel": {"tp": "x"}}, "plan.deployment.parallel.tp"),
-        ({"parallel": {"xp": 2}}, "plan.deployment.parallel.xp"),
-        ({"parallel": {"tp": 0}}, "--tp must be 1 or more"),
+        ({"parallel": {}}, "plan.deployment.parallel.tp: Field required"),
+        ({"parallel": ALONE | {"tp": "x"}}, "plan.deployment.parallel.tp: Input should be a valid integer, not 'x'"),
+        ({"parallel": ALONE | {"tp": True}}, "plan.deployment.parallel.tp: Input should be a valid integer"),
+        ({"parallel": ALONE | {"xp": 2}}, "plan.deployment.parallel.xp"),
+        ({"parallel": ALONE | {"tp": 0}}, "plan.deployment.parallel.tp: Input should be greater than or equal to 1"),
+        ({"parallel": ALONE | {"dp": 10**400}}, "dp is more than anything here can count"),
+        ({"parallel": ALONE | {"replicas": 10**7}}, "plan.deployment.parallel.replicas: Input should be less than"),
+        ({"pools": {"prefill": 10**400, "decode": 1}}, "prefill is more than anything here can count"),
+        ({"concurrency": 10**400}, "concurrency is more than anything here can count"),
+        ({"options": {"flags.block_size": 10**400}}, "block_size is more than anything here can count"),
+        ({"options": {"flags.memory_fraction": 2.0}}, "plan.deployment.options.flags.memory_fraction"),
+        ({"options": {"parallel": "x"}}, "planned with parallel, which is not known here"),
+        ({"options": {"memory": 8}}, "plan.deployment.options.memory cannot be 8"),
+        ({"options": {"generation.steps": 10**400}}, "plan.deployment.options.generation.steps cannot be a number"),
         ({"pools": {"prefill": 1}}, "plan.deployment.pools.decode"),
         ({"pools": {"prefill": 0, "decode": 1}}, "plan.deployment.pools.prefill"),
         ({"speculation": {"model": "llama-3.2-1b"}}, "plan.deployment.speculation.length"),
@@ -135,6 +149,28 @@ def test_a_broken_plan_file_is_one_error(planned: Path, tmp_path: Path, changes:
     error = refused("emit", "vllm", rewritten(planned, tmp_path / "x.json", **changes))
     assert message in error.what
     assert error.exit_code == (3 if "context_tokens" in changes else 2)
+
+
+def test_what_a_plan_says_is_not_said_again(planned: Path) -> None:
+    """An option of the deployment beside the file of a plan would be dropped: it is refused, a site's own are taken."""
+    for option in (
+        ("--tp", "1"),
+        ("--kv", "fp8"),
+        ("--quant", "bf16"),
+        ("--engine", "vllm"),
+        ("--max-num-seqs", "32"),
+        ("--gpu-memory-utilization", "0.5"),
+        ("--ideal",),
+    ):
+        error = refused("emit", "vllm", str(planned), "--checkpoint", "org/own", *option)
+        assert f"plan.json says what {option[0]} would say" in error.what
+        assert error.exit_code == 2
+    both = refused("emit", "vllm", str(planned), "--max-num-seqs", "32", "--tp", "2")
+    assert "says what --tp, --max-num-seqs would say" in both.what
+    line = run("emit", "vllm", str(planned), "--checkpoint", "org/own", "--context", "2048", "--quantised")
+    assert line.startswith("vllm serve org/own ")
+    assert "--max-model-len 2048" in line
+    run("emit", "k8s", str(planned), "--image", "org/vllm:1", "--cache-claim", "weights")
 
 
 @pytest.mark.parametrize(

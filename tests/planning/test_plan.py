@@ -13,7 +13,7 @@ import pytest
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.price_lists import PriceBook, price_book
 from inferplan.errors import InfeasibleError, UsageError
-from inferplan.planning.demand import Demand, sharing
+from inferplan.planning.demand import Demand, demand_of_trace, sharing
 from inferplan.planning.grid import axes_for, load_grid
 from inferplan.planning.option import Sizing
 from inferplan.planning.plan import Plan, plan
@@ -26,7 +26,7 @@ from inferplan.serving.flags import Flags
 from inferplan.serving.simulator import simulate
 from inferplan.serving.steady import UserLoad, steady_state
 from inferplan.table import render
-from inferplan.traffic.requests import Lengths, SharedPrefix, Slo
+from inferplan.traffic.requests import Lengths, Requests, SharedPrefix, Slo
 from inferplan.work.parallel import Parallelism
 
 SLO = Slo(ttft=0.4, tpot=0.03, percentile=95.0)
@@ -332,6 +332,7 @@ def test_what_prompts_share_is_cached() -> None:
         {"requests": 10},
         {"deadline": 10.0},
         {"rate": 0.0},
+        {"rate": 9e-7},
         {"rate": 1.0, "output": Lengths(mean=1)},
         {"rate": 1.0, "cached": 700},
     ],
@@ -339,6 +340,40 @@ def test_what_prompts_share_is_cached() -> None:
 def test_a_demand_must_be_one_question(values: dict) -> None:
     with pytest.raises(UsageError):
         Demand(**({"prompt": Lengths(mean=700), "output": Lengths(mean=200)} | values))
+
+
+def test_a_rate_that_is_too_low_is_refused_as_it_was_typed() -> None:
+    with pytest.raises(UsageError, match=r"--rate 1e-09 requests/s is less than can be planned for"):
+        Demand(prompt=Lengths(mean=700), output=Lengths(mean=200), rate=1e-9)
+    assert Demand(prompt=Lengths(mean=700), output=Lengths(mean=200), rate=1e-6).rate == 1e-6
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(86400.0, "24 h"), (5400.0, "1.5 h"), (60.0, "60.00 s"), (1e-6, "1.000 us")]
+)
+def test_a_deadline_is_said_in_a_unit_that_suits_it(seconds: float, said: str) -> None:
+    job = Demand(prompt=Lengths(mean=700), output=Lengths(mean=200), requests=10, deadline=seconds)
+    assert job.describe() == f"10 requests in {said}, 700 tokens in, 200 out"
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "message"),
+    [
+        (None, "needs a trace with arrival times"),
+        ([3.0], "two requests or more: one has no rate"),
+        ([3.0, 3.0], "the 2 requests of the trace arrive at the same time"),
+        ([0.0, 1e7], "the mean rate of the trace, 1e-07 requests/s is less"),
+    ],
+)
+def test_a_trace_without_a_rate_is_refused_with_what_it_lacks(arrivals: list[float] | None, message: str) -> None:
+    count = len(arrivals or [0.0])
+    trace = Requests(
+        arrival=None if arrivals is None else np.array(arrivals),
+        prompt=np.full(count, 100),
+        output=np.full(count, 20),
+    )
+    with pytest.raises(UsageError, match=message):
+        demand_of_trace(trace)
 
 
 def test_default_space() -> None:

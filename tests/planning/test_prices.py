@@ -203,6 +203,30 @@ def test_what_is_no_price_is_refused(text: str) -> None:
         price_book(stated=[text])
 
 
+@pytest.mark.parametrize(
+    "text", ["h100=1e-300", "h100=1e300/8", "h100=0.00079/8", "h100=9e-5", "h100=8.1e6/8", "h100=1.1e6"]
+)
+def test_a_price_of_a_device_has_bounds(text: str) -> None:
+    with pytest.raises(UsageError, match="not a price") as refused:
+        price_book(stated=[text])
+    assert "an hour of one GPU costs 0.0001 to 1,000,000 USD" in refused.value.because
+
+
+def test_prices_at_their_bounds_are_taken() -> None:
+    for text, per_hour in (("h100=1e-4", 1e-4), ("h100=0.0008/8", 0.0008), ("h100=1e6", 1e6), ("h100=8e6/8", 8e6)):
+        assert price_book(stated=[text]).offers("h100-sxm")[0].per_hour == per_hour
+    with pytest.raises(ValueError, match="per_hour of one GPU"):
+        Instance.model_validate({"gpu": "t4", "gpus": 8, "per_hour": 1e300})
+    with pytest.raises(ValueError, match="per_hour of one GPU"):
+        Instance.model_validate({"gpu": "t4", "gpus": "any", "per_hour": 1e-9})
+
+
+@pytest.mark.parametrize("currency", ["", " ", "US", "DOLLARS", "12A", "€€€"])
+def test_what_is_no_currency_is_refused(currency: str) -> None:
+    with pytest.raises(UsageError, match="is no currency"):
+        price_book(stated=["h100=2.49"], currency=currency)
+
+
 def test_two_prices_of_one_instance_are_refused() -> None:
     with pytest.raises(UsageError, match="two prices"):
         price_book(stated=["h100=2", "h100-sxm=3"])
