@@ -25,7 +25,7 @@ from inferplan.extras import require
 if TYPE_CHECKING:
     import pandas as pd
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 FORMATS = ("table", "json", "jsonl", "csv", "markdown")
 _SUFFIXES = {".json": "json", ".jsonl": "jsonl", ".csv": "csv", ".md": "markdown", ".txt": "table"}
 

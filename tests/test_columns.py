@@ -42,9 +42,9 @@ def test_rows_come_back_as_they_were() -> None:
 def test_text_is_what_the_standard_library_writes() -> None:
     found = Columns(blocks=blocks_of(ROWS))
     report = Report(record={"points": found, "more": {"a": [1, 2]}}, rows=found)
-    record = {"schema_version": 1, "points": ROWS, "more": {"a": [1, 2]}}
+    record = {"schema_version": 2, "points": ROWS, "more": {"a": [1, 2]}}
     assert render(report, "json") == json.dumps(record, indent=2) + "\n"
-    lines = [json.dumps({"schema_version": 1, **row}) + "\n" for row in ROWS]
+    lines = [json.dumps({"schema_version": 2, **row}) + "\n" for row in ROWS]
     assert render(report, "jsonl") == "".join(lines)
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, [*ROWS[0], "fits"], lineterminator="\n")
@@ -55,7 +55,7 @@ def test_text_is_what_the_standard_library_writes() -> None:
 
 def test_no_rows_are_an_empty_list() -> None:
     none = Columns(blocks=[])
-    assert json.loads(render(Report(record={"points": none}, rows=none), "json")) == {"schema_version": 1, "points": []}
+    assert json.loads(render(Report(record={"points": none}, rows=none), "json")) == {"schema_version": 2, "points": []}
 
 
 @pytest.mark.usefixtures("at_once")

@@ -27,8 +27,15 @@ def test_name_and_count_alone_make_no_other_run() -> None:
 
 def test_every_other_field_makes_another_run() -> None:
     other: dict[str, Any] = {
-        **{"ranks": 2, "fusible": True, "m": TOKENS.copy(), "k": 8192, "n": 4096, "batch": 2},
-        **{"weight": FP8, "input": FP8, "output": FP8},
+        "ranks": 2,
+        "fusible": True,
+        "m": TOKENS.copy(),
+        "k": 8192,
+        "n": 4096,
+        "batch": 2,
+        "weight": FP8,
+        "input": FP8,
+        "output": FP8,
     }
     runs = {replace(MATMUL, **{name: value}).run for name, value in other.items()}
     assert len(runs | {MATMUL.run}) == len(other) + 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from inferplan.catalog.assemble import Request, assemble
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.run import estimate
 from inferplan.reports.estimate import estimate_report
-from inferplan.table import Report, Table, plain, render
+from inferplan.table import SCHEMA_VERSION, Report, Table, plain, render
 
 
 def reports() -> list[Report]:
@@ -33,4 +34,11 @@ def test_plain_text_is_the_terminal_without_colour(report: Report) -> None:
 def test_json_has_no_nan_and_no_numpy() -> None:
     record = {"a": np.float64("nan"), "b": [np.int64(3), float("inf")], "c": {"d": np.array([1.0, np.nan])}}
     assert plain(record) == {"a": None, "b": [3, None], "c": {"d": [1.0, None]}}
-    assert json.loads(render(Report(record=record), "json")) == {"schema_version": 1, **plain(record)}
+    assert json.loads(render(Report(record=record), "json")) == {"schema_version": 2, **plain(record)}
+
+
+def test_the_page_of_json_says_the_version() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "json.md").read_text("utf-8")
+    assert f"`schema_version`\nis {SCHEMA_VERSION};" in page
+    assert f"| `schema_version` | {SCHEMA_VERSION} |" in page
+    assert f"finds different in version {SCHEMA_VERSION}:" in page

@@ -95,6 +95,7 @@ def read_plan(path: str) -> Planned:
     if version != SCHEMA_VERSION:
         raise SpecError(
             f"{path} is of version {version!r}, and this reads version {SCHEMA_VERSION}",
+            because="keys of another version mean something else, or are gone",
             hint="make the plan again: inferplan plan ... -o plan.json",
         )
     plan = data.get("plan")

@@ -62,7 +62,7 @@ def record(run: Run) -> dict[str, Any]:
 
 def test_contract(record: dict[str, Any]) -> None:
     assert missing(CONTRACT, record) == []
-    assert record["schema_version"] == 1
+    assert record["schema_version"] == 2
 
 
 def test_numbers_by_hand(record: dict[str, Any]) -> None:
@@ -167,7 +167,7 @@ def test_every_format_parses(run: Run, tmp_path: Path, style: str) -> None:
     assert ran.code == 0
     assert ran.err == ""
     if style in ("json", "jsonl"):
-        assert json.loads(ran.out)["schema_version"] == 1
+        assert json.loads(ran.out)["schema_version"] == 2
     elif style == "csv":
         rows = list(csv.DictReader(io.StringIO(ran.out)))
         assert float(rows[0]["memory.weights_bytes"]) == WEIGHTS

@@ -54,7 +54,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_plan_says_what_to_buy_and_what_it_rests_on(planned: Path) -> None:
     record: dict[str, Any] = json.loads(planned.read_text())
-    assert record["schema_version"] == 1
+    assert record["schema_version"] == 2
     assert record["plan"]["ttft_s"] <= 0.8
     assert record["plan"]["tpot_s"] <= 0.05
     assert record["cost"]["price_source"] == "aws-us-east-1"
@@ -183,9 +183,22 @@ def test_what_is_no_plan_is_said_so(tmp_path: Path, text: str) -> None:
     assert error.exit_code == 2
 
 
-def test_a_plan_of_another_version_is_refused(planned: Path, tmp_path: Path) -> None:
-    (tmp_path / "x.json").write_text(json.dumps(json.loads(planned.read_text()) | {"schema_version": 99}))
-    assert "is of version 99" in refused("emit", "vllm", str(tmp_path / "x.json")).what
+@pytest.mark.parametrize("version", [1, 99])
+def test_a_plan_of_another_version_is_refused(planned: Path, tmp_path: Path, version: int) -> None:
+    (tmp_path / "x.json").write_text(json.dumps(json.loads(planned.read_text()) | {"schema_version": version}))
+    error = refused("emit", "vllm", str(tmp_path / "x.json"))
+    assert f"is of version {version}, and this reads version 2" in error.what
+    assert error.hint.startswith("make the plan again: inferplan plan ")
+    assert error.exit_code == 2
+
+
+def test_keys_that_left_with_version_1_are_gone(planned: Path) -> None:
+    record = json.loads(planned.read_text())
+    assert record["schema_version"] == 2
+    assert "meets_at_the_slow_end" not in record
+    assert "capacity_requests_per_s" not in record["plan"]
+    assert {"screened_capacity_requests_per_s", "capacity"} <= record["plan"].keys()
+    assert "at_the_other_confidence" in record
 
 
 def test_a_plan_names_the_checkpoint_that_was_typed(tmp_path: Path) -> None:
@@ -369,7 +382,7 @@ def test_sweep_compare_recipe_cost_and_plot(tmp_path: Path) -> None:
     points = json.loads(run(*printed, "json"))["points"]
     assert [point["status"] for point in points] == ["ok", "ok", "does not fit"]
     assert [json.loads(line) for line in run(*printed, "jsonl").splitlines()] == [
-        {"schema_version": 1, **point} for point in points
+        {"schema_version": 2, **point} for point in points
     ]
     assert run(*printed, "markdown").splitlines()[-3].split("|")[1:3] == [" 500 ", " - "]
     assert "bandwidth x 1.43" in run("compare", "llama-3.1-8b", "--gpu", "h100-sxm,h200-sxm", "--batch", "4")
