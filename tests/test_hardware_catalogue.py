@@ -136,6 +136,24 @@ def test_bytes_a_program_sees_on_h100() -> None:
     assert SPECS["h100-sxm"].usable == 81082 * 2**20 == 85_020_639_232
 
 
+@pytest.mark.parametrize(
+    ("name", "devices"),
+    [
+        ("h100-sxm", 8),  # HGX H100: p5.48xlarge, ND H100 v5
+        ("b200-hgx", 8),  # p6-b200.48xlarge
+        ("mi300x", 8),  # ND MI300X v5
+        ("gb200", 4),  # a compute tray of NVL72: two superchips of two GPUs
+        ("dgx-spark-gb10", 1),
+        ("trainium2", 16),  # trn2.48xlarge
+        ("l40s", None),  # g6e has 1, 4 and 8
+        ("t4", None),
+        ("rtx-4090", None),
+    ],
+)
+def test_devices_of_a_node(name: str, devices: int | None) -> None:
+    assert SPECS[name].node == devices
+
+
 def gaps() -> dict[str, set[str]]:
     """The facts that are absent, in the words of docs/hardware.md."""
     absent = {
@@ -145,6 +163,7 @@ def gaps() -> dict[str, set[str]]:
         "`peak.int8`": lambda spec: bool(spec.peak) and "int8" not in spec.peak,
         "`links`, none": lambda spec: not spec.links,
         "`links`, no scale-out": lambda spec: bool(spec.links) and spec.links[-1].domain is not None,
+        "`node`": lambda spec: spec.node is None,
         "`units`": lambda spec: spec.units is None,
         "`clock`": lambda spec: spec.clock is None,
         "`cache`": lambda spec: spec.cache is None,

@@ -18,6 +18,7 @@ from inferplan.answers.emit import (
     from_catalogue,
     launch,
     manifest,
+    node_note,
     node_script,
     notes,
     script,
@@ -41,6 +42,7 @@ TARGETS = (*ENGINES, "k8s")
 )
 @click.option("--draft-checkpoint", help="The same of the model that drafts, in a plan with drafts.")
 @click.option("--extra", metavar="FILE", help="trtllm: where to write what has no flag.")
+@click.option("--gpus-per-node", type=Count(), help="GPUs that one node holds [as on file, where it is].")
 @click.option("--image", help="k8s: the container image [that of the engine version on file].")
 @click.option("--cache-claim", metavar="NAME", help="k8s: a PersistentVolumeClaim for checkpoints [a copy a pod].")
 def emit_command(target: str, request: Request, **values: Any) -> None:
@@ -64,7 +66,7 @@ def emit_command(target: str, request: Request, **values: Any) -> None:
     )
     if values["quantised"] and not (values["checkpoint"] or values["draft_checkpoint"]):
         raise UsageError("--quantised says what a checkpoint holds, and none is named", hint="--checkpoint ORG/NAME")
-    started = replace(started, extra=values["extra"], holds=values["quantised"])
+    started = replace(started, extra=values["extra"], holds=values["quantised"], node=values["gpus_per_node"])
     pools = planned.pools if planned else None
     if target == "k8s":
         click.echo(_objects(started, pools, Site(values["image"], values["cache_claim"])))
@@ -154,4 +156,4 @@ def _notes(started: Launch, pools: Pools | None) -> list[str]:
         )
     if replicas > 1 and not pools:
         lines.append(f"one of {replicas} replicas")
-    return lines
+    return [*lines, *filter(None, [node_note(started)])]

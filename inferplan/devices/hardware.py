@@ -61,6 +61,8 @@ class HardwareSpec(Spec):
     """What it is sold for; absent where a file of one's own does not say."""
     unit: str = "per GPU"
     """What one device is: a GPU, a chip, a GCD, a socket."""
+    node: int | None = Field(default=None, ge=1)
+    """Devices that one operating system sees; absent where sites differ, as with cards in PCIe slots."""
     year: int | None = None
     source: str
     confidence: Literal["high", "medium", "low"]

@@ -498,9 +498,7 @@ def time_together(deployments: Sequence[Deployment], batches: Sequence[Batches],
     return times
 
 
-def _priced(
-    deployment: Deployment, stages: list[Stage], runs: dict[Run, OpCost]
-) -> tuple[tuple[OpCost, ...], ...]:
+def _priced(deployment: Deployment, stages: list[Stage], runs: dict[Run, OpCost]) -> tuple[tuple[OpCost, ...], ...]:
     """The costs of the operators of each stage; a run that several of them make is priced once, and put in ``runs``."""
     known: dict[int, tuple[OpCost, ...]] = {}
 

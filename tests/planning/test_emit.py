@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from dataclasses import dataclass, fields, is_dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from inferplan.answers.emit import (
     launch,
     manifest,
     needed,
+    node_note,
     notes,
 )
 from inferplan.answers.emit.engines import over_nodes
@@ -36,6 +38,8 @@ from inferplan.planning.space import Drafting
 from inferplan.serving.techniques.speculation import Speculation
 from inferplan.spec import Spec
 from inferplan.work.parallel import Parallelism
+
+HARDWARE = Path(__file__).parents[2] / "configs" / "hardware"
 
 
 def request(engine: str = "vllm", quant: str | None = None, **changes: Any) -> Request:
@@ -273,6 +277,46 @@ def test_a_replica_over_nodes_is_a_command_for_each() -> None:
     assert ranks == ["0", "1"]
     with pytest.raises(UsageError, match="not started by flags alone"):
         over_nodes(launch(replace(experts, engine="vllm"), context=4096))
+
+
+def test_how_many_devices_a_node_holds_is_not_guessed() -> None:
+    """Cards in PCIe slots: 8 is the most that a slot's link joins, and how many a host has is the site's choice."""
+    sixteen = launch(request("sglang", gpu="a100-80gb-pcie", tp=8, pp=2), context=4096)
+    for refused in (command, over_nodes, manifest):
+        with pytest.raises(UsageError, match=r"how many a100-80gb-pcie a node holds is not known.* has 16") as error:
+            refused(sixteen)
+        assert "--gpus-per-node N" in error.value.hint
+    assert [len(over_nodes(replace(sixteen, node=held))) for held in (4, 8, 16)] == [4, 2, 1]
+    assert command(replace(sixteen, node=16)) == over_nodes(replace(sixteen, node=16))[0]
+    assert not node_note(replace(sixteen, node=16))
+
+
+def test_a_replica_inside_one_host_needs_no_such_fact_but_says_what_it_takes_for_given() -> None:
+    four = launch(request(gpu="l40s", tp=4), context=4096)
+    assert over_nodes(four) == [command(four)]
+    assert node_note(four).startswith("one node is taken to hold 4 x l40s")
+    assert [len(over_nodes(replace(four, node=held))) for held in (2, 4)] == [2, 1]
+    assert not node_note(replace(four, node=4))
+    assert not node_note(launch(request(gpu="l40s", tp=1, quant="fp8", model="llama-3.1-8b"), context=4096))
+    assert not node_note(launch(request(tp=8), context=4096))
+
+
+def test_what_is_stated_of_nodes_counts_before_the_file() -> None:
+    """HGX boards of 4 H100 are sold beside those of 8."""
+    eight = launch(request(tp=8), context=4096)
+    assert [len(over_nodes(one)) for one in (eight, replace(eight, node=4))] == [1, 2]
+
+
+def test_a_file_of_ones_own_says_how_many_devices_a_node_has(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    text = (HARDWARE / "h100-sxm.yaml").read_text("utf-8")
+    silent = "".join(line for line in text.splitlines(True) if not line.startswith(("aliases:", "node:")))
+    path.write_text(silent.replace("name: h100-sxm", "name: mine", 1))
+    wide = request(gpu=str(path), model="llama-3.1-405b", tp=8, pp=2)
+    with pytest.raises(UsageError, match="how many mine a node holds"):
+        over_nodes(launch(wide, context=4096))
+    path.write_text("node: 2\n" + path.read_text())
+    assert len(over_nodes(launch(wide, context=4096))) == 8
 
 
 def test_a_node_of_superchips_has_four_devices() -> None:

@@ -6,6 +6,7 @@ Flags are those of the versions in ``configs/engines`` (docs/planning.md lists w
 from inferplan.answers.emit.checkpoint import from_catalogue, needed
 from inferplan.answers.emit.engines import ENGINES, command, command_line
 from inferplan.answers.emit.k8s import Site, manifest, notes
+from inferplan.answers.emit.nodes import node_note
 from inferplan.answers.emit.options import given
 from inferplan.answers.emit.pools import Pools, node_script, script
 from inferplan.answers.emit.replica import Drafts, Launch, launch
@@ -24,6 +25,7 @@ __all__ = [
     "launch",
     "manifest",
     "needed",
+    "node_note",
     "node_script",
     "notes",
     "script",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from inferplan.answers.emit import llama_cpp, sglang, trtllm, vllm
-from inferplan.answers.emit.nodes import devices_of_a_node
+from inferplan.answers.emit.nodes import one_node
 from inferplan.answers.emit.options import refuse_untaken
 from inferplan.answers.emit.replica import Launch
 from inferplan.errors import UsageError
@@ -32,10 +32,10 @@ ENGINES = {
 def command(launch: Launch) -> list[str]:
     """The words of the command that starts one replica. Raises ``UsageError`` for what its flags cannot say, and for a
     replica over several nodes, which takes one command each (:func:`over_nodes`)."""
-    ranks, most = launch.deployment.parallel.ranks, devices_of_a_node(launch.deployment.hardware)
-    if ranks > most:
+    if not one_node(launch):
+        ranks = launch.deployment.parallel.ranks
         raise UsageError(
-            f"one replica has {ranks} devices, more than the {most} of one node",
+            f"one replica has {ranks} devices, more than the {launch.devices_of_a_node} of one node",
             because="one command, and one pod, starts on one node",
             hint="fewer devices a replica; inferplan emit vllm or sglang prints the commands of all nodes",
         )
@@ -53,13 +53,13 @@ def _words(launch: Launch) -> list[str]:
 def over_nodes(launch: Launch) -> list[list[str]]:
     """The commands of one replica, one for each of its nodes; one alone where it has a single node.
 
-    Raises ``UsageError`` for nodes that are not filled, and for an engine whose nodes are not started by flags.
+    Raises ``UsageError`` for nodes that are not filled, for an engine whose nodes are not started by flags, and where
+    nobody says how many devices a node holds.
     """
-    engine, parallel = launch.deployment.engine, launch.deployment.parallel
-    each = devices_of_a_node(launch.deployment.hardware)
-    nodes = -(-parallel.ranks // each)
-    if nodes == 1:
+    engine, parallel, each = launch.deployment.engine, launch.deployment.parallel, launch.devices_of_a_node
+    if each is None or one_node(launch):
         return [command(launch)]
+    nodes = -(-parallel.ranks // each)
     if parallel.ranks % each or engine.name not in _NODES or (parallel.dp > 1 and engine.name == "vllm"):
         raise UsageError(
             f"{engine.describe()} over {nodes} nodes ({parallel.describe()}) is not started by flags alone",

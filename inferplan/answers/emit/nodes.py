@@ -55,13 +55,34 @@ _AMD = {"mi300x": "AMD_Instinct_MI300X_OAM"}
 """``amd.com/gpu.product-name`` of AMD's node labeller, as the documentation of its device plugin shows it."""
 
 
-_DEVICES_OF_A_NODE = {"gb200": 4, "gb300": 4, "dgx-spark-gb10": 1}
-"""Devices that one operating system sees, where they are not 8: trays of two superchips, a workstation of one."""
+def one_node(launch: Launch) -> bool:
+    """Whether all devices of a replica are on one node.
+
+    Where nobody says how many a node holds, they are if a link other than the network joins them all, and
+    :func:`node_note` says that this is taken so. Raises ``UsageError`` where none does: over how many nodes they lie
+    is not known then.
+    """
+    hardware, ranks = launch.deployment.hardware, launch.deployment.parallel.ranks
+    if launch.devices_of_a_node is not None:
+        return ranks <= launch.devices_of_a_node
+    if ranks > max((link.domain or 1 for link in hardware.links), default=1):
+        raise UsageError(
+            f"how many {hardware.name} a node holds is not known, and one replica has {ranks}",
+            because=f"no link inside a node that is on file joins {ranks}",
+            hint="state it: --gpus-per-node N, or node: N in a copy of the hardware YAML",
+        )
+    return True
 
 
-def devices_of_a_node(hardware: HardwareSpec) -> int:
-    """The most devices of one node."""
-    return _DEVICES_OF_A_NODE.get(hardware.name, 8)
+def node_note(launch: Launch) -> str:
+    """That a replica was taken to be on one node; empty where the size of a node is known, or not asked for."""
+    hardware, ranks = launch.deployment.hardware, launch.deployment.parallel.ranks
+    if launch.devices_of_a_node is not None or ranks == 1:
+        return ""
+    return (
+        f"one node is taken to hold {ranks} x {hardware.name}: how many it does is not on file; a smaller one: "
+        "--gpus-per-node N"
+    )
 
 
 def resource(hardware: HardwareSpec) -> str:

@@ -34,7 +34,7 @@ class Launch:
     request: what was asked for. context: tokens of the longest request; ``None`` leaves it to the model's config.
     named: the checkpoint that the user named instead of the model's own. holds: it is in the formats modelled, so that
     nothing is made of it as it loads. extra: a file for what has no flag
-    (TensorRT-LLM). role: what it does in a pool; ``None`` for both.
+    (TensorRT-LLM). role: what it does in a pool; ``None`` for both. node: devices of a node as the user states it.
     """
 
     request: Request
@@ -45,6 +45,12 @@ class Launch:
     extra: str | None = None
     drafts: Drafts = Drafts()
     role: Role | None = None
+    node: int | None = None
+
+    @property
+    def devices_of_a_node(self) -> int | None:
+        """As the user states it, else as on file; ``None`` where neither says."""
+        return self.node or self.deployment.hardware.node
 
     @property
     def token_budget(self) -> int:
