@@ -28,6 +28,10 @@ MAX_COST_RATIO = 3.0
 """An option on another GPU that costs more than so many times the plan is not shown."""
 
 
+_NEAREST = 3
+"""Options that are simulated to say how near the nearest miss is."""
+
+
 @dataclass(kw_only=True, eq=False)
 class Finalists:
     """What simulation made of the options. passed: sized, and within the limits; failed: the last trial of others.
@@ -87,22 +91,34 @@ def simulate_finalists(
     known: simulations so far, which grow. others: also the cheapest on each of the next cheapest GPUs.
     """
     found, simulations = Finalists(), Simulations(most=MAX_SIMULATIONS, known=known)
-    structures = list(cheapest_of_each_structure(options))
+    structures, too_long = list(cheapest_of_each_structure(options)), list[Option]()
     for option in structures:
         best = found.cheapest
         simpler = best is not None and best.option.pools is not None and option.pools is None
         below = inf if best is None else (best.option.cost or inf) * (1 + (1e-9 if simpler else -1e-9))
-        if option.bound >= below or too_long_alone(option, question):
+        if option.bound >= below:
+            continue
+        if too_long_alone(option, question):
+            too_long.append(option)
             continue
         if not simulations.left:
             found.unseen += 1
             continue
         if not _size(option, question, below, (found, simulations)):
             found.unseen += simulations.left is False
+    if found.cheapest is None:
+        found.failed += _nearest(too_long, question)
     if others and found.cheapest is not None:
         _add_other_gpus(structures, question, found, known)
     found.passed.sort(key=by_cost)
     return found
+
+
+def _nearest(options: list[Option], question: Question) -> list[Verified]:
+    """The fastest of those whose long prompts are too slow alone, with room to spare: how near the nearest miss is."""
+    fastest = sorted(options, key=lambda option: option.ttft)[:_NEAREST]
+    roomy = [option.sized(option.filled(2 * option.replicas)) for option in fastest if option.pools is None]
+    return [verify(option, question) for option in roomy]
 
 
 def too_long_alone(option: Option, question: Question) -> bool:

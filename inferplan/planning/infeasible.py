@@ -56,6 +56,8 @@ def _missed_in_simulation(what: str, slo: Slo, failed: list[Verified]) -> Infeas
 
 def _nothing_runs(what: str, question: Question, searched: SearchResult) -> InfeasibleError:
     """No point of any grid keeps up with the load, whatever the limits; or nothing has a price."""
+    if question.demand.offline and any(priced.grid.possible.any() for priced in searched.grids):
+        return InfeasibleError(what, because="a request alone takes longer than that", hint="a longer --deadline")
     if searched.grids and all(priced.tariff is None for priced in searched.grids):
         names = sorted({priced.grid.deployment.hardware.name for priced in searched.grids})
         because = f"no price of {', '.join(names)} is known: {question.prices.searched}"

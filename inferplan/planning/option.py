@@ -121,6 +121,10 @@ class PricedGrid(NamedTuple):
     tariff: Tariff | None
 
 
+_NO_NUMBER = 1e15
+"""Replicas that stand for a job which no number of them finishes in time: a point of the frontier alone."""
+
+
 class Bill(NamedTuple):
     """What each point of a grid takes and costs; arrays of the grid's shape, batch down and budget across."""
 
@@ -139,13 +143,26 @@ def bill(demand: Demand, sizing: Sizing, priced: PricedGrid, at: Any = ...) -> B
     load, capacity = (
         (demand.requests_per_second or 0.0, rate) if demand.users is None else (demand.users, grid.concurrency[at])
     )
-    replicas = np.asarray(sizing.replicas(load, capacity))
-    hours = np.ones_like(replicas)
-    if demand.requests is not None:
-        hours = demand.requests / (rate * replicas) / 3600
+    if demand.requests is not None and demand.deadline is not None:
+        replicas, seconds = _of_a_job(demand, sizing, rate, grid.concurrency[at] / rate)
+    else:
+        replicas, seconds = np.asarray(sizing.replicas(load, capacity)), np.full_like(np.asarray(rate), 3600.0)
+    hours = seconds / 3600
     paid = replicas + sizing.spare
     cost = paid * grid.devices if tariff is None else tariff.cost(paid)
     return Bill(replicas, np.asarray(cost * hours), hours)
+
+
+def _of_a_job(demand: Demand, sizing: Sizing, rate: Array, lasting: Array) -> tuple[Array, Array]:
+    """Replicas that finish an offline job, and the seconds that it takes: its requests at full speed, and one more that
+    begins last, which takes ``lasting`` seconds. Infinitely many where one request alone takes too long.
+    """
+    requests, deadline = float(demand.requests or 0), float(demand.deadline or 0.0)
+    left = np.maximum(deadline - lasting, 0.0)
+    with np.errstate(divide="ignore"):
+        needed = np.maximum(np.ceil(requests / (rate * left * sizing.utilisation) - 1e-9), 1.0)
+    replicas = np.where(left > 0, np.minimum(needed, requests), np.inf)
+    return np.asarray(replicas), np.asarray(requests / (rate * replicas) + lasting)
 
 
 def option_at(priced: PricedGrid, demand: Demand, sizing: Sizing, at: tuple[int, int]) -> Option:
@@ -163,7 +180,7 @@ def option_at(priced: PricedGrid, demand: Demand, sizing: Sizing, at: tuple[int,
         e2el=float(grid.e2el[at]),
         rate=float(grid.rate[at]),
         output=demand.output.average,
-        replicas=int(billed.replicas),
+        replicas=int(np.nan_to_num(billed.replicas, posinf=_NO_NUMBER)),
         spare=sizing.spare,
         tariff=tariff,
         cost=None if tariff is None else float(billed.cost),

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from inferplan.estimate.deployment import Deployment
-from inferplan.planning.confidence import MIDDLE, SAFE
+from inferplan.planning.confidence import MIDDLE, SAFE, slowness
 from inferplan.planning.finalists import (
     Finalists,
     by_cost,
@@ -22,7 +22,7 @@ from inferplan.planning.option import Option
 from inferplan.planning.question import Question
 from inferplan.planning.search import SearchResult, nearest_miss, search
 from inferplan.planning.sizing import Capacity, capacity, quoted
-from inferplan.planning.verify import Verified, verify
+from inferplan.planning.verify import SHOWN, Verified, verify
 from inferplan.table import frame
 from inferplan.terms import ceil
 
@@ -90,6 +90,17 @@ class Plan:
         """What the fleet carries, by simulation; ``None`` for an offline job, which runs at full speed."""
         return None if self.question.demand.offline else capacity(self.at, self.question)
 
+    @cached_property
+    def holds_at_the_slow_end(self) -> bool | None:
+        """Whether the plan keeps the limits under the load itself where devices are as slow as 9 in 10 measurements
+        allow, without the headroom that is planned; ``None`` where no error is known.
+        """
+        question, option = self.question, self.option
+        if question.demand.offline or not self.supported:
+            return None
+        slow = slowness(option.deployment, question.demand.prompt.average, question.slo, SAFE)
+        return None if slow is None else verify(replace(option, slow=slow), question).meets(question.slo)
+
     def at(self, factor: float) -> Verified:
         """The same replicas under so many times the load, simulated once."""
         if factor not in self.loads:
@@ -117,8 +128,10 @@ class Plan:
 
     @cached_property
     def cheaper(self) -> Option | None:
-        """The option that costs less and misses the limits by least."""
+        """The option that costs less and misses the limits by least, by the prediction itself."""
         question = self.question
+        if question.sizing.confidence != MIDDLE:
+            return None
         return nearest_miss(self.searched, question.demand, question.slo, question.sizing, self.option.cost)
 
     @cached_property
@@ -147,7 +160,7 @@ class Plan:
         slo = self.question.slo
         rows = []
         for factor in (0.8, 1.1, 1.25, 1.5):
-            checked = self.at(factor)
+            checked = verify(self.option, self.question, factor, SHOWN)
             rows.append(
                 {
                     "load": factor,
@@ -188,8 +201,8 @@ def row(verified: Verified) -> dict[str, Any]:
         "e2el_s": verified.achieved["e2el"],
         "verdict": verified.verdict,
         "screened_capacity_requests_per_s": option.rate,
-        "output_tokens_per_s_per_device": option.per_device,
-        "output_tokens_per_s_per_user": option.per_user,
+        "screened_output_tokens_per_s_per_device": option.per_device,
+        "output_tokens_per_s_per_user": 1 / verified.achieved["tpot"],
         "cost": option.cost,
         "currency": option.tariff.currency if option.tariff else None,
         "hours": option.hours,

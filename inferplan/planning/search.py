@@ -237,6 +237,10 @@ def cheapest_point(priced: PricedGrid, demand: Demand, slo: Slo, sizing: Sizing)
     if not maybe.any():
         return None
     billed = bill(demand, sizing, priced)
+    if demand.offline:  # a request of a job may take longer than the deadline
+        kept, maybe = kept & np.isfinite(billed.replicas), maybe & np.isfinite(billed.replicas)
+        if not maybe.any():
+            return None
     tied = np.flatnonzero(kept if kept.any() else maybe)
     for values in (billed.cost, -grid.rate, grid.e2el):
         least = values.flat[tied].min()
@@ -247,6 +251,8 @@ def cheapest_point(priced: PricedGrid, demand: Demand, slo: Slo, sizing: Sizing)
     if option.cost is None or demand.offline:
         return option
     bound = option.sized(max(int(np.ceil(fewest / CAPACITY_ERROR)), 1)).cost or 0.0
+    if demand.users is not None and not slo.limits.keys() & {"ttft", "e2el"}:
+        bound = 0.0  # users may queue for a slot as long as they like
     return replace(option, bound=bound, screened=bool(kept.any()))
 
 
@@ -272,6 +278,8 @@ def nearest_miss(
         for name, limit in slo.limits.items():
             worst = np.maximum(worst, getattr(grid, name) / limit)
         misses = grid.possible & (worst > 1.0)
+        if demand.offline:
+            misses &= np.isfinite(bill(demand, sizing, priced).replicas)
         if below is not None:
             misses &= bill(demand, sizing, priced).cost < below * (1 - 1e-9)
         score = np.where(misses, worst, np.inf)

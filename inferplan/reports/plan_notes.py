@@ -93,11 +93,15 @@ def speculation_line(plan: Plan) -> str:
 def cheaper_line(plan: Plan) -> str:
     """What would have to change for the next-cheaper plan."""
     checked = plan.cheaper_verified
+    if plan.question.sizing.confidence != MIDDLE:
+        return ""
     if checked is None:
         return "this is the cheapest candidate, with or without the limits"
     option, factors = checked.option, relaxation(plan, checked)
     drafts = f" with {option.speculation.length} drafts" if option.speculation.length else ""
     what = f"{option.replicas} x {option.deployment.describe()}{drafts} at {money(option)}"
+    if checked.result is not None and not checked.violations(plan.question.slo):
+        return ""
     if not all(isfinite(factor) for factor in factors.values()):
         return f"the cheaper candidate that comes closest, {what}, does not keep up with the load"
     relaxed = " and ".join(
@@ -128,15 +132,20 @@ def confidence_line(plan: Plan) -> str:
     if plan.question.demand.offline or not plan.question.slo.limits or plan.question.space.base.ideal:
         return ""
     other, confidence = plan.other, plan.other_confidence
+    if other is None and confidence == MIDDLE:
+        return ""
+    if other is None and not plan.supported:
+        return f"how far off these times are is not known, so there is no plan at a confidence of {confidence:g}"
     if other is None:
-        return f"nothing keeps the limits at a confidence of {confidence:g}" if confidence > MIDDLE else ""
+        return f"nothing keeps the limits at a confidence of {confidence:g}"
     what = f"{shape(other.option)} on {other.option.deployment.hardware.name} at {money(other.option)}"
     if confidence == MIDDLE:
         return f"were the prediction right, {what} would do (--confidence {MIDDLE:g})"
-    return (
-        f"as likely as not a limit is missed by what the prediction is off; at the slow end of its error (9 in 10) "
-        f"they are kept by {what} (--confidence {confidence:g})"
-    )
+    room = f"with {1 - plan.question.sizing.utilisation:.0%} of headroom there too it takes {what}"
+    if plan.holds_at_the_slow_end is None:
+        return f"at the slow end of an error that is known (9 in 10) it takes {what} (--confidence {confidence:g})"
+    holds = "still keeps its limits, without headroom" if plan.holds_at_the_slow_end else "misses a limit"
+    return f"at the slow end of the prediction's error (9 in 10) the plan {holds}; {room} (--confidence {confidence:g})"
 
 
 def measured_line(plan: Plan) -> str:

@@ -40,6 +40,8 @@ def plan_record(plan: Plan) -> dict[str, Any]:
             "binding": plan.binding,
             "capacity": capacity_record(plan),
             "measured": plan.supported,
+            "meets_at_the_slow_end": plan.holds_at_the_slow_end,
+            "output_tokens_per_s_per_device": plan.rate * plan.option.output / plan.option.devices,
             "simulation": plan.best.result.to_dict() if plan.best.result else None,
             "simulation_time_scale": plan.option.slow.step,
         },

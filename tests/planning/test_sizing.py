@@ -175,9 +175,14 @@ def test_the_bill_of_a_grid() -> None:
     assert bill(users, Sizing(utilisation=0.5), PRICED).replicas[:, 0].tolist() == [20.0, 10.0, 5.0]
     job = replace(DEMAND, rate=None, requests=72_000, deadline=7200.0)  # 10 a second
     offline = bill(job, Sizing(utilisation=0.5), PRICED)
-    assert offline.replicas[0, 0] == 2
-    assert offline.hours[0, 0] == pytest.approx(1.0)  # two replicas at full speed
-    assert offline.cost[0, 0] == pytest.approx(4.0)
+    # 10 to 40 requests in a replica of 10 a second last 1 to 4 s: the last one begins so long before the deadline
+    assert offline.replicas[:, 0].tolist() == [3.0, 3.0, 3.0]  # 72,000/(10*7199*0.5) is just above 2
+    assert offline.hours[:, 0] == pytest.approx([(2400 + lasting) / 3600 for lasting in (1, 2, 4)])
+    assert offline.cost[0, 0] == pytest.approx(6 * 2401 / 3600)
+    few = bill(replace(job, requests=2, deadline=10.0), Sizing(utilisation=0.01), PRICED)
+    assert np.all(few.replicas <= 2)  # no more replicas than requests
+    late = bill(replace(job, requests=2, deadline=3.0), Sizing(), PRICED)
+    assert np.isfinite(late.replicas[:, 0]).tolist() == [True, True, False]  # 40 at once take 4 s
 
 
 def test_output_tokens_of_a_device() -> None:
