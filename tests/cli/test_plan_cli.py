@@ -402,3 +402,13 @@ def test_sweep_compare_recipe_cost_and_plot(tmp_path: Path) -> None:
         assert path.stat().st_size > 5000
     run("plot", "kv", "llama-3.1-8b,gemma-3-27b", "-o", str(tmp_path / "kv.png"))
     assert "--gpu is missing" in refused("plot", "roofline", "llama-3.1-8b", "-o", "x.png").what
+
+
+def test_emit_divides_a_replica_over_nodes_of_the_stated_size() -> None:
+    asked = ("llama-3.1-70b", "--gpu", "a100-80gb-pcie", "--tp", "8", "--pp", "2")
+    assert refused("emit", "sglang", *asked).hint.startswith("state it: --gpus-per-node N")
+    assert run("emit", "sglang", *asked, "--gpus-per-node", "4").count("--nnodes 4 ") == 4
+    objects = run("emit", "k8s", "llama-3.1-70b", "--gpu", "l40s", "--tp", "4")
+    assert "# one node is taken to hold 4 x l40s" in objects
+    stated = run("emit", "k8s", "llama-3.1-70b", "--gpu", "l40s", "--tp", "4", "--gpus-per-node", "8")
+    assert "taken to hold" not in stated
