@@ -131,6 +131,7 @@ def hardware_record(spec: HardwareSpec) -> dict[str, Any]:
         "bandwidth_bytes_per_s": spec.memory.bandwidth,
         "peak_flop_per_s": spec.peak,
         "links": [{"name": x.name, "domain": x.domain, "bandwidth_bytes_per_s": x.bandwidth} for x in spec.links],
+        "devices_per_node": spec.node,
         "power_w": spec.power,
     }
 
@@ -177,6 +178,7 @@ def _hardware(spec: HardwareSpec) -> Report:
             [f"link {link.name}", f"{format_quantity(link.bandwidth, 'B/s')}, joins {link.domain or 'any number'}"]
             for link in spec.links
         ),
+        ["devices of a node", f"{spec.node}" if spec.node else "not on file"],
         ["power", f"{spec.power:.0f} W" if spec.power else "not on file"],
     ]
     table = Table(title=f"{spec.name}: {spec.product}", columns=["", "value"], rows=rows, right=_RIGHT)

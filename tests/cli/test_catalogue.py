@@ -102,3 +102,11 @@ def test_help_of_every_command_has_an_example(run: Run) -> None:
     for command in COMMANDS:
         assert run(command, "--help").code == 0
     assert run("--version").out.startswith("inferplan, version")
+
+
+def test_show_says_how_many_devices_a_node_holds(run: Run) -> None:
+    """HGX boards hold 8; of cards in PCIe slots the site decides."""
+    for name, devices, said in (("h100-sxm", 8, "8"), ("l40s", None, "not on file")):
+        assert run("show", name, "--format", "json").json["devices_per_node"] == devices
+        (line,) = (line for line in run("show", name).out.splitlines() if "devices of a node" in line)
+        assert said in line
