@@ -120,12 +120,14 @@ class Offer:
 class Bill:
     """What is bought, and its price of an hour.
 
-    units: instances, or GPUs where they are sold one by one. devices: the GPUs that replicas run on.
+    units: instances, or GPUs where they are sold one by one. devices: the GPUs that replicas run on. together: those of
+    one tensor-parallel group.
     """
 
     offer: Offer
     units: int
     devices: int
+    together: int = 1
 
     @property
     def per_hour(self) -> float:
@@ -141,6 +143,20 @@ class Bill:
     def idle(self) -> int:
         """GPUs that are paid for and run nothing: the rest of the last instance, or of each."""
         return self.bought - self.devices
+
+    @property
+    def across(self) -> bool:
+        """Whether a tensor-parallel group is spread over instances: none holds as many GPUs."""
+        return self.offer.gpus is not None and self.offer.gpus < self.together
+
+    @property
+    def remarks(self) -> list[str]:
+        """What a buyer has to know beside the figure: of the offer, and of a group that one instance does not hold."""
+        line = (
+            f"across instances: {self.offer.what} does not hold a tensor-parallel group of {self.together} GPUs; ask "
+            "what links these instances before buying"
+        )
+        return [*self.offer.remarks, *([line] if self.across else [])]
 
     def describe(self) -> str:
         """``"2 x p6-b200.48xlarge (8 x b200-hgx) at 113.93 USD/h (on-demand, aws-us-east-1, 2026-09-10)"``."""
@@ -187,6 +203,7 @@ class Tariff:
                 offer=offer,
                 units=int(offer.units(replicas, self.devices, self.together)),
                 devices=replicas * self.devices,
+                together=self.together,
             )
             for offer in self.holding
         ]

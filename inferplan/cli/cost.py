@@ -92,7 +92,7 @@ def cost_command(request: Request, load: StaticLoad, prices: PriceBook, **values
         tables=[service_table(service), cost_table(cost, api, values["user_requests"]), energy_table(energy)],
         notes=[
             *service_notes(service, tariff.filled(parallel.replicas)),
-            *bill.offer.remarks,
+            *bill.remarks,
             *prices.remarks([hardware.name]),
             basis_note(result),
         ],

@@ -92,6 +92,10 @@ def _all(model: str, tp: int | None, context: int | None, users: int, most: int,
         f"an hour: {prices.term} prices as things are sold, of the best documented list that has the GPU "
         "(inferplan prices); instances are paid for whole",
     ]
+    if any("across instances" in row[-1] for row in rows):
+        notes.append(
+            "across instances: none that is sold there holds the GPUs of one tensor-parallel group; ask what links them"
+        )
     return Report(
         record={"model": spec.name, "context_tokens": tokens, "options": records},
         tables=[table],
@@ -138,7 +142,8 @@ def _row(found: Fitting, quant: str, bill: Bill | None) -> list[str]:
 
 def _bought(bill: Bill) -> tuple[str, str]:
     """The price of an hour, and what it buys from whom."""
-    return f"{bill.per_hour:,.2f} {bill.offer.currency}", f"{bill.units:,} x {bill.offer.what}, {bill.offer.source}"
+    bought = f"{bill.units:,} x {bill.offer.what}{' across instances' if bill.across else ''}, {bill.offer.source}"
+    return f"{bill.per_hour:,.2f} {bill.offer.currency}", bought
 
 
 def _one(gpu: str, model: str, tp: int | None, context: int | None, users: int, most: int, **values: Any) -> Report:
@@ -199,7 +204,7 @@ def _picture(fitting: Fitting, prices: PriceBook) -> Report:
         ["longest context of one request", format_tokens(fitting.longest)],
     ]
     record = {
-        **_record(fitting, deployment.precision.describe(), bill),
+        **_record(fitting, deployment.formats, bill),
         "model": deployment.model.name,
         "context_tokens": fitting.context,
         "activation_bytes": footprint.activations,
@@ -212,5 +217,5 @@ def _picture(fitting: Fitting, prices: PriceBook) -> Report:
     capacity = Table(title="capacity", columns=["", "value"], rows=facts, right=_RIGHT)
     notes = ["vLLM would log:", *(f"  {line}" for line in log)] if deployment.engine.name == "vllm" else []
     if bill is not None:
-        notes += [f"an hour costs {bill.per_hour:,.2f} {bill.offer.currency}: {bill.describe()}", *bill.offer.remarks]
+        notes += [f"an hour costs {bill.per_hour:,.2f} {bill.offer.currency}: {bill.describe()}", *bill.remarks]
     return Report(record=record, tables=[memory, capacity], notes=[*notes, *prices.remarks([deployment.hardware.name])])

@@ -43,9 +43,12 @@ class Deployment:
             try:
                 self.hardware.peak_of(math)
             except MissingFactError as error:
-                raise MissingFactError(
-                    f"{error.what}, which {precision.describe()} needs", error.because, error.hint
-                ) from None
+                raise MissingFactError(f"{error.what}, which {self.formats} needs", error.because, error.hint) from None
+
+    @property
+    def formats(self) -> str:
+        """Its formats in words, of the roles that its model has: ``"weights fp8, activations fp8"``."""
+        return self.precision.describe(self.model.has_experts)
 
     @property
     def math(self) -> str:
@@ -67,4 +70,4 @@ class Deployment:
     def describe(self) -> str:
         devices = f"{self.parallel.devices} x {self.hardware.name}"
         division = f" ({self.parallel.describe()})" if self.parallel.devices > 1 else ""
-        return f"{self.model.name} in {self.precision.describe()} on {devices}{division}"
+        return f"{self.model.name} in {self.formats} on {devices}{division}"

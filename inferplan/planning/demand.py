@@ -23,6 +23,8 @@ from inferplan.units import format_time
 
 _MOST = 1e9
 """No service has more users, or requests a second."""
+_LEAST = 10 * LEAST_RATE
+"""The least rate of prompts: about one a day. Capacity is looked for below the rate asked for too, by simulation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,11 +64,11 @@ class Demand:
                 raise UsageError(f"--{name} must be more than 0")
             if getattr(self, name) > _MOST:
                 raise UsageError(f"--{name} {getattr(self, name):g} is more than anybody asks for", hint="at most 1e9")
-        if self.rate is not None and self.rate < LEAST_RATE:
+        if self.rate is not None and self.rate / self.samples < _LEAST:
             of = "--rate" if self.trace is None else "the mean rate of the trace,"
             raise UsageError(
                 f"{of} {self.rate:g} requests/s is less than can be planned for",
-                hint=f"at least {LEAST_RATE:g} requests/s, one in {1 / LEAST_RATE / 86400:.0f} days",
+                hint=f"at least {_LEAST * self.samples:g} requests/s",
             )
         if (self.deadline is None) != (self.requests is None):
             raise UsageError("an offline job needs both --requests and --deadline")

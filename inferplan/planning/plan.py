@@ -186,7 +186,7 @@ def row(verified: Verified) -> dict[str, Any]:
         "devices": option.devices,
         "replicas": option.replicas,
         "spare": option.spare,
-        "precision": option.deployment.precision.describe(),
+        "precision": option.deployment.formats,
         "tp": parallel.tp,
         "pp": parallel.pp,
         "ep": parallel.ep,

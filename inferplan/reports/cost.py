@@ -132,6 +132,7 @@ def bill_record(bill: Bill) -> dict[str, Any]:
         "devices": bill.devices,
         "devices_bought": bill.bought,
         "devices_idle": bill.idle,
+        "across_instances": bill.across,
     }
 
 

@@ -51,7 +51,7 @@ def summary_table(plan: Plan) -> Table:
     rows = [
         [
             "deployment",
-            f"{option.devices} x {option.deployment.hardware.name}, {option.deployment.precision.describe()}",
+            f"{option.devices} x {option.deployment.hardware.name}, {option.deployment.formats}",
         ],
         ["replicas", shape(option) + (f" + {option.spare} spare" if option.spare else "")],
         [

@@ -185,7 +185,7 @@ def price_line(plan: Plan) -> str:
     looked_at = dict.fromkeys(
         [*plan.question.space.gpus, *(e.grid.deployment.hardware.name for e in plan.searched.grids)]
     )
-    remarks = [*bought.offer.remarks, *plan.question.prices.remarks(looked_at)]
+    remarks = [*bought.remarks, *plan.question.prices.remarks(looked_at)]
     return "; ".join([f"to buy: {bought.describe()}{idle}", *remarks])
 
 

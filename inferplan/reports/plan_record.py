@@ -104,7 +104,7 @@ def frontier_rows(plan: Plan) -> list[dict[str, Any]]:
     return [
         {
             "gpu": option.deployment.hardware.name,
-            "precision": option.deployment.precision.describe(),
+            "precision": option.deployment.formats,
             "parallel": option.deployment.parallel.describe(),
             "batch": option.batch,
             "output_tokens_per_s_per_user": option.per_user,

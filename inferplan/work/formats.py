@@ -235,9 +235,9 @@ class Precision:
         """The format of a linear layer's input: quantised with its weights, otherwise the base format."""
         return self.activations if weights.bits < self.base.bits else self.base
 
-    def describe(self) -> str:
-        """``"bf16"``, or every role that differs from the base format."""
-        roles = ("weights", "activations", "kv", "experts", "embedding", "head")
+    def describe(self, experts: bool = True) -> str:
+        """``"bf16"``, or every role that differs from the base format; ``experts`` where the model has any."""
+        roles = ("weights", "activations", "kv", *(("experts",) if experts else ()), "embedding", "head")
         odd = [f"{role} {getattr(self, role).name}" for role in roles if getattr(self, role) != self.base]
         return ", ".join(odd) if odd else self.base.name
 

@@ -100,6 +100,24 @@ def test_fit_prices_what_holds_one_replica(run: Run) -> None:
     assert run("fit", "llama-3.1-70b", "--price", "h10=3").code == 2
 
 
+def test_fit_marks_a_replica_that_is_spread_over_instances(run: Run) -> None:
+    """70B in bf16 needs two A100 of 80 GB, and azure-east-us sells the PCIe card singly: two NC24ads_A100_v4."""
+    rows = run("fit", "llama-3.1-70b", "--prices", "azure-east-us", "--format", "json").json["options"]
+    (pcie,) = (one for one in rows if (one["gpu"], one["quant"]) == ("a100-80gb-pcie", "native"))
+    assert pcie["devices"] > pcie["cost"]["instance_gpus"]
+    assert pcie["cost"]["across_instances"] is True
+    for one in rows:
+        if one["fits"] and one["cost"]:
+            size = one["cost"]["instance_gpus"]
+            assert one["cost"]["across_instances"] is bool(size and size < one["devices"])
+    text = run("fit", "llama-3.1-70b", "--prices", "azure-east-us").out
+    assert "across instances, azure-east-us" in text
+    assert "ask what links them" in text
+    alone = run("fit", "llama-3.1-70b", "--gpu", "a100-80gb-pcie", "--prices", "azure-east-us").out
+    assert "does not hold a tensor-parallel group" in alone
+    assert "across instances" not in run("fit", "llama-3.1-8b", "--gpu", "h100-sxm").out
+
+
 def test_prices_lists_instances(run: Run) -> None:
     rows = run("prices", "l40s", "--format", "json").json["prices"]
     found = {row["instance"]: row for row in rows if row["list"] == "aws-us-east-1"}

@@ -303,6 +303,14 @@ def test_a_batch_that_the_engine_rejects_is_said(run: Run) -> None:
     assert wider["rejected_because"] is None and wider["ttft_at_server_s"] > wider["ttft_s"]
 
 
+@pytest.mark.parametrize("command", ["estimate", "simulate --rate 1 --requests 10", "cost"])
+def test_a_dense_model_has_no_format_of_experts(run: Run, command: str) -> None:
+    words, asked = command.split(), ("--gpu", "h100-sxm", "--quant", "fp8", "--tp", "2")
+    dense, sparse = (run(words[0], model, *asked, *words[1:]).out for model in ("llama-3.1-8b", "mixtral-8x7b-v0.1"))
+    assert "llama-3.1-8b in weights fp8, activations fp8 on 2 x h100-sxm" in dense
+    assert "mixtral-8x7b-v0.1 in weights fp8, activations fp8, experts fp8 on 2 x h100-sxm" in sparse
+
+
 @pytest.mark.parametrize("command", ["estimate", "simulate", "fit", "sweep", "cost", "compare", "explain ttft"])
 def test_versions_of_engines(run: Run, command: str) -> None:
     """vLLM 0.18, 0.20 and 0.33 are on file: 0.25 is said to have the defaults of 0.20, 99 is refused."""

@@ -333,7 +333,7 @@ def test_what_prompts_share_is_cached() -> None:
         {"requests": 10},
         {"deadline": 10.0},
         {"rate": 0.0},
-        {"rate": 9e-7},
+        {"rate": 9e-6},
         {"rate": 1.0, "output": Lengths(mean=1)},
         {"rate": 1.0, "cached": 700},
     ],
@@ -346,7 +346,9 @@ def test_a_demand_must_be_one_question(values: dict) -> None:
 def test_a_rate_that_is_too_low_is_refused_as_it_was_typed() -> None:
     with pytest.raises(UsageError, match=r"--rate 1e-09 requests/s is less than can be planned for"):
         Demand(prompt=Lengths(mean=700), output=Lengths(mean=200), rate=1e-9)
-    assert Demand(prompt=Lengths(mean=700), output=Lengths(mean=200), rate=1e-6).rate == 1e-6
+    with pytest.raises(UsageError, match="--rate 3e-05"):
+        Demand(prompt=Lengths(mean=700), output=Lengths(mean=200), rate=3e-5, samples=4)
+    assert Demand(prompt=Lengths(mean=700), output=Lengths(mean=200), rate=1e-5).rate == 1e-5
 
 
 @pytest.mark.parametrize(

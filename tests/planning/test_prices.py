@@ -111,6 +111,19 @@ def test_a_tensor_parallel_group_does_not_straddle_instances() -> None:
     assert Tariff(offers=(small, box), devices=16, together=4).bill(1).units == 2
 
 
+def test_a_group_that_no_instance_holds_is_said_to_be_across_instances() -> None:
+    """A group of 2 in boxes of 1 is across them, one of 8 in a box of 8 is not, and GPUs sold singly are in a host."""
+    single, box, loose = (
+        Offer(gpu="x", gpus=gpus, per_hour=1.0, currency="USD", term="on-demand", source="list")
+        for gpus in (1, 8, None)
+    )
+    cases = ((single, 2, 2, True), (single, 4, 1, False), (box, 8, 8, False), (box, 16, 8, False), (box, 16, 16, True))
+    for offer, devices, together, across in (*cases, (loose, 8, 8, False)):
+        bill = Tariff(offers=(offer,), devices=devices, together=together).bill(1)
+        assert bill.across is across
+        assert any("across instances" in line for line in bill.remarks) is across
+
+
 @pytest.mark.parametrize(
     ("gpu", "devices", "replicas", "filled"),
     [("b200-hgx", 2, 5, 8), ("b200-hgx", 3, 1, 2), ("b200-hgx", 16, 2, 2), ("l40s", 1, 7, 7), ("l40s", 2, 1, 2)],
