@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+_SCREENING = "The closed form of one replica loaded to its limits, which screens; what simulation says is above."
+
+
 class Drawing(NamedTuple):
     """A picture of the page: what it shows, and its SVG."""
 
@@ -116,6 +119,7 @@ def html_document(plan: Plan, command: str) -> str:
         rests_on=[*notes(plan), *assumptions(plan)],
         formulas=plan_formulas(plan.option.deployment),
         terms=plan_terms(plan),
+        screening=_SCREENING,
         command=command,
         version=__version__,
         date=datetime.date.today(),
@@ -165,7 +169,7 @@ def markdown_document(plan: Plan, command: str) -> str:
     parts.append(
         "## Formulas\n\n" + "\n".join(f"- {name}: `{text}`" for name, text in plan_formulas(plan.option.deployment))
     )
-    parts.append("## In numbers\n\n" + "\n".join(_in_numbers(term) for term in plan_terms(plan)))
+    parts.append(f"## In numbers\n\n{_SCREENING}\n\n" + "\n".join(_in_numbers(term) for term in plan_terms(plan)))
     parts.append(f"## Made by\n\n    {command}\n\ninferplan {__version__}, {datetime.date.today()}.")
     return "\n\n".join(parts) + "\n"
 
