@@ -85,7 +85,7 @@ def test_intervals_of_every_percentile_cover_it(percentile: float, fewest: int, 
 def test_values_that_batches_take() -> None:
     """Ten beyond the figure of each: 1/20 of 200, 1/100 of 1,000; Student's t from a table of his quantiles."""
     assert [batch_size(percentile) for percentile in (None, 50, 5, 95, 99)] == [10, 20, 200, 200, 1000]
-    assert batch_size(100) == np.inf and half_width(np.arange(10**5), 100.0) is None
+    assert batch_size(100) == np.inf and half_width(np.linspace(0, 1, 10**5), 100.0) is None
     assert [student_95(count) for count in (5, 10, 11, 16, 20)] == [2.776, 2.262, 2.228, 2.131, 2.093]
     # seven batches of 200, whose 95th percentiles are 0, 1, 0, 1, 0, 1, 0
     values = np.repeat(np.arange(7) % 2, 200).astype(float)
