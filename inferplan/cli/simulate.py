@@ -86,7 +86,7 @@ traffic_options = option_group(
         "--requests",
         "requests_count",
         type=Count(),
-        help="How many [10 x concurrency; in an open loop as many as the figures need, 200,000 at most].",
+        help="How many [10 x concurrency x turns; in an open loop as many as the figures need, 200,000 at most].",
     ),
     click.option(
         "--warmup",

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from inferplan.serving.records import Meter
-from inferplan.serving.result import SimulationResult
+from inferplan.serving.records import FINISHED, Meter
+from inferplan.serving.result import SimulationResult, while_counting
 from inferplan.serving.steady import SteadyState
 from inferplan.table import Report, Table
 from inferplan.units import format_time
@@ -22,7 +22,7 @@ _MEANING = {
     "saturated": "the queue of requests does not grow, but most of the time until the first token is spent in it",
     "overloaded": "the queue grows for as long as the traffic lasts, so latencies have no percentiles",
     "rejecting": "some requests can never run; latencies are those of the others",
-    "too short to tell": "the run ends before the system is full; more --requests, or leave them out",
+    "too short to tell": "the run ends before the system is as full as it gets; more --requests, or leave them out",
 }
 _REASONS = {
     "slots": "a slot of the batch",
@@ -33,8 +33,10 @@ _REASONS = {
     "link": "the link between the pools",
 }
 """What requests wait for, by the name in the record."""
+_REST = "the step in progress and the server's latency"
+"""What requests wait for when none of those reasons holds them."""
 _MAIN_REASON = 0.2
-"""Below this share of the wait nothing is named: the rest is the server's latency and the step in progress."""
+"""Below this share of the wait no reason is named; the rest is where it is as much."""
 _COLUMNS = ("start_s", "duration_s", "steps", "decodes", "prompt_tokens", "waiting", "kv_use")
 
 
@@ -68,15 +70,15 @@ def _rows(result: SimulationResult, record: Mapping[str, Any]) -> list[list[str]
     rates, kv = record["throughput"], record["kv"]
     counts = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in record["requests"].items() if count)
     refused = [[f"rejected: {reason}", f"{count:,}"] for reason, count in record["rejected_because"].items()]
-    ran = record["requests"]["finished"] > 0
+    ran, cut = record["requests"]["finished"] > 0, not result.steady and result.metered is not None
     return [
         ["simulated", str(result.conditions["deployment"])],
         ["load", _load(result.conditions)],
         ["verdict", _verdict(record)],
         ["run", _length(record)],
-        ["requests counted", counts],
+        ["while requests came", _in_time(result)] if cut else ["requests counted", counts],
         *refused,
-        ["duration", format_time(record["duration_s"]) if ran else "-"],
+        ["duration", format_time(record["duration_s"]) + (", while requests came" if cut else "") if ran else "-"],
         ["requests/s", f"{rates['requests_per_s']:.4g}"],
         ["output tokens/s", f"{rates['output_tokens_per_s']:,.1f}"],
         ["total tokens/s", f"{rates['total_tokens_per_s']:,.1f}"],
@@ -90,33 +92,66 @@ def _rows(result: SimulationResult, record: Mapping[str, Any]) -> list[list[str]
     ]
 
 
+def _in_time(result: SimulationResult) -> str:
+    """How many requests came and finished while rates count, and how many did of all in the end."""
+    arrived, finished = while_counting(result)
+    ends = bytes(result.records.status).count(FINISHED)
+    return f"{arrived:,} arrived, {finished:,} finished; {ends:,} of all {len(result.records.status):,} in the end"
+
+
 def _of_tokens(capacity: float) -> str:
     """The size of the cache where it is counted in tokens; without pages it is counted in requests."""
     return f" of {capacity:,.0f} tokens" if capacity else ""
 
 
 def _load(conditions: Mapping[str, Any]) -> str:
-    """What sent the requests: arrivals, lengths, seed."""
-    traffic = conditions.get("traffic")
+    """What sent the requests: arrivals, lengths, what they share, seed."""
+    traffic, given = conditions.get("traffic"), []
+    if conditions["prefix_hit_rate_given"]:
+        given.append(f"{conditions['prefix_hit_rate_given']:.12g} of each prompt taken as cached")
+    if conditions["client_timeout_s"] is not None:
+        given.append(f"clients give up after {_time(conditions['client_timeout_s'])}")
     if traffic is None:
-        return "a trace, at its own times"
+        return ", ".join(["a trace, at its own times", *given])
     arrivals, parts = traffic["arrivals"], []
     if "rate" in arrivals:
         kind = f"{arrivals['kind']}, burstiness {arrivals['burstiness']:g}" if arrivals["kind"] == "gamma" else ""
-        parts.append(f"{arrivals['rate']:g} requests/s ({kind or arrivals['kind']})")
+        parts.append(f"{arrivals['rate']:.12g} requests/s ({kind or arrivals['kind']})")
     else:
         start = "who all begin at once" if arrivals["burst"] else f"who begin over {_time(arrivals['ramp'])}"
         parts.append(f"{arrivals['concurrency']:,} users {start}" if arrivals["concurrency"] > 1 else "1 user")
     if "prompt" not in traffic:
-        return f"the requests of a trace, sent by {parts[0]}"
+        return ", ".join([f"the requests of a trace, sent by {parts[0]}", *given])
     parts += [f"{name} {_lengths(traffic[name])}" for name in ("prompt", "output")]
-    return ", ".join([*parts, f"seed {traffic['seed']}"])
+    return ", ".join([*parts, *_shared(traffic), *given, f"seed {traffic['seed']}"])
+
+
+def _shared(traffic: Mapping[str, Any]) -> list[str]:
+    """Shared prefixes, conversations, think times and samples, where there are any, as the options write them."""
+    prefix, parts = traffic["prefix"], []
+    if prefix["tokens"]:
+        texts = f", one of {prefix['distinct']:,} texts" if prefix["distinct"] > 1 else ""
+        parts.append(f"shared prefix {prefix['tokens']}{texts}")
+    if prefix["turns"] > 1:
+        parts.append(f"{prefix['turns']} turns")
+    if prefix["think"]["mean"]:
+        think = prefix["think"]
+        kind = "" if think["kind"] == "constant" else f"{think['kind']}:"
+        parts.append(
+            f"think time {kind}{think['mean']:.12g}s" + (f":{think['spread']:.12g}" if think["spread"] else "")
+        )
+    if traffic["samples"] > 1:
+        parts.append(f"{traffic['samples']} samples of each prompt")
+    return parts
 
 
 def _lengths(lengths: Mapping[str, Any]) -> str:
     if lengths["kind"] == "empirical":
         return f"empirical ({len(lengths['values'])} values)"
-    return f"{lengths['mean']:g}" if lengths["kind"] == "fixed" else "{kind}:{mean:g}:{spread:g}".format(**lengths)
+    if lengths["kind"] == "fixed":
+        return f"{lengths['mean']:.12g}"
+    most = "" if lengths["most"] is None else f":{lengths['most']}"
+    return "{kind}:{mean:.12g}:{spread:.12g}".format(**lengths) + most
 
 
 def _verdict(record: Mapping[str, Any]) -> str:
@@ -125,7 +160,7 @@ def _verdict(record: Mapping[str, Any]) -> str:
     if capacity is None or capacity["load"] is None:
         return text
     near = ", within the error of capacity" if capacity["within_error"] else ""
-    return f"{text}{near}: {capacity['load']:.0%} of the {capacity['requests_per_s']:.4g} requests/s that can leave"
+    return f"{text}{near}: {capacity['load']:,.0%} of the {capacity['requests_per_s']:.4g} requests/s that can leave"
 
 
 def _length(record: Mapping[str, Any]) -> str:
@@ -156,9 +191,15 @@ def _waits(queue: Mapping[str, Any]) -> str:
     """How long requests wait until they are admitted, and mostly for what."""
     text = f"mean {_time(queue['wait_mean_s'])}, longest {_time(queue['wait_max_s'])}"
     waited, mean = queue["waited_for_s"], queue["wait_mean_s"]
-    main = max(waited, key=lambda reason: waited[reason], default="")
-    share = min(waited[main] / mean, 1.0) if main and mean else 0.0
-    return f"{text}; {share:.0%} of it for {_REASONS[main]}" if share > _MAIN_REASON else text
+    if not mean:
+        return text
+    total = max(mean, sum(waited.values()))
+    shares = {_REASONS[reason]: seconds / total for reason, seconds in waited.items()}
+    if not any(share > _MAIN_REASON for share in shares.values()):
+        return text
+    shares[_REST] = 1 - sum(shares.values())
+    named = sorted((name for name in shares if shares[name] > _MAIN_REASON), key=shares.__getitem__, reverse=True)
+    return f"{text}; of it {', '.join(f'{shares[name]:.0%} for {name}' for name in named)}"
 
 
 def _anchored(result: SimulationResult) -> str:

@@ -190,7 +190,9 @@ class Cluster(Apart):
         order = np.argsort(np.asarray(arrival), kind="stable")
         if self.senders.reacts:
             first = set(self.senders.begin(0, len(arrival)))
-            self.known = ((arrival[request], request, _SENT) for request in order.tolist() if request in first)
+            starts = [request for request in order.tolist() if request in first]
+            self.known = ((arrival[request], request, _SENT) for request in starts)
+            self.events = [(arrival[starts[-1]], -1, _END)]  # what comes later only continues
             self._run_together()
             return
         window = (arrival[order[fill]], arrival[order[-1]]) if fill else None
@@ -300,6 +302,8 @@ class Cluster(Apart):
     def _mark(self, time: float, begin: bool) -> None:
         """The meters begin to count, or stop, if they do not count all the time; all engines are brought up to it."""
         if not self.senders.limit > self.metering.fill > 0 or self.metering.ended:
+            return
+        if not begin and self.sent <= self.metering.fill:  # nothing counts yet
             return
         for engine in self.engines:
             self.running = engine

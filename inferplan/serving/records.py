@@ -57,6 +57,22 @@ class Records:
         self.gaps = array("d")
         self.gap_weights = array("d")
 
+    @property
+    def turns(self) -> float:
+        """Requests of a conversation, on average; 1 where nothing follows an answer."""
+        return 1.0 if self.follows is None else len(self.prompt) / max(int(np.sum(self.begins)), 1)
+
+    @property
+    def begins(self) -> npt.NDArray[np.bool_]:
+        """Which requests begin a conversation, or are one of their own."""
+        return np.ones(len(self.prompt), dtype=bool) if self.follows is None else np.less(self.follows, 0)
+
+    def conversation(self, request: float) -> float:
+        """Mean seconds of a conversation whose requests take ``request`` each, with the thinking between its turns."""
+        later = ~self.begins
+        think = float(np.mean(np.asarray(self.think)[later])) if self.think is not None and np.any(later) else 0.0
+        return self.turns * request + (self.turns - 1) * think
+
     def excerpt(self, requests: npt.NDArray[np.int64]) -> Excerpt:
         """What became of some of the requests, with everything that is not by request."""
         times = tuple(np.asarray(getattr(self, name))[requests] for name in _TIMES)

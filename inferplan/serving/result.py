@@ -273,6 +273,12 @@ class SimulationResult:
         return share * first[0] + (1 - share) * rest[0], share * first[1] + (1 - share) * rest[1]
 
 
+def while_counting(result: SimulationResult) -> tuple[int, int]:
+    """How many of all requests were sent, and how many finished, while rates count."""
+    arrival, (start, end) = np.asarray(result.records.arrival, dtype=np.float64), result.window
+    return int(np.sum((arrival >= start) & (arrival <= end))), round(result.request_rate * result.duration)
+
+
 def _percentiles(values: Array) -> list[float | None]:
     if not len(values):
         return [None] * (1 + len(PERCENTILES))
@@ -353,12 +359,14 @@ def _intervals(result: SimulationResult, name: str) -> dict[str, list[float] | N
 
 def _run(result: SimulationResult) -> dict[str, Any]:
     """How long the run was, what is in its figures, and whether that was enough."""
-    precision = result.precision
+    precision, (arrived, finished) = result.precision, while_counting(result)
     return {
         "sent": int(np.sum(~np.isnan(np.asarray(result.records.arrival)))),
         "warmup": result.warmup,
         "cooldown": result.cooldown,
         "converged": result.converged,
+        "arrived_while_counting": arrived,
+        "finished_while_counting": finished,
         "tolerance": None if precision is None else precision.tolerance,
         "percentile": None if precision is None else precision.percentile,
     }

@@ -17,7 +17,7 @@ from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.serving.batch_means import Precision, fewest_values, half_width, halves_agree
 from inferplan.serving.flags import Flags
-from inferplan.serving.records import FINISHED
+from inferplan.serving.records import FINISHED, REJECTED
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.simulator import Options, simulate
 from inferplan.serving.verdict import flow_of
@@ -31,9 +31,11 @@ _MOST_GROWTH, _LEAST_GROWTH = 16.0, 1.5
 _COUNTED = 0.75
 """Share of the requests that come after the fill."""
 LIFETIMES = 10.0
-"""Times of one request, from admission on, that the counted part of a run holds at least."""
+"""Times of one request from admission on, or of a conversation, that the counted part of a run holds at least."""
 _PLAIN_GROWTH, _PLAIN_LIFETIMES = 0.25, 3.0
 """A queue that takes up so large a share of the arrivals is one after fewer of them."""
+_FEW = 20
+"""Requests that show that none can run."""
 _FEWEST_FOR_CAPACITY = 3000
 _GENERATIONS = 10.0
 """How often a run that measures capacity fills the system, at least."""
@@ -83,6 +85,8 @@ def simulate_steady(
     count = ceil(min(max(precision.fewest, precision.counted / _COUNTED), precision.most))
     while True:
         result = simulate(deployment, replace(traffic, requests_count=count), flags, options)
+        if set(result.records.status) == {REJECTED}:  # nothing runs, and nothing converges
+            return simulate(deployment, replace(traffic, requests_count=min(count, _FEW)), flags, options)
         missing = _missing(result, precision)
         if missing <= 1 or count >= precision.most:
             return replace(result, converged=missing <= 1, precision=precision)
@@ -94,7 +98,7 @@ def _missing(result: SimulationResult, precision: Precision) -> float:
     """How many times as many requests the answer needs, by this run; 1 or less when it has them."""
     flow = flow_of(result)
     if flow is None:  # nothing, or next to nothing, could run
-        return 0.0 if result.counts["rejected"] else inf
+        return inf
     short = LIFETIMES / flow.lifetimes if flow.lifetimes > 0 else inf
     if result.verdict == "overloaded":
         return short * (_PLAIN_LIFETIMES / LIFETIMES if flow.growth > _PLAIN_GROWTH else 1.0)

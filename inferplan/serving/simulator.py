@@ -25,7 +25,7 @@ from inferplan.traffic.requests import ClosedLoop, Requests, Slo, Traffic
 from inferplan.work.step import decode
 
 _REQUESTS_TO_TIME = 2
-"""Requests of each user that tell how long one takes."""
+"""Requests of each user that tell how long one takes; in conversations all turns of one."""
 _LONGEST_TABLE = 1 << 22
 """Contexts beyond this many tokens are priced along the last slope of the table."""
 
@@ -78,7 +78,8 @@ def simulate(
     deployment = with_flags(deployment, flags)
     requests, closed = _drawn(deployment, traffic, options)
     if closed is not None and not closed.burst and closed.ramp is None:
-        few = requests.head(_REQUESTS_TO_TIME * closed.concurrency).in_loop(replace(closed, burst=True))
+        each = _REQUESTS_TO_TIME if requests.turns == 1 else requests.turns
+        few = requests.head(each * closed.concurrency).in_loop(replace(closed, burst=True))
         closed = replace(closed, ramp=request_time(deployment, few, flags, options))
     rules = _rules(deployment, flags, options, requests)
     times = times or times_for(deployment, rules, requests, options.speculation)
@@ -94,7 +95,7 @@ def simulate(
     cluster.build(deployment, times, rules, lambda: _cache(deployment, requests, rules, options.host))
     for meter in cluster.meters:
         meter.timeline = [] if options.timeline else None
-    fill = _fill(len(requests), closed, options)
+    fill = _fill(requests, closed, options)
     meters = cluster.run(options.warmup, fill, options.jobs)
     typical = float(np.mean(requests.prompt))
     return SimulationResult(
@@ -103,7 +104,7 @@ def simulate(
         closed=closed is not None,
         slo=options.slo,
         warmup=options.warmup + fill,
-        cooldown=_cooldown(records, closed) if fill else 0,
+        cooldown=(_cooldown(records) if closed is None else fill) if fill else 0,
         metered=(cluster.metering.span[0], cluster.metering.span[1]) if fill else None,
         basis=_basis(deployment, typical),
         anchor=_anchor(deployment),
@@ -119,10 +120,12 @@ def simulate(
 def request_time(
     deployment: Deployment, traffic: Traffic | Requests, flags: Flags, options: Options | None = None
 ) -> float:
-    """Mean seconds of a request of a closed loop whose users all begin at once; 0 where none can run."""
+    """Mean seconds of a request, or a conversation, of a closed loop whose users all begin at once; 0 where none can
+    run.
+    """
     plain = replace(options or Options(), warmup=0, trim=False, timeline=False, progress=None)
-    times = simulate(deployment, traffic, flags, plain).e2el
-    return float(np.mean(times)) if len(times) else 0.0
+    run = simulate(deployment, traffic, flags, plain)
+    return run.records.conversation(float(np.mean(run.e2el))) if len(run.e2el) else 0.0
 
 
 def _drawn(deployment: Deployment, traffic: Traffic | Requests, options: Options) -> tuple[Requests, ClosedLoop | None]:
@@ -144,29 +147,28 @@ def _drawn(deployment: Deployment, traffic: Traffic | Requests, options: Options
     return requests, closed
 
 
-def _fill(count: int, closed: ClosedLoop | None, options: Options) -> int:
-    """Requests at the head that fill the system: a quarter of an open loop, the first of each user in a closed one of
-    two or more users with four or more for each; none where nothing is trimmed.
+def _fill(requests: Requests, closed: ClosedLoop | None, options: Options) -> int:
+    """Requests at the head that fill the system: a quarter of an open loop, the first request or conversation of each
+    user in a closed one of two or more users with four or more for each; none where nothing is trimmed.
     """
     if not options.trim:
         return 0
+    count = len(requests) - options.warmup
     if closed is None:
-        return (count - options.warmup) // 4
-    users = closed.concurrency
-    return users if users > 1 and count - options.warmup >= 4 * users else 0
+        return count // 4
+    round_of_all = closed.concurrency * requests.turns
+    return round_of_all if closed.concurrency > 1 and count >= 4 * round_of_all else 0
 
 
-def _cooldown(records: Records, closed: ClosedLoop | None) -> int:
-    """Requests at the end beside which the system runs empty: the last of each user; of an open loop those that come
-    within the mean time of a request before the last one.
+def _cooldown(records: Records) -> int:
+    """Requests at the end of an open loop beside which the system runs empty: those that come later than the mean time
+    of a request before the last one that begins anything.
     """
-    if closed is not None:
-        return closed.concurrency
     arrival, finish = np.asarray(records.arrival), np.asarray(records.finish)
     times = (finish - arrival)[len(arrival) // 4 :]
     if np.all(np.isnan(times)):
         return 0
-    late = arrival > float(np.nanmax(arrival)) - float(np.nanmean(times))
+    late = arrival > float(np.nanmax(arrival[records.begins])) - float(np.nanmean(times))
     return min(int(np.sum(late)), len(arrival) // 4)
 
 

@@ -21,7 +21,9 @@ Verdict = Literal["stable", "saturated", "overloaded", "rejecting", "too short t
 the queue does not grow. overloaded: requests arrive faster than they leave, so the queue grows for as long as the
 traffic lasts. rejecting: some can never run. too short to tell: the run ends before the system is full."""
 FEWEST_LIFETIMES = 5.0
-"""An open loop that holds fewer times of one request says nothing about the next ones."""
+"""An open loop that holds fewer times of one request, or of one conversation, says nothing about the next ones."""
+FEWEST_CONVERSATIONS = 2
+"""A closed loop with fewer for each of its users has hardly seen their later turns."""
 _SERVED_OVER_SIMULATED = 1 / 0.82
 """Published MLPerf-like server runs over the capacity that commit f58c26e simulated for them: that was 13 to 18 % less,
 so they reached 15 to 22 % more. No row of them can be named here, so nothing computes it again."""
@@ -37,7 +39,8 @@ class Flow:
 
     arriving, leaving: requests a second that could run. growth: share of the arrivals by which the number in the system
     rises; error: its standard error by batch means; later_growth, later_error: the same of the second half.
-    queue: mean number of requests that wait. lifetimes: the span over the mean time of a request from admission on.
+    queue: mean number of requests that wait. lifetimes: the span over the mean time of a request from admission on, or
+    over that of a conversation of such requests.
     """
 
     arrivals: int
@@ -93,7 +96,21 @@ def verdict_of(run: Run) -> Verdict:
         return "rejecting"
     if not run.closed and (flow is None or flow.lifetimes < FEWEST_LIFETIMES):
         return "too short to tell"
+    if run.closed and _unfinished(run):
+        return "too short to tell"
     return "saturated" if _waits(run) else "stable"
+
+
+def _unfinished(run: Run) -> bool:
+    """Whether users of a closed loop do not get through their conversations: two each, or one where all begin at once
+    and every request counts.
+    """
+    traffic = run.conditions.get("traffic", {})
+    turns, loop = traffic.get("prefix", {}).get("turns", 1), traffic.get("arrivals", {})
+    if turns == 1:
+        return False
+    rounds = 1 if loop["burst"] else FEWEST_CONVERSATIONS
+    return len(run.records.prompt) < int(rounds * loop["concurrency"] * turns)
 
 
 def load_of_capacity(run: Run) -> float | None:
@@ -124,15 +141,17 @@ def _waits(run: Run) -> bool:
 
 
 def flow_of(run: Run) -> Flow | None:
-    """Arrivals against departures from the first counted request to the last arrival; ``None`` for too few of them."""
+    """Arrivals against departures from the first counted request to the last one that begins anything, until which
+    traffic lasts; ``None`` for too few of them.
+    """
     records = run.records
     kept = np.frombuffer(bytes(records.status), dtype=np.uint8) != REJECTED
     arrival, admitted, finish, prompt, output = (
         np.asarray(column, dtype=np.float64)[kept]
         for column in (records.arrival, records.admitted, records.finish, records.prompt, records.output)
     )
-    start, end = run.window[0], float(np.max(arrival, initial=-np.inf))
-    inside = arrival >= start
+    start, end = run.window[0], float(np.max(arrival[records.begins[kept]], initial=-np.inf))
+    inside = (arrival >= start) & (arrival <= end)
     count = int(np.sum(inside))
     if count < _FEWEST_ARRIVALS or end <= start:
         return None
@@ -141,7 +160,7 @@ def flow_of(run: Run) -> Flow | None:
     work = np.histogram(arrival[inside], edges, weights=(prompt + output)[inside])[0]
     growth, error = _growth(number.astype(np.float64), work, count)
     half = BATCHES // 2
-    later = max(int(np.sum(arrival > edges[half])), 1)
+    later = max(int(np.sum(inside & (arrival > edges[half]))), 1)
     later_growth, later_error = _growth(number[half:].astype(np.float64), work[half:], later)
     served = (finish - admitted)[np.isfinite(finish) & inside]
     return Flow(
@@ -153,7 +172,7 @@ def flow_of(run: Run) -> Flow | None:
         later_growth=later_growth,
         later_error=later_error,
         queue=sum(sum(meter.waited.values()) for meter in run.meters) / (end - start),
-        lifetimes=(end - start) / float(np.mean(served)) if len(served) else 0.0,
+        lifetimes=(end - start) / records.conversation(float(np.mean(served))) if len(served) else 0.0,
     )
 
 

@@ -246,6 +246,17 @@ class Requests:
     def __len__(self) -> int:
         return len(self.prompt)
 
+    @property
+    def turns(self) -> int:
+        """The most requests of a conversation; 1 where nothing follows an answer."""
+        if self.follows is None:
+            return 1
+        turn = np.ones(len(self), dtype=np.int64)
+        for request, before in enumerate(self.follows.tolist()):
+            if before >= 0:
+                turn[request] = turn[before] + 1
+        return int(np.max(turn, initial=1))
+
     def head(self, count: int) -> Requests:
         """The first ``count`` requests."""
         return Requests(
@@ -275,8 +286,9 @@ class Traffic:
     prompt: Lengths
     output: Lengths
     requests_count: int | None = None
-    """``None``: ten times the concurrency, as the usual closed-loop clients do. An open loop without a number is for
-    :func:`inferplan.serving.run_length.simulate_steady`, which finds one; where it is asked for all the same, 1000."""
+    """``None``: ten for each user, as the usual closed-loop clients do, or ten conversations. An open loop without a
+    number is for :func:`inferplan.serving.run_length.simulate_steady`, which finds one; where it is asked for all the
+    same, 1000."""
     prefix: SharedPrefix = field(default_factory=SharedPrefix)
     samples: int = 1
     seed: int = 0
@@ -285,8 +297,8 @@ class Traffic:
     def count(self) -> int:
         if self.requests_count is not None and self.requests_count < 1:
             raise UsageError(f"--requests must be 1 or more, not {self.requests_count}")
-        users = self.arrivals.concurrency if isinstance(self.arrivals, ClosedLoop) else 100
-        count = self.requests_count or 10 * users
+        rounds = self.arrivals.concurrency * self.prefix.turns if isinstance(self.arrivals, ClosedLoop) else 100
+        count = self.requests_count or 10 * rounds
         if count * self.samples > MOST_REQUESTS:
             raise UsageError(
                 f"{count * self.samples:,} requests are more than a run holds",

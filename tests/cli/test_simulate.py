@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from inferplan.reports.simulation import _waits
 from tests.cli.conftest import Run
 
 BASE = ("simulate", "llama-3.1-8b", "--gpu", "h100-sxm", "--ideal")
@@ -107,3 +108,41 @@ def test_every_knob_is_taken(run: Run) -> None:
     assert record["conditions"]["block_size"] == 32
     assert record["conditions"]["speculation"]["tokens_per_step"] == pytest.approx(2.533)
     assert record["slo"] == {"ttft_s": 1.0, "tpot_s": 0.1}
+
+
+def test_the_report_says_what_was_sent(run: Run) -> None:
+    """Every option that makes the load is in its line, in the form in which it is given."""
+    load = (
+        *("--concurrency", "4", "--prompt", "lognormal:300:0.5:1000", "--output", "16", "--shared-prefix", "64"),
+        *("--distinct-prefixes", "3", "--turns", "2", "--think-time", "lognormal:1s:0.5", "--samples", "2"),
+    )
+    printed = run(*BASE, *load, "--ramp", "1s", "--prefix-hit-rate", "0.25", "--client-timeout", "9s").out
+    for part in (
+        *("prompt lognormal:300:0.5:1000,", "output 16,", "shared prefix 64, one of 3 texts,", "2 turns,"),
+        *("think time lognormal:1s:0.5,", "2 samples of each prompt,", "0.25 of each prompt taken as cached,"),
+        *("clients give up after 9.000 s,", "seed 0"),
+    ):
+        assert part in printed
+
+
+def test_an_overload_is_counted_in_one_span(run: Run) -> None:
+    """Of 3,000 requests the last 2,250 come while rates count; what finishes later is told apart."""
+    load = ("--rate", "300", "--requests", "3000", "--prompt", "1024", "--output", "32")
+    record = json.loads(run(*BASE, *load, "--format", "json").out)
+    finished = record["run"]["finished_while_counting"]
+    assert record["run"]["arrived_while_counting"] == 2250 and 0 < finished < 1500
+    assert finished / record["duration_s"] == pytest.approx(record["throughput"]["requests_per_s"])
+    printed = run(*BASE, *load).out
+    assert f"2,250 arrived, {finished:,} finished; 3,000 of all 3,000 in the end" in printed
+    assert "s, while requests came" in printed and "requests counted" not in printed
+
+
+def test_most_of_a_wait_is_named() -> None:
+    queue = {"wait_mean_s": 1.0, "wait_max_s": 2.0, "waited_for_s": {"budget": 0.32, "cache": 0.05}}
+    assert _waits(queue).endswith(
+        "of it 63% for the step in progress and the server's latency, 32% for the token budget of a step"
+    )
+    assert _waits({**queue, "waited_for_s": {"slots": 0.5, "cache": 0.6}}).endswith(
+        "of it 55% for room in the cache, 45% for a slot of the batch"
+    )
+    assert "of it" not in _waits({**queue, "waited_for_s": {"budget": 0.1}})

@@ -12,7 +12,8 @@ from inferplan.serving.batch_means import Precision, batch_size, half_width, hal
 from inferplan.serving.flags import Flags
 from inferplan.serving.run_length import simulate_steady
 from inferplan.serving.simulator import Options, simulate
-from inferplan.traffic.requests import MOST_REQUESTS, ClosedLoop, Lengths, OpenLoop, Traffic
+from inferplan.traffic.conversations import ThinkTime
+from inferplan.traffic.requests import MOST_REQUESTS, ClosedLoop, Lengths, OpenLoop, SharedPrefix, Traffic
 from tests.serving.conftest import deployment
 from tests.serving.test_queueing import exact_wait
 
@@ -152,6 +153,43 @@ def test_what_is_counted_without_fill_and_drain() -> None:
     # the fill and the drain are idle time to rates, and small batches to meters
     assert middle.mean_batch == pytest.approx(10 * float(np.mean(middle.e2el - middle.ttft)), rel=0.02)
     assert whole.request_rate < 0.92 * 10.0 and whole.mean_batch < 0.95 * middle.mean_batch
+
+
+def test_conversations_are_counted_while_as_many_begin_as_end() -> None:
+    """Four turns with half a minute between: four requests a second come, all turns alike, and four leave."""
+    traffic = Traffic(
+        arrivals=OpenLoop(rate=4.0),
+        prompt=Lengths(mean=200),
+        output=Lengths(mean=50),
+        prefix=SharedPrefix(turns=4, think=ThinkTime(kind="exponential", mean=30.0)),
+    )
+    run = simulate_steady(deployment(), traffic)
+    arrival, begins = np.asarray(run.records.arrival), run.records.begins
+    assert run.converged and run.request_rate == pytest.approx(4.0, rel=0.03)
+    start, end = run.window
+    assert end == pytest.approx(float(np.max(arrival[begins]))) and arrival[begins][0] + 90 < start < end - 10 * 90
+    assert float(np.max(run.arrival)) <= end
+    assert float(np.mean(begins[run.counted])) == pytest.approx(0.25, abs=0.02)
+
+
+def test_thinking_beyond_the_run_counts_what_there_is() -> None:
+    """The last conversation begins before the fill is over: meters still have an end, and nothing is concluded."""
+    traffic = Traffic(
+        arrivals=OpenLoop(rate=100.0),
+        prompt=Lengths(mean=200),
+        output=Lengths(mean=5),
+        prefix=SharedPrefix(turns=8, think=ThinkTime(mean=1000.0)),
+        requests_count=400,
+    )
+    run = simulate(deployment(), traffic, None, Options(trim=True))
+    assert run.window[1] == pytest.approx(float(np.max(np.asarray(run.records.arrival)))) and run.window[0] > 900
+    assert run.verdict == "too short to tell"
+
+
+def test_a_load_of_which_nothing_runs_does_not_converge() -> None:
+    traffic = Traffic(arrivals=OpenLoop(rate=1.0), prompt=Lengths(mean=1_000_000), output=Lengths(mean=2))
+    run = simulate_steady(deployment(), traffic)
+    assert run.verdict == "rejecting" and run.converged is None and len(run.records.prompt) == 20
 
 
 def test_arrivals_that_keep_their_rate_are_still_random() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -99,6 +101,16 @@ def test_samples_are_conversations_that_begin_alike() -> None:
     for index, before in enumerate(requests.follows):
         if before >= 0:
             assert requests.hashes[index][:9] == requests.hashes[before][:9]
+
+
+def test_a_closed_loop_is_ten_conversations_of_each_user() -> None:
+    fixed = {"prompt": Lengths(mean=100), "output": Lengths(mean=10)}
+    talks = Traffic(arrivals=ClosedLoop(concurrency=3), prefix=SharedPrefix(turns=4), **fixed)  # type: ignore[arg-type]
+    requests = talks.requests()
+    assert len(requests) == 10 * 3 * 4 and requests.turns == 4
+    assert int(np.max(requests.prompt)) == 4 * 100 + 3 * 10  # the last turns are among them
+    assert requests.head(3).turns == 1 and requests.head(8).turns == 3  # six requests are two turns
+    assert replace(talks, prefix=SharedPrefix()).count == 30
 
 
 def test_think_times() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -16,7 +17,7 @@ from inferplan.serving.result import SimulationResult
 from inferplan.serving.run_length import capacity_rate, simulate_load, simulate_steady
 from inferplan.serving.simulator import Options, simulate
 from inferplan.serving.verdict import Flow, capacity_band, flow_of, load_of_capacity, near_capacity
-from inferplan.traffic.conversations import parse_think_time
+from inferplan.traffic.conversations import ThinkTime, parse_think_time
 from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Requests, SharedPrefix, Traffic, parse_lengths
 from inferplan.work.parallel import Parallelism
 from tests.serving.conftest import deployment
@@ -92,6 +93,39 @@ def test_a_run_shorter_than_five_requests_is_too_short() -> None:
     assert flow(np.arange(60.0), np.zeros(60), 10.0).verdict == "stable"
     assert flow(np.arange(19.0), np.zeros(19), 0.1).verdict == "too short to tell"  # nineteen say nothing of a trend
     assert flow(np.zeros(60), np.zeros(60), 10.0).verdict == "too short to tell"  # nor does a crowd
+
+
+def test_a_run_of_conversations_holds_five_of_them_until_the_last_one_begins() -> None:
+    """Two turns of 10 s and 30 s between them take 50 s; second turns come 40 s after the first."""
+    begin = np.arange(400.0)
+    arrival = np.concatenate([begin, begin + 40])
+    order = np.argsort(arrival, kind="stable")
+    follows = np.concatenate([np.full(400, -1), np.argsort(order)[:400]])[order]
+    for begun, verdict in ((400, "stable"), (200, "too short to tell")):
+        kept = np.isin(order % 400, np.arange(begun))
+        run = flow(arrival[order][kept], np.zeros(2 * begun), 10.0)
+        run.records.follows = array(
+            "q", (np.cumsum(kept) - 1)[follows][kept] * (follows[kept] >= 0) - (follows[kept] < 0)
+        )
+        run.records.think = array("d", [30.0] * (2 * begun))
+        found = flow_of(run)
+        assert found is not None and found.lifetimes == pytest.approx((begun - 1) / 50)
+        assert found.arrivals == begun + begun - 40  # first turns, and second ones until the last first one
+        assert run.verdict == verdict
+
+
+def test_users_who_do_not_get_through_their_conversations() -> None:
+    """Forty turns of eight users: 640 requests are two conversations each; a burst counts one as a client does."""
+    for burst, requests, verdict in (
+        (False, 80, "too short to tell"),
+        (False, 639, "too short to tell"),
+        (False, 640, "stable"),
+        (True, 319, "too short to tell"),
+        (True, 320, "stable"),
+    ):
+        traffic = {"arrivals": {"concurrency": 8, "burst": burst}, "prefix": {"turns": 40}}
+        run = flow(np.arange(float(requests)), np.zeros(requests), 10.0, conditions={"traffic": traffic})
+        assert replace(run, closed=True).verdict == verdict
 
 
 def test_rejections_and_clients_that_give_up() -> None:
@@ -274,3 +308,23 @@ def test_a_single_user_has_neither_fill_nor_drain() -> None:
     loop = Traffic(arrivals=ClosedLoop(concurrency=1), prompt=Lengths(mean=64), output=Lengths(mean=8))
     run = simulate(deployment(), loop, None, Options(trim=True))
     assert len(run.ttft) == 10
+
+
+def test_users_in_conversations_begin_over_the_time_of_one() -> None:
+    """The first conversation of each user fills the system, the last one empties it; all turns are in between."""
+    loop = Traffic(
+        arrivals=ClosedLoop(concurrency=4, burst=False, ramp=None),
+        prompt=Lengths(mean=500),
+        output=Lengths(mean=20),
+        prefix=SharedPrefix(turns=5, think=ThinkTime(mean=2.0)),
+    )
+    run = simulate_load(deployment(), loop, None, Options(trim=True))
+    assert (len(run.records.prompt), run.warmup, run.cooldown) == (200, 20, 20)
+    ramp, lap = run.conditions["traffic"]["arrivals"]["ramp"], 5 * float(np.mean(run.e2el)) + 4 * 2.0
+    assert ramp == pytest.approx(lap, rel=0.02)
+    prompts = np.asarray(run.records.prompt)[run.counted]
+    shares = np.bincount(prompts // 500)[1:] / len(prompts)  # turn n: n prompts of 500, n - 1 answers of 20
+    assert shares == pytest.approx(0.2, abs=0.03) and run.verdict == "stable"
+    assert simulate_load(deployment(), replace(loop, requests_count=39), None, Options(trim=True)).verdict == (
+        "too short to tell"
+    )
