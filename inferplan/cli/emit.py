@@ -79,10 +79,8 @@ def emit_command(target: str, request: Request, **values: Any) -> None:
         click.echo(f"note: {note}", err=True)
 
 
-_OF_A_PLAN = frozenset(
-    {"target", "model", "context", "checkpoint", "quantised", "draft_checkpoint", "extra", "image", "cache_claim"}
-)
-"""Parameters that are taken beside the file of a plan: it does not say them, or not finally (the context)."""
+_DECIDED = {one.name for one in click.command()(deployment_options(lambda **_: None)).params} - {"model"}
+"""Options of a deployment, which the file of a plan decides; those of emit alone are taken beside it."""
 
 
 def _typed(ctx: click.Context) -> list[str]:
@@ -90,7 +88,7 @@ def _typed(ctx: click.Context) -> list[str]:
     return [
         parameter.opts[0]
         for parameter in ctx.command.params
-        if parameter.name and parameter.name not in _OF_A_PLAN
+        if parameter.name and parameter.name in _DECIDED
         if ctx.get_parameter_source(parameter.name) is not click.core.ParameterSource.DEFAULT
     ]
 

@@ -170,7 +170,7 @@ def test_what_a_plan_says_is_not_said_again(planned: Path) -> None:
     line = run("emit", "vllm", str(planned), "--checkpoint", "org/own", "--context", "2048", "--quantised")
     assert line.startswith("vllm serve org/own ")
     assert "--max-model-len 2048" in line
-    run("emit", "k8s", str(planned), "--image", "org/vllm:1", "--cache-claim", "weights")
+    run("emit", "k8s", str(planned), "--image", "org/vllm:1", "--cache-claim", "weights", "--gpus-per-node", "4")
 
 
 @pytest.mark.parametrize(
