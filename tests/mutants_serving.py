@@ -57,6 +57,22 @@ SERVING_MUTANTS = [
         check=verdict.test_rejections_and_clients_that_give_up,
     ),
     SourceMutant(
+        name="conversations are as short as requests",
+        place="inferplan.serving.records:Records.conversation",
+        old="return self.turns * request + (self.turns - 1) * think",
+        new="return request",
+        changes="a run that holds no conversation is long enough",
+        check=verdict.test_a_run_of_conversations_holds_five_of_them_until_the_last_one_begins,
+    ),
+    SourceMutant(
+        name="unfinished conversations are finished",
+        place="inferplan.serving.verdict:_unfinished",
+        old="if turns == 1:",
+        new="if turns >= 1:",
+        changes="a closed loop that never reaches the later turns is stable",
+        check=verdict.test_users_who_do_not_get_through_their_conversations,
+    ),
+    SourceMutant(
         name="the budget is no reason",
         place=f"{_SCHEDULER}.plan",
         old='self.meter.block("cache" if self.short else "budget")',
