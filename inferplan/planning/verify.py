@@ -109,6 +109,7 @@ def traffic_of(
     if demand.users is not None:
         users = max(ceil(demand.users * factor / share), 1)
         count = max(int(np.clip(_LIVES * users, fewest, _MOST)), _FEWEST_LIVES * users)
+        count *= demand.prefix.turns  # of conversations, every user's later turns too
         return demand.traffic(users, count, lasting, seed), float(users)
     if demand.trace is not None and demand.trace.arrival is not None:
         return _thinned(demand.trace, share, factor), (demand.rate or 0.0) * factor / share
