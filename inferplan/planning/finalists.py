@@ -180,8 +180,9 @@ def safe_options(searched: SearchResult, question: Question, confidence: float) 
     Structures whose error nobody knows, and pools apart, are left out.
     """
     options = []
+    able = {id(option.deployment) for option in searched.options}  # what is too slow as predicted is too slow here
     for request, grid, tariff in searched.grids:
-        if tariff is None:
+        if tariff is None or id(grid.deployment) not in able:
             continue
         slow = slowness(grid.deployment, question.demand.prompt.average, question.slo, confidence)
         if slow is None:

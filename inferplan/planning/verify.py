@@ -29,7 +29,7 @@ _FEWEST_LIVES = 8
 """A run of a large fleet is longer than the most, so that it holds so many times one request."""
 QUOTED = Precision(tolerance=0.03, fewest=4_000, most=24_000)
 """How sure the percentiles that a plan states are."""
-SHOWN = Precision(tolerance=0.05, fewest=2_000, most=6_000)
+SHOWN = Precision(tolerance=0.05, fewest=2_000, most=4_000)
 """How sure those of other loads are, which are shown beside it."""
 _LOAD_WITH_ROOM = 1.3
 """A replica is started with slots for so many times its load: fewer save nothing and are a cliff in a busy hour."""
