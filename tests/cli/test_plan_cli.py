@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import subprocess
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,13 @@ CHROMIUM = next(
 )
 
 
+APART = {"mix_stderr": False} if "mix_stderr" in signature(CliRunner).parameters else {}
+"""Before click 8.2 what went to stderr stood in stdout too, unless one asked."""
+
+
 def run(*words: str) -> str:
     """stdout of a command that must succeed."""
-    result = CliRunner().invoke(cli, list(words), catch_exceptions=False)
+    result = CliRunner(**APART).invoke(cli, list(words), catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.stdout
 
