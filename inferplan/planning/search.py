@@ -233,7 +233,8 @@ def cheapest_point(priced: PricedGrid, demand: Demand, slo: Slo, sizing: Sizing)
     Of points that cost the same, the one that carries most.
     """
     grid = priced.grid
-    kept, maybe = grid.possible & _within(grid, slo), grid.possible & _within(grid, loosened(slo))
+    loose = slo if demand.offline else loosened(slo)  # a job is not simulated, so that nothing would find it out
+    kept, maybe = grid.possible & _within(grid, slo), grid.possible & _within(grid, loose)
     if not maybe.any():
         return None
     billed = bill(demand, sizing, priced)
@@ -278,10 +279,10 @@ def nearest_miss(
         for name, limit in slo.limits.items():
             worst = np.maximum(worst, getattr(grid, name) / limit)
         misses = grid.possible & (worst > 1.0)
-        if demand.offline:
-            misses &= np.isfinite(bill(demand, sizing, priced).replicas)
-        if below is not None:
-            misses &= bill(demand, sizing, priced).cost < below * (1 - 1e-9)
+        if demand.offline or below is not None:
+            billed = bill(demand, sizing, priced)
+            misses &= np.isfinite(billed.replicas)
+            misses &= billed.cost < (np.inf if below is None else below * (1 - 1e-9))
         score = np.where(misses, worst, np.inf)
         where = np.unravel_index(int(np.argmin(score)), score.shape)
         at = (int(where[0]), int(where[1]))

@@ -271,6 +271,17 @@ def test_offline_work_is_counted_in_gpu_hours(space: Space, prices: PriceBook) -
     assert plan_record(found)["cost"]["per_request"] == pytest.approx(option.cost / 2_000_000)
 
 
+def test_limits_of_offline_work_are_kept_in_closed_form(space: Space, prices: PriceBook) -> None:
+    """Nothing simulates a job, so a point that misses its limits by a little is no plan, nor beside one."""
+    job = Demand(prompt=Lengths(mean=700), output=Lengths(mean=200), requests=200_000, deadline=3600.0)
+    loosest = plan(question(space, prices, demand=job, slo=Slo(percentile=95.0)))
+    limit = 0.9 * min(option.tpot for option in loosest.searched.options)
+    tight = Slo(tpot=limit, percentile=95.0)
+    found = plan(question(space, prices, demand=job, slo=tight))
+    assert all(option.tpot <= limit for option in found.searched.options)
+    assert all(not verified.violations(tight) for verified in [found.best, *found.alternatives])
+
+
 def test_users_are_a_closed_loop(space: Space, prices: PriceBook) -> None:
     demand = Demand(prompt=Lengths(mean=700), output=Lengths(mean=200), users=300)
     found = plan(question(space, prices, demand=demand))
