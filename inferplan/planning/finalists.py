@@ -110,7 +110,6 @@ def simulate_finalists(
         found.failed += _nearest(too_long, question)
     if others and found.cheapest is not None:
         _add_other_gpus(structures, question, found, known)
-    found.passed.sort(key=by_cost)
     return found
 
 

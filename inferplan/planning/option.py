@@ -121,10 +121,6 @@ class PricedGrid(NamedTuple):
     tariff: Tariff | None
 
 
-_NO_NUMBER = 1e15
-"""Replicas that stand for a job which no number of them finishes in time: a point of the frontier alone."""
-
-
 class Bill(NamedTuple):
     """What each point of a grid takes and costs; arrays of the grid's shape, batch down and budget across."""
 
@@ -180,7 +176,7 @@ def option_at(priced: PricedGrid, demand: Demand, sizing: Sizing, at: tuple[int,
         e2el=float(grid.e2el[at]),
         rate=float(grid.rate[at]),
         output=demand.output.average,
-        replicas=int(np.nan_to_num(billed.replicas, posinf=_NO_NUMBER)),
+        replicas=int(np.minimum(billed.replicas, demand.requests or np.inf)),  # of a job that is late: one a request
         spare=sizing.spare,
         tariff=tariff,
         cost=None if tariff is None else float(billed.cost),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -49,8 +49,6 @@ class Plan:
     other: Verified | None = None
     measured: Verified | None = None
     unseen: int = 0
-    loads: dict[float, Verified] = field(default_factory=dict)
-    """What was simulated of the plan, by the multiple of the load."""
 
     @property
     def option(self) -> Option:
@@ -88,7 +86,9 @@ class Plan:
     @cached_property
     def capacity(self) -> Capacity | None:
         """What the fleet carries, by simulation; ``None`` for an offline job, which runs at full speed."""
-        return None if self.question.demand.offline else capacity(self.at, self.question)
+        if self.question.demand.offline:
+            return None
+        return capacity(lambda factor: verify(self.option, self.question, factor), self.question)
 
     @cached_property
     def holds_at_the_slow_end(self) -> bool | None:
@@ -100,12 +100,6 @@ class Plan:
             return None
         slow = slowness(option.deployment, question.demand.prompt.average, question.slo, SAFE)
         return None if slow is None else verify(replace(option, slow=slow), question).meets(question.slo)
-
-    def at(self, factor: float) -> Verified:
-        """The same replicas under so many times the load, simulated once."""
-        if factor not in self.loads:
-            self.loads[factor] = verify(self.option, self.question, factor)
-        return self.loads[factor]
 
     @property
     def binding(self) -> str:
@@ -252,13 +246,11 @@ def _finalists(
         )
         for drafted in (False, True)
     ]
-    found = Finalists(
+    return Finalists(
         passed=[v for side in sides for v in side.passed],
         failed=[v for side in sides for v in side.failed],
         unseen=sum(side.unseen for side in sides),
     )
-    found.passed.sort(key=by_cost)
-    return found
 
 
 def _kept_in_the_long_run(found: Finalists, question: Question) -> Verified | None:

@@ -22,6 +22,13 @@ CAPACITY_TOLERANCE = 0.03
 _MOST_CAPACITY = 64.0
 """Times its load beyond which the capacity of a fleet is not looked for."""
 
+_FAR = 1.5
+"""Where a guess misses a limit by more, the largest size is tried first: if it misses too, none will do."""
+_NARROW = 1.3
+"""A limit that is missed by less may be kept with another token budget. Where not to try is a choice: it saves time."""
+BUDGETS = (512, 2048, 8192)
+"""Token budgets that are tried then, where the question names none."""
+
 
 class OutOfSimulations(Exception):
     """An option takes more simulations to size than there are."""
@@ -54,13 +61,6 @@ class Simulations:
             self.done += 1
             self.known[key] = verify(option, question, factor)
         return self.known[key]
-
-
-_FAR = 1.5
-_NARROW = 1.3
-"""A limit that is missed by less may be kept with another token budget. Where not to try is a choice: it saves time."""
-BUDGETS = (512, 2048, 8192)
-"""Token budgets that are tried then, where the question names none."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -191,9 +191,9 @@ def least(holds: Callable[[int], bool], guess: int, most: int) -> int | None:
     return high
 
 
-def quoted(option: Option, question: Question, seed: int = 0) -> Verified:
+def quoted(option: Option, question: Question) -> Verified:
     """The option under the load itself, in a run that is long enough to quote percentiles from."""
-    return verify(option, question, precision=QUOTED, seed=seed)
+    return verify(option, question, precision=QUOTED)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -96,10 +96,8 @@ def slots_for(option: Option, demand: Demand, utilisation: float) -> int:
     return min(ceil((wanted + 3 * sqrt(wanted)) / 8) * 8, most)
 
 
-def traffic_of(
-    demand: Demand, option: Option, factor: float = 1.0, fewest: int = _LOOK, seed: int = 0
-) -> tuple[Traffic | Requests, float]:
-    """The traffic of one replica (of all of them where pools are apart), and its requests a second or users.
+def traffic_of(demand: Demand, option: Option, factor: float = 1.0, fewest: int = _LOOK) -> Traffic | Requests:
+    """The traffic of one replica (of all of them where pools are apart), of at least so many requests.
 
     A fleet is fed in turn, so one of ``n`` replicas sees every n-th request: gaps of a Poisson stream add up by n, and
     are then gamma distributed with n times the shape.
@@ -110,14 +108,14 @@ def traffic_of(
         users = max(ceil(demand.users * factor / share), 1)
         count = max(int(np.clip(_LIVES * users, fewest, _MOST)), _FEWEST_LIVES * users)
         count *= demand.prefix.turns  # of conversations, every user's later turns too
-        return demand.traffic(users, count, lasting, seed), float(users)
+        return demand.traffic(users, count, lasting)
     if demand.trace is not None and demand.trace.arrival is not None:
-        return _thinned(demand.trace, share, factor), (demand.rate or 0.0) * factor / share
+        return _thinned(demand.trace, share, factor)
     rate = (demand.requests_per_second or 0.0) * factor / share
     held = rate * lasting
     lives = _FEWEST_LIVES if option.pools else _LIVES  # of pools all replicas are simulated: percentiles are of more
     count = max(int(np.clip(lives * held, fewest, _MOST)), round(_FEWEST_LIVES * held))
-    return demand.one_of(share).traffic(rate, count, seed=seed), rate
+    return demand.one_of(share).traffic(rate, count)
 
 
 def _thinned(trace: Requests, share: int, factor: float) -> Requests:
@@ -133,9 +131,7 @@ def _thinned(trace: Requests, share: int, factor: float) -> Requests:
     )
 
 
-def verify(
-    option: Option, question: Question, factor: float = 1.0, precision: Precision | None = None, seed: int = 0
-) -> Verified:
+def verify(option: Option, question: Question, factor: float = 1.0, precision: Precision | None = None) -> Verified:
     """Simulate one replica under its share of ``factor`` times the demand; an offline job needs no latencies and is not
     simulated.
 
@@ -144,13 +140,13 @@ def verify(
     more load, and every second of the run lasts so much longer. Raises ``NotFiniteError`` for a price that is none.
     """
     demand, slo = question.demand, question.slo
-    slots = slots_for(option, demand, question.sizing.utilisation)
     if demand.offline:
+        slots = slots_for(option, demand, question.sizing.utilisation)
         return Verified(option=option, slots=slots, achieved=_screened(option))
-    first = _run(option, question, factor, (_LOOK if precision else _GLANCE, seed), precision)
+    first = _run(option, question, factor, _LOOK if precision else _GLANCE, precision)
     if first.verdict == "too short to tell" and demand.trace is None:
-        return _run(option, question, factor, (4 * _LOOK, seed), precision)
-    return first if precision or _clear(first, slo) else _run(option, question, factor, (_LOOK, seed), None)
+        return _run(option, question, factor, 4 * _LOOK, precision)
+    return first if precision or _clear(first, slo) else _run(option, question, factor, _LOOK, None)
 
 
 def _screened(option: Option) -> dict[str, float]:
@@ -165,15 +161,12 @@ def _clear(checked: Verified, slo: Slo) -> bool:
     return checked.verdict == "overloaded" or not _CLEARLY_KEPT <= worst <= _CLEARLY_MISSED
 
 
-def _run(
-    option: Option, question: Question, factor: float, length: tuple[int, int], precision: Precision | None
-) -> Verified:
-    """One simulation of at least so many requests, with a seed."""
+def _run(option: Option, question: Question, factor: float, fewest: int, precision: Precision | None) -> Verified:
+    """One simulation of at least so many requests."""
     demand, slo = question.demand, question.slo
-    fewest, seed = length
     slots = slots_for(option, demand, question.sizing.utilisation)
     slower = 1.0 if demand.users is not None else option.slow.step
-    traffic, _ = traffic_of(demand, option, factor * slower, fewest, seed)
+    traffic = traffic_of(demand, option, factor * slower, fewest)
     dp = option.deployment.parallel.dp
     flags = Flags(max_num_seqs=ceil(slots / dp), max_num_batched_tokens=option.budget)
     fleet = Fleet(prefill=option.pools[0], decode=option.pools[1]) if option.pools else Fleet()
