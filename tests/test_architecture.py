@@ -29,6 +29,7 @@ FLOORS: list[tuple[str, set[str]]] = [
     ("7 search under limits; predicted against measured", {"planning", "validation"}),
     ("8 screens, pages, pictures", {"reports"}),
     ("9 the command line, the Python API", {"cli", "api"}),
+    ("9 python -m inferplan", {"__main__"}),
 ]
 """From the ground up: a module imports from its own room and from floors below it, never from its floor or above.
 

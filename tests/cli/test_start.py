@@ -39,3 +39,12 @@ def test_metadata_is_there_for_whoever_wants_it(use: str) -> None:
     import numpy as np
 
     assert output(f"from inferplan.cli.start import quick_start\nquick_start()\n{use}").strip() == np.__version__
+
+
+def test_the_package_itself_is_a_command() -> None:
+    def run(word: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, "-m", "inferplan", word], check=False, capture_output=True, text=True)
+
+    assert run("--version").stdout.startswith("inferplan, version ")
+    wrong = run("estimat")
+    assert wrong.returncode == 2 and wrong.stderr.startswith("error: ")

@@ -1,0 +1,5 @@
+"""``python -m inferplan``: the command line, where its script is not on the path."""
+
+from inferplan.cli import main
+
+main()
