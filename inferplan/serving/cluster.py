@@ -16,6 +16,7 @@ from inferplan.estimate.memory import Footprint
 from inferplan.serving.admission import Rules
 from inferplan.serving.apart import Apart, Event, Incoming
 from inferplan.serving.pipeline import Pipeline
+from inferplan.serving.plain_replica import PlainReplica
 from inferplan.serving.prefix_cache import PrefixCache
 from inferplan.serving.records import Meter, Metering, Records
 from inferplan.serving.replica import Replica
@@ -120,7 +121,7 @@ class Cluster(Apart):
                 group = made[first : first + together]
                 self.engine_of.update(dict.fromkeys(group, len(self.engines)))
                 plain = len(group) == parallel.pp == 1
-                self.engines.append(Replica(times, group[0]) if plain else Pipeline(times, group))
+                self.engines.append(PlainReplica(times, group[0]) if plain else Pipeline(times, group))
             return Router(fleet.routing, made, self.records)
 
         if not fleet.disaggregated:

@@ -232,12 +232,12 @@ class StepTimes:
 
     def decode(self, batch: int, context: float) -> float:
         """A batch of ``batch`` decodes whose mean context is ``context`` tokens, through all stages."""
-        lines = self.cache.get(batch) or self._decode_lines(batch)
+        lines = self.cache.get(batch) or self.decode_lines(batch)
         low, high, at = self.segment
-        base, slope = lines[at if low <= context < high else self._at(context)]
+        base, slope = lines[at if low <= context < high else self.line_at(context)]
         return base + slope * context
 
-    def _at(self, context: float) -> int:
+    def line_at(self, context: float) -> int:
         """Which line a context is on: that of the context before, often."""
         at, knots = bisect_right(self.contexts, context), self.contexts
         self.segment = knots[at - 1] if at else -inf, knots[at] if at < len(knots) else inf, at
@@ -302,7 +302,7 @@ class StepTimes:
         if batch:
             lines = table.segments.get(int(batch)) or self._segment_lines(table, int(batch))
             low, high, at = self.segment
-            base, slope = lines[at if low <= context < high else self._at(context)]
+            base, slope = lines[at if low <= context < high else self.line_at(context)]
             time += base + slope * context
         return time
 
@@ -337,7 +337,8 @@ class StepTimes:
         table.passes[batch] = lines
         return lines
 
-    def _decode_lines(self, batch: int) -> Lines:
+    def decode_lines(self, batch: int) -> Lines:
+        """Seconds of a step that only decodes, through all stages, over contexts; made when first asked for."""
         values = np.array([sum(self.stations(batch, context)) for context in self.contexts])
         lines = self.cache[batch] = _lines(self.contexts, values)
         return lines

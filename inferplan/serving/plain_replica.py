@@ -1,0 +1,257 @@
+"""A plain replica: the events of the usual case, each in one function, with the same results as the general ones.
+
+Nearly all steps of nearly all runs are of two kinds: prompts that are all admitted whole, and decode steps of a batch
+that fits the cache. Both are written out here in one piece each, because a call of Python costs as much as the
+arithmetic of an event. Whatever else may happen (a shortage of cache, pieces of prompts, requests sent back) is left to
+:mod:`inferplan.serving.replica` and :mod:`inferplan.serving.scheduler`, which share all state with this module and
+say what every line here stands for. ``tests/serving/test_plain_replica.py`` holds both to the same last bit.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from math import ceil, inf
+
+from inferplan.serving.clients import FIRST, LAST
+from inferplan.serving.decode_batch import steps_within
+from inferplan.serving.replica import Replica
+from inferplan.serving.scheduler import Scheduler
+from inferplan.serving.step_times import Chunk
+
+
+def is_plain(scheduler: Scheduler) -> bool:
+    """Whether an engine does nothing but admit prompts in order, mix them with decodes, and count blocks.
+
+    Not so: what wants a hook in every step (polling, waiting for more prompts, client timeouts, a timeline), steps that
+    make more than a token, named blocks to look for, and cache that is not counted in blocks of what was written.
+    """
+    rules, records = scheduler.rules, scheduler.records
+    return (
+        scheduler.mixed
+        and rules.admission == "prompt"
+        and rules.scheduler.chunked_prefill
+        and (rules.growing and not rules.windows and not rules.overhead)
+        and (rules.tokens_per_step == scheduler.width == rules.poll_interval == len(scheduler.lanes) == 1)
+        and not (rules.wait_steps or rules.hit_rate)
+        and rules.timeout == inf
+        and records.hashes is None
+        and not scheduler.handoff
+        and scheduler.meter.timeline is None
+    )
+
+
+class PlainReplica(Replica):
+    """A replica that looks for the plain case first. What only the general case reads is not kept up to date: steps
+    since the queue was looked at or prompts were held back, output still to be written, when tokens came.
+    """
+
+    plain: bool | None = None
+    """Whether the engine is plain; known when it first runs."""
+
+    def advance(self, until: float) -> None:
+        """Run every step that starts before ``until``; stop early when a notification sets ``pause``."""
+        if self.plain is None:
+            self.plain = is_plain(self.scheduler)
+        if not self.plain:
+            super().advance(until)
+            return
+        self.pause = False
+        scheduler, overlapped = self.scheduler, self.rules.overlapped
+        queue, decodes, clients = scheduler.queue, scheduler.decodes, scheduler.clients
+        waiting, inbox = queue.waiting, queue.inbox
+        while not self.pause:
+            if not (decodes.size or waiting or scheduler.partial is not None or clients.unseen):
+                if not self._wake(until):
+                    return
+            elif self.clock >= until:
+                return
+            if inbox:
+                seen = self.previous if overlapped else self.clock
+                while inbox and inbox[0][0] <= seen:
+                    waiting.append(inbox.popleft()[1])
+            if waiting or scheduler.partial is not None:
+                if self._whole_prompts():
+                    continue
+                prompts = scheduler.plan(self.clock)
+                if prompts is not None:
+                    self._prompt_step(prompts)
+                    continue
+            if decodes.size:
+                self._decode_runs(until)
+            elif clients.unseen:
+                self._show_last()
+            elif waiting and not scheduler.admitted.running:
+                clients.refuse_first(self.clock)
+
+    def _whole_prompts(self) -> bool:
+        """A step with all prompts that wait; false where they do not all fit it without more ado."""
+        scheduler, rules = self.scheduler, self.rules
+        admitted, queue, decodes, records = scheduler.admitted, scheduler.queue, scheduler.decodes, scheduler.records
+        waiting, running, prompt = queue.waiting, admitted.running, records.prompt
+        page, count, batch, start = rules.page, len(queue.waiting), decodes.size, self.clock
+        if scheduler.partial is not None or scheduler.progress.output_left or admitted.own:
+            return False
+        tokens, blocks, pairs = 0, 0, 0.0
+        for request in waiting:
+            new = prompt[request]
+            tokens += new
+            blocks -= -new // page
+            pairs += new * (new + 1) / 2
+        used = admitted.used + blocks * page
+        places = len(running) + count
+        if places > rules.slots or tokens > rules.budget - batch or used + places * page > rules.capacity:
+            return False
+        scheduler.short = False
+        requests, begun = list(waiting), records.admitted
+        waiting.clear()
+        queue.queued_tokens -= tokens
+        for request in requests:
+            running[request] = None
+            if begun[request] != begun[request]:
+                begun[request] = start
+        duration = self.times.mixed(batch, decodes.context / batch if batch else 0.0, Chunk(count, tokens, pairs))
+        clock = start + duration
+        self.previous, self.clock = start, clock
+        meter = scheduler.meter
+        meter.prompt_steps += 1
+        meter.prompt_tokens += tokens
+        if batch:
+            used += decodes.phases[-decodes.steps % page] * page
+            decodes.steps += 1
+            decodes.context += batch
+            records.gaps.append(duration)
+            records.gap_weights.append(batch)
+            meter.decode_tokens += batch
+        admitted.used = used
+        share = used / rules.capacity
+        meter.steps += 1
+        meter.busy += duration
+        meter.batch_seconds += batch * duration
+        meter.kv_seconds += share * duration
+        if share > meter.kv_peak:  # noqa: PLR1730 (a call takes five times as long)
+            meter.kv_peak = share
+        self._after_prompts(requests)
+        return True
+
+    def _after_prompts(self, requests: list[int]) -> None:
+        """Their prompts are in the cache, and each has made its first token; requests that decoded may be done."""
+        scheduler, clock = self.scheduler, self.clock
+        decodes, clients, records = scheduler.decodes, scheduler.clients, scheduler.records
+        steps, phases, ends, page = decodes.steps, decodes.phases, decodes.ends, self.rules.page
+        if clients.unseen:
+            clients.show(clock)
+        if ends and ends[0][0] <= steps:
+            self._finish()
+        unseen, prompt, output, entered = clients.unseen, records.prompt, records.output, decodes.requests
+        for request in requests:
+            tokens, left = prompt[request], output[request] - 1
+            if left:
+                unseen.append((request, FIRST))
+                decodes.size += 1
+                decodes.context += tokens
+                phases[(tokens - steps) % page] += 1
+                entered[request] = (steps, tokens, left)
+                heappush(ends, (steps + left, request))
+            else:
+                unseen.append((request, LAST))
+                scheduler.admitted.release(request, tokens)
+        if not self.rules.overlapped:
+            clients.show(clock)
+
+    def _decode_runs(self, until: float) -> None:
+        """Runs of steps that are alike, until there may be something to plan."""
+        scheduler, rules, times = self.scheduler, self.rules, self.times
+        admitted, decodes, queue, clients = scheduler.admitted, scheduler.decodes, scheduler.queue, scheduler.clients
+        inbox, waiting, running = queue.inbox, queue.waiting, admitted.running
+        capacity, page, overlapped, lines_of = rules.capacity, rules.page, rules.overlapped, times.cache
+        while True:
+            batch, start = decodes.size, self.clock
+            run = decodes.ends[0][0] - decodes.steps
+            if (run + page) * batch > capacity - admitted.used:
+                run = min(run, steps_within(scheduler.lanes, capacity - admitted.used))
+            if run < 1 or scheduler.short:
+                self._decode_run(until)
+                return
+            mean, lines = decodes.context / batch, lines_of.get(batch) or times.decode_lines(batch)
+            low, high, at = times.segment
+            context = mean + (run - 1) / 2
+            base, slope = lines[at if low <= context < high else times.line_at(context)]
+            price = base + slope * context
+            limit = run
+            if inbox and not waiting and len(running) < rules.slots:
+                limit = ceil((inbox[0][0] - start) / price)
+                limit = (limit if limit > 0 else 0) + 1 if overlapped else limit if limit > 1 else 1
+            if until - start < run * price:
+                limit = min(limit, ceil((until - start) / price) or 1)
+            if self.reactive and clients.unseen and any(token is LAST for _, token in clients.unseen):
+                limit = 1
+            if limit < run:
+                run = limit
+                context = mean + (run - 1) / 2
+                base, slope = lines[at if low <= context < high else times.line_at(context)]
+                price = base + slope * context
+            clock = self.clock = start + run * price
+            self.previous = clock - price
+            self._make(run, price)
+            if clients.unseen:
+                first = price
+                if run > 1:
+                    base, slope = lines[at if low <= mean < high else times.line_at(mean)]
+                    first = base + slope * mean
+                clients.show(start + first)
+            if decodes.ends[0][0] == decodes.steps:
+                self._finish()
+                if not overlapped:
+                    clients.show(clock)
+            if self.pause or waiting or clock >= until or not decodes.size or (inbox and inbox[0][0] <= clock):
+                return
+
+    def _make(self, run: int, price: float) -> None:
+        """The batch has made ``run`` steps of ``price`` seconds: what it wrote and took, in caches and meters."""
+        scheduler, rules = self.scheduler, self.rules
+        decodes, admitted, records, meter = scheduler.decodes, scheduler.admitted, scheduler.records, scheduler.meter
+        batch, steps, page, phases = decodes.size, decodes.steps, rules.page, decodes.phases
+        made, duration = run * batch, run * price
+        decodes.steps = steps + run
+        decodes.context += made
+        records.gaps.append(price)
+        records.gap_weights.append(made)
+        cycles, rest = divmod(run, page)
+        blocks, first = cycles * batch, -steps % page + 1
+        if rest > first:
+            blocks += sum(phases[:first]) + sum(phases[first - rest :])
+        elif rest:
+            blocks += sum(phases[first - rest : first])
+        taken = blocks * page
+        used = admitted.used = admitted.used + taken
+        share = used / rules.capacity
+        meter.steps += run
+        meter.busy += duration
+        meter.decode_tokens += made
+        meter.batch_seconds += batch * duration
+        grown = taken / rules.capacity
+        meter.kv_seconds += (share - grown * (run - 1) / (2 * run) if run > 1 else share) * duration
+        if share > meter.kv_peak:  # noqa: PLR1730 (a call takes five times as long)
+            meter.kv_peak = share
+        waiting = len(scheduler.queue.waiting)
+        if waiting:
+            meter.wait(meter.blocking, waiting * duration)
+
+    def _finish(self) -> None:
+        """Requests that have written their last token leave, and give back their blocks."""
+        scheduler, page = self.scheduler, self.rules.page
+        decodes, admitted, unseen = scheduler.decodes, scheduler.admitted, scheduler.clients.unseen
+        if scheduler.progress.to_compute or (admitted.cache is not None and admitted.cache.idle):
+            scheduler.finish_decodes()
+            return
+        steps, ends, phases, requests = decodes.steps, decodes.ends, decodes.phases, decodes.requests
+        while ends and ends[0][0] <= steps:
+            request = heappop(ends)[1]
+            entry, context, _ = requests.pop(request)
+            held = context + steps - entry
+            decodes.size -= 1
+            decodes.context -= held
+            phases[int(context - entry) % page] -= 1
+            admitted.used += -held // page * page
+            del admitted.running[request]
+            unseen.append((request, LAST))

@@ -1,0 +1,84 @@
+"""The plain replica against the general one: the same figures to the last bit, whatever the load."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from inferplan.serving import plain_replica
+from inferplan.serving.cluster import Fleet
+from inferplan.serving.flags import Flags
+from inferplan.serving.replica import Replica
+from inferplan.serving.result import SimulationResult
+from inferplan.serving.simulator import Options, simulate
+from inferplan.traffic.requests import ClosedLoop, OpenLoop, Traffic, parse_lengths
+from inferplan.work.parallel import Parallelism
+from tests.serving.conftest import deployment
+
+
+def _open(rate: float, count: int = 600, output: str = "lognormal:256:0.8", **more: float) -> Traffic:
+    prompt = parse_lengths("lognormal:1024:0.8")
+    arrivals = OpenLoop(rate=rate, kind="gamma" if more else "poisson", **more)  # type: ignore[arg-type]
+    return Traffic(arrivals=arrivals, requests_count=count, prompt=prompt, output=parse_lengths(output))
+
+
+def _users(users: int, output: str = "lognormal:256:0.8") -> Traffic:
+    lengths = {"prompt": parse_lengths("lognormal:1024:0.8"), "output": parse_lengths(output)}
+    return Traffic(arrivals=ClosedLoop(concurrency=users), requests_count=8 * users, **lengths)
+
+
+_LITTLE = Flags(gpu_memory_utilization=0.3)
+CASES: dict[str, tuple[Traffic, Flags, Options]] = {
+    "open": (_open(20.0), Flags(), Options()),
+    "trimmed": (_open(20.0), Flags(), Options(trim=True)),
+    "bursts": (_open(20.0, burstiness=0.1), Flags(), Options()),
+    "single tokens": (_open(20.0, output="uniform:2:0.5"), Flags(), Options()),
+    "short of cache": (_open(60.0, output="lognormal:800:0.8"), _LITTLE, Options()),
+    "short of cache, no prefix cache": (
+        _open(60.0, output="lognormal:800:0.8"),
+        Flags(gpu_memory_utilization=0.3, prefix_caching=False),
+        Options(),
+    ),
+    "few slots": (_open(30.0), Flags(max_num_seqs=16), Options()),
+    "pieces of prompts": (_open(8.0), Flags(max_num_batched_tokens=512), Options()),
+    "refused": (_open(20.0), Flags(max_model_len=1500), Options()),
+    "users": (_users(32), Flags(), Options()),
+    "users with one token": (_users(32, "uniform:2:0.5"), Flags(), Options()),
+    "users short of cache": (_users(100, "lognormal:800:0.8"), _LITTLE, Options()),
+    "least loaded": (_open(60.0), Flags(), Options(fleet=Fleet(routing="least-loaded"), trim=True)),
+    "pools": (_open(60.0), Flags(), Options(fleet=Fleet(prefill=2, decode=2))),
+}
+
+
+def _figures(run: SimulationResult) -> dict[str, object]:
+    """All that a run has written down."""
+    records = run.records
+    names = ("admitted", "arrival", "first", "finish", "gaps", "gap_weights")
+    return {
+        **{name: np.asarray(getattr(records, name)).tobytes() for name in names},
+        **{name: getattr(records, name) for name in ("status", "preempted", "refused")},
+        "meters": [{**vars(meter), "kv": repr(meter.kv_seconds)} for meter in run.meters],
+    }
+
+
+@pytest.mark.parametrize("overlapped", [True, False])
+@pytest.mark.parametrize("name", CASES)
+def test_the_plain_replica_is_the_general_one(name: str, overlapped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    traffic, flags, options = CASES[name]
+    replicas = 3 if options.fleet.routing == "least-loaded" else 1
+    served = deployment(ideal=not overlapped, parallel=Parallelism(replicas=replicas))
+    with monkeypatch.context() as patch:
+        patch.setattr(plain_replica, "is_plain", lambda scheduler: False)
+        general = _figures(simulate(served, traffic, flags, options))
+    assert _figures(simulate(served, traffic, flags, options)) == general
+
+
+def test_usual_loads_are_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an ordinary run no step goes the general way, or the comparison above would compare nothing."""
+
+    def never(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(Replica, "_decode_run", never)
+    monkeypatch.setattr(Replica, "_prompt_step", never)
+    assert simulate(deployment(ideal=False), _open(10.0), None).counts["finished"] == 600
