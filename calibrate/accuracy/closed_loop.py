@@ -47,7 +47,8 @@ def read_held_out(path: Path) -> list[Scored]:
                 fast = impossible(deployment_of(row.run)[0], row.run, row.measured)
         ttft, tpot = (float(given[f"{name}_predicted_ms"]) * 1e-3 for name in ("ttft", "tpot"))
         known = np.isfinite(ttft) and np.isfinite(tpot)
-        prediction = Prediction(ttft=ttft, tpot=tpot, impossible=fast) if known else None
+        figures = {("ttft", "mean"): ttft, ("tpot", "mean"): tpot}
+        prediction = Prediction(figures=figures, impossible=fast) if known else None
         found.append(Scored(row=row, prediction=prediction))
     return found
 

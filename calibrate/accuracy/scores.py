@@ -53,10 +53,13 @@ def scored_lines(groups: dict[str, list[tuple[float, float]]]) -> list[Line]:
     return [[name, *value.cells()] for name, value in found.items() if value is not None]
 
 
-def pairs_of(scored: Iterable[Scored], metric: str) -> list[tuple[float, float]]:
-    """Predicted and measured ``metric`` (ttft, tpot, e2el; seconds) of the rows that have both."""
-    return [
-        (getattr(one.prediction, metric), getattr(one.row.measured, metric))
-        for one in scored
-        if one.prediction is not None and getattr(one.row.measured, metric) is not None
-    ]
+def pairs_of(scored: Iterable[Scored], metric: str, statistic: str | None = None) -> list[tuple[float, float]]:
+    """Predicted and measured ``metric`` (SI units) of the rows that have both; at their headline by default."""
+    found = []
+    for one in scored:
+        name = statistic or one.row.measured.statistic
+        predicted = one.prediction.at(metric, name) if one.prediction is not None else None
+        measured = one.row.measured.at(metric, name)
+        if predicted is not None and measured is not None:
+            found.append((predicted, measured))
+    return found

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from inferplan.table import Report, Table
 from inferplan.validation.rows import SHOWN_LIMIT, run_record
 from inferplan.validation.run import prediction_cells
-from inferplan.validation.score import GROUPS, METRICS, NAMES, Score, Scored, by, score
+from inferplan.validation.score import GROUPS, METRICS, NAMES, Score, Scored, by, score, statistics
 from inferplan.validation.startup_logs import Line
 
 if TYPE_CHECKING:
@@ -43,6 +43,10 @@ def validation_report(scored: Sequence[Scored], title: str, per_row: bool = Fals
             name: {metric: found.record() for metric in METRICS if (found := score(rows, metric))}
             for name, rows in sets
         },
+        "statistics": {
+            name: {metric: {which: found.record() for which, found in statistics(rows, metric)} for metric in NAMES}
+            for name, rows in sets
+        },
         "by": {
             group: {
                 metric: {name: value.record() for name, value in by(plain, key, metric).items()} for metric in METRICS
@@ -69,12 +73,13 @@ def _cells(found: Score) -> list[str]:
 
 
 def _overall(sets: Sequence[tuple[str, Sequence[Scored]]], title: str) -> Table:
-    rows = [
-        [f"{NAMES[metric]}, {name}", *_cells(found)]
-        for metric in METRICS
-        for name, members in sets
-        if (found := score(members, metric))
-    ]
+    """Every figure that rows measured; a latency with its statistics where it has more than one."""
+    rows = []
+    for metric, title_of in NAMES.items():
+        for name, members in sets:
+            found = statistics(members, metric)
+            many = len(found) > 1
+            rows += [[f"{title_of}{f' {which}' if many else ''}, {name}", *_cells(value)] for which, value in found]
     return Table(title=title, columns=["predicted against measured", *_SCORE_COLUMNS], rows=rows, right=_RIGHT)
 
 
@@ -91,19 +96,40 @@ def _groups(scored: Sequence[Scored]) -> list[Table]:
     return tables
 
 
+_UNITS = {
+    "ttft": "_s",
+    "tpot": "_s",
+    "e2el": "_s",
+    "rate": "_tokens_per_s",
+    "throughput": "_tokens_per_s_per_gpu",
+    "power": "_w",
+    "energy": "_j_per_output_token",
+}
+
+
 def row_record(one: Scored) -> dict[str, Any]:
     """One row as JSON: what was run, measured and predicted, in seconds, with the bands."""
     found, measured = one.prediction, one.row.measured
     record: dict[str, Any] = {"row": one.row.where, "run": run_record(one.row.run) if one.row.run else None}
-    for metric, unit in (("ttft", "_s"), ("tpot", "_s"), ("e2el", "_s"), ("rate", "_tokens_per_s")):
-        band = found.bands.get(metric) if found else None
+    for metric, unit in _UNITS.items():
+        band = found.band(metric) if found else None
         record[metric] = {
-            f"measured{unit}": getattr(measured, metric),
-            f"predicted{unit}": getattr(found, metric) if found else None,
+            f"measured{unit}": measured.at(metric),
+            f"predicted{unit}": found.at(metric) if found else None,
             f"low{unit}": band[0] if band else None,
             f"high{unit}": band[1] if band else None,
             "error": one.error(metric),
         }
+        if len(others := [which for name, which in measured.figures if name == metric]) > 1:
+            record[metric]["statistics"] = {
+                which: {
+                    f"measured{unit}": measured.at(metric, which),
+                    f"predicted{unit}": found.at(metric, which) if found else None,
+                    "error": one.error(metric, which),
+                }
+                for which in others
+            }
+    record["statistic"] = measured.statistic
     record |= {"refused": one.refused or None, "faster_than_light": list(one.impossible)}
     return record | {"basis": found.basis if found else None, "notes": list(found.notes) if found else []}
 
@@ -193,12 +219,12 @@ def scatter(scored: Sequence[Scored], title: str) -> Figure:
         models = sorted({one.row.run.model for one in points if one.row.run})
         for index, model in enumerate(models):
             mine = [one for one in points if one.row.run and one.row.run.model == model]
-            x = [getattr(one.row.measured, metric) * 1e3 for one in mine]
-            y = [getattr(one.prediction, metric) * 1e3 for one in mine]
+            x = [(one.row.measured.at(metric) or 0.0) * 1e3 for one in mine]
+            y = [(one.prediction.at(metric) or 0.0) * 1e3 for one in mine if one.prediction]
             style: dict[str, Any] = {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)]}
             axes.scatter(x, y, s=12, alpha=0.6, label=model, linewidths=0, **style)
         if points:
-            values = [getattr(one.row.measured, metric) * 1e3 for one in points]
+            values = [(one.row.measured.at(metric) or 0.0) * 1e3 for one in points]
             ends = [min(values), max(values)]
             axes.plot(ends, ends, color=INK, linewidth=1)
             for factor in (0.75, 1.25):

@@ -12,7 +12,7 @@ from inferplan.catalog.files import load, load_hardware, load_model
 from inferplan.devices.constants import Calibration
 from inferplan.devices.engine import Engine, EngineFlags, EngineSpec
 from inferplan.devices.hardware import HardwareSpec
-from inferplan.errors import UnknownNameError
+from inferplan.errors import UnknownNameError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.models.spec import ModelSpec
 from inferplan.validation.rows import Run
@@ -138,6 +138,12 @@ def deployment_of(run: Run, calibration: str | None = None, ideal: bool = False)
 
     Raises the errors of names that are unknown and of divisions or formats that cannot work.
     """
+    if run.draft is not None:
+        raise UsageError(
+            f"drafts by {run.draft} are not priced yet", because="what its head costs is not in the catalogue"
+        )
+    if run.prefill is not None:
+        raise UsageError("prompts and decodes apart are not priced yet", because="each pool has a division of its own")
     model, hardware = model_of(run.model), hardware_of(run.gpu)
     flags = EngineFlags(token_budget=run.token_budget, max_sequences=run.slots, memory_fraction=run.memory_fraction)
     engine, note = engine_of(run.engine, run.engine_version, flags)
@@ -145,7 +151,7 @@ def deployment_of(run: Run, calibration: str | None = None, ideal: bool = False)
         model=model,
         hardware=hardware,
         precision=precision_of(run, model, hardware),
-        parallel=Parallelism(tp=run.tp, pp=run.pp, ep=run.ep, dp=run.dp),
+        parallel=Parallelism(tp=run.tp, pp=run.pp, ep=run.ep, dp=run.dp, replicas=run.workers),
         engine=engine,
         calibration=calibration_of(run.gpu, run.engine, calibration, ideal),
     )

@@ -23,35 +23,47 @@ from inferplan.spec import Spec
 from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Requests, Traffic
 from inferplan.units import Seconds
 from inferplan.validation.deploy import deployment_of
-from inferplan.validation.rows import Measured, Run
+from inferplan.validation.rows import STATISTICS, Figures, Measured, Run
 
 Band = tuple[float, float]
 _BLOCK = 16
-_PERCENTILES = {"mean": None, "median": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0}
+_PERCENTILES = {"median": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prediction:
-    """Seconds and tokens a second; ``bands`` by metric; what is measured faster than on an ideal device."""
+class Prediction(Figures):
+    """The same figures as measured ones; ``bands`` of means by metric; what is measured faster than an ideal device."""
 
-    ttft: float | None = None
-    tpot: float | None = None
-    e2el: float | None = None
-    rate: float | None = None
     bands: Mapping[str, Band] = field(default_factory=dict)
     impossible: tuple[str, ...] = ()
     basis: str = ""
     verdict: str = ""
     notes: tuple[str, ...] = ()
 
+    def band(self, metric: str) -> Band | None:
+        """Between which values 80 % of measured means lie; ``None`` where it is not known, and for percentiles."""
+        return self.bands.get(metric) if self.statistic == "mean" else None
+
 
 def predict(run: Run, measured: Measured, deployment: Deployment | None = None) -> Prediction:
-    """The prediction for a run. Raises the errors of a deployment that cannot work."""
+    """The prediction for a row. Raises the errors of a deployment that cannot work."""
     notes: tuple[str, ...] = ()
     if deployment is None:
         deployment, notes = deployment_of(run)
-    result = _static(deployment, run) if run.batch is not None else _served(deployment, run, measured.statistic)
-    return replace(result, notes=notes, impossible=impossible(deployment, run, measured))
+    return for_row(predict_run(run, deployment), deployment, run, measured, notes)
+
+
+def predict_run(run: Run, deployment: Deployment) -> Prediction:
+    """The prediction for whatever was measured of a run."""
+    return _static(deployment, run) if run.batch is not None else _served(deployment, run)
+
+
+def for_row(
+    found: Prediction, deployment: Deployment, run: Run, measured: Measured, notes: tuple[str, ...] = ()
+) -> Prediction:
+    """A run's prediction as that of a row: its statistic stands for a latency, and what of it cannot be is marked."""
+    fast = impossible(deployment, run, measured)
+    return replace(found, statistic=measured.statistic, impossible=fast, notes=notes)
 
 
 def _static(deployment: Deployment, run: Run) -> Prediction:
@@ -64,17 +76,15 @@ def _static(deployment: Deployment, run: Run) -> Prediction:
         factors, value = estimate.band(metric), float(getattr(estimate, metric))
         if factors is not None:
             bands[metric] = (value * factors[0], value * factors[1])
-    return Prediction(
-        bands=bands,
-        ttft=float(estimate.ttft),
-        tpot=float(estimate.tpot) if run.output > 1 else None,
-        e2el=float(estimate.e2el),
-        rate=float(estimate.output_rate),
-        basis=estimate.basis,
-    )
+    values = {"ttft": float(estimate.ttft), "e2el": float(estimate.e2el)}
+    if run.output > 1:
+        values["tpot"] = float(estimate.tpot)
+    figures = {(metric, statistic): value for metric, value in values.items() for statistic in STATISTICS}
+    figures["rate", "mean"] = float(estimate.output_rate)
+    return Prediction(figures=figures, bands=bands, basis=estimate.basis)
 
 
-def _served(deployment: Deployment, run: Run, statistic: str) -> Prediction:
+def _served(deployment: Deployment, run: Run) -> Prediction:
     """A closed or an open loop."""
     client = client_of(run)
     if client.latency is not None:
@@ -83,30 +93,30 @@ def _served(deployment: Deployment, run: Run, statistic: str) -> Prediction:
     spread = run.closed and (client.start == "spread" or run.requests is None)
     ramp = request_time(deployment, run) if spread else 0.0
     result = simulate(deployment, traffic_of(run, ramp), flags_of(run), Options(warmup=run.warmup))
-    return Prediction(
-        bands=_bands(result, statistic),
-        ttft=_figure(result.ttft, statistic),
-        tpot=_figure(result.tpot, statistic),
-        e2el=_figure(result.e2el, statistic),
-        rate=result.output_rate,
-        basis=result.basis,
-        verdict=result.verdict,
-    )
+    return Prediction(figures=_figures(result, run), bands=_bands(result), basis=result.basis, verdict=result.verdict)
 
 
-def _figure(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]], statistic: str) -> float | None:
-    if not len(values):
-        return None
-    percentile = _PERCENTILES[statistic]
-    return float(np.mean(values) if percentile is None else np.percentile(values, percentile))
+def _figures(result: SimulationResult, run: Run) -> dict[tuple[str, str], float]:
+    """Every statistic of the latencies, and the rates of the run, of the requests that finish."""
+    figures: dict[tuple[str, str], float] = {}
+    for metric in ("ttft", "tpot", "e2el"):
+        values = getattr(result, metric)
+        if len(values):
+            figures[metric, "mean"] = float(np.mean(values))
+            points = np.percentile(values, list(_PERCENTILES.values()))
+            figures |= {(metric, name): float(value) for name, value in zip(_PERCENTILES, points)}
+    figures["rate", "mean"] = result.output_rate
+    figures["throughput", "mean"] = (result.input_rate + result.output_rate) / run.devices
+    return figures
 
 
-def _bands(result: SimulationResult, statistic: str) -> dict[str, Band]:
+def _bands(result: SimulationResult) -> dict[str, Band]:
     """Seconds between which 80 % of measured means lie, by metric."""
     bands = {}
     for metric in ("ttft", "tpot", "e2el"):
-        factors, value = result.band(metric), _figure(getattr(result, metric), "mean")
-        if factors is not None and value is not None and statistic == "mean":
+        factors, values = result.band(metric), getattr(result, metric)
+        if factors is not None and len(values):
+            value = float(np.mean(values))
             bands[metric] = (value * factors[0], value * factors[1])
     return bands
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from inferplan.errors import UsageError
@@ -25,18 +25,89 @@ INPUTS = (
     *("max_num_batched_tokens", "max_num_seqs", "memory_fraction", "max_model_len"),
     *("poll_interval_steps", "batch_wait_steps", "batch_wait_fill", "suspect", "campaign"),
     *("shared_system_prompt_tokens", "distinct_system_prompts", "users_per_system_prompt", "timeout_s"),
+    *("decode_ranks", "dp_attention", "workers", "gpus", "redundant_experts", "speculation", "draft_tokens"),
+    *("disaggregated", "decode_batch_per_rank", "prefill_ranks", "prefill_dp_attention", "prefill_workers"),
+    *("prefill_gpus", "prefill_tp", "prefill_ep"),
 )
-MEASURES = ("ttft_ms", "tpot_ms", "e2el_ms", "output_tokens_per_s", "statistic")
-"""What a row may state as measured; ``statistic`` is mean (the default), median or p99."""
+MEASURES = (
+    *("ttft_ms", "tpot_ms", "itl_ms", "e2el_ms", "output_tokens_per_s", "statistic"),
+    *("tokens_per_s_per_gpu", "output_tokens_per_s_per_gpu", "power_w", "joules_per_output_token"),
+)
+"""What a row may state as measured; ``statistic`` of its latencies is mean (the default), median, p90, p95 or p99.
+A latency may state several at once: ``ttft_mean_ms``, ``ttft_p99_ms``."""
 SHOWN_LIMIT = 5
 _EMPTY = ("", "nan", "none", "null", "n/a", "-")
+
+
+LATENCIES = ("ttft", "tpot", "itl", "e2el")
+"""Seconds, each with its statistics over requests (over gaps: ``itl``)."""
+STATISTICS = ("mean", "median", "p90", "p95", "p99")
+MEANS = ("rate", "throughput", "power", "energy")
+"""Figures of a whole run, which have no statistic but their mean: output tokens a second of the deployment, tokens a
+second and GPU (prompts and outputs), watts a GPU, joules an output token."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """Numbers by (metric, statistic), in SI units. ``statistic``: which of them stands for a latency as such."""
+
+    figures: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    statistic: str = "mean"
+
+    def at(self, metric: str, statistic: str | None = None) -> float | None:
+        """One of :data:`LATENCIES` at a statistic (by default the own one), or one of :data:`MEANS`."""
+        which = "mean" if metric in MEANS else statistic or self.statistic
+        return self.figures.get((metric, which))
+
+    @property
+    def ttft(self) -> float | None:
+        """Seconds to the first token."""
+        return self.at("ttft")
+
+    @property
+    def tpot(self) -> float | None:
+        """Seconds a further token."""
+        return self.at("tpot")
+
+    @property
+    def e2el(self) -> float | None:
+        """Seconds from end to end."""
+        return self.at("e2el")
+
+    @property
+    def rate(self) -> float | None:
+        """Output tokens a second of the whole deployment."""
+        return self.at("rate")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured(Figures):
+    """What a file says was measured; a figure that it does not have is absent."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pool:
+    """Workers that serve prompts only, each of ``ranks`` GPUs."""
+
+    workers: int
+    tp: int
+    dp: int = 1
+    ep: int = 1
+
+    @property
+    def ranks(self) -> int:
+        """GPUs of one worker."""
+        return self.tp * self.dp
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
     """What was run: a deployment in names, its engine's flags, and the load generator. ``None``: the engine's default.
 
-    One of ``concurrency`` (closed loop), ``rate`` (open loop, requests a second) and ``batch`` (static) is set.
+    One of ``concurrency`` (closed loop), ``rate`` (open loop, requests a second) and ``batch`` (static) is set. Where
+    prompts and decodes are served apart ``prefill`` has the workers of the prompts, and the division, flags and
+    ``workers`` of the run are those of the decodes. expert_slots: places for
+    experts over all ranks, those of copies too (0: one for each). draft: the head that drafts, ``draft_tokens`` a step.
     """
 
     model: str
@@ -74,6 +145,24 @@ class Run:
     system_prompts: int = 1
     users: int = 1
     timeout: float | None = None
+    workers: int = 1
+    prefill: Pool | None = None
+    expert_slots: int = 0
+    draft: str | None = None
+    draft_tokens: int | None = None
+
+    @property
+    def devices(self) -> int:
+        """GPUs of all workers, those of both pools."""
+        prefill = self.prefill.workers * self.prefill.ranks if self.prefill else 0
+        return self.workers * self.tp * self.pp * self.dp + prefill
+
+    @property
+    def form(self) -> str:
+        """How it is served, in words: aggregated or disaggregated, attention-DP, drafts."""
+        parts = ["aggregated" if self.prefill is None else "disaggregated"]
+        parts += ["attention-DP"] if self.dp > 1 else []
+        return ", ".join(parts + ([self.draft.upper()] if self.draft else []))
 
     @property
     def closed(self) -> bool:
@@ -89,17 +178,6 @@ class Run:
         """Its formats in short: linear weights, and the experts' where they differ."""
         weights = self.weights or self.precision or "native"
         return weights if not self.experts or self.experts == weights else f"{weights}, experts {self.experts}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Measured:
-    """Seconds, and tokens a second of the whole deployment; ``None`` where the file does not say."""
-
-    ttft: float | None = None
-    tpot: float | None = None
-    e2el: float | None = None
-    rate: float | None = None
-    statistic: str = "mean"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,19 +253,80 @@ def _require_inputs(facts: Mapping[str, str]) -> None:
         missing.append("weights (or precision)")
     if all(given(facts, name) is None for name in ("concurrency", "rate_per_s", "batch")):
         missing.append("concurrency (or rate_per_s)")
-    if whole(facts, "tp") is None:
+    if whole(facts, "tp") is None and given(facts, "decode_ranks") is None:
         missing.append("tp")
     if missing:
         raise Unusable(f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} empty")
 
 
-def _degrees(facts: Mapping[str, str]) -> dict[str, int]:
-    """The degrees of parallelism. Raises ``Unusable`` where those of the experts do not make those of the rest."""
+def _degrees(facts: Mapping[str, str]) -> tuple[dict[str, int], tuple[str, ...]]:
+    """The degrees of parallelism, and a note where a label does not say them.
+
+    Raises ``Unusable`` where those of the experts do not make those of the rest.
+    """
+    if given(facts, "decode_ranks") is not None:
+        degrees, note = _ranked(facts, "")
+        return degrees | {"pp": _degree(facts, "pp")}, note
     degrees = {name: _degree(facts, name) for name in ("tp", "pp", "ep", "dp")}
     tp, dp, sliced = degrees["tp"], degrees["dp"], whole(facts, "expert_tp")
     if sliced and given(facts, "experts") and sliced * degrees["ep"] != tp * dp:
         raise Unusable(f"expert_tp {sliced} x ep {degrees['ep']} is not tp {tp}" + (f" x dp {dp}" if dp > 1 else ""))
-    return degrees
+    return degrees, ()
+
+
+def _ranked(facts: Mapping[str, str], pool: str) -> tuple[dict[str, int], tuple[str, ...]]:
+    """The division of a worker of so many ranks: data-parallel attention or tensor parallelism over all of them.
+
+    A label ``ep`` counts where the label ``tp`` is the ranks. Campaigns that label both 1 for attention-DP over
+    several ranks ran experts whole, spread over the ranks: that is what the engines' large-scale recipes do.
+    """
+    ranks = whole(facts, f"{pool or 'decode_'}ranks", 1)
+    if ranks is None:
+        raise Unusable(f"{pool}ranks is empty")
+    spread = truth(facts, f"{pool}dp_attention")
+    labelled = _degree(facts, f"{pool}tp") == ranks
+    ep = _degree(facts, f"{pool}ep") if labelled else ranks if spread else 1
+    if ranks % ep:
+        raise Unusable(f"{pool}ep {ep} does not divide {ranks} ranks")
+    note = f"{pool or 'decode '}ep not labelled: experts over all ranks of attention-DP, else sliced"
+    degrees = {"tp": 1, "dp": ranks, "ep": ep} if spread else {"tp": ranks, "dp": 1, "ep": ep}
+    return degrees, () if labelled else (note.replace("_", " "),)
+
+
+def _pools(facts: Mapping[str, str]) -> tuple[Pool | None, int, tuple[str, ...]]:
+    """The pool of prompts where there is one, the number of (decode) workers, and notes."""
+    workers = whole(facts, "workers")
+    if not truth(facts, "disaggregated"):
+        return None, workers or 1, ()
+    prompts = whole(facts, "prefill_workers")
+    if not workers or not prompts:
+        raise Unusable("disaggregated, and the number of workers of a pool is not known")
+    degrees, notes = _ranked(facts, "prefill_")
+    return Pool(workers=prompts, **degrees), workers, notes
+
+
+def _drafts(facts: Mapping[str, str], degrees: Mapping[str, int]) -> tuple[str | None, int | None, tuple[str, ...]]:
+    """The head that drafts, the tokens that it drafts a step, and a note where those are not stated."""
+    draft = given(facts, "speculation")
+    if draft is None or draft.lower() in ("none", "false", "0"):
+        return None, None, ()
+    count = whole(facts, "draft_tokens", 1)
+    if count is not None:
+        return draft.lower(), count, ()
+    usual = _USUAL_DRAFTS[degrees["dp"] > 1]
+    return draft.lower(), usual, (f"draft tokens not stated: {usual}, as in the published scripts of the campaign",)
+
+
+_USUAL_DRAFTS = {False: 3, True: 1}
+"""Tokens a step by whether attention is data-parallel: MTP of InferenceX's ``dsr1_*_trt_mtp`` run scripts."""
+
+
+def truth(facts: Mapping[str, str], name: str) -> bool:
+    """A fact that is yes or no; empty is no. Raises ``Unusable``."""
+    text = (given(facts, name) or "0").lower()
+    if text not in ("0", "1", "0.0", "1.0", "true", "false"):
+        raise Unusable(f"{name} is {text!r}, not 0 or 1")
+    return text in ("1", "1.0", "true")
 
 
 def _share(facts: Mapping[str, str], name: str) -> float | None:
@@ -201,12 +340,14 @@ def _share(facts: Mapping[str, str], name: str) -> float | None:
 def interpret(facts: Mapping[str, str]) -> tuple[Run, tuple[str, ...]]:
     """What the facts say was run, and notes on what they leave to defaults. Raises ``Unusable`` with the reason."""
     _require_inputs(facts)
-    degrees = _degrees(facts)
+    degrees, told = _degrees(facts)
+    prefill, workers, paired = _pools(facts)
+    draft, drafted, usual = _drafts(facts, degrees)
     ratio = _share(facts, "length_ratio_min")
     concurrency = whole(facts, "concurrency", 1)
     requests = whole(facts, "requests", 1)
     assumed = concurrency is not None and requests is None
-    notes = ("requests not stated: steady state, without the first burst",) if assumed else ()
+    steady = ("requests not stated: steady state, without the first burst",) if assumed else ()
     run = Run(
         model=_needed(facts, "model"),
         gpu=_needed(facts, "gpu"),
@@ -224,26 +365,37 @@ def interpret(facts: Mapping[str, str]) -> tuple[Run, tuple[str, ...]]:
         duration=number(facts, "duration_s", 1e-9),
         batch=whole(facts, "batch", 1),
         **degrees,
+        workers=workers,
+        prefill=prefill,
+        expert_slots=whole(facts, "redundant_experts") or 0,
+        draft=draft,
+        draft_tokens=drafted,
         requests=requests,
         ratio_min=1.0 if ratio is None else ratio,
         warmup=whole(facts, "warmup_requests") or 0,
-        token_budget=whole(facts, "max_num_batched_tokens") or None,
-        slots=whole(facts, "max_num_seqs") or None,
-        memory_fraction=number(facts, "memory_fraction") or None,
-        context=whole(facts, "max_model_len") or None,
-        poll_steps=whole(facts, "poll_interval_steps") or 1,
-        wait_steps=whole(facts, "batch_wait_steps") or 0,
-        wait_fill=number(facts, "batch_wait_fill") or 0.0,
         suspect=given(facts, "suspect") or "",
         campaign=given(facts, "campaign") or "",
-        system_prompt=whole(facts, "shared_system_prompt_tokens") or 0,
-        system_prompts=whole(facts, "distinct_system_prompts") or 1,
-        users=whole(facts, "users_per_system_prompt") or 1,
-        timeout=number(facts, "timeout_s"),
+        **_flags(facts),
     )
-    if run.memory_fraction is not None and run.memory_fraction > 1:
-        raise Unusable(f"memory_fraction is {run.memory_fraction:g}, must be in (0, 1]")
-    return run, notes
+    return run, (*steady, *dict.fromkeys((*told, *paired)), *usual)
+
+
+def _flags(facts: Mapping[str, str]) -> dict[str, Any]:
+    """What the facts say of the engine's flags and of shared prompts; ``None`` where they leave the default."""
+    fraction = _share(facts, "memory_fraction") if number(facts, "memory_fraction") else None
+    return {
+        "token_budget": whole(facts, "max_num_batched_tokens") or None,
+        "slots": whole(facts, "max_num_seqs") or whole(facts, "decode_batch_per_rank") or None,
+        "memory_fraction": fraction,
+        "context": whole(facts, "max_model_len") or None,
+        "poll_steps": whole(facts, "poll_interval_steps") or 1,
+        "wait_steps": whole(facts, "batch_wait_steps") or 0,
+        "wait_fill": number(facts, "batch_wait_fill") or 0.0,
+        "system_prompt": whole(facts, "shared_system_prompt_tokens") or 0,
+        "system_prompts": whole(facts, "distinct_system_prompts") or 1,
+        "users": whole(facts, "users_per_system_prompt") or 1,
+        "timeout": number(facts, "timeout_s"),
+    }
 
 
 def _at_least_one(facts: Mapping[str, str], name: str) -> float:
@@ -253,22 +405,43 @@ def _at_least_one(facts: Mapping[str, str], name: str) -> float:
     return value
 
 
+_PLAIN = {
+    "output_tokens_per_s": "rate",
+    "tokens_per_s_per_gpu": "throughput",
+    "power_w": "power",
+    "joules_per_output_token": "energy",
+}
+"""Columns whose figure has no statistic and needs no conversion."""
+
+
 def measured(facts: Mapping[str, str]) -> Measured:
-    """What the facts say was measured. Raises ``Unusable`` for what is no number above zero."""
+    """What the facts say was measured. Raises ``Unusable`` for what is no number above zero.
 
-    def seconds(name: str) -> float | None:
-        value = number(facts, name)
-        if value == 0.0:
-            raise Unusable(f"{name} is 0")
-        return None if value is None else value * 1e-3
+    A latency without a statistic in its name has that of ``statistic``. The headline is the mean where one is stated,
+    else the first statistic that is.
+    """
+    named = given(facts, "statistic") or "mean"
+    if named not in STATISTICS:
+        raise Unusable(f"statistic is {named!r}, not one of {', '.join(STATISTICS)}")
+    found: dict[tuple[str, str], float] = {}
+    for metric in LATENCIES:
+        for statistic in STATISTICS:
+            plain = _positive(facts, f"{metric}_ms") if statistic == named else None
+            value = plain if plain is not None else _positive(facts, f"{metric}_{statistic}_ms")
+            if value is not None:
+                found[metric, statistic] = value * 1e-3
+    for name, metric in _PLAIN.items():
+        if (value := number(facts, name)) is not None:
+            found[metric, "mean"] = value
+    stated = {statistic for metric, statistic in found if metric in LATENCIES}
+    return Measured(figures=found, statistic=next((name for name in STATISTICS if name in stated), named))
 
-    return Measured(
-        ttft=seconds("ttft_ms"),
-        tpot=seconds("tpot_ms"),
-        e2el=seconds("e2el_ms"),
-        rate=number(facts, "output_tokens_per_s"),
-        statistic=given(facts, "statistic") or "mean",
-    )
+
+def _positive(facts: Mapping[str, str], name: str) -> float | None:
+    value = number(facts, name)
+    if value == 0.0:
+        raise Unusable(f"{name} is 0")
+    return value
 
 
 def row_of(where: str, facts: Facts, supplied: Mapping[str, str], cells: dict[str, str] | None = None) -> Row:
@@ -291,4 +464,5 @@ def row_of(where: str, facts: Facts, supplied: Mapping[str, str], cells: dict[st
 
 def run_record(run: Run) -> dict[str, Any]:
     """A run as JSON, without what is left to defaults."""
-    return {f.name: value for f in fields(run) if (value := getattr(run, f.name)) not in (None, "")}
+    record = {f.name: value for f in fields(run) if (value := getattr(run, f.name)) not in (None, "")}
+    return record | ({"prefill": asdict(run.prefill)} if run.prefill else {})

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from inferplan.errors import InferplanError, NotFiniteError
 from inferplan.validation.deploy import deployment_of
-from inferplan.validation.predict import Prediction, predict
+from inferplan.validation.predict import Prediction, for_row, predict_run
 from inferplan.validation.rows import Row
 from inferplan.validation.score import Scored
 
@@ -28,19 +29,26 @@ class Pricing:
 
 def price_row(row: Row, pricing: Pricing) -> Scored:
     """A row with its prediction, or the reason why there is none."""
-    if row.run is None:
-        return Scored(row=row, prediction=None, refused=row.refused)
+    return price_alike([row], pricing)[0]
+
+
+def price_alike(rows: Sequence[Row], pricing: Pricing) -> list[Scored]:
+    """Rows of one and the same run, measured on several days: simulated once."""
+    run = rows[0].run
+    if run is None:
+        return [Scored(row=row, prediction=None, refused=row.refused) for row in rows]
     try:
-        deployment, notes = deployment_of(row.run, pricing.calibration, pricing.ideal)
-        found = predict(row.run, row.measured, deployment)
+        deployment, notes = deployment_of(run, pricing.calibration, pricing.ideal)
+        found = predict_run(run, deployment)
+        scored = [for_row(found, deployment, run, row.measured, (*row.notes, *notes)) for row in rows]
     except NotFiniteError:
         raise
     except InferplanError as error:
         reason = f"{error.what}: {error.because}" if error.because else error.what
-        return Scored(row=row, prediction=None, refused=" ".join(reason.split()))
+        return [Scored(row=row, prediction=None, refused=" ".join(reason.split())) for row in rows]
     if found.ttft is None and found.tpot is None:
-        return Scored(row=row, prediction=None, refused="no request finishes in the simulation")
-    return Scored(row=row, prediction=replace(found, notes=(*row.notes, *notes)))
+        return [Scored(row=row, prediction=None, refused="no request finishes in the simulation") for row in rows]
+    return [Scored(row=row, prediction=prediction) for row, prediction in zip(rows, scored)]
 
 
 def price_rows(
@@ -48,19 +56,29 @@ def price_rows(
 ) -> list[Scored]:
     """Every row priced, in order, on all cores. ``progress`` is called with the number of rows that are done."""
     pricing = pricing or Pricing()
-    workers = pricing.processes or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    if len(rows) < _FEW or workers == 1:
-        return list(_counted((price_row(row, pricing) for row in rows), progress))
-    with ProcessPoolExecutor(max_workers=workers) as pool:
-        found: Iterable[Scored] = pool.map(price_row, rows, [pricing] * len(rows), chunksize=8)
-        return list(_counted(found, progress))
-
-
-def _counted(found: Iterable[Scored], progress: Callable[[int], None] | None) -> Iterable[Scored]:
-    for number, one in enumerate(found, start=1):
+    groups: dict[object, list[int]] = defaultdict(list)
+    for index, row in enumerate(rows):
+        groups[row.run if row.run is not None else index].append(index)
+    alike = [[rows[index] for index in members] for members in groups.values()]
+    found: list[Scored | None] = [None] * len(rows)
+    done = 0
+    for members, part in zip(groups.values(), _priced(alike, pricing)):
+        for index, one in zip(members, part):
+            found[index] = one
+        done += len(members)
         if progress is not None:
-            progress(number)
-        yield one
+            progress(done)
+    return [one for one in found if one is not None]
+
+
+def _priced(groups: Sequence[Sequence[Row]], pricing: Pricing) -> Iterator[list[Scored]]:
+    """Each group priced, in order: here where there are few, else in processes."""
+    workers = pricing.processes or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
+    if len(groups) < _FEW or workers == 1:
+        yield from (price_alike(group, pricing) for group in groups)
+        return
+    with ProcessPoolExecutor(max_workers=workers) as pool:
+        yield from pool.map(price_alike, groups, [pricing] * len(groups), chunksize=8)
 
 
 def prediction_cells(scored: Scored) -> dict[str, str]:

@@ -10,10 +10,20 @@ from typing import Any
 import numpy as np
 
 from inferplan.validation.predict import Prediction
-from inferplan.validation.rows import Measured, Row
+from inferplan.validation.rows import LATENCIES, STATISTICS, Measured, Row
 
 METRICS = ("ttft", "tpot", "e2el", "rate")
-NAMES = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "end-to-end", "rate": "output rate"}
+"""What rows are scored in; by group TTFT and TPOT."""
+NAMES = {
+    "ttft": "TTFT",
+    "tpot": "TPOT",
+    "itl": "gap between tokens",
+    "e2el": "end-to-end",
+    "rate": "output rate",
+    "throughput": "tokens/s a GPU",
+    "power": "watts a GPU",
+    "energy": "J an output token",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,12 +34,13 @@ class Scored:
     prediction: Prediction | None
     refused: str = ""
 
-    def error(self, metric: str) -> float | None:
-        """Predicted over measured, less one; ``None`` where either is missing."""
+    def error(self, metric: str, statistic: str | None = None) -> float | None:
+        """Predicted over measured, less one; ``None`` where either is missing. By default at the row's headline."""
         if self.prediction is None:
             return None
-        measured, predicted = getattr(self.row.measured, metric), getattr(self.prediction, metric)
-        return None if measured is None or predicted is None else predicted / measured - 1.0
+        statistic = statistic or self.row.measured.statistic
+        measured, predicted = self.row.measured.at(metric, statistic), self.prediction.at(metric, statistic)
+        return None if not measured or predicted is None else predicted / measured - 1.0
 
     @property
     def impossible(self) -> tuple[str, ...]:
@@ -61,13 +72,17 @@ class Score:
         return f"{self.mape:.1%} / {self.median:.1%} / {self.p90:.1%}"
 
 
-def score(scored: Iterable[Scored], metric: str) -> Score | None:
-    """The score of a metric over rows; ``None`` when no row has both figures."""
-    pairs = [(s, error) for s in scored if (error := s.error(metric)) is not None]
+def score(scored: Iterable[Scored], metric: str, statistic: str | None = None) -> Score | None:
+    """The score of a metric over rows; ``None`` when no row has both figures.
+
+    ``statistic``: of the latency; by default the headline of each row.
+    """
+    pairs = [(s, error) for s in scored if (error := s.error(metric, statistic)) is not None]
     if not pairs:
         return None
     errors = np.array([error for _, error in pairs])
-    inside = [_inside(s.row.measured, s.prediction, metric) for s, _ in pairs if s.prediction is not None]
+    headline = [s for s, _ in pairs if statistic is None or statistic == s.row.measured.statistic]
+    inside = [_inside(s.row.measured, s.prediction, metric) for s in headline if s.prediction is not None]
     known = [value for value in inside if value is not None]
     size = np.abs(errors)
     return Score(
@@ -80,9 +95,15 @@ def score(scored: Iterable[Scored], metric: str) -> Score | None:
     )
 
 
+def statistics(scored: Sequence[Scored], metric: str) -> list[tuple[str, Score]]:
+    """The score of a metric at each statistic that any row has it at."""
+    names = STATISTICS if metric in LATENCIES else ("mean",)
+    found = ((name, score(scored, metric, name)) for name in names)
+    return [(name, value) for name, value in found if value is not None]
+
+
 def _inside(measured: Measured, prediction: Prediction, metric: str) -> bool | None:
-    band = prediction.bands.get(metric)
-    value = getattr(measured, metric)
+    band, value = prediction.band(metric), measured.at(metric)
     return None if band is None or value is None else bool(band[0] <= value <= band[1])
 
 
@@ -92,6 +113,7 @@ GROUPS: dict[str, Key] = {
     "gpu": lambda s: s.row.run.gpu if s.row.run else "",
     "engine": lambda s: s.row.run.engine if s.row.run else "",
     "format": lambda s: s.row.run.label if s.row.run else "",
+    "form": lambda s: s.row.run.form if s.row.run else "",
 }
 
 

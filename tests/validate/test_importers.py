@@ -232,7 +232,7 @@ def test_inferencex_is_in_seconds(tmp_path: Path) -> None:
     assert row.measured.ttft == pytest.approx(0.1)
     speculative = read(tmp_path, [{**INFERENCEX, "spec_decoding": "mtp"}], {})[0]
     assert speculative.run is not None
-    assert speculative.run.suspect == "speculation"
+    assert (speculative.run.draft, speculative.run.draft_tokens, speculative.run.suspect) == ("mtp", 3, "")
 
 
 def test_llama_bench_decode_is_nanoseconds_over_the_tokens(tmp_path: Path) -> None:

@@ -1,17 +1,31 @@
 """InferenceX (formerly InferenceMAX) ``agg_*.json``: vLLM's keys without ``_ms``, in seconds.
 
 ``isl`` and ``osl`` are nominal: lengths are drawn between 0.8 of them and the whole, by 10 requests a user after 2 of
-warm-up. The number of GPUs is tp x pp.
+warm-up. On one node the GPUs are tp x pp, data-parallel attention over the tp where ``dp_attention``; over several
+nodes each pool has its own (``prefill_tp``, ``decode_tp``, ...) and number of workers.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from inferplan.validation.rows import Facts, stated
+from inferplan.validation.rows import LATENCIES, STATISTICS, Facts, stated
 
 TOOL = "inferencex"
 _FRAMEWORKS = {"trt": "trtllm", "trt-llm": "trtllm", "tensorrt-llm": "trtllm"}
+_SAME = {
+    "model": "model",
+    "hw": "gpu",
+    "precision": "precision",
+    "isl": "isl",
+    "osl": "osl",
+    "conc": "concurrency",
+    "tput_per_gpu": "tokens_per_s_per_gpu",
+    "output_tput_per_gpu": "output_tokens_per_s_per_gpu",
+    "avg_power_w": "power_w",
+    "joules_per_output_token": "joules_per_output_token",
+}
+"""Their keys whose values need no conversion, and ours."""
 
 
 def matches(record: dict[str, Any]) -> bool:
@@ -19,47 +33,73 @@ def matches(record: dict[str, Any]) -> bool:
 
 
 def read(record: dict[str, Any]) -> list[Facts]:
-    framework = str(record["framework"]).lower()
+    framework = str(record["framework"]).lower().removeprefix("dynamo-")
+    users = int(record["conc"])
     facts = {
-        "model": stated(record.get("model")),
-        "gpu": stated(record.get("hw")),
+        **{ours: stated(record.get(theirs)) for theirs, ours in _SAME.items()},
         "engine": _FRAMEWORKS.get(framework, framework),
-        "engine_version": _tag(str(record.get("image") or "")),
-        "precision": stated(record.get("precision")),
-        "isl": stated(record.get("isl")),
-        "osl": stated(record.get("osl")),
-        "concurrency": stated(record.get("conc")),
-        "requests": stated(10 * int(record["conc"])),
+        "engine_version": version_of(str(record.get("image") or "")),
+        "requests": stated(10 * users),
         "length_ratio_min": "0.8",
-        "warmup_requests": stated(2 * int(record["conc"])),
-        "pp": stated(record.get("pp")),
-        "ep": stated(record.get("ep")),
-        "ttft_ms": _milliseconds(record, "ttft"),
-        "tpot_ms": _milliseconds(record, "tpot"),
-        "e2el_ms": _milliseconds(record, "e2el"),
+        "warmup_requests": stated(2 * users),
         "campaign": "inferencex",
+        **(_pools(record) if _yes(record, "disagg") or _yes(record, "is_multinode") else _node(record)),
+        **_drafts(record),
     }
-    tp = stated(record.get("tp"))
-    facts["tp"] = tp
-    if str(record.get("dp_attention", "false")).lower() == "true" and tp:
-        facts |= {"tp": "1", "dp": tp}
-    suspects = []
-    if str(record.get("spec_decoding", "none")).lower() not in ("none", "", "false"):
-        suspects.append("speculation")
-    if record.get("disagg") in (True, "true", "True"):
-        suspects.append("disaggregated")
-    facts["suspect"] = ", ".join(suspects)
-    if all(record.get(f"mean_{name}") is None for name in ("ttft", "tpot")):
-        facts["statistic"] = "median"
+    for metric in LATENCIES:
+        for statistic in STATISTICS:
+            value = record.get(f"{statistic}_{metric}")
+            if value is not None:
+                facts[f"{metric}_{statistic}_ms"] = stated(value * 1e3)
     return [facts]
 
 
-def _milliseconds(record: dict[str, Any], name: str) -> str:
-    value = record.get(f"mean_{name}", record.get(f"median_{name}"))
-    return "" if value is None else stated(value * 1e3)
+def _node(record: dict[str, Any]) -> Facts:
+    """The division of one server."""
+    facts = {name: stated(record.get(name)) for name in ("tp", "pp", "ep")}
+    if _yes(record, "dp_attention") and facts["tp"]:
+        facts |= {"tp": "1", "dp": facts["tp"]}
+    return facts
 
 
-def _tag(image: str) -> str:
-    """A version out of a container image's tag, where it has one."""
+def _pools(record: dict[str, Any]) -> Facts:
+    """The divisions and numbers of the workers; without ``disagg`` the decode's alone are the servers'."""
+    decode = "decode_" if record.get("decode_tp") is not None else ""
+    facts = {
+        "disaggregated": "1" if _yes(record, "disagg") else "0",
+        "tp": stated(record.get(f"{decode}tp")),
+        "ep": stated(record.get(f"{decode}ep")),
+        "pp": stated(record.get("pp")),
+        "decode_ranks": stated(record.get(f"{decode}tp")),
+        "dp_attention": _flag(record, f"{decode}dp_attention"),
+        "workers": stated(record.get("decode_num_workers")),
+    }
+    if facts["disaggregated"] == "1":
+        facts |= {
+            "prefill_tp": stated(record.get("prefill_tp")),
+            "prefill_ep": stated(record.get("prefill_ep")),
+            "prefill_ranks": stated(record.get("prefill_tp")),
+            "prefill_dp_attention": _flag(record, "prefill_dp_attention"),
+            "prefill_workers": stated(record.get("prefill_num_workers")),
+        }
+    return facts
+
+
+def _drafts(record: dict[str, Any]) -> Facts:
+    """The head that drafts; the file does not say how many tokens."""
+    drafting = str(record.get("spec_decoding", "none")).lower()
+    return {} if drafting in ("none", "", "false") else {"speculation": drafting}
+
+
+def _yes(record: dict[str, Any], name: str) -> bool:
+    return str(record.get(name, "false")).lower() in ("true", "1")
+
+
+def _flag(record: dict[str, Any], name: str) -> str:
+    return "1" if _yes(record, name) else "0"
+
+
+def version_of(image: str) -> str:
+    """The engine's version out of a container image's tag, where it has one; Dynamo's images have Dynamo's."""
     tag = image.rsplit(":", 1)[-1].lstrip("v") if ":" in image else ""
-    return tag if tag[:1].isdigit() else ""
+    return tag if tag[:1].isdigit() and "dynamo" not in image else ""

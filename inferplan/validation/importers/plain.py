@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from inferplan.errors import InputFileError
+from inferplan.validation.importers.inferencex import version_of
 from inferplan.validation.rows import Facts, Row, given, row_of
 
 TOOL = "csv"
@@ -57,6 +58,8 @@ def _facts(cells: dict[str, str]) -> Facts:
         value = given(cells, name)
         if value is not None and given(facts, target) is None:
             facts[target] = _milliseconds(value)
+    if given(facts, "engine_version") is None and "image" in cells:
+        facts["engine_version"] = version_of(cells["image"])
     if "arrival" in cells and given(facts, "weights") is None and given(facts, "precision") is None:
         facts["precision"] = "native"
     if "arrival" in cells and given(facts, "campaign") is None:
