@@ -7,6 +7,7 @@ from functools import partial
 from tests.mutants_source import SourceMutant
 from tests.serving import test_applied as applied
 from tests.serving import test_cluster as cluster
+from tests.serving import test_plain_replica as plain
 from tests.serving import test_run_length as run_length
 from tests.serving import test_scheduling_rules as rules
 from tests.serving import test_slices as slices
@@ -16,12 +17,15 @@ from tests.serving import test_verdict as verdict
 _SCHEDULER, _ADMISSION = "inferplan.serving.scheduler:Scheduler", "inferplan.serving.admission:Admitted"
 _PROGRESS = "inferplan.serving.admission:Progress"
 _QUEUE, _REPLICA = "inferplan.serving.request_queue:RequestQueue", "inferplan.serving.replica:Replica"
+_PLAIN, _TIMES = "inferplan.serving.plain_replica:PlainReplica", "inferplan.serving.step_times:StepTimes"
 _CACHE, _RESULT = "inferplan.serving.prefix_cache:PrefixCache", "inferplan.serving.result:SimulationResult"
 
 _STEADY = "inferplan.serving.steady:_Loop"
 _LONG_PROMPT = partial(steady.test_a_long_prompt_alone_attends_to_all_of_its_chunks, 16384)
 
 _FLOW, _METER = "inferplan.serving.verdict:Flow", "inferplan.serving.records:Metering"
+
+_SAME = partial(plain.hold_to_the_general_one, "users", True)
 
 SERVING_MUTANTS = [
     SourceMutant(
@@ -162,11 +166,19 @@ SERVING_MUTANTS = [
     ),
     SourceMutant(
         name="an overlapped scheduler sees arrivals at once",
+        place=f"{_PLAIN}.advance",
+        old="self.previous if overlapped else self.clock",
+        new="self.clock",
+        changes="arrivals join the step that was composed before they came",
+        check=rules.test_an_overlapped_scheduler_sees_arrivals_a_step_late,
+    ),
+    SourceMutant(
+        name="an overlapped scheduler sees arrivals at once, off the plain way",
         place=f"{_REPLICA}._seen",
         old="self.previous if self.rules.overlapped else self.clock",
         new="self.clock",
         changes="arrivals join the step that was composed before they came",
-        check=rules.test_an_overlapped_scheduler_sees_arrivals_a_step_late,
+        check=_SAME,
     ),
     SourceMutant(
         name="SGLang's share never falls",
@@ -410,9 +422,9 @@ SERVING_MUTANTS = [
     ),
     SourceMutant(
         name="a request's front end is parallel",
-        place=f"{_QUEUE}.submit",
-        old="self.front_free = start + service",
-        new="self.front_free = time + service",
+        place=f"{_QUEUE}.submit_all",
+        old="if free > time:",
+        new="if free > time + 1e9:",
         changes="the front end takes any number of requests at once",
         check=rules.test_the_front_end_takes_requests_one_after_another,
     ),
@@ -426,19 +438,35 @@ SERVING_MUTANTS = [
     ),
     SourceMutant(
         name="the first chunk is a square",
-        place=f"{_SCHEDULER}.plan",
-        old="pairs += new * past + new * (new + 1) / 2",
+        place=f"{_PLAIN}._whole_prompts",
+        old="pairs += new * (new + 1) / 2",
         new="pairs += new * (new + 1)",
         changes="a first chunk attends to itself twice over",
         check=partial(steady.test_a_long_prompt_alone_attends_to_all_of_its_chunks, 512),
     ),
     SourceMutant(
+        name="the first chunk is a square, off the plain way",
+        place=f"{_SCHEDULER}.plan",
+        old="pairs += new * past + new * (new + 1) / 2",
+        new="pairs += new * (new + 1)",
+        changes="a first chunk attends to itself twice over",
+        check=_SAME,
+    ),
+    SourceMutant(
         name="the floor adds up",
-        place="inferplan.serving.step_times:StepTimes.mixed",
+        place=f"{_TIMES}.whole_prompts",
         old="(time**4 + floor**4) ** 0.25",
         new="(time + floor)",
         changes="launches are never hidden behind kernels",
         check=rules.test_launching_kernels_one_by_one_sets_a_floor,
+    ),
+    SourceMutant(
+        name="the floor adds up, off the plain way",
+        place="inferplan.serving.step_times:StepTimes.mixed",
+        old="(time**4 + floor**4) ** 0.25",
+        new="(time + floor)",
+        changes="launches are never hidden behind kernels",
+        check=_SAME,
     ),
     SourceMutant(
         name="steady: half the prompt is not behind a chunk",
@@ -466,11 +494,19 @@ SERVING_MUTANTS = [
     ),
     SourceMutant(
         name="the floor under replayed graphs",
+        place=f"{_TIMES}.whole_prompts",
+        old="batch * self.width + tokens > self.graph_tokens",
+        new="True",
+        changes="steps that replay a captured graph pay for launches",
+        check=rules.test_launching_kernels_one_by_one_sets_a_floor,
+    ),
+    SourceMutant(
+        name="the floor under replayed graphs, off the plain way",
         place="inferplan.serving.step_times:StepTimes.mixed",
         old="batch * self.width + chunk.tokens > self.graph_tokens",
         new="True",
         changes="steps that replay a captured graph pay for launches",
-        check=rules.test_launching_kernels_one_by_one_sets_a_floor,
+        check=_SAME,
     ),
     SourceMutant(
         name="steady: no front end",

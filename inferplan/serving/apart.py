@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -91,6 +91,12 @@ class Apart:
                     progress(self.done)
         self.progress = progress
 
+    def count(self, request: int, time: float, finished: bool) -> None:
+        """A request is done: what is left to say to the clients of engines that nothing connects."""
+        self.done += 1
+        if self.progress is not None and self.done % 64 == 0:
+            self.progress(self.done)
+
     def schedulers(self, engines: list[int]) -> list[Scheduler]:
         """Those of some engines, in order."""
         return [scheduler for scheduler, engine in self.engine_of.items() if engine in engines]
@@ -109,11 +115,7 @@ class Apart:
             stop = int(np.searchsorted(times, until))
             while sent < stop:
                 block = slice(sent, min(sent + _BLOCK, stop))
-                for turn, request, time in zip(*(column[block].tolist() for column in (mine % size, requests, times))):
-                    if self.back.pool:
-                        router.home[request] = turn
-                    scheduler = router.pool[turn]
-                    (scheduler.receive if incoming.computed else scheduler.submit)(request, time)
+                self._send(router, incoming.computed, (mine[block] % size, requests[block], times[block]))
                 sent = block.stop
                 self.engines[engine].advance(float(times[sent]) if sent < stop else until)
             self.engines[engine].advance(until)
@@ -121,3 +123,18 @@ class Apart:
                 mark(until, meters)
         metering.close(meters)
         return requests
+
+    def _send(self, router: Router, computed: bool, what: tuple[npt.NDArray[Any], ...]) -> None:
+        """Send requests, in order of time; ``what``: to which scheduler of a pool each goes, the request, and when."""
+        turns, requests, times = what
+        scheduler = router.pool[turns[0]]
+        if not self.back.pool and np.all(turns == turns[0]):
+            prompt, output = (np.asarray(of)[requests] for of in (self.records.prompt, self.records.output))
+            if not scheduler.rules.refusal(int(np.max(prompt)), int(np.max(prompt + output))):  # none is refused
+                scheduler.queue.submit_all(requests.tolist(), times.tolist())
+                return
+        for turn, request, time in zip(turns.tolist(), requests.tolist(), times.tolist()):
+            if self.back.pool:
+                router.home[request] = turn
+            scheduler = router.pool[turn]
+            (scheduler.receive if computed else scheduler.submit)(request, time)

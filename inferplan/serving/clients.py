@@ -41,8 +41,9 @@ class Clients:
 
     def show(self, time: float) -> None:
         """Clients see the tokens made so far at ``time``."""
-        records, begun, timeout = self.records, self.records.first, self.rules.timeout
-        unseen, self.unseen = self.unseen, []
+        records = self.records
+        begun, unseen = records.first, self.unseen
+        self.unseen = []
         for request, token in unseen:
             if begun[request] != begun[request]:
                 begun[request] = time
@@ -50,7 +51,7 @@ class Clients:
                 continue
             if token is LAST:
                 records.finish[request] = time
-                late = time - records.arrival[request] > timeout
+                late = time - records.arrival[request] > self.rules.timeout
                 records.status[request] = TIMED_OUT if late else FINISHED
             self.notify(request, time, token is LAST)
 

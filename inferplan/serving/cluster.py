@@ -202,6 +202,9 @@ class Cluster(Apart):
             self.events = [(window[0], -1, _BEGIN), (window[1], -1, _END)] if window else []
             self._run_together()
             return
+        if not self.back.pool:
+            for scheduler in self.front.pool:  # nobody waits for an answer, or asks where it came from
+                scheduler.clients.notify = self.count
         # the front runs to its end, then the back with the caches that it was sent
         self.serve(Incoming(order, np.array(arrival)[order], False, window), jobs)
         if self.events:
@@ -319,9 +322,7 @@ class Cluster(Apart):
             self.link_free[home] = max(time, self.link_free[home]) + self.moves[self.records.prompt[request]]
             heapq.heappush(self.events, (self.link_free[home], request, _CACHED))
             return
-        self.done += 1
-        if self.progress is not None and self.done % 64 == 0:
-            self.progress(self.done)
+        self.count(request, time, finished)
         if self.senders.reacts:
             heapq.heappush(self.events, (self.senders.after(request, time), request, _ANSWERED))
             if self.running is not None:

@@ -16,7 +16,6 @@ from inferplan.serving.clients import FIRST, LAST
 from inferplan.serving.decode_batch import steps_within
 from inferplan.serving.replica import Replica
 from inferplan.serving.scheduler import Scheduler
-from inferplan.serving.step_times import Chunk
 
 
 def is_plain(scheduler: Scheduler) -> bool:
@@ -51,9 +50,9 @@ class PlainReplica(Replica):
     def advance(self, until: float) -> None:
         """Run every step that starts before ``until``; stop early when a notification sets ``pause``."""
         if self.plain is None:
-            self.plain = is_plain(self.scheduler)
+            self.plain = is_plain(self.scheduler) and self.times.simple
         if not self.plain:
-            super().advance(until)
+            Replica.advance(self, until)
             return
         self.pause = False
         scheduler, overlapped = self.scheduler, self.rules.overlapped
@@ -109,7 +108,7 @@ class PlainReplica(Replica):
             running[request] = None
             if begun[request] != begun[request]:
                 begun[request] = start
-        duration = self.times.mixed(batch, decodes.context / batch if batch else 0.0, Chunk(count, tokens, pairs))
+        duration = self.times.whole_prompts(batch, decodes.context / batch if batch else 0.0, count, tokens, pairs)
         clock = start + duration
         self.previous, self.clock = start, clock
         meter = scheduler.meter

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from inferplan.serving.admission import Rules
 from inferplan.serving.records import Meter, Records
@@ -31,15 +31,26 @@ class RequestQueue:
 
     def submit(self, request: int, time: float) -> None:
         """A request reaches the front end at ``time``, and the scheduler when that is done with it."""
-        rules = self.rules
-        prompt = self.records.prompt[request]
-        self.queued_tokens += prompt
-        start = self.front_free if self.front_free > time else time
-        service = rules.front_request + rules.front_token * prompt
-        self.front_free = start + service
-        if start > time:
-            self.meter.wait("front end", start - time)
-        self.inbox.append((self.front_free + rules.latency, request))
+        self.submit_all((request,), (time,))
+
+    def submit_all(self, requests: Iterable[int], times: Iterable[float]) -> None:
+        """Requests reach the front end one after another, each as in :meth:`submit`."""
+        rules, inbox, prompt, meter = self.rules, self.inbox, self.records.prompt, self.meter
+        free, latency, fixed, each = self.front_free, rules.latency, rules.front_request, rules.front_token
+        queued, waited = 0, meter.waited.get("front end", 0.0)
+        for request, time in zip(requests, times):
+            tokens = prompt[request]
+            queued += tokens
+            if free > time:
+                waited += free - time
+            else:
+                free = time
+            free += fixed + each * tokens
+            inbox.append((free + latency, request))
+        self.front_free = free
+        self.queued_tokens += queued
+        if waited:
+            meter.waited["front end"] = waited
 
     def receive(self, request: int, time: float) -> None:
         """A request that is past the front end of another engine; it can be seen from ``time`` on."""

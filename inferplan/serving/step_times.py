@@ -195,6 +195,8 @@ class StageTable:
     """Seconds of the prompt segments, by number of prompts, new and past knot."""
     layers: float
     """Fixed seconds of the stage, for its layers."""
+    alone: dict[float, float] = field(default_factory=dict)
+    """Seconds of the prompt segment of one whole prompt by its tokens, filled when they are first asked for."""
     segments: dict[int, Lines] = field(default_factory=dict)
     """Seconds of the decode segment by batch, filled when they are first asked for."""
     passes: dict[int, Lines] = field(default_factory=dict)
@@ -258,6 +260,33 @@ class StepTimes:
             return float((time**4 + floor**4) ** 0.25)
         return time
 
+    def whole_prompts(self, batch: int, context: float, prompts: int, tokens: int, pairs: float) -> float:
+        """As :meth:`mixed` beside prompts of which no part is cached, in one piece; only where it is ``simple``."""
+        wide = tokens > WIDE * prompts
+        table = self.wide[0] if wide else self.narrow[0]
+        shared, head, last = table.shared, table.head, batch * self.width + prompts
+        rows = last - prompts + (tokens * self.prompt_share if wide else tokens)
+        if rows >= len(shared) - 1 or last >= len(head) or rows != (row := int(rows)):
+            return self.mixed(batch, context, Chunk(prompts, tokens, pairs))
+        own = table.alone.get(tokens) if prompts == 1 else self._prompts(table, prompts, tokens, pairs)
+        if own is None:
+            own = table.alone[tokens] = self._prompts(table, 1, tokens, pairs)
+        seconds = table.layers + shared[row] + head[last] + own
+        if batch:
+            lines = table.segments.get(batch) or self._segment_lines(table, batch)
+            low, high, at = self.segment
+            base, slope = lines[at if low <= context < high else self.line_at(context)]
+            seconds += base + slope * context
+        time, floor = self.host + self.host_sequence * (batch + prompts) + seconds, self.floors[0]
+        if floor and batch * self.width + tokens > self.graph_tokens:
+            return float((time**4 + floor**4) ** 0.25)
+        return time
+
+    @property
+    def simple(self) -> bool:
+        """Whether there is one stage, without drafts or experts that see other ranks."""
+        return len(self.wide) == 1 and not self.drafts and not self.wide[0].experts and not self.narrow[0].experts
+
     def stations(
         self, batch: float, context: float, chunk: Chunk = NO_PROMPTS, beside: float | None = None
     ) -> list[float]:
@@ -298,7 +327,7 @@ class StepTimes:
         if table.experts:
             time += _read(table.experts, rows[1])
         if chunk.tokens:
-            time += self._prompts(table, chunk)
+            time += self._prompts(table, chunk.prompts, chunk.tokens, chunk.pairs)
         if batch:
             lines = table.segments.get(int(batch)) or self._segment_lines(table, int(batch))
             low, high, at = self.segment
@@ -324,7 +353,7 @@ class StepTimes:
         at = min(max(bisect_right(knots, batch) - 1, 0), len(knots) - 2)
         share = (batch - knots[at]) / (knots[at + 1] - knots[at])
         values = table.decode_grid[at] + (table.decode_grid[at + 1] - table.decode_grid[at]) * share
-        lines = table.segments[batch] = _lines(self.contexts, values)
+        lines = table.segments[batch] = _lines(self.contexts, values.tolist())
         return lines
 
     def _pass_lines(self, table: StageTable, batch: int) -> Lines:
@@ -339,15 +368,25 @@ class StepTimes:
 
     def decode_lines(self, batch: int) -> Lines:
         """Seconds of a step that only decodes, through all stages, over contexts; made when first asked for."""
-        values = np.array([sum(self.stations(batch, context)) for context in self.contexts])
+        if self.drafts:
+            values = [sum(self.stations(batch, context)) for context in self.contexts]
+        else:  # the same sums, for all contexts at once
+            values = [self.host + self.host_sequence * batch] * len(self.contexts)
+            for table in self.narrow:
+                experts = _read(table.experts, batch * self.width) if table.experts else 0.0
+                lines = (table.passes.get(batch) or self._pass_lines(table, batch))[1:]
+                values = [
+                    value + (base + slope * context + experts)
+                    for value, (base, slope), context in zip(values, lines, self.contexts)
+                ]
         lines = self.cache[batch] = _lines(self.contexts, values)
         return lines
 
-    def _prompts(self, table: StageTable, chunk: Chunk) -> float:
+    def _prompts(self, table: StageTable, number: int, tokens: float, pairs: float) -> float:
         """The prompt segments' own operators: equal prompts of the same number, tokens and attention work."""
-        prompts = float(chunk.prompts)
-        new = chunk.tokens / prompts
-        past = max(chunk.pairs / chunk.tokens - (new + 1) / 2, 0.0)
+        prompts = float(number)
+        new = tokens / prompts
+        past = max(pairs / tokens - (new + 1) / 2, 0.0)
         news, pasts = self.new_knots, self.past_knots
         i = bisect_right(news, new, 1, len(news) - 1) - 1
         if news[i] <= WIDE < news[i + 1]:  # no line leads from the kernels of narrow prompts to those of wide ones
@@ -364,12 +403,11 @@ class StepTimes:
         return low + (high - low) * z
 
 
-def _lines(knots: list[float], values: Array) -> Lines:
+def _lines(knots: list[float], values: list[float]) -> Lines:
     """The lines between values at knots."""
-    slopes = np.diff(values) / np.diff(knots)
-    bases = values[:-1] - slopes * np.asarray(knots[:-1])
-    lines = list(zip(bases.tolist(), slopes.tolist()))
-    return [(float(values[0]), 0.0), *lines, lines[-1]]
+    slopes = [(right - left) / (stop - start) for left, right, start, stop in zip(values, values[1:], knots, knots[1:])]
+    lines = [(value - slope * knot, slope) for value, slope, knot in zip(values, slopes, knots)]
+    return [(values[0], 0.0), *lines, lines[-1]]
 
 
 def _whole(table: list[float], rows: int) -> float:

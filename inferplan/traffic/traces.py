@@ -118,12 +118,12 @@ def _azure(path: Path, lines: list[str]) -> Requests:
     rows = _AZURE_ROW.findall("\n".join(lines))
     if not rows or len(rows) < len(lines) - 1:
         return _azure_by_row(path, lines)
-    times, prompt, output = np.array(rows).T
+    times, prompt, output = zip(*rows)
     try:
-        seconds = times.astype("datetime64[us]").astype(np.int64) / 1e6
+        seconds = np.array(times, "datetime64[us]").astype(np.int64) / 1e6
     except ValueError:  # a date that is none
         return _azure_by_row(path, lines)
-    return _ordered(path, (seconds, prompt.astype(np.int64), output.astype(np.int64)))
+    return _ordered(path, (seconds, list(map(int, prompt)), list(map(int, output))))
 
 
 def _azure_by_row(path: Path, lines: list[str]) -> Requests:
