@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
-from typing import Literal
 
 import numpy as np
 
-from inferplan.catalog.files import config_root, read_yaml, validate
 from inferplan.devices.constants import IDEAL
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.deployment import Deployment
@@ -19,9 +16,8 @@ from inferplan.serving import simulator
 from inferplan.serving.flags import Flags
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.simulator import Options, simulate
-from inferplan.spec import Spec
 from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Requests, Traffic
-from inferplan.units import Seconds
+from inferplan.validation.clients import Client, client_named
 from inferplan.validation.deploy import deployment_of
 from inferplan.validation.rows import STATISTICS, Figures, Measured, Run
 
@@ -126,29 +122,9 @@ def request_time(deployment: Deployment, run: Run) -> float:
     return simulator.request_time(deployment, traffic_of(run), flags_of(run))
 
 
-class Client(Spec):
-    """What is known of a load generator (``configs/clients.yaml``).
-
-    latency: of each request between client and server, whatever its size; ``None`` is the engine's own. start: all
-    users at once, or spread over the time of one request. timeout: seconds after which the client gives up.
-    """
-
-    source: str
-    latency: Seconds | None = None
-    start: Literal["burst", "spread"] = "burst"
-    timeout: Seconds | None = None
-
-
-@cache
-def clients() -> dict[str, Client]:
-    """Load generators by campaign."""
-    path = config_root() / "clients.yaml"
-    return {name: validate(path, entry, Client) for name, entry in read_yaml(path).items()}
-
-
 def client_of(run: Run) -> Client:
     """The load generator of a run's campaign."""
-    return clients().get(run.campaign) or Client(source="no campaign")
+    return client_named(run.campaign)
 
 
 def flags_of(run: Run) -> Flags:

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from inferplan.errors import UsageError
+from inferplan.validation.clients import scripted
 
 Facts = dict[str, str]
 
@@ -454,12 +455,13 @@ def row_of(where: str, facts: Facts, supplied: Mapping[str, str], cells: dict[st
             filled[name] = value
     shown = facts if cells is None else cells
     result = Measured()
+    other, told = scripted(filled)
     try:
         result = measured(filled)
-        run, notes = interpret(filled)
+        run, notes = interpret({**filled, **other})
     except Unusable as error:
         return Row(where=where, cells=shown, run=None, measured=result, refused=str(error))
-    return Row(where=where, cells=shown, run=run, measured=result, notes=notes)
+    return Row(where=where, cells=shown, run=run, measured=result, notes=(*notes, *told))
 
 
 def run_record(run: Run) -> dict[str, Any]:

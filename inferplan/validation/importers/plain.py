@@ -60,6 +60,8 @@ def _facts(cells: dict[str, str]) -> Facts:
             facts[target] = _milliseconds(value)
     if given(facts, "engine_version") is None and "image" in cells:
         facts["engine_version"] = version_of(cells["image"])
+    if given(facts, "campaign") is None and {"framework", "image", "decode_ranks"} <= cells.keys():
+        facts["campaign"] = "inferencex"
     if "arrival" in cells and given(facts, "weights") is None and given(facts, "precision") is None:
         facts["precision"] = "native"
     if "arrival" in cells and given(facts, "campaign") is None:
