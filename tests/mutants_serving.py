@@ -366,9 +366,9 @@ SERVING_MUTANTS = [
     ),
     SourceMutant(
         name="the cache moves for nothing",
-        place="inferplan.serving.cluster:transfer_time",
-        old="/ link.bandwidth",
-        new="* 0.0",
+        place="inferplan.serving.cache_transfer:Transfer.seconds",
+        old="/ self.sender.link.bandwidth, self.received(tokens) / self.receiver.link.bandwidth",
+        new="* 0.0, 0.0",
         changes="pools apart move their cache in no time",
         check=rules.test_pools_apart_send_the_cache_over_their_link,
     ),

@@ -13,7 +13,7 @@ from typing import Any, get_args
 import click
 
 from inferplan.catalog.assemble import Request, assemble
-from inferplan.cli.options import Count, deployment_options, picture, report_options, write_text
+from inferplan.cli.options import Count, Fraction, deployment_options, picture, report_options, write_text
 from inferplan.cli.technique_options import host_of, option_group, quantity, speculation_of, technique_options
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.estimate.deployment import Deployment
@@ -134,6 +134,26 @@ fleet_options = option_group(
         "or sticky, and no --turns. [1]",
     ),
 )
+_OF_PREFILL: dict[str, dict[str, Any]] = {
+    "gpu": {"help": "Their accelerator."},
+    "quant": {"help": "Their formats; the cache must be in the same format in both pools (--kv)."},
+    **{degree: {"type": Count(), "help": f"Their --{degree}."} for degree in ("tp", "pp", "ep", "dp", "cp")},
+    "max-num-batched-tokens": {"type": Count(), "help": "Their token budget of a step."},
+    "max-num-seqs": {"type": Count(), "help": "Their most sequences in a step."},
+    "gpu-memory-utilization": {"type": Fraction(), "help": "Their share of the device's memory."},
+}
+"""Options of replicas that compute prompts where they differ from those that decode, each like that of its name."""
+prefill_options = option_group(
+    *(
+        click.option(f"--prefill-{name}", **{**keywords, "help": f"{keywords['help']} [as the others]"})
+        for name, keywords in _OF_PREFILL.items()
+    ),
+    click.option(
+        "--prefill-chunked-prefill/--no-prefill-chunked-prefill",
+        default=None,
+        help="Whether they cut prompts to fit a step. [as the others]",
+    ),
+)
 output_options = option_group(
     click.option("--ttft", metavar="TIME", help="SLO on the TTFT at the server."),
     click.option("--tpot", metavar="TIME", help="SLO on the time per output token."),
@@ -192,6 +212,7 @@ def _failure(result: SimulationResult) -> InfeasibleError | None:
 @traffic_options
 @flag_options
 @fleet_options
+@prefill_options
 @technique_options
 @output_options
 @_exit_by_verdict
@@ -203,10 +224,14 @@ def simulate_command(request: Request, timeline: str | None, plot_file: str | No
     the engine's version. An overloaded open loop exits 3, after its report, and so does a load of which the engine
     rejects a part.
 
+    With --prefill-replicas prompts are computed apart from decoding: the --prefill-... options say what is different
+    there, all others describe the replicas that decode.
+
     Example: inferplan simulate llama-3.1-70b --gpu h200-sxm --tp 4 --rate 4 --prompt 1024 --output 256
     """
     deployment = assemble(request)
-    flags, options = _flags(values), _run_options(values, request)
+    flags = _flags(values)
+    options = _run_options(values, request, flags)
     options = replace(options, timeline=bool(timeline or plot_file))
     traffic = _traffic(values)
     with _progress(traffic) as progress:
@@ -302,13 +327,43 @@ def _flags(values: dict[str, Any]) -> Flags:
     return Flags(client_timeout=timeout, **{name: values[name] for name in names})
 
 
-def _run_options(values: dict[str, Any], request: Request) -> Options:
+def _prefill_request(values: dict[str, Any], request: Request) -> Request | None:
+    """What computes prompts, where options say that it is not what decodes; a file of constants and a memory that are
+    stated belong to one accelerator.
+    """
+    given = {name: values[f"prefill_{name.replace('-', '_')}"] for name in _OF_PREFILL}
+    given = {name: value for name, value in given.items() if value is not None}
+    if not given:
+        return None
+    degrees = {name: given[name] for name in ("tp", "pp", "ep", "dp", "cp") if name in given}
+    flags = {field: given[name] for field, name in _PREFILL_FLAGS.items() if name in given}
+    found = replace(
+        request,
+        quant=given.get("quant", request.quant),
+        parallel=replace(request.parallel, **degrees),
+        flags=request.flags.model_copy(update=flags),
+    )
+    return found if "gpu" not in given else replace(found, gpu=given["gpu"], calibration=None, memory=None)
+
+
+_PREFILL_FLAGS = {
+    "token_budget": "max-num-batched-tokens",
+    "max_sequences": "max-num-seqs",
+    "memory_fraction": "gpu-memory-utilization",
+}
+"""Fields of ``EngineFlags`` and the options that set them for replicas that compute prompts."""
+
+
+def _run_options(values: dict[str, Any], request: Request, flags: Flags) -> Options:
+    prompts, cut = _prefill_request(values, request), values["prefill_chunked_prefill"]
     return Options(
         fleet=Fleet(
             routing=values["routing"],
             prefill=values["prefill_replicas"],
             decode=values["decode_replicas"],
             kv_link=values["kv_link"],
+            prefill_deployment=None if prompts is None else assemble(prompts),
+            prefill_flags=None if cut is None else replace(flags, chunked_prefill=cut),
         ),
         slo=_slo(values),
         jobs=values["jobs"],

@@ -21,7 +21,7 @@ from inferplan.errors import MissingFactError
 from inferplan.planning.demand import Demand, tail
 from inferplan.planning.grid import LoadGrid
 from inferplan.planning.option import Option, PricedGrid, Sizing
-from inferplan.serving.cluster import find_link, transfer_time
+from inferplan.serving.cache_transfer import Transfer
 from inferplan.serving.techniques.queueing import mean_wait, tail_wait
 from inferplan.traffic.requests import Slo
 from inferplan.units import Array
@@ -174,14 +174,13 @@ def _seconds_beside_prefill(grid: LoadGrid, demand: Demand) -> float | None:
     """Seconds of TTFT in front of the engine and between the pools; ``None`` where no link joins the pools."""
     deployment = grid.deployment
     try:
-        link = find_link(deployment, None)
+        moved = Transfer.between(deployment, deployment).seconds(demand.prompt.average)
     except MissingFactError:
         return None
-    moved = float(transfer_time(deployment, link, demand.prompt.average))
     if deployment.calibration.basis == "roofline":
-        return moved
+        return float(moved)
     serving = deployment.engine.serving
-    return moved + serving.latency + serving.front_request + serving.front_token * demand.prompt.average
+    return float(moved) + serving.latency + serving.front_request + serving.front_token * demand.prompt.average
 
 
 def _decode_cache_use(grid: LoadGrid) -> Array:

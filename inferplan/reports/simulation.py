@@ -14,7 +14,7 @@ from inferplan.serving.records import FINISHED, Meter
 from inferplan.serving.result import SimulationResult, while_counting
 from inferplan.serving.steady import SteadyState
 from inferplan.table import Report, Table
-from inferplan.units import format_time
+from inferplan.units import format_bytes, format_time
 
 _NAMES = {"ttft_s": "TTFT at the server", "tpot_s": "TPOT", "itl_s": "ITL", "e2el_s": "end to end"}
 _MEANING = {
@@ -72,7 +72,7 @@ def _rows(result: SimulationResult, record: Mapping[str, Any]) -> list[list[str]
     refused = [[f"rejected: {reason}", f"{count:,}"] for reason, count in record["rejected_because"].items()]
     ran, cut = record["requests"]["finished"] > 0, not result.steady and result.metered is not None
     return [
-        ["simulated", str(result.conditions["deployment"])],
+        *_simulated(result.conditions),
         ["load", _load(result.conditions)],
         ["verdict", _verdict(record)],
         ["run", _length(record)],
@@ -89,6 +89,21 @@ def _rows(result: SimulationResult, record: Mapping[str, Any]) -> list[list[str]
         ["preemptions", f"{record['preemptions']:,}"],
         ["prefix-cache hits", f"{record['prefix_cache_hit_rate']:.1%} of the prompt tokens"],
         ["steps", f"{record['steps']:,}, {record['prompt_steps']:,} with prompts"],
+    ]
+
+
+def _simulated(conditions: Mapping[str, Any]) -> list[list[str]]:
+    """What was simulated; of pools apart both, and the way of the cache between them."""
+    deployment, moved, prompts = conditions["deployment"], conditions["cache_transfer"], conditions["prefill"]
+    if moved is None:
+        return [["simulated", str(deployment)]]
+    flags = "" if prompts is None else f", {prompts['max_num_batched_tokens'] or 'any number of'} tokens a step"
+    way = f"{format_bytes(moved['sent_bytes_a_rank'])} from each rank over {moved['sent_over']}, "
+    way += f"{format_bytes(moved['received_bytes_a_rank'])} to each over {moved['received_over']}"
+    return [
+        ["prompts", f"{conditions['pools']['prefill']} x {(prompts or conditions)['deployment']}{flags}"],
+        ["decodes", f"{conditions['pools']['decode']} x {deployment}"],
+        ["cache of a mean prompt", f"{format_time(moved['seconds'])}: {way}"],
     ]
 
 

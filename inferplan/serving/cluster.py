@@ -6,15 +6,16 @@ import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import inf
+from typing import NamedTuple
 
 import numpy as np
 
-from inferplan.devices.hardware import Link
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
-from inferplan.estimate.memory import Footprint
 from inferplan.serving.admission import Rules
 from inferplan.serving.apart import Apart, Event, Incoming
+from inferplan.serving.cache_transfer import Transfer
+from inferplan.serving.flags import Flags, with_flags
 from inferplan.serving.pipeline import Pipeline
 from inferplan.serving.plain_replica import PlainReplica
 from inferplan.serving.prefix_cache import PrefixCache
@@ -26,7 +27,6 @@ from inferplan.serving.scheduler import Scheduler
 from inferplan.serving.senders import Senders
 from inferplan.serving.step_times import StepTimes
 from inferplan.traffic.requests import ClosedLoop
-from inferplan.units import Num
 
 _MOMENT = 1e-9
 """Seconds by which engines pass an event, so that rounding cannot keep it ahead of them."""
@@ -38,49 +38,67 @@ next one; the meters begin to count; they stop."""
 
 @dataclass(frozen=True, kw_only=True)
 class Fleet:
-    """How many engines there are and how requests find one.
+    """How many engines there are, what they are and how requests find one.
 
     prefill, decode: with both, that many replicas compute prompts and that many decode; the cache of a request moves
-    over ``kv_link``, a link of the hardware by name. Without, all ``--replicas`` do both.
+    over ``kv_link``, a link of the hardware by name. Without, all ``--replicas`` do both. prefill_deployment,
+    prefill_flags: of the replicas that compute prompts, where they are not those of the run, which are those of the
+    replicas that decode.
     """
 
     routing: Routing = "round-robin"
     prefill: int = 0
     decode: int = 0
     kv_link: str | None = None
+    prefill_deployment: Deployment | None = None
+    prefill_flags: Flags | None = None
 
     def __post_init__(self) -> None:
         if (self.prefill > 0) != (self.decode > 0) or self.prefill < 0:
             raise UsageError("disaggregated pools need at least one prefill and one decode replica")
+        if not self.prefill and (self.prefill_deployment is not None or self.prefill_flags is not None):
+            raise UsageError(
+                "replicas that compute prompts are described, and there are none",
+                hint="--prefill-replicas 1 --decode-replicas 1",
+            )
 
     @property
     def disaggregated(self) -> bool:
         return self.prefill > 0
 
+    @property
+    def alike(self) -> bool:
+        """Whether all replicas are the same deployment under the same flags."""
+        return self.prefill_deployment is None and self.prefill_flags is None
+
+    def prompts(self, deployment: Deployment, flags: Flags) -> tuple[Deployment, Flags] | None:
+        """The replicas that compute prompts, with their flags, beside others of ``deployment`` under ``flags``; when
+        clients give up is the run's to say. ``None`` where all are alike.
+        """
+        if self.alike:
+            return None
+        flags = replace(self.prefill_flags or flags, client_timeout=flags.client_timeout)
+        return with_flags(self.prefill_deployment or deployment, flags), flags
+
     def engines(self, deployment: Deployment) -> int:
         """Engines that requests are spread over: replicas times attention data-parallel ranks."""
-        replicas = self.prefill + self.decode if self.disaggregated else deployment.parallel.replicas
-        return replicas * deployment.parallel.dp
+        ranks = deployment.parallel.dp
+        if not self.disaggregated:
+            return deployment.parallel.replicas * ranks
+        return self.prefill * (self.prefill_deployment or deployment).parallel.dp + self.decode * ranks
 
 
-def find_link(deployment: Deployment, name: str | None) -> Link:
-    """The one link of the hardware whose name begins so; the widest of all for ``None``. Raises ``UsageError``."""
-    links = deployment.hardware.links
-    if name is None:
-        return deployment.hardware.link(2**31)
-    chosen = [link for link in links if link.name.lower().startswith(name.lower())]
-    if len(chosen) != 1:
-        known = ", ".join(link.name for link in links) or "none"
-        raise UsageError(f"{deployment.hardware.name} has no link named {name!r}", hint=f"--kv-link one of: {known}")
-    return chosen[0]
+class Kind(NamedTuple):
+    """What the engines of a pool are: a deployment, the times of its steps, its rules, and how each gets its cache."""
+
+    deployment: Deployment
+    times: StepTimes
+    rules: Rules
+    cache: Callable[[], PrefixCache | None]
 
 
-def transfer_time(deployment: Deployment, link: Link, tokens: Num) -> Num:
-    """Seconds to move the cache of ``tokens``: every rank sends its share over its own link, ``bytes/bandwidth``."""
-    footprint = Footprint(deployment=deployment, batch=1.0, prompt=1.0, context=1.0)
-    largest: Num = np.maximum.reduce([np.asarray(stage.state(tokens)) for stage in footprint.stages])
-    seconds = largest / link.bandwidth
-    return seconds if np.ndim(tokens) else float(seconds)
+def _nothing() -> None:
+    """No prefix cache."""
 
 
 class Cluster(Apart):
@@ -105,40 +123,46 @@ class Cluster(Apart):
         """When the link of each scheduler of the front has sent what it was given."""
         self.moves: dict[int, float] = {}
         """Seconds to move the cache of a prompt, by its tokens, where pools are apart."""
+        self.transfer: Transfer | None = None
+        self.kinds: tuple[Kind, ...] = ()
+        """What the engines of the front and of the back are."""
 
-    def build(
-        self, deployment: Deployment, times: StepTimes, rules: Rules, cache: Callable[[], PrefixCache | None]
-    ) -> None:
-        """Make the engines of a deployment."""
-        fleet, parallel = self.fleet, deployment.parallel
-        together = coupled_ranks(deployment)
+    def build(self, kind: Kind, prompts: Kind | None = None) -> None:
+        """Make the engines: those of ``prompts`` compute prompts where pools are apart, ``None``: as the others.
 
-        def pool(ranks: int, rules: Rules, cache: Callable[[], PrefixCache | None]) -> Router:
-            made = [
-                Scheduler(rules, self.records, self.notify, cache(), times.width, parallel.pp) for _ in range(ranks)
-            ]
-            for first in range(0, ranks, together):
-                group = made[first : first + together]
-                self.engine_of.update(dict.fromkeys(group, len(self.engines)))
-                plain = len(group) == parallel.pp == 1
-                self.engines.append(PlainReplica(times, group[0]) if plain else Pipeline(times, group))
-            return Router(fleet.routing, made, self.records)
-
+        Raises what :meth:`Transfer.between` does.
+        """
+        fleet = self.fleet
+        self.kinds = tuple(one._replace(cache=_nothing) for one in (prompts or kind, kind))  # for other processes too
         if not fleet.disaggregated:
-            self.front = pool(fleet.engines(deployment), rules, cache)
+            self.front = self._pool(kind, fleet.engines(kind.deployment))
         else:
-            link = find_link(deployment, fleet.kv_link)
+            prompts = prompts or kind
+            self.transfer = Transfer.between(prompts.deployment, kind.deployment, fleet.kv_link)
             lengths = np.unique(np.asarray(self.records.prompt))
-            seconds = np.broadcast_to(transfer_time(deployment, link, lengths.astype(np.float64)), lengths.shape)
+            seconds = np.broadcast_to(self.transfer.seconds(lengths.astype(np.float64)), lengths.shape)
             self.moves = dict(zip(lengths.tolist(), seconds.tolist()))
-            prompts_only = replace(rules, scheduler=rules.scheduler.model_copy(update={"admission": "prompt"}))
-            self.front = pool(fleet.prefill * parallel.dp, prompts_only, cache)
-            self.back = pool(fleet.decode * parallel.dp, rules, lambda: None)
+            rules = replace(prompts.rules, scheduler=prompts.rules.scheduler.model_copy(update={"admission": "prompt"}))
+            self.front = self._pool(prompts._replace(rules=rules), fleet.prefill * prompts.deployment.parallel.dp)
+            ranks = fleet.decode * kind.deployment.parallel.dp
+            self.back = self._pool(kind._replace(cache=_nothing), ranks)
             self.link_free = [0.0] * len(self.front.pool)
             for scheduler in self.front.pool:
                 scheduler.handoff = True
         for engine in self.engines:
             engine.reactive = self.senders.reacts
+
+    def _pool(self, kind: Kind, ranks: int) -> Router:
+        """A pool of so many attention ranks and the engines that keep their time."""
+        stages, together = kind.deployment.parallel.pp, coupled_ranks(kind.deployment)
+        width = kind.times.width
+        made = [Scheduler(kind.rules, self.records, self.notify, kind.cache(), width, stages) for _ in range(ranks)]
+        for first in range(0, ranks, together):
+            group = made[first : first + together]
+            self.engine_of.update(dict.fromkeys(group, len(self.engines)))
+            plain = len(group) == stages == 1
+            self.engines.append(PlainReplica(kind.times, group[0]) if plain else Pipeline(kind.times, group))
+        return Router(self.fleet.routing, made, self.records)
 
     @property
     def _one_way(self) -> bool:

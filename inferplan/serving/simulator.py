@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from inferplan.estimate.bands import serving_bands
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import run_step
 from inferplan.serving.admission import Rules
-from inferplan.serving.cluster import Cluster, Fleet
+from inferplan.serving.cluster import Cluster, Fleet, Kind
 from inferplan.serving.flags import Flags, rules_of, with_flags
 from inferplan.serving.prefix_cache import PrefixCache
 from inferplan.serving.records import NAN, Records
@@ -71,18 +71,20 @@ def simulate(
     """Simulate ``traffic`` on a deployment under serving ``flags``; ``times`` of its steps, if somebody has them.
 
     ``traffic`` is a recipe, or requests with arrival times (a trace). Attention data-parallel ranks and replicas are
-    engines of their own behind the router of ``options.fleet``. Raises ``InfeasibleError`` when the weights leave no
-    room for a cache, ``UsageError`` for a trace without times.
+    engines of their own behind the router of ``options.fleet``, which also says what the replicas that compute prompts
+    are where they differ from ``deployment`` and ``flags``. Raises ``InfeasibleError`` when the weights leave no room
+    for a cache, ``UsageError`` for a trace without times.
     """
     flags, options = flags or Flags(), options or Options()
-    deployment = with_flags(deployment, flags)
-    requests, closed = _drawn(deployment, traffic, options)
+    given, deployment = deployment, with_flags(deployment, flags)
+    apart = options.fleet.prompts(given, flags)
+    prompts = deployment if apart is None else apart[0]
+    requests, closed = _drawn(prompts, traffic, options)
     if closed is not None and not closed.burst and closed.ramp is None:
         each = _REQUESTS_TO_TIME if requests.turns == 1 else requests.turns
         few = requests.head(each * closed.concurrency).in_loop(replace(closed, burst=True))
-        closed = replace(closed, ramp=request_time(deployment, few, flags, options))
-    rules = _rules(deployment, flags, options, requests)
-    times = times or times_for(deployment, rules, requests, options.speculation)
+        closed = replace(closed, ramp=request_time(given, few, flags, options))
+    kind = _kind((deployment, flags), requests, options, times)
     records = Records(
         arrival=np.full(len(requests), NAN) if requests.arrival is None else requests.arrival,
         prompt=requests.prompt,
@@ -92,7 +94,7 @@ def simulate(
         think=None if requests.think is None else requests.think.tolist(),
     )
     cluster = Cluster(options.fleet, records, closed, options.progress)
-    cluster.build(deployment, times, rules, lambda: _cache(deployment, requests, rules, options.host))
+    cluster.build(kind, None if apart is None else _kind(apart, requests, options))
     for meter in cluster.meters:
         meter.timeline = [] if options.timeline else None
     fill = _fill(requests, closed, options)
@@ -106,14 +108,12 @@ def simulate(
         warmup=options.warmup + fill,
         cooldown=(_cooldown(records) if closed is None else fill) if fill else 0,
         metered=(cluster.metering.span[0], cluster.metering.span[1]) if fill else None,
-        basis=_basis(deployment, typical),
-        anchor=_anchor(deployment),
-        bands=serving_bands(deployment, typical),
-        capacity=rules.capacity if rules.growing else 0.0,
-        slots=rules.slots,
-        conditions=_conditions(
-            deployment, rules, flags, traffic if closed is None else _in_loop(traffic, closed), options
-        ),
+        basis=_basis((prompts, deployment), typical),
+        anchor=(_anchor(prompts)[0], _anchor(deployment)[1]),
+        bands=_bands(prompts, deployment, typical),
+        capacity=kind.rules.capacity if kind.rules.growing else 0.0,
+        slots=kind.rules.slots,
+        conditions=_conditions(cluster, flags, traffic if closed is None else _in_loop(traffic, closed), options),
     )
 
 
@@ -177,6 +177,27 @@ def _in_loop(traffic: Traffic | Requests, closed: ClosedLoop) -> Traffic | Reque
     return replace(traffic, arrivals=closed) if isinstance(traffic, Traffic) else traffic.in_loop(closed)
 
 
+def _kind(
+    served: tuple[Deployment, Flags], requests: Requests, options: Options, times: StepTimes | None = None
+) -> Kind:
+    """The engines of a deployment that already has its flags."""
+    deployment, flags = served
+    speculation = _drafting_on(deployment, options.speculation)
+    rules = _rules(deployment, flags, replace(options, speculation=speculation), requests)
+    times = times or times_for(deployment, rules, requests, speculation)
+    return Kind(deployment, times, rules, lambda: _cache(deployment, requests, rules, options.host))
+
+
+def _drafting_on(deployment: Deployment, speculation: Speculation) -> Speculation:
+    """The speculation with its draft on the devices of a deployment, where it is on others."""
+    draft = speculation.draft
+    if draft is None or (draft.hardware is deployment.hardware and draft.parallel.ranks == deployment.parallel.ranks):
+        return speculation
+    parallel = deployment.parallel if draft.model.has_experts else replace(deployment.parallel, ep=1)
+    moved = replace(draft, hardware=deployment.hardware, parallel=parallel, calibration=deployment.calibration)
+    return replace(speculation, draft=moved)
+
+
 def _rules(deployment: Deployment, flags: Flags, options: Options, requests: Requests) -> Rules:
     """The rules of the engine's flags, with what speculation, a given hit rate and the host's memory change."""
     speculation, host = options.speculation, options.host
@@ -221,9 +242,19 @@ def times_for(deployment: Deployment, rules: Rules, requests: Requests, speculat
     return times
 
 
-def _basis(deployment: Deployment, context: float) -> str:
-    shares = run_step(deployment, decode(1.0, context)).by_basis()
-    return max(shares, key=lambda name: shares[name])
+def _basis(pools: Iterable[Deployment], context: float) -> str:
+    """What most of a step's time rests on, in each pool."""
+    found = [run_step(deployment, decode(1.0, context)).by_basis() for deployment in dict.fromkeys(pools)]
+    return " and ".join(dict.fromkeys(max(shares, key=lambda name: shares[name]) for shares in found))
+
+
+def _bands(prompts: Deployment, decodes: Deployment, context: float) -> dict[str, tuple[float, float]]:
+    """The error of TTFT where prompts are computed, and of TPOT where decoding goes on."""
+    bands = serving_bands(decodes, context)
+    if prompts is decodes:
+        return bands
+    found = {"ttft": serving_bands(prompts, context).get("ttft"), "tpot": bands.get("tpot")}
+    return {name: band for name, band in found.items() if band is not None}
 
 
 def _anchor(deployment: Deployment) -> tuple[float, float]:
@@ -231,31 +262,25 @@ def _anchor(deployment: Deployment) -> tuple[float, float]:
     return (1.0, 1.0) if anchor is None else (anchor.prefill, anchor.decode)
 
 
-def _conditions(
-    deployment: Deployment, rules: Rules, flags: Flags, traffic: Traffic | Requests, options: Options
-) -> dict[str, Any]:
-    """Everything that the figures are conditional on."""
+def _conditions(cluster: Cluster, flags: Flags, traffic: Traffic | Requests, options: Options) -> dict[str, Any]:
+    """Everything that the figures are conditional on. ``prefill``: of replicas that compute prompts and are others."""
+    kind, prompts = cluster.kinds[-1], cluster.kinds[0]
+    deployment, fleet = kind.deployment, options.fleet
     record: dict[str, Any] = {
-        "engine": deployment.engine.describe(),
-        "policy": rules.policy,
-        "max_num_seqs": rules.slots,
-        "max_num_batched_tokens": rules.budget if rules.budget < 1 << 50 else None,
-        "max_model_len": rules.longest if rules.longest < 1 << 50 else None,
-        "block_size": deployment.engine.defaults.block_size,
-        "chunked_prefill": rules.scheduler.chunked_prefill,
-        "prefix_caching": rules.scheduler.prefix_caching,
-        "overlapped": rules.overlapped,
-        "poll_interval_steps": rules.poll_interval,
-        "batch_wait_steps": rules.wait_steps,
-        "batch_wait_fill": rules.wait_fill,
+        **_engine(kind),
+        "poll_interval_steps": kind.rules.poll_interval,
+        "batch_wait_steps": kind.rules.wait_steps,
+        "batch_wait_fill": kind.rules.wait_fill,
         "client_timeout_s": flags.client_timeout,
-        "latency_s": rules.latency,
-        "front_end_s": {"request": rules.front_request, "prompt_token": rules.front_token},
+        "latency_s": kind.rules.latency,
+        "front_end_s": {"request": kind.rules.front_request, "prompt_token": kind.rules.front_token},
         "deployment": deployment.describe(),
         "warmup": options.warmup,
-        "replicas": options.fleet.engines(deployment),
-        "routing": options.fleet.routing,
-        "pools": {"prefill": options.fleet.prefill, "decode": options.fleet.decode},
+        "replicas": fleet.engines(deployment),
+        "routing": fleet.routing,
+        "pools": {"prefill": fleet.prefill, "decode": fleet.decode},
+        "prefill": None if fleet.alike else {"deployment": prompts.deployment.describe(), **_engine(prompts)},
+        "cache_transfer": None if cluster.transfer is None else _moved(cluster),
         "contiguous": flags.contiguous,
         "prefix_hit_rate_given": options.hit_rate,
     }
@@ -273,3 +298,32 @@ def _conditions(
     elif traffic.loop is not None:
         record["traffic"] = {"arrivals": asdict(traffic.loop)}
     return record
+
+
+def _engine(kind: Kind) -> dict[str, Any]:
+    """The engine of a pool and its flags."""
+    deployment, rules = kind.deployment, kind.rules
+    return {
+        "engine": deployment.engine.describe(),
+        "policy": rules.policy,
+        "max_num_seqs": rules.slots,
+        "max_num_batched_tokens": rules.budget if rules.budget < 1 << 50 else None,
+        "max_model_len": rules.longest if rules.longest < 1 << 50 else None,
+        "block_size": deployment.engine.defaults.block_size,
+        "chunked_prefill": rules.scheduler.chunked_prefill,
+        "prefix_caching": rules.scheduler.prefix_caching,
+        "overlapped": rules.overlapped,
+    }
+
+
+def _moved(cluster: Cluster) -> dict[str, Any]:
+    """How the cache of a mean prompt moves between the pools."""
+    transfer, tokens = cluster.transfer, float(np.mean(cluster.records.prompt))
+    assert transfer is not None
+    sides = (("sent", transfer.sender, transfer.sent), ("received", transfer.receiver, transfer.received))
+    return {
+        "prompt_tokens": tokens,
+        "seconds": transfer.seconds(tokens),
+        **{f"{name}_bytes_a_rank": float(of(tokens)) for name, _, of in sides},
+        **{f"{name}_over": f"{side.link.name} of {side.deployment.hardware.name}" for name, side, _ in sides},
+    }

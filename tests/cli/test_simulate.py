@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from inferplan.catalog.assemble import Request, assemble
+from inferplan.devices.engine import EngineFlags
 from inferplan.reports.simulation import _waits
+from inferplan.serving.cluster import Fleet
+from inferplan.serving.flags import Flags
+from inferplan.serving.simulator import Options, simulate
+from inferplan.traffic.requests import Lengths, OpenLoop, Traffic
+from inferplan.work.parallel import Parallelism
 from tests.cli.conftest import Run
 
 BASE = ("simulate", "llama-3.1-8b", "--gpu", "h100-sxm", "--ideal")
@@ -44,6 +52,7 @@ def test_overload_exits_3_and_prints(run: Run) -> None:
         ("--concurrency", "4", "--draft-model", "llama-3.2-3b"),
         ("--concurrency", "4", "--length-ratio-min", "2"),
         ("--concurrency", "4", "--prefill-replicas", "1"),
+        ("--concurrency", "4", "--prefill-tp", "2"),
         ("--concurrency", "4", "--workload", "chta"),
         ("--concurrency", "4", "--timeline", "steps.txt"),
         ("--rate", "4", "--replicas", "2", "--routing", "least-loaded", "--jobs", "8"),
@@ -54,6 +63,30 @@ def test_bad_usage_exits_2(run: Run, arguments: tuple[str, ...]) -> None:
     ran = run(*BASE, *arguments)
     assert ran.code == 2
     assert ran.err.startswith("error:")
+
+
+def test_replicas_for_prompts_of_their_own(run: Run) -> None:
+    """What the options describe is what the library is given."""
+    apart = ("--prefill-replicas", "2", "--decode-replicas", "1", "--prefill-tp", "2", "--prefill-gpu", "h200-sxm")
+    flags = ("--max-num-seqs", "32", "--prefill-max-num-batched-tokens", "1024", "--no-prefill-chunked-prefill")
+    load = ("--rate", "4", "--requests", "40", "--prompt", "512", "--output", "16")
+    record = run(*BASE, *load, *apart, *flags, "--format", "json").json
+    request = Request(model="llama-3.1-8b", gpu="h100-sxm", ideal=True, flags=EngineFlags(max_sequences=32))
+    prompts = EngineFlags(max_sequences=32, token_budget=1024)
+    fleet = Fleet(
+        prefill=2,
+        decode=1,
+        prefill_deployment=assemble(replace(request, gpu="h200-sxm", parallel=Parallelism(tp=2), flags=prompts)),
+        prefill_flags=Flags(chunked_prefill=False),
+    )
+    lengths = {"prompt": Lengths(mean=512), "output": Lengths(mean=16)}
+    traffic = Traffic(arrivals=OpenLoop(rate=4), requests_count=40, **lengths)
+    known = simulate(assemble(request), traffic, options=Options(fleet=fleet, trim=True)).to_dict()
+    assert record["ttft_s"] == pytest.approx(known["ttft_s"]) and record["tpot_s"] == pytest.approx(known["tpot_s"])
+    assert record["conditions"]["prefill"] == known["conditions"]["prefill"]
+    assert not known["conditions"]["prefill"]["chunked_prefill"] and known["conditions"]["chunked_prefill"]
+    table = run(*BASE, *load, *apart, *flags).out
+    assert "2 x llama-3.1-8b in bf16 on 2 x h200-sxm (tp 2), 1024 tokens a step" in table
 
 
 def test_a_broken_trace_exits_4(run: Run, tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.run import estimate
-from inferplan.serving.cluster import Fleet, find_link, transfer_time
+from inferplan.serving.cache_transfer import Transfer
+from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags, rules_of, with_flags
 from inferplan.serving.simulator import Options, simulate
 from inferplan.serving.techniques.offload import HostTier
@@ -267,9 +268,8 @@ def test_routing_by_prefix_finds_more() -> None:
 
 def test_pools_apart_move_the_cache_over_the_named_link() -> None:
     served = deployment("llama-3.1-8b", "h100-sxm")
-    link = find_link(served, "NVLink 4")
     # 1024 tokens of 131,072 bytes over 450 GB/s
-    assert transfer_time(served, link, 1024.0) == pytest.approx(1024 * 131072 / 450e9)
+    assert Transfer.between(served, served, "NVLink 4").seconds(1024.0) == pytest.approx(1024 * 131072 / 450e9)
     traffic = replace(closed(1, 1024, 128, requests_count=200), arrivals=OpenLoop(rate=5.0))
     fleet = Fleet(prefill=1, decode=2, kv_link="NVLink 4")
     run = simulate(served, traffic, options=Options(fleet=fleet))

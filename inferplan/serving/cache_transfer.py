@@ -1,0 +1,145 @@
+"""The way of a cache from replicas that compute prompts to replicas that decode: what a rank sends and receives.
+
+Every rank of the receiver fetches what it keeps, each piece from one rank of the sender that holds it. With more ranks
+that need a piece (a KV head, a latent) than hold it, each holder sends it several times; with fewer, some holders send
+nothing: a latent, which every rank of tensor parallelism keeps, goes over the wire once for each rank that needs it
+(SGLang 0.5.23, ``srt/disaggregation``: rank ``d`` of twice as many reads from rank ``d // 2``; vLLM's NixlConnector
+does the same). All ranks send at once, and the slower side sets the time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil
+from typing import NamedTuple
+
+import numpy as np
+
+from inferplan.devices.hardware import Link
+from inferplan.errors import UsageError
+from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.memory import Footprint
+from inferplan.estimate.stage_memory import StageMemory
+from inferplan.units import Num
+
+_ALL = 2**31
+"""Devices of a group that only a link without limit joins."""
+
+
+def find_link(deployment: Deployment, name: str | None) -> Link:
+    """The one link of the hardware whose name begins so; the widest of all for ``None``. Raises ``UsageError``."""
+    links = deployment.hardware.links
+    if name is None:
+        return deployment.hardware.link(_ALL)
+    chosen = [link for link in links if link.name.lower().startswith(name.lower())]
+    if len(chosen) != 1:
+        known = ", ".join(link.name for link in links) or "none"
+        raise UsageError(f"{deployment.hardware.name} has no link named {name!r}", hint=f"--kv-link one of: {known}")
+    return chosen[0]
+
+
+class Side(NamedTuple):
+    """One end of a transfer: who is there, and the link of each of its ranks."""
+
+    deployment: Deployment
+    link: Link
+
+    @property
+    def stages(self) -> list[StageMemory]:
+        """The different pipeline stages."""
+        footprint = Footprint(deployment=self.deployment, batch=1.0, prompt=1.0, context=1.0)
+        return list(dict.fromkeys(footprint.stages))
+
+
+@dataclass(frozen=True, eq=False)
+class Transfer:
+    """How the cache of a prompt moves between two pools; made by :meth:`between`."""
+
+    sender: Side
+    receiver: Side
+
+    @classmethod
+    def between(cls, sender: Deployment, receiver: Deployment, link: str | None = None) -> Transfer:
+        """The way between two deployments over the link of that name, which both must have; the widest for ``None``.
+
+        Raises ``UsageError`` for pools that cannot exchange caches (another model, another engine, another format of
+        the cache, devices of two kinds on a link that joins those of one only) and for a link that one of them does
+        not have, ``MissingFactError`` where no link is on file.
+        """
+        _check(sender, receiver)
+        sides = [Side(each, find_link(each, link)) for each in (sender, receiver)]
+        if sender.hardware.name != receiver.hardware.name:
+            for side in sides:
+                if side.link.domain is not None:
+                    raise UsageError(
+                        f"{side.link.name} joins no {sender.hardware.name} and {receiver.hardware.name}",
+                        because="it is a link between devices of one kind",
+                        hint="leave --kv-link out: the cache then moves over the network",
+                    )
+        return cls(*sides)
+
+    def seconds(self, tokens: Num) -> Num:
+        """Seconds to move the cache of ``tokens``: ``max(sent/bandwidth, received/bandwidth)`` of the busiest ranks."""
+        longest: Num = np.maximum(
+            self.sent(tokens) / self.sender.link.bandwidth, self.received(tokens) / self.receiver.link.bandwidth
+        )
+        return longest if np.ndim(tokens) else float(longest)
+
+    def sent(self, tokens: Num) -> Num:
+        """Bytes that the busiest rank of the sender sends of ``tokens``."""
+        most: Num = np.maximum.reduce([np.asarray(self._sent_by(stage, tokens)) for stage in self._stages[0]])
+        return most
+
+    def received(self, tokens: Num) -> Num:
+        """Bytes that the busiest rank of the receiver keeps of ``tokens``, and therefore fetches."""
+        most: Num = np.maximum.reduce([np.asarray(stage.state(tokens)) for stage in self._stages[1]])
+        return most
+
+    @cached_property
+    def _stages(self) -> tuple[list[StageMemory], list[StageMemory]]:
+        return self.sender.stages, self.receiver.stages
+
+    def _sent_by(self, stage: StageMemory, tokens: Num) -> Num:
+        deployment = stage.deployment
+        parallel, precision = deployment.parallel, deployment.precision
+        kinds = {units for cache, _ in stage.caches for units in (cache.units, cache.state_units)}
+        if all(self._times(units) == 1 for units in kinds):
+            return stage.state(tokens)
+        total: Num = 0.0
+        for cache, count in stage.caches:
+            share = cache.copies(cache.units, parallel.tp) / parallel.cp * self._times(cache.units)
+            total += count * cache.per_token * share * precision.kv.width * cache.mask.cached(tokens)
+            state = cache.state_bytes(precision.base, precision.kv, parallel.tp)
+            total += count * state * self._times(cache.state_units)
+        return total
+
+    def _times(self, units: int) -> int:
+        """How often a rank of the sender sends a piece that a cache has ``units`` of, such as a KV head."""
+        holders, needers = (_ranks_with(units, side.deployment.parallel.tp) for side in (self.sender, self.receiver))
+        return max(ceil(needers / holders - 1e-9), 1)
+
+
+def _ranks_with(units: int, tp: int) -> float:
+    """How many of ``tp`` ranks keep each of ``units`` pieces."""
+    return tp * max(ceil(units / tp), 1) / units
+
+
+def _check(sender: Deployment, receiver: Deployment) -> None:
+    """Raise ``UsageError`` for two deployments whose caches are not the same bytes."""
+    if sender.model is not receiver.model and sender.model != receiver.model:
+        what = f"{sender.model.name} cannot compute prompts for {receiver.model.name}"
+        raise UsageError(what, because="the cache of one model says nothing to another")
+    if sender.engine.name != receiver.engine.name:
+        raise UsageError(
+            f"{sender.engine.name} cannot send its cache to {receiver.engine.name}",
+            because="each engine has a protocol and a layout of its own",
+            hint=f"--engine {receiver.engine.name} for both pools",
+        )
+    ours, theirs = sender.precision.kv.name, receiver.precision.kv.name
+    if ours != theirs:
+        raise UsageError(
+            f"the pools keep their caches in {ours} and {theirs}",
+            because="it is sent as it is kept",
+            hint=f"--kv {theirs} for both",
+        )

@@ -1,0 +1,210 @@
+"""Pools that differ: what each rank sends and receives is counted by hand, and so are whole runs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from inferplan.catalog.assemble import Request, assemble
+from inferplan.devices.hardware import Link
+from inferplan.errors import UsageError
+from inferplan.estimate.deployment import Deployment
+from inferplan.serving.cache_transfer import Transfer
+from inferplan.serving.cluster import Fleet
+from inferplan.serving.flags import Flags
+from inferplan.serving.simulator import Options, simulate
+from inferplan.traffic.requests import ClosedLoop, OpenLoop, SharedPrefix, Traffic, parse_lengths
+from inferplan.work.parallel import Parallelism
+from tests.serving.plain_time import CLOSE, plain, requests, seconds, served
+
+
+def on(model: str = "llama-3.1-8b", gpu: str = "h100-sxm", engine: str = "vllm", **parallel: int) -> Deployment:
+    return assemble(Request(model=model, gpu=gpu, engine=engine, parallel=Parallelism(**parallel)))
+
+
+def near(*values: float) -> object:
+    return pytest.approx(list(values), rel=CLOSE)
+
+
+# What a rank sends and receives ---------------------------------------------------------------------------------------
+
+LLAMA = 32 * 2 * 8 * 128 * 2
+"""Bytes of a token of Llama-3.1-8B: layers, keys and values, heads, channels, bf16."""
+LATENT = 61 * 576 * 2
+"""Bytes of a token of DeepSeek-V3: layers, latent and rotary channels, bf16."""
+
+
+@pytest.mark.parametrize(
+    ("model", "sender", "receiver", "sent", "received"),
+    [
+        ("llama-3.1-8b", {"tp": 4}, {"tp": 4}, LLAMA / 4, LLAMA / 4),
+        ("llama-3.1-8b", {"tp": 4}, {"tp": 8}, LLAMA / 4, LLAMA / 8),  # two heads, one to each of two ranks
+        ("llama-3.1-8b", {"tp": 8}, {"tp": 2}, LLAMA / 8, LLAMA / 2),  # one head; four of them arrive
+        ("llama-3.1-8b", {"tp": 8}, {"tp": 16}, 2 * LLAMA / 8, LLAMA / 8),  # two ranks keep each of eight heads
+        ("llama-3.1-8b", {"tp": 16}, {"tp": 8}, LLAMA / 8, LLAMA / 8),  # of two with the same head one sends it
+        ("llama-3.1-8b", {"pp": 2}, {"tp": 1}, LLAMA / 2, LLAMA),
+        ("llama-3.1-8b", {"tp": 2}, {"tp": 2, "pp": 2}, LLAMA / 2, LLAMA / 4),
+        ("deepseek-v3", {"tp": 8}, {"tp": 8}, LATENT, LATENT),
+        ("deepseek-v3", {"tp": 8}, {"tp": 16}, 2 * LATENT, LATENT),  # rank d of 16 reads from rank d // 2
+        ("deepseek-v3", {"tp": 16}, {"tp": 8}, LATENT, LATENT),  # eight of sixteen copies are sent
+        ("deepseek-v3", {"tp": 16}, {"dp": 16, "ep": 16}, LATENT, LATENT),  # one copy for one attention rank
+        ("deepseek-v3", {"dp": 16, "ep": 16}, {"tp": 16}, 16 * LATENT, LATENT),  # one rank has it, sixteen want it
+    ],
+)
+def test_ranks_send_what_others_need(
+    model: str, sender: dict[str, int], receiver: dict[str, int], sent: float, received: float
+) -> None:
+    way = Transfer.between(on(model, **sender), on(model, **receiver))
+    assert float(way.sent(1000.0)) == pytest.approx(1000 * sent)
+    assert float(way.received(1000.0)) == pytest.approx(1000 * received)
+    assert way.seconds(1000.0) == pytest.approx(1000 * max(sent, received) / 50e9)  # 400 Gb/s a GPU, on both sides
+
+
+def test_the_slower_link_sets_the_time() -> None:
+    fast = on(tp=2)
+    slow = replace(
+        fast, hardware=fast.hardware.model_copy(update={"name": "other", "links": [Link(name="n", bandwidth="5 GB/s")]})
+    )
+    for sender, receiver in ((fast, slow), (slow, fast)):
+        assert Transfer.between(sender, receiver).seconds(100.0) == pytest.approx(100 * LLAMA / 2 / 5e9)
+
+
+@pytest.mark.parametrize(
+    ("sender", "link", "message"),
+    [
+        (on("llama-3.2-3b"), None, "cannot compute prompts for"),
+        (on(engine="sglang"), None, "cannot send its cache to vllm"),
+        (on(gpu="h200-sxm"), "NVLink", "joins no h200-sxm and h100-sxm"),
+        (on(), "carrier pigeon", "no link named"),
+    ],
+)
+def test_pools_that_cannot_exchange_caches_are_refused(sender: Deployment, link: str | None, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Transfer.between(sender, on(), link)
+
+
+def test_caches_of_two_formats_are_refused() -> None:
+    narrow = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm", roles=(("kv", "fp8"),)))
+    with pytest.raises(UsageError, match="keep their caches in fp8 and bf16"):
+        Transfer.between(narrow, on())
+
+
+# Runs -----------------------------------------------------------------------------------------------------------------
+
+
+def slow_link(deployment: Deployment) -> Deployment:
+    """A link of 100 B/s: a cached token of 4 bytes takes 0.04 s."""
+    links = [Link(name="slow", bandwidth="100 B/s")]
+    return replace(deployment, hardware=deployment.hardware.model_copy(update={"links": links}))
+
+
+def test_each_pool_takes_its_own_steps() -> None:
+    """A prompt of 50 in pieces of 20, 20 and 10 where prompts are computed; three decodes at a second and 0.1 s each.
+
+    Where it decodes a budget of 4096 would have taken the prompt at once.
+    """
+    fleet = Fleet(prefill=1, decode=1, prefill_deployment=slow_link(plain(budget=20)))
+    first, last = served(slow_link(plain()), requests((0.0, 50, 4)), fleet=fleet)
+    assert first == near(seconds(20, 20, 10))
+    assert last == near(seconds(20, 20, 10) + 2.0 + 3 * 1.1)
+
+
+def test_flags_alone_make_a_pool() -> None:
+    fleet = Fleet(prefill=1, decode=1, prefill_flags=Flags(max_num_batched_tokens=20))
+    first, last = served(slow_link(plain()), requests((0.0, 50, 4)), fleet=fleet)
+    assert (first, last) == (near(seconds(20, 20, 10)), near(seconds(20, 20, 10) + 2.0 + 3 * 1.1))
+
+
+def test_slots_are_those_of_each_pool() -> None:
+    """Two prompts of 10 at once where two may run; the one slot of the decodes keeps the second waiting.
+
+    Caches of 40 bytes arrive one after another, at 3.4 and 3.8 s.
+    """
+    deployment = slow_link(plain())
+    fleet = Fleet(prefill=1, decode=1, prefill_flags=Flags(max_num_seqs=2))
+    run = simulate(deployment, requests((0.0, 10, 3), (0.0, 10, 3)), Flags(max_num_seqs=1), Options(fleet=fleet))
+    assert list(run.records.first) == near(3.0, 3.0)
+    assert list(run.records.finish) == near(3.4 + 2.2, 3.4 + 2.2 + 2.2)
+
+
+def test_ranks_and_stages_are_those_of_each_pool() -> None:
+    prompts, decodes = on(tp=2), on(dp=1, pp=2)
+    fleet = Fleet(prefill=3, decode=2, prefill_deployment=prompts)
+    run = simulate(decodes, load(4.0, 60), options=Options(fleet=fleet))
+    assert run.counts["finished"] == 60
+    assert run.conditions["replicas"] == 5
+    assert run.conditions["prefill"]["deployment"] == prompts.describe()
+
+
+LENGTHS = {"prompt": parse_lengths("lognormal:2000:0.8"), "output": parse_lengths("lognormal:64:0.8")}
+
+
+def load(rate: float, count: int = 200) -> Traffic:
+    return Traffic(arrivals=OpenLoop(rate=rate), requests_count=count, **LENGTHS)
+
+
+@pytest.mark.parametrize(
+    "served_by",
+    [
+        on(),
+        on(engine="trtllm", tp=2, pp=2),
+        on("deepseek-v2-lite", engine="sglang", dp=2, ep=2),
+        on("gemma-2-9b"),
+    ],
+)
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_two_pools_of_the_same_deployment_are_the_pools_of_one(served_by: Deployment, jobs: int) -> None:
+    flags = Flags(max_num_batched_tokens=4096)
+    users = Traffic(arrivals=ClosedLoop(concurrency=12), requests_count=120, **LENGTHS)
+    shared = replace(load(12.0), prefix=SharedPrefix(tokens=256, distinct=4))
+    for traffic in (shared,) if jobs == 2 else (shared, users):
+        one, two = (
+            simulate(served_by, traffic, flags, Options(fleet=fleet, jobs=jobs))
+            for fleet in (
+                Fleet(prefill=2, decode=3),
+                Fleet(prefill=2, decode=3, prefill_deployment=served_by, prefill_flags=flags),
+            )
+        )
+        for name in ("arrival", "admitted", "first", "finish", "status", "gaps", "gap_weights", "cached"):
+            columns = [np.asarray(list(getattr(run.records, name)), dtype=float) for run in (one, two)]
+            assert np.array_equal(*columns, equal_nan=True), name
+        records = [run.to_dict() for run in (one, two)]
+        assert records[0]["conditions"].pop("prefill") is None
+        assert records[1]["conditions"].pop("prefill")["max_num_batched_tokens"] == 4096
+        assert json.dumps(records[0]) == json.dumps(records[1])
+
+
+def test_tokens_are_conserved() -> None:
+    """Every prompt token is computed where prompts are, every other output token where decodes are."""
+    traffic = load(10.0, 300).requests()
+    fleet = Fleet(prefill=2, decode=1, prefill_deployment=on(tp=2), prefill_flags=Flags(max_num_batched_tokens=1024))
+    run = simulate(on(gpu="h200-sxm"), traffic, options=Options(fleet=fleet))
+    front, back = run.meters[:2], run.meters[2:]
+    assert sum(meter.prompt_tokens for meter in front) == int(np.sum(traffic.prompt))
+    assert sum(meter.decode_tokens for meter in back) == int(np.sum(traffic.output - 1))
+    assert not sum(meter.decode_tokens for meter in front) and not sum(meter.prompt_tokens for meter in back)
+
+
+@pytest.mark.parametrize("routing", ["round-robin", "least-loaded"])
+def test_more_replicas_for_prompts_never_raise_ttft(routing: str) -> None:
+    times = []
+    for prefill in (1, 2, 3, 5, 8):
+        fleet = Fleet(routing=routing, prefill=prefill, decode=2, prefill_deployment=on(tp=2))
+        times.append(float(np.mean(simulate(on(), load(15.0, 400), options=Options(fleet=fleet)).ttft)))
+    assert times == sorted(times, reverse=True)
+
+
+def test_a_faster_pool_for_prompts_is_faster() -> None:
+    slow, fast = (
+        simulate(on(), load(5.0), options=Options(fleet=Fleet(prefill=1, decode=2, prefill_deployment=on(tp=tp))))
+        for tp in (1, 4)
+    )
+    assert np.all(fast.ttft < slow.ttft)
+
+
+def test_what_computes_prompts_needs_replicas() -> None:
+    with pytest.raises(UsageError, match="described, and there are none"):
+        Fleet(prefill_deployment=on())
