@@ -49,6 +49,8 @@ class Rules:
     wait_steps: int = 0
     """Steps for which a prompt is held back while the step is less than ``wait_fill`` full."""
     wait_fill: float = 0.0
+    balance_steps: int = 0
+    """Steps for which attention ranks hold prompts back until each of them has one; 0 for not at all."""
     latency: float = 0.0
     front_request: float = 0.0
     front_token: float = 0.0

@@ -25,7 +25,8 @@ class Flags:
     """Serving flags; ``None`` is the default of the engine's version. Names as on the command line.
 
     poll_interval_steps: decode steps between looks at the request queue. batch_wait_steps, batch_wait_fill: hold
-    prompts back up to so many steps until they fill so much of the token budget. client_timeout: seconds.
+    prompts back up to so many steps until they fill so much of the token budget. balance_steps: attention ranks hold
+    prompts back up to so many steps until each has one (TensorRT-LLM ``attention_dp_config``). client_timeout: seconds.
     """
 
     max_num_seqs: int | None = None
@@ -40,6 +41,7 @@ class Flags:
     poll_interval_steps: int = 1
     batch_wait_steps: int = 0
     batch_wait_fill: float = 0.0
+    balance_steps: int = 0
     client_timeout: float | None = None
 
     def __post_init__(self) -> None:
@@ -49,6 +51,8 @@ class Flags:
                 raise UsageError(f"--{name.replace('_', '-')} must be 1 or more, not {value}")
         if self.gpu_memory_utilization is not None and not 0 < self.gpu_memory_utilization <= 1:
             raise UsageError(f"--gpu-memory-utilization is in (0, 1], not {self.gpu_memory_utilization:g}")
+        if self.balance_steps < 0:
+            raise UsageError(f"--balance-steps is 0 or more, not {self.balance_steps}")
         if self.batch_wait_steps < 0 or not 0 <= self.batch_wait_fill <= 1:
             raise UsageError("--batch-wait-steps is 0 or more and --batch-wait-fill in [0, 1]")
         if self.client_timeout is not None and not self.client_timeout > 0:
@@ -125,6 +129,7 @@ def rules_of(
         poll_interval=flags.poll_interval_steps,
         wait_steps=flags.batch_wait_steps,
         wait_fill=flags.batch_wait_fill,
+        balance_steps=flags.balance_steps,
         latency=0.0 if ideal else serving.latency,
         front_request=0.0 if ideal else serving.front_request,
         front_token=0.0 if ideal else serving.front_token,

@@ -196,7 +196,7 @@ class Pipeline:
             if scheduler.clients.unseen or scheduler.partial is not None or scheduler.short:
                 return 0, bound
             if queue.waiting:
-                if rules.wait_steps or self.unchanged < lanes or not self.tried:
+                if rules.wait_steps or rules.balance_steps or self.unchanged < lanes or not self.tried:
                     return 0, bound
                 if rules.admission == "ratio" and running < rules.slots:
                     count = min(count, max(_RECHECK // lanes, 1))

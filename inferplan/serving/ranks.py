@@ -41,6 +41,8 @@ class Ranks:
         """Up to when the meters have counted, in seconds."""
         self.sent = 0
         """Batches sent since then."""
+        self.unbalanced = 0
+        """Batches composed since every rank had a prompt, or none was waited for any longer."""
         for scheduler in schedulers:
             for lane in scheduler.lanes:
                 lane.interleaved = True
@@ -121,16 +123,18 @@ class Ranks:
         ``seen``: what had arrived by then is known; ``flying``: the batches in flight.
         """
         loads, changed = [], False
-        for rank, scheduler in enumerate(self.schedulers):
-            queue, decodes = scheduler.queue, scheduler.lanes[lane]
-            scheduler.decodes = decodes
+        for scheduler in self.schedulers:
+            queue, scheduler.decodes = scheduler.queue, scheduler.lanes[lane]
             if queue.inbox:
                 known = len(queue.waiting)
-                queue.look(seen, decodes.size > 0)
+                queue.look(seen, scheduler.decodes.size > 0)
                 changed = changed or len(queue.waiting) > known
+        held = self.rules.balance_steps > 0 and self._held_back()
+        for rank, scheduler in enumerate(self.schedulers):
+            decodes = scheduler.decodes
             prompts, admitted = None, scheduler.admitted
             running = len(admitted.running)
-            waits = queue.waiting or scheduler.partial is not None
+            waits = not held and (scheduler.queue.waiting or scheduler.partial is not None)
             if waits and not self._in_flight(rank, scheduler.partial, flying):
                 prompts = scheduler.plan(now)
             if prompts is not None:
@@ -142,6 +146,20 @@ class Ranks:
             changed = changed or len(admitted.running) != running
             loads.append(Load(decodes.size, None))
         return loads, changed
+
+    def _held_back(self) -> bool:
+        """Whether prompts wait until every rank has one, for so many steps at most and only while all ranks decode.
+
+        TensorRT-LLM's ``attention_dp_config`` with ``enable_balance`` and ``timeout_iters``: it counts on while nothing
+        waits, so a lone prompt waits half of them on average (``PyExecutor._balance_adp_requests``).
+        """
+        ready = all(scheduler.queue.waiting or scheduler.partial is not None for scheduler in self.schedulers)
+        decoding = all(scheduler.decodes.size for scheduler in self.schedulers)
+        self.unbalanced += 1
+        if ready or not decoding or self.unbalanced >= self.rules.balance_steps:
+            self.unbalanced = 0
+            return False
+        return True
 
     def _in_flight(self, rank: int, partial: int | None, flying: Sequence[Batch]) -> bool:
         """TensorRT-LLM schedules no request that is in flight: the next piece of a prompt waits for the one before."""
@@ -189,6 +207,8 @@ class Ranks:
 
     def book_cycles(self, batch: Batch, was: float, back: float, cycles: int) -> None:
         """Count what a batch makes that goes round ``cycles`` times between two times at which it is back."""
+        if self.rules.balance_steps:
+            self.unbalanced = (self.unbalanced + cycles) % self.rules.balance_steps
         for scheduler, load in zip(self.schedulers, batch.loads):
             queue = scheduler.queue
             queue.steps_since_look += cycles

@@ -15,11 +15,11 @@ class Script(Spec):
     """Flags that a campaign's run script sets for the rows whose facts are those of ``when``.
 
     They stand in for what a result file says otherwise or not at all: the script is what ran. Names are those of the
-    CSV's columns (:data:`inferplan.validation.rows.INPUTS`).
+    CSV's columns (:data:`inferplan.validation.rows.INPUTS`); of several values any will do.
     """
 
     source: str
-    when: dict[str, str]
+    when: dict[str, str | list[str]]
     sets: dict[str, str]
 
 
@@ -54,7 +54,7 @@ def scripted(facts: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]
     found: dict[str, str] = {}
     notes: list[str] = []
     for script in client_named(str(facts.get("campaign") or "")).scripts:
-        if not all(_alike(facts.get(name), value) for name, value in script.when.items()):
+        if not all(_among(facts.get(name), values) for name, values in script.when.items()):
             continue
         other = {name: value for name, value in script.sets.items() if not _alike(facts.get(name), value)}
         if other:
@@ -62,6 +62,10 @@ def scripted(facts: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]
             named = ", ".join(f"{name} {value}" for name, value in other.items())
             notes.append(f"{named}: as the run script says ({script.source})")
     return found, tuple(notes)
+
+
+def _among(stated: str | None, wanted: str | list[str]) -> bool:
+    return any(_alike(stated, value) for value in ([wanted] if isinstance(wanted, str) else wanted))
 
 
 def _alike(stated: str | None, wanted: str) -> bool:

@@ -134,9 +134,10 @@ def flags_of(run: Run) -> Flags:
         max_num_batched_tokens=run.token_budget,
         max_model_len=run.context,
         gpu_memory_utilization=run.memory_fraction,
-        poll_interval_steps=run.poll_steps,
-        batch_wait_steps=run.wait_steps,
-        batch_wait_fill=run.wait_fill,
+        poll_interval_steps=run.waits.poll,
+        batch_wait_steps=run.waits.batch,
+        batch_wait_fill=run.waits.fill,
+        balance_steps=run.waits.balance,
         client_timeout=run.timeout or client_of(run).timeout,
     )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from inferplan.errors import UsageError
 from inferplan.validation.clients import scripted
@@ -25,6 +25,7 @@ INPUTS = (
     *("requests", "length_ratio_min", "warmup_requests"),
     *("max_num_batched_tokens", "max_num_seqs", "memory_fraction", "max_model_len"),
     *("poll_interval_steps", "batch_wait_steps", "batch_wait_fill", "suspect", "campaign"),
+    "attention_dp_balance_steps",
     *("shared_system_prompt_tokens", "distinct_system_prompts", "users_per_system_prompt", "timeout_s"),
     *("decode_ranks", "dp_attention", "workers", "gpus", "redundant_experts", "speculation", "draft_tokens"),
     *("disaggregated", "decode_batch_per_rank", "prefill_ranks", "prefill_dp_attention", "prefill_workers"),
@@ -86,6 +87,18 @@ class Measured(Figures):
     """What a file says was measured; a figure that it does not have is absent."""
 
 
+class Waits(NamedTuple):
+    """What an engine waits for, in decode steps; the flags of :class:`inferplan.serving.flags.Flags`."""
+
+    poll: int = 1
+    """Between two looks at the queue."""
+    batch: int = 0
+    """For prompts that fill the share ``fill`` of the token budget."""
+    fill: float = 0.0
+    balance: int = 0
+    """For a prompt at every attention rank."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pool:
     """Workers that serve prompts only, each of ``ranks`` GPUs."""
@@ -137,9 +150,7 @@ class Run:
     slots: int | None = None
     memory_fraction: float | None = None
     context: int | None = None
-    poll_steps: int = 1
-    wait_steps: int = 0
-    wait_fill: float = 0.0
+    waits: Waits = Waits()
     suspect: str = ""
     campaign: str = ""
     system_prompt: int = 0
@@ -365,7 +376,10 @@ def interpret(facts: Mapping[str, str]) -> tuple[Run, tuple[str, ...]]:
         rate=None if concurrency is not None else number(facts, "rate_per_s", 1e-9),
         duration=number(facts, "duration_s", 1e-9),
         batch=whole(facts, "batch", 1),
-        **degrees,
+        tp=degrees["tp"],
+        pp=degrees["pp"],
+        ep=degrees["ep"],
+        dp=degrees["dp"],
         workers=workers,
         prefill=prefill,
         expert_slots=whole(facts, "redundant_experts") or 0,
@@ -389,9 +403,12 @@ def _flags(facts: Mapping[str, str]) -> dict[str, Any]:
         "slots": whole(facts, "max_num_seqs") or whole(facts, "decode_batch_per_rank") or None,
         "memory_fraction": fraction,
         "context": whole(facts, "max_model_len") or None,
-        "poll_steps": whole(facts, "poll_interval_steps") or 1,
-        "wait_steps": whole(facts, "batch_wait_steps") or 0,
-        "wait_fill": number(facts, "batch_wait_fill") or 0.0,
+        "waits": Waits(
+            poll=whole(facts, "poll_interval_steps") or 1,
+            batch=whole(facts, "batch_wait_steps") or 0,
+            fill=number(facts, "batch_wait_fill") or 0.0,
+            balance=whole(facts, "attention_dp_balance_steps") or 0,
+        ),
         "system_prompt": whole(facts, "shared_system_prompt_tokens") or 0,
         "system_prompts": whole(facts, "distinct_system_prompts") or 1,
         "users": whole(facts, "users_per_system_prompt") or 1,
@@ -467,4 +484,4 @@ def row_of(where: str, facts: Facts, supplied: Mapping[str, str], cells: dict[st
 def run_record(run: Run) -> dict[str, Any]:
     """A run as JSON, without what is left to defaults."""
     record = {f.name: value for f in fields(run) if (value := getattr(run, f.name)) not in (None, "")}
-    return record | ({"prefill": asdict(run.prefill)} if run.prefill else {})
+    return record | {"waits": run.waits._asdict()} | ({"prefill": asdict(run.prefill)} if run.prefill else {})
