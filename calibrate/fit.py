@@ -28,6 +28,7 @@ SHARPNESS = (1.0, 1.5, 2.0, 4.0)
 TERMS_OF: dict[str, tuple[str, ...]] = {
     "matmul": ("depth", "rows", "spread", "padding"),
     "grouped_matmul": ("experts", "spread", "depth"),
+    "grouped_matmul.exchanged": ("experts", "depth"),
     "attention.decode": ("merges", "items", "windowed"),
     "attention.prefill": ("spread", "blocks", "items"),
     "mla.decode": ("padding", "merges", "items", "depth"),

@@ -61,10 +61,24 @@ def calibrate_device(device: DeviceTables, vector: Fit, provenance: dict[str, An
             "kernels": {name: device.sources[name] for name in sorted(device.sources)},
         },
         constants=shared,
-        libraries={name: with_fallbacks(libraries[name]) for name in ENGINES if name in libraries},
+        libraries=with_exchanged({name: with_fallbacks(libraries[name]) for name in ENGINES if name in libraries}),
         held_out=held_out,
         range=ranges,
     )
+
+
+def with_exchanged(libraries: dict[str, Constants]) -> dict[str, Constants]:
+    """The same with SGLang's kernels for exchanged experts lent to vLLM, which runs them too: DeepGEMM, masked and
+    contiguous (vLLM ``fused_moe/experts/deep_gemm_moe.py``, ``batched_deep_gemm_moe.py``)."""
+    kernel = "grouped_matmul.exchanged"
+    measured = libraries.get("sglang", {}).get(kernel)
+    if measured is None or "vllm" not in libraries:
+        return libraries
+    lent = {
+        label: fit.model_copy(update={"basis": "transferred", "source": "sglang's kernel"})
+        for label, fit in measured.items()
+    }
+    return libraries | {"vllm": libraries["vllm"] | {kernel: lent}}
 
 
 def with_fallbacks(constants: Constants) -> Constants:
@@ -72,6 +86,9 @@ def with_fallbacks(constants: Constants) -> Constants:
     filled: Constants = {}
     for kernel, formats in constants.items():
         if not formats:
+            continue
+        if kernel.endswith(".exchanged"):  # a format without such a kernel has that of experts whose rows stay
+            filled[kernel] = formats
             continue
         usual = formats.get(ANY) or formats.get("bf16") or next(iter(formats.values()))
         name = next(label for label, fit in formats.items() if fit is usual)

@@ -64,7 +64,7 @@ def _device(hardware: HardwareSpec, groups: Mapping[tuple[str, Group, str], list
         ratios = [m.seconds / _roofline_seconds(m, hardware) for m in measured]
         kept = [m for m, ratio in zip(measured, ratios) if ratio > 1.0]
         impossible += len(measured) - len(kept)
-        eager = min((m.seconds for m in measured), default=0.0) > EAGER and group[0] != "grouped_matmul"
+        eager = min((m.seconds for m in measured), default=0.0) > EAGER and not group[0].startswith("grouped_matmul")
         if len(kept) >= FEWEST and not eager:
             distance = float(np.mean(np.log([ratio for ratio in ratios if ratio > 1.0])))
             candidates[library, group][kernel] = distance, kept

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,9 @@ DELTA_CHUNK = 64
 SKIPPED = ("nongated", "situ_as_silu", "eager")
 """Kernels of experts without a gate or with one model's activation: other operators. Collectives launched eagerly:
 serving launches them inside a graph."""
+LAUNCHED = {"moe_deepep_prefill": 4.0}
+"""Tables that were launched kernel by kernel: rows count that take so many times as long as the fastest of their GPU
+and release, which is launches alone."""
 LARGE_MESSAGE = 2**19
 """Elements from which the slowest of the unlabelled collectives is the all-reduce: it sends twice the bytes."""
 Reader = Callable[[Any], tuple[Op, ...]]
@@ -157,6 +161,66 @@ def _moe(row: Any) -> tuple[Op, ...]:
     )
 
 
+_routed = cache(routed)
+
+
+def _exchanged(row: Any, rows: float, found: float, slots: int) -> tuple[Op, ...]:
+    """The experts of one rank whose ``rows`` came from other ranks, ``found`` of its ``slots`` with work."""
+    weight, inputs = _formats(row.moe_dtype)
+    width, columns = int(row.hidden_size), int(row.inter_size) // int(row.moe_tp_size)
+    shared: dict[str, Any] = {"experts": slots, "touched": found, "weight": weight, "input": inputs, "m": rows}
+    shared |= {"output": BF16, "exchanged": True}
+    return (
+        GroupedMatmul(name="gate_up", k=width, n=2 * columns, **shared),
+        GroupedMatmul(name="down", k=columns, n=width, **shared),
+        *_quantise("down.quantise", rows * columns, inputs),
+        Elementwise(name="activation", tokens=rows, width=columns, base=BF16, reads=2.0, flops=5.0),
+    )
+
+
+def _wide_ep(row: Any) -> tuple[Op, ...]:
+    """Experts of the busiest of ``moe_ep_size`` ranks. ``rank0_num_tokens`` tokens reach it, with ``rows`` of their
+    ``topk`` choices: where choices are independent, ``T0 = T*(1 - (1 - rows/(k*T))^k)``. Balanced slots all have work
+    as in uniform routing; without a balancer the rank is the one with the most popular experts, and all of them do.
+    """
+    tokens, top_k, reached = int(row.num_tokens), int(row.topk), float(row.rank0_num_tokens)
+    mean = tokens * top_k / int(row.moe_ep_size)
+    chosen = top_k * tokens * (1.0 - (1.0 - min(reached / tokens, 1.0 - 1e-9)) ** (1.0 / top_k))
+    rows = min(max(chosen, mean, reached, 1.0), top_k * reached)
+    slots = int(row.num_slots) // int(row.moe_ep_size)
+    found = slots * (1.0 - (1.0 - 1.0 / slots) ** rows) if row.distribution.endswith("eplb") else min(slots, rows)
+    _, inputs = _formats(row.moe_dtype)
+    width = int(row.hidden_size)
+    return (
+        *_exchanged(row, rows, found, slots),
+        *_quantise("gate_up.quantise", reached * width, inputs),
+        Elementwise(name="combine", tokens=rows, width=width, base=BF16, flops=2.0),
+    )
+
+
+def _deepep_decode(row: Any) -> tuple[Op, ...]:
+    """Experts of the busiest rank under the low-latency exchange, which brings rows quantised and sorted."""
+    tokens, ranks, slots = int(row.num_tokens), int(row.moe_ep_size), int(row.num_experts) // int(row.moe_ep_size)
+    skew = 0.0 if row.distribution == "uniform" else float(row.distribution.rsplit("_", 1)[1])
+    rows, found = _routed(tokens, int(row.topk), int(row.num_experts), ranks, skew)
+    return _exchanged(row, max(rows, 1.0), min(max(found, 1.0), slots), slots)
+
+
+def _deepep_prefill(row: Any) -> tuple[Op, ...]:
+    """The same under the normal exchange: rows are sorted by expert, and added up for every token that came; the
+    benchmark lets the tokens of all ranks come."""
+    gate_up, *others = _deepep_decode(row)
+    assert isinstance(gate_up, GroupedMatmul)
+    rows, width = gate_up.m, int(row.hidden_size)
+    return (
+        gate_up,
+        *others,
+        Copy(name="sort", elements=rows * width, source=FP8, target=FP8),
+        Elementwise(name="combine", tokens=rows, width=width, base=BF16, flops=2.0),
+        Copy(name="out", elements=float(row.num_tokens) * width, source=BF16, target=BF16),
+    )
+
+
 def _collective(pattern: str, elements: float, group: int) -> Op:
     return Collective(name=pattern, pattern=pattern, elements=elements, group=group, format=BF16, span=group)
 
@@ -203,6 +267,9 @@ READERS: dict[str, Reader] = {
     "mla_decode": _mla,
     "mla_prefill": _mla,
     "moe": _moe,
+    "moe_wide_ep": _wide_ep,
+    "moe_deepep_decode": _deepep_decode,
+    "moe_deepep_prefill": _deepep_prefill,
     "allreduce_custom": _all_reduce,
     "gated_delta_net": _delta_net,
 }
@@ -234,6 +301,9 @@ def _records(frame: pd.DataFrame | None) -> Iterator[Any]:
 
 def _read(folder: Path, name: str, reader: Reader) -> Iterator[Row]:
     frame = _frame(folder, name)
+    if frame is not None and name in LAUNCHED:
+        fastest = frame.groupby(["gpu", "version"]).latency_ms.transform("min")
+        frame = frame[frame.latency_ms > LAUNCHED[name] * fastest]
     for row in _records(frame):
         kernel = str(row.kernel_source)
         short = "attention" in name or "mla" in name

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from calibrate.fit import TERMS_OF, Group, Measurement, Stack, fit_stack, join, ratio_errors, stack, stack_errors
-from calibrate.tables.calibrations import VECTOR, rest_calibration, with_fallbacks
+from calibrate.tables.calibrations import VECTOR, rest_calibration, with_exchanged, with_fallbacks
 from calibrate.tables.choose import ENGINES, DeviceTables
 from inferplan.devices.constants import ANY, Calibration, Constants, Fit, memory_class
 from inferplan.devices.hardware import HardwareSpec
@@ -93,6 +93,8 @@ def calibrate_unmeasured(
         provenance=provenance | {"devices": [device.hardware.name for device in own]},
         vendors=sorted({device.hardware.vendor for device in own}),
         constants=shared,
-        libraries={name: with_fallbacks(dict(libraries[name])) for name in ENGINES if name in libraries},
+        libraries=with_exchanged(
+            {name: with_fallbacks(dict(libraries[name])) for name in ENGINES if name in libraries}
+        ),
         held_out={library: {k: dict(v) for k, v in kernels.items()} for library, kernels in left_out.items()},
     )

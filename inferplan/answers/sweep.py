@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 Backend = Literal["serial", "joblib", "dask"]
 BACKENDS: tuple[Backend, ...] = ("serial", "joblib", "dask")
-DEGREES = tuple(field.name for field in fields(Parallelism))
+DEGREES = tuple(field.name for field in fields(Parallelism) if field.name != "redundant")
 STRUCTURE = ("model", "gpu", "quant", "engine", *DEGREES)
 LOAD = ("batch", "prompt", "output")
 MOST_POINTS = 10_000_000

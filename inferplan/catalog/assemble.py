@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+from pydantic import Field
 
 from inferplan.catalog.files import config_root, load, load_hardware, load_model, names, read_yaml, validate
 from inferplan.devices.constants import IDEAL, Calibration, SharedStep, memory_class
@@ -16,9 +19,11 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.models.layers.mla import MlaLayer
 from inferplan.models.prune import parse_prune, prune
 from inferplan.models.spec import ModelSpec
+from inferplan.spec import Spec
 from inferplan.units import parse_quantity
 from inferplan.work.formats import Format, Precision, find_format, parse_precision, uniform
 from inferplan.work.parallel import Parallelism
+from inferplan.work.routing import Routing
 
 ROLES = ("weights", "activations", "kv", "experts", "embedding", "head")
 
@@ -45,6 +50,7 @@ class Request:
     prune: str | None = None
     generation: tuple[tuple[str, int | bool], ...] = ()
     flags: EngineFlags = EngineFlags()
+    expert_skew: float | None = None
 
 
 def load_engine(name: str, flags: EngineFlags | None = None) -> Engine:
@@ -109,6 +115,25 @@ def shared_step() -> SharedStep:
     """What a step costs beyond its kernels, on every device."""
     path = config_root() / "step.yaml"
     return validate(path, read_yaml(path), SharedStep)
+
+
+class SharedRouting(Spec):
+    """``configs/routing.yaml``: how popular experts are in models for which nobody has measured it."""
+
+    source: str
+    skew: float = Field(ge=0.0)
+
+
+@cache
+def shared_routing() -> SharedRouting:
+    """The usual popularity of experts."""
+    path = config_root() / "routing.yaml"
+    return validate(path, read_yaml(path), SharedRouting)
+
+
+def routing_of(asked: float | None = None) -> Routing:
+    """How routers spread tokens: as asked for, with the usual skew of ``configs/routing.yaml`` where none is known."""
+    return Routing(asked=asked, usual=shared_routing().skew)
 
 
 def native_precision(model: ModelSpec) -> Precision:
@@ -209,6 +234,7 @@ def assemble(
         engine=load_engine(request.engine, request.flags),
         calibration=load_calibration(hardware, request.calibration, request.ideal, request.engine),
         unfused_attention=request.unfused_attention,
+        routing=routing_of(request.expert_skew),
     )
 
 

@@ -57,7 +57,7 @@ def _requests(request: Request, others: tuple[str, ...]) -> list[Request]:
 
 
 def _change(request: Request, text: str) -> Request:
-    degrees = {"tp", "pp", "ep", "dp", "cp", "replicas"}
+    degrees = {"tp", "pp", "ep", "dp", "cp", "replicas", "redundant"}
     names = {"model", "gpu", "quant", "engine"}
     for part in _split(text):
         key, _, value = part.partition("=")

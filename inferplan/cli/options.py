@@ -119,8 +119,11 @@ _FLAGS = {
     "token_budget": "max_num_batched_tokens",
     "max_sequences": "max_num_seqs",
     "block_size": "block_size",
+    "two_batch_overlap": "two_batch_overlap",
 }
 """Fields of ``EngineFlags`` and the options that set them."""
+_REDUNDANT = "Slots for copies of popular experts (EPLB), beyond one for each."
+_SKEW = "Deviation of the logarithm of the experts' popularity; 0 is uniform [measured, or configs/routing.yaml]."
 _DEGREES = {
     "tp": "Tensor parallelism.",
     "pp": "Pipeline stages.",
@@ -147,6 +150,12 @@ def engine_flag_options() -> list[Callable[[Any], Any]]:
         click.option("--max-num-batched-tokens", type=Count(), help="Token budget of a step."),
         click.option("--max-num-seqs", type=Count(), help="Most sequences in a step."),
         click.option("--block-size", type=Count(), help="Tokens of a KV page."),
+        click.option(
+            "--two-batch-overlap",
+            is_flag=True,
+            default=None,
+            help="Cut a step into two half batches: experts are exchanged while the other half computes.",
+        ),
     ]
 
 
@@ -159,7 +168,8 @@ def deployment_options(command: Command) -> Command:
         from inferplan.devices.engine import EngineFlags
         from inferplan.work.parallel import Parallelism
 
-        parallel = Parallelism(**{name: values.pop(name) for name in _DEGREES})
+        degrees = {name: values.pop(name) for name in _DEGREES}
+        parallel = Parallelism(**degrees, redundant=values.pop("redundant_experts"))
         roles = tuple((role, name) for role in _ROLES if (name := values.pop(f"{role}_format")))
         names = ("model", "gpu", "quant", "engine", "calibration", "ideal", "memory", "unfused_attention", "prune")
         generation = tuple(
@@ -170,7 +180,7 @@ def deployment_options(command: Command) -> Command:
         flags = EngineFlags(
             **{field: value for field, option in _FLAGS.items() if (value := values.pop(option)) is not None}
         )
-        chosen = {name: values.pop(name) for name in names}
+        chosen = {name: values.pop(name) for name in (*names, "expert_skew")}
         request = Request(generation=generation, flags=flags, parallel=parallel, roles=roles, **chosen)
         return command(request=request, **values)
 
@@ -190,6 +200,8 @@ def deployment_options(command: Command) -> Command:
             click.option(f"--{name}", type=Count(), default=1, show_default=True, help=text)
             for name, text in _DEGREES.items()
         ),
+        click.option("--redundant-experts", type=Count(0), default=0, show_default=True, help=_REDUNDANT),
+        click.option("--expert-skew", type=click.FloatRange(0, 3), metavar="SKEW", help=_SKEW),
         engine_option("Engine and version: vllm, vllm@0.20, none."),
         *engine_flag_options(),
         click.option("--calibration", metavar="FILE", help="Fitted constants [those of the GPU, if any are on file]."),

@@ -137,8 +137,13 @@ class Calibration(Spec):
     def fit(self, kernel: str, label: str) -> Fit | None:
         """The constants of a kernel in a format; ``None`` when nobody has measured it or anything like it.
 
-        A head size that nobody has measured (``bf16-d64``) takes the format's own constants, a format the kernel's.
+        A head size that nobody has measured (``bf16-d64``) takes the format's own constants, a format the kernel's;
+        experts whose rows are exchanged those of experts.
         """
+        general, _, form = kernel.partition(".")
+        if form == "exchanged":
+            own = self.constants.get(kernel, {}).get(label)
+            return own or self.fit(general, label)
         formats = self.constants.get(kernel)
         if formats is None:
             return None

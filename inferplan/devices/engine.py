@@ -80,6 +80,19 @@ class ServingConstants(Spec):
     """Further host time of such a step for each layer with a recurrent state."""
 
 
+class WideExperts(Spec):
+    """What a version can do with experts that are spread over ranks."""
+
+    source: str = ""
+    uneven: bool = False
+    """Ranks may hold one expert more than others."""
+    redundant: bool = False
+    """Copies of popular experts in slots of their own, moved by a load balancer (EPLB)."""
+    two_batches: tuple[int, int] | None = None
+    """Tokens of a rank from which a step that only decodes, and one that holds prompts, is cut into two half batches
+    whose computation and exchange overlap; ``None`` where the engine has no such thing."""
+
+
 class EngineVersion(Spec):
     """The defaults of one version."""
 
@@ -99,6 +112,9 @@ class EngineVersion(Spec):
     graphs: Bytes = 0.0
     """Captured graphs that the cache size allows for; zero where this version does not."""
     scheduler: Scheduler = Scheduler()
+    wide: WideExperts = WideExperts()
+    two_batch_overlap: bool = False
+    """Steps are cut into two half batches that overlap."""
     expert_multiple: dict[str, int] = {}
     """By expert format: the multiple that its kernels pad an expert's last dimension to."""
     notes: list[str] = []
@@ -119,6 +135,7 @@ class EngineFlags(Spec):
     token_budget: int | None = Field(default=None, ge=1)
     max_sequences: int | None = Field(default=None, ge=1)
     block_size: int | None = Field(default=None, ge=1)
+    two_batch_overlap: bool = False
 
     def applied(self, version: EngineVersion) -> EngineVersion:
         """The version with these flags in place of its defaults."""
@@ -128,6 +145,8 @@ class EngineFlags(Spec):
         update: dict[str, object] = {name: value for name, value in rest.items() if value is not None}
         if tier_update:
             update["tiers"] = [tier.model_copy(update=tier_update) for tier in version.tiers]
+        if self.two_batch_overlap:
+            update["two_batch_overlap"] = True
         return version.model_copy(update=update)
 
 

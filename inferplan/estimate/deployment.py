@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from inferplan.devices.constants import IDEAL, Calibration
 from inferplan.devices.engine import Engine
 from inferplan.devices.hardware import HardwareSpec
-from inferplan.errors import MissingFactError
+from inferplan.errors import MissingFactError, UsageError
 from inferplan.models.spec import ModelSpec
 from inferplan.terms import Term, named
 from inferplan.work.formats import Precision, arithmetic
-from inferplan.work.parallel import Parallelism, split_layers
+from inferplan.work.parallel import Parallelism, require_even, split_layers
+from inferplan.work.routing import UNIFORM, Routing
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -28,13 +29,36 @@ class Deployment:
     engine: Engine
     calibration: Calibration = IDEAL
     unfused_attention: bool = False
+    routing: Routing = UNIFORM
 
     def __post_init__(self) -> None:
         self.model.check(self.parallel)
         split_layers(len(self.model.sequence), self.parallel.pp)
         self._check_arithmetic()
+        self._check_experts()
         if self.parallel.ranks > 1:
             self.hardware.link(min(self.parallel.ranks, max(self.parallel.stage_ranks, 2)))
+
+    def _check_experts(self) -> None:
+        """Raise what the engine cannot do with experts that are spread over ranks."""
+        engine, wide, parallel = self.engine, self.engine.defaults.wide, self.parallel
+        if parallel.redundant and not wide.redundant:
+            raise UsageError(
+                f"{engine.describe()} keeps no copies of experts that is known here",
+                hint="--redundant-experts 0, or --engine vllm or sglang",
+            )
+        if parallel.ep > 1 and not wide.uneven:
+            for experts in {weight.units for weight, _ in self.model.weights() if weight.shard == "experts"}:
+                require_even(parallel, experts, engine.describe(), wide.redundant)
+        if engine.defaults.two_batch_overlap and wide.two_batches is None:
+            raise UsageError(
+                f"{engine.describe()} has no two half batches that overlap", hint="leave --two-batch-overlap out"
+            )
+        if engine.defaults.two_batch_overlap and (parallel.dp == 1 or not self.model.has_experts):
+            raise UsageError(
+                "--two-batch-overlap hides the exchange between attention ranks and experts, and there is none",
+                hint="--dp 2 or more, with a model that has experts, or leave it out",
+            )
 
     def _check_arithmetic(self) -> None:
         precision = self.precision

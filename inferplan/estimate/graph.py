@@ -106,6 +106,7 @@ def _context(deployment: Deployment, step: Step, mean: Step | None) -> LayerCont
         mean_segments=None if mean is None else mean.segments,
         norm=deployment.model.norm,
         unfused=deployment.unfused_attention,
+        routing=replace(deployment.routing, even=True) if deployment.calibration.fused else deployment.routing,
     )
 
 

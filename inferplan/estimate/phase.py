@@ -168,7 +168,7 @@ class Phase:
     """The price of one step of a replica: every operator of every pipeline stage, and their sums.
 
     stages: costs of the batch that holds the most sequences, on the attention rank that holds the most. mean_stages:
-    those of the mean batch on the mean rank, from which work is summed; the same object where all are alike.
+    those of the mean batch on the mean rank; the same object where all are alike.
     """
 
     deployment: Deployment
@@ -180,6 +180,8 @@ class Phase:
     microbatches: Num
     """Batches in flight at once, each with sequences of its own."""
     flow: Flow
+    mean_step: Step
+    """That of the mean batch on the mean rank."""
 
     @cached_property
     def stage_times(self) -> list[Num]:
@@ -217,10 +219,19 @@ class Phase:
         """Of every stage, for the fullest batch."""
         return [cost for stage in self.stages for cost in stage]
 
+    @cached_property
+    def _even(self) -> tuple[tuple[OpCost, ...], ...]:
+        """Costs of the mean batch on a rank that has the mean of the experts' work: all ranks do a multiple of it."""
+        deployment = self.deployment
+        if deployment.parallel.ep == 1 or deployment.calibration.fused:
+            return self.mean_stages
+        even = replace(deployment, routing=replace(deployment.routing, even=True))
+        return _priced(even, build_rank(even, self.mean_step), {})
+
     def _sum(self, quantity: Callable[[OpCost], Num], unit: str, name: Naming = plain) -> Num:
         """A quantity of one run, over all runs on all ranks in all batches."""
         found: dict[str, list[Num]] = defaultdict(list)
-        for stage in self.mean_stages:
+        for stage in self._even:
             for cost in stage:
                 runs = name(cost.op.count, "runs") * name(cost.op.ranks, "ranks") * name(self.microbatches, "batches")
                 found[cost.op.name].append(name(quantity(cost), f"{unit} of a run", unit) * runs)
@@ -463,6 +474,7 @@ def price_batches(deployment: Deployment, batches: Batches, flow: Flow = "pass")
         sequences=(batches.fullest.sequences, (mean or batches.fullest).sequences),
         microbatches=batches.microbatches,
         flow=flow,
+        mean_step=mean or batches.fullest,
     )
 
 

@@ -38,6 +38,7 @@ class _Parallel(_Strict):
     dp: Degree
     cp: Degree
     replicas: Degree
+    redundant: int = Field(default=0, ge=0, le=_MOST)
 
 
 class _Pools(_Strict):

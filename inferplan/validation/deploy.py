@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from functools import cache
 from typing import Any
 
-from inferplan.catalog.assemble import load_calibration, load_kernels, native_precision
+from inferplan.catalog.assemble import load_calibration, load_kernels, native_precision, routing_of
 from inferplan.catalog.files import load, load_hardware, load_model
 from inferplan.devices.constants import Calibration
 from inferplan.devices.engine import Engine, EngineFlags, EngineSpec
@@ -154,5 +154,6 @@ def deployment_of(run: Run, calibration: str | None = None, ideal: bool = False)
         parallel=Parallelism(tp=run.tp, pp=run.pp, ep=run.ep, dp=run.dp, replicas=run.workers),
         engine=engine,
         calibration=calibration_of(run.gpu, run.engine, calibration, ideal),
+        routing=routing_of(),
     )
     return deployment, (note,) if note else ()

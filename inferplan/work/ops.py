@@ -210,7 +210,8 @@ class Matmul(Op):
 class GroupedMatmul(Op):
     """``Y[i, n] = X[i, k] W[e(i), k, n]`` over ``m`` routed rows: FLOP ``2mkn``; reads X and the touched experts.
 
-    experts: how many the rank holds. touched: how many distinct ones the rows reach, on average.
+    experts: how many the rank holds. touched: how many distinct ones the rows reach, on average. exchanged: the rows
+    came from other ranks, grouped by expert: engines have kernels of their own for that.
     """
 
     kind: ClassVar[str] = "grouped_matmul"
@@ -222,6 +223,7 @@ class GroupedMatmul(Op):
     weight: Format
     input: Format
     output: Format
+    exchanged: bool = False
 
     def work(self) -> Work:
         return Work(
@@ -232,6 +234,10 @@ class GroupedMatmul(Op):
 
     def resident(self) -> Num:
         return self.touched * self.k * self.n * self.weight.width
+
+    @property
+    def kernel(self) -> str:
+        return f"{self.kind}.exchanged" if self.exchanged else self.kind
 
     @property
     def math(self) -> str:

@@ -21,7 +21,8 @@ class Parallelism:
     tp: tensor (heads, feed-forward width, vocabulary). pp: pipeline stages. ep: expert groups; the experts live on all
     ``tp*dp`` ranks of a stage, whole ones in each of ``ep`` groups, each sliced over the ``tp*dp/ep`` ranks of its
     group. dp: attention data parallelism (each rank group has its own sequences; attention weights are copied). cp:
-    context (queries of a prefill, cached keys of a decode). replicas: independent copies behind a balancer.
+    context (queries of a prefill, cached keys of a decode). replicas: independent copies behind a balancer. redundant:
+    slots beyond the experts, which hold copies of the most popular ones (EPLB).
     """
 
     tp: int = 1
@@ -30,6 +31,7 @@ class Parallelism:
     dp: int = 1
     cp: int = 1
     replicas: int = 1
+    redundant: int = 0
 
     def __post_init__(self) -> None:
         for name in ("tp", "pp", "ep", "dp", "cp", "replicas"):
@@ -39,6 +41,12 @@ class Parallelism:
             raise IndivisibleError(
                 f"--ep {self.ep} does not divide the {self.tp * self.dp} ranks that hold experts (tp x dp)",
                 hint=f"--ep one of {', '.join(map(str, divisors(self.tp * self.dp)))}",
+            )
+        if self.redundant < 0:
+            raise UsageError(f"--redundant-experts must be 0 or more, not {self.redundant}")
+        if self.redundant and self.ep == 1:
+            raise UsageError(
+                "--redundant-experts balance expert groups, and --ep 1 is a single one", hint="a larger --ep"
             )
 
     @property
@@ -65,9 +73,14 @@ class Parallelism:
         """How many ranks one expert is sliced over."""
         return self.expert_ranks // self.ep
 
+    def expert_slots(self, experts: int) -> int:
+        """Slots of the fullest group of experts: those of its own, and of copies."""
+        return -(-(experts + self.redundant) // self.ep)
+
     def describe(self) -> str:
         """``"tp 4, pp 2"``; ``"1 device"`` when nothing is divided."""
         parts = [f"{n} {getattr(self, n)}" for n in ("tp", "pp", "ep", "dp", "cp", "replicas") if getattr(self, n) > 1]
+        parts += [f"{self.redundant} redundant experts"] if self.redundant else []
         return ", ".join(parts) or "1 device"
 
 
@@ -78,6 +91,49 @@ def require_divides(option: str, degree: int, units: int, of_what: str) -> None:
         raise IndivisibleError(
             f"--{option} {degree} does not divide {units} {of_what}", hint=f"--{option} one of {options}"
         )
+
+
+def require_slots(parallel: Parallelism, experts: int) -> None:
+    """Raise ``IndivisibleError`` unless every expert group can hold a slot, and copies fill all groups evenly.
+
+    Balancers pack as many slots on every rank (vLLM ``fused_moe/layer.py``, SGLang ``fused_moe_triton/layer.py``).
+    """
+    slots = experts + parallel.redundant
+    if parallel.ep > slots:
+        raise IndivisibleError(
+            f"--ep {parallel.ep} is more than the {slots} slots of {experts} experts",
+            hint=f"--ep at most {experts}, or --redundant-experts {parallel.ep - experts}",
+        )
+    if parallel.redundant and slots % parallel.ep:
+        raise IndivisibleError(
+            f"--ep {parallel.ep} does not divide {experts} experts and {parallel.redundant} redundant ones",
+            because="every rank holds as many slots as the others where experts are copied",
+            hint=f"--redundant-experts {_redundant(parallel.ep, experts)}, or --ep one of {_degrees(slots)}",
+        )
+
+
+def require_even(parallel: Parallelism, experts: int, engine: str, copies: bool) -> None:
+    """Raise ``IndivisibleError`` where expert groups differ in size, under an engine that has them all alike.
+
+    copies: whether the engine has slots for redundant experts, which would even them out.
+    """
+    if (experts + parallel.redundant) % parallel.ep:
+        even = f"--ep one of {_degrees(experts)}"
+        raise IndivisibleError(
+            f"--ep {parallel.ep} does not divide {experts} experts",
+            because=f"{engine} holds as many on every rank",
+            hint=f"--redundant-experts {_redundant(parallel.ep, experts)}, or {even}" if copies else even,
+        )
+
+
+def _degrees(units: int) -> str:
+    return ", ".join(str(d) for d in divisors(units))
+
+
+def _redundant(ep: int, experts: int) -> str:
+    """The two smallest numbers of copies with which ``ep`` groups are alike."""
+    least = -experts % ep
+    return " or ".join(str(number) for number in (least, least + ep) if number)
 
 
 def split_layers(layers: int, stages: int) -> list[int]:

@@ -25,6 +25,9 @@ VLLM_FLAGS = {
     "--pipeline-parallel-size": (812, 905, 1171),
     "--data-parallel-size": (850, 950, 1241),
     "--enable-expert-parallel": (901, 1001, 1305),
+    "--enable-eplb": (932, 1032, 1352),
+    "--eplb-config": (933, 1033, 1353),  # num_redundant_experts: config/parallel.py:77 of 0.33.0
+    "--enable-dbo": (912, 1012, 1320),
     "--max-model-len": (694, 767, 991),
     "--max-num-seqs": (1182, 1291, 1754),
     "--max-num-batched-tokens": (1175, 1284, 1740),
@@ -65,6 +68,11 @@ SGLANG_FLAGS = {
     "--pp-size": "parallel.py:59",
     "--attn-dp-size": "parallel.py:81",
     "--ep-size": "parallel.py:281",
+    "--enable-eplb": "exec_.py:922",
+    "--ep-num-redundant-experts": "exec_.py:914",
+    "--enable-two-batch-overlap": "exec_.py:1047",
+    "--enable-dp-lm-head": "parallel.py:199",
+    "--moe-dense-tp-size": "parallel.py:289",
     "--context-length": "model.py:110",
     "--max-running-requests": "schedule.py:31",
     "--chunked-prefill-size": "schedule.py:52",
@@ -152,6 +160,8 @@ def launches(engine: str) -> Iterator[Launch]:
         yield launch(asked(engine), 4096, role=role)  # type: ignore[arg-type]
     if bare == "trtllm":
         return
+    wide, both = Parallelism(dp=8, ep=8, redundant=32), EngineFlags(max_sequences=64, two_batch_overlap=True)
+    yield launch(asked(engine, model="deepseek-v3", gpu="h200-sxm", parallel=wide, flags=both), 4096)
     yield launch(asked(engine, quant="fp8"), 4096)
     for quant in (None, "fp8"):
         request = asked(engine, quant=quant)

@@ -9,7 +9,7 @@ from inferplan.errors import UsageError
 
 TAKES = frozenset(
     {f"parallel.{degree}" for degree in ("tp", "pp", "dp", "ep", "cp")}
-    | {"flags.memory_fraction", "flags.block_size"}
+    | {"parallel.redundant", "flags.memory_fraction", "flags.block_size", "flags.two_batch_overlap"}
     | {f"speculation.{field}" for field in ("length", "branches", "draft")}
 )
 PORT, BOOTSTRAP_PORT = 30000, 8998
@@ -31,7 +31,11 @@ def sglang(launch: Launch) -> list[str]:
     flags += [] if ranks == 1 else ["--tp-size", str(ranks)]
     flags += [] if parallel.pp == 1 else ["--pp-size", str(parallel.pp)]
     flags += [] if parallel.dp == 1 else ["--attn-dp-size", str(parallel.dp)]
+    flags += [] if parallel.dp == 1 else _own_rank(launch)
     flags += [] if parallel.ep == 1 else ["--ep-size", str(parallel.ep)]
+    if parallel.redundant:
+        flags += ["--enable-eplb", "--ep-num-redundant-experts", str(parallel.redundant)]
+    flags += ["--enable-two-batch-overlap"] if asked.two_batch_overlap else []
     flags += [] if launch.context is None else ["--context-length", str(launch.context)]
     if asked.max_sequences is not None:
         flags += ["--max-running-requests", str(launch.sequences * parallel.dp)]
@@ -52,6 +56,15 @@ def sglang_router(prefill: list[str], decode: list[str]) -> list[str]:
     words += [word for url in prefill for word in ("--prefill", url, str(BOOTSTRAP_PORT))]
     words += [word for url in decode for word in ("--decode", url)]
     return [*words, "--host", "0.0.0.0", "--port", str(PORT)]
+
+
+def _own_rank(launch: Launch) -> list[str]:
+    """Dense layers and the head on the attention rank's own tokens, as they are priced, not over the ranks of all.
+
+    ``--moe-dense-tp-size`` takes 1 or all (``validation_hook.py:207``): with several tensor-parallel ranks to an
+    attention rank SGLang has dense layers divided over all of them.
+    """
+    return ["--enable-dp-lm-head"] + (["--moe-dense-tp-size", "1"] if launch.deployment.parallel.tp == 1 else [])
 
 
 def _drafts(launch: Launch) -> list[str]:

@@ -11,7 +11,7 @@ from inferplan.errors import UsageError
 
 TAKES = frozenset(
     {f"parallel.{degree}" for degree in ("tp", "pp", "dp", "ep", "cp")}
-    | {"flags.memory_fraction", "flags.block_size"}
+    | {"parallel.redundant", "flags.memory_fraction", "flags.block_size", "flags.two_batch_overlap"}
     | {f"speculation.{field}" for field in ("length", "branches", "draft")}
 )
 PORT = 8000
@@ -48,6 +48,9 @@ def vllm(launch: Launch) -> list[str]:
     flags += [] if parallel.pp == 1 else ["--pipeline-parallel-size", str(parallel.pp)]
     flags += [] if parallel.dp == 1 else ["--data-parallel-size", str(parallel.dp)]
     flags += [] if parallel.ep == 1 else ["--enable-expert-parallel"]
+    if parallel.redundant:
+        flags += ["--enable-eplb", "--eplb-config", json.dumps({"num_redundant_experts": parallel.redundant})]
+    flags += ["--enable-dbo"] if asked.two_batch_overlap else []
     flags += [] if launch.context is None else ["--max-model-len", str(launch.context)]
     flags += ["--max-num-seqs", str(sequences), "--max-num-batched-tokens", str(launch.token_budget)]
     flags += ["--gpu-memory-utilization", f"{launch.fraction:g}"]

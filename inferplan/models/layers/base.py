@@ -8,14 +8,13 @@ from functools import cached_property
 from math import ceil, prod
 from typing import ClassVar, Literal
 
-import numpy as np
-
 from inferplan.affine import affine
 from inferplan.spec import Spec
 from inferplan.units import Num
 from inferplan.work.formats import Format, Precision, find_format
 from inferplan.work.ops import Collective, Conv, Copy, Elementwise, Mask, Matmul, Norm, Op
 from inferplan.work.parallel import Parallelism
+from inferplan.work.routing import UNIFORM, Routing
 from inferplan.work.step import Segment
 
 Role = Literal["weights", "experts", "embedding", "head", "base"]
@@ -83,7 +82,7 @@ class Weight:
         if ranks == 1:
             return float(self.elements)
         if self.shard == "experts":
-            return self.elements / ranks
+            return self.elements / self.units * parallel.expert_slots(self.units) / parallel.expert_tp
         return self.elements / self.units * max(1, ceil(self.units / ranks))
 
 
@@ -123,7 +122,7 @@ class LayerContext:
 
     segments: those of one attention rank (data parallelism has divided the batch), the fullest. mean_segments: those of
     the mean rank where ranks differ; experts work on the tokens of all ranks. unfused: attention kernels that send
-    scores through memory.
+    scores through memory. routing: how tokens spread over experts.
     """
 
     d_model: int
@@ -133,6 +132,7 @@ class LayerContext:
     mean_segments: tuple[Segment, ...] | None = None
     norm: str = "rms"
     unfused: bool = False
+    routing: Routing = UNIFORM
 
     def rows(self, segment: Segment) -> Num:
         """Rows of a segment that one rank multiplies: context parallelism splits a prefill's queries."""
@@ -273,9 +273,3 @@ class Mixer(LayerSpec):
 
 class FeedForward(LayerSpec):
     """Works on each position alone."""
-
-
-def touched(experts: int, top_k: int, tokens: Num) -> Num:
-    """Distinct experts that ``tokens`` tokens reach under uniform routing: ``E*(1 - (1 - k/E)^T)``."""
-    reached: Num = experts * -np.expm1(tokens * np.log1p(-min(top_k / experts, 1.0 - 1e-15)))
-    return reached

@@ -5,16 +5,18 @@ from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from inferplan.models.layers.base import Activation, FeedForward, LayerContext, Weight, touched
+from inferplan.models.layers.base import Activation, FeedForward, LayerContext, Weight
 from inferplan.models.layers.mlp import mlp_ops
+from inferplan.units import Num
 from inferplan.work.ops import Elementwise, GroupedMatmul, Op
-from inferplan.work.parallel import Parallelism, require_divides
+from inferplan.work.parallel import Parallelism, require_divides, require_slots
+from inferplan.work.routing import busiest, reached
 
 
 class MoeLayer(FeedForward):
     """``top_k`` of ``experts`` feed-forwards of width ``d_ff`` for each token, and ``shared_d_ff`` columns for all.
 
-    Distinct experts touched by T tokens: ``E*(1 - (1 - k/E)^T)`` under uniform routing.
+    Which experts tokens reach, and how many the busiest rank: :mod:`inferplan.work.routing`.
     """
 
     kind: ClassVar[str] = "moe"
@@ -36,6 +38,9 @@ class MoeLayer(FeedForward):
     expert_bias: bool = False
     latent: int | None = Field(default=None, ge=1)
     """Experts work in this width, with a projection into it and out of it (Nemotron 3 latent experts)."""
+
+    skew: float | None = Field(default=None, ge=0.0, le=3.0)
+    """Measured standard deviation of the logarithm of its experts' popularity; its source stands beside it."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -72,7 +77,7 @@ class MoeLayer(FeedForward):
         return Weight(name=name, shape=shape, role="experts", shard="experts", units=self.experts, active=share)
 
     def check(self, parallel: Parallelism) -> None:
-        require_divides("ep", parallel.ep, self.experts, "experts")
+        require_slots(parallel, self.experts)
         require_divides("tp", parallel.expert_tp, self.d_ff, "expert columns (d_ff)")
         if self.shared_d_ff:
             require_divides("tp", parallel.tp, self.shared_d_ff, "shared-expert columns")
@@ -103,9 +108,7 @@ class MoeLayer(FeedForward):
 
     def _routed(self, context: LayerContext, width: int) -> Iterator[Op]:
         parallel, precision = context.parallel, context.precision
-        stage_tokens = context.stage_tokens
-        rows = stage_tokens * self.top_k / parallel.ep
-        reached = touched(self.experts, self.top_k, stage_tokens) / parallel.ep
+        rows, found = self._load(context)
         columns = self.d_ff // parallel.expert_tp
         sizes = {"gate_up" if self.gated else "up": (width, columns * (1 + self.gated)), "down": (columns, width)}
         for name, (k, n) in sizes.items():
@@ -119,11 +122,12 @@ class MoeLayer(FeedForward):
                 m=rows,
                 k=k,
                 n=n,
-                experts=self.experts // parallel.ep,
-                touched=reached,
+                experts=parallel.expert_slots(self.experts),
+                touched=found,
                 weight=weight,
                 input=inputs,
                 output=precision.base,
+                exchanged=parallel.dp > 1 and parallel.ep > 1,
             )
             wide = name == "down"
             yield Elementwise(
@@ -136,6 +140,16 @@ class MoeLayer(FeedForward):
                 reads=1.0 if wide else 1.0 + self.gated,
                 flops=2.0 if wide else 4.0 + self.gated,
             )
+
+    def _load(self, context: LayerContext) -> tuple[Num, Num]:
+        """Rows, and distinct experts, of the busiest rank; of the mean rank where routing is even."""
+        parallel, tokens = context.parallel, context.stage_tokens
+        skew = context.routing.skew_of(self.skew)
+        if parallel.ep == 1 or context.routing.even:
+            found = reached(self.experts, self.top_k, tokens, skew)
+            return tokens * self.top_k / parallel.ep, found / parallel.ep
+        most = busiest(self.experts, self.top_k, parallel.ep, parallel.redundant, skew)
+        return most.rows(tokens), most.touched(tokens)
 
 
 LAYER = MoeLayer
