@@ -12,7 +12,7 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from math import ceil, inf
 
-from inferplan.serving.clients import FIRST, LAST
+from inferplan.serving.clients import FIRST, HANDOFF, LAST
 from inferplan.serving.decode_batch import steps_within
 from inferplan.serving.replica import Replica
 from inferplan.serving.scheduler import Scheduler
@@ -34,7 +34,6 @@ def is_plain(scheduler: Scheduler) -> bool:
         and not (rules.wait_steps or rules.hit_rate)
         and rules.timeout == inf
         and records.hashes is None
-        and not scheduler.handoff
         and scheduler.meter.timeline is None
     )
 
@@ -142,9 +141,10 @@ class PlainReplica(Replica):
         if ends and ends[0][0] <= steps:
             self._finish()
         unseen, prompt, output, entered = clients.unseen, records.prompt, records.output, decodes.requests
+        handoff = scheduler.handoff
         for request in requests:
             tokens, left = prompt[request], output[request] - 1
-            if left:
+            if left and not handoff:
                 unseen.append((request, FIRST))
                 decodes.size += 1
                 decodes.context += tokens
@@ -152,7 +152,7 @@ class PlainReplica(Replica):
                 entered[request] = (steps, tokens, left)
                 heappush(ends, (steps + left, request))
             else:
-                unseen.append((request, LAST))
+                unseen.append((request, HANDOFF if left else LAST))
                 scheduler.admitted.release(request, tokens)
         if not self.rules.overlapped:
             clients.show(clock)
@@ -182,7 +182,7 @@ class PlainReplica(Replica):
                 limit = (limit if limit > 0 else 0) + 1 if overlapped else limit if limit > 1 else 1
             if until - start < run * price:
                 limit = min(limit, ceil((until - start) / price) or 1)
-            if self.reactive and clients.unseen and any(token is LAST for _, token in clients.unseen):
+            if self.reactive and clients.unseen and any(token is not FIRST for _, token in clients.unseen):
                 limit = 1
             if limit < run:
                 run = limit
