@@ -28,13 +28,16 @@ SOURCE = "kernel tables of ai-dynamo/aiconfigurator (see NOTICE)"
 def fit_tables(folder: Path, out: Path, source: str, licence: str, date: str) -> None:
     """Fit the constants of every device in FOLDER's kernel tables and write them to OUT.
 
-    One file for each device, and for each class of memory one for devices without measurements.
+    One file for each device whose matmuls were timed, and for each class of memory one for all others.
     """
     command = f"python -m calibrate fit-tables DIR --out {out.name}"
     provenance = {"source": source, "licence": licence, "date": date, "command": command}
     devices = gather(read_tables(folder), load_hardware)
     vector = vector_constants(devices)
     for device in devices:
+        if not any(kernel == "matmul" for pool in device.libraries.values() for kernel, _ in pool):
+            click.echo(f"{device.hardware.name}: only in its class's file, of its matmuls nothing was timed", err=True)
+            continue
         file = out / f"{device.hardware.name}.yaml"
         write_calibration(calibrate_device(device, vector, provenance), file)
         click.echo(f"{file}: {device.rows} rows, {device.impossible} of them faster than the roofline", err=True)
