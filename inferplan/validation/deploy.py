@@ -142,8 +142,6 @@ def deployment_of(run: Run, calibration: str | None = None, ideal: bool = False)
         raise UsageError(
             f"drafts by {run.draft} are not priced yet", because="what its head costs is not in the catalogue"
         )
-    if run.prefill is not None:
-        raise UsageError("prompts and decodes apart are not priced yet", because="each pool has a division of its own")
     model, hardware = model_of(run.model), hardware_of(run.gpu)
     flags = EngineFlags(token_budget=run.token_budget, max_sequences=run.slots, memory_fraction=run.memory_fraction)
     engine, note = engine_of(run.engine, run.engine_version, flags)
@@ -151,9 +149,17 @@ def deployment_of(run: Run, calibration: str | None = None, ideal: bool = False)
         model=model,
         hardware=hardware,
         precision=precision_of(run, model, hardware),
-        parallel=Parallelism(tp=run.tp, pp=run.pp, ep=run.ep, dp=run.dp, replicas=run.workers),
+        parallel=Parallelism(
+            tp=run.tp, pp=run.pp, ep=run.ep, dp=run.dp, replicas=run.workers if run.prefill is None else 1
+        ),
         engine=engine,
         calibration=calibration_of(run.gpu, run.engine, calibration, ideal),
         routing=routing_of(),
     )
     return deployment, (note,) if note else ()
+
+
+def prompts_of(run: Run, decodes: Deployment) -> Deployment | None:
+    """The deployment of a worker of the pool of prompts, beside those of ``decodes``; ``None`` where there is none."""
+    pool = run.prefill
+    return None if pool is None else replace(decodes, parallel=Parallelism(tp=pool.tp, ep=pool.ep, dp=pool.dp))

@@ -13,12 +13,13 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.phase import decode_phase, prefill_phase
 from inferplan.serving import simulator
+from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.simulator import Options, simulate
 from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Requests, Traffic
 from inferplan.validation.clients import Client, client_named
-from inferplan.validation.deploy import deployment_of
+from inferplan.validation.deploy import deployment_of, prompts_of
 from inferplan.validation.rows import STATISTICS, Figures, Measured, Run
 
 Band = tuple[float, float]
@@ -88,8 +89,18 @@ def _served(deployment: Deployment, run: Run) -> Prediction:
         deployment = replace(deployment, engine=deployment.engine.model_copy(update={"serving": serving}))
     spread = run.closed and (client.start == "spread" or run.requests is None)
     ramp = request_time(deployment, run) if spread else 0.0
-    result = simulate(deployment, traffic_of(run, ramp), flags_of(run), Options(warmup=run.warmup))
+    result = simulate(deployment, traffic_of(run, ramp), flags_of(run), options_of(run, deployment))
     return Prediction(figures=_figures(result, run), bands=_bands(result), basis=result.basis, verdict=result.verdict)
+
+
+def options_of(run: Run, deployment: Deployment) -> Options:
+    """The warm-up, and the workers of both pools where prompts and decodes are apart."""
+    prompts = prompts_of(run, deployment)
+    if run.prefill is None or prompts is None:
+        return Options(warmup=run.warmup)
+    flags = Flags(client_timeout=flags_of(run).client_timeout)
+    fleet = Fleet(prefill=run.prefill.workers, decode=run.workers, prefill_deployment=prompts, prefill_flags=flags)
+    return Options(warmup=run.warmup, fleet=fleet)
 
 
 def _figures(result: SimulationResult, run: Run) -> dict[tuple[str, str], float]:
@@ -119,7 +130,7 @@ def _bands(result: SimulationResult) -> dict[str, Band]:
 
 def request_time(deployment: Deployment, run: Run) -> float:
     """Mean seconds of a request when all users begin at once: the time over which they are spread instead."""
-    return simulator.request_time(deployment, traffic_of(run), flags_of(run))
+    return simulator.request_time(deployment, traffic_of(run), flags_of(run), options_of(run, deployment))
 
 
 def client_of(run: Run) -> Client:
@@ -205,7 +216,7 @@ def impossible(deployment: Deployment, run: Run, measured: Measured) -> tuple[st
         load = StaticLoad(batch=max(batch, 1.0), prompt=prompt, output=output)
         if measured.tpot < float(decode_phase(ideal, load, prompt + output / 2).time):
             found.append("tpot")
-    if measured.ttft is not None:
+    if measured.ttft is not None and run.prefill is None:
         first = StaticLoad(batch=float(run.batch or 1), prompt=prompt, output=output)
         if measured.ttft < float(prefill_phase(ideal, first).time):
             found.append("ttft")
