@@ -99,7 +99,7 @@ def _structure(row: Row) -> tuple[object, ...]:
     run = row.run
     assert run is not None
     formats = (run.precision, run.weights, run.experts, run.kv, run.activations)
-    return (run.model, run.gpu, run.engine, run.engine_version, *formats, run.tp, run.pp, run.ep, run.dp)
+    return (run.model, run.gpu, run.engine, run.library, run.engine_version, *formats, run.tp, run.pp, run.ep, run.dp)
 
 
 def _with_constants(deployment: Deployment, values: dict[str, float], campaign: str) -> Deployment:
@@ -126,7 +126,7 @@ def predict_group(rows: Sequence[Row], vectors: Sequence[dict[str, float]]) -> A
     result = np.full((len(vectors), len(rows), 2), np.nan)
     for index, values in enumerate(vectors):
         for column, run in enumerate(runs):
-            bare = replace(deployment_of(run)[0], calibration=kernels_of(run.gpu, run.engine))
+            bare = replace(deployment_of(run)[0], calibration=kernels_of(run.gpu, run.library))
             deployment = with_flags(_with_constants(bare, values, run.campaign), flags_of(run))
             if values["launch"] not in tables:
                 tables[values["launch"]] = step_times(deployment, reach)

@@ -154,7 +154,7 @@ def _write_anchor(scored: Any, files: tuple[str, ...], values: dict[str, Any]) -
     run = next((one.row.run for one in scored if one.prediction is not None), None)
     if run is None:
         raise UsageError("no row to anchor to", because=f"{len(scored)} rows, none of which can be priced")
-    calibration = calibration_of(run.gpu, run.engine, values["calibration"], values["ideal"])
+    calibration = calibration_of(run.gpu, run.library, values["calibration"], values["ideal"])
     anchor = anchor_of(scored, calibration.anchor)
     source = f"{anchor.rows} rows of {', '.join(files)}: {run.model} on {run.gpu} under {run.engine}"
     write_text(values["anchor_file"], anchored_yaml(calibration, anchor, source))

@@ -150,10 +150,15 @@ def deployment_of(run: Run, calibration: str | None = None, ideal: bool = False)
         hardware=hardware,
         precision=precision_of(run, model, hardware),
         parallel=Parallelism(
-            tp=run.tp, pp=run.pp, ep=run.ep, dp=run.dp, replicas=run.workers if run.prefill is None else 1
+            tp=run.tp,
+            pp=run.pp,
+            ep=run.ep,
+            dp=run.dp,
+            replicas=run.workers if run.prefill is None else 1,
+            redundant=_copies(model, run.expert_slots, run.ep),
         ),
         engine=engine,
-        calibration=calibration_of(run.gpu, run.engine, calibration, ideal),
+        calibration=calibration_of(run.gpu, run.library, calibration, ideal),
         routing=routing_of(),
     )
     return deployment, (note,) if note else ()
@@ -162,4 +167,13 @@ def deployment_of(run: Run, calibration: str | None = None, ideal: bool = False)
 def prompts_of(run: Run, decodes: Deployment) -> Deployment | None:
     """The deployment of a worker of the pool of prompts, beside those of ``decodes``; ``None`` where there is none."""
     pool = run.prefill
-    return None if pool is None else replace(decodes, parallel=Parallelism(tp=pool.tp, ep=pool.ep, dp=pool.dp))
+    if pool is None:
+        return None
+    copies = _copies(decodes.model, pool.expert_slots, pool.ep)
+    return replace(decodes, parallel=Parallelism(tp=pool.tp, ep=pool.ep, dp=pool.dp, redundant=copies))
+
+
+def _copies(model: ModelSpec, slots: int, ep: int) -> int:
+    """Redundant experts where ``slots`` places are stated for all; none where every expert has one place."""
+    experts = max((weight.units for weight, _ in model.weights() if weight.shard == "experts"), default=0)
+    return max(slots - experts, 0) if ep > 1 else 0

@@ -98,8 +98,9 @@ def options_of(run: Run, deployment: Deployment) -> Options:
     prompts = prompts_of(run, deployment)
     if run.prefill is None or prompts is None:
         return Options(warmup=run.warmup)
-    flags = Flags(client_timeout=flags_of(run).client_timeout)
-    fleet = Fleet(prefill=run.prefill.workers, decode=run.workers, prefill_deployment=prompts, prefill_flags=flags)
+    pool = run.prefill
+    flags = Flags(max_num_batched_tokens=pool.token_budget, gpu_memory_utilization=pool.memory_fraction)
+    fleet = Fleet(prefill=pool.workers, decode=run.workers, prefill_deployment=prompts, prefill_flags=flags)
     return Options(warmup=run.warmup, fleet=fleet)
 
 

@@ -29,7 +29,8 @@ INPUTS = (
     *("shared_system_prompt_tokens", "distinct_system_prompts", "users_per_system_prompt", "timeout_s"),
     *("decode_ranks", "dp_attention", "workers", "gpus", "redundant_experts", "speculation", "draft_tokens"),
     *("disaggregated", "decode_batch_per_rank", "prefill_ranks", "prefill_dp_attention", "prefill_workers"),
-    *("prefill_gpus", "prefill_tp", "prefill_ep"),
+    *("prefill_gpus", "prefill_tp", "prefill_ep", "prefill_redundant_experts", "prefill_max_num_batched_tokens"),
+    *("prefill_memory_fraction", "kernels"),
 )
 MEASURES = (
     *("ttft_ms", "tpot_ms", "itl_ms", "e2el_ms", "output_tokens_per_s", "statistic"),
@@ -107,6 +108,9 @@ class Pool:
     tp: int
     dp: int = 1
     ep: int = 1
+    expert_slots: int = 0
+    token_budget: int | None = None
+    memory_fraction: float | None = None
 
     @property
     def ranks(self) -> int:
@@ -121,7 +125,8 @@ class Run:
     One of ``concurrency`` (closed loop), ``rate`` (open loop, requests a second) and ``batch`` (static) is set. Where
     prompts and decodes are served apart ``prefill`` has the workers of the prompts, and the division, flags and
     ``workers`` of the run are those of the decodes. expert_slots: places for
-    experts over all ranks, those of copies too (0: one for each). draft: the head that drafts, ``draft_tokens`` a step.
+    experts over all ranks, those of copies too (0: one for each). kernels: whose the engine's flags name, where they
+    are another engine's. draft: the head that drafts, ``draft_tokens`` a step.
     """
 
     model: str
@@ -160,8 +165,14 @@ class Run:
     workers: int = 1
     prefill: Pool | None = None
     expert_slots: int = 0
+    kernels: str | None = None
     draft: str | None = None
     draft_tokens: int | None = None
+
+    @property
+    def library(self) -> str:
+        """The engine whose kernels run."""
+        return self.kernels or self.engine
 
     @property
     def devices(self) -> int:
@@ -314,7 +325,16 @@ def _pools(facts: Mapping[str, str]) -> tuple[Pool | None, int, tuple[str, ...]]
     if not workers or not prompts:
         raise Unusable("disaggregated, and the number of workers of a pool is not known")
     degrees, notes = _ranked(facts, "prefill_")
-    return Pool(workers=prompts, **degrees), workers, notes
+    pool = Pool(
+        workers=prompts,
+        tp=degrees["tp"],
+        dp=degrees["dp"],
+        ep=degrees["ep"],
+        expert_slots=whole(facts, "prefill_redundant_experts") or 0,
+        token_budget=whole(facts, "prefill_max_num_batched_tokens") or None,
+        memory_fraction=_share(facts, "prefill_memory_fraction"),
+    )
+    return pool, workers, notes
 
 
 def _drafts(facts: Mapping[str, str], degrees: Mapping[str, int]) -> tuple[str | None, int | None, tuple[str, ...]]:
@@ -383,6 +403,7 @@ def interpret(facts: Mapping[str, str]) -> tuple[Run, tuple[str, ...]]:
         workers=workers,
         prefill=prefill,
         expert_slots=whole(facts, "redundant_experts") or 0,
+        kernels=given(facts, "kernels"),
         draft=draft,
         draft_tokens=drafted,
         requests=requests,
