@@ -39,6 +39,11 @@ class Deployment:
         if self.parallel.ranks > 1:
             self.hardware.link(min(self.parallel.ranks, max(self.parallel.stage_ranks, 2)))
 
+    @property
+    def two_batches(self) -> tuple[int, int] | None:
+        """Tokens of a rank from which a step that decodes, and one with prompts, is cut into two overlapping halves."""
+        return self.engine.defaults.wide.two_batches if self.engine.defaults.two_batch_overlap else None
+
     def _check_experts(self) -> None:
         """Raise what the engine cannot do with experts that are spread over ranks."""
         engine, wide, parallel = self.engine, self.engine.defaults.wide, self.parallel

@@ -19,10 +19,15 @@ from inferplan.work.step import Step
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Stage:
-    """The operators of one pipeline stage for one microbatch, and how many layers it holds."""
+    """The operators of one pipeline stage for one microbatch, and how many layers it holds.
+
+    halves: 2 where the batch was cut into two halves that overlap, each with half of its sequences; the operators are
+    those of one half, run so many times.
+    """
 
     ops: tuple[Op, ...]
     layers: int
+    halves: Num = 1.0
 
 
 def build(deployment: Deployment, step: Step) -> list[Stage]:
@@ -64,11 +69,34 @@ def build_ranks(deployments: Sequence[Deployment], step: Step, mean: Step | None
         if np.any(np.asarray(segment.batch) <= 0) or np.any(np.asarray(segment.new) <= 0):
             raise ValueError(f"a segment of {segment.batch} sequences with {segment.new} new tokens is empty")
     first = deployments[0]
+    halves = _halves(first, step)
+    if np.any(halves > 1.0):
+        step, mean = _part(step, halves), None if mean is None else _part(mean, halves)
     context = _context(first, step, mean)
     written: dict[int, tuple[Op, ...]] = {}
     sent = tuple(_send(context)) if any(one.parallel.pp > 1 for one in deployments) else ()
     ends = tuple(_embedding(first, context)), sent, tuple(_head(first, context, step))
-    return [_stages(one, context, ends, written) for one in deployments]
+    stages = [_stages(one, context, ends, written) for one in deployments]
+    return stages if np.all(halves == 1.0) else [[_run_twice(stage, halves) for stage in own] for own in stages]
+
+
+def _halves(deployment: Deployment, step: Step) -> Num:
+    """Into how many overlapping parts the step of a rank is cut: two from so many tokens on, else one."""
+    if deployment.two_batches is None:
+        return 1.0
+    tokens: Num = step.tokens
+    enough = np.where(tokens >= deployment.two_batches[any(one.wide for one in step.segments)], 2.0, 1.0)
+    return float(enough) if enough.ndim == 0 else enough
+
+
+def _part(step: Step, parts: Num) -> Step:
+    """One of so many parts of a step, with as large a share of every segment."""
+    segments = tuple(replace(segment, batch=segment.batch / parts) for segment in step.segments)
+    return Step(segments=segments, logits=None if step.logits is None else step.logits / parts)
+
+
+def _run_twice(stage: Stage, halves: Num) -> Stage:
+    return Stage(ops=tuple(op.repeated(halves) for op in stage.ops), layers=stage.layers, halves=halves)
 
 
 def _stages(

@@ -32,7 +32,7 @@ from inferplan.estimate.load import UNKNOWN_SHARE, Band, StaticLoad
 from inferplan.estimate.roofline import Bound, OpCost, price, time_terms
 from inferplan.terms import Naming, Term, named, plain, total
 from inferplan.units import Num
-from inferplan.work.ops import Op, Run
+from inferplan.work.ops import Collective, Op, Run
 from inferplan.work.step import Segment, Step, prefill, recompute, stacked
 
 Flow = Literal["pass", "drain", "cycle"]
@@ -182,18 +182,32 @@ class Phase:
     flow: Flow
     mean_step: Step
     """That of the mean batch on the mean rank."""
+    halves: tuple[Num, Num] = (1.0, 1.0)
+    """2 where the fullest batch, and the mean one, was cut into halves that overlap."""
 
     @cached_property
     def stage_times(self) -> list[Num]:
         """Seconds of each stage for the fullest batch."""
-        return stage_seconds(self.deployment, self.stages, self.layers)
+        return stage_seconds(self.deployment, self.stages, self.layers, halves=self.halves[0])
 
     @cached_property
     def mean_stage_times(self) -> list[Num]:
         """Seconds of each stage for the mean batch."""
         if self.mean_stages is self.stages:
             return self.stage_times
-        return stage_seconds(self.deployment, self.mean_stages, self.layers)
+        return stage_seconds(self.deployment, self.mean_stages, self.layers, halves=self.halves[1])
+
+    @cached_property
+    def _seen(self) -> list[tuple[Num, Num]]:
+        """For each stage the share of its kernels' seconds that is not hidden by the other half: fullest and mean."""
+        if self.deployment.two_batches is None:
+            return [(1.0, 1.0)] * len(self.stages)
+        pairs = zip(self.stages, self.mean_stages)
+        return [tuple(_seen(costs, halves) for costs, halves in zip(pair, self.halves)) for pair in pairs]  # type: ignore[misc]
+
+    def _counted(self, weights: list[tuple[Num, Num]]) -> list[tuple[Num, Num]]:
+        """How often the seconds of the kernels of each stage count, whose weights are ``weights``."""
+        return [(most * a, usual * b) for (most, usual), (a, b) in zip(weights, self._seen)]
 
     @cached_property
     def step_time(self) -> StepTime:
@@ -270,7 +284,8 @@ class Phase:
     def by_operator(self) -> dict[str, Num]:
         """Seconds by operator name, which add up to the step's wall time; the host's share last."""
         totals: dict[str, Num] = defaultdict(float)
-        for (most, usual), costs, means in zip(self.step_time.weights[1:], self.stages, self.mean_stages):
+        weights = self._counted(self.step_time.weights[1:])
+        for (most, usual), costs, means in zip(weights, self.stages, self.mean_stages):
             for cost, mean in zip(costs, means):
                 totals[cost.op.name] = totals[cost.op.name] + (most * cost.total + usual * mean.total)
         rest = self._beside_kernels()
@@ -319,7 +334,8 @@ class Phase:
         if operator not in self.by_operator():
             raise KeyError(operator)
         found = []
-        for (most, usual), costs, means in zip(self._weights(named)[1:], self.stages, self.mean_stages):
+        weights = self._counted(self._weights(named)[1:])
+        for (most, usual), costs, means in zip(weights, self.stages, self.mean_stages):
             for cost, mean in zip(costs, means):
                 if cost.op.name == operator:
                     found.append(most * self._runs(cost) + usual * self._runs(mean))
@@ -338,7 +354,8 @@ class Phase:
     def by_bound(self) -> dict[Bound, float]:
         """Seconds of kernels by what binds them (of a grid: summed over it); with the host they are the wall time."""
         totals: dict[Bound, float] = defaultdict(float)
-        for (most, usual), costs, means in zip(self.step_time.weights[1:], self.stages, self.mean_stages):
+        weights = self._counted(self.step_time.weights[1:])
+        for (most, usual), costs, means in zip(weights, self.stages, self.mean_stages):
             for cost, mean in zip(costs, means):
                 totals[cost.bound] += float(np.sum(most * cost.total + usual * mean.total))
         return dict(totals)
@@ -414,11 +431,17 @@ def host_seconds(deployment: Deployment, sequences: Num, name: Naming = plain) -
 
 
 def stage_seconds(
-    deployment: Deployment, stages: Sequence[Sequence[OpCost]], layers: Sequence[int], chosen: slice | None = None
+    deployment: Deployment,
+    stages: Sequence[Sequence[OpCost]],
+    layers: Sequence[int],
+    chosen: slice | None = None,
+    halves: Num = 1.0,
 ) -> list[Any]:
     """Seconds of one batch on each stage: its kernels, and the fixed seconds of its layers.
 
-    chosen: the rows, along the first axis, of what was priced that are asked for; all of it without.
+    chosen: the rows, along the first axis, of what was priced that are asked for; all of it without. halves: 2 where
+    the batch was cut into two halves: while one computes the other is on the wire, so that the longer of both counts
+    (the first layer's computation and the last one's wire, which have nothing beside them, are not added).
 
     Raises ``NotFiniteError``, which names the operator, for a price that is not a number.
     """
@@ -429,11 +452,21 @@ def stage_seconds(
         kernels = known.get(id(costs))
         if kernels is None:
             kernels = added(cost.all_runs for cost in costs)
+            if deployment.two_batches is not None:
+                kernels = kernels * _seen(costs, halves)
             kernels = known[id(costs)] = dense(kernels if chosen is None else rows(kernels, chosen))
             if not np.all(np.isfinite(kernels)):
                 require_finite(deployment, costs)
         seconds.append(kernels + fixed * count)
     return seconds
+
+
+def _seen(costs: Sequence[OpCost], halves: Num) -> Num:
+    """The share of kernel seconds that two halves do not hide behind each other: ``max(compute, wire)/(both)``."""
+    both = dense(added(cost.all_runs for cost in costs))
+    wire = dense(added(cost.all_runs for cost in costs if isinstance(cost.op, Collective)))
+    share: Num = np.where(halves > 1.0, np.maximum(wire, both - wire) / np.maximum(both, 1e-300), 1.0)
+    return share
 
 
 def require_finite(deployment: Deployment, costs: Sequence[OpCost]) -> None:
@@ -466,15 +499,17 @@ def price_batches(deployment: Deployment, batches: Batches, flow: Flow = "pass")
     stages = build_rank(deployment, batches.fullest, batches.beside)
     priced = _priced(deployment, stages, {})
     mean = batches.mean
+    of_mean = stages if mean is None else build_rank(deployment, mean)
     return Phase(
         deployment=deployment,
         stages=priced,
-        mean_stages=priced if mean is None else _priced(deployment, build_rank(deployment, mean), {}),
+        mean_stages=priced if mean is None else _priced(deployment, of_mean, {}),
         layers=tuple(stage.layers for stage in stages),
         sequences=(batches.fullest.sequences, (mean or batches.fullest).sequences),
         microbatches=batches.microbatches,
         flow=flow,
         mean_step=mean or batches.fullest,
+        halves=(stages[0].halves, of_mean[0].halves),
     )
 
 
@@ -501,7 +536,8 @@ def time_together(deployments: Sequence[Deployment], batches: Sequence[Batches],
     for one, each, stages in zip(deployments, batches, build_ranks(deployments, whole, beside)):
         own = [step for step in (each.fullest, each.mean) if step is not None]
         chosen, start = slice(start, start + len(own)), start + len(own)
-        seconds = stage_seconds(one, _priced(one, stages, runs), [stage.layers for stage in stages], chosen)
+        layers = [stage.layers for stage in stages]
+        seconds = stage_seconds(one, _priced(one, stages, runs), layers, chosen, stages[0].halves)
         stations = [
             (host_seconds(one, step.sequences), *(stage[min(row, len(stage) - 1)] for stage in seconds))
             for row, step in enumerate(own)

@@ -17,7 +17,7 @@ tables where that is so. ``tests/serving/test_step_times.py`` holds them to :mod
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import NamedTuple
@@ -30,6 +30,7 @@ from inferplan.estimate.phase import launched, require_finite
 from inferplan.estimate.roofline import price
 from inferplan.serving.rounds import eager_floors
 from inferplan.units import Array, Num
+from inferplan.work.ops import Collective, Op
 from inferplan.work.step import WIDE, Segment, Step
 
 PromptGrid = list[list[list[float]]]
@@ -117,10 +118,13 @@ class _Pricer:
         return result
 
 
-def group_operators(deployment: Deployment, width: float, new: float = 2048.0) -> list[Grouping]:
+def group_operators(
+    deployment: Deployment, width: float, new: float = 2048.0, counts: Callable[[Op], bool] | None = None
+) -> list[Grouping]:
     """Sort each stage's operators by what they see, from probe steps that differ in one thing each.
 
-    new: tokens of the probe's prompt: more or fewer than ``WIDE``, where layers write down other operators.
+    new: tokens of the probe's prompt: more or fewer than ``WIDE``, where layers write down other operators. counts:
+    which operators are sorted; all of them without.
     """
     pricer = _Pricer(deployment=deployment, width=width)
     base = _Probe(prompt=(1.0, new, 512.0))
@@ -142,6 +146,8 @@ def group_operators(deployment: Deployment, width: float, new: float = 2048.0) -
     for stage in range(deployment.parallel.pp):
         groups: dict[str, list[int]] = {"shared": [], "experts": [], "head": [], "decode": [], "prompt": []}
         for index, work in enumerate(works["base"][stage]):
+            if counts is not None and not counts(built["base"][stage].ops[index]):
+                continue
             unchanged = {name for name, stages in works.items() if _close(work, stages[stage][index])}
             if "rows" not in unchanged:
                 name = "head"
@@ -195,6 +201,8 @@ class StageTable:
     """Seconds of the prompt segments, by number of prompts, new and past knot."""
     layers: float
     """Fixed seconds of the stage, for its layers."""
+    cut: tuple[StageTable, StageTable] | None = None
+    """Computation and wire of two halves of the batch, where the engine overlaps those."""
     alone: dict[float, float] = field(default_factory=dict)
     """Seconds of the prompt segment of one whole prompt by its tokens, filled when they are first asked for."""
     segments: dict[int, Lines] = field(default_factory=dict)
@@ -226,6 +234,8 @@ class StepTimes:
     """Steps of at most so many tokens are replayed from a graph and have no floor."""
     prompt_share: float = 1.0
     """Rows of a matmul for each token of a wide prompt: context parallelism divides them."""
+    cut_from: tuple[int, int] = (0, 0)
+    """Rows from which a step that decodes, and one with wide prompts, is cut into two halves."""
     drafts: list[tuple[StepTimes, int]] = field(default_factory=list)
     cache: dict[int, Lines] = field(default_factory=dict)
     """Seconds of a step that only decodes, through all stages, by batch."""
@@ -322,6 +332,8 @@ class StepTimes:
     def _stage(self, table: StageTable, decodes: tuple[float, float], chunk: Chunk, rows: tuple[float, float]) -> float:
         """Seconds of one stage; ``rows`` of this rank, and of the mean one."""
         batch, context = decodes
+        if table.cut and rows[0] >= self.cut_from[chunk.tokens > WIDE * chunk.prompts]:
+            return max(self._stage(half, decodes, chunk, rows) for half in table.cut)
         shared, head, last = table.shared, table.head, int(batch * self.width + chunk.prompts)
         time = table.layers + _read(shared, rows[0]) + (head[last] if last < len(head) else _whole(head, last))
         if table.experts:
@@ -340,6 +352,12 @@ class StepTimes:
         at = bisect_right(self.contexts, context)
         times = [self.host + self.host_sequence * batch]
         for table in self.narrow:
+            if table.cut:
+                rows = batch * self.width
+                times.append(
+                    self._stage(table, (batch, context), NO_PROMPTS, (rows, rows if beside is None else beside))
+                )
+                continue
             base, slope = (table.passes.get(batch) or self._pass_lines(table, batch))[at]
             time = base + slope * context
             if table.experts:
@@ -368,7 +386,7 @@ class StepTimes:
 
     def decode_lines(self, batch: int) -> Lines:
         """Seconds of a step that only decodes, through all stages, over contexts; made when first asked for."""
-        if self.drafts:
+        if self.drafts or any(self.cut_from):
             values = [sum(self.stations(batch, context)) for context in self.contexts]
         else:  # the same sums, for all contexts at once
             values = [self.host + self.host_sequence * batch] * len(self.contexts)
@@ -465,14 +483,12 @@ def step_times(deployment: Deployment, reach: Reach, width: int = 1) -> StepTime
     news = sorted({*map(float, range(1, WIDE + 1)), *_knots(WIDE + 1.0, max(float(reach.tokens), 64.0), 1.12)})
     pasts = [0.0, *_knots(64.0, max(float(reach.context), 128.0), 1.25)]
     knots = _Knots(*(np.asarray(values) for values in (contexts, news, pasts)))
-    few = group_operators(deployment, float(width), float(WIDE))
-    many = group_operators(deployment, float(width))
-    builder = _TableBuilder(_Pricer(deployment=deployment, width=float(width)), reach, knots)
-    prompts = builder.prompts(few, many)
-    wide = builder.tables(many, prompts, 64.0)
-    alike = [(a.names, a.shared, a.decode) for a in few] == [(b.names, b.shared, b.decode) for b in many]
+    if deployment.two_batches is None:
+        narrow, wide = _stage_tables(deployment, reach, width, knots)
+    else:
+        narrow, wide = _cut_tables(deployment, reach, width, knots)
     return StepTimes(
-        narrow=wide if alike else builder.tables(few, prompts, float(WIDE)),
+        narrow=narrow,
         wide=wide,
         contexts=contexts,
         new_knots=news,
@@ -483,7 +499,41 @@ def step_times(deployment: Deployment, reach: Reach, width: int = 1) -> StepTime
         floors=eager_floors(deployment),
         graph_tokens=deployment.engine.serving.graph_tokens,
         prompt_share=1.0 / deployment.parallel.cp,
+        cut_from=deployment.two_batches or (0, 0),
     )
+
+
+def _stage_tables(
+    deployment: Deployment, reach: Reach, width: int, knots: _Knots, counts: Callable[[Op], bool] | None = None
+) -> tuple[list[StageTable], list[StageTable]]:
+    """The tables of every stage for narrow prompts and for wide ones; of the operators that count, or of all."""
+    builder = _TableBuilder(_Pricer(deployment=deployment, width=float(width)), reach, knots)
+    few, many = (group_operators(deployment, float(width), new, counts) for new in (float(WIDE), 2048.0))
+    prompts = builder.prompts(few, many)
+    wide = builder.tables(many, prompts, 64.0)
+    alike = [(a.names, a.shared, a.decode) for a in few] == [(b.names, b.shared, b.decode) for b in many]
+    return wide if alike else builder.tables(few, prompts, float(WIDE)), wide
+
+
+def _cut_tables(
+    deployment: Deployment, reach: Reach, width: int, knots: _Knots
+) -> tuple[list[StageTable], list[StageTable]]:
+    """The tables of whole steps, which have those of steps in two halves beside them: computation and wire apart."""
+
+    def cut(*least: int) -> Deployment:
+        defaults = deployment.engine.defaults
+        wide = defaults.wide.model_copy(update={"two_batches": least or None})
+        update = {"wide": wide, "two_batch_overlap": bool(least)}
+        engine = deployment.engine.model_copy(update={"defaults": defaults.model_copy(update=update)})
+        return replace(deployment, engine=engine)
+
+    whole = _stage_tables(cut(), reach, width, knots)
+    compute = _stage_tables(cut(0, 0), reach, width, knots, lambda op: not isinstance(op, Collective))
+    wire = _stage_tables(cut(0, 0), reach, width, knots, lambda op: isinstance(op, Collective))
+    for tables, *halves in zip(whole, compute, wire):
+        for table, *pair in zip(tables, *halves):
+            table.cut = pair[0], pair[1]
+    return whole
 
 
 def _context_knots(deployment: Deployment, longest: int) -> list[float]:
