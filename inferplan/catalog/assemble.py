@@ -68,6 +68,7 @@ def load_engine(name: str, flags: EngineFlags | None = None) -> Engine:
         policy=spec.policy,
         defaults=flags.applied(defaults),
         serving=spec.serving,
+        apart=spec.apart,
         asked=version if note else "",
         note=note,
     )

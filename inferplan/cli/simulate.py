@@ -15,6 +15,7 @@ import click
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.cli.options import Count, Fraction, deployment_options, picture, report_options, write_text
 from inferplan.cli.technique_options import host_of, option_group, quantity, speculation_of, technique_options
+from inferplan.devices.engine import CacheSending
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
@@ -126,6 +127,11 @@ fleet_options = option_group(
     click.option("--prefill-replicas", type=Count(0), default=0, help="Disaggregated: replicas that compute prompts."),
     click.option("--decode-replicas", type=Count(0), default=0, help="Disaggregated: replicas that decode."),
     click.option("--kv-link", metavar="NAME", help="Link that the cache moves over [the widest of the accelerator]."),
+    click.option(
+        "--kv-sending",
+        type=click.Choice(get_args(CacheSending)),
+        help="When it leaves: after the prompt, piece by piece, or layer by layer [as the engine does it].",
+    ),
     click.option(
         "--jobs",
         type=Count(),
@@ -362,6 +368,7 @@ def _run_options(values: dict[str, Any], request: Request, flags: Flags) -> Opti
             prefill=values["prefill_replicas"],
             decode=values["decode_replicas"],
             kv_link=values["kv_link"],
+            kv_sending=values["kv_sending"],
             prefill_deployment=None if prompts is None else assemble(prompts),
             prefill_flags=None if cut is None else replace(flags, chunked_prefill=cut),
         ),

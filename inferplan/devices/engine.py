@@ -93,6 +93,18 @@ class WideExperts(Spec):
     whose computation and exchange overlap; ``None`` where the engine has no such thing."""
 
 
+CacheSending = Literal["after", "pieces", "layers"]
+"""When the cache of a prompt leaves for the replica that decodes. after: when the whole prompt is computed. pieces:
+each piece of a prompt that is cut when it is computed. layers: each layer of a piece when it is computed."""
+
+
+class PoolsApart(Spec):
+    """What an engine does where prompts are computed apart from decoding. See docs/techniques/disaggregation.md."""
+
+    source: str = ""
+    sending: CacheSending = "after"
+
+
 class EngineVersion(Spec):
     """The defaults of one version."""
 
@@ -158,6 +170,7 @@ class EngineSpec(Spec):
     policy: Policy = "static"
     """How it schedules prefill beside decode; see docs/serving.md."""
     serving: ServingConstants = ServingConstants()
+    apart: PoolsApart = PoolsApart()
     versions: list[EngineVersion]
 
     def at(self, version: str | None) -> tuple[EngineVersion, str]:
@@ -197,6 +210,7 @@ class Engine(Spec):
     policy: Policy
     defaults: EngineVersion
     serving: ServingConstants = ServingConstants()
+    apart: PoolsApart = PoolsApart()
     asked: str = ""
     """The version that was asked for, where it is not on file and another one's defaults stand for it."""
     note: str = ""

@@ -35,6 +35,7 @@ _REASONS = {
 """What requests wait for, by the name in the record."""
 _REST = "the step in progress and the server's latency"
 """What requests wait for when none of those reasons holds them."""
+_SENDING = {"after": "after the prompt", "pieces": "piece by piece", "layers": "layer by layer"}
 _MAIN_REASON = 0.2
 """Below this share of the wait no reason is named; the rest is where it is as much."""
 _COLUMNS = ("start_s", "duration_s", "steps", "decodes", "prompt_tokens", "waiting", "kv_use")
@@ -103,7 +104,7 @@ def _simulated(conditions: Mapping[str, Any]) -> list[list[str]]:
     return [
         ["prompts", f"{conditions['pools']['prefill']} x {(prompts or conditions)['deployment']}{flags}"],
         ["decodes", f"{conditions['pools']['decode']} x {deployment}"],
-        ["cache of a mean prompt", f"{format_time(moved['seconds'])}: {way}"],
+        ["cache of a mean prompt", f"{format_time(moved['seconds'])}, {_SENDING[moved['sending']]}: {way}"],
     ]
 
 

@@ -9,18 +9,21 @@ does the same). All ranks send at once, and the slower side sets the time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import ceil
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
+from inferplan.devices.engine import CacheSending
 from inferplan.devices.hardware import Link
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.stage_memory import StageMemory
+from inferplan.serving.records import Records
 from inferplan.units import Num
 
 _ALL = 2**31
@@ -58,6 +61,7 @@ class Transfer:
 
     sender: Side
     receiver: Side
+    _known: dict[int, float] = field(default_factory=dict)
 
     @classmethod
     def between(cls, sender: Deployment, receiver: Deployment, link: str | None = None) -> Transfer:
@@ -68,7 +72,7 @@ class Transfer:
         not have, ``MissingFactError`` where no link is on file.
         """
         _check(sender, receiver)
-        sides = [Side(each, find_link(each, link)) for each in (sender, receiver)]
+        sides = Side(sender, find_link(sender, link)), Side(receiver, find_link(receiver, link))
         if sender.hardware.name != receiver.hardware.name:
             for side in sides:
                 if side.link.domain is not None:
@@ -85,6 +89,17 @@ class Transfer:
             self.sent(tokens) / self.sender.link.bandwidth, self.received(tokens) / self.receiver.link.bandwidth
         )
         return longest if np.ndim(tokens) else float(longest)
+
+    def price(self, lengths: npt.NDArray[np.int64]) -> None:
+        """Fill the table of :meth:`of` for prompts of these lengths, all at once."""
+        seconds = np.broadcast_to(self.seconds(lengths.astype(np.float64)), lengths.shape)
+        self._known.update(zip(lengths.tolist(), seconds.tolist()))
+
+    def of(self, tokens: int) -> float:
+        """:meth:`seconds` of a number of tokens, from a table."""
+        if tokens not in self._known:
+            self._known[tokens] = float(self.seconds(float(tokens)))
+        return self._known[tokens]
 
     def sent(self, tokens: Num) -> Num:
         """Bytes that the busiest rank of the sender sends of ``tokens``."""
@@ -118,6 +133,47 @@ class Transfer:
         """How often a rank of the sender sends a piece that a cache has ``units`` of, such as a KV head."""
         holders, needers = (_ranks_with(units, side.deployment.parallel.tp) for side in (self.sender, self.receiver))
         return max(ceil(needers / holders - 1e-9), 1)
+
+
+class Sent(NamedTuple):
+    """Tokens of a prompt whose cache has left, and when the piece that is being computed was begun."""
+
+    tokens: int
+    time: float
+
+
+class Links:
+    """The links of the ranks that compute prompts, one for each scheduler, and what has left over them."""
+
+    def __init__(self, transfer: Transfer, records: Records, ranks: int, sending: CacheSending | None) -> None:
+        deployment = transfer.sender.deployment
+        self.transfer, self.records = transfer, records
+        self.sending = sending or deployment.engine.apart.sending
+        if deployment.parallel.pp > 1:  # pieces of a prompt are in flight together
+            self.sending = "after"
+        self.layers = len(deployment.model.sequence)
+        self.free = [0.0] * ranks
+        """When each has sent what it was given."""
+        self.left: dict[int, Sent] = {}
+        """What has left of the prompts that are being computed."""
+        transfer.price(np.unique(np.asarray(records.prompt)))
+
+    def send(self, rank: int, request: int, tokens: int, time: float) -> float:
+        """So many tokens of a prompt are computed at ``time``, and those that are new leave: gives when they are there.
+
+        Layer by layer the first of ``n`` leaves when it is computed, and the last when all are: each takes an n-th of
+        the step and of the transfer.
+        """
+        known = self.left.pop(request, None) or Sent(0, self.records.admitted[request])
+        seconds, start, last = self.transfer.of(tokens), time, 0.0
+        if known.tokens:
+            seconds = max(seconds - self.transfer.of(known.tokens), 0.0)
+        if self.sending == "layers":
+            start, last = known.time + (time - known.time) / self.layers, seconds / self.layers
+        self.free[rank] = max(max(start, self.free[rank]) + seconds, time + last)
+        if tokens < self.records.prompt[request]:
+            self.left[request] = Sent(max(tokens, known.tokens), time)
+        return self.free[rank]
 
 
 def _ranks_with(units: int, tp: int) -> float:

@@ -25,6 +25,10 @@ class Token(Enum):
 FIRST, LAST, HANDOFF = Token  # a member of the module is found five times as fast as one of the class
 
 
+def nobody(request: int, tokens: int, time: float) -> None:
+    """Nobody wants to know."""
+
+
 class Clients:
     """Writes down when clients see what, and notifies whoever sends requests.
 
@@ -38,6 +42,8 @@ class Clients:
         self.rules, self.records, self.queue, self.notify = rules, records, queue, notify
         self.unseen: list[tuple[int, Token]] = []
         """Tokens made and not yet seen by a client."""
+        self.goes_on: Callable[[int, int, float], object] = nobody
+        """Told when another piece of a prompt begins: the request, its tokens that are computed, the time."""
 
     def show(self, time: float) -> None:
         """Clients see the tokens made so far at ``time``."""

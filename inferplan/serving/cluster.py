@@ -5,16 +5,18 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 from typing import NamedTuple
 
 import numpy as np
 
+from inferplan.devices.engine import CacheSending
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.serving.admission import Rules
 from inferplan.serving.apart import Apart, Event, Incoming
-from inferplan.serving.cache_transfer import Transfer
+from inferplan.serving.cache_transfer import Links, Transfer
 from inferplan.serving.flags import Flags, with_flags
 from inferplan.serving.pipeline import Pipeline
 from inferplan.serving.plain_replica import PlainReplica
@@ -41,15 +43,16 @@ class Fleet:
     """How many engines there are, what they are and how requests find one.
 
     prefill, decode: with both, that many replicas compute prompts and that many decode; the cache of a request moves
-    over ``kv_link``, a link of the hardware by name. Without, all ``--replicas`` do both. prefill_deployment,
-    prefill_flags: of the replicas that compute prompts, where they are not those of the run, which are those of the
-    replicas that decode.
+    over ``kv_link``, a link of the hardware by name, when ``kv_sending`` says (``None``: as the engine does it).
+    Without, all ``--replicas`` do both. prefill_deployment, prefill_flags: of the replicas that compute prompts, where
+    they are not those of the run, which are those of the replicas that decode.
     """
 
     routing: Routing = "round-robin"
     prefill: int = 0
     decode: int = 0
     kv_link: str | None = None
+    kv_sending: CacheSending | None = None
     prefill_deployment: Deployment | None = None
     prefill_flags: Flags | None = None
 
@@ -119,11 +122,8 @@ class Cluster(Apart):
         self.sent = 0
         self.running: Replica | Pipeline | None = None
         """The engine that advances."""
-        self.link_free: list[float] = []
-        """When the link of each scheduler of the front has sent what it was given."""
-        self.moves: dict[int, float] = {}
-        """Seconds to move the cache of a prompt, by its tokens, where pools are apart."""
-        self.transfer: Transfer | None = None
+        self.links: Links | None = None
+        """Those of the schedulers of the front, where pools are apart."""
         self.kinds: tuple[Kind, ...] = ()
         """What the engines of the front and of the back are."""
 
@@ -138,17 +138,16 @@ class Cluster(Apart):
             self.front = self._pool(kind, fleet.engines(kind.deployment))
         else:
             prompts = prompts or kind
-            self.transfer = Transfer.between(prompts.deployment, kind.deployment, fleet.kv_link)
-            lengths = np.unique(np.asarray(self.records.prompt))
-            seconds = np.broadcast_to(self.transfer.seconds(lengths.astype(np.float64)), lengths.shape)
-            self.moves = dict(zip(lengths.tolist(), seconds.tolist()))
+            transfer = Transfer.between(prompts.deployment, kind.deployment, fleet.kv_link)
             rules = replace(prompts.rules, scheduler=prompts.rules.scheduler.model_copy(update={"admission": "prompt"}))
             self.front = self._pool(prompts._replace(rules=rules), fleet.prefill * prompts.deployment.parallel.dp)
             ranks = fleet.decode * kind.deployment.parallel.dp
             self.back = self._pool(kind._replace(cache=_nothing), ranks)
-            self.link_free = [0.0] * len(self.front.pool)
-            for scheduler in self.front.pool:
+            self.links = Links(transfer, self.records, len(self.front.pool), fleet.kv_sending)
+            for rank, scheduler in enumerate(self.front.pool):
                 scheduler.handoff = True
+                if self.links.sending != "after":
+                    scheduler.clients.goes_on = partial(self.links.send, rank)
         for engine in self.engines:
             engine.reactive = self.senders.reacts
 
@@ -342,9 +341,10 @@ class Cluster(Apart):
         """A client has seen the end of a request, or its prompt is done and its cache can leave."""
         home = (self.back if request in self.back.home else self.front).leave(request, time)
         if not finished:
-            self.front.pool[home].meter.wait("link", max(self.link_free[home] - time, 0.0))
-            self.link_free[home] = max(time, self.link_free[home]) + self.moves[self.records.prompt[request]]
-            heapq.heappush(self.events, (self.link_free[home], request, _CACHED))
+            assert self.links is not None
+            self.front.pool[home].meter.wait("link", max(self.links.free[home] - time, 0.0))
+            there = self.links.send(home, request, self.records.prompt[request], time)
+            heapq.heappush(self.events, (there, request, _CACHED))
             return
         self.count(request, time, finished)
         if self.senders.reacts:

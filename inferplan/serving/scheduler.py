@@ -143,19 +143,19 @@ class Scheduler:
         """The next piece of the partial prompt: tokens and query-key pairs; none when it is preempted for its room."""
         request = self.partial
         assert request is not None
+        self.clients.goes_on(request, self.computed, now)
         whole = self.progress.compute(request)
         new = min(whole - self.computed, budget)
-        free = self.free - (self.decodes.taken(1) if self.grows else 0.0)
-        if not self.admitted.extend(request, self.computed, self.computed + new, free):
+        step = self.decodes.taken(1) if self.grows else 0.0
+        if not self.admitted.extend(request, self.computed, self.computed + new, self.free - step):
             self.preempt(now)
             self.short = True
             return 0, 0.0
-        pairs = new * self.computed + new * (new + 1) / 2
-        self.computed += new
+        before, self.computed = self.computed, self.computed + new
         if self.computed == whole:
             completed.append(request)
             self.partial = None
-        return new, pairs
+        return new, new * before + new * (new + 1) / 2
 
     def _admit(self, request: int, now: float, budget: int, empty: bool) -> int:
         """Admit the head of the queue: the tokens of it that are cached already, or -1 when it has to wait."""

@@ -13,6 +13,7 @@ from inferplan.estimate.bands import serving_bands
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import run_step
 from inferplan.serving.admission import Rules
+from inferplan.serving.cache_transfer import Links
 from inferplan.serving.cluster import Cluster, Fleet, Kind
 from inferplan.serving.flags import Flags, rules_of, with_flags
 from inferplan.serving.prefix_cache import PrefixCache
@@ -280,7 +281,7 @@ def _conditions(cluster: Cluster, flags: Flags, traffic: Traffic | Requests, opt
         "routing": fleet.routing,
         "pools": {"prefill": fleet.prefill, "decode": fleet.decode},
         "prefill": None if fleet.alike else {"deployment": prompts.deployment.describe(), **_engine(prompts)},
-        "cache_transfer": None if cluster.transfer is None else _moved(cluster),
+        "cache_transfer": None if cluster.links is None else _moved(cluster.links),
         "contiguous": flags.contiguous,
         "prefix_hit_rate_given": options.hit_rate,
     }
@@ -316,13 +317,13 @@ def _engine(kind: Kind) -> dict[str, Any]:
     }
 
 
-def _moved(cluster: Cluster) -> dict[str, Any]:
+def _moved(links: Links) -> dict[str, Any]:
     """How the cache of a mean prompt moves between the pools."""
-    transfer, tokens = cluster.transfer, float(np.mean(cluster.records.prompt))
-    assert transfer is not None
+    transfer, tokens = links.transfer, float(np.mean(links.records.prompt))
     sides = (("sent", transfer.sender, transfer.sent), ("received", transfer.receiver, transfer.received))
     return {
         "prompt_tokens": tokens,
+        "sending": links.sending,
         "seconds": transfer.seconds(tokens),
         **{f"{name}_bytes_a_rank": float(of(tokens)) for name, _, of in sides},
         **{f"{name}_over": f"{side.link.name} of {side.deployment.hardware.name}" for name, side, _ in sides},

@@ -95,9 +95,9 @@ def test_caches_of_two_formats_are_refused() -> None:
 # Runs -----------------------------------------------------------------------------------------------------------------
 
 
-def slow_link(deployment: Deployment) -> Deployment:
+def slow_link(deployment: Deployment, bandwidth: int = 100) -> Deployment:
     """A link of 100 B/s: a cached token of 4 bytes takes 0.04 s."""
-    links = [Link(name="slow", bandwidth="100 B/s")]
+    links = [Link(name="slow", bandwidth=f"{bandwidth} B/s")]
     return replace(deployment, hardware=deployment.hardware.model_copy(update={"links": links}))
 
 
@@ -116,6 +116,47 @@ def test_flags_alone_make_a_pool() -> None:
     fleet = Fleet(prefill=1, decode=1, prefill_flags=Flags(max_num_batched_tokens=20))
     first, last = served(slow_link(plain()), requests((0.0, 50, 4)), fleet=fleet)
     assert (first, last) == (near(seconds(20, 20, 10)), near(seconds(20, 20, 10) + 2.0 + 3 * 1.1))
+
+
+@pytest.mark.parametrize(
+    ("bandwidth", "sending", "there"),
+    [
+        # 20, 40 and 50 tokens of 4 bytes are computed at 3, 6 and 8 s
+        (100, "after", 8.0 + 2.0),
+        (100, "pieces", 8.0 + 0.4),  # 0.8 s from 3 s on, 0.8 from 6 s, and the rest
+        (10, "pieces", 3.0 + 8.0 + 8.0 + 4.0),  # the link never rests
+        (100, "layers", 8.0 + 0.4 / 65),  # one of 65 layers is left
+        (10, "layers", 3.0 / 65 + 20.0),
+    ],
+)
+def test_what_is_computed_leaves_while_the_rest_is_computed(bandwidth: int, sending: str, there: float) -> None:
+    deployment = slow_link(plain(budget=20), bandwidth)
+    fleet = Fleet(prefill=1, decode=1, kv_sending=sending)
+    first, last = served(deployment, requests((0.0, 50, 4)), fleet=fleet)
+    assert first == near(8.0)
+    assert last == near(there + 3 * 1.1)
+
+
+def test_engines_send_as_their_files_say() -> None:
+    """20,000 tokens in steps of 8192: SGLang has sent two pieces when the third is computed, vLLM none.
+
+    131,072 bytes a token over 50 GB/s are 52.4 ms, of which the last piece takes 3,616/20,000.
+    """
+    traffic = requests((0.0, 20000, 2))
+    waits = {}
+    for engine in ("vllm", "sglang"):
+        apart = simulate(
+            on(engine=engine), traffic, Flags(max_num_batched_tokens=8192), Options(fleet=Fleet(prefill=1, decode=1))
+        )
+        slow = simulate(
+            on(engine=engine),
+            traffic,
+            Flags(max_num_batched_tokens=8192),
+            Options(fleet=Fleet(prefill=1, decode=1, kv_sending="after")),
+        )
+        waits[engine] = slow.records.finish[0] - apart.records.finish[0]
+    assert waits["vllm"] == 0.0
+    assert waits["sglang"] == pytest.approx(2 * 8192 * LLAMA / 50e9)
 
 
 def test_slots_are_those_of_each_pool() -> None:
