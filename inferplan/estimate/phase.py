@@ -198,18 +198,6 @@ class Phase:
         return stage_seconds(self.deployment, self.mean_stages, self.layers, halves=self.halves[1])
 
     @cached_property
-    def _seen(self) -> list[tuple[Num, Num]]:
-        """For each stage the share of its kernels' seconds that is not hidden by the other half: fullest and mean."""
-        if self.deployment.two_batches is None:
-            return [(1.0, 1.0)] * len(self.stages)
-        pairs = zip(self.stages, self.mean_stages)
-        return [tuple(_seen(costs, halves) for costs, halves in zip(pair, self.halves)) for pair in pairs]  # type: ignore[misc]
-
-    def _counted(self, weights: list[tuple[Num, Num]]) -> list[tuple[Num, Num]]:
-        """How often the seconds of the kernels of each stage count, whose weights are ``weights``."""
-        return [(most * a, usual * b) for (most, usual), (a, b) in zip(weights, self._seen)]
-
-    @cached_property
     def step_time(self) -> StepTime:
         """How the seconds of the stations add up."""
         fullest = (host_seconds(self.deployment, self.sequences[0]), *self.stage_times)
@@ -284,7 +272,7 @@ class Phase:
     def by_operator(self) -> dict[str, Num]:
         """Seconds by operator name, which add up to the step's wall time; the host's share last."""
         totals: dict[str, Num] = defaultdict(float)
-        weights = self._counted(self.step_time.weights[1:])
+        weights = _counted(self, self.step_time.weights[1:])
         for (most, usual), costs, means in zip(weights, self.stages, self.mean_stages):
             for cost, mean in zip(costs, means):
                 totals[cost.op.name] = totals[cost.op.name] + (most * cost.total + usual * mean.total)
@@ -334,7 +322,7 @@ class Phase:
         if operator not in self.by_operator():
             raise KeyError(operator)
         found = []
-        weights = self._counted(self._weights(named)[1:])
+        weights = _counted(self, self._weights(named)[1:])
         for (most, usual), costs, means in zip(weights, self.stages, self.mean_stages):
             for cost, mean in zip(costs, means):
                 if cost.op.name == operator:
@@ -354,7 +342,7 @@ class Phase:
     def by_bound(self) -> dict[Bound, float]:
         """Seconds of kernels by what binds them (of a grid: summed over it); with the host they are the wall time."""
         totals: dict[Bound, float] = defaultdict(float)
-        weights = self._counted(self.step_time.weights[1:])
+        weights = _counted(self, self.step_time.weights[1:])
         for (most, usual), costs, means in zip(weights, self.stages, self.mean_stages):
             for cost, mean in zip(costs, means):
                 totals[cost.bound] += float(np.sum(most * cost.total + usual * mean.total))
@@ -417,6 +405,16 @@ class Phase:
         """What all ranks could do in the time of the step at a rate."""
         ranks = name(self.deployment.parallel.ranks, "ranks", "", ("parallel", "ranks"))
         return name(self.time, "time", "s", ("part", "time")) * rate * ranks
+
+
+def _counted(phase: Phase, weights: list[tuple[Num, Num]]) -> list[tuple[Num, Num]]:
+    """How often the seconds of each stage's kernels count, whose station counts as ``weights`` say: of overlapping
+    halves what they do not hide."""
+    if phase.deployment.two_batches is None:
+        return weights
+    pairs = zip(weights, phase.stages, phase.mean_stages)
+    most, usual = phase.halves
+    return [(a * _seen(costs, most), b * _seen(means, usual)) for (a, b), costs, means in pairs]
 
 
 def host_seconds(deployment: Deployment, sequences: Num, name: Naming = plain) -> Num:
