@@ -19,7 +19,8 @@ from tests.builders import chip, deploy
 from tests.layer_strategies import EVERY_KIND, EXTRAS, FEED_FORWARDS, MASKS, MIXERS, attention, powers
 
 _PHASED = ("attention", "mla", "scan", "long_conv")
-KERNELS = ("matmul", "grouped_matmul", "norm", "elementwise", "gather", "copy", "conv", "index_select")
+KERNELS = ("matmul", "grouped_matmul", "norm", "elementwise", "gather", "copy", "conv")
+KERNELS += ("index_select", "top_k", "mla.sparse")
 KERNELS += tuple(f"{kernel}.{phase}" for kernel in _PHASED for phase in ("prefill", "decode"))
 KERNELS += tuple(f"collective.{pattern}" for pattern in ("all_reduce", "all_gather", "all_to_all", "send"))
 PEAKS = ("bf16", "fp8", "int8", "fp4", "int4")

@@ -49,6 +49,7 @@ from inferplan.work.ops import (
     Norm,
     Op,
     Scan,
+    TopK,
 )
 
 
@@ -215,6 +216,19 @@ def _index_select(op: IndexSelect, pool: OperandPool) -> Kernel:
     )
 
 
+def _top_k(op: TopK, pool: OperandPool) -> Kernel:
+    rows = count_of(op.rows)
+    length = count_of(op.scores / op.rows)
+    best = min(op.top_k, length)
+    return Kernel(
+        name="torch.topk",
+        operands=lambda: (pool.normal((rows, length), op.base),),
+        run=lambda scores: scores.topk(best, dim=1).values,
+        reference=lambda scores: scores.double().topk(best, dim=1).values,
+        tolerance=tolerance_of(op.base, 1e-6),
+    )
+
+
 def _norm(op: Norm, pool: OperandPool) -> Kernel:
     rows, width = count_of(op.tokens), (op.width,)
     vectors = {"rms": 1, "layer": 2, "layer_plain": 1, "plain": 0}[op.style]
@@ -339,6 +353,7 @@ KERNELS: dict[type[Op], Builder] = {
     GroupedMatmul: _grouped,
     Attention: _attention,
     IndexSelect: _index_select,
+    TopK: _top_k,
     Norm: _norm,
     Elementwise: _elementwise,
     Gather: _gather,

@@ -23,6 +23,8 @@ LARGEST_GROUP = 32
 """Query heads of a KV head beyond which libraries leave their grouped decode kernel for a slower one."""
 FEWEST = 40
 """Rows below which a kernel is not fitted on its own."""
+SLOW = ("grouped_matmul", "mla.sparse")
+"""Kernels that take as long whatever the host does: one thread block of sparse attention goes through all its keys."""
 Pool = dict[Group, list[Measurement]]
 
 
@@ -64,7 +66,7 @@ def _device(hardware: HardwareSpec, groups: Mapping[tuple[str, Group, str], list
         ratios = [m.seconds / _roofline_seconds(m, hardware) for m in measured]
         kept = [m for m, ratio in zip(measured, ratios) if ratio > 1.0]
         impossible += len(measured) - len(kept)
-        eager = min((m.seconds for m in measured), default=0.0) > EAGER and not group[0].startswith("grouped_matmul")
+        eager = min((m.seconds for m in measured), default=0.0) > EAGER and not group[0].startswith(SLOW)
         if len(kept) >= FEWEST and not eager:
             distance = float(np.mean(np.log([ratio for ratio in ratios if ratio > 1.0])))
             candidates[library, group][kernel] = distance, kept

@@ -20,7 +20,20 @@ from inferplan.errors import InputFileError
 from inferplan.models.layers.gated_delta_net import delta_flops
 from inferplan.units import Array
 from inferplan.work.formats import Format, find_format
-from inferplan.work.ops import Attention, Collective, Conv, Copy, Elementwise, GroupedMatmul, Mask, Matmul, Op, Scan
+from inferplan.work.ops import (
+    Attention,
+    Collective,
+    Conv,
+    Copy,
+    Elementwise,
+    GroupedMatmul,
+    IndexSelect,
+    Mask,
+    Matmul,
+    Op,
+    Scan,
+    TopK,
+)
 from inferplan.work.step import WIDE, Segment
 
 BF16 = find_format("bf16")
@@ -47,6 +60,8 @@ LAUNCHED = {"moe_deepep_prefill": 4.0}
 and release, which is launches alone."""
 LARGE_MESSAGE = 2**19
 """Elements from which the slowest of the unlabelled collectives is the all-reduce: it sends twice the bytes."""
+INDEX_HEADS, CHOSEN = 32, 2048
+"""Index heads and chosen positions of the GLM-5 models whose sparse attention the tables time (config.json)."""
 Reader = Callable[[Any], tuple[Op, ...]]
 
 
@@ -260,6 +275,49 @@ def _delta_net(row: Any) -> tuple[Op, ...]:
     )
 
 
+def _sparse(row: Any) -> tuple[Op, ...]:
+    """Attention on the 2,048 latents that each token chose; its input is bf16, whatever the cache."""
+    return (
+        Attention(
+            name="mla",
+            batch=float(row.batch_size),
+            new=float(row.isl),
+            past=float(row.step),
+            heads=int(row.num_heads),
+            kv_heads=1,
+            key_dim=576,
+            value_dim=512,
+            mask=Mask(kind="top", size=CHOSEN),
+            base=BF16,
+            kv=BF16,
+            shared_value=True,
+        ),
+    )
+
+
+def _logits(row: Any) -> tuple[Op, ...]:
+    return (
+        IndexSelect(
+            name="index",
+            batch=float(row.batch_size),
+            new=float(row.isl),
+            past=float(row.step),
+            heads=INDEX_HEADS,
+            key_dim=128,
+            top_k=CHOSEN,
+            mask=Mask(),
+            base=FP8,
+            kv=find_format("fp8-token-head"),
+        ),
+    )
+
+
+def _top_k(row: Any) -> tuple[Op, ...]:
+    batch, new = float(row.batch_size), float(row.isl)
+    scores = batch * Mask().pairs(new, float(row.step))
+    return (TopK(name="top_k", rows=batch * new, scores=scores, top_k=CHOSEN, base=find_format("fp32")),)
+
+
 READERS: dict[str, Reader] = {
     "gemm": _gemm,
     "attention_decode": _attention,
@@ -272,9 +330,17 @@ READERS: dict[str, Reader] = {
     "moe_deepep_prefill": _deepep_prefill,
     "allreduce_custom": _all_reduce,
     "gated_delta_net": _delta_net,
+    "releases/glm5_dsa_attn_module": _sparse,
+    "releases/glm5_mqa_logits_module": _logits,
+    "releases/glm5_topk_module": _top_k,
 }
 """Tables by file name (without suffixes), and how a row becomes operators. ``mamba2`` is left out: its convolutions
 take the same time at every width, so it does not say what was timed."""
+
+
+FOR_MANY = ("releases/glm5_dsa_attn_module", "releases/glm5_mqa_logits_module")
+"""Kernels of prompts: decodes of few tokens run others, which split the keys. Of the selection, rows whose scores are
+all alike (``flat``) are left out: no pass over them tells any apart, which real scores do not ask for."""
 
 
 def read_tables(folder: Path) -> list[Row]:
@@ -307,7 +373,8 @@ def _read(folder: Path, name: str, reader: Reader) -> Iterator[Row]:
     for row in _records(frame):
         kernel = str(row.kernel_source)
         short = "attention" in name or "mla" in name
-        if any(word in kernel for word in SKIPPED) or (short and row.step == 0 and row.isl <= WIDE):
+        few = (name in FOR_MANY and row.isl <= WIDE) or getattr(row, "score_mode", "") == "flat"
+        if few or any(word in kernel for word in SKIPPED) or (short and row.step == 0 and row.isl <= WIDE):
             continue
         ops = reader(row)
         measurement = Measurement(op=ops[0], rest=ops[1:], seconds=float(row.latency_ms) * 1e-3, source=kernel)

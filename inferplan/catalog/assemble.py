@@ -203,9 +203,10 @@ def cache_format(fmt: Format, model: ModelSpec) -> Format:
     if fmt.name == "fp8-ds-mla":
         if not latent or any((part.kv_lora, part.rope_dim) != (512, 64) for part in latent):
             raise UsageError(f"{model.name} has no latents of 512 + 64 to keep in fp8-ds-mla", hint="--kv fp8")
-        indexed = sum(part.cache().per_token - part.latent_dim for part in latent)
+        apart = sum(part.cache().apart for part in latent)
+        indexed = sum(part.cache().per_token - part.latent_dim for part in latent) - apart
         size = 656 * len(latent) + indexed * (1 + 4 / 128)  # an index key of 128 has one fp32 scale
-        return replace(fmt, bits=8 * size / model.kv_elements_per_token)
+        return replace(fmt, bits=8 * size / (model.kv_elements_per_token - apart))
     if not fmt.per_head:
         return fmt
     if latent:

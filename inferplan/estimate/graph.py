@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil
 
 import numpy as np
 
 from inferplan.affine import affine
 from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.roofline import price
 from inferplan.models.layers import LayerContext
 from inferplan.models.spec import LayerGroup
 from inferplan.units import Num
@@ -53,17 +55,20 @@ def rank_steps(deployment: Deployment, step: Step) -> tuple[Step, Step | None]:
     return fullest, None if alike else mean
 
 
-def build_rank(deployment: Deployment, step: Step, mean: Step | None = None) -> list[Stage]:
+def build_rank(deployment: Deployment, step: Step, mean: Step | None = None, alternatives: bool = False) -> list[Stage]:
     """Every stage's operators for a step of one attention rank.
 
     mean: the step of the mean rank, where ranks differ; experts work on the tokens of all. Stages that hold the same
     layers share their operators. With ideal constants the epilogues that a perfect kernel would fuse are left out.
+    alternatives: with the operators that only other loads of these kinds of segments run, so often as not at all.
     Raises ``ValueError`` for a segment without sequences or tokens: what is not there has no price.
     """
-    return build_ranks([deployment], step, mean)[0]
+    return build_ranks([deployment], step, mean, alternatives)[0]
 
 
-def build_ranks(deployments: Sequence[Deployment], step: Step, mean: Step | None = None) -> list[list[Stage]]:
+def build_ranks(
+    deployments: Sequence[Deployment], step: Step, mean: Step | None = None, alternatives: bool = False
+) -> list[list[Stage]]:
     """:func:`build_rank` of deployments that differ in their number of stages alone, which share their operators."""
     for segment in step.segments:
         if np.any(np.asarray(segment.batch) <= 0) or np.any(np.asarray(segment.new) <= 0):
@@ -72,7 +77,7 @@ def build_ranks(deployments: Sequence[Deployment], step: Step, mean: Step | None
     halves = _halves(first, step)
     if np.any(halves > 1.0):
         step, mean = _part(step, halves), None if mean is None else _part(mean, halves)
-    context = _context(first, step, mean)
+    context = replace(_context(first, step, mean), alternatives=alternatives)
     written: dict[int, tuple[Op, ...]] = {}
     sent = tuple(_send(context)) if any(one.parallel.pp > 1 for one in deployments) else ()
     ends = tuple(_embedding(first, context)), sent, tuple(_head(first, context, step))
@@ -135,7 +140,17 @@ def _context(deployment: Deployment, step: Step, mean: Step | None) -> LayerCont
         norm=deployment.model.norm,
         unfused=deployment.unfused_attention,
         routing=replace(deployment.routing, even=True) if deployment.calibration.fused else deployment.routing,
+        masked=deployment.calibration.fused,
+        peaks=frozenset(deployment.hardware.peak),
+        time=partial(_seconds, deployment),
     )
+
+
+def _seconds(deployment: Deployment, op: Op) -> Num:
+    """What an operator takes in a step; nothing where an ideal kernel runs it with another."""
+    if op.fusible and deployment.calibration.fused:
+        return 0.0
+    return price(op, deployment.hardware, deployment.calibration).all_runs
 
 
 def _embedding(deployment: Deployment, context: LayerContext) -> Iterator[Op]:

@@ -19,7 +19,7 @@ from inferplan.devices.constants import Calibration, Fit
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.terms import Naming, Term, named, plain
 from inferplan.units import Num
-from inferplan.work.ops import Attention, Collective, GroupedMatmul, Matmul, Op, Scan, Work
+from inferplan.work.ops import Attention, Collective, GroupedMatmul, IndexSelect, Matmul, Op, Scan, TopK, Work
 
 Basis = Literal["roofline", "calibrated", "transferred", "extrapolated"]
 Bound = Literal["math", "memory", "wire", "overhead"]
@@ -270,7 +270,10 @@ def _spread(op: Op, hardware: HardwareSpec) -> Num:
     elif isinstance(op, GroupedMatmul):
         blocks = np.maximum(op.m / TILE, op.touched) * np.maximum(op.n / TILE, 1.0)
     elif isinstance(op, Attention):
-        blocks = op.batch * op.heads * np.maximum(op.new / op.query_shards / TILE, 1.0)
+        tiles = np.maximum(op.new / op.query_shards / TILE, 1.0)
+        blocks = op.batch * op.new / op.query_shards if op.sparse else op.batch * op.heads * tiles
+    elif isinstance(op, IndexSelect) and op.wide:
+        blocks = op.batch * np.maximum(op.new / op.query_shards * op.heads / TILE, 1.0)
     else:
         return 0.0
     share: Num = hardware.units / blocks
@@ -283,6 +286,8 @@ def _depth(op: Op, hardware: HardwareSpec) -> Num:
         return _tiles(op.k)
     if isinstance(op, Scan):
         return _tiles(op.new)
+    if isinstance(op, TopK):
+        return op.scores / op.rows / TILE
     return _tiles(_reach(op)) if isinstance(op, Attention) else 0.0
 
 
@@ -323,6 +328,8 @@ def _padding(op: Op, hardware: HardwareSpec) -> Num:
         return op.touched * TILE / op.m
     if not isinstance(op, Attention):
         return 0.0
+    if op.shared_value:
+        return _padded_heads(op)
     if not op.wide:
         return float(np.ceil(op.heads / 64)) * 64 / op.heads - 1.0
     new = op.new / op.query_shards
@@ -335,8 +342,22 @@ def _padding(op: Op, hardware: HardwareSpec) -> Num:
     return extra
 
 
+def _padded_heads(op: Attention) -> Num:
+    """Padding of attention on latents: 64 query rows at a time, of several tokens where they look at the same keys.
+
+    A sparse kernel takes the heads of one token, and always as many keys as may be chosen.
+    """
+    useful: Num = op.heads * op.new
+    taken = np.ceil(useful / 64) * 64
+    if op.sparse:
+        useful, taken = op.mask.pairs(op.new, op.past), np.ceil(op.heads / 64) * 64 / op.heads * op.new * op.mask.size
+    return taken / useful - 1.0
+
+
 def _rows(op: Op, hardware: HardwareSpec) -> Num:
-    """Input rows to quantise for each multiprocessor: one thread block takes one row."""
+    """Input rows to quantise, or rows of scores to choose from, for each multiprocessor: a thread block takes one."""
+    if isinstance(op, TopK) and hardware.units:
+        return op.rows / hardware.units
     if not isinstance(op, Matmul) or op.input.bits >= op.output.bits or not hardware.units:
         return 0.0
     return op.m / hardware.units
@@ -370,7 +391,7 @@ TERMS: dict[str, FurtherTerm] = {
     "padding": FurtherTerm(
         effect="math", scale=0.5, limit=1.0, unit="", counted="padding over useful FLOP", count=_padding
     ),
-    "rows": FurtherTerm(effect="seconds", scale=1e-7, counted="quantised rows of an SM", count=_rows),
+    "rows": FurtherTerm(effect="seconds", scale=1e-7, counted="rows of an SM", count=_rows),
     "experts": FurtherTerm(effect="seconds", scale=1e-7, counted="experts touched", count=_experts),
     "hops": FurtherTerm(effect="seconds", scale=1e-6, counted="doublings of the group", count=_hops),
     "ramp": FurtherTerm(

@@ -125,8 +125,11 @@ class StageMemory:
         for cache, count in self.caches:
             if cache.per_token:
                 share = name(cache.copies(cache.units, parallel.tp) / parallel.cp, "share of this rank")
-                size = name(count, "layers") * name(cache.per_token, "elements") * share
+                size = name(count, "layers") * name(cache.per_token - cache.apart, "elements") * share
                 yield size * name(width, "bytes an element", "", ("format", "kv")), cache.mask
+                if cache.apart_format is not None:
+                    keys = name(count, "layers") * name(cache.apart, "index elements") * share
+                    yield keys * name(cache.apart_format.width, "bytes an index element"), cache.mask
 
     @cached_property
     def recurrent(self) -> float:

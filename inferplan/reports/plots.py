@@ -255,7 +255,7 @@ def kv_context(models: Sequence[ModelSpec], width: float = 2.0, longest: int | N
         size = np.zeros_like(tokens)
         for cache, count in model.caches():
             state = cache.state * (width if cache.state_bits is None else cache.state_bits / 8)
-            size = size + count * (cache.per_token * width * cache.mask.cached(tokens) + state)
+            size = size + count * (cache.token_bytes(width) * cache.mask.cached(tokens) + state)
         style: dict[str, Any] = {"color": COLOURS[index % 6], "linestyle": DASHES[(index // 6 + index) % 4]}
         axes.plot(tokens, size, label=model.name, linewidth=1.8, **style)
     axes.set_xscale("log", base=2)

@@ -101,7 +101,7 @@ class _Pricer:
             return Step(segments=(decode, prompt), logits=probe.rows)
 
         alike = isinstance(probe.beside, float) and probe.beside == 1.0
-        return build_rank(self.deployment, step(1.0), None if alike else step(probe.beside))
+        return build_rank(self.deployment, step(1.0), None if alike else step(probe.beside), alternatives=True)
 
     def seconds(self, chosen: list[tuple[int, ...]], probe: _Probe) -> list[Array]:
         """Seconds of the operators at the indices ``chosen`` of each stage; stages that are alike are priced once."""

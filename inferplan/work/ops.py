@@ -298,8 +298,15 @@ class Attention(Op):
         return bool(np.max(self.new) > WIDE)
 
     @property
+    def sparse(self) -> bool:
+        """Many new tokens, each with latents of its own choice: no key block serves several of them."""
+        return self.shared_value and self.mask.kind == "top" and self.wide
+
+    @property
     def kernel(self) -> str:
-        mla = "mla" if self.shared_value or self.key_dim != self.value_dim else "attention"
+        if self.shared_value:
+            return "mla.sparse" if self.sparse else "mla.decode"
+        mla = "mla" if self.key_dim != self.value_dim else "attention"
         return f"{mla}.{'prefill' if self.wide else 'decode'}"
 
     @property
@@ -353,6 +360,27 @@ class IndexSelect(Op):
     @property
     def math(self) -> str:
         return self.base.math
+
+    @cached_property
+    def wide(self) -> bool:
+        return bool(np.max(self.new) > WIDE)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TopK(Op):
+    """The ``top_k`` largest of each row of scores in memory: reads every score once, writes the positions (int32).
+
+    rows: rows of all sequences. scores: their scores in all. No FLOP; see docs/operators/top_k.md.
+    """
+
+    kind: ClassVar[str] = "top_k"
+    rows: Num
+    scores: Num
+    top_k: int
+    base: Format
+
+    def work(self) -> Work:
+        return Work(read=self.scores * self.base.width, write=np.minimum(self.scores, self.rows * self.top_k) * 4.0)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -75,6 +75,7 @@ SAMPLES: dict[str, Op] = {
     "mla decode": attention(new=1.0, past=11.0, kv_heads=1, key_dim=24, shared_value=True),
     "mla prefill": attention(kv_heads=1, key_dim=24, shared_value=True),
     "index select": ops.IndexSelect(name="i", new=3.0, past=8.0, **SELECT),
+    "top k": ops.TopK(name="t", rows=3.0, scores=3 * 40.0, top_k=8, base=FP32),
     "norm": ops.Norm(name="norm", tokens=5.0, width=64, base=BF16),
     "layer norm": ops.Norm(name="norm", tokens=5.0, width=64, base=FP32, style="layer"),
     "plain norm": ops.Norm(name="norm", tokens=5.0, width=64, base=FP32, style="plain"),

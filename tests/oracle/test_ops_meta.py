@@ -155,6 +155,15 @@ def run_index_select(op: ops.IndexSelect) -> Tally:
     return tally
 
 
+def run_top_k(op: ops.TopK) -> Tally:
+    rows = int(op.rows)
+    with Tally() as tally:
+        values = tally.load(op.base, rows, int(op.scores) // rows)
+        chosen = values.topk(min(op.top_k, values.shape[1])).indices.to(torch.int32)
+        tally.write += chosen.nbytes
+    return tally
+
+
 def run_norm(op: ops.Norm) -> Tally:
     with Tally() as tally:
         x = tally.load(op.base, int(op.tokens), op.width)
@@ -295,6 +304,13 @@ CASES: dict[type[ops.Op], tuple[Callable[..., Tally], list[ops.Op]]] = {
                 kv=kv,
             )
             for new, kind, kv in ((1.0, "causal", BF16), (6.0, "causal", FP8), (5.0, "full", BF16))
+        ],
+    ),
+    ops.TopK: (
+        run_top_k,
+        [
+            ops.TopK(name="t", rows=6.0, scores=6.0 * length, top_k=8, base=find_format("fp32"))
+            for length in (5.0, 64.0)
         ],
     ),
     ops.Norm: (

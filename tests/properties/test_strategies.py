@@ -78,4 +78,12 @@ def test_every_kernel_of_a_drawn_graph_can_have_constants() -> None:
 
     draw()
     assert kernels <= set(KERNELS)
-    assert {"mla.prefill", "mla.decode", "scan.prefill", "long_conv.decode", "index_select", "conv"} <= kernels
+    assert {
+        "mla.prefill",
+        "mla.decode",
+        "mla.sparse",
+        "scan.prefill",
+        "long_conv.decode",
+        "index_select",
+        "conv",
+    } <= kernels

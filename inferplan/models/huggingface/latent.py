@@ -42,9 +42,14 @@ def latent(r: Reader, d: Dialect) -> dict[str, Any]:
     return fields
 
 
+INDEX_KEYS = "fp8-token-head"
+"""128 fp8 and an fp32 scale, 132 bytes: DeepSeek-V3.2-Exp's inference/model.py (``k_cache``, ``k_scale_cache``), vLLM's
+``DeepseekV32IndexerCache`` and SGLang's ``index_k_with_scale_buffer`` alike, whatever ``--kv-cache-dtype``."""
+
+
 def _own_indexer(r: Reader) -> dict[str, Any]:
-    heads = r.integer("index_n_heads")
-    return {"heads": heads, "head_dim": r.integer("index_head_dim"), "top_k": r.integer("index_topk")}
+    sizes = {"heads": r.integer("index_n_heads"), "head_dim": r.integer("index_head_dim")}
+    return sizes | {"top_k": r.integer("index_topk"), "format": INDEX_KEYS}
 
 
 def indexers(r: Reader, count: int) -> list[dict[str, Any] | None]:

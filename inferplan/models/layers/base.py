@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, prod
 from typing import ClassVar, Literal
+
+import numpy as np
 
 from inferplan.affine import affine
 from inferplan.spec import Spec
@@ -94,7 +96,8 @@ class Cache:
     tensor parallelism divides it (1: copied on every rank). state: elements of constant size, as transformers keeps
     them. state_bits: their width, ``None`` for the KV format. conv: those of them that are the last inputs of a short
     convolution, kept in the base format. spare: those of ``conv`` that the next token does not need: transformers keeps
-    as many inputs as the filter has taps, vLLM one fewer.
+    as many inputs as the filter has taps, vLLM one fewer. apart: those of ``per_token`` that are kept in a format of
+    their own, ``apart_format``, whatever the KV format.
     """
 
     per_token: int = 0
@@ -105,6 +108,13 @@ class Cache:
     state_bits: int | None = None
     conv: int = 0
     spare: int = 0
+    apart: int = 0
+    apart_format: Format | None = None
+
+    def token_bytes(self, width: float) -> float:
+        """Bytes of one cached position with a KV format of ``width`` bytes an element."""
+        own = 0.0 if self.apart_format is None else self.apart * self.apart_format.width
+        return (self.per_token - self.apart) * width + own
 
     def state_bytes(self, base: Format, kv: Format, tp: int = 1) -> float:
         """Bytes of constant size that one of ``tp`` ranks needs for a sequence."""
@@ -122,7 +132,11 @@ class LayerContext:
 
     segments: those of one attention rank (data parallelism has divided the batch), the fullest. mean_segments: those of
     the mean rank where ranks differ; experts work on the tokens of all ranks. unfused: attention kernels that send
-    scores through memory. routing: how tokens spread over experts.
+    scores through memory. routing: how tokens spread over experts. masked: sparse prefills may attend to everything
+    under a mask of what was chosen. peaks: the arithmetic that the device has, ``None`` for all. time: what one run of
+    an operator takes, by which a layer chooses between forms; its FLOP where no device is known. alternatives:
+    operators that other loads of this kind would run are written down too, with a count of 0, so that the list is the
+    same for all.
     """
 
     d_model: int
@@ -133,6 +147,32 @@ class LayerContext:
     norm: str = "rms"
     unfused: bool = False
     routing: Routing = UNIFORM
+    masked: bool = False
+    peaks: frozenset[str] | None = None
+    time: Callable[[Op], Num] = lambda op: op.work().flop
+    alternatives: bool = False
+
+    def computes(self, math: str) -> bool:
+        """Whether the device has this arithmetic."""
+        return self.peaks is None or math in self.peaks
+
+    def runs(self, count: Num) -> Iterator[Num]:
+        """``count`` where something runs at all; nothing where it is 0, unless alternatives are asked for."""
+        if self.alternatives or np.any(count):
+            yield count
+
+    def present(self, rows: Num, possible: bool) -> Iterator[tuple[Num, Num]]:
+        """Rows of an operator and how often it runs: one row, never, where there are none; nothing if not possible."""
+        if not possible:
+            return
+        if np.ndim(rows) == 0:
+            pairs: tuple[Num, Num] = (rows, 1.0) if rows else (1.0, 0.0)
+        elif np.all(rows):
+            pairs = (rows, 1.0)
+        else:
+            pairs = (np.where(rows, rows, 1.0), np.where(rows, 1.0, 0.0))
+        for count in self.runs(pairs[1]):
+            yield pairs[0], count
 
     def rows(self, segment: Segment) -> Num:
         """Rows of a segment that one rank multiplies: context parallelism splits a prefill's queries."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
-from pydantic import Field, model_validator
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, field_validator, model_validator
 
+from inferplan.affine import dense
 from inferplan.models.layers.base import Cache, LayerContext, Mixer, Weight
 from inferplan.spec import Spec
 from inferplan.units import Num
-from inferplan.work.formats import find_format
-from inferplan.work.ops import Attention, Copy, IndexSelect, Mask, Matmul, Op
+from inferplan.work.formats import Format, find_format
+from inferplan.work.ops import Attention, Copy, IndexSelect, Mask, Matmul, Op, TopK
 from inferplan.work.parallel import Parallelism, require_divides
 from inferplan.work.step import Segment
 
@@ -24,6 +27,97 @@ class Indexer(Spec):
     top_k: int = Field(ge=1)
     shared: bool = False
     """Takes the positions an earlier layer chose: no weights, no index keys, no scoring (GLM-5.2)."""
+    format: str | None = None
+    """What its keys are kept in, and its queries rounded to, whatever the KV format; ``None`` for the KV format."""
+
+    @field_validator("format")
+    @classmethod
+    def _known(cls, name: str | None) -> str | None:
+        return None if name is None else find_format(name).name
+
+    @property
+    def keys(self) -> Format | None:
+        """The format of the keys; ``None`` for that of the KV cache."""
+        return None if self.format is None else find_format(self.format)
+
+    def weights(self, d_model: int, q_lora: int) -> Iterator[Weight]:
+        """Its parameter tensors in a layer whose query latent is ``q_lora`` wide."""
+        if self.shared:
+            return
+        yield Weight(name="index.q", shape=(self.heads * self.head_dim, q_lora))
+        yield Weight(name="index.k", shape=(self.head_dim, d_model))
+        yield Weight(name="index.k_norm", shape=(2, self.head_dim), role="base")
+        yield Weight(name="index.weights", shape=(self.heads, d_model), role="base")
+
+    def project(self, context: LayerContext, q_lora: int) -> Iterator[Op]:
+        """Its projections and keys, once for the rows of all segments (DeepSeek-V3.2 eq. 1)."""
+        if self.shared:
+            return
+        width = self.heads * self.head_dim
+        yield from context.linear("attn.index.q", q_lora, width)
+        yield from context.linear("attn.index.k", context.d_model, self.head_dim)
+        yield context.normalise("attn.index.k_norm", self.head_dim, style="layer")
+        yield from context.linear("attn.index.weights", context.d_model, self.heads, role="base")
+        queries = self._queries(context)
+        if queries != context.precision.base:
+            yield context.quantise("attn.index.q_quantise", context.tokens * width, queries)
+        keys = self.keys or context.precision.kv
+        yield context.quantise("attn.index.k_write", context.tokens * self.head_dim, keys)
+
+    def _queries(self, context: LayerContext) -> Format:
+        """What its queries are rounded to: the arithmetic of its keys, where the device has it."""
+        if self.keys is None or not context.computes(self.keys.math):
+            return context.precision.base
+        return find_format(self.keys.math)
+
+    def score(self, context: LayerContext, segment: Segment) -> Iterator[Op]:
+        """Its scores over the whole context of a segment, and the choice of its best positions."""
+        if self.shared:
+            return
+        cp = context.parallel.cp
+        select = IndexSelect(
+            name="attn.index.select",
+            ranks=context.ranks,
+            batch=segment.batch,
+            new=segment.new,
+            past=segment.past,
+            heads=self.heads,
+            key_dim=self.head_dim,
+            top_k=self.top_k,
+            mask=Mask() if segment.causal else Mask(kind="full"),
+            base=self._queries(context),
+            kv=self.keys or context.precision.kv,
+            query_shards=cp if segment.wide else 1,
+            key_shards=1 if segment.wide else cp,
+        )
+        yield select
+        yield TopK(
+            name="attn.index.top_k",
+            ranks=context.ranks,
+            fusible=True,
+            rows=context.rows(segment),
+            scores=select.pairs,
+            top_k=self.top_k,
+            base=find_format("fp32"),
+        )
+
+
+class _Wide(NamedTuple):
+    """A segment of many new tokens, and where it runs in which form: 1 and 0, or an array of them."""
+
+    segment: Segment
+    expanded: Num
+    scored: Num
+    """Where the indexer scores: a segment that its choice would hold whole needs none."""
+
+
+def _where(chosen: bool | NDArray[np.bool_]) -> Num:
+    """1 where ``chosen``, else 0; a float for a single number."""
+    return np.where(chosen, 1.0, 0.0) if np.ndim(chosen) else float(chosen)
+
+
+def _run(ops: Iterator[Op], count: Num) -> Iterator[Op]:
+    return ops if np.ndim(count) == 0 and count == 1.0 else (op.repeated(count) for op in ops)
 
 
 class MlaLayer(Mixer):
@@ -82,21 +176,15 @@ class MlaLayer(Mixer):
         if self.bias:
             yield Weight(name="down.bias", shape=((self.q_lora or 0) + self.latent_dim,), role="base")
             yield Weight(name="o.bias", shape=(d_model,), role="base")
-        yield from self._index_weights(d_model)
-
-    def _index_weights(self, d_model: int) -> Iterator[Weight]:
-        index = self.indexer
-        if index is None or index.shared or self.q_lora is None:
-            return
-        yield Weight(name="index.q", shape=(index.heads * index.head_dim, self.q_lora))
-        yield Weight(name="index.k", shape=(index.head_dim, d_model))
-        yield Weight(name="index.k_norm", shape=(2, index.head_dim), role="base")
-        yield Weight(name="index.weights", shape=(index.heads, d_model), role="base")
+        if self.indexer is not None and self.q_lora is not None:
+            yield from self.indexer.weights(d_model, self.q_lora)
 
     def cache(self) -> Cache:
         index = self.indexer
-        extra = 0 if index is None or index.shared else index.head_dim
-        return Cache(per_token=self.latent_dim + extra, units=1)
+        if index is None or index.shared:
+            return Cache(per_token=self.latent_dim, units=1)
+        apart = 0 if index.keys is None else index.head_dim
+        return Cache(per_token=self.latent_dim + index.head_dim, units=1, apart=apart, apart_format=index.keys)
 
     def check(self, parallel: Parallelism) -> None:
         require_divides("tp", parallel.tp, self.heads, "query heads")
@@ -106,36 +194,70 @@ class MlaLayer(Mixer):
         return (self.q_lora or 0) + self.latent_dim + expanded
 
     def ops(self, context: LayerContext) -> Iterator[Op]:
-        heads, tokens = self.heads // context.parallel.tp, context.tokens
+        heads = self.heads // context.parallel.tp
         yield from self._project(context, heads)
         yield Copy(
             name="attn.kv_write",
             ranks=context.ranks,
             fusible=True,
-            elements=tokens * self.cache().per_token,
+            elements=context.tokens * self.latent_dim,
             source=context.precision.base,
             target=context.precision.kv,
         )
-        absorbed = [segment for segment in context.segments if self._absorbs(segment)]
-        expanded = [segment for segment in context.segments if not self._absorbs(segment)]
-        if expanded:
-            rows = sum((s.batch * (s.past + s.new) for s in expanded), start=0.0)
-            yield from context.linear("attn.kv_b", self.kv_lora, heads * (self.nope_dim + self.value_dim), rows=rows)
-        if absorbed:
-            rows = sum((context.rows(s) for s in absorbed), start=0.0)
-            yield self._absorb(context, "attn.absorb_q", rows, (heads, self.nope_dim, self.kv_lora))
-        yield from self._index(context)
-        for segment in context.segments:
-            yield from self._select(context, segment)
-            yield from self._core(context, segment, heads)
-        if absorbed:
-            yield self._absorb(context, "attn.absorb_v", rows, (heads, self.kv_lora, self.value_dim))
+        narrow = [segment for segment in context.segments if not segment.wide]
+        wide = [self._form(context, segment, heads) for segment in context.segments if segment.wide]
+        expanded = sum((s.batch * (s.past + s.new) * share for s, share, _ in wide), start=0.0)
+        few: Num = sum((context.rows(segment) for segment in narrow), start=0.0)
+        many: Num = sum((context.rows(s) * (1.0 - share) for s, share, _ in wide), start=0.0)
+        for rows, count in context.present(expanded, bool(wide)):
+            yield from _run(self._expand(context, rows, heads), count)
+        absorbed = [*context.present(few, bool(narrow)), *context.present(many, bool(wide))]
+        for rows, count in absorbed:
+            yield self._absorb(context, "attn.absorb_q", rows, heads).repeated(count)
+        if self.indexer is not None and self.q_lora is not None:
+            yield from self.indexer.project(context, self.q_lora)
+        for segment in narrow:
+            yield from self._scores(context, segment)
+            yield from self._core(context, segment, heads, absorbed=True)
+        for segment, share, scored in wide:
+            for count in context.runs(scored):
+                yield from _run(self._scores(context, segment), count)
+            for form, running in ((False, share), (True, 1.0 - share)):
+                for count in context.runs(running):
+                    yield from _run(self._core(context, segment, heads, absorbed=form), count)
+        for rows, count in absorbed:
+            yield self._absorb(context, "attn.absorb_v", rows, heads).repeated(count)
         yield from context.linear("attn.out", heads * self.value_dim, context.d_model)
         yield from context.all_reduce("attn.all_reduce", context.d_model)
 
-    def _absorbs(self, segment: Segment) -> bool:
-        """Few new tokens attend to the latents themselves; so does every sparse segment (V3.2 section 2.1)."""
-        return self.indexer is not None or not segment.wide
+    def _form(self, context: LayerContext, segment: Segment, heads: int) -> _Wide:
+        """Where many new tokens run in the expanded form: where that takes no longer (docs/formulas/mla.md).
+
+        A sparse segment of which every position would be chosen is a dense one. Beyond, engines attend to the chosen
+        latents; an ideal kernel may as well run the expanded form under a mask of what was chosen (V3.2 section 2.3).
+        """
+        rows = context.rows(segment)
+        expanded = [*self._expand(context, segment.batch * (segment.past + segment.new), heads)]
+        absorbed = [self._absorb(context, half, rows, heads) for half in ("attn.absorb_q", "attn.absorb_v")]
+        expanded.append(self._attend(context, segment, heads, absorbed=False))
+        absorbed.append(self._attend(context, segment, heads, absorbed=True))
+        took, otherwise = (dense(sum((context.time(op) for op in form), start=0.0)) for form in (expanded, absorbed))
+        cheaper = np.less_equal(took, otherwise)
+        if self.indexer is None:
+            return _Wide(segment, _where(cheaper), 0.0)
+        beyond = np.greater(segment.past + segment.new, self.indexer.top_k)
+        return _Wide(segment, _where(cheaper if context.masked else cheaper & ~beyond), _where(beyond))
+
+    def _scores(self, context: LayerContext, segment: Segment) -> Iterator[Op]:
+        return iter(()) if self.indexer is None else self.indexer.score(context, segment)
+
+    def _expand(self, context: LayerContext, rows: Num, heads: int) -> Iterator[Op]:
+        """Keys and values of every head from the latents of ``rows`` positions."""
+        return context.linear("attn.kv_b", self.kv_lora, heads * (self.nope_dim + self.value_dim), rows=rows)
+
+    def _mask(self, segment: Segment) -> Mask:
+        """What the tokens of a segment attend to in the absorbed form."""
+        return self.mask if segment.causal or self.indexer is not None else Mask(kind="full")
 
     def _project(self, context: LayerContext, heads: int) -> Iterator[Op]:
         """Down projections (whole on every rank), their norms, the query up projection, rotary."""
@@ -150,61 +272,19 @@ class MlaLayer(Mixer):
         if self.rotary and self.rope_dim:
             yield context.pointwise("attn.rotary", (heads + 1) * self.rope_dim, flops=3.0)
 
-    def _absorb(self, context: LayerContext, name: str, rows: Num, size: tuple[int, int, int]) -> Op:
+    def _absorb(self, context: LayerContext, name: str, rows: Num, heads: int) -> Op:
         """One half of kv_b applied for each head to the query or to the output (2405.04434 section 2.1.2)."""
-        batch, k, n = size
+        k, n = (self.nope_dim, self.kv_lora) if name.endswith("q") else (self.kv_lora, self.value_dim)
         weight, base = context.precision.stored("weights", "kv_b"), context.precision.base
         return Matmul(
-            name=name, ranks=context.ranks, batch=batch, m=rows, k=k, n=n, weight=weight, input=base, output=base
+            name=name, ranks=context.ranks, batch=heads, m=rows, k=k, n=n, weight=weight, input=base, output=base
         )
 
-    def _index(self, context: LayerContext) -> Iterator[Op]:
-        """The indexer's projections, once for the rows of all segments (DeepSeek-V3.2 eq. 1)."""
-        index = self.indexer
-        if index is None or index.shared or self.q_lora is None:
-            return
-        yield from context.linear("attn.index.q", self.q_lora, index.heads * index.head_dim)
-        yield from context.linear("attn.index.k", context.d_model, index.head_dim)
-        yield context.normalise("attn.index.k_norm", index.head_dim, style="layer")
-        yield from context.linear("attn.index.weights", context.d_model, index.heads, role="base")
-
-    def _select(self, context: LayerContext, segment: Segment) -> Iterator[Op]:
-        """The indexer's scores over the whole context of a segment, and the choice of its best positions."""
-        index = self.indexer
-        if index is None or index.shared or self.q_lora is None:
-            return
+    def _attend(self, context: LayerContext, segment: Segment, heads: int, absorbed: bool) -> Op:
+        """Attention of one segment in one form: on the latents themselves, or on the keys and values of every head."""
         cp = context.parallel.cp
-        select = IndexSelect(
-            name="attn.index.select",
-            ranks=context.ranks,
-            batch=segment.batch,
-            new=segment.new,
-            past=segment.past,
-            heads=index.heads,
-            key_dim=index.head_dim,
-            top_k=index.top_k,
-            mask=Mask() if segment.causal else Mask(kind="full"),
-            base=context.precision.base,
-            kv=context.precision.kv,
-            query_shards=cp if segment.wide else 1,
-            key_shards=1 if segment.wide else cp,
-        )
-        yield select
-        wide = find_format("fp32")
-        yield Copy(
-            name="attn.index.scores",
-            ranks=context.ranks,
-            fusible=True,
-            elements=select.pairs,
-            source=wide,
-            target=wide,
-        )
-
-    def _core(self, context: LayerContext, segment: Segment, heads: int) -> Iterator[Op]:
-        """Attention of one segment in the form it takes, with the traffic of context parallelism."""
-        cp, absorbed = context.parallel.cp, self._absorbs(segment)
-        mask = self.mask if segment.causal or self.indexer is not None else Mask(kind="full")
-        yield Attention(
+        full = Mask() if segment.causal else Mask(kind="full")
+        return Attention(
             name="attn.core",
             ranks=context.ranks,
             batch=segment.batch,
@@ -214,7 +294,7 @@ class MlaLayer(Mixer):
             kv_heads=1 if absorbed else heads,
             key_dim=self.latent_dim if absorbed else self.key_dim,
             value_dim=self.kv_lora if absorbed else self.value_dim,
-            mask=mask,
+            mask=self._mask(segment) if absorbed else full,
             base=context.precision.base,
             kv=context.precision.kv if absorbed else context.precision.base,
             shared_value=absorbed,
@@ -222,6 +302,11 @@ class MlaLayer(Mixer):
             query_shards=cp if segment.wide else 1,
             key_shards=1 if segment.wide else cp,
         )
+
+    def _core(self, context: LayerContext, segment: Segment, heads: int, absorbed: bool) -> Iterator[Op]:
+        """Attention of one segment in one form, with the traffic of context parallelism."""
+        yield self._attend(context, segment, heads, absorbed)
+        cp = context.parallel.cp
         span = context.parallel.tp * cp
         if segment.wide:
             elements = segment.batch * (segment.past + segment.new) * self.latent_dim
