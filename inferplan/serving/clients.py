@@ -44,6 +44,8 @@ class Clients:
         """Tokens made and not yet seen by a client."""
         self.goes_on: Callable[[int, int, float], object] = nobody
         """Told when another piece of a prompt begins: the request, its tokens that are computed, the time."""
+        self.answers = True
+        """Whether a client sees the first token of a request that decodes elsewhere as soon as it is made."""
 
     def show(self, time: float) -> None:
         """Clients see the tokens made so far at ``time``."""
@@ -51,7 +53,7 @@ class Clients:
         begun, unseen = records.first, self.unseen
         self.unseen = []
         for request, token in unseen:
-            if begun[request] != begun[request]:
+            if begun[request] != begun[request] and (self.answers or token is not HANDOFF):
                 begun[request] = time
             if token is FIRST:
                 continue

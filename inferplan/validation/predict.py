@@ -100,7 +100,13 @@ def options_of(run: Run, deployment: Deployment) -> Options:
         return Options(warmup=run.warmup)
     pool = run.prefill
     flags = Flags(max_num_batched_tokens=pool.token_budget, gpu_memory_utilization=pool.memory_fraction)
-    fleet = Fleet(prefill=pool.workers, decode=run.workers, prefill_deployment=prompts, prefill_flags=flags)
+    fleet = Fleet(
+        prefill=pool.workers,
+        decode=run.workers,
+        prefill_deployment=prompts,
+        prefill_flags=flags,
+        first_token="decodes",
+    )
     return Options(warmup=run.warmup, fleet=fleet)
 
 
