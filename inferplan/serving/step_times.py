@@ -294,8 +294,9 @@ class StepTimes:
 
     @property
     def simple(self) -> bool:
-        """Whether there is one stage, without drafts or experts that see other ranks."""
-        return len(self.wide) == 1 and not self.drafts and not self.wide[0].experts and not self.narrow[0].experts
+        """Whether there is one stage, not cut into halves, without drafts or experts that see other ranks."""
+        plain = not any(table.experts or table.cut for table in (*self.wide, *self.narrow))
+        return plain and len(self.wide) == 1 and not self.drafts
 
     def stations(
         self, batch: float, context: float, chunk: Chunk = NO_PROMPTS, beside: float | None = None

@@ -81,3 +81,11 @@ def test_refused_where_the_engine_has_none_or_nothing_is_exchanged() -> None:
         deployment("trtllm")
     with pytest.raises(UsageError, match="there is none"):
         deployment(parallel=Parallelism(tp=8, ep=8))
+
+
+def test_steps_in_halves_are_not_priced_the_plain_way() -> None:
+    """The price of whole prompts in one piece knows no halves (``plain_replica``)."""
+    reach = Reach(sequences=8, tokens=2048, context=4096)
+    assert not step_times(deployment(), reach).simple
+    one = Request(model="deepseek-v2-lite", gpu="h200-sxm", engine="sglang", parallel=Parallelism(tp=8, ep=8))
+    assert step_times(assemble(one), reach).simple
