@@ -535,8 +535,8 @@ SERVING_MUTANTS = [
     SourceMutant(
         name="drafts without a prompt",
         place="inferplan.serving.techniques.applied:ServedEstimate.computed",
-        old="self.techniques.speculation.draft if self.techniques.speculation.length else None",
-        new="None",
+        old="self.techniques.speculation.passes[:1]",
+        new="[]",
         changes="the draft never computes the prompt that it attends to",
         check=applied.test_drafts_take_their_time_and_their_memory,
     ),
@@ -559,8 +559,8 @@ SERVING_MUTANTS = [
     SourceMutant(
         name="the first draft is free",
         place="inferplan.serving.techniques.speculation:Speculation.with_drafts",
-        old="step = step.plus(first(self.draft))",
-        new="pass",
+        old="enumerate(self.passes)",
+        new="enumerate(self.passes[1:], 1)",
         changes="the draft's first step, and its prompts, take no time",
         check=applied.test_drafts_take_their_time_and_their_memory,
     ),

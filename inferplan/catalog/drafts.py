@@ -1,30 +1,68 @@
-"""The model that drafts for another: one of the catalogue, or the other's own prediction module (MTP)."""
+"""The model that drafts for another: one of the catalogue, or the other's own prediction module (MTP) or head."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
 
-from inferplan.catalog.assemble import Request, assemble
-from inferplan.catalog.files import load_model
+from inferplan.catalog.assemble import Request, assemble, cache_format, precision_of
+from inferplan.catalog.files import load_model, read_yaml, validate
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
-from inferplan.models.prediction import prediction_model
-from inferplan.models.spec import ModelSpec
+from inferplan.models.prediction import MTP, DraftModels, draft_models, head_models
+from inferplan.models.spec import DraftHead, ModelSpec
+from inferplan.work.formats import Precision, find_format
 from inferplan.work.parallel import Parallelism
 
-MTP = "mtp"
-"""The name under which a model's own prediction module drafts."""
+_PADDING = 1024
+"""Rows by which two tables of one vocabulary may differ: checkpoints of one family are padded differently."""
+_HEAD_FIELDS = {"features", "joins_embedding"}
+"""What the file of a head has and that of a model has not."""
+
+
+class DraftDeployments(NamedTuple):
+    """A draft on its devices: ``whole``, with all that it keeps there; what runs in the first pass, and in the others.
+
+    block: all tokens come from one pass after the first. reads_states: it takes hidden states of the model.
+    """
+
+    whole: Deployment
+    first: Deployment
+    later: Deployment
+    block: bool
+    reads_states: bool
+
+    def over(self, parallel: Parallelism) -> DraftDeployments:
+        """The same, divided as the model is.
+
+        A draft without experts is not divided into expert groups; one that reads hidden states is on the last stage of
+        a pipeline. Raises ``IndivisibleError``.
+        """
+        division = replace(parallel, pp=1) if self.reads_states else parallel
+        if not self.whole.model.has_experts:
+            division = replace(division, ep=1)
+        known: dict[int, Deployment] = {}
+        for part in self[:3]:
+            known.setdefault(id(part), replace(part, parallel=division))
+        whole, first, later = (known[id(part)] for part in self[:3])
+        return self._replace(whole=whole, first=first, later=later)
 
 
 def load_draft(name: str, target: str, loader: Callable[[str], ModelSpec] = load_model) -> ModelSpec:
-    """The model that drafts for ``target``.
+    """The model that drafts for ``target``: ``mtp``, one of its ``drafts``, the YAML of a head, or a model.
 
     Raises ``UsageError`` for ``mtp`` where the target has no prediction module, or has a vocabulary of another size.
     """
-    model = loader(target)
-    if name == MTP:
-        return prediction_model(model)
+    return _load(name, loader(target), loader)[0].whole
+
+
+def _load(name: str, model: ModelSpec, loader: Callable[[str], ModelSpec]) -> tuple[DraftModels, bool]:
+    """The draft as models, and whether it reads hidden states of ``model``."""
+    found = draft_models(model, name) or _head_file(name, model)
+    if found is not None:
+        return found, True
     draft = loader(name)
     if abs(draft.vocab - model.vocab) > _PADDING:
         raise UsageError(
@@ -32,21 +70,58 @@ def load_draft(name: str, target: str, loader: Callable[[str], ModelSpec] = load
             because=f"their vocabularies differ: {draft.vocab:,} and {model.vocab:,} tokens",
             hint="a smaller model of the same family",
         )
-    return draft
+    return DraftModels(draft, draft, draft), False
 
 
-_PADDING = 1024
-"""Rows by which two tables of one vocabulary may differ: checkpoints of one family are padded differently."""
+def _head_file(name: str, model: ModelSpec) -> DraftModels | None:
+    """The head in a YAML of its own; ``None`` for anything else."""
+    path = Path(name)
+    if path.suffix not in (".yaml", ".yml") or not path.is_file():
+        return None
+    data = read_yaml(path)
+    if not isinstance(data, dict) or not _HEAD_FIELDS & data.keys():
+        return None
+    return head_models(model, validate(path, data, DraftHead))
 
 
 def draft_beside(
     request: Request, name: str, parallel: Parallelism, loader: Callable[[str], ModelSpec] = load_model
 ) -> Deployment:
-    """The draft on the devices of ``request``'s model, in its formats, divided as ``parallel`` says.
+    """The draft on the devices of ``request``'s model, with all that it keeps there, divided as ``parallel`` says."""
+    return draft_alone(request, name, loader).over(parallel).whole
 
-    A draft without experts is not divided into expert groups. Raises what :func:`load_draft` and a division raise.
+
+def draft_alone(request: Request, name: str, loader: Callable[[str], ModelSpec] = load_model) -> DraftDeployments:
+    """The draft beside ``request``'s model, on one device.
+
+    A model, and a prediction module, is in the formats asked for; a head in those that it is stored in, with a cache in
+    the model's. Raises what :func:`load_draft` raises.
     """
-    draft = load_draft(name, request.model, loader)
-    alone = replace(request, prune=None, parallel=Parallelism())
-    made = assemble(alone, model_loader=lambda _: draft)
-    return replace(made, parallel=parallel if draft.has_experts else replace(parallel, ep=1))
+    model = loader(request.model)
+    models, reads_states = _load(name, model, loader)
+    alone = replace(request, prune=None, generation=(), parallel=Parallelism())
+    if reads_states and name != MTP:
+        alone = replace(alone, quant=None, roles=())
+    whole = assemble(alone, model_loader=lambda _: models.whole)
+    if name == MTP:
+        whole = replace(whole, precision=_released(whole.precision))
+    elif reads_states:
+        kept = precision_of(replace(request, prune=None), model, whole.hardware).kv.name
+        kept = "fp8" if kept == "fp8-ds-mla" else kept  # of latents
+        whole = replace(whole, precision=replace(whole.precision, kv=cache_format(find_format(kept), models.whole)))
+    parts = {id(models.whole): whole}
+    for one in (models.first, models.later):
+        parts.setdefault(id(one), replace(whole, model=one))
+    return DraftDeployments(whole, parts[id(models.first)], parts[id(models.later)], models.block, reads_states)
+
+
+def _released(precision: Precision) -> Precision:
+    """The formats of a prediction module: releases in NVFP4 leave it in the base format.
+
+    ``exclude_modules`` of nvidia's NVFP4 checkpoints names it (DeepSeek-V3.1, V3.2 and V4, GLM-5, 5.1 and 5.2, Qwen3.5
+    and 3.6, Nemotron 3.5 Lightning), and SGLang runs it unquantised (``deepseek_nextn.py``).
+    """
+    base = precision.base
+    narrow = [role for role in ("weights", "experts", "activations") if getattr(precision, role).name == "nvfp4"]
+    exceptions = tuple(entry for entry in precision.exceptions if entry[1].name != "nvfp4")
+    return replace(precision, exceptions=exceptions, **dict.fromkeys(narrow, base))

@@ -12,15 +12,16 @@ from typing import Any
 
 import click
 
+from inferplan.answers.drafting import Drafting
 from inferplan.answers.sweep import parse_counts, parse_values
 from inferplan.catalog.assemble import Request, precision_of
 from inferplan.catalog.drafts import load_draft
 from inferplan.catalog.files import load_hardware, load_model
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.catalog.workloads import WorkloadSpec, load_limits, load_workload
+from inferplan.cli.draft_options import draft_options, draftings_of
 from inferplan.cli.options import IDEAL, Count, known_engines, picture, report_options, write_text
 from inferplan.cli.price_options import price_options
-from inferplan.cli.technique_options import DRAFT_OPTIONS, draft_of
 from inferplan.errors import UsageError
 from inferplan.extras import require
 from inferplan.planning.confidence import MIDDLE
@@ -28,7 +29,7 @@ from inferplan.planning.demand import Demand, demand_of_trace, sharing
 from inferplan.planning.option import Sizing
 from inferplan.planning.plan import Plan, plan
 from inferplan.planning.question import Question
-from inferplan.planning.space import Drafting, Space, default_gpus
+from inferplan.planning.space import Space, default_gpus
 from inferplan.reports.plan import plan_report
 from inferplan.table import Report
 from inferplan.traffic.requests import Slo, arrivals_of, parse_lengths
@@ -114,7 +115,7 @@ _OPTIONS = [
     _Option("--ep", metavar="COUNTS", help="Expert groups [1 and all ranks]."),
     _Option("--dp", metavar="COUNTS", help="Attention data parallelism [1,2,4,... for experts]."),
     _Option("--token-budget", metavar="COUNTS", help="Tokens of a step [512 to 16384]."),
-    *(_Option(name, **keywords) for name, keywords in DRAFT_OPTIONS.items()),
+    *(_Option(*names, **keywords) for names, keywords in draft_options(several=True)),
     _Option("--aggregated", is_flag=True, help="Do not consider separate prefill and decode pools."),
     _Option("--utilisation", type=float, help="Share of its capacity to load a replica with [0.8; offline 0.95]."),
     _Option(
@@ -175,13 +176,11 @@ def _slo(values: dict[str, Any], named: WorkloadSpec | None, demand: Demand) -> 
     return replace(base, **{name: limit for name, limit in limits.items() if limit is not None})
 
 
-def _drafting(values: dict[str, Any]) -> Drafting | None:
-    asked = draft_of(values)
-    if asked is None:
-        return None
-    if asked.model:  # an unknown name is an error here, not a candidate ruled out
-        load_draft(asked.model, values["model"])
-    return Drafting(model=asked.model, length=asked.length, acceptance=asked.acceptance, branches=asked.branches)
+def _drafting(values: dict[str, Any]) -> tuple[Drafting, ...]:
+    asked = draftings_of(values, values["model"], several=True)
+    for model in {one.model for one in asked if one.model}:  # an unknown name is an error here, not one ruled out
+        load_draft(model, values["model"])
+    return asked
 
 
 def _demand(values: dict[str, Any], named: WorkloadSpec | None) -> Demand:

@@ -13,8 +13,9 @@ from typing import Any, get_args
 import click
 
 from inferplan.catalog.assemble import Request, assemble
+from inferplan.cli.draft_options import speculation_of
 from inferplan.cli.options import Count, Fraction, deployment_options, picture, report_options, write_text
-from inferplan.cli.technique_options import host_of, option_group, quantity, speculation_of, technique_options
+from inferplan.cli.technique_options import host_of, option_group, quantity, technique_options
 from inferplan.devices.engine import CacheSending
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.estimate.deployment import Deployment

@@ -33,7 +33,7 @@ class Deployment:
 
     def __post_init__(self) -> None:
         self.model.check(self.parallel)
-        split_layers(len(self.model.sequence), self.parallel.pp)
+        split_layers(max(len(self.model.sequence), 1), self.parallel.pp)
         self._check_arithmetic()
         self._check_experts()
         if self.parallel.ranks > 1:

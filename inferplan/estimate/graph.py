@@ -155,6 +155,9 @@ def _seconds(deployment: Deployment, op: Op) -> Num:
 
 def _embedding(deployment: Deployment, context: LayerContext) -> Iterator[Op]:
     model, precision = deployment.model, deployment.precision
+    if model.bare:
+        yield from model.input_ops(context)
+        return
     yield Gather(
         name="embedding",
         ranks=context.ranks,
@@ -206,6 +209,8 @@ def _add(name: str, context: LayerContext) -> Op:
 
 def _head(deployment: Deployment, context: LayerContext, step: Step) -> Iterator[Op]:
     model, parallel, precision = deployment.model, deployment.parallel, deployment.precision
+    if model.bare:
+        return
     yield from model.output_ops(context)
     if model.final_norm:
         yield context.normalise("final_norm", model.d_model)

@@ -1,16 +1,55 @@
-"""A model's prediction module (multi-token prediction) as the model that drafts for it.
+"""Heads that draft for a model from its hidden states, as models of their own beside it.
 
-DeepSeek-V3 (2412.19437, eq. 21-23): the hidden state of the last layer and the embedding of the next token, each
-normalised, are joined, projected from ``2*d_model`` to ``d_model``, and pass one more layer and the head. As a model of
-its own that is an embedding, the projection (two square matrices, one for each half), the module's layers, a norm and
-a head. Vocabulary tables that the module does not have of its own are read from the target's.
+Multi-token prediction (DeepSeek-V3, 2412.19437, eq. 21-23): the hidden state of the last layer and the embedding of the
+next token, each normalised, are joined, projected from ``2*d_model`` to ``d_model``, and pass one more layer and the
+head; every drafted token is one pass of the same module (TensorRT-LLM's "MTP Eagle", SGLang's NEXTN, vLLM's ``mtp``).
+Vocabulary tables are the model's, also where the checkpoint repeats them (DeepSeek's README_WEIGHTS: embed_tokens and
+shared_head share their parameters; vLLM ``_maybe_share_lm_head``, SGLang ``set_embed_and_head``). The projection is a
+plain matrix in the base format, and every rank has the whole of it (SGLang ``deepseek_nextn.py``, ``eh_proj``).
+
+EAGLE-3 (2503.01840): hidden states of three layers are joined and projected to the head's width for every token that
+the model has computed; one decoder layer reads that beside the embedding; its head may have fewer words than the
+model's. Passes after the first read the head's own output, and project nothing.
+
+A block draft (DFlash, 2602.06036) projects features likewise, and each of its layers keeps keys and values of the
+projection. One pass over the last token and a mask for each drafted one attends to them.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from inferplan.errors import UsageError
-from inferplan.models.layers.linear import LinearLayer
-from inferplan.models.spec import LayerGroup, ModelSpec, Native
+from inferplan.models.layers.attention import AttentionLayer
+from inferplan.models.spec import DraftHead, LayerGroup, ModelSpec, Native
+
+
+class DraftModels(NamedTuple):
+    """A draft as models: ``whole``, with all that it keeps; what runs in the ``first`` pass of a round, and ``later``.
+
+    block: all tokens come from one pass after the first.
+    """
+
+    whole: ModelSpec
+    first: ModelSpec
+    later: ModelSpec
+    block: bool = False
+
+
+def draft_models(model: ModelSpec, name: str) -> DraftModels | None:
+    """The module (``mtp``) or the head of that name of ``model``; ``None`` where it has no head of that name.
+
+    Raises ``UsageError`` for ``mtp`` where there is no module, and for a block draft whose layers are not attention.
+    """
+    if name == MTP:
+        module = prediction_model(model)
+        return DraftModels(module, module, module)
+    head = next((head for head in model.drafts if head.name == name), None)
+    return None if head is None else head_models(model, head)
+
+
+MTP = "mtp"
+"""The name under which a model's own prediction module drafts."""
 
 
 def prediction_model(model: ModelSpec) -> ModelSpec:
@@ -20,17 +59,16 @@ def prediction_model(model: ModelSpec) -> ModelSpec:
     """
     module = model.mtp
     if module is None:
+        heads = "".join(f"--draft {head.name}, " for head in model.drafts)
         raise UsageError(
             f"{model.name} has no prediction module to draft with",
             because="its file in the catalogue has no mtp",
-            hint="--draft-model with a smaller model of its family, or --draft-model free for n-grams",
+            hint=f"{heads}--draft with a smaller model of its family, or --draft free for n-grams",
         )
     if module.modules > 1:
         raise UsageError(
             f"{model.name} has {module.modules} prediction modules", hint="models with one module can be priced"
         )
-    projection = [LayerGroup(mixer=LinearLayer(), ffn=LinearLayer())] if module.projection else []
-    borrowed = [name for name, own in (("embedding", module.own_embedding), ("head", module.own_head)) if not own]
     formats = [entry for entry in model.native.exceptions if not entry.layers]
     return ModelSpec(
         name=f"{model.name} mtp",
@@ -39,7 +77,44 @@ def prediction_model(model: ModelSpec) -> ModelSpec:
         vocab=model.vocab,
         max_context=model.max_context,
         norm=model.norm,
-        layers=[*projection, *module.layers],
-        borrowed=borrowed,
+        layers=module.layers,
+        joined=[(2 * model.d_model, model.d_model)] if module.projection else [],
+        input_norms=max(module.norms - 1, 0),
+        borrowed=["embedding", "head"],
         native=Native(**{**dict(model.native), "exceptions": formats}),
     )
+
+
+def head_models(model: ModelSpec, head: DraftHead) -> DraftModels:
+    """A head of ``model`` as models. Raises ``UsageError`` for a block draft whose layers are not attention."""
+    width = head.d_model or model.d_model
+    fused = [(head.features * model.d_model, width)] if head.features else []
+    joined = [(2 * width, width)] if head.joins_embedding else []
+    tables = (("embedding", head.own_embedding), ("head", head.own_head))
+    later = ModelSpec(
+        name=f"{model.name} {head.name}",
+        source=head.source,
+        d_model=width,
+        vocab=head.vocab or model.vocab,
+        max_context=model.max_context,
+        norm=model.norm,
+        layers=head.layers,
+        joined=joined,
+        input_norms=head.norms,
+        borrowed=[name for name, own in tables if not own],
+        native=head.native,
+    )
+    whole = later.model_copy(update={"joined": [*fused, *joined]})
+    first = _context_model(whole, fused, head.layers) if head.block else whole
+    return DraftModels(whole, first, later, head.block)
+
+
+def _context_model(whole: ModelSpec, fused: list[tuple[int, int]], layers: list[LayerGroup]) -> ModelSpec:
+    """What a block draft computes of tokens that it only attends to: their features, and keys and values of those."""
+    kept = 0
+    for layer in [one for group in layers for one in group.sequence()]:
+        if not isinstance(layer.mixer, AttentionLayer):
+            raise UsageError(f"{whole.name} has a layer without attention", hint="block drafts of attention are priced")
+        kept += layer.mixer.cache().per_token
+    fields = {"layers": [], "joined": [*fused, (whole.d_model, kept)], "bare": True}
+    return ModelSpec(**{**{name: getattr(whole, name) for name in ModelSpec.model_fields}, **fields})

@@ -215,7 +215,7 @@ class PredictionHead(Spec):
         for layer, count in count_distinct([layer for group in self.layers for layer in group.sequence()]):
             yield from ((weight, count * copies) for weight in layer.weights(d_model, model.norm))
         if self.projection:
-            yield Weight(name="mtp.projection", shape=(d_model, 2 * d_model)), copies
+            yield Weight(name="mtp.projection", shape=(d_model, 2 * d_model), role="base"), copies
         yield Weight(name="mtp.norm", shape=(self.norms, NORM_VECTORS[model.norm], d_model), role="base"), copies
         table = Weight(
             name="mtp.embedding", shape=(model.vocab, d_model), role="embedding", shard="tp", units=model.vocab
@@ -224,6 +224,41 @@ class PredictionHead(Spec):
             yield table, copies
         if self.own_head:
             yield replace(table, name="mtp.head", role="head"), copies
+
+
+class DraftHead(Spec):
+    """A head that drafts for the model from its hidden states, released apart from it (EAGLE-3, 2503.01840; DFlash).
+
+    features: hidden states of the model that are joined and projected to the head's width, once for each token that the
+    model has computed. joins_embedding: every pass projects the embedding joined with the hidden state (EAGLE); where
+    queries, keys and values read both (EAGLE-3), the mixer has ``input_scale: 2``. vocab: rows of its own head where
+    they are fewer than the model's. block: it drafts all tokens in one pass (DFlash, DSpark), and keeps keys and values
+    of the projected features. native: the formats that it is stored in.
+    """
+
+    name: str
+    source: str
+    layers: list[LayerGroup]
+    d_model: int | None = Field(default=None, ge=1)
+    features: int = Field(default=0, ge=0)
+    joins_embedding: bool = False
+    norms: int = Field(default=1, ge=0)
+    """Norms of the width beside those of the layers and the one before the head: of the embedding, the hidden state."""
+    vocab: int | None = Field(default=None, ge=1)
+    own_embedding: bool = False
+    own_head: bool = True
+    block: bool = False
+    native: Native = Native()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.name in ("mtp", "free"):
+            raise ValueError(f"{self.name!r} has a meaning of its own: mtp is the model's module, free costs nothing")
+        if self.vocab is not None and (self.own_embedding or not self.own_head):
+            raise ValueError("a reduced vocabulary is that of a head of its own beside the model's embedding")
+        if self.block and not self.features:
+            raise ValueError("a block draft attends to features of the model: features: 3")
+        return self
 
 
 class ModelSpec(Spec):
@@ -249,19 +284,27 @@ class ModelSpec(Spec):
     head_bias: bool = False
     borrowed: list[Literal["embedding", "head"]] = []
     """Vocabulary tables of another model on the same devices: read, and not kept once more (prediction modules)."""
+    joined: list[tuple[int, int]] = []
+    """Matrices ahead of the first layer, inputs and outputs: states of another model projected into this one."""
+    input_norms: int = Field(default=0, ge=0)
+    """Norms of the model width ahead of them."""
+    bare: bool = False
+    """Without embedding and head: a part of a draft that only keeps what others attend to."""
     layers: list[LayerGroup]
     streams: int = Field(default=1, ge=1)
     """Residual streams (AltUp): each but the first has a square projection in and one out."""
     per_layer_embedding: PerLayerEmbedding | None = None
     towers: list[Tower] = []
     mtp: PredictionHead | None = None
+    drafts: list[DraftHead] = []
+    """Heads that draft for it, by their name."""
     native: Native = Native()
     generation: Generation = Generation()
     published: Published | None = None
 
     @model_validator(mode="after")
     def _finite_stack(self) -> Self:
-        if not 1 <= sum(group.depth for group in self.layers) <= MOST_LAYERS:
+        if not (0 if self.bare else 1) <= sum(group.depth for group in self.layers) <= MOST_LAYERS:
             raise ValueError(f"layers must be 1 to {MOST_LAYERS} in all")
         return self
 
@@ -297,7 +340,7 @@ class ModelSpec(Spec):
         if count not in self._stages:
             stages: list[list[tuple[LayerGroup, int]]] = []
             start = 0
-            for layers in split_layers(len(self.sequence), count):
+            for layers in split_layers(len(self.sequence), count) if self.sequence else [0] * count:
                 held = count_distinct(self.sequence[start : start + layers])
                 stages.append(next((known for known in stages if known == held), held))
                 start += layers
@@ -327,6 +370,11 @@ class ModelSpec(Spec):
             yield from self.per_layer_embedding.weights(self.d_model, len(self.sequence))
         if self.streams > 1:
             yield Weight(name="streams.in", shape=(self.streams - 1, self.d_model, self.d_model))
+        for inputs, outputs in self.joined:
+            yield Weight(name="joined", shape=(outputs, inputs), role="base")
+        if self.input_norms:
+            shape = (self.input_norms, NORM_VECTORS[self.norm], self.d_model)
+            yield Weight(name="input_norm", shape=shape, role="base")
 
     def input_ops(self, context: LayerContext) -> Iterator[Op]:
         """What runs between the embedding and the first layer."""
@@ -336,6 +384,10 @@ class ModelSpec(Spec):
             yield from context.linear("streams.in", self.d_model, self.d_model)
         if self.embedding_width:
             yield from context.linear("project_in", self.embedding_width, self.d_model)
+        if self.input_norms:
+            yield context.normalise("input_norm", self.d_model).repeated(self.input_norms)
+        for inputs, outputs in self.joined:
+            yield from context.linear("joined", inputs, outputs, role="base")
 
     def output_ops(self, context: LayerContext) -> Iterator[Op]:
         """What runs between the last layer and the final norm."""
@@ -448,6 +500,8 @@ class ModelSpec(Spec):
                 fields["layers"] = [_dump_group(group) for group in tower.layers]
         if self.mtp is not None:
             data["mtp"]["layers"] = [_dump_group(group) for group in self.mtp.layers]
+        for head, fields in zip(self.drafts, data.get("drafts", []), strict=True):
+            fields["layers"] = [_dump_group(group) for group in head.layers]
         return data
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
+from inferplan.answers.drafting import Drafting
 from inferplan.catalog.assemble import Request, assemble, native_precision, precision_of
-from inferplan.catalog.drafts import draft_beside
 from inferplan.catalog.files import load_hardware, load_model
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.devices.hardware import HardwareSpec
@@ -21,38 +21,12 @@ from inferplan.work.parallel import Parallelism
 
 
 @dataclass(frozen=True, kw_only=True)
-class Drafting:
-    """Speculative decoding to be tried beside plain decoding; ``model`` is absent for drafts that cost nothing."""
-
-    model: str | None
-    length: int
-    acceptance: float
-    branches: int = 1
-
-    def __post_init__(self) -> None:
-        self.beside(None)
-
-    def beside(self, draft: Deployment | None) -> Speculation:
-        """The drafting with its model on given devices; ``None`` for drafts that cost nothing."""
-        return Speculation(length=self.length, acceptance=self.acceptance, branches=self.branches, draft=draft)
-
-    def on(self, request: Request, deployment: Deployment) -> Speculation:
-        """The drafting on the devices of ``deployment``. Raises ``InferplanError`` where it cannot be divided so."""
-        return self.beside(None if self.model is None else _draft(self.model, request, deployment))
-
-    def describe(self) -> str:
-        """The drafting in words: ``"llama-3.2-1b drafts of 4 tokens, acceptance 0.7"``."""
-        tree = f" x {self.branches}" if self.branches > 1 else ""
-        return f"{self.model or 'free'} drafts of {self.length}{tree} tokens, acceptance {self.acceptance:g}"
-
-
-@dataclass(frozen=True, kw_only=True)
 class Space:
     """What may be chosen from. ``base`` holds everything else (model, engine defaults, constants).
 
     quants: formats to try; ``None`` for those of each device (:func:`default_quants`). most: devices of one replica.
     budgets: token budgets to try; ``None`` for powers of two about the engine's own.
-    drafting: speculation, tried on every structure beside plain decoding.
+    drafting: speculation, each tried on every structure beside plain decoding; they differ in the number of drafts.
     """
 
     base: Request
@@ -66,7 +40,11 @@ class Space:
     dp: tuple[int, ...] | None = None
     budgets: tuple[int, ...] | None = None
     disaggregate: bool = True
-    drafting: Drafting | None = None
+    drafting: tuple[Drafting, ...] = ()
+
+    def drafting_of(self, speculation: Speculation) -> Drafting | None:
+        """The drafting that an option was priced with; ``None`` for plain decoding."""
+        return next((one for one in self.drafting if one.length == speculation.length), None)
 
 
 @dataclass(kw_only=True)
@@ -153,24 +131,9 @@ def _in_format(request: Request, known: Deployment | None) -> Deployment:
 
 
 def speculations(space: Space, request: Request, deployment: Deployment, rejections: Rejections) -> list[Speculation]:
-    """Plain decoding, and the drafting of the space on the devices of ``deployment`` where that can be divided so."""
-    drafting = space.drafting
-    if drafting is None:
-        return [PLAIN]
+    """Plain decoding, and the draftings of the space on the devices of ``deployment`` where they can be divided so."""
     try:
-        return [PLAIN, drafting.on(request, deployment)]
+        return [PLAIN, *(drafting.on(request, deployment.parallel) for drafting in space.drafting)]
     except InferplanError as error:
-        rejections.add("drafts", 1, error.what)
+        rejections.add("drafts", len(space.drafting), error.what)
         return [PLAIN]
-
-
-def _draft(name: str, request: Request, deployment: Deployment) -> Deployment:
-    """The draft model in the formats, and divided as, the model that it drafts for."""
-    alone = _draft_alone(name, replace(request, parallel=Parallelism()))
-    parallel = deployment.parallel
-    return replace(alone, parallel=parallel if alone.model.has_experts else replace(parallel, ep=1))
-
-
-@lru_cache(maxsize=256)
-def _draft_alone(name: str, request: Request) -> Deployment:
-    return draft_beside(request, name, request.parallel, _model)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from inferplan.answers.cost import Cost, Energy, Rates, power_of
+from inferplan.answers.drafting import Drafting
 from inferplan.answers.emit import Drafts, Launch, command_line, launch
 from inferplan.errors import InferplanError
 from inferplan.planning.option import Option
@@ -15,7 +16,8 @@ from inferplan.serving.techniques.speculation import break_even
 
 def launch_of(plan: Plan) -> Launch:
     """How one replica of a plan is started."""
-    option, drafting = plan.option, plan.question.space.drafting
+    option = plan.option
+    drafting = plan.question.space.drafting_of(option.speculation)
     sequences = -(-plan.best.slots // option.deployment.parallel.dp)
     flags = option.request.flags.model_copy(update={"token_budget": option.budget, "max_sequences": sequences})
     drafts = Drafts(option.speculation, (drafting.model if drafting else None) or "")
@@ -50,6 +52,24 @@ def energy_of(plan: Plan) -> Energy | None:
         return None
     rates = Rates(requests=max(plan.rate, 1e-12), prompt=demand.prompt.average, output=demand.output.average)
     return Energy(power=power, devices=option.devices, rates=rates)
+
+
+def cheapest_drafting(plan: Plan) -> Drafting | None:
+    """The drafting of the cheapest plan with drafts, the first that was tried where there is none of these."""
+    tried, found = plan.question.space.drafting, plan.cheapest(True)
+    if not tried:
+        return None
+    return (plan.question.space.drafting_of(found.option.speculation) if found else None) or tried[0]
+
+
+def screened_costs(plan: Plan) -> dict[int, float | None]:
+    """Cost of the cheapest candidate by drafted tokens, 0 for none, before simulation; ``None`` without a candidate."""
+    costs: dict[int, float | None] = dict.fromkeys([0, *(one.length for one in plan.question.space.drafting)])
+    for option in plan.searched.options:
+        known = costs.get(option.speculation.length)
+        if option.cost is not None and (known is None or option.cost < known):
+            costs[option.speculation.length] = option.cost
+    return costs
 
 
 def break_even_batch(plan: Plan, found: Verified | None) -> int | None:

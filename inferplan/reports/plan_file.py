@@ -9,11 +9,11 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import ConfigDict, Field, ValidationError
 
+from inferplan.answers.drafting import Drafting
 from inferplan.answers.emit import Drafts, Pools
-from inferplan.catalog.assemble import Request, assemble
+from inferplan.catalog.assemble import Request
 from inferplan.devices.engine import EngineFlags
 from inferplan.errors import InputFileError, SpecError
-from inferplan.planning.space import Drafting
 from inferplan.spec import Spec
 from inferplan.table import SCHEMA_VERSION
 from inferplan.units import MOST
@@ -46,11 +46,21 @@ class _Pools(_Strict):
     decode: Degree
 
 
+Chance = Annotated[float, Field(allow_inf_nan=False)]
+
+
 class _Drafting(_Strict):
     model: str | None
     length: int
-    acceptance: float = Field(allow_inf_nan=False)
+    acceptance: Chance | list[Chance]
     branches: int = 1
+    basis: str = ""
+
+    def drafting(self) -> Drafting:
+        """What the planner was asked to try."""
+        chances = self.acceptance
+        acceptance = tuple(chances) if isinstance(chances, list) else chances
+        return Drafting(**{**dict(self), "acceptance": acceptance})
 
 
 class _Deployment(_Strict):
@@ -82,7 +92,7 @@ class Planned:
         """The drafts on the devices of a request."""
         if self.drafting is None:
             return Drafts()
-        return Drafts(self.drafting.on(request, assemble(request)), self.drafting.model or "")
+        return Drafts(self.drafting.on(request, request.parallel), self.drafting.model or "")
 
 
 def read_plan(path: str) -> Planned:
@@ -151,7 +161,7 @@ def _planned(path: str, found: _Deployment) -> Planned:
     )
     for name, value in found.options.items():
         request = _with_option(path, request, name, value)
-    drafting = Drafting(**found.speculation.model_dump()) if found.speculation else None
+    drafting = found.speculation.drafting() if found.speculation else None
     pools = Pools(found.pools.prefill, found.pools.decode) if found.pools else None
     return Planned(request=request, context=found.context_tokens, pools=pools, drafting=drafting)
 

@@ -10,7 +10,16 @@ from inferplan.planning.confidence import MIDDLE
 from inferplan.planning.demand import percentile_of
 from inferplan.planning.infeasible import METRIC_NAMES
 from inferplan.planning.plan import Plan
-from inferplan.reports.plan_figures import break_even_batch, launch_line, launch_of, money, relaxation, shape
+from inferplan.reports.plan_figures import (
+    break_even_batch,
+    cheapest_drafting,
+    launch_line,
+    launch_of,
+    money,
+    relaxation,
+    screened_costs,
+    shape,
+)
 from inferplan.units import format_time
 
 
@@ -69,7 +78,7 @@ def start_line(plan: Plan) -> str:
 
 def speculation_line(plan: Plan) -> str:
     """Whether the named drafts help at this load."""
-    drafting = plan.question.space.drafting
+    drafting = cheapest_drafting(plan)
     if drafting is None:
         return ""
     drafted, plain = plan.cheapest(True), plan.cheapest(False)
@@ -81,13 +90,22 @@ def speculation_line(plan: Plan) -> str:
         else f"nothing meets the limits {side}"
         for found, side in ((drafted, "with them"), (plain, "without"))
     ]
-    line = f"speculation ({drafting.describe()}) {verdict} at this load: {'; '.join(texts)}"
+    line = f"speculation ({drafting.describe()}) {verdict} at this load: {'; '.join(texts)}{_tried(plan)}"
     batch = break_even_batch(plan, drafted)
     if batch is None or drafted is None:
         return line
     option = drafted.option
     where = f"{option.deployment.hardware.name}, {option.deployment.parallel.describe()}"
     return f"{line}; on {where} the drafts slow down a batch of {batch:,} or more (here {option.batch:,} a rank)"
+
+
+def _tried(plan: Plan) -> str:
+    """What the cheapest candidate costs with each number of drafts, where several were tried."""
+    costs = screened_costs(plan)
+    if len(costs) <= 2 or plan.option.tariff is None:
+        return ""
+    texts = (f"{length}: {'no plan' if cost is None else f'{cost:,.2f}'}" for length, cost in costs.items())
+    return f"; by drafted tokens, before simulation, in {plan.option.tariff.currency}: {', '.join(texts)}"
 
 
 def cheaper_line(plan: Plan) -> str:

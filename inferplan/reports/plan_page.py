@@ -140,8 +140,9 @@ def assumptions(plan: Plan) -> list[str]:
         "a latency is conditional on the engine's flags and on the traffic above",
         "prices are those of a moment; energy is that of the devices at full TDP, without the building",
     ]
-    if plan.option.speculation.length and question.space.drafting:
-        lines.append(f"speculative decoding: {question.space.drafting.describe()}, the same at every position")
+    drafting = question.space.drafting_of(plan.option.speculation)
+    if drafting is not None:
+        lines.append(f"speculative decoding: {drafting.describe()}" + (f"; {drafting.basis}" if drafting.basis else ""))
     if plan.option.pools:
         lines.append("prompts and decodes on pools of their own; the cache moves over the scale-out link")
     return lines

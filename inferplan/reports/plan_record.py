@@ -9,7 +9,16 @@ from typing import Any
 from inferplan.answers.emit import given
 from inferplan.planning.plan import Plan, row
 from inferplan.reports.cost import cost_record, energy_record
-from inferplan.reports.plan_figures import break_even_batch, cost_of, energy_of, launch_line, launch_of, relaxation
+from inferplan.reports.plan_figures import (
+    break_even_batch,
+    cheapest_drafting,
+    cost_of,
+    energy_of,
+    launch_line,
+    launch_of,
+    relaxation,
+    screened_costs,
+)
 
 _ELSEWHERE = {"model", "gpu", "quant", "engine", "flags.token_budget", "flags.max_sequences"}
 """Options that a plan's deployment states in fields of their own."""
@@ -75,7 +84,7 @@ def capacity_record(plan: Plan) -> dict[str, Any] | None:
 def deployment_record(plan: Plan) -> dict[str, Any]:
     """What ``inferplan emit`` needs to start the plan."""
     option = plan.option
-    started = launch_of(plan)
+    started, drafting = launch_of(plan), plan.question.space.drafting_of(plan.option.speculation)
     engine = option.deployment.engine
     return {
         "model": option.request.model,
@@ -87,9 +96,7 @@ def deployment_record(plan: Plan) -> dict[str, Any]:
         "context_tokens": started.context,
         "concurrency": plan.best.slots,
         "token_budget": option.budget,
-        "speculation": asdict(plan.question.space.drafting)
-        if option.speculation.length and plan.question.space.drafting
-        else None,
+        "speculation": asdict(drafting) if drafting else None,
         "options": {
             name: value
             for name, value in given(option.request).items()
@@ -118,12 +125,14 @@ def frontier_rows(plan: Plan) -> list[dict[str, Any]]:
 
 def speculation_record(plan: Plan) -> dict[str, Any] | None:
     """The cheapest plan with drafts beside the cheapest without; ``None`` where no draft was named."""
-    drafting = plan.question.space.drafting
+    drafting = cheapest_drafting(plan)
     if drafting is None:
         return None
     sides = {"with": plan.cheapest(True), "without": plan.cheapest(False)}
     return {
         **asdict(drafting),
+        "tokens_per_step": drafting.beside(None).tokens,
+        "tried": [{"draft_tokens": length, "screened_cost": cost} for length, cost in screened_costs(plan).items()],
         "helps": bool(plan.option.speculation.length),
         **{f"cost_{side}": found.option.cost if found else None for side, found in sides.items()},
         **{f"tpot_{side}_s": found.achieved["tpot"] if found else None for side, found in sides.items()},

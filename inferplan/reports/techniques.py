@@ -55,6 +55,7 @@ def _speculation(result: ServedEstimate) -> _Part:
     values = {
         "draft": None if speculation.draft is None else speculation.draft.model.name,
         "acceptance": speculation.acceptance,
+        "acceptance_basis": speculation.basis,
         "tokens_per_step": gain.tokens,
         "tpot_s": float(np.max(result.tpot)),
         "verification_s": verify,
@@ -63,7 +64,8 @@ def _speculation(result: ServedEstimate) -> _Part:
         "loses_from_batch": losing,
     }
     lines = [
-        ["drafts: tokens a verification yields", f"{gain.tokens:.3f} (acceptance {speculation.acceptance:.3g})"],
+        ["drafts: tokens a verification yields", f"{gain.tokens:.3f} ({speculation.accepted})"],
+        *([["  their acceptance", speculation.basis]] if speculation.basis not in ("", "given") else []),
         ["  drafts and verification", f"{format_time(draft)} + {format_time(verify)}, {speedup:.3g} times as fast"],
         ["  they lose from batch", "none up to 4,096" if losing is None else f"{losing:,}"],
     ]

@@ -175,7 +175,7 @@ class Round:
     def served(self, deployment: Deployment, batches: Batches, time: StepTime) -> StepTime:
         """The ``time`` of its batches with the drafts and the engine's eager floor."""
         if self.speculation.draft is not None:
-            own = replace(self, speculation=PLAIN, flight=batches.microbatches)
+            own = replace(self, speculation=self.speculation.extending, flight=batches.microbatches)
             later = None if self.decodes is None else self._later_draft(batches.microbatches)
             time = self.speculation.with_drafts(time, own.price, later)
         floors = eager_floors(deployment) if self.prompts is not None else [0.0]

@@ -235,11 +235,7 @@ def times_for(deployment: Deployment, rules: Rules, requests: Requests, speculat
         context=min(longest, rules.longest, _LONGEST_TABLE),
     )
     times = step_times(deployment, reach, speculation.width)
-    if speculation.draft is not None and speculation.length:
-        times.drafts = [(step_times(speculation.draft, reach), 1)]
-        if speculation.length > 1:
-            later = step_times(speculation.draft, reach, speculation.branches)
-            times.drafts.append((later, speculation.length - 1))
+    times.drafts = [(step_times(model, reach, width), passes) for model, width, passes in speculation.passes]
     return times
 
 
@@ -292,6 +288,7 @@ def _conditions(cluster: Cluster, flags: Flags, traffic: Traffic | Requests, opt
             "length": drafts.length,
             "branches": drafts.branches,
             "acceptance": drafts.acceptance,
+            "acceptance_basis": drafts.basis,
             "tokens_per_step": drafts.tokens,
         }
     if isinstance(traffic, Traffic):

@@ -276,7 +276,7 @@ def test_techniques_reach_the_headline(run: Run, options: list[str], moved: dict
 
 def test_half_a_draft_is_refused(run: Run) -> None:
     for options, words in (
-        (["--draft-tokens", "4", "--acceptance", "0.7"], "--draft-model free"),
+        (["--draft-tokens", "4", "--acceptance", "0.7"], "--draft free"),
         ([*DRAFT], "--acceptance-length"),
         ([*DRAFT, "--acceptance", "0.7", "--acceptance-length", "2"], "one of them only"),
         ([*DRAFT, "--acceptance-length", "6"], "1 to 5 tokens"),

@@ -245,8 +245,9 @@ def test_no_plan_is_exit_three_with_the_relaxation() -> None:
         (["--workload", "chat"], "one kind of demand"),
         (["--rate", "5", "--workload", "chat", "--engine", "nope"], "no engine"),
         (["--rate", "5", "--workload", "chat", "--quant", "nope"], "nope"),
-        (["--rate", "5", "--workload", "chat", "--draft-tokens", "3"], "--acceptance"),
-        (["--rate", "5", "--workload", "chat", "--acceptance", "0.7"], "--draft-tokens"),
+        (["--rate", "5", "--workload", "chat", "--draft-tokens", "3"], "without a draft model"),
+        (["--rate", "5", "--workload", "chat", "--acceptance", "0.7"], "--acceptance without a draft model"),
+        (["--rate", "5", "--workload", "chat", "--draft", "free", "--acceptance", "0.7"], "needs --draft-tokens"),
         (
             ["--rate", "5", "--workload", "chat", "--draft-model", "free", "--draft-tokens", "3", "--acceptance", "2"],
             "acceptance",

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from inferplan.answers.drafting import Drafting
 from inferplan.answers.emit import (
     ENGINES,
     Drafts,
@@ -34,7 +35,6 @@ from inferplan.catalog.assemble import Request, assemble
 from inferplan.devices.engine import EngineFlags
 from inferplan.errors import InfeasibleError, InferplanError, UsageError
 from inferplan.estimate.memory import Footprint
-from inferplan.planning.space import Drafting
 from inferplan.serving.techniques.speculation import Speculation
 from inferplan.spec import Spec
 from inferplan.work.parallel import Parallelism
@@ -330,7 +330,7 @@ def test_a_node_of_superchips_has_four_devices() -> None:
 
 def drafted(engine: str, name: str = "llama-3.2-1b", **changes: Any) -> Launch:
     asked = request(engine, **changes)
-    speculation = Drafting(model=name, length=3, acceptance=0.8).on(asked, assemble(asked))
+    speculation = Drafting(model=name, length=3, acceptance=0.8).on(asked, asked.parallel)
     return launch(asked, context=4096, drafts=Drafts(speculation, name))
 
 

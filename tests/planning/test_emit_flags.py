@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from inferplan.answers.drafting import Drafting
 from inferplan.answers.emit import Drafts, Launch, Pools, launch, manifest, script
 from inferplan.answers.emit.engines import command, over_nodes
 from inferplan.answers.emit.vllm import _KV_OF_VERSION
-from inferplan.catalog.assemble import Request, assemble
+from inferplan.catalog.assemble import Request
 from inferplan.devices.engine import EngineFlags
-from inferplan.planning.space import Drafting
 from inferplan.work.parallel import Parallelism
 
 VLLM_FLAGS = {
@@ -165,7 +165,7 @@ def launches(engine: str) -> Iterator[Launch]:
     yield launch(asked(engine, quant="fp8"), 4096)
     for quant in (None, "fp8"):
         request = asked(engine, quant=quant)
-        speculation = Drafting(model="llama-3.2-1b", length=3, acceptance=0.8).on(request, assemble(request))
+        speculation = Drafting(model="llama-3.2-1b", length=3, acceptance=0.8).on(request, request.parallel)
         yield launch(request, 4096, drafts=Drafts(speculation, "llama-3.2-1b"))
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from inferplan.answers.drafting import Drafting
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.price_lists import PriceBook, price_book
 from inferplan.errors import InfeasibleError, UsageError
@@ -19,7 +20,7 @@ from inferplan.planning.option import Sizing
 from inferplan.planning.plan import Plan, plan
 from inferplan.planning.question import Question
 from inferplan.planning.search import pareto, point, search
-from inferplan.planning.space import Drafting, Rejections, Space, candidates, default_gpus, default_quants, divisions
+from inferplan.planning.space import Rejections, Space, candidates, default_gpus, default_quants, divisions
 from inferplan.reports.plan import plan_report
 from inferplan.reports.plan_record import plan_record
 from inferplan.serving.flags import Flags
@@ -137,7 +138,7 @@ def test_the_grid_of_drafts_is_the_steady_state(engine: str, branches: int) -> N
     request = Request(model="llama-3.1-8b", gpu="h200-sxm", engine=engine)
     deployment = assemble(request)
     drafting = Drafting(model="llama-3.2-1b", length=3, acceptance=0.7, branches=branches)
-    speculation = drafting.on(request, deployment)
+    speculation = drafting.on(request, deployment.parallel)
     demand = Demand(prompt=Lengths(mean=1000), output=Lengths(mean=101), rate=1.0)
     plain = load_grid(deployment, demand, 50.0, axes_for(deployment, [2048]))
     found = load_grid(deployment, demand, 50.0, axes_for(deployment, [2048]), speculation)
@@ -301,7 +302,7 @@ def test_pools_apart_are_sized_for_the_rate(prices: PriceBook, space: Space) -> 
 @pytest.mark.parametrize(("acceptance", "helps"), [(0.9, True), (0.05, False)])
 def test_drafts_are_searched_and_judged(space: Space, prices: PriceBook, acceptance: float, helps: bool) -> None:
     small = replace(
-        space, gpus=("h100-sxm",), quants=(None,), drafting=Drafting(model=None, length=3, acceptance=acceptance)
+        space, gpus=("h100-sxm",), quants=(None,), drafting=(Drafting(model=None, length=3, acceptance=acceptance),)
     )
     found = plan(question(small, prices, slo=Slo(tpot=0.012, percentile=95.0)))
     record = plan_record(found)["speculation"]
@@ -314,7 +315,7 @@ def test_drafts_are_searched_and_judged(space: Space, prices: PriceBook, accepta
 
 def test_a_draft_that_cannot_be_divided_is_left_out(space: Space, prices: PriceBook) -> None:
     drafting = Drafting(model="qwen2.5-0.5b", length=3, acceptance=0.7)
-    small = replace(space, gpus=("h100-sxm",), quants=(None,), most=4, tp=(4,), pp=(1,), drafting=drafting)
+    small = replace(space, gpus=("h100-sxm",), quants=(None,), most=4, tp=(4,), pp=(1,), drafting=(drafting,))
     found = search(small, DEMAND, SLO, Sizing(), prices)
     assert found.rejections.counts["drafts"] == 1
     assert found.structures == 1

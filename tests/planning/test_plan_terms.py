@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from inferplan.answers.cost import OUTPUT_TO_INPUT
+from inferplan.answers.drafting import Drafting
 from inferplan.catalog.assemble import Request
 from inferplan.catalog.price_lists import price_book
 from inferplan.estimate.phase import run_step
@@ -13,7 +14,7 @@ from inferplan.planning.option import Sizing
 from inferplan.planning.plan import Plan, plan
 from inferplan.planning.question import Question
 from inferplan.planning.search import point
-from inferplan.planning.space import Drafting, Space
+from inferplan.planning.space import Space
 from inferplan.reports.plan_terms import plan_terms
 from inferplan.traffic.requests import Lengths, Slo
 from inferplan.work.step import decode
@@ -49,7 +50,7 @@ def test_evaluated_again_they_are_the_plans_numbers(demand: str, changes: dict[s
 
 def test_with_drafts_a_round_yields_several_tokens() -> None:
     found = planned(
-        DEMANDS["rate"], Slo(tpot=0.012, percentile=95.0), drafting=Drafting(model=None, length=3, acceptance=0.9)
+        DEMANDS["rate"], Slo(tpot=0.012, percentile=95.0), drafting=(Drafting(model=None, length=3, acceptance=0.9),)
     )
     terms = {term.name: term for term in plan_terms(found)}
     assert found.option.speculation.length

@@ -27,7 +27,9 @@ def served(prompt: int, batch: int = 1, output: int = 11, **asked: object) -> Se
 
 
 def test_drafts_take_their_time_and_their_memory() -> None:
-    """Four drafts of 1.1 s, a verification of 5 tokens in 1.5 s; at a = 1/2 they yield 1 + 1/2 + ... + 1/16 = 1.9375.
+    """A verification of 5 tokens in 1.5 s, a first pass of the draft over the same 5, and three of 1.1 s.
+
+    At a = 1/2 they yield 1 + 1/2 + ... + 1/16 = 1.9375 tokens.
 
     The prompt of 10 takes the model 2 s, and the draft, which is as large here, 2 s more.
     """
@@ -36,9 +38,9 @@ def test_drafts_take_their_time_and_their_memory() -> None:
     drafting = Speculation(length=4, acceptance=0.5, draft=twin)
     found = ServedEstimate(deployment=twin, load=load, techniques=Techniques(speculation=drafting))
     assert float(found.ttft) == pytest.approx(4.0, rel=CLOSE)
-    assert float(found.tpot) == pytest.approx((4 * 1.1 + 1.5) / 1.9375, rel=CLOSE)
-    assert float(found.e2el) == pytest.approx(4.0 + 10 * 5.9 / 1.9375, rel=CLOSE)
-    assert float(found.output_rate) == pytest.approx(11 / (4.0 + 10 * 5.9 / 1.9375), rel=CLOSE)
+    assert float(found.tpot) == pytest.approx((3 * 1.1 + 2 * 1.5) / 1.9375, rel=CLOSE)
+    assert float(found.e2el) == pytest.approx(4.0 + 10 * 6.3 / 1.9375, rel=CLOSE)
+    assert float(found.output_rate) == pytest.approx(11 / (4.0 + 10 * 6.3 / 1.9375), rel=CLOSE)
     alone = found.without.footprint
     assert found.footprint.draft_weights == alone.weights
     assert float(found.footprint.state) == 2 * float(alone.state) == 2 * 4 * 21
@@ -121,16 +123,19 @@ def test_acceptance_from_the_length_that_engines_report() -> None:
 
 
 def test_a_prediction_module_drafts() -> None:
-    """DeepSeek-V3's module: "11.5B unique parameters", without embedding and head of 0.9B each (README_WEIGHTS.md).
+    """DeepSeek-V3's module: "11.5B unique parameters", embedding and head of 0.9B each shared with the model; 1.5B of
+    them active, the head among these (README_WEIGHTS.md, which leaves the projection of 14,336 x 7,168 out of both).
 
-    Its projection is 14,336 x 7,168; GLM-5 stores no tables for it, so that its module keeps none and reads two.
+    With both tables, as the checkpoint stores it, it is the 14B of the 685B (README).
     """
     deepseek = load_model("deepseek-v3")
-    draft = prediction_model(deepseek)
-    assert draft.parameters["total"] == deepseek.mtp_parameters
-    assert draft.parameters["total"] - 2 * 129280 * 7168 == pytest.approx(11.5e9, rel=0.02)
-    projection = sum(weight.elements * count for weight, count in draft.weights() if weight.name == "linear")
+    draft, table = prediction_model(deepseek), 129280 * 7168
+    projection = sum(weight.elements * count for weight, count in draft.weights() if weight.name == "joined")
     assert projection == 2 * 7168 * 7168
+    assert draft.parameters["total"] - projection == pytest.approx(11.5e9, rel=0.005)
+    assert draft.parameters["active"] - projection + table == pytest.approx(1.5e9, rel=0.02)
+    assert draft.parameters["total"] + 2 * table == deepseek.mtp_parameters == pytest.approx(14e9, rel=0.04)
+    assert deepseek.parameters["total"] + deepseek.mtp_parameters == pytest.approx(685e9, rel=0.001)
     borrowing = prediction_model(load_model("glm-5"))
     assert not [weight for weight, _ in borrowing.weights() if weight.name in ("embedding", "head")]
     assert borrowing.parameters["total"] == load_model("glm-5").mtp_parameters
@@ -150,7 +155,8 @@ def test_a_prediction_module_gains_and_costs() -> None:
     assert 1 / 1.8 < float(found.tpot / plainly.tpot) < 0.75
     assert float(plainly.ttft) < float(found.ttft) < 1.1 * float(plainly.ttft)
     alone = Footprint(deployment=draft, batch=1.0, prompt=1024.0, context=1088.0).stage.weights
-    assert found.footprint.draft_weights == alone > 13.4e9 / 8
+    divided, whole = 11.5e9 / 8, 2 * 2 * 7168 * 7168  # fp8 over eight ranks; the projection in bf16 on each
+    assert found.footprint.draft_weights == alone == pytest.approx(divided + whole, rel=0.02)
 
 
 def test_what_an_engine_would_not_run() -> None:

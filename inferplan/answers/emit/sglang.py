@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from inferplan.answers.emit.checkpoint import checkpoint, draft_checkpoint, online
 from inferplan.answers.emit.replica import Launch, dtype, kv_dtype, refuse_degrees
-from inferplan.catalog.drafts import MTP
 from inferplan.errors import UsageError
+from inferplan.models.prediction import MTP
 
 TAKES = frozenset(
     {f"parallel.{degree}" for degree in ("tp", "pp", "dp", "ep", "cp")}
     | {"parallel.redundant", "flags.memory_fraction", "flags.block_size", "flags.two_batch_overlap"}
-    | {f"speculation.{field}" for field in ("length", "branches", "draft")}
+    | {f"speculation.{field}" for field in ("length", "branches", "draft", "first", "later", "block")}
 )
 PORT, BOOTSTRAP_PORT = 30000, 8998
 ROUTER = "sglang-router 0.3.2"

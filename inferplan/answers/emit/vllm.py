@@ -6,13 +6,13 @@ import json
 
 from inferplan.answers.emit.checkpoint import checkpoint, draft_checkpoint, online
 from inferplan.answers.emit.replica import Launch, dtype, kv_dtype, refuse_degrees
-from inferplan.catalog.drafts import MTP
 from inferplan.errors import UsageError
+from inferplan.models.prediction import MTP
 
 TAKES = frozenset(
     {f"parallel.{degree}" for degree in ("tp", "pp", "dp", "ep", "cp")}
     | {"parallel.redundant", "flags.memory_fraction", "flags.block_size", "flags.two_batch_overlap"}
-    | {f"speculation.{field}" for field in ("length", "branches", "draft")}
+    | {f"speculation.{field}" for field in ("length", "branches", "draft", "first", "later", "block")}
 )
 PORT = 8000
 SIDE_CHANNEL = "VLLM_NIXL_SIDE_CHANNEL_HOST"

@@ -123,15 +123,15 @@ class ServedEstimate(Estimate):
     def computed(self) -> Num:
         """Seconds in which the prompts are computed, by the draft too."""
         load, past, chunk = self.load, self.cached, self.techniques.chunk
-        draft = self.techniques.speculation.draft if self.techniques.speculation.length else None
-        if chunk is None and draft is None:
+        drafts = [made.model for made in self.techniques.speculation.passes[:1]]
+        if chunk is None and not drafts:
             return self.prefill.time
         if chunk is None:
             return prompt_with_drafts(
                 self.deployment, self.techniques.speculation, load.batch, load.prompt - past, past
             ).total
         new = int(load.prompt - past)
-        models = [self.deployment, *([] if draft is None else [draft])]
+        models = [self.deployment, *drafts]
         return sum(drain_in_chunks(one, int(load.batch), (new, int(past)), chunk) for one in models)
 
     def _first(self, name: Naming = plain) -> Num:

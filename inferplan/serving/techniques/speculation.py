@@ -9,18 +9,28 @@ With acceptance ``a`` for each drafted token, independent of the others (Leviath
 Engines report the mean acceptance *length* ``E`` instead of ``a`` (vLLM: tokens a verification, 1 and the accepted
 drafts); :meth:`Speculation.of_length` solves eq. 1 for the ``a`` that gives it.
 
+Acceptance often falls with the position. As a curve ``a1, a2, ...``, each the chance that a drafted token is accepted
+once those before it were, a verification yields ``1 + a1 + a1*a2 + ...``; a constant curve is eq. 1 again.
+
 A tree tries ``branches`` candidates at each depth, so a depth is passed with ``1 - (1 - a)^branches`` and the step
 verifies ``branches*length + 1`` tokens (candidates drawn independently; a real tree reaches no more).
 
 Here nothing is assumed about the cost: the verification is priced as a step of that width, and the draft as a model of
-its own, so the gain shrinks as the batch grows and is a loss where verifying costs as much as the tokens it saves. The
-draft computes every prompt too, because it attends to it: in the step that computes the prompt.
+its own, so the gain shrinks as the batch grows and is a loss where verifying costs as much as the tokens it saves. A
+round of drafts is what engines run (vLLM ``v1/spec_decode/eagle.py``, ``propose``; TensorRT-LLM's "MTP Eagle"; SGLang's
+``draft_extend_after_decode``):
+
+- one pass over every token of the verification before it, ``length + 1`` for each request (engines pad rejected ones),
+  beside the prompts of the step, which the draft computes too because it attends to them: the first drafted token;
+- ``length - 1`` passes of a token each, one after another: the others. A block draft makes all in one more pass of
+  ``length + 1`` tokens instead (DFlash, 2602.06036: the last token and a mask for each drafted one).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -67,24 +77,48 @@ def acceptance_of(tokens: float, length: int) -> float:
     return high
 
 
+class Pass(NamedTuple):
+    """Passes of a draft: of which model, how many tokens each request has in one, and how many follow each other."""
+
+    model: Deployment
+    width: int
+    times: int
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Speculation:
     """How drafts are made and checked.
 
-    length: drafted tokens in depth, 0 for none. acceptance: chance that a drafted token is accepted. branches:
-    candidates at each depth. draft: the model that drafts, on the same devices; ``None`` for drafts that cost nothing.
+    length: drafted tokens in depth, 0 for none. acceptance: chance that a drafted token is accepted, one number or one
+    for each position given those before it. branches: candidates at each depth. draft: the model that drafts, on the
+    same devices, with all of its weights and its cache; ``None`` for drafts that cost nothing. first, later: what of it
+    runs in the first pass of a round and in the others, where that is not all of it. block: it drafts all tokens in one
+    pass after the first. basis: where the acceptance is from, in words.
+
+    Raises ``UsageError`` for a curve that is not of ``length`` positions, and a chance outside [0, 1].
     """
 
     length: int = 0
-    acceptance: float = 0.0
+    acceptance: float | tuple[float, ...] = 0.0
     branches: int = 1
     draft: Deployment | None = None
+    first: Deployment | None = None
+    later: Deployment | None = None
+    block: bool = False
+    basis: str = ""
 
     def __post_init__(self) -> None:
         if self.length < 0 or self.branches < 1:
             raise UsageError("speculation needs 0 or more drafted tokens and 1 or more branches")
-        if not 0 <= self.acceptance <= 1:
-            raise UsageError(f"an acceptance rate is in [0, 1], not {self.acceptance:g}")
+        curve = self.acceptance if isinstance(self.acceptance, tuple) else (self.acceptance,)
+        if isinstance(self.acceptance, tuple) and len(curve) != self.length:
+            raise UsageError(
+                f"an acceptance of {len(curve)} positions does not go with {self.length} drafted tokens",
+                hint=f"--draft-tokens {len(curve)}, or one chance for all positions",
+            )
+        for chance in curve:
+            if not 0 <= chance <= 1:
+                raise UsageError(f"an acceptance rate is in [0, 1], not {chance:g}")
 
     @classmethod
     def of_length(cls, tokens: float, length: int, branches: int = 1, draft: Deployment | None = None) -> Speculation:
@@ -102,10 +136,38 @@ class Speculation:
         return 1 + self.length * self.branches
 
     @property
+    def curve(self) -> tuple[float, ...]:
+        """The chance that each position is accepted, given those before it."""
+        return self.acceptance if isinstance(self.acceptance, tuple) else (self.acceptance,) * self.length
+
+    @property
     def tokens(self) -> float:
         """Tokens that a step yields for each request, on average."""
-        passed = 1.0 - (1.0 - self.acceptance) ** self.branches
-        return float(expected_tokens(passed, float(self.length)))
+        passed = 1.0 - (1.0 - np.asarray(self.curve, dtype=np.float64)) ** self.branches
+        return float(1.0 + np.sum(np.cumprod(passed)))
+
+    @property
+    def accepted(self) -> str:
+        """The acceptance in words: ``"acceptance 0.7"``, ``"acceptance 0.8, 0.6, 0.4 by position"``."""
+        if isinstance(self.acceptance, tuple):
+            return f"acceptance {', '.join(f'{chance:.3g}' for chance in self.acceptance)} by position"
+        return f"acceptance {self.acceptance:.3g}"
+
+    @property
+    def passes(self) -> list[Pass]:
+        """The passes of a round of drafts; the prompts of a step are in the first. None where drafts cost nothing."""
+        if self.draft is None or not self.length:
+            return []
+        made = Pass(self.first or self.draft, self.length + 1, 1)
+        if self.block:
+            return [made, Pass(self.later or self.draft, self.length + 1, 1)]
+        rest = Pass(self.later or self.draft, self.branches, self.length - 1)
+        return [made, rest] if rest.times else [made]
+
+    @property
+    def extending(self) -> Speculation:
+        """What the draft computes of each request in the first pass of a round: the tokens of a verification."""
+        return Speculation(length=self.length)
 
     def with_drafts(
         self,
@@ -113,17 +175,29 @@ class Speculation:
         first: Callable[[Deployment], StepTime],
         later: Callable[[Deployment, float], StepTime] | None = None,
     ) -> StepTime:
-        """A step of the model with those of its draft ahead of it: ``length`` decodes, one after another.
+        """A step of the model with the round of drafts ahead of it.
 
-        ``first(draft)``: the draft's first, in which it computes one token of each request, and the prompts of the
-        step. ``later(draft, width)``: another, of ``width`` tokens each; ``None`` where nothing decodes.
+        ``first(draft)``: the draft's first pass, with :attr:`extending` of each request and the prompts of the step.
+        ``later(draft, width)``: another, of ``width`` tokens each; ``None`` where nothing decodes.
         """
-        if self.draft is None or not self.length:
-            return step
-        step = step.plus(first(self.draft))
-        if later is None or self.length == 1:
-            return step
-        return step.plus(later(self.draft, float(self.branches)), self.length - 1)
+        for number, (model, width, times) in enumerate(self.passes):
+            if number and later is None:
+                break
+            made = later(model, float(width)) if number and later is not None else first(model)
+            step = step.plus(_on_last_stage(made, len(step.fullest)), times)
+        return step
+
+
+def _on_last_stage(made: StepTime, stations: int) -> StepTime:
+    """A draft that is not divided into stages, beside the last stage of a pipeline: the hidden state is there."""
+    if len(made.fullest) == stations:
+        return made
+
+    def moved(times: tuple[Num, ...]) -> tuple[Num, ...]:
+        return (times[0], *([0.0] * (stations - 2)), times[1])
+
+    fullest = moved(made.fullest)
+    return replace(made, fullest=fullest, mean=fullest if made.mean is made.fullest else moved(made.mean))
 
 
 PLAIN = Speculation()
@@ -156,7 +230,7 @@ def step_with_drafts(deployment: Deployment, speculation: Speculation, batch: Nu
     """A decode step of a whole batch with ``context`` tokens behind each: its drafts, and their verification."""
     verify = decode_cycle(deployment, batch, context, float(speculation.width)).step_time
 
-    def step(draft: Deployment, width: float = 1.0) -> StepTime:
+    def step(draft: Deployment, width: float = float(speculation.extending.width)) -> StepTime:
         return decode_cycle(draft, batch, context, width).step_time
 
     return speculation.with_drafts(verify, step, step)

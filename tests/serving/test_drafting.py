@@ -1,0 +1,115 @@
+"""How many drafts are accepted: curves, measured lengths, and where they come from."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inferplan.answers.drafting import Drafting, measured_drafting
+from inferplan.catalog.acceptance import acceptance_for, measured_tokens
+from inferplan.catalog.files import config_root, load_model
+from inferplan.errors import MissingFactError, UsageError
+from inferplan.serving.techniques.speculation import Speculation, expected_tokens, speculate
+from tests.serving.conftest import deployment
+
+CHANCES = st.floats(min_value=0.0, max_value=1.0)
+
+
+def test_tokens_of_a_curve_by_hand() -> None:
+    """1 + 0.8 + 0.8*0.6 + 0.8*0.6*0.4 = 2.472."""
+    assert Speculation(length=3, acceptance=(0.8, 0.6, 0.4)).tokens == pytest.approx(2.472, rel=1e-12)
+    assert Speculation(length=2, acceptance=(0.0, 1.0)).tokens == 1.0
+    assert Speculation(length=2, acceptance=(0.5, 0.5), branches=2).tokens == pytest.approx(1 + 0.75 + 0.75**2)
+    assert Speculation().tokens == 1.0
+    with pytest.raises(UsageError, match="3 positions does not go with 2"):
+        Speculation(length=2, acceptance=(0.8, 0.6, 0.4))
+    with pytest.raises(UsageError, match="not 1.2"):
+        Speculation(length=2, acceptance=(0.8, 1.2))
+
+
+@given(chance=CHANCES, length=st.integers(min_value=1, max_value=12))
+def test_a_constant_curve_is_equation_1(chance: float, length: int) -> None:
+    curve = Speculation(length=length, acceptance=(chance,) * length)
+    assert curve.tokens == pytest.approx(float(expected_tokens(chance, float(length))), rel=1e-9)
+    assert curve.tokens == Speculation(length=length, acceptance=chance).tokens
+
+
+@given(curve=st.lists(CHANCES, min_size=1, max_size=8), more=CHANCES, where=st.integers(min_value=0, max_value=7))
+def test_more_acceptance_never_yields_less(curve: list[float], more: float, where: int) -> None:
+    better = [max(chance, more) if at == where else chance for at, chance in enumerate(curve)]
+    worse, improved = (Speculation(length=len(curve), acceptance=tuple(chances)) for chances in (curve, better))
+    assert 1.0 <= worse.tokens <= improved.tokens <= len(curve) + 1
+
+
+def test_no_drafts_are_plain_decoding() -> None:
+    served = deployment("llama-3.1-8b", "h100-sxm", ideal=False)
+    gain = speculate(served, Speculation(length=0, draft=served), 8.0, 1000.0)
+    assert float(gain.tpot) == float(gain.plain)
+    assert float(gain.draft) == 0.0
+
+
+def test_more_acceptance_is_never_slower() -> None:
+    served = deployment("llama-3.1-8b", "h100-sxm", ideal=False)
+    draft = deployment("llama-3.2-1b", "h100-sxm", ideal=False)
+    curves = [(0.5, 0.3, 0.1), (0.6, 0.3, 0.1), (0.6, 0.6, 0.1), (0.6, 0.6, 0.6)]
+    times = [
+        float(speculate(served, Speculation(length=3, acceptance=curve, draft=draft), 8.0, 1000.0).tpot)
+        for curve in curves
+    ]
+    assert times == sorted(times, reverse=True)
+
+
+def test_measured_lengths_are_those_published(shared: Path) -> None:
+    """Every row of the table is on file, and nothing else of its source."""
+    first = yaml.safe_load((config_root() / "acceptance.yaml").read_text(encoding="utf-8"))["sources"][0]
+    on_file = sorted(
+        (one["model"], one["draft"], one["mode"].partition(",")[0], tokens, length)
+        for one in first["measured"]
+        for tokens, length in one["lengths"].items()
+    )
+    published = []
+    with (shared / "reference" / "acceptance_lengths.csv").open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            named = row["model"], row["draft"] or "dspark", row["mode"].replace("_", " ")
+            published.append((*named, int(row["draft_tokens"]), float(row["mean_acceptance_length"])))
+    assert on_file == sorted(published)
+
+
+def test_which_measurement_is_taken() -> None:
+    """InferenceX: 3.39 tokens of 3 drafts with thinking, 3.33 without; lmsys: 2.44 of DeepSeek-V3."""
+    qwen = acceptance_for("qwen3.5-397b-a17b", "mtp", 3)
+    assert (qwen.length, qwen.low, qwen.high) == (3.39, 3.33, 3.39)
+    assert "thinking on" in qwen.basis
+    assert acceptance_for("qwen3.5-397b-a17b", "mtp", 3, "thinking off").length == 3.33
+    assert acceptance_for("deepseek-r1", "mtp", 3).length == 2.44
+    assert "measured of deepseek-v3" in acceptance_for("deepseek-r1", "mtp", 3).basis
+    assert acceptance_for("deepseek-v3", "mtp", 1)[:3] == (1.875, 1.85, 1.9)
+    assert measured_tokens("deepseek-r1", "mtp") == [1, 2, 3, 7]
+    drafting = measured_drafting(load_model("deepseek-r1"), "mtp", 3)
+    assert drafting.beside(None).tokens == pytest.approx(2.44, rel=1e-9)
+    assert "lmsys" in drafting.basis
+
+
+@pytest.mark.parametrize(
+    ("asked", "because"),
+    [
+        (("llama-3.1-8b", "eagle3", 3), "none is on file"),
+        (("deepseek-r1", "mtp", 5), "on file for 1, 2, 3, 7"),
+        (("glm-5.2", "mtp", 2, "thinking off"), "measured: 'thinking on'"),
+    ],
+)
+def test_what_was_not_measured_is_refused(asked: tuple[str, str, int], because: str) -> None:
+    with pytest.raises(MissingFactError) as refused:
+        acceptance_for(*asked)
+    assert because in refused.value.because
+    assert "--acceptance 0.7" in refused.value.hint
+
+
+def test_a_drafting_says_what_it_is() -> None:
+    words = Drafting(model="mtp", length=2, acceptance=(0.9, 0.6)).describe()
+    assert words == "mtp drafts of 2 tokens, acceptance 0.9, 0.6 by position"
