@@ -42,7 +42,7 @@ class DraftDeployments(NamedTuple):
         """
         division = replace(parallel, pp=1) if self.reads_states else parallel
         if not self.whole.model.has_experts:
-            division = replace(division, ep=1)
+            division = replace(division, ep=1, redundant=0)
         known: dict[int, Deployment] = {}
         for part in self[:3]:
             known.setdefault(id(part), replace(part, parallel=division))

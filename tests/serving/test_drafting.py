@@ -28,7 +28,7 @@ def test_tokens_of_a_curve_by_hand() -> None:
     assert Speculation().tokens == 1.0
     with pytest.raises(UsageError, match="3 positions does not go with 2"):
         Speculation(length=2, acceptance=(0.8, 0.6, 0.4))
-    with pytest.raises(UsageError, match="not 1.2"):
+    with pytest.raises(UsageError, match=r"not 1\.2"):
         Speculation(length=2, acceptance=(0.8, 1.2))
 
 
