@@ -183,20 +183,10 @@ def _kind(
 ) -> Kind:
     """The engines of a deployment that already has its flags."""
     deployment, flags = served
-    speculation = _drafting_on(deployment, options.speculation)
+    speculation = options.speculation.beside(deployment)
     rules = _rules(deployment, flags, replace(options, speculation=speculation), requests)
     times = times or times_for(deployment, rules, requests, speculation)
     return Kind(deployment, times, rules, lambda: _cache(deployment, requests, rules, options.host))
-
-
-def _drafting_on(deployment: Deployment, speculation: Speculation) -> Speculation:
-    """The speculation with its draft on the devices of a deployment, where it is on others."""
-    draft = speculation.draft
-    if draft is None or (draft.hardware is deployment.hardware and draft.parallel.ranks == deployment.parallel.ranks):
-        return speculation
-    parallel = deployment.parallel if draft.model.has_experts else replace(deployment.parallel, ep=1)
-    moved = replace(draft, hardware=deployment.hardware, parallel=parallel, calibration=deployment.calibration)
-    return replace(speculation, draft=moved)
 
 
 def _rules(deployment: Deployment, flags: Flags, options: Options, requests: Requests) -> Rules:

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -129,6 +129,24 @@ class Speculation:
         passed = acceptance_of(tokens, length)
         each = 1.0 - (1.0 - passed) ** (1.0 / branches)
         return cls(length=length, acceptance=each, branches=branches, draft=draft)
+
+    def beside(self, served: Deployment) -> Speculation:
+        """The same drafts on the devices of ``served``, where those are others than the draft is on (a pool's own).
+
+        A draft that is not divided into stages stays whole, on the last of them.
+        """
+        draft, parallel = self.draft, served.parallel
+        if draft is None:
+            return self
+        own = draft.parallel
+        if draft.hardware.name == served.hardware.name and (own.tp, own.dp) == (parallel.tp, parallel.dp):
+            return self
+        parallel = parallel if own.pp > 1 else replace(parallel, pp=1)
+        parallel = parallel if draft.model.has_experts else replace(parallel, ep=1, redundant=0)
+        changes: dict[str, Any] = {"hardware": served.hardware, "parallel": parallel, "calibration": served.calibration}
+        moved = {id(part): replace(part, **changes) for part in (draft, self.first, self.later) if part is not None}
+        first, later = (None if part is None else moved[id(part)] for part in (self.first, self.later))
+        return replace(self, draft=moved[id(draft)], first=first, later=later)
 
     @property
     def width(self) -> int:
