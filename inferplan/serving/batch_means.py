@@ -58,7 +58,7 @@ class Precision:
     ``most`` of them says so.
     """
 
-    tolerance: float = 0.03
+    tolerance: float = 0.02
     percentile: float = 95.0
     fewest: int = 2000
     most: int = 200_000
