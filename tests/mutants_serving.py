@@ -431,7 +431,7 @@ SERVING_MUTANTS = [
     SourceMutant(
         name="chunks forget what is behind them",
         place=f"{_SCHEDULER}._continue",
-        old="new * self.computed + new",
+        old="new * before + new",
         new="new",
         changes="a chunk of a prompt does not attend to the chunks before it",
         check=_LONG_PROMPT,

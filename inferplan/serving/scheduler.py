@@ -68,8 +68,7 @@ class Scheduler:
     def submit(self, request: int, time: float) -> None:
         """A request reaches the front end at ``time``; it is refused when it can never run."""
         prompt = self.records.prompt[request]
-        reason = self.rules.refusal(prompt, prompt + self.records.output[request])
-        if reason:
+        if reason := self.rules.refusal(prompt, prompt + self.records.output[request]):
             self.clients.refuse(request, time, reason)
         else:
             self.queue.submit(request, time)
@@ -84,10 +83,8 @@ class Scheduler:
     def plan(self, now: float) -> Chunk | None:
         """The prompts of the step that begins ``now``; none means that the step only decodes."""
         rules, waiting, decodes, progress = self.rules, self.queue.waiting, self.decodes, self.progress
-        if rules.policy == "static" and not self._may_form_batch():
-            self.meter.block("batch")
-            return None
-        if self.partial is None and rules.wait_steps and self.queue.hold_back(decodes.size):
+        collecting = rules.policy == "static" and not self._may_form_batch()
+        if collecting or (self.partial is None and rules.wait_steps and self.queue.hold_back(decodes.size)):
             self.meter.block("batch")
             return None
         if rules.timeout < inf:
