@@ -63,6 +63,11 @@ class Clients:
                 records.status[request] = TIMED_OUT if late else FINISHED
             self.notify(request, time, token is LAST)
 
+    def begin(self, request: int) -> None:
+        """A request whose prompt was computed elsewhere has a place: its client sees the first token if it has not."""
+        if self.records.first[request] != self.records.first[request]:
+            self.unseen.append((request, FIRST))
+
     def refuse(self, request: int, time: float, reason: str) -> None:
         """A request that can never run, at the door."""
         records = self.records

@@ -108,8 +108,7 @@ class Scheduler:
             places -= 1
             if request in progress.computed_elsewhere:
                 progress.computed_elsewhere.remove(request)
-                if self.records.first[request] != self.records.first[request]:
-                    self.clients.unseen.append((request, FIRST))
+                self.clients.begin(request)
                 self._decode(request, progress.output_left.pop(request), now)
                 continue
             need = progress.compute(request) - past
