@@ -123,7 +123,7 @@ _FLAGS = {
 }
 """Fields of ``EngineFlags`` and the options that set them."""
 _REDUNDANT = "Slots for copies of popular experts (EPLB), beyond one for each."
-_SKEW = "Deviation of the logarithm of the experts' popularity; 0 is uniform [measured, or configs/routing.yaml]."
+SKEW = "Deviation of the logarithm of the experts' popularity; 0 is uniform [measured, or configs/routing.yaml]."
 _DEGREES = {
     "tp": "Tensor parallelism.",
     "pp": "Pipeline stages.",
@@ -201,7 +201,7 @@ def deployment_options(command: Command) -> Command:
             for name, text in _DEGREES.items()
         ),
         click.option("--redundant-experts", type=Count(0), default=0, show_default=True, help=_REDUNDANT),
-        click.option("--expert-skew", type=click.FloatRange(0, 3), metavar="SKEW", help=_SKEW),
+        click.option("--expert-skew", type=click.FloatRange(0, 3), metavar="SKEW", help=SKEW),
         engine_option("Engine and version: vllm, vllm@0.20, none."),
         *engine_flag_options(),
         click.option("--calibration", metavar="FILE", help="Fitted constants [those of the GPU, if any are on file]."),

@@ -20,7 +20,7 @@ from inferplan.catalog.files import load_hardware, load_model
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.catalog.workloads import WorkloadSpec, load_limits, load_workload
 from inferplan.cli.draft_options import draft_options, draftings_of
-from inferplan.cli.options import IDEAL, Count, known_engines, picture, report_options, write_text
+from inferplan.cli.options import IDEAL, SKEW, Count, known_engines, picture, report_options, write_text
 from inferplan.cli.price_options import price_options
 from inferplan.errors import UsageError
 from inferplan.extras import require
@@ -114,6 +114,17 @@ _OPTIONS = [
     _Option("--pp", metavar="COUNTS", help="Pipeline stages [1,2,4,...]."),
     _Option("--ep", metavar="COUNTS", help="Expert groups [1 and all ranks]."),
     _Option("--dp", metavar="COUNTS", help="Attention data parallelism [1,2,4,... for experts]."),
+    _Option(
+        "--redundant-experts",
+        metavar="COUNTS",
+        help="Copies of popular experts (EPLB) to try, beside none, where experts are spread.",
+    ),
+    _Option("--expert-skew", type=click.FloatRange(0, 3), metavar="SKEW", help=SKEW),
+    _Option(
+        "--two-batch-overlap",
+        is_flag=True,
+        help="Try two half batches that overlap, beside whole ones, where attention ranks exchange experts' rows.",
+    ),
     _Option("--token-budget", metavar="COUNTS", help="Tokens of a step [512 to 16384]."),
     *(_Option(*names, **keywords) for names, keywords in draft_options(several=True)),
     _Option("--aggregated", is_flag=True, help="Do not consider separate prefill and decode pools."),
@@ -145,7 +156,13 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Que
         precision_of(Request(model=model, gpu=gpus[0], quant=quant), spec, load_hardware(gpus[0]))
     degrees = {name: tuple(parse_counts(values[name])) if values[name] else None for name in ("tp", "pp", "ep", "dp")}
     space = Space(
-        base=Request(model=model, gpu="", calibration=values["calibration"], ideal=values["ideal"]),
+        base=Request(
+            model=model,
+            gpu="",
+            calibration=values["calibration"],
+            ideal=values["ideal"],
+            expert_skew=values["expert_skew"],
+        ),
         gpus=gpus,
         quants=quants,
         engines=engines,
@@ -153,6 +170,8 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Que
         budgets=tuple(parse_counts(values["token_budget"])) if values["token_budget"] else None,
         disaggregate=not values["aggregated"],
         drafting=_drafting({**values, "model": model}),
+        redundant=(0, *(parse_counts(values["redundant_experts"]) if values["redundant_experts"] else ())),
+        two_batches=values["two_batch_overlap"],
         **degrees,
     )
     utilisation = values["utilisation"] if values["utilisation"] is not None else 0.95 if demand.offline else 0.8

@@ -98,5 +98,6 @@ class Deployment:
 
     def describe(self) -> str:
         devices = f"{self.parallel.devices} x {self.hardware.name}"
-        division = f" ({self.parallel.describe()})" if self.parallel.devices > 1 else ""
+        halves = ", two half batches" if self.two_batches else ""
+        division = f" ({self.parallel.describe()}{halves})" if self.parallel.devices > 1 else ""
         return f"{self.model.name} in {self.formats} on {devices}{division}"

@@ -118,9 +118,10 @@ def _plain_grids(space: Space, demand: Demand, slo: Slo, deployments: list[Deplo
 
     Those of a group of which one has no price are left out.
     """
-    groups: dict[Parallelism, list[Deployment]] = defaultdict(list)
+    groups: dict[tuple[Parallelism, bool], list[Deployment]] = defaultdict(list)
     for deployment in deployments:
-        groups[replace(deployment.parallel, pp=1)].append(deployment)
+        cut = deployment.two_batches is not None
+        groups[replace(deployment.parallel, pp=1), cut].append(deployment)
     found: dict[int, LoadGrid] = {}
     for group in groups.values():
         try:

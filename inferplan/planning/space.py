@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from inferplan.answers.drafting import Drafting
-from inferplan.catalog.assemble import Request, assemble, native_precision, precision_of
+from inferplan.catalog.assemble import Request, assemble, load_engine, native_precision, precision_of
 from inferplan.catalog.files import load_hardware, load_model
 from inferplan.catalog.price_lists import PriceBook
+from inferplan.devices.engine import EngineFlags
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import InferplanError
 from inferplan.estimate.deployment import Deployment
@@ -27,6 +28,8 @@ class Space:
     quants: formats to try; ``None`` for those of each device (:func:`default_quants`). most: devices of one replica.
     budgets: token budgets to try; ``None`` for powers of two about the engine's own.
     drafting: speculation, each tried on every structure beside plain decoding; they differ in the number of drafts.
+    redundant: copies of experts to try where they are spread. two_batches: overlapping half batches are tried beside
+    whole ones where attention ranks exchange.
     """
 
     base: Request
@@ -41,6 +44,8 @@ class Space:
     budgets: tuple[int, ...] | None = None
     disaggregate: bool = True
     drafting: tuple[Drafting, ...] = ()
+    redundant: tuple[int, ...] = (0,)
+    two_batches: bool = False
 
     def drafting_of(self, speculation: Speculation) -> Drafting | None:
         """The drafting that an option was priced with; ``None`` for plain decoding."""
@@ -93,7 +98,8 @@ def divisions(model: ModelSpec, space: Space) -> list[Parallelism]:
         groups = space.ep or ((1, tp * dp) if experts else (1,))
         for ep in dict.fromkeys(groups):
             if (tp * dp) % ep == 0 and (experts or ep == 1):
-                found.append(Parallelism(tp=tp, pp=pp, dp=dp, ep=ep))
+                copies = space.redundant if ep > 1 else (0,)
+                found += [Parallelism(tp=tp, pp=pp, dp=dp, ep=ep, redundant=number) for number in copies]
     return found
 
 
@@ -117,10 +123,20 @@ def candidates(space: Space, rejections: Rejections) -> Iterator[tuple[Request, 
                 rejections.add("impossible", len(shapes), error.what)
                 continue
             for parallel in shapes:
-                try:
-                    yield replace(request, parallel=parallel), replace(known, parallel=parallel)
-                except InferplanError as error:
-                    rejections.add("impossible", 1, error.what)
+                for flags in _flags(space, request, parallel):
+                    try:
+                        own = known.engine if flags is request.flags else load_engine(engine, flags)
+                        made = replace(known, parallel=parallel, engine=own)
+                        yield replace(request, parallel=parallel, flags=flags), made
+                    except InferplanError as error:
+                        rejections.add("impossible", 1, error.what)
+
+
+def _flags(space: Space, request: Request, parallel: Parallelism) -> list[EngineFlags]:
+    """The engine's flags to try: with overlapping half batches too where asked for and there is an exchange."""
+    if not space.two_batches or parallel.dp == 1:
+        return [request.flags]
+    return [request.flags, request.flags.model_copy(update={"two_batch_overlap": True})]
 
 
 def _in_format(request: Request, known: Deployment | None) -> Deployment:

@@ -185,5 +185,12 @@ def _with_option(path: str, request: Request, name: str, value: Any) -> Request:
     return replace(request, **fields)
 
 
-_PLAIN: dict[str, type] = {"calibration": str, "ideal": bool, "memory": str, "unfused_attention": bool, "prune": str}
+_PLAIN: dict[str, type] = {
+    "calibration": str,
+    "ideal": bool,
+    "memory": str,
+    "unfused_attention": bool,
+    "prune": str,
+    "expert_skew": float,
+}
 """Options of a request that have no group, and what their values are."""
