@@ -1,0 +1,115 @@
+"""Experts over any number of ranks, with slots for copies: memory, work, errors and commands."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from inferplan.answers.emit import launch
+from inferplan.answers.emit.engines import command
+from inferplan.catalog.assemble import Request, assemble
+from inferplan.devices.engine import EngineFlags
+from inferplan.errors import IndivisibleError, UsageError
+from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.memory import Footprint
+from inferplan.estimate.phase import decode_cycle
+from inferplan.work.parallel import Parallelism
+
+EXPERT = 3 * 7168 * 2048 * (1 + 4 / 128**2)
+"""Bytes of one expert of DeepSeek-V3: three matrices in fp8, one fp32 scale for each 128 x 128 of them."""
+LAYERS = 58
+
+
+def deployed(engine: str = "sglang", ranks: int = 32, redundant: int = 0, **more: Any) -> Deployment:
+    parallel = Parallelism(dp=ranks, ep=ranks, redundant=redundant)
+    return assemble(Request(model="deepseek-v3", gpu="h200-sxm", engine=engine, parallel=parallel, **more))
+
+
+def weights(made: Deployment) -> float:
+    return Footprint(deployment=made, batch=1.0, prompt=1.0, context=1.0).weights
+
+
+def test_copies_are_weights() -> None:
+    """256 experts on 32 ranks are 8 slots, with 32 copies 9; on 72 ranks with 32 copies 4, as on 64 without."""
+    assert weights(deployed(redundant=32)) - weights(deployed()) == pytest.approx(LAYERS * EXPERT)
+    assert weights(deployed(ranks=72, redundant=32)) == pytest.approx(weights(deployed(ranks=64)))
+
+
+def test_the_fullest_rank_counts_where_experts_do_not_divide() -> None:
+    """256 on 48 ranks: 16 ranks hold 6, 32 hold 5 (vLLM ``determine_expert_map``)."""
+    uneven, even = deployed("vllm", ranks=48), deployed("vllm", ranks=64)
+    assert weights(uneven) - weights(even) == pytest.approx((6 - 4) * LAYERS * EXPERT)
+
+
+def test_work_of_all_ranks_does_not_depend_on_who_is_busiest() -> None:
+    batch = 32 * 64.0
+    flops = [
+        float(decode_cycle(made, batch, 2000.0).flop)
+        for made in (deployed(), deployed(redundant=32), deployed(expert_skew=0.0), deployed(expert_skew=2.0))
+    ]
+    assert flops == pytest.approx([flops[0]] * 4)
+
+
+def test_skew_slows_spread_experts_and_copies_make_up_for_it() -> None:
+    batch = 64 * 128.0
+    skewed, uniform, copied = (
+        float(decode_cycle(made, batch, 2000.0).by("ffn.expert"))
+        for made in (
+            deployed(ranks=64, expert_skew=1.0),
+            deployed(ranks=64, expert_skew=0.0),
+            deployed(ranks=64, redundant=64, expert_skew=1.0),
+        )
+    )
+    assert uniform < copied < skewed
+
+
+def test_an_ideal_device_balances_perfectly() -> None:
+    """8 experts of 256 for each of 2,048 tokens on 64 ranks: 256 rows a rank, whatever the skew."""
+    for skew in (0.0, 1.0):
+        ideal = deployed(ranks=64, ideal=True, expert_skew=skew)
+        rows = {cost.op.m for cost in decode_cycle(ideal, 2048.0, 100.0).costs if cost.op.kind == "grouped_matmul"}  # type: ignore[attr-defined]
+        assert rows == {256.0}
+
+
+@pytest.mark.parametrize(
+    ("engine", "ranks", "redundant", "says"),
+    [
+        ("sglang", 72, 0, "--redundant-experts 32 or 104"),
+        ("sglang", 48, 8, "--redundant-experts 32 or 80, or --ep one of 1, 2, 3, 4, 6, 8, 11"),
+        ("vllm", 48, 8, "--redundant-experts 32 or 80"),
+        ("vllm", 300, 0, "--ep at most 256, or --redundant-experts 44"),
+        ("llama.cpp", 48, 0, "--ep one of 1, 2, 4"),
+    ],
+)
+def test_what_does_not_divide_is_refused_with_what_would(engine: str, ranks: int, redundant: int, says: str) -> None:
+    with pytest.raises(IndivisibleError) as refused:
+        deployed(engine, ranks, redundant)
+    assert says in (refused.value.hint or "")
+
+
+def test_copies_need_groups_and_an_engine_that_has_them() -> None:
+    with pytest.raises(UsageError, match="--ep 1 is a single one"):
+        Parallelism(tp=8, redundant=8)
+    with pytest.raises(UsageError, match="keeps no copies"):
+        deployed("llama.cpp", redundant=32)
+
+
+def test_commands_ask_for_the_copies() -> None:
+    """vLLM ``config/parallel.py:77``; SGLang ``arg_groups/fields/exec_.py:914``; TensorRT-LLM's balancer is a file."""
+    words = command(launch(Request(**asked("vllm")), context=4096))
+    assert "--enable-eplb" in words
+    assert json.loads(words[words.index("--eplb-config") + 1]) == {"num_redundant_experts": 32}
+    words = command(launch(Request(**asked("sglang")), context=4096))
+    assert words[words.index("--ep-num-redundant-experts") + 1] == "32"
+    assert words[words.index("--moe-dense-tp-size") + 1] == "1"
+    assert {"--enable-eplb", "--enable-dp-lm-head", "--enable-two-batch-overlap"} <= set(words)
+    with pytest.raises(UsageError, match="redundant"):
+        command(launch(Request(**asked("trtllm", flags=EngineFlags())), context=4096))
+
+
+def asked(engine: str, **more: Any) -> dict[str, Any]:
+    flags = EngineFlags(two_batch_overlap=True)
+    parallel = Parallelism(dp=8, ep=8, redundant=32)
+    return {"model": "deepseek-v3", "gpu": "h200-sxm", "engine": engine, "parallel": parallel, "flags": flags} | more
