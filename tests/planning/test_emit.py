@@ -348,7 +348,7 @@ def test_drafts_name_their_model_and_its_format() -> None:
     assert words["--speculative-draft-model-path"] == "meta-llama/Llama-3.2-1B"
     assert words["--speculative-num-draft-tokens"] == "4"  # speculative_hook.py: num_steps + 1
     assert words["--speculative-draft-model-quantization"] == "fp8"
-    with pytest.raises(UsageError, match="no flag for this"):
+    with pytest.raises(UsageError, match="TensorRT-LLM drafts from the model's own prediction module"):
         command(drafted("trtllm"))
 
 
@@ -365,6 +365,43 @@ def test_the_prediction_module_and_n_grams_draft_without_a_checkpoint_of_their_o
     assert json.loads(found["--speculative-config"]) == {"method": "ngram", "num_speculative_tokens": 3}
     with pytest.raises(UsageError, match="SGLang drafts from a model"):
         command(launch(request("sglang"), context=4096, drafts=free.drafts))
+
+
+def test_the_prediction_module_under_tensorrt_llm() -> None:
+    """Its blog 2, "How to run DeepSeek models with MTP": a speculative_config of decoding_type MTP in the file."""
+    started = drafted("trtllm", "mtp", model="deepseek-v3", gpu="h200-sxm", tp=8)
+    assert trtllm_config(started)["speculative_config"] == {"decoding_type": "MTP", "num_nextn_predict_layers": 3}
+    with pytest.raises(UsageError, match="speculative_config from a file"):
+        command(started)
+    assert "--extra_llm_api_options" in flags(command(replace(started, extra="trtllm.yaml")))
+
+
+def test_a_head_is_started_by_its_method(tmp_path: Path) -> None:
+    """vLLM config/speculative.py:74 names eagle3 and dflash; SGLang's documentation EAGLE3, and no block draft here."""
+    layer = (
+        "{mixer: {kind: attention, heads: 32, kv_heads: 8, head_dim: 128, input_scale: 2}, ffn: {kind: mlp, d_ff: 64}}"
+    )
+    for name, vllm, sglang in (("eagle3", "eagle3", "EAGLE3"), ("dflash", "dflash", None)):
+        path, block = tmp_path / f"{name}.yaml", "true" if name == "dflash" else "false"
+        source = "https://huggingface.co/org/head"
+        text = f"{{name: {name}, source: '{source}', features: 3, block: {block}, layers: [{layer}]}}"
+        path.write_text(text, encoding="utf-8")
+        asked = {"model": "llama-3.1-8b", "tp": 1}
+        config = json.loads(flags(command(drafted("vllm", str(path), **asked)))["--speculative-config"])
+        assert config == {
+            "method": vllm,
+            "model": "org/head",
+            "num_speculative_tokens": 3,
+            "draft_tensor_parallel_size": 1,
+        }
+        if sglang is None:
+            with pytest.raises(UsageError, match="no algorithm for dflash"):
+                command(drafted("sglang", str(path), **asked))
+            continue
+        found = flags(command(drafted("sglang", str(path), **asked)))
+        assert found["--speculative-algorithm"] == sglang
+        assert found["--speculative-draft-model-path"] == "org/head"
+        assert found["--speculative-num-draft-tokens"] == "4"
 
 
 def test_drafts_in_a_format_that_nobody_makes_need_their_checkpoint() -> None:

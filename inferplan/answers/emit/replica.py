@@ -74,6 +74,14 @@ class Launch:
         return float(_smallest(self.deployment).weights) * parallel.tp * parallel.pp
 
 
+def head_of(launch: Launch) -> str | None:
+    """The name of the module or head that drafts from hidden states; ``None`` for other drafts."""
+    draft, prefix = launch.drafts.speculation.draft, f"{launch.deployment.model.name} "
+    if draft is None or not draft.model.name.startswith(prefix):
+        return None
+    return draft.model.name.removeprefix(prefix)
+
+
 def launch(
     request: Request,
     context: int | None = None,

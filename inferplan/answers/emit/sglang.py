@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from inferplan.answers.emit.checkpoint import checkpoint, draft_checkpoint, online
-from inferplan.answers.emit.replica import Launch, dtype, kv_dtype, refuse_degrees
+from inferplan.answers.emit.replica import Launch, dtype, head_of, kv_dtype, refuse_degrees
 from inferplan.errors import UsageError
 from inferplan.models.prediction import MTP
 
@@ -14,6 +14,7 @@ TAKES = frozenset(
 )
 PORT, BOOTSTRAP_PORT = 30000, 8998
 ROUTER = "sglang-router 0.3.2"
+_HEADS = {MTP: "NEXTN", "eagle": "EAGLE", "eagle3": "EAGLE3"}
 _KV = {"fp8": "fp8_e4m3", "mxfp8": "mxfp8", "nvfp4": "nvfp4", "bf16": "bf16"}
 
 
@@ -68,22 +69,25 @@ def _own_rank(launch: Launch) -> list[str]:
 
 
 def _drafts(launch: Launch) -> list[str]:
-    """Drafts of a smaller model (STANDALONE) or of the model's own prediction module (NEXTN), one at each depth."""
+    """Drafts of a smaller model (STANDALONE), of the model's own module (NEXTN) or head (EAGLE3), one at each depth."""
     speculation = launch.drafts.speculation
     if not speculation.length:
         return []
-    module = launch.drafts.model == MTP
-    if speculation.draft is None or speculation.branches > 1 or (launch.deployment.parallel.dp > 1 and not module):
+    head = head_of(launch)
+    if head is not None and head not in _HEADS:
+        raise UsageError(f"SGLang has no algorithm for {head} drafts that is modelled here", hint="--engine vllm")
+    small = head is None
+    if speculation.draft is None or speculation.branches > 1 or (launch.deployment.parallel.dp > 1 and small):
         raise UsageError(
             "SGLang drafts from a model, one candidate at each depth, without attention data parallelism",
             because="STANDALONE refuses it (speculative_hook.py:1078), and its n-grams are trees",
             hint="--draft-model NAME with --draft-branches 1 and --dp 1, or --engine vllm",
         )
-    flags = ["--speculative-algorithm", "NEXTN" if module else "STANDALONE"]
-    flags += [] if module else ["--speculative-draft-model-path", draft_checkpoint(launch)]
+    flags = ["--speculative-algorithm", _HEADS[head] if head else "STANDALONE"]
+    flags += [] if head == MTP else ["--speculative-draft-model-path", draft_checkpoint(launch)]
     flags += ["--speculative-num-steps", str(speculation.length), "--speculative-eagle-topk", "1"]
     flags += ["--speculative-num-draft-tokens", str(speculation.length + 1)]
-    if module:
+    if head == MTP:
         return flags
     made = None if launch.holds else online(launch, speculation.draft)
     own = made or (

@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from inferplan.answers.emit.checkpoint import checkpoint
-from inferplan.answers.emit.replica import Launch, dtype, kv_dtype, refuse_degrees
+from inferplan.answers.emit.replica import Launch, dtype, head_of, kv_dtype, refuse_degrees
 from inferplan.errors import UsageError
+from inferplan.models.prediction import MTP
 
 TAKES = frozenset(
-    {f"parallel.{degree}" for degree in ("tp", "pp", "dp", "ep", "cp")} | {"flags.memory_fraction", "flags.block_size"}
+    {f"parallel.{degree}" for degree in ("tp", "pp", "dp", "ep", "cp")}
+    | {"flags.memory_fraction", "flags.block_size"}
+    | {f"speculation.{field}" for field in ("length", "branches", "draft", "first", "later", "block")}
 )
 PORT = 8000
 ROUTER = "trtllm-serve disaggregated"
@@ -29,11 +32,24 @@ def trtllm_config(launch: Launch) -> dict[str, Any]:
         config["enable_attention_dp"] = True
     if base:
         config["dtype"] = base
+    if launch.drafts.speculation.length:
+        config["speculative_config"] = _drafts(launch)
     if launch.role:
         config["cache_transceiver_config"] = {"backend": "DEFAULT"}
     if launch.role == "prefill":
         config["disable_overlap_scheduler"] = True
     return config
+
+
+def _drafts(launch: Launch) -> dict[str, Any]:
+    """``MTPDecodingConfig``: the model's own module, one candidate at each depth (the "MTP Eagle" of its blog)."""
+    speculation = launch.drafts.speculation
+    if head_of(launch) != MTP or speculation.branches > 1:
+        raise UsageError(
+            "TensorRT-LLM drafts from the model's own prediction module, as modelled here",
+            hint="--draft mtp with --draft-branches 1, or --engine vllm",
+        )
+    return {"decoding_type": "MTP", "num_nextn_predict_layers": speculation.length}
 
 
 def trtllm(launch: Launch) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from inferplan.answers.emit.checkpoint import checkpoint, draft_checkpoint, online
-from inferplan.answers.emit.replica import Launch, dtype, kv_dtype, refuse_degrees
+from inferplan.answers.emit.replica import Launch, dtype, head_of, kv_dtype, refuse_degrees
 from inferplan.errors import UsageError
 from inferplan.models.prediction import MTP
 
@@ -23,6 +23,8 @@ _KV_OF_VERSION = {
     "0.18": _KV,
     "0.20": _KV | {"nvfp4": "nvfp4", "fp8-token-head": "fp8_per_token_head", "int8-token-head": "int8_per_token_head"},
 }
+_HEADS = ("eagle", "eagle3", "dflash", "dspark")
+"""``method`` of heads in checkpoints of their own (``config/speculative.py:74``)."""
 _KV_OF_VERSION["0.33"] = _KV_OF_VERSION["0.20"] | {"int4-token-head": "int4_per_token_head"}
 """``CacheDType`` of ``config/cache.py`` of each version."""
 
@@ -82,8 +84,13 @@ def _drafts(launch: Launch) -> list[str]:
     if speculation.branches > 1:
         raise UsageError("vLLM drafts one candidate at each depth, as modelled here", hint="--draft-branches 1")
     config: dict[str, str | int] = {"method": "ngram", "num_speculative_tokens": speculation.length}
-    if launch.drafts.model == MTP:
+    head = head_of(launch)
+    if head == MTP:
         config["method"] = "mtp"  # of the model's own checkpoint and quantisation: config/speculative.py:1253
+    elif head is not None:
+        if head not in _HEADS:
+            raise UsageError(f"vLLM has no method {head!r} of drafting", hint=f"a head named {', '.join(_HEADS)}")
+        config |= {"method": head, "model": draft_checkpoint(launch), "draft_tensor_parallel_size": parallel.tp}
     elif speculation.draft is not None:
         config |= {
             "method": "draft_model",
