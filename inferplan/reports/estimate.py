@@ -14,10 +14,12 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.diffusion import DiffusionEstimate
 from inferplan.estimate.phase import Phase
 from inferplan.estimate.roofline import Bound
+from inferplan.models.layers.moe import MoeLayer
 from inferplan.serving.first_token import FirstToken
 from inferplan.serving.techniques.applied import ServedEstimate, refusal, served_first_token
 from inferplan.table import Report, Table
 from inferplan.units import Num, format_bytes, format_quantity, format_time, format_tokens
+from inferplan.work.routing import busiest
 
 BOUND_NAMES: dict[Bound, str] = {"math": "compute", "memory": "memory", "wire": "network", "overhead": "overhead"}
 _RIGHT = frozenset({"without", "prefill", "share", "decode", "share ", "bytes", "value", "start", "mean", "end"})
@@ -372,6 +374,24 @@ def idle_note(estimate: Estimate) -> str:
     return f"with nobody else there, {tokens:,} tokens in {_time(first.at_server)}: {server_note(estimate)}"
 
 
+def routing_note(estimate: Estimate) -> str:
+    """How popular experts are taken to be, and how much more than the mean the busiest rank has in a decode step."""
+    deployment = estimate.deployment
+    layers = (part for layer in deployment.model.sequence for part in layer.parts if isinstance(part, MoeLayer))
+    layer, parallel, routing = next(layers, None), deployment.parallel, deployment.routing
+    if layer is None:
+        return ""
+    skew = routing.skew_of(layer.skew)
+    source = "measured" if layer.skew is not None else "configs/routing.yaml" if routing.usual else "uniform"
+    text = f"routing: skew {skew:g} ({source if routing.asked is None else '--expert-skew'})"
+    if parallel.ep == 1 or deployment.calibration.fused:
+        return text
+    tokens = float(np.max(estimate.load.batch))
+    most = busiest(layer.experts, layer.top_k, parallel.ep, parallel.redundant, skew).rows(tokens)
+    times = float(most) / (tokens * layer.top_k / parallel.ep)
+    return f"{text}; the busiest of {parallel.ep} expert groups has {times:.3g} times the mean rows of a decode step"
+
+
 def _notes(estimate: Estimate) -> list[str]:
     hardware = estimate.deployment.hardware
     refused = refusal(estimate.deployment, estimate.load)
@@ -380,6 +400,7 @@ def _notes(estimate: Estimate) -> list[str]:
         server_note(estimate),
         basis_note(estimate),
         band_note(estimate),
+        routing_note(estimate),
         f"hardware: {hardware.name}, confidence {hardware.confidence}",
     ]
     return [note for note in notes if note]
