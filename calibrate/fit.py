@@ -22,7 +22,7 @@ from inferplan.units import Array
 from inferplan.work.ops import Op
 
 Group = tuple[str, str]
-MAIN = ("math", "memory", "overhead", "sharpness")
+MAIN = ("math", "memory", "overhead", "sharpness", "scale_out")
 SHARPNESS = (1.0, 1.5, 2.0, 4.0)
 """The p-norms that need roots only; a fitted sharpness is moved to the nearest and the rest is fitted again."""
 TERMS_OF: dict[str, tuple[str, ...]] = {
@@ -40,6 +40,12 @@ TERMS_OF: dict[str, tuple[str, ...]] = {
     "collective.all_gather": ("hops", "ramp"),
     "collective.reduce_scatter": ("hops", "ramp"),
     "collective.all_to_all": ("hops", "ramp"),
+    "dispatch.low_latency": ("nodes", "handled", "experts"),
+    "combine.low_latency": ("nodes", "handled", "experts"),
+    "dispatch.normal": ("nodes", "handled", "copied"),
+    "combine.normal": ("nodes", "handled", "copied"),
+    "dispatch.nvlink": ("hops", "handled"),
+    "combine.nvlink": ("hops", "handled"),
     "scan.prefill": ("depth",),
 }
 """The further terms of each kernel that earned their place on held-out shapes (docs/calibration.md)."""
@@ -138,6 +144,7 @@ def join(stacks: Sequence[Stack]) -> Stack:
             memory=np.concatenate([asked.memory for asked in column]),
             wire=np.concatenate([asked.wire for asked in column]),
             counts={name: np.concatenate([asked.counts[name] for asked in column]) for name in column[0].counts},
+            outer=np.concatenate([asked.outer for asked in column]),
         )
         for column in zip(*(one.demands for one in stacks), strict=True)
     ]
@@ -163,6 +170,7 @@ def _column(rows: list[tuple[int, IdealTime]], size: int, terms: Sequence[str]) 
         memory=gather([asked.memory for _, asked in rows]),
         wire=gather([asked.wire for _, asked in rows]),
         counts={name: gather([asked.counts[name] for _, asked in rows]) for name in terms},
+        outer=gather([asked.outer for _, asked in rows]),
     )
 
 
@@ -175,12 +183,13 @@ class _Unknowns:
 
     def bounds(self) -> tuple[list[float], list[float]]:
         limits = {"math": (0.005, 1.0), "memory": (0.005, 1.0), "overhead": (0.0, 1.0), "sharpness": (1.0, 8.0)}
+        limits["scale_out"] = limits["memory"]
         pairs = [limits.get(name) or (0.0, TERMS[name].limit) for name in self.names]
         scales = self.scales()
         return [low / s for (low, _), s in zip(pairs, scales)], [high / s for (_, high), s in zip(pairs, scales)]
 
     def scales(self) -> list[float]:
-        usual = {"math": 1.0, "memory": 1.0, "overhead": 1e-5, "sharpness": 1.0}
+        usual = {"math": 1.0, "memory": 1.0, "overhead": 1e-5, "sharpness": 1.0, "scale_out": 1.0}
         return [usual[name] if name in usual else TERMS[name].scale for name in self.names]
 
     def fit(self, x: Array) -> Fit:
@@ -225,12 +234,18 @@ def _main(stacked: Stack) -> tuple[str, ...]:
     math = any(np.any(asked.math > 0) for asked in stacked.demands)
     memory = any(np.any(asked.memory + asked.wire > 0) for asked in stacked.demands)
     both = math and memory
-    present = {"math": math, "memory": memory, "overhead": True, "sharpness": both}
+    beyond = any(np.any(asked.outer > 0) for asked in stacked.demands)
+    present = {"math": math, "memory": memory, "overhead": True, "sharpness": both or beyond, "scale_out": beyond}
     return tuple(name for name, there in present.items() if there)
 
 
 def _solve(stacked: Stack, unknowns: _Unknowns, start: dict[str, float]) -> tuple[Fit, float]:
-    usual = {"math": 0.6, "memory": 0.8, "overhead": float(np.min(stacked.seconds)) / 2 / len(stacked.demands)} | start
+    usual = {
+        "math": 0.6,
+        "memory": 0.8,
+        "scale_out": 0.8,
+        "overhead": float(np.min(stacked.seconds)) / 2 / len(stacked.demands),
+    } | start
     scales = unknowns.scales()
     x0 = [usual.get(name, 0.3 * scale) / scale for name, scale in zip(unknowns.names, scales)]
     measured = np.log(stacked.seconds)
@@ -253,6 +268,7 @@ def _finished(fit: Fit, stacked: Stack) -> Fit:
         memory=min(1.0, _rounded(fit.memory)),
         overhead=_rounded(fit.overhead),
         sharpness=fit.sharpness,
+        scale_out=min(1.0, _rounded(fit.scale_out)),
         terms=terms,
         n=len(stacked.seconds),
         flop_range=stacked.flop if stacked.flop[1] > 0 else None,

@@ -25,7 +25,7 @@ from inferplan.models.layers import parse_layer
 from inferplan.models.spec import LayerGroup, ModelSpec
 from inferplan.units import Array
 from inferplan.work.formats import Precision, parse_precision
-from inferplan.work.ops import Collective, Copy, GroupedMatmul, Matmul, Op
+from inferplan.work.ops import Copy, GroupedMatmul, Matmul, Op, Wired
 from inferplan.work.parallel import Parallelism
 from inferplan.work.step import Segment, Step
 
@@ -193,7 +193,7 @@ def _collect(
 ) -> None:
     for deployment, step in product(deployments, list(taken)):
         for op in (op for stage in build(deployment, step) for op in stage.ops):
-            if isinstance(op, kinds) and not isinstance(op, Collective):
+            if isinstance(op, kinds) and not isinstance(op, Wired):
                 found.setdefault(key_of(op), op)
 
 

@@ -52,8 +52,8 @@ MODEL_MUTANTS = [
     ),
     SourceMutant(
         name="switch reduces for nothing",
-        place="inferplan.work.ops:Collective.factor",
-        old="min(1.0, 2.0 * share) if switch_reduces else 2.0 * share",
+        place="inferplan.work.routes:route",
+        old="min(1.0 / below, 2.0 * share) if adds else 2.0 * share",
         new="2.0 * share",
         changes="a reducing switch sends every byte twice",
         check=partial(

@@ -22,7 +22,8 @@ _PHASED = ("attention", "mla", "scan", "long_conv")
 KERNELS = ("matmul", "grouped_matmul", "norm", "elementwise", "gather", "copy", "conv")
 KERNELS += ("index_select", "top_k", "mla.sparse")
 KERNELS += tuple(f"{kernel}.{phase}" for kernel in _PHASED for phase in ("prefill", "decode"))
-KERNELS += tuple(f"collective.{pattern}" for pattern in ("all_reduce", "all_gather", "all_to_all", "send"))
+KERNELS += tuple(f"collective.{pattern}" for pattern in ("all_reduce", "all_gather", "send"))
+KERNELS += ("dispatch.normal", "combine.normal")
 PEAKS = ("bf16", "fp8", "int8", "fp4", "int4")
 
 

@@ -22,7 +22,7 @@ from calibrate.kernels.attention import (
     pieces,
     visible,
 )
-from calibrate.kernels.collectives import collective_kernel
+from calibrate.kernels.collectives import collective_kernel, exchange_kernel
 from calibrate.kernels.kernel import Builder, Kernel, count_of, tolerance_of
 from calibrate.kernels.linear import Linear, recipe
 from calibrate.kernels.operands import NoKernelError, OperandPool, Operands, dtype_of
@@ -40,6 +40,7 @@ from inferplan.work.ops import (
     Conv,
     Copy,
     Elementwise,
+    Exchange,
     Gather,
     GroupedMatmul,
     IndexSelect,
@@ -362,6 +363,7 @@ KERNELS: dict[type[Op], Builder] = {
     LongConv: _long_conv,
     Scan: _scan,
     Collective: collective_kernel,
+    Exchange: exchange_kernel,
 }
 """The kernel builder of every operator class; a test demands that none is missing."""
 

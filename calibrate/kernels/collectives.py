@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from calibrate.kernels.kernel import Kernel, count_of
 from calibrate.kernels.operands import NoKernelError, OperandPool
-from inferplan.work.ops import Collective
+from inferplan.work.ops import Collective, Exchange
 
 
 def collective_kernel(op: Collective, pool: OperandPool) -> Kernel:
@@ -37,6 +37,15 @@ def collective_kernel(op: Collective, pool: OperandPool) -> Kernel:
         run=run,
         reference=reference,
         tolerance=2e-2,
+    )
+
+
+def exchange_kernel(op: Exchange, pool: OperandPool) -> Kernel:
+    """Always refused: dispatch and combine are kernels that engines bring (DeepEP, TensorRT-LLM), torch has none."""
+    raise NoKernelError(
+        f"torch has no {op.kernel} of tokens to experts",
+        because="it is a kernel of DeepEP or TensorRT-LLM, over the nodes of a cluster",
+        hint="fit it from tables of those: python -m calibrate fit-tables",
     )
 
 

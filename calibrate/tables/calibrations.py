@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from calibrate.fit import HeldOut, Ranges, Stack, fit_all, fit_stack, join, stack, stack_errors
+import numpy as np
+
+from calibrate.fit import TERMS_OF, HeldOut, Ranges, Stack, fit_all, fit_stack, join, stack, stack_errors
 from calibrate.tables.choose import ENGINES, DeviceTables
+from calibrate.tables.exchanges import LIBRARY
 from inferplan.devices.constants import ANY, Calibration, Constants, Fit
 
+BEYOND = {"scale_out": 0.73, "sharpness": 4.0}
+"""Collectives over nodes: 36.5 of the 50 GB/s of each port in a 4 GiB all-reduce on 4 nodes of 8 B200 (377 GB/s of bus
+bandwidth; nccl-tests as quoted in ml-engineering, "Network", August 2026), the levels pipelined behind each other."""
 VECTOR = ("norm", "elementwise", "copy", "gather")
 """Kernels bound by memory that no table times."""
 
@@ -41,8 +47,41 @@ def rest_calibration(vector: Fit) -> Calibration:
     return Calibration(name="vector", constants={kernel: {ANY: vector} for kernel in VECTOR})
 
 
-def calibrate_device(device: DeviceTables, vector: Fit, provenance: dict[str, Any]) -> Calibration:
-    """The constants of one device: by library, and those that all libraries share."""
+def beyond_the_node(devices: Sequence[DeviceTables]) -> Constants:
+    """The constants of exchanges on the devices that were measured over several nodes."""
+    found: Constants = {}
+    for device in devices:
+        for group, rows in device.libraries.get(LIBRARY, {}).items():
+            stacked = stack(rows, device.hardware, TERMS_OF[group[0]])
+            if any(np.any(asked.outer > 0) for asked in stacked.demands):
+                found.setdefault(group[0], {})[group[1]] = fit_stack(stacked)
+    return found
+
+
+def carried_beyond(constants: Constants, beyond: Constants) -> Constants:
+    """A device's exchanges with what those measured over several nodes say of the network: its share of the bandwidth,
+    how it hides behind the links inside, the time for each doubling of the nodes."""
+
+    def carried(kernel: str, label: str, fit: Fit) -> Fit:
+        other = beyond.get(kernel, {}).get(label)
+        if other is None or "nodes" in fit.terms or fit.scale_out < 1.0:
+            return fit
+        terms = fit.terms | {name: other.terms[name] for name in ("nodes",) if name in other.terms}
+        return fit.model_copy(update={"scale_out": other.scale_out, "sharpness": other.sharpness, "terms": terms})
+
+    return {
+        kernel: {label: carried(kernel, label, fit) for label, fit in formats.items()}
+        for kernel, formats in constants.items()
+    }
+
+
+def calibrate_device(
+    device: DeviceTables, vector: Fit, provenance: dict[str, Any], beyond: Constants | None = None
+) -> Calibration:
+    """The constants of one device: by library, and those that all libraries share.
+
+    beyond: what exchanges take where they leave the node, for a device measured in one (:func:`carried_beyond`).
+    """
     rest = rest_calibration(vector)
     libraries: dict[str, Constants] = {}
     held_out: dict[str, HeldOut] = {}
@@ -51,6 +90,7 @@ def calibrate_device(device: DeviceTables, vector: Fit, provenance: dict[str, An
         measured = [m for rows in pool.values() for m in rows]
         libraries[library], held_out[library], ranges[library] = fit_all(measured, device.hardware, rest=rest)
     shared = {kernel: {ANY: vector} for kernel in VECTOR} | with_fallbacks(libraries.pop("nccl", {}))
+    shared |= with_fallbacks(carried_beyond(libraries.pop(LIBRARY, {}), beyond or {}))
     return Calibration(
         name=device.hardware.name,
         provenance=provenance
@@ -101,4 +141,8 @@ def with_fallbacks(constants: Constants) -> Constants:
         filled["collective.all_reduce"] = filled.get("collective.all_reduce", {}) | {
             ANY: gathered.model_copy(update={"basis": "transferred", "source": "all-gather, twice the bytes"})
         }
-    return filled
+    over_nodes = {kernel: fits for kernel, fits in filled.items() if kernel.startswith("collective")}
+    return filled | {
+        kernel: {label: fit.model_copy(update=BEYOND) for label, fit in fits.items()}
+        for kernel, fits in over_nodes.items()
+    }

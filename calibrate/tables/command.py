@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from calibrate.files import write_calibration
-from calibrate.tables.calibrations import calibrate_device, vector_constants
+from calibrate.tables.calibrations import beyond_the_node, calibrate_device, vector_constants
 from calibrate.tables.choose import gather
 from calibrate.tables.read import read_tables
 from calibrate.tables.transfer import calibrate_unmeasured
@@ -33,13 +33,13 @@ def fit_tables(folder: Path, out: Path, source: str, licence: str, date: str) ->
     command = f"python -m calibrate fit-tables DIR --out {out.name}"
     provenance = {"source": source, "licence": licence, "date": date, "command": command}
     devices = gather(read_tables(folder), load_hardware)
-    vector = vector_constants(devices)
+    vector, beyond = vector_constants(devices), beyond_the_node(devices)
     for device in devices:
         if not any(kernel == "matmul" for pool in device.libraries.values() for kernel, _ in pool):
             click.echo(f"{device.hardware.name}: only in its class's file, of its matmuls nothing was timed", err=True)
             continue
         file = out / f"{device.hardware.name}.yaml"
-        write_calibration(calibrate_device(device, vector, provenance), file)
+        write_calibration(calibrate_device(device, vector, provenance, beyond), file)
         click.echo(f"{file}: {device.rows} rows, {device.impossible} of them faster than the roofline", err=True)
     for memory in MEMORY_CLASSES:
         file = out / f"_transferred-{memory}.yaml"

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from calibrate.fit import Measurement, Row
+from calibrate.tables import exchanges
 from inferplan.errors import InputFileError
 from inferplan.models.layers.gated_delta_net import delta_flops
 from inferplan.units import Array
@@ -341,14 +342,22 @@ take the same time at every width, so it does not say what was timed."""
 FOR_MANY = ("releases/glm5_dsa_attn_module", "releases/glm5_mqa_logits_module")
 """Kernels of prompts: decodes of few tokens run others, which split the keys. Of the selection, rows whose scores are
 all alike (``flat``) are left out: no pass over them tells any apart, which real scores do not ask for."""
+EXCHANGES: dict[str, Callable[[Iterator[Any]], Iterator[Row]]] = {
+    "deepep_low_latency": exchanges.low_latency,
+    "deepep_normal": exchanges.normal,
+    "alltoall_nvlink": exchanges.nvlink,
+}
+"""Tables of dispatch and combine, whose rows hold several measurements each."""
 
 
 def read_tables(folder: Path) -> list[Row]:
     """Every row of the known tables in ``folder``. Raises ``InputFileError`` when there is none."""
     rows = [row for name, reader in READERS.items() for row in _read(folder, name, reader)]
     rows += _nccl(folder)
+    rows += [row for name, reader in EXCHANGES.items() for row in reader(_records(_frame(folder, name)))]
     if not rows:
-        raise InputFileError(f"no kernel table in {folder}", hint=f"{', '.join(READERS)}, as .csv or .csv.gz")
+        known = ", ".join([*READERS, *EXCHANGES])
+        raise InputFileError(f"no kernel table in {folder}", hint=f"{known}, as .csv or .csv.gz")
     return rows
 
 

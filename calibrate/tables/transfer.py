@@ -11,6 +11,7 @@ import numpy as np
 from calibrate.fit import TERMS_OF, Group, Measurement, Stack, fit_stack, join, ratio_errors, stack, stack_errors
 from calibrate.tables.calibrations import VECTOR, rest_calibration, with_exchanged, with_fallbacks
 from calibrate.tables.choose import ENGINES, DeviceTables
+from calibrate.tables.exchanges import LIBRARY
 from inferplan.devices.constants import ANY, Calibration, Constants, Fit, memory_class
 from inferplan.devices.hardware import HardwareSpec
 
@@ -87,6 +88,7 @@ def calibrate_unmeasured(
                 name: stack_errors(one, carrier) | {"n": len(one.seconds)} for name, (one, carrier) in moved.items()
             }
     shared = {kernel: {ANY: vector} for kernel in VECTOR} | with_fallbacks(libraries.pop("nccl", {}))
+    shared |= with_fallbacks(libraries.pop(LIBRARY, {}))
     return Calibration(
         name="transferred",
         basis="transferred",

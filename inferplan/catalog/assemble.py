@@ -69,6 +69,7 @@ def load_engine(name: str, flags: EngineFlags | None = None) -> Engine:
         defaults=flags.applied(defaults),
         serving=spec.serving,
         apart=spec.apart,
+        exchange=spec.exchange,
         asked=version if note else "",
         note=note,
     )

@@ -31,7 +31,8 @@ class Fit(Spec):
     """The constants of one kernel (docs/formulas/roofline.md).
 
     ``t = overhead + sum(c*count) + ((F/math)^p + (B/memory)^p)^(1/p)`` with ``p = sharpness``, F and B the seconds at
-    the datasheet's rates. Efficiencies are in (0, 1], sharpness is at least 1 and every further constant is at least 0,
+    the datasheet's rates; on links ``((W/memory)^p + (O/scale_out)^p)^(1/p)``, O the seconds on links beyond the
+    innermost. Efficiencies are in (0, 1], sharpness is at least 1 and every further constant is at least 0,
     so no constant makes a kernel faster than its roofline.
     """
 
@@ -43,6 +44,9 @@ class Fit(Spec):
     """The share of ``overhead`` that is left when kernels follow each other in a step (:class:`StepConstants`)."""
     sharpness: float = Field(default=float("inf"), ge=1.0)
     """How sharply the slower resource hides the faster one: 1 adds them, infinity takes the larger."""
+    scale_out: float = Field(default=1.0, gt=0.0, le=1.0)
+    """The share of the bandwidth of links beyond the innermost that a group uses; ``memory`` is that of the
+    innermost."""
     terms: dict[str, float] = {}
     """Further physical constants by the name of their term in :data:`inferplan.estimate.roofline.TERMS`."""
     basis: Literal["calibrated", "transferred"] = "calibrated"

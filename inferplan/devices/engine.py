@@ -9,6 +9,7 @@ from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import UnknownNameError
 from inferplan.spec import Spec
 from inferplan.units import Bytes, Seconds
+from inferplan.work.ops import ExchangeMode
 
 KvRule = Literal["of_total", "static_of_total", "of_free", "all"]
 """of_total: KV = fraction x memory - weights - activations - context (vLLM). static_of_total: the fraction holds
@@ -105,6 +106,33 @@ class PoolsApart(Spec):
     sending: CacheSending = "after"
 
 
+class ExchangeRules(Spec):
+    """How tokens reach the ranks of their experts under attention data parallelism, and their sums come back.
+
+    See docs/operators/exchange.md.
+    """
+
+    source: str = ""
+    prefill: ExchangeMode = "normal"
+    """Of a step that holds a prompt."""
+    decode: ExchangeMode = "normal"
+    racks: ExchangeMode | None = None
+    """Of every step where one fabric joins the ranks of several nodes (NVL72); absent: as anywhere else."""
+    formats: dict[str, str] = {}
+    """The format in which tokens travel to their experts, by that of the experts' inputs; others travel in the base
+    format, as sums do."""
+    blocks: int = Field(default=20, ge=1)
+    """Thread blocks, and so multiprocessors, that carry an exchange of normal mode."""
+
+    def on(self, hardware: HardwareSpec, ranks: int) -> "ExchangeRules":
+        """The same for ``ranks`` devices, with the kernels for racks where they apply."""
+        if self.racks is None or ranks == 1:
+            return self
+        link, node = hardware.link(ranks), hardware.node or ranks
+        joins_nodes = link.name == hardware.links[0].name and link.domain is not None and link.domain > node
+        return self.model_copy(update={"prefill": self.racks, "decode": self.racks}) if joins_nodes else self
+
+
 class EngineVersion(Spec):
     """The defaults of one version."""
 
@@ -171,6 +199,7 @@ class EngineSpec(Spec):
     """How it schedules prefill beside decode; see docs/serving.md."""
     serving: ServingConstants = ServingConstants()
     apart: PoolsApart = PoolsApart()
+    exchange: ExchangeRules = ExchangeRules()
     versions: list[EngineVersion]
 
     def at(self, version: str | None) -> tuple[EngineVersion, str]:
@@ -211,6 +240,7 @@ class Engine(Spec):
     defaults: EngineVersion
     serving: ServingConstants = ServingConstants()
     apart: PoolsApart = PoolsApart()
+    exchange: ExchangeRules = ExchangeRules()
     asked: str = ""
     """The version that was asked for, where it is not on file and another one's defaults stand for it."""
     note: str = ""

@@ -1,12 +1,13 @@
 """What an accelerator can do, as its vendor states it: memory, dense peaks, links. SI inside."""
 
-from typing import Literal
+from math import ceil
+from typing import Literal, NamedTuple
 
 from pydantic import Field
 
 from inferplan.errors import MissingFactError
 from inferplan.spec import Spec
-from inferplan.units import Bytes, BytesPerSecond, FlopPerSecond, Hertz, Watts
+from inferplan.units import Bytes, BytesPerSecond, FlopPerSecond, Hertz, Seconds, Watts
 
 
 class Memory(Spec):
@@ -25,16 +26,35 @@ class Memory(Spec):
 
 
 class Link(Spec):
-    """A network between devices."""
+    """A network between devices: one level of the topology, or one size of it.
+
+    Entries of the same name are one fabric whose bandwidth grows with the group (a mesh, a torus), not nested levels.
+    """
 
     name: str
     bandwidth: BytesPerSecond
-    """Per device and direction [B/s]."""
+    """Per device and direction [B/s], with every device sending."""
     domain: int | None = Field(default=None, ge=1)
     """How many devices it joins; absent means any number."""
     switch_reduces: bool = False
     """The switch adds in the network (NVLink SHARP), so an all-reduce sends each byte once instead of twice."""
+    rails: int | None = Field(default=None, ge=1)
+    """Ports through which a domain of the next smaller fabric leaves it; absent: one for each device."""
+    latency: Seconds = 0.0
+    """Seconds before the first byte arrives; zero where nobody has published it."""
     note: str = ""
+
+
+class Level(NamedTuple):
+    """What a group of ranks uses of one fabric.
+
+    size: how many parts of the level below (on the innermost: ranks) share a domain of this one, on average.
+    bandwidth: bytes a second that each rank of the group can send over it while all do.
+    """
+
+    link: Link
+    size: float
+    bandwidth: float
 
 
 class Derivation(Spec):
@@ -118,3 +138,29 @@ class HardwareSpec(Spec):
             because=known,
             hint="fewer devices in the group, or add the link to a copy of the hardware YAML (scale-out: no domain)",
         )
+
+    def levels(self, group: int, span: int) -> tuple[Level, ...]:
+        """The fabrics that ``group`` ranks, evenly spaced over ``span`` devices, talk over; innermost first.
+
+        One level where one fabric joins them all. Else the ranks that share its largest domain come first; a level
+        whose domains hold one rank of the group each is left out. Raises ``MissingFactError`` as :meth:`link` does.
+        """
+        widest, stride = self.link(span), span / group
+        found: list[Level] = []
+        inside, joined = 1.0, 1  # ranks of the group, and devices, in a domain of the fabric below
+        for fabric in dict.fromkeys(link.name for link in self.links):
+            if fabric == widest.name:
+                break
+            domain = max(link.domain or 1 for link in self.links if link.name == fabric)
+            ranks = group / ceil(span / domain) if domain > stride else 1.0
+            if ranks > inside:
+                found.append(_level(self.link(domain), ranks / inside, inside, joined))
+                inside = ranks
+            joined = domain
+        return (*found, _level(widest, group / inside, inside, joined))
+
+
+def _level(link: Link, size: float, ranks: float, devices: int) -> Level:
+    """A level above domains of ``devices`` devices, of which ``ranks`` each send."""
+    share = 1.0 if link.rails is None else devices / max(ranks, link.rails)
+    return Level(link, size, link.bandwidth * share)

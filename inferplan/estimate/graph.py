@@ -143,6 +143,7 @@ def _context(deployment: Deployment, step: Step, mean: Step | None) -> LayerCont
         masked=deployment.calibration.fused,
         peaks=frozenset(deployment.hardware.peak),
         time=partial(_seconds, deployment),
+        exchange=deployment.engine.exchange.on(deployment.hardware, deployment.parallel.expert_ranks),
     )
 
 

@@ -32,7 +32,7 @@ from inferplan.estimate.load import UNKNOWN_SHARE, Band, StaticLoad
 from inferplan.estimate.roofline import Bound, OpCost, price, time_terms
 from inferplan.terms import Naming, Term, named, plain, total
 from inferplan.units import Num
-from inferplan.work.ops import Collective, Op, Run
+from inferplan.work.ops import Op, Run, Wired
 from inferplan.work.step import Segment, Step, prefill, recompute, stacked
 
 Flow = Literal["pass", "drain", "cycle"]
@@ -462,7 +462,7 @@ def stage_seconds(
 def _seen(costs: Sequence[OpCost], halves: Num) -> Num:
     """The share of kernel seconds that two halves do not hide behind each other: ``max(compute, wire)/(both)``."""
     both = dense(added(cost.all_runs for cost in costs))
-    wire = dense(added(cost.all_runs for cost in costs if isinstance(cost.op, Collective)))
+    wire = dense(added(cost.all_runs for cost in costs if isinstance(cost.op, Wired)))
     share: Num = np.where(halves > 1.0, np.maximum(wire, both - wire) / np.maximum(both, 1e-300), 1.0)
     return share
 

@@ -19,11 +19,23 @@ from inferplan.devices.constants import Calibration, Fit
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.terms import Naming, Term, named, plain
 from inferplan.units import Num
-from inferplan.work.ops import Attention, Collective, GroupedMatmul, IndexSelect, Matmul, Op, Scan, TopK, Work
+from inferplan.work.ops import (
+    Attention,
+    Collective,
+    Exchange,
+    GroupedMatmul,
+    IndexSelect,
+    Matmul,
+    Op,
+    Scan,
+    TopK,
+    Wired,
+    Work,
+)
 
 Basis = Literal["roofline", "calibrated", "transferred", "extrapolated"]
 Bound = Literal["math", "memory", "wire", "overhead"]
-Effect = Literal["seconds", "math"]
+Effect = Literal["seconds", "math", "wire"]
 _IDEAL_FIT = Fit()
 _BANDWIDTH = ("hardware", "memory", "bandwidth")
 TILE = 128
@@ -36,7 +48,10 @@ class IdealTime(NamedTuple):
     math: Num
     memory: Num
     wire: Num
+    """On the innermost links of its group."""
     counts: dict[str, Num]
+    outer: Num = 0.0
+    """On the slowest of the links beyond."""
 
 
 class FittedTime(NamedTuple):
@@ -53,8 +68,9 @@ class FittedTime(NamedTuple):
 class FurtherTerm:
     """A further physical constant ``c``: what it multiplies (``count``, zero or more) and what the product does.
 
-    seconds: ``c*count`` is added. math: its time grows by the factor ``1 + c*count``. scale: a
-    usual size of the constant. limit: the largest that the physics allows. counted: what ``count`` is the number of.
+    seconds: ``c*count`` is added. wire: it is added to the time on the innermost links, which links beyond may hide.
+    math: its time grows by the factor ``1 + c*count``. scale: a usual size of the constant. limit: the largest that the
+    physics allows. counted: what ``count`` is the number of.
     """
 
     effect: Effect
@@ -176,11 +192,7 @@ def ideal_time(
 
     Raises ``MissingFactError`` when the device has no peak for the arithmetic, or no link for the group.
     """
-    wire: Num = 0.0
-    if isinstance(op, Collective):
-        link = hardware.link(op.span)
-        sent = name(op.factor(link.switch_reduces) * op.elements * op.format.width, "wire bytes", "B")
-        wire = sent / name(link.bandwidth, link.name, "B/s", ("hardware", "links", link.name))
+    wire, outer = _wire_seconds(op, hardware, name) if isinstance(op, Wired) else (0.0, 0.0)
     math: Num = 0.0
     if op.math is not None:
         peak = name(hardware.peak_of(op.math), "peak", "FLOP/s", ("hardware", "peak", op.math))
@@ -190,19 +202,40 @@ def ideal_time(
         memory=name(work.bytes, "bytes", "B") / name(hardware.memory.bandwidth, "bandwidth", "B/s", _BANDWIDTH),
         wire=wire,
         counts={term: name(TERMS[term].count(op, hardware), TERMS[term].counted) for term in terms},
+        outer=outer,
     )
+
+
+def _wire_seconds(op: Wired, hardware: HardwareSpec, name: Naming = plain) -> tuple[Num, Num]:
+    """Seconds on the innermost links of a group, and on the slowest of those beyond (zero where there are none)."""
+    inner, *beyond = (
+        name(sent, "wire bytes", "B")
+        / name(level.bandwidth, level.link.name, "B/s", ("hardware", "links", level.link.name))
+        + level.link.latency
+        for level, sent in zip(hardware.levels(op.group, op.span), _sent(op, hardware))
+    )
+    outer: Num = 0.0
+    for seconds in beyond:
+        outer = larger(outer, seconds)
+    return inner, outer
 
 
 def fitted_time(asked: IdealTime, fit: Fit) -> FittedTime:
     """The one formula: a demand priced with the constants of a fit."""
     overhead: Num = fit.overhead * fit.launch
     stretch: Num = 1.0
+    wire: Num = asked.wire / fit.memory
     for name, constant in fit.terms.items():
+        spent = constant * asked.counts[name]
         if TERMS[name].effect == "seconds":
-            overhead = overhead + constant * asked.counts[name]
+            overhead = overhead + spent
+        elif TERMS[name].effect == "wire":
+            wire = wire + spent
         else:
-            stretch = stretch + constant * asked.counts[name]
-    math, memory, wire = asked.math * (stretch / fit.math), asked.memory / fit.memory, asked.wire / fit.memory
+            stretch = stretch + spent
+    math, memory = asked.math * (stretch / fit.math), asked.memory / fit.memory
+    if not (isinstance(asked.outer, float) and asked.outer == 0.0):
+        wire = soft_maximum(wire, asked.outer / fit.scale_out, fit.sharpness)
     total = affine(soft_maximum(math, memory, fit.sharpness)) + (overhead + wire)
     return FittedTime(math=math, memory=memory, wire=wire, overhead=overhead, total=total)
 
@@ -227,6 +260,7 @@ def fit_terms(op: Op, fit: Fit) -> SimpleNamespace:
     """The constants of a fit as terms; their field is ``("calibration", kernel, label, ...)``."""
     where = ("calibration", op.kernel, op.label)
     called = {"math": "share of peak", "memory": "share of bandwidth", "overhead": "overhead", "sharpness": "p"}
+    called["scale_out"] = "share of the links beyond"
     units = {"overhead": "s"}
     stated = fit.model_fields_set & set(called)
     constants = {key: getattr(fit, key) for key in called} | {
@@ -364,21 +398,50 @@ def _rows(op: Op, hardware: HardwareSpec) -> Num:
 
 
 def _experts(op: Op, hardware: HardwareSpec) -> Num:
-    """Experts touched."""
+    """Experts touched; of an exchange all experts, whose counts the ranks tell each other."""
+    if isinstance(op, Exchange):
+        return float(op.experts)
     return op.touched if isinstance(op, GroupedMatmul) else 0.0
 
 
 def _hops(op: Op, hardware: HardwareSpec) -> Num:
     """Doublings of the group: ``log2(n)``."""
-    return float(np.log2(op.group)) if isinstance(op, Collective) else 0.0
+    return float(np.log2(op.group)) if isinstance(op, Wired) else 0.0
+
+
+def _nodes(op: Op, hardware: HardwareSpec) -> Num:
+    """Doublings of the innermost domains that a group spans: ``log2(n/n_0)``."""
+    return float(np.log2(op.group / hardware.levels(op.group, op.span)[0].size)) if isinstance(op, Wired) else 0.0
+
+
+def _carriers(op: Exchange, hardware: HardwareSpec) -> float:
+    """Thread blocks that carry an exchange: those of normal mode, else one an expert on as many SMs as there are."""
+    units = float(hardware.units or op.blocks)
+    return {"normal": float(op.blocks), "low_latency": min(float(op.experts), units)}.get(op.mode, units)
+
+
+def _handled(op: Op, hardware: HardwareSpec) -> Num:
+    """Bytes of its own tokens that each thread block of an exchange packs or adds up."""
+    if not isinstance(op, Exchange):
+        return 0.0
+    return op.tokens * (op.width * op.format.width) / _carriers(op, hardware)
+
+
+def _copied(op: Op, hardware: HardwareSpec) -> Num:
+    """Bytes that each thread block of an exchange sends, over links of any kind."""
+    if not isinstance(op, Exchange):
+        return 0.0
+    return sum(_sent(op, hardware), start=0.0) / _carriers(op, hardware)
+
+
+def _sent(op: Wired, hardware: HardwareSpec) -> tuple[Num, ...]:
+    levels = hardware.levels(op.group, op.span)
+    return op.sent([level.size for level in levels], [level.link.switch_reduces for level in levels])
 
 
 def _ramp(op: Op, hardware: HardwareSpec) -> Num:
-    """Square root of the seconds on the wire: cut into chunks, a message pays ``2*sqrt(latency*wire)`` at the best."""
-    if not isinstance(op, Collective):
-        return 0.0
-    link = hardware.link(op.span)
-    return root(op.factor(link.switch_reduces) * op.elements * op.format.width / link.bandwidth)
+    """Square root of the seconds on the slowest wire: cut into chunks, a message pays ``2*sqrt(latency*wire)``."""
+    return root(larger(*_wire_seconds(op, hardware))) if isinstance(op, Collective) else 0.0
 
 
 TERMS: dict[str, FurtherTerm] = {
@@ -394,6 +457,13 @@ TERMS: dict[str, FurtherTerm] = {
     "rows": FurtherTerm(effect="seconds", scale=1e-7, counted="rows of an SM", count=_rows),
     "experts": FurtherTerm(effect="seconds", scale=1e-7, counted="experts touched", count=_experts),
     "hops": FurtherTerm(effect="seconds", scale=1e-6, counted="doublings of the group", count=_hops),
+    "nodes": FurtherTerm(effect="seconds", scale=1e-5, counted="doublings of the innermost domains", count=_nodes),
+    "handled": FurtherTerm(
+        effect="wire", scale=1e-10, unit="s/B", counted="own bytes of a thread block", count=_handled
+    ),
+    "copied": FurtherTerm(
+        effect="wire", scale=1e-11, unit="s/B", counted="sent bytes of a thread block", count=_copied
+    ),
     "ramp": FurtherTerm(
         effect="seconds", scale=1e-3, unit="s^0.5", counted="square root of the wire seconds", count=_ramp
     ),

@@ -30,7 +30,7 @@ from inferplan.estimate.phase import launched, require_finite
 from inferplan.estimate.roofline import price
 from inferplan.serving.rounds import eager_floors
 from inferplan.units import Array, Num
-from inferplan.work.ops import Collective, Op
+from inferplan.work.ops import Op, Wired
 from inferplan.work.step import WIDE, Segment, Step
 
 PromptGrid = list[list[list[float]]]
@@ -531,8 +531,8 @@ def _cut_tables(
         return replace(deployment, engine=engine)
 
     whole = _stage_tables(cut(), reach, width, knots)
-    compute = _stage_tables(cut(0, 0), reach, width, knots, lambda op: not isinstance(op, Collective))
-    wire = _stage_tables(cut(0, 0), reach, width, knots, lambda op: isinstance(op, Collective))
+    compute = _stage_tables(cut(0, 0), reach, width, knots, lambda op: not isinstance(op, Wired))
+    wire = _stage_tables(cut(0, 0), reach, width, knots, lambda op: isinstance(op, Wired))
     for tables, *halves in zip(whole, compute, wire):
         for table, *pair in zip(tables, *halves):
             table.cut = pair[0], pair[1]

@@ -63,7 +63,9 @@ def engine_of(name: str, version: str | None, flags: EngineFlags) -> tuple[Engin
         except UnknownNameError as error:
             known = spec.versions[0] if "older" in error.what else known
             note = f"{error.what}: defaults of {known.version}, the nearest"
-    engine = Engine(name=spec.name, policy=spec.policy, defaults=flags.applied(known), serving=spec.serving)
+    engine = Engine(
+        name=spec.name, policy=spec.policy, defaults=flags.applied(known), serving=spec.serving, exchange=spec.exchange
+    )
     return engine, note
 
 

@@ -104,6 +104,15 @@ FORMATS: dict[str, Format] = {
         Format(
             name="fp8-block", bits=8, scale_bits=32, group=128 * 128, math="fp8", source="DeepSeek-V3 (2412.19437) 3.3"
         ),
+        Format(
+            name="fp8-tile",
+            bits=8,
+            scale_bits=32,
+            group=128,
+            math="fp8",
+            like="fp8",
+            source="DeepSeek-V3 (2412.19437) 3.3: activations in tiles of 1 x 128, an fp32 scale for each",
+        ),
         Format(name="int8", bits=8, math="int8", source="symmetric, scale per channel (not counted: 1 in d_in)"),
         Format(
             name="llm.int8",

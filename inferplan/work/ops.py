@@ -7,17 +7,19 @@ output element written once, which is the least any kernel can do.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cache, cached_property
-from operator import attrgetter
-from typing import Any, ClassVar, Self
+from itertools import accumulate, pairwise
+from operator import attrgetter, mul
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
 from inferplan.affine import affine
 from inferplan.units import Num
 from inferplan.work.formats import Format, arithmetic
+from inferplan.work.routes import reached, route
 from inferplan.work.step import WIDE
 
 
@@ -554,12 +556,23 @@ class LongConv(Op):
         return f"long_conv.{'prefill' if np.max(self.new) > WIDE else 'decode'}"
 
 
+class Wired(Op):
+    """An operator whose work is on the links of ``group`` ranks, evenly spaced over ``span`` devices."""
+
+    group: int
+    span: int
+
+    def sent(self, sizes: Sequence[float], reduces: Sequence[bool]) -> tuple[Num, ...]:
+        """Bytes that a rank sends on each level of nested domains (:mod:`inferplan.work.routes`)."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Collective(Op):
+class Collective(Wired):
     """A collective over ``group`` ranks of a message of ``elements`` (the full tensor, not a shard).
 
-    Wire bytes a rank sends: all-reduce ``2(n-1)/n*M`` on a ring and ``M`` where the switch reduces; all-gather and
-    reduce-scatter ``(n-1)/n*M``; all-to-all ``(n-1)/n*M`` of a rank's own message; send ``M``.
+    Wire bytes a rank sends in a flat group: all-reduce ``2(n-1)/n*M`` on a ring and ``M`` where the switch reduces;
+    all-gather and reduce-scatter ``(n-1)/n*M``; all-to-all ``(n-1)/n*M`` of a rank's own message; send ``M``.
     """
 
     kind: ClassVar[str] = "collective"
@@ -568,19 +581,17 @@ class Collective(Op):
     group: int
     format: Format
     span: int
-    """How many consecutive ranks the group reaches over: it chooses the link."""
+    """How many consecutive devices the group reaches over: it chooses the links."""
 
     def work(self) -> Work:
-        return Work(wire=self.factor(False) * self.elements * self.format.width)
+        return Work(wire=self.sent((self.group,), (False,))[0])
 
     def factor(self, switch_reduces: bool) -> float:
-        """Bytes on the wire for each byte of the message."""
-        if self.group == 1:
-            return 0.0
-        share = (self.group - 1) / self.group
-        if self.pattern == "all_reduce":
-            return min(1.0, 2.0 * share) if switch_reduces else 2.0 * share
-        return 1.0 if self.pattern == "send" else share
+        """Bytes on the wire of a flat group for each byte of the message."""
+        return route(self.pattern, (self.group,), (switch_reduces,))[0]
+
+    def sent(self, sizes: Sequence[float], reduces: Sequence[bool]) -> tuple[Num, ...]:
+        return tuple(factor * self.elements * self.format.width for factor in route(self.pattern, sizes, reduces))
 
     @property
     def kernel(self) -> str:
@@ -589,3 +600,73 @@ class Collective(Op):
     @property
     def label(self) -> str:
         return "any"
+
+
+Direction = Literal["dispatch", "combine"]
+ExchangeMode = Literal["normal", "low_latency", "nvlink"]
+"""How tokens travel to the ranks of their experts. normal: once to each domain, on from there to each rank.
+low_latency: to each expert by itself. nvlink: once to each rank, through memory that all can address."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Exchange(Wired):
+    """Tokens to the ranks that hold their experts (dispatch), or partial sums back (combine): the same routes reversed.
+
+    Each of ``group`` ranks sends ``tokens`` of ``width`` elements; each token has ``top_k`` of ``experts``, which lie
+    evenly in ``parts`` expert groups of ``group/parts`` ranks that share each expert. A token crosses once for each
+    domain that holds one of its experts (:func:`inferplan.work.routes.reached`), and in low-latency mode once for each
+    of its experts: DeepSeek-V3 (2412.19437) section 3.2.2; DeepEP README. groups, top_groups: group-limited routing.
+    balanced: a token's experts are dealt over the ranks as evenly as they can be. blocks: thread blocks that carry it
+    in normal mode.
+    """
+
+    kind: ClassVar[str] = "exchange"
+    direction: Direction
+    mode: ExchangeMode
+    tokens: Num
+    width: int
+    experts: int
+    top_k: int
+    parts: int
+    group: int
+    span: int
+    format: Format
+    groups: int = 1
+    top_groups: int = 1
+    balanced: bool = False
+    blocks: int = 20
+
+    def work(self) -> Work:
+        return Work(wire=self.sent((self.group,), (False,))[0])
+
+    def sent(self, sizes: Sequence[float], reduces: Sequence[bool]) -> tuple[Num, ...]:
+        message = self.tokens * (self.width * self.format.width)
+        return tuple(copies * message for copies in self.copies(sizes))
+
+    def copies(self, sizes: Sequence[float]) -> tuple[float, ...]:
+        """Copies of a token that cross each level.
+
+        Of a level: the expected domains below it with an expert of the token, less those at its own height, without the
+        token's own: what arrives in a domain is carried on from there, and lands on a rank that wanted it.
+        """
+        inside = [1.0, *accumulate(sizes, mul)]  # ranks below each level
+        if self.mode == "low_latency":
+            copies = self.top_k * self.group / self.parts
+            return tuple(copies * (above - below) / self.group for below, above in pairwise(inside))
+        away = [(self.group / ranks - 1.0) * self._reached(ranks) for ranks in inside]
+        return tuple(max(below - above, 0.0) for below, above in pairwise(away))
+
+    def _reached(self, ranks: float) -> float:
+        """The chance that a domain of so many ranks holds an expert of a token."""
+        share = max(ranks / self.group, 1.0 / self.parts)
+        if self.balanced:
+            return min(1.0, self.top_k * share)
+        return reached(self.experts, self.top_k, share, self.groups, self.top_groups)
+
+    @property
+    def kernel(self) -> str:
+        return f"{self.direction}.{self.mode}"
+
+    @property
+    def label(self) -> str:
+        return self.format.kernel

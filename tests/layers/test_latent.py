@@ -63,7 +63,7 @@ def test_one_more_token_never_jumps(ideal: bool) -> None:
     # time is at most proportional to the tokens: one more of n adds one part in n; tiles of 128 rows add a little
     grown, share = np.diff(times) / times[:-1], 1.0 / np.arange(1, 399)
     assert np.all(grown >= 0.0)
-    assert np.all(grown <= share + (0.001 if ideal else 0.02))
+    assert np.all(grown <= share + (0.001 if ideal else 0.03))
 
 
 def test_a_grid_of_both_forms_is_priced_like_its_points() -> None:

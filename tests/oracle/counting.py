@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from math import prod
 
 
@@ -182,3 +183,14 @@ def fft(n: int) -> int:
 def fft_convolution(n: int) -> float:
     """Two transforms of ``n`` real points (half the work of complex ones), ``n/2`` products, and one back."""
     return 3 * fft(n) / 2 + n // 2 * 6
+
+
+def ranks_of_a_token(experts: int, top_k: int, parts: int, groups: int, top_groups: int, each_expert: bool) -> float:
+    """The mean number of parts (or of experts) that a token goes to, over every way to choose its experts."""
+    each = experts // groups
+    counts = []
+    for chosen in combinations(range(groups), top_groups):
+        allowed = [expert for expert in range(experts) if expert // each in chosen]
+        for own in combinations(allowed, top_k):
+            counts.append(len(own) if each_expert else len({expert * parts // experts for expert in own}))
+    return sum(counts) / len(counts)

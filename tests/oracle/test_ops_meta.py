@@ -240,6 +240,14 @@ def run_collective(op: ops.Collective) -> Tally:
     return Tally(wire=counting.wire_bytes(op.pattern, int(op.elements) * int(op.format.width), op.group))
 
 
+def run_exchange(op: ops.Exchange) -> Tally:
+    message = int(op.tokens) * op.width * op.format.width
+    ranks = counting.ranks_of_a_token(
+        op.experts, op.top_k, op.parts, op.groups, op.top_groups, each_expert=op.mode == "low_latency"
+    )
+    return Tally(wire=ranks * op.group / op.parts * (1 - 1 / op.group) * message)
+
+
 def matmul(**changed) -> ops.Matmul:
     sizes = {"m": 6.0, "k": 256, "n": 512, "weight": BF16, "input": BF16, "output": BF16}
     return ops.Matmul(name="m", **{**sizes, **changed})
@@ -256,6 +264,12 @@ def grouped(weight: str, touched: float) -> ops.GroupedMatmul:
     return ops.GroupedMatmul(
         name="g", m=12.0, k=256, n=128, experts=8, touched=touched, weight=fmt, input=BF16, output=BF16
     )
+
+
+def exchange(group: int, parts: int, top_k: int, groups: tuple[int, int], mode: str) -> ops.Exchange:
+    routing = {"experts": 16, "top_k": top_k, "groups": groups[0], "top_groups": groups[1]}
+    sizes = {"tokens": 5.0, "width": 128, "group": group, "span": group, "parts": parts, "format": BF16}
+    return ops.Exchange(name="e", direction="dispatch", mode=mode, **sizes, **routing)
 
 
 CASES: dict[type[ops.Op], tuple[Callable[..., Tally], list[ops.Op]]] = {
@@ -371,6 +385,15 @@ CASES: dict[type[ops.Op], tuple[Callable[..., Tally], list[ops.Op]]] = {
             for pattern in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send")
             for group in (1, 2, 8)
             if group > 1 or pattern != "send"
+        ],
+    ),
+    ops.Exchange: (
+        run_exchange,
+        [
+            exchange(group, parts, top_k, groups, mode)
+            for group, parts in ((4, 4), (8, 4), (2, 2), (16, 4))
+            for top_k, groups in ((1, (1, 1)), (3, (1, 1)), (3, (4, 2)), (2, (2, 1)), (4, (8, 5)))
+            for mode in ("normal", "low_latency", "nvlink")
         ],
     ),
 }

@@ -27,7 +27,7 @@ from inferplan.models.layers import LayerSpec
 from inferplan.models.spec import ModelSpec
 from inferplan.units import Num
 from inferplan.work.formats import FORMATS, uniform
-from inferplan.work.ops import Collective
+from inferplan.work.ops import Collective, Wired
 from inferplan.work.parallel import Parallelism
 from inferplan.work.step import WIDE, decode, prefill
 from tests.builders import all_in, deploy
@@ -179,7 +179,7 @@ def test_ideal_saturates_a_resource_in_every_operator(deployment: Deployment, po
         used = [0.0, float(cost.work.bytes) / (float(cost.time) * hardware.memory.bandwidth)]
         if cost.op.math is not None:
             used.append(float(cost.work.flop) / (float(cost.time) * hardware.peak_of(cost.op.math)))
-        if isinstance(cost.op, Collective):
+        if isinstance(cost.op, Wired):
             used.append(float(cost.work.wire) / (float(cost.time) * hardware.link(cost.op.span).bandwidth))
         assert max(used) == pytest.approx(1.0, rel=1e-12), cost.op.name
 

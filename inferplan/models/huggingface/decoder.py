@@ -125,10 +125,19 @@ def moe(r: Reader, d: Dialect, d_ff: int, **fields: Any) -> dict[str, Any]:
         "experts": r.integer(*EXPERTS),
         "top_k": r.integer(*TOP_K),
         "d_ff": d_ff,
+        **expert_groups(r),
         "gated": d.gated,
         "activation": activation(r, d),
         **fields,
     }
+
+
+def expert_groups(r: Reader) -> dict[str, int]:
+    """Group-limited routing (DeepSeek): nothing where a token may choose among all experts."""
+    groups, top = r.integer("n_group", default=1), r.integer("topk_group", default=1)
+    if groups == 1 or r.get("topk_method") == "greedy":
+        return {}
+    return {"groups": groups, "top_groups": top}
 
 
 # Which layers slide. ``layer_types`` in the config wins over the family's rule.

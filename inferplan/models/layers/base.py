@@ -11,6 +11,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from inferplan.affine import affine
+from inferplan.devices.engine import ExchangeRules
 from inferplan.spec import Spec
 from inferplan.units import Num
 from inferplan.work.formats import Format, Precision, find_format
@@ -136,7 +137,7 @@ class LayerContext:
     under a mask of what was chosen. peaks: the arithmetic that the device has, ``None`` for all. time: what one run of
     an operator takes, by which a layer chooses between forms; its FLOP where no device is known. alternatives:
     operators that other loads of this kind would run are written down too, with a count of 0, so that the list is the
-    same for all.
+    same for all. exchange: how tokens travel to their experts.
     """
 
     d_model: int
@@ -151,6 +152,7 @@ class LayerContext:
     peaks: frozenset[str] | None = None
     time: Callable[[Op], Num] = lambda op: op.work().flop
     alternatives: bool = False
+    exchange: ExchangeRules = ExchangeRules()
 
     def computes(self, math: str) -> bool:
         """Whether the device has this arithmetic."""

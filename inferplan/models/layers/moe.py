@@ -5,6 +5,7 @@ from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
+from inferplan.models.exchange import exchange
 from inferplan.models.layers.base import Activation, FeedForward, LayerContext, Weight
 from inferplan.models.layers.mlp import mlp_ops
 from inferplan.units import Num
@@ -24,6 +25,10 @@ class MoeLayer(FeedForward):
 
     experts: int = Field(ge=1)
     top_k: int = Field(ge=1)
+    groups: int = Field(default=1, ge=1)
+    """Equal groups of experts that a token chooses among first (DeepSeek's ``n_group``)."""
+    top_groups: int = Field(default=1, ge=1)
+    """How many of the groups its experts may lie in (``topk_group``)."""
     d_ff: int = Field(ge=1)
     gated: bool = True
     activation: Activation = "silu"
@@ -46,6 +51,10 @@ class MoeLayer(FeedForward):
     def _consistent(self) -> Self:
         if self.top_k > self.experts:
             raise ValueError(f"top_k {self.top_k} is more than the {self.experts} experts")
+        if self.experts % self.groups or self.top_groups > self.groups:
+            raise ValueError(
+                f"a token cannot choose {self.top_groups} of {self.groups} groups of {self.experts} experts"
+            )
         return self
 
     def weights(self, d_model: int) -> Iterator[Weight]:
@@ -87,21 +96,16 @@ class MoeLayer(FeedForward):
         return routed / parallel.ep * parallel.dp + (3 if self.gated else 2) * self.shared_d_ff / parallel.tp
 
     def ops(self, context: LayerContext) -> Iterator[Op]:
-        parallel, d_model, tokens = context.parallel, context.d_model, context.tokens
+        parallel, d_model = context.parallel, context.d_model
         yield from context.linear("ffn.router", d_model, self.experts, role="base")
         if self.shared_d_ff:
             yield from mlp_ops(context, "ffn.shared", self.shared_d_ff // parallel.tp, self.gated)
         width = self.latent or d_model
         if self.latent:
             yield from context.linear("ffn.latent_in", d_model, self.latent)
-        # With attention data parallelism every rank sends its share of its own tokens to the ranks of their experts: to
-        # each rank of a group once, however many of the token's experts are there, and gets a partial sum from each.
-        message = tokens * min(self.top_k, parallel.ep) * parallel.expert_tp * width / parallel.tp
-        span = parallel.expert_ranks
-        exchange = span if parallel.dp > 1 else 1
-        yield from context.collective("ffn.dispatch", "all_to_all", message, exchange, span)
+        yield from exchange(context, self, "dispatch", width)
         yield from self._routed(context, width)
-        yield from context.collective("ffn.combine", "all_to_all", message, exchange, span)
+        yield from exchange(context, self, "combine", width)
         if self.latent:
             yield from context.linear("ffn.latent_out", self.latent, d_model)
         yield from context.all_reduce("ffn.all_reduce", d_model)
