@@ -104,7 +104,7 @@ def draft_alone(request: Request, name: str, loader: Callable[[str], ModelSpec] 
         alone = replace(alone, quant=None, roles=())
     whole = assemble(alone, model_loader=lambda _: models.whole)
     if name == MTP:
-        whole = replace(whole, precision=_released(whole.precision))
+        whole = replace(whole, precision=released(whole.precision))
     elif reads_states:
         kept = precision_of(replace(request, prune=None), model, whole.hardware).kv.name
         kept = "fp8" if kept == "fp8-ds-mla" else kept  # of latents
@@ -115,7 +115,7 @@ def draft_alone(request: Request, name: str, loader: Callable[[str], ModelSpec] 
     return DraftDeployments(whole, parts[id(models.first)], parts[id(models.later)], models.block, reads_states)
 
 
-def _released(precision: Precision) -> Precision:
+def released(precision: Precision) -> Precision:
     """The formats of a prediction module: releases in NVFP4 leave it in the base format.
 
     ``exclude_modules`` of nvidia's NVFP4 checkpoints names it (DeepSeek-V3.1, V3.2 and V4, GLM-5, 5.1 and 5.2, Qwen3.5

@@ -7,14 +7,18 @@ from dataclasses import fields, replace
 from functools import cache
 from typing import Any
 
+from inferplan.answers.drafting import measured_drafting
 from inferplan.catalog.assemble import load_calibration, load_kernels, native_precision, routing_of
+from inferplan.catalog.drafts import DraftDeployments, released
 from inferplan.catalog.files import load, load_hardware, load_model
 from inferplan.devices.constants import Calibration
 from inferplan.devices.engine import Engine, EngineFlags, EngineSpec
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import UnknownNameError, UsageError
 from inferplan.estimate.deployment import Deployment
+from inferplan.models.prediction import MTP, draft_models
 from inferplan.models.spec import ModelSpec
+from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.validation.rows import Run
 from inferplan.work.formats import Format, Precision, find_format, parse_precision
 from inferplan.work.parallel import Parallelism
@@ -140,10 +144,6 @@ def deployment_of(run: Run, calibration: str | None = None, ideal: bool = False)
 
     Raises the errors of names that are unknown and of divisions or formats that cannot work.
     """
-    if run.draft is not None:
-        raise UsageError(
-            f"drafts by {run.draft} are not priced yet", because="what its head costs is not in the catalogue"
-        )
     model, hardware = model_of(run.model), hardware_of(run.gpu)
     flags = EngineFlags(token_budget=run.token_budget, max_sequences=run.slots, memory_fraction=run.memory_fraction)
     engine, note = engine_of(run.engine, run.engine_version, flags)
@@ -173,6 +173,23 @@ def prompts_of(run: Run, decodes: Deployment) -> Deployment | None:
         return None
     copies = _copies(decodes.model, pool.expert_slots, pool.ep)
     return replace(decodes, parallel=Parallelism(tp=pool.tp, ep=pool.ep, dp=pool.dp, redundant=copies))
+
+
+def drafts_of(run: Run, deployment: Deployment) -> Speculation:
+    """The drafts of a run beside its model, accepted as was measured of that many; none where it has none.
+
+    Raises ``UsageError`` for a head that the model does not have, ``MissingFactError`` where no acceptance is on file.
+    """
+    if run.draft is None or run.draft_tokens is None:
+        return PLAIN
+    models = draft_models(deployment.model, run.draft)
+    if models is None:
+        raise UsageError(f"{deployment.model.name} has no head {run.draft!r} to draft with")
+    precision = released(deployment.precision) if run.draft == MTP else deployment.precision
+    alone = replace(deployment, precision=precision, parallel=Parallelism())
+    whole, first, later = (replace(alone, model=part) for part in (models.whole, models.first, models.later))
+    beside = DraftDeployments(whole, first, later, models.block, True).over(deployment.parallel)
+    return measured_drafting(deployment.model, run.draft, run.draft_tokens).beside(beside)
 
 
 def _copies(model: ModelSpec, slots: int, ep: int) -> int:

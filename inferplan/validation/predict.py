@@ -19,7 +19,7 @@ from inferplan.serving.result import SimulationResult
 from inferplan.serving.simulator import Options, simulate
 from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Requests, Traffic
 from inferplan.validation.clients import Client, client_named
-from inferplan.validation.deploy import deployment_of, prompts_of
+from inferplan.validation.deploy import deployment_of, drafts_of, prompts_of
 from inferplan.validation.rows import STATISTICS, Figures, Measured, Run
 
 Band = tuple[float, float]
@@ -94,10 +94,10 @@ def _served(deployment: Deployment, run: Run) -> Prediction:
 
 
 def options_of(run: Run, deployment: Deployment) -> Options:
-    """The warm-up, and the workers of both pools where prompts and decodes are apart."""
-    prompts = prompts_of(run, deployment)
+    """The warm-up, the drafts, and the workers of both pools where prompts and decodes are apart."""
+    drafts, prompts = drafts_of(run, deployment), prompts_of(run, deployment)
     if run.prefill is None or prompts is None:
-        return Options(warmup=run.warmup)
+        return Options(warmup=run.warmup, speculation=drafts)
     pool = run.prefill
     flags = Flags(max_num_batched_tokens=pool.token_budget, gpu_memory_utilization=pool.memory_fraction)
     fleet = Fleet(
@@ -107,7 +107,7 @@ def options_of(run: Run, deployment: Deployment) -> Options:
         prefill_flags=flags,
         first_token="decodes",
     )
-    return Options(warmup=run.warmup, fleet=fleet)
+    return Options(warmup=run.warmup, fleet=fleet, speculation=drafts)
 
 
 def _figures(result: SimulationResult, run: Run) -> dict[tuple[str, str], float]:
@@ -217,7 +217,7 @@ def impossible(deployment: Deployment, run: Run, measured: Measured) -> tuple[st
     prompt, output = run.prompt * share, run.output * share
     found = []
     users = float(run.concurrency or run.batch or 1)
-    if measured.tpot is not None and output > 1:
+    if measured.tpot is not None and output > 1 and run.draft is None:
         decoding = (output - 1) * measured.tpot
         batch = users * decoding / (decoding + (measured.ttft or 0.0)) if run.concurrency else users
         load = StaticLoad(batch=max(batch, 1.0), prompt=prompt, output=output)
