@@ -21,7 +21,7 @@ from inferplan.serving.records import NAN, Records
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.step_times import Reach, StepTimes, step_times
 from inferplan.serving.techniques.offload import HostTier
-from inferplan.serving.techniques.speculation import PLAIN, Speculation
+from inferplan.serving.techniques.speculation import PLAIN, Speculation, one_graph
 from inferplan.traffic.requests import ClosedLoop, Requests, Slo, Traffic
 from inferplan.work.step import decode
 
@@ -225,8 +225,17 @@ def times_for(deployment: Deployment, rules: Rules, requests: Requests, speculat
         context=min(longest, rules.longest, _LONGEST_TABLE),
     )
     times = step_times(deployment, reach, speculation.width)
-    times.drafts = [(step_times(model, reach, width), passes) for model, width, passes in speculation.passes]
+    times.drafts = draft_times(speculation, reach)
     return times
+
+
+def draft_times(speculation: Speculation, reach: Reach) -> list[tuple[StepTimes, int]]:
+    """Times of the passes of a round of drafts, and how many there are of each."""
+    found = []
+    for model, width, passes in speculation.passes:
+        times = step_times(model, reach, width)
+        found.append((replace(times, host=0.0, host_sequence=0.0) if one_graph(model) else times, passes))
+    return found
 
 
 def _basis(pools: Iterable[Deployment], context: float) -> str:

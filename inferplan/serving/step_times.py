@@ -319,9 +319,9 @@ class StepTimes:
         for number, (draft, steps) in enumerate(self.drafts):
             own = NO_PROMPTS if number else chunk  # the first step of the draft computes the prompts too
             if batch or own.tokens:
-                made = draft.stations(batch, context, own)
-                where = (0, len(times) - 1) if len(made) == 2 else range(len(made))  # one stage: beside the last
-                for station, seconds in zip(where, made):
+                host, *made = draft.stations(batch, context, own)
+                times[0] += steps * host
+                for station, seconds in enumerate(made, len(times) - len(made)):  # one stage: beside the last
                     times[station] += steps * seconds
         if chunk.tokens and any(self.floors) and batch * self.width + chunk.tokens > self.graph_tokens:
             times = [float(seconds) for seconds in launched(times, self.floors)]

@@ -21,7 +21,7 @@ from inferplan.estimate.memory import Footprint
 from inferplan.models.prediction import draft_models, head_models
 from inferplan.models.spec import DraftHead, ModelSpec
 from inferplan.serving.rounds import Decodes, Round
-from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.simulator import Options, draft_times, simulate
 from inferplan.serving.steady import UserLoad, steady_state
 from inferplan.serving.step_times import Reach, step_times
 from inferplan.serving.techniques.speculation import Speculation, prompt_with_drafts, speculate
@@ -56,11 +56,13 @@ def llama() -> ModelSpec:
     return ModelSpec.model_validate({**load_model("llama-3.1-8b").to_dict(), "drafts": [EAGLE3, BLOCK]})
 
 
-def drafting(path: Path, head: dict[str, Any], length: int = 3, **parallel: int) -> tuple[Deployment, Speculation]:
+def drafting(
+    path: Path, head: dict[str, Any], length: int = 3, engine: str = "vllm", **parallel: int
+) -> tuple[Deployment, Speculation]:
     """Llama-3.1-8B on H100s and a head in a file of its own beside it."""
     file = path / "head.yaml"
     file.write_text(yaml.safe_dump(head), encoding="utf-8")
-    request = Request(model="llama-3.1-8b", gpu="h100-sxm", parallel=Parallelism(**parallel))
+    request = Request(model="llama-3.1-8b", gpu="h100-sxm", engine=engine, parallel=Parallelism(**parallel))
     return assemble(request), Drafting(model=str(file), length=length, acceptance=0.7).on(request, request.parallel)
 
 
@@ -123,10 +125,13 @@ def test_a_block_draft_keeps_features_and_runs_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("head", [EAGLE3, BLOCK], ids=["eagle3", "block"])
-@pytest.mark.parametrize("pp", [1, 2])
-def test_one_price_of_a_head(tmp_path: Path, head: dict[str, Any], pp: int) -> None:
-    """Rounds and the simulator's tables on every station: of a pipeline the head is beside the last stage."""
-    served, speculation = drafting(tmp_path, head, pp=pp)
+@pytest.mark.parametrize(("engine", "pp"), [("vllm", 1), ("vllm", 2), ("trtllm", 1)])
+def test_one_price_of_a_head(tmp_path: Path, head: dict[str, Any], engine: str, pp: int) -> None:
+    """Rounds and the simulator's tables on every station: of a pipeline the head is beside the last stage.
+
+    The host launches every pass but under TensorRT-LLM, which has them all in the graph of the step.
+    """
+    served, speculation = drafting(tmp_path, head, engine=engine, pp=pp)
     assert speculation.draft is not None and speculation.draft.parallel.pp == 1
     decodes = Decodes(4.0 * pp, 640.0)
     drafted, verified = (
@@ -135,10 +140,11 @@ def test_one_price_of_a_head(tmp_path: Path, head: dict[str, Any], pp: int) -> N
     )
     reach = Reach(sequences=8, tokens=2048, context=1024)
     times = step_times(served, reach, speculation.width)
-    times.drafts = [(step_times(model, reach, width), passes) for model, width, passes in speculation.passes]
+    times.drafts = draft_times(speculation, reach)
     assert times.stations(4, 640.0) == pytest.approx([float(seconds) for seconds in drafted.fullest], rel=1e-4)
     added = [float(after - before) for after, before in zip(drafted.fullest, verified.fullest)]
     assert added[-1] > 0 and not any(added[1:-1])
+    assert (added[0] > 0) == (engine == "vllm")
 
 
 def test_simulation_and_steady_state_of_a_head(tmp_path: Path) -> None:

@@ -24,7 +24,13 @@ from inferplan.serving.first_token import FirstToken, IdlePrompt, first_token
 from inferplan.serving.techniques.chunked_prefill import drain_in_chunks
 from inferplan.serving.techniques.offload import HostTier, bytes_per_token, load_time
 from inferplan.serving.techniques.prefix_caching import cached_tokens
-from inferplan.serving.techniques.speculation import PLAIN, Speculation, prompt_with_drafts, step_with_drafts
+from inferplan.serving.techniques.speculation import (
+    PLAIN,
+    Speculation,
+    one_graph,
+    prompt_with_drafts,
+    step_with_drafts,
+)
 from inferplan.terms import Naming, plain
 from inferplan.units import Num, format_bytes
 
@@ -131,8 +137,10 @@ class ServedEstimate(Estimate):
                 self.deployment, self.techniques.speculation, load.batch, load.prompt - past, past
             ).total
         new = int(load.prompt - past)
-        models = [self.deployment, *drafts]
-        return sum(drain_in_chunks(one, int(load.batch), (new, int(past)), chunk) for one in models)
+        whole = drain_in_chunks(self.deployment, int(load.batch), (new, int(past)), chunk)
+        return whole + sum(
+            drain_in_chunks(one, int(load.batch), (new, int(past)), chunk, not one_graph(one)) for one in drafts
+        )
 
     def _first(self, name: Naming = plain) -> Num:
         return (self.host_loads + self.computed) * self._anchor("prefill", name)

@@ -76,11 +76,13 @@ def chunked_prefill(
     )
 
 
-def drain_in_chunks(deployment: Deployment, batch: int, prompt: tuple[int, int], chunk: int) -> float:
+def drain_in_chunks(
+    deployment: Deployment, batch: int, prompt: tuple[int, int], chunk: int, host: bool = True
+) -> float:
     """Seconds until a whole batch's prompts are computed in steps of ``chunk`` tokens, nothing beside them.
 
     prompt: new and cached tokens of each. A step holds as many whole prompts as it has room for, or one piece of one;
-    they are computed in turn.
+    they are computed in turn. host: with what each step takes there, which a draft may not add.
     """
     (new, past), own = prompt, ceil(batch / deployment.parallel.dp)
     if chunk >= new:
@@ -89,6 +91,8 @@ def drain_in_chunks(deployment: Deployment, batch: int, prompt: tuple[int, int],
     else:
         steps = [(1, tokens, past + before) for tokens, before in chunks(new, chunk)] * own
     known = {step: _stations(deployment, *step) for step in set(steps)}
+    if not host:
+        known = {step: [0.0, *times[1:]] for step, times in known.items()}
     return last_leaves([known[step] for step in steps], deployment.parallel.pp)
 
 
