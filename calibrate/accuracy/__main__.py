@@ -1,29 +1,53 @@
-"""``python -m calibrate.accuracy SHARED --held-out HELD_OUT.csv --out docs/accuracy.md``: write the page.
+"""``python -m calibrate.accuracy SHARED --held-out HELD_OUT.csv``: write docs/accuracy.md.
 
-``HELD_OUT.csv`` is what ``python -m calibrate.serving_fit --held-out`` writes.
+``HELD_OUT.csv`` is what ``python -m calibrate.serving_fit --held-out`` writes. ``python -m calibrate.accuracy scale-out
+SHARED`` writes docs/accuracy-scale-out.md alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 from datetime import date
 from pathlib import Path
 
 from calibrate.accuracy.page import document
+from calibrate.accuracy.scale_out import scale_out_page
 from inferplan.catalog.files import config_root
+from inferplan.reports.validation import rows_csv
 
 
-def _command() -> None:
-    what = "Write docs/accuracy.md from the reference data and the shipped constants."
-    parser = argparse.ArgumentParser(prog="python -m calibrate.accuracy", description=what)
+def _parser(page: str, what: str, prog: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=prog, description=what)
     parser.add_argument("shared", type=Path, help="folder with measured/ and reference/")
-    parser.add_argument("--held-out", type=Path, required=True, help="what calibrate.serving_fit --held-out wrote")
-    parser.add_argument("--out", type=Path, default=config_root().parent / "docs" / "accuracy.md")
+    parser.add_argument("--out", type=Path, default=config_root().parent / "docs" / page)
     parser.add_argument("--date", default=date.today().isoformat())
+    return parser
+
+
+def _accuracy() -> None:
+    what = "Write docs/accuracy.md from the reference data and the shipped constants."
+    parser = _parser("accuracy.md", what, "python -m calibrate.accuracy")
+    parser.add_argument("--held-out", type=Path, required=True, help="what calibrate.serving_fit --held-out wrote")
     parser.add_argument("--every", type=int, default=1, help="price every n-th row and static batch")
     options = parser.parse_args()
     options.out.write_text(document(options.shared, options.held_out, options.date, options.every), encoding="utf-8")
 
 
+def _scale_out() -> None:
+    what = "Write docs/accuracy-scale-out.md: DeepSeek-R1 at scale, predicted against measured."
+    parser = _parser("accuracy-scale-out.md", what, "python -m calibrate.accuracy scale-out")
+    parser.add_argument("--rows", type=Path, help="write every row with its prediction")
+    options = parser.parse_args(sys.argv[2:])
+    page, scored = scale_out_page(options.shared, options.date, _told)
+    options.out.write_text(page, encoding="utf-8")
+    if options.rows:
+        options.rows.write_text(rows_csv(scored), encoding="utf-8")
+
+
+def _told(done: int) -> None:
+    sys.stderr.write(f"\r{done} rows")
+
+
 if __name__ == "__main__":
-    _command()
+    _scale_out() if sys.argv[1:2] == ["scale-out"] else _accuracy()

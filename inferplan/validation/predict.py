@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from inferplan.answers.power import power_shares, utilisation
 from inferplan.devices.constants import IDEAL
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.deployment import Deployment
@@ -90,7 +91,20 @@ def _served(deployment: Deployment, run: Run) -> Prediction:
     spread = run.closed and (client.start == "spread" or run.requests is None)
     ramp = request_time(deployment, run) if spread else 0.0
     result = simulate(deployment, traffic_of(run, ramp), flags_of(run), options_of(run, deployment))
-    return Prediction(figures=_figures(result, run), bands=_bands(result), basis=result.basis, verdict=result.verdict)
+    figures = _figures(result, run) | _power(deployment, result, run)
+    return Prediction(figures=figures, bands=_bands(result), basis=result.basis, verdict=result.verdict)
+
+
+def _power(deployment: Deployment, result: SimulationResult, run: Run) -> dict[tuple[str, str], float]:
+    """Watts a GPU and joules an output token, of one pool without drafts on a device whose TDP is on file."""
+    tdp = deployment.hardware.power
+    if tdp is None or run.prefill is not None or run.draft is not None:
+        return {}
+    use = utilisation(deployment, result)
+    if use is None or not result.output_rate:
+        return {}
+    watts = power_shares().watts(tdp, use)
+    return {("power", "mean"): watts, ("energy", "mean"): watts * run.devices / result.output_rate}
 
 
 def options_of(run: Run, deployment: Deployment) -> Options:
