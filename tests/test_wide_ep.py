@@ -109,6 +109,26 @@ def test_commands_ask_for_the_copies() -> None:
         command(launch(Request(**asked("trtllm", flags=EngineFlags())), context=4096))
 
 
+def test_dense_layers_over_all_ranks() -> None:
+    """DeepSeek-V3's three dense layers of 18,432 columns: copied on 8 ranks, or an eighth of each (SGLang)."""
+    copied, spread = (
+        assemble(Request(**asked("sglang", parallel=Parallelism(dp=8, ep=8, spread_dense=dense), flags=EngineFlags())))
+        for dense in (False, True)
+    )
+    dense = 3 * 3 * 7168 * 18432 * (1 + 4 / 128**2)
+    assert weights(copied) - weights(spread) == pytest.approx(dense * 7 / 8)
+    steps = [decode_cycle(made, 8 * 32.0, 1000.0) for made in (copied, spread)]
+    assert float(steps[0].flop) == pytest.approx(float(steps[1].flop))
+    moved = [cost.op for cost in steps[1].costs if cost.op.name in ("ffn.gather", "ffn.scatter")]
+    assert [(op.elements, op.group, op.count) for op in moved] == [(8 * 32.0 * 7168, 8, 3)] * 2  # type: ignore[attr-defined]
+    words = command(launch(Request(**asked("sglang", parallel=spread.parallel)), context=4096))
+    assert "--moe-dense-tp-size" not in words
+    with pytest.raises(UsageError, match="dense layers with their attention ranks"):
+        assemble(Request(**asked("vllm", parallel=spread.parallel)))
+    with pytest.raises(UsageError, match="--dp 1 is one"):
+        Parallelism(tp=8, spread_dense=True)
+
+
 def asked(engine: str, **more: Any) -> dict[str, Any]:
     flags = EngineFlags(two_batch_overlap=True)
     parallel = Parallelism(dp=8, ep=8, redundant=32)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 Backend = Literal["serial", "joblib", "dask"]
 BACKENDS: tuple[Backend, ...] = ("serial", "joblib", "dask")
-DEGREES = tuple(field.name for field in fields(Parallelism) if field.name != "redundant")
+DEGREES = tuple(field.name for field in fields(Parallelism) if field.type == "int" and field.name != "redundant")
 STRUCTURE = ("model", "gpu", "quant", "engine", *DEGREES)
 LOAD = ("batch", "prompt", "output")
 MOST_POINTS = 10_000_000
@@ -199,7 +199,8 @@ def run(task: Task) -> list[Block]:
     Raises ``NotFiniteError`` for a price that is no number.
     """
     try:
-        parallel = replace(task.request.parallel, **dict(task.degrees))
+        degrees: dict[str, Any] = dict(task.degrees)
+        parallel = replace(task.request.parallel, **degrees)
         deployment = assemble(replace(task.request, parallel=parallel))
         if task.simulated:
             return blocks_of(_simulated(deployment, task, load) for load in task.loads())

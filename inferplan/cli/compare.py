@@ -62,7 +62,8 @@ def _change(request: Request, text: str) -> Request:
     for part in _split(text):
         key, _, value = part.partition("=")
         if key in degrees and value.isdigit():
-            request = replace(request, parallel=replace(request.parallel, **{key: int(value)}))
+            degree: dict[str, Any] = {key: int(value)}
+            request = replace(request, parallel=replace(request.parallel, **degree))
         elif key in names and value:
             changed: dict[str, Any] = {key: value}
             request = replace(request, **changed)

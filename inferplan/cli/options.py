@@ -159,6 +159,17 @@ def engine_flag_options() -> list[Callable[[Any], Any]]:
     ]
 
 
+def expert_options() -> list[Callable[[Any], Any]]:
+    """How experts and dense layers are kept by many ranks, and how popular experts are."""
+    return [
+        click.option("--redundant-experts", type=Count(0), default=0, show_default=True, help=_REDUNDANT),
+        click.option(
+            "--spread-dense", is_flag=True, help="With --dp: dense layers over all ranks, which gather their tokens."
+        ),
+        click.option("--expert-skew", type=click.FloatRange(0, 3), metavar="SKEW", help=SKEW),
+    ]
+
+
 def deployment_options(command: Command) -> Command:
     """Adds what describes a deployment; the command gets one :class:`inferplan.catalog.assemble.Request`."""
 
@@ -169,7 +180,9 @@ def deployment_options(command: Command) -> Command:
         from inferplan.work.parallel import Parallelism
 
         degrees = {name: values.pop(name) for name in _DEGREES}
-        parallel = Parallelism(**degrees, redundant=values.pop("redundant_experts"))
+        parallel = Parallelism(
+            **degrees, redundant=values.pop("redundant_experts"), spread_dense=values.pop("spread_dense")
+        )
         roles = tuple((role, name) for role in _ROLES if (name := values.pop(f"{role}_format")))
         names = ("model", "gpu", "quant", "engine", "calibration", "ideal", "memory", "unfused_attention", "prune")
         generation = tuple(
@@ -200,8 +213,7 @@ def deployment_options(command: Command) -> Command:
             click.option(f"--{name}", type=Count(), default=1, show_default=True, help=text)
             for name, text in _DEGREES.items()
         ),
-        click.option("--redundant-experts", type=Count(0), default=0, show_default=True, help=_REDUNDANT),
-        click.option("--expert-skew", type=click.FloatRange(0, 3), metavar="SKEW", help=SKEW),
+        *expert_options(),
         engine_option("Engine and version: vllm, vllm@0.20, none."),
         *engine_flag_options(),
         click.option("--calibration", metavar="FILE", help="Fitted constants [those of the GPU, if any are on file]."),

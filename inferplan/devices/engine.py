@@ -89,6 +89,8 @@ class WideExperts(Spec):
     """Ranks may hold one expert more than others."""
     redundant: bool = False
     """Copies of popular experts in slots of their own, moved by a load balancer (EPLB)."""
+    spread_dense: bool = False
+    """Dense layers may be divided over all attention ranks."""
     two_batches: tuple[int, int] | None = None
     """Tokens of a rank from which a step that only decodes, and one that holds prompts, is cut into two half batches
     whose computation and exchange overlap; ``None`` where the engine has no such thing."""

@@ -52,6 +52,10 @@ class Deployment:
                 f"{engine.describe()} keeps no copies of experts that is known here",
                 hint="--redundant-experts 0, or --engine vllm or sglang",
             )
+        if parallel.spread_dense and not wide.spread_dense:
+            raise UsageError(
+                f"{engine.describe()} keeps dense layers with their attention ranks", hint="leave --spread-dense out"
+            )
         if parallel.ep > 1 and not wide.uneven:
             for experts in {weight.units for weight, _ in self.model.weights() if weight.shard == "experts"}:
                 require_even(parallel, experts, engine.describe(), wide.redundant)

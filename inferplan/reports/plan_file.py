@@ -39,6 +39,7 @@ class _Parallel(_Strict):
     cp: Degree
     replicas: Degree
     redundant: int = Field(default=0, ge=0, le=_MOST)
+    spread_dense: bool = False
 
 
 class _Pools(_Strict):

@@ -22,7 +22,9 @@ class Parallelism:
     ``tp*dp`` ranks of a stage, whole ones in each of ``ep`` groups, each sliced over the ``tp*dp/ep`` ranks of its
     group. dp: attention data parallelism (each rank group has its own sequences; attention weights are copied). cp:
     context (queries of a prefill, cached keys of a decode). replicas: independent copies behind a balancer. redundant:
-    slots beyond the experts, which hold copies of the most popular ones (EPLB).
+    slots beyond the experts, which hold copies of the most popular ones (EPLB). spread_dense: with attention data
+    parallelism dense feed-forwards are divided over all ``tp*dp`` ranks, which gather their tokens, and not over ``tp``
+    with copies elsewhere.
     """
 
     tp: int = 1
@@ -32,6 +34,7 @@ class Parallelism:
     cp: int = 1
     replicas: int = 1
     redundant: int = 0
+    spread_dense: bool = False
 
     def __post_init__(self) -> None:
         for name in ("tp", "pp", "ep", "dp", "cp", "replicas"):
@@ -48,6 +51,16 @@ class Parallelism:
             raise UsageError(
                 "--redundant-experts balance expert groups, and --ep 1 is a single one", hint="a larger --ep"
             )
+
+        if self.spread_dense and self.dp == 1:
+            raise UsageError(
+                "--spread-dense divides dense layers over attention ranks, and --dp 1 is one", hint="--dp 2"
+            )
+
+    @property
+    def dense_ranks(self) -> int:
+        """Devices that share the columns of a dense feed-forward."""
+        return self.tp * (self.dp if self.spread_dense else 1)
 
     @property
     def stage_ranks(self) -> int:
@@ -81,6 +94,7 @@ class Parallelism:
         """``"tp 4, pp 2"``; ``"1 device"`` when nothing is divided."""
         parts = [f"{n} {getattr(self, n)}" for n in ("tp", "pp", "ep", "dp", "cp", "replicas") if getattr(self, n) > 1]
         parts += [f"{self.redundant} redundant experts"] if self.redundant else []
+        parts += ["dense layers over all ranks"] if self.spread_dense else []
         return ", ".join(parts) or "1 device"
 
 

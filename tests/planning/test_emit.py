@@ -436,6 +436,7 @@ CHANGED: dict[str, Any] = {
     "parallel.cp": 2,
     "parallel.replicas": 2,
     "parallel.redundant": 8,
+    "parallel.spread_dense": True,
     "expert_skew": 0.5,
     "calibration": None,
     "ideal": True,

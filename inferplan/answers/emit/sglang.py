@@ -9,7 +9,13 @@ from inferplan.models.prediction import MTP
 
 TAKES = frozenset(
     {f"parallel.{degree}" for degree in ("tp", "pp", "dp", "ep", "cp")}
-    | {"parallel.redundant", "flags.memory_fraction", "flags.block_size", "flags.two_batch_overlap"}
+    | {
+        "parallel.redundant",
+        "parallel.spread_dense",
+        "flags.memory_fraction",
+        "flags.block_size",
+        "flags.two_batch_overlap",
+    }
     | {f"speculation.{field}" for field in ("length", "branches", "draft", "first", "later", "block")}
 )
 PORT, BOOTSTRAP_PORT = 30000, 8998
@@ -60,12 +66,14 @@ def sglang_router(prefill: list[str], decode: list[str]) -> list[str]:
 
 
 def _own_rank(launch: Launch) -> list[str]:
-    """Dense layers and the head on the attention rank's own tokens, as they are priced, not over the ranks of all.
+    """The head on the attention rank's own tokens, as it is priced, and dense layers unless they are to be spread.
 
     ``--moe-dense-tp-size`` takes 1 or all (``validation_hook.py:207``): with several tensor-parallel ranks to an
     attention rank SGLang has dense layers divided over all of them.
     """
-    return ["--enable-dp-lm-head"] + (["--moe-dense-tp-size", "1"] if launch.deployment.parallel.tp == 1 else [])
+    parallel = launch.deployment.parallel
+    own = parallel.tp == 1 and not parallel.spread_dense
+    return ["--enable-dp-lm-head"] + (["--moe-dense-tp-size", "1"] if own else [])
 
 
 def _drafts(launch: Launch) -> list[str]:

@@ -21,7 +21,7 @@ from inferplan.work.routing import UNIFORM, Routing
 from inferplan.work.step import Segment
 
 Role = Literal["weights", "experts", "embedding", "head", "base"]
-Shard = Literal["none", "tp", "experts"]
+Shard = Literal["none", "tp", "dense", "experts"]
 Activation = Literal["silu", "gelu", "relu", "relu2", "swiglu_limited", "xielu"]
 
 
@@ -81,7 +81,8 @@ class Weight:
 
     def per_rank(self, parallel: Parallelism) -> float:
         """Elements that one rank keeps."""
-        ranks = {"none": 1, "tp": parallel.tp, "experts": parallel.expert_ranks}[self.shard]
+        shared = {"none": 1, "tp": parallel.tp, "dense": parallel.dense_ranks, "experts": parallel.expert_ranks}
+        ranks = shared[self.shard]
         if ranks == 1:
             return float(self.elements)
         if self.shard == "experts":

@@ -6,6 +6,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from inferplan.models.layers.base import Activation, FeedForward, LayerContext, Role, Weight
+from inferplan.units import Num
 from inferplan.work.ops import Elementwise, Op
 from inferplan.work.parallel import Parallelism, require_divides
 
@@ -23,40 +24,53 @@ class MlpLayer(FeedForward):
 
     def weights(self, d_model: int) -> Iterator[Weight]:
         for name in ("gate", "up") if self.gated else ("up",):
-            yield Weight(name=name, shape=(self.d_ff, d_model), shard="tp", units=self.d_ff)
+            yield Weight(name=name, shape=(self.d_ff, d_model), shard="dense", units=self.d_ff)
             if self.bias:
-                yield Weight(name=f"{name}.bias", shape=(self.d_ff,), role="base", shard="tp", units=self.d_ff)
-        yield Weight(name="down", shape=(d_model, self.d_ff), shard="tp", units=self.d_ff)
+                yield Weight(name=f"{name}.bias", shape=(self.d_ff,), role="base", shard="dense", units=self.d_ff)
+        yield Weight(name="down", shape=(d_model, self.d_ff), shard="dense", units=self.d_ff)
         if self.bias:
             yield Weight(name="down.bias", shape=(d_model,), role="base")
 
     def check(self, parallel: Parallelism) -> None:
-        require_divides("tp", parallel.tp, self.d_ff, "feed-forward columns (d_ff)")
+        require_divides("tp", parallel.dense_ranks, self.d_ff, "feed-forward columns (d_ff)")
 
     def live_width(self, d_model: int, parallel: Parallelism) -> float:
-        return (3 if self.gated else 2) * self.d_ff / parallel.tp
+        return (
+            (3 if self.gated else 2) * self.d_ff / parallel.dense_ranks * (parallel.dp if parallel.spread_dense else 1)
+        )
 
     def ops(self, context: LayerContext) -> Iterator[Op]:
-        yield from mlp_ops(context, "ffn", self.d_ff // context.parallel.tp, self.gated)
-        yield from context.all_reduce("ffn.all_reduce", context.d_model)
+        parallel, rows = context.parallel, None
+        if parallel.spread_dense:  # SGLang's default: the tokens of all attention ranks meet, and their sums part again
+            rows = context.stage_tokens
+            yield from context.collective("ffn.gather", "all_gather", rows * context.d_model, parallel.dense_ranks)
+        yield from mlp_ops(context, "ffn", self.d_ff // parallel.dense_ranks, self.gated, rows=rows)
+        if rows is None:
+            yield from context.all_reduce("ffn.all_reduce", context.d_model)
+        else:
+            yield from context.collective("ffn.scatter", "reduce_scatter", rows * context.d_model, parallel.dense_ranks)
 
 
-def mlp_ops(context: LayerContext, prefix: str, width: int, gated: bool, role: Role = "weights") -> Iterator[Op]:
-    """The matmuls of a feed-forward of ``width`` columns on one rank; gate and up are one matmul, as engines run it."""
-    yield from context.linear(
-        f"{prefix}.{'gate_up' if gated else 'up'}", context.d_model, width * (1 + gated), role=role
-    )
+def mlp_ops(
+    context: LayerContext, prefix: str, width: int, gated: bool, role: Role = "weights", rows: Num | None = None
+) -> Iterator[Op]:
+    """The matmuls of a feed-forward of ``width`` columns on one rank; gate and up are one matmul, as engines run it.
+
+    rows: tokens it works on, where they are not those of its attention rank.
+    """
+    up = f"{prefix}.{'gate_up' if gated else 'up'}"
+    yield from context.linear(up, context.d_model, width * (1 + gated), rows, role=role)
     yield Elementwise(
         name=f"{prefix}.activation",
         ranks=context.ranks,
         fusible=True,
-        tokens=context.tokens,
+        tokens=context.tokens if rows is None else rows,
         width=width,
         base=context.precision.base,
         reads=1.0 + gated,
         flops=4.0 + gated,
     )
-    yield from context.linear(f"{prefix}.down", width, context.d_model, role=role)
+    yield from context.linear(f"{prefix}.down", width, context.d_model, rows, role=role)
 
 
 LAYER = MlpLayer
