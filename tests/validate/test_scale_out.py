@@ -1,0 +1,269 @@
+"""Rows of large services: ranks, pools, drafts, percentiles, watts (InferenceX, DeepSeek-R1)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from inferplan.answers.power import PowerShares, Utilisation
+from inferplan.catalog.assemble import Request, assemble
+from inferplan.serving.cluster import Fleet
+from inferplan.serving.flags import Flags
+from inferplan.serving.simulator import Options, simulate
+from inferplan.traffic.requests import Requests
+from inferplan.validation.deploy import deployment_of, drafts_of, prompts_of
+from inferplan.validation.importers import read_file
+from inferplan.validation.predict import Prediction
+from inferplan.validation.rows import Measured, Row, row_of
+from inferplan.validation.run import Pricing, price_rows
+from inferplan.validation.score import Scored, score, statistics
+from inferplan.work.parallel import Parallelism
+
+NODE = {
+    "model": "DeepSeek-R1",
+    "gpu": "h200-sxm",
+    "engine": "trtllm",
+    "weights": "fp8-block",
+    "experts": "fp8-block",
+    "kv": "fp8",
+    "isl": "8192",
+    "osl": "1024",
+    "concurrency": "64",
+    "tp": "8",
+    "ep": "8",
+    "decode_ranks": "8.0",
+    "requests": "640",
+    "length_ratio_min": "0.8",
+    "warmup_requests": "128",
+    "workers": "1",
+    "disaggregated": "0",
+    "max_num_batched_tokens": "8320.0",
+    "memory_fraction": "0.75",
+    "dp_attention": "1",
+    "campaign": "inferencex",
+    "ttft_median_ms": "3385.83",
+    "ttft_p99_ms": "16363.55",
+    "tpot_median_ms": "49.09",
+    "tpot_p99_ms": "52.4833",
+}
+"""Row ix0749 of the campaign (serving_inferencex.csv): one node of H200, attention-DP over 8."""
+RACK = {
+    "model": "DeepSeek-R1",
+    "gpu": "gb200",
+    "engine": "trtllm",
+    "weights": "fp8-block",
+    "experts": "fp8-block",
+    "kv": "fp8",
+    "isl": "1024",
+    "osl": "1024",
+    "concurrency": "1127",
+    "disaggregated": "1",
+    "campaign": "inferencex",
+    "tp": "32",
+    "ep": "32",
+    "dp_attention": "1",
+    "workers": "1",
+    "decode_ranks": "32.0",
+    "redundant_experts": "288",
+    "prefill_tp": "8",
+    "prefill_ep": "8",
+    "prefill_dp_attention": "1",
+    "prefill_workers": "1",
+    "prefill_ranks": "8.0",
+    "decode_batch_per_rank": "64",
+    "tpot_median_ms": "19.44",
+}
+"""As rows of a rack are labelled."""
+
+
+def row(facts: dict[str, str], **changes: str) -> Row:
+    return row_of("here", {**facts, **changes}, {})
+
+
+def test_ranks_are_data_parallel_attention_or_tensor_parallel() -> None:
+    spread, sliced = row(NODE).run, row(NODE, dp_attention="0", ep="1").run
+    assert spread is not None and (spread.tp, spread.dp, spread.ep, spread.devices) == (1, 8, 8, 8)
+    assert sliced is not None and (sliced.tp, sliced.dp, sliced.ep, sliced.devices) == (8, 1, 1, 8)
+    assert (spread.form, sliced.form) == ("aggregated, attention-DP", "aggregated")
+
+
+def test_pools_have_divisions_and_experts_of_their_own() -> None:
+    run = row(RACK).run
+    assert run is not None and run.prefill is not None
+    assert (run.dp, run.ep, run.slots, run.expert_slots) == (32, 32, 64, 288)
+    assert (run.prefill.workers, run.prefill.dp, run.prefill.ep, run.devices) == (1, 8, 8, 40)
+    decodes, _ = deployment_of(run)
+    prompts = prompts_of(run, decodes)
+    assert decodes.parallel.redundant == 32  # 288 places for the 256 experts of DeepSeek-R1
+    assert prompts is not None and prompts.parallel == Parallelism(dp=8, ep=8)
+
+
+def test_a_label_that_is_not_the_ranks_says_nothing_of_experts() -> None:
+    told = row(RACK, tp="1", ep="1", engine="sglang", gpu="h200-sxm", redundant_experts="")
+    assert told.run is not None and (told.run.dp, told.run.ep) == (32, 32)
+    assert any("ep not labelled" in note for note in told.notes)
+
+
+def test_workers_that_are_not_known_are_refused() -> None:
+    assert row(RACK, workers="0").refused == "disaggregated, and the number of workers of a pool is not known"
+
+
+def test_drafts_are_the_models_own_head_accepted_as_was_measured() -> None:
+    run = row(NODE, dp_attention="0", ep="1", speculation="mtp", draft_tokens="3.0").run
+    assert run is not None and run.form == "aggregated, MTP"
+    drafts = drafts_of(run, deployment_of(run)[0])
+    assert drafts.tokens == pytest.approx(2.44)  # LMSYS, 2025-07-17: MTP with windows of 4 tokens
+    assert (drafts.width, drafts.draft is not None) == (4, True)
+
+
+@pytest.mark.parametrize(("spread", "drafted"), [("0", 3), ("1", 1)])
+def test_drafts_that_are_not_stated_are_those_of_the_scripts(spread: str, drafted: int) -> None:
+    told = row(NODE, dp_attention=spread, speculation="mtp")
+    assert told.run is not None and told.run.draft_tokens == drafted
+    assert any("draft tokens not stated" in note for note in told.notes)
+
+
+def test_what_the_run_script_sets_stands_in_for_the_table() -> None:
+    told = row(NODE, engine="sglang", dp_attention="0", ep="1")
+    assert told.run is not None and told.run.kv == "auto"  # dsr1_fp8_h200.sh sets no --kv-cache-dtype
+    assert any("dsr1_fp8_h200.sh" in note for note in told.notes)
+    other = row(NODE, engine="sglang", dp_attention="0", ep="1", campaign="my own")
+    assert other.run is not None and other.run.kv == "fp8"
+
+
+def test_statistics_stand_side_by_side() -> None:
+    measured = row(NODE).measured
+    assert measured.at("ttft", "median") == pytest.approx(3.38583)
+    assert measured.at("ttft", "p99") == pytest.approx(16.36355)
+    assert measured.at("ttft", "mean") is None
+    assert (measured.statistic, measured.tpot) == ("median", pytest.approx(0.04909))
+    both = row(NODE, ttft_mean_ms="4000").measured
+    assert (both.statistic, both.ttft) == ("mean", pytest.approx(4.0))
+
+
+def test_every_statistic_has_its_score() -> None:
+    measured = Measured(figures={("ttft", "median"): 2.0, ("ttft", "p99"): 10.0}, statistic="median")
+    found = Prediction(figures={("ttft", "median"): 1.0, ("ttft", "p99"): 11.0}, statistic="median")
+    one = Scored(row=Row(where="", cells={}, run=None, measured=measured), prediction=found)
+    assert [(name, value.bias) for name, value in statistics([one], "ttft")] == [
+        ("median", pytest.approx(-0.5)),
+        ("p99", pytest.approx(0.1)),
+    ]
+    headline = score([one], "ttft")
+    assert headline is not None and headline.bias == pytest.approx(-0.5)
+
+
+def test_inferencex_json_of_several_nodes(tmp_path: Path) -> None:
+    record = {
+        "hw": "gb200",
+        "conc": 1127,
+        "model": "DeepSeek-R1",
+        "framework": "dynamo-trt",
+        "precision": "fp8",
+        "spec_decoding": "none",
+        "disagg": True,
+        "is_multinode": True,
+        "isl": 1024,
+        "osl": 1024,
+        "prefill_tp": 8,
+        "prefill_ep": 8,
+        "prefill_dp_attention": "true",
+        "prefill_num_workers": 1,
+        "decode_tp": 32,
+        "decode_ep": 32,
+        "decode_dp_attention": "true",
+        "decode_num_workers": 1,
+        "num_prefill_gpu": 8,
+        "num_decode_gpu": 32,
+        "tput_per_gpu": 2398.0,
+        "image": "dynamo/trtllm:0.8.1",
+        "mean_ttft": 2.0,
+        "median_ttft": 1.77344,
+        "p99_ttft": 14.56367,
+        "median_tpot": 0.01944,
+        "p99_tpot": 0.03,
+    }
+    path = tmp_path / "agg.json"
+    path.write_text(json.dumps(record))
+    found = read_file(path, {})[1][0]
+    run = found.run
+    assert run is not None and run.prefill is not None
+    assert (run.engine, run.engine_version, run.dp, run.ep, run.workers) == ("trtllm", None, 32, 32, 1)
+    assert (run.prefill.dp, run.prefill.ep, run.prefill.workers, run.devices) == (8, 8, 1, 40)
+    assert found.measured.at("ttft", "p99") == pytest.approx(14.56367)
+    assert found.measured.at("throughput") == 2398.0
+
+
+def _late(balance: int, both: bool) -> float:
+    """Time to the first token of a prompt that comes while both attention ranks decode; ``both``: to each of them."""
+    deployment = assemble(
+        Request(model="gpt-oss-20b", gpu="h100-sxm", engine="trtllm", parallel=Parallelism(dp=2, ep=2))
+    )
+    arrivals = [0.0, 0.0, 0.5, 0.5] if both else [0.0, 0.0, 0.5]
+    count = len(arrivals)
+    requests = Requests(
+        prompt=np.full(count, 64),
+        output=np.array([1000, 1000, *[8] * (count - 2)]),
+        arrival=np.array(arrivals),
+        hashes=None,
+    )
+    return float(simulate(deployment, requests, Flags(balance_steps=balance)).ttft[2])
+
+
+def test_attention_ranks_wait_for_a_prompt_each() -> None:
+    step = 0.02  # a step of two sequences takes less
+    alone, held = _late(0, False), _late(50, False)
+    assert alone < held < alone + 50 * step
+    assert _late(50, True) == pytest.approx(_late(0, True), rel=1e-6)  # both ranks have one: nothing to wait for
+
+
+def test_the_pool_that_decodes_answers_with_the_cache() -> None:
+    deployment = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm", engine="sglang"))
+    one = Requests(prompt=np.array([4096]), output=np.array([64]), arrival=np.array([0.0]), hashes=None)
+    fleet = Fleet(prefill=1, decode=1)
+    early = simulate(deployment, one, None, Options(fleet=fleet))
+    late = simulate(deployment, one, None, Options(fleet=replace(fleet, first_token="decodes")))
+    moved = 4096 * 2 * 32 * 8 * 128 * 2 / 50e9  # bytes of its cache over the network of 50 GB/s
+    assert late.ttft[0] - early.ttft[0] >= moved
+    assert late.e2el[0] == pytest.approx(early.e2el[0], rel=1e-6)
+
+
+def test_watts_are_shares_of_the_tdp() -> None:
+    shares = PowerShares(source="by hand", idle=0.4, arithmetic=0.8, memory=0.3)
+    assert shares.watts(1000.0, Utilisation(0.25, 0.5)) == pytest.approx(1000 * (0.4 + 0.2 + 0.15))
+    assert shares.watts(1000.0, Utilisation(1.0, 1.0)) == 1000.0
+
+
+def _rows(shared: Path) -> list[Row]:
+    return read_file(shared / "measured" / "serving_inferencex.csv", {})[1]
+
+
+def test_every_row_that_is_not_suspect_can_be_deployed(shared: Path) -> None:
+    rows = [one for one in _rows(shared) if not one.cells["suspect"]]
+    assert len(rows) == 959
+    for run in {one.run for one in rows}:
+        assert run is not None
+        decodes, _ = deployment_of(run)
+        prompts_of(run, decodes)
+        drafts_of(run, decodes)
+
+
+def test_watts_of_a_device_that_no_constant_saw(shared: Path) -> None:
+    rows = [one for one in _rows(shared) if one.cells["power_w"]]
+    found = price_rows(rows, Pricing(processes=1))
+    power = score(found, "power")
+    assert {one.cells["gpu"] for one in rows} == {"mi355x"}
+    assert power is not None and power.n == 9 and power.mape < 0.15
+
+
+def test_attention_dp_on_one_node_is_within_15_percent(shared: Path) -> None:
+    rows = [one for one in _rows(shared) if one.cells["newest"] == "1" and one.run and one.run.prefill is None]
+    spread = [one for one in rows if one.run and one.run.dp > 1 and one.run.draft is None]
+    found = price_rows(spread, Pricing(processes=1))
+    tpot, throughput = score(found, "tpot", "median"), score(found, "throughput")
+    assert tpot is not None and tpot.n == 8 and tpot.mape < 0.15
+    assert throughput is not None and throughput.mape < 0.15
