@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from inferplan.answers.drafting import Drafting
 from inferplan.catalog.assemble import Request, assemble, precision_of
-from inferplan.catalog.drafts import draft_beside
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
@@ -457,12 +457,11 @@ def _attention(name: str, text: str, model: ModelSpec) -> Ingredient:
 def _speculative(values: dict[str, str], text: str, request: Request) -> Ingredient:
     """Drafts of a model in its own formats, of the model's prediction module (``mtp``), or ``free``."""
     length, acceptance, name = int(values["length"]), float(values["acceptance"]), values["draft"]
+    drafting = Drafting(model=None if name == "free" else name, length=length, acceptance=acceptance)
 
     def apply(setting: Setting) -> Setting:
-        draft = None
-        if name != "free":
-            draft = draft_beside(replace(request, quant=None), name, setting.deployment.parallel)
-        return replace(setting, speculation=Speculation(length=length, acceptance=acceptance, draft=draft))
+        own = replace(request, quant=None)
+        return replace(setting, speculation=drafting.on(own, setting.deployment.parallel))
 
     return Ingredient(name=text, apply=apply)
 
