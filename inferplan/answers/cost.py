@@ -69,11 +69,13 @@ class Cost:
     bill: Bill
     rates: Rates
     ratio: float = OUTPUT_TO_INPUT
+    beside: Bill | None = None
+    """What else is bought, in the same currency: where prompts are computed on other devices."""
 
     @property
     def per_hour(self) -> float:
         """The bill of an hour."""
-        return self.bill.per_hour
+        return self.bill.per_hour + (0.0 if self.beside is None else self.beside.per_hour)
 
     @property
     def per_month(self) -> float:

@@ -68,6 +68,9 @@ def emit_command(target: str, request: Request, **values: Any) -> None:
         raise UsageError("--quantised says what a checkpoint holds, and none is named", hint="--checkpoint ORG/NAME")
     started = replace(started, extra=values["extra"], holds=values["quantised"], node=values["gpus_per_node"])
     pools = planned.pools if planned else None
+    if planned and pools and planned.prefill:
+        prompts = launch(planned.prefill, context=started.context, checkpoint=values["checkpoint"])
+        pools = pools._replace(prompts=replace(prompts, holds=started.holds, node=started.node))
     if target == "k8s":
         click.echo(_objects(started, pools, Site(values["image"], values["cache_claim"])))
         return
@@ -139,7 +142,8 @@ def _objects(started: Launch, pools: Pools | None, site: Site) -> str:
         json.dumps(manifest(started, pools, site))
     )  # no object twice: YAML would name it and refer to it
     text = yaml.safe_dump_all(plain, sort_keys=False).rstrip()
-    comments = [f"# {note}\n" for note in (*_notes(started, pools), *notes(started))]
+    others = notes(pools.prompts) if pools and pools.prompts else []
+    comments = [f"# {note}\n" for note in dict.fromkeys((*_notes(started, pools), *notes(started), *others))]
     return "".join(comments) + text
 
 
@@ -154,4 +158,5 @@ def _notes(started: Launch, pools: Pools | None) -> list[str]:
         )
     if replicas > 1 and not pools:
         lines.append(f"one of {replicas} replicas")
-    return [*lines, *filter(None, [node_note(started)])]
+    launches = [started] if pools is None or pools.prompts is None else [pools.prompts, started]
+    return [*lines, *filter(None, dict.fromkeys(node_note(one) for one in launches))]

@@ -8,6 +8,7 @@ from math import inf
 
 import numpy as np
 
+from inferplan.estimate.deployment import Deployment
 from inferplan.planning.confidence import SAFE, slowed, slowness
 from inferplan.planning.grid import prompt_alone
 from inferplan.planning.option import Option, PricedGrid
@@ -64,17 +65,25 @@ def without_unmeasured(searched: SearchResult) -> SearchResult:
     bare = [option for option in searched.options if carried_over(option)]
     if not measured or not bare:
         return searched
-    names = sorted({option.deployment.hardware.name for option in bare})
+    names = sorted({deployment.hardware.name for option in bare for deployment in unmeasured(option)})
     rejections = Rejections(counts=searched.rejections.counts.copy(), examples=dict(searched.rejections.examples))
     rejections.add("unmeasured", len(bare), ", ".join(names))
     return searched._replace(options=measured, rejections=rejections)
 
 
 def carried_over(option: Option) -> bool:
-    """Whether nothing of the maker of the option's device was measured."""
-    calibration = option.deployment.calibration
-    foreign = bool(calibration.vendors) and option.deployment.hardware.vendor not in calibration.vendors
-    return calibration.basis == "roofline" or foreign
+    """Whether nothing of the maker of one of the option's devices was measured."""
+    return bool(unmeasured(option))
+
+
+def unmeasured(option: Option) -> list[Deployment]:
+    """The deployments of an option on devices of whose makers nothing was measured."""
+    found = []
+    for deployment, _ in option.kinds:
+        calibration = deployment.calibration
+        foreign = bool(calibration.vendors) and deployment.hardware.vendor not in calibration.vendors
+        found += [deployment] if calibration.basis == "roofline" or foreign else []
+    return found
 
 
 def supported(option: Option, question: Question) -> bool:
@@ -129,8 +138,9 @@ def too_long_alone(option: Option, question: Question) -> bool:
     if slo.ttft is None or demand.own is not None or demand.trace is not None:
         return False
     longest, found = demand.prompt.quantile(slo.percentile / 100), 1.0 - demand.cached / demand.prompt.average
-    budgets = np.array([float(budget) for budget in {*(question.space.budgets or BUDGETS), option.budget}])
-    alone, _ = prompt_alone(option.deployment, budgets, longest * found, longest * (1.0 - found))
+    prompts = option.prompts or option
+    budgets = np.array([float(budget) for budget in {*(question.space.budgets or BUDGETS), prompts.budget}])
+    alone, _ = prompt_alone(prompts.deployment, budgets, longest * found, longest * (1.0 - found))
     return float(np.min(alone)) * option.slow.step * option.slow.first > slo.ttft
 
 

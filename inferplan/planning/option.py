@@ -41,9 +41,18 @@ class Sizing:
         return replicas
 
 
+class PromptPool(NamedTuple):
+    """What computes prompts where that is another deployment than what decodes. budget: tokens of a step."""
+
+    request: Request
+    deployment: Deployment
+    budget: int
+    tariff: Tariff
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Option:
-    """One point of one grid with its replicas: a plan before it is simulated.
+    """One point of one grid with its replicas: a plan before it is simulated. Of pools apart it is what decodes.
 
     rate: requests a second of one replica at this point, which is its capacity under the limits. output: mean output
     tokens of a request. ttft, tpot, e2el: seconds at the percentile asked for. replicas: without the spare ones. cost:
@@ -68,6 +77,8 @@ class Option:
     """Hours of an offline job."""
     pools: tuple[int, int] | None = None
     """Replicas that compute prompts and replicas that decode, where they are apart."""
+    prompts: PromptPool | None = None
+    """What computes prompts, where it is not what decodes; each pool then has the spare replicas."""
     speculation: Speculation = PLAIN
     bound: float = 0.0
     """The least that this structure may cost, as far as the closed form can be wrong."""
@@ -81,8 +92,16 @@ class Option:
         cost = self.cost
         if self.tariff is not None:
             hours = 1.0 if self.hours is None else self.hours
-            cost = float(self.tariff.cost(replicas + self.spare)) * hours
+            cost = self._bill_of(replicas, pools) * hours
         return replace(self, replicas=replicas, pools=pools, cost=cost)
+
+    def _bill_of(self, replicas: int, pools: tuple[int, int] | None) -> float:
+        """The bill of an hour: replicas of two kinds have instances of their own."""
+        assert self.tariff is not None
+        if self.prompts is None or pools is None:
+            return float(self.tariff.cost(replicas + self.spare))
+        prefill, decode = (size + self.spare for size in pools)
+        return float(self.prompts.tariff.cost(prefill)) + float(self.tariff.cost(decode))
 
     def filled(self, replicas: int) -> int:
         """So many replicas, and those that the same bill holds besides: an instance is paid for whole."""
@@ -91,17 +110,35 @@ class Option:
     @property
     def devices(self) -> int:
         """Devices of all replicas, the spare ones too."""
-        return self.deployment.parallel.ranks * (self.replicas + self.spare)
+        return sum(count for _, count in self.kinds)
 
     @property
-    def purchase(self) -> Purchase | None:
-        """What is bought for all replicas, the spare ones too; ``None`` without a price."""
-        return None if self.tariff is None else self.tariff.bill(self.replicas + self.spare)
+    def kinds(self) -> list[tuple[Deployment, int]]:
+        """Each deployment with the devices of all its replicas, the spare ones too; what computes prompts first."""
+        ranks = self.deployment.parallel.ranks
+        if self.prompts is None or self.pools is None:
+            return [(self.deployment, ranks * (self.replicas + self.spare))]
+        first = self.prompts.deployment
+        prefill, decode = (size + self.spare for size in self.pools)
+        return [(first, first.parallel.ranks * prefill), (self.deployment, ranks * decode)]
+
+    @property
+    def purchases(self) -> list[Purchase]:
+        """What is bought for the replicas of each deployment, the spare ones too; nothing without a price."""
+        if self.tariff is None:
+            return []
+        if self.prompts is None or self.pools is None:
+            return [self.tariff.bill(self.replicas + self.spare)]
+        prefill, decode = (size + self.spare for size in self.pools)
+        return [self.prompts.tariff.bill(prefill), self.tariff.bill(decode)]
 
     @property
     def per_device(self) -> float:
         """Output tokens a second and device at capacity."""
-        return self.rate * self.output / self.deployment.parallel.ranks
+        if self.prompts is None:
+            return self.rate * self.output / self.deployment.parallel.ranks
+        spare = sum(deployment.parallel.ranks * self.spare for deployment, _ in self.kinds)
+        return self.rate * self.output * self.replicas / (self.devices - spare)
 
     @property
     def per_user(self) -> float:

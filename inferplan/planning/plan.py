@@ -57,9 +57,11 @@ class Plan:
 
     @property
     def deployment(self) -> Deployment:
-        """The chosen deployment with all its replicas, spare ones too."""
+        """The chosen deployment with all its replicas, spare ones too; what decodes, where prompts are computed by
+        another."""
         option = self.option
-        parallel = replace(option.deployment.parallel, replicas=option.replicas + option.spare)
+        own = option.replicas if option.prompts is None or option.pools is None else option.pools[1]
+        parallel = replace(option.deployment.parallel, replicas=own + option.spare)
         return replace(option.deployment, parallel=parallel)
 
     @property
@@ -188,6 +190,7 @@ def row(verified: Verified) -> dict[str, Any]:
         "engine": option.deployment.engine.describe(),
         "prefill_replicas": option.pools[0] if option.pools else None,
         "decode_replicas": option.pools[1] if option.pools else None,
+        **_prefill_row(option),
         "token_budget": option.budget,
         "max_num_seqs": verified.slots,
         "ttft_s": verified.achieved["ttft"],
@@ -203,6 +206,17 @@ def row(verified: Verified) -> dict[str, Any]:
         "draft_tokens": option.speculation.length or None,
         "calibration": option.deployment.calibration.name,
     }
+
+
+def _prefill_row(option: Option) -> dict[str, Any]:
+    """What computes prompts, where it is not what decodes; the keys are there in any case."""
+    names = ("gpu", "devices", "precision", "tp", "pp", "ep", "dp", "token_budget")
+    values: tuple[Any, ...] = (None,) * len(names)
+    if option.prompts is not None:
+        found, parallel = option.prompts.deployment, option.prompts.deployment.parallel
+        degrees = parallel.tp, parallel.pp, parallel.ep, parallel.dp
+        values = found.hardware.name, option.kinds[0][1], found.formats, *degrees, option.prompts.budget
+    return {f"prefill_{name}": value for name, value in zip(names, values)}
 
 
 def plan(question: Question) -> Plan:

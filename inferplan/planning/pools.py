@@ -1,4 +1,4 @@
-"""Prompts and decodes on pools of their own (DistServe, 2401.09670): the cheapest pair of pools of one structure.
+"""Prompts and decodes on pools of their own (DistServe, 2401.09670): the cheapest pairs of pools.
 
 A decode replica runs steps of decodes only, at the largest batch whose step keeps the limit on TPOT. A prefill replica
 computes one prompt after another on each of its attention ranks: a queue that must keep the limit on TTFT. The fleet is
@@ -7,28 +7,36 @@ a Poisson stream. By Kingman's law (The single server queue in heavy traffic, 19
 of the squared coefficients of variation of gaps and of service, so they are 1/p plus that of the prompts times those of
 an M/D/1 queue. The slow end of TTFT is a long prompt or a long wait. The cache moves from one pool to the other over
 the scale-out link, and that time is part of TTFT.
+
+The two pools of a pair may be of two structures. Of each, those are paired that no other beats in both: what carrying
+the demand costs before replicas are rounded up, and what one replica costs, which is the grain of that.
 """
 
 from __future__ import annotations
 
+import itertools
+from collections import defaultdict
 from dataclasses import replace
 from math import ceil
 from typing import NamedTuple
 
 import numpy as np
 
-from inferplan.errors import MissingFactError
+from inferplan.errors import MissingFactError, UsageError
+from inferplan.estimate.memory import Footprint
 from inferplan.planning.demand import Demand, tail
-from inferplan.planning.grid import LoadGrid
-from inferplan.planning.option import Option, PricedGrid, Sizing
+from inferplan.planning.grid import LoadGrid, single
+from inferplan.planning.option import Option, PricedGrid, PromptPool, Sizing
 from inferplan.serving.cache_transfer import Transfer
 from inferplan.serving.techniques.queueing import mean_wait, tail_wait
 from inferplan.traffic.requests import Slo
-from inferplan.units import Array
+from inferplan.units import Array, BoolArray, Num
 
 _IDLE_LOAD = 0.05
 """Prefill replicas loaded less than this hardly ever let a prompt wait: more of them are not tried."""
 _MAX_PREFILL_REPLICAS = 10_000
+_MOST_PAIRS = 6
+"""Pairs of two structures that are looked at further: each takes several simulations of the whole fleet."""
 CAPACITY_ERROR = 1.25
 """By how much the closed form may be too careful about the capacity of a replica, beside the error of its latencies.
 
@@ -71,20 +79,30 @@ class PrefillPool(NamedTuple):
 
 
 def cheapest_pools(priced: PricedGrid, demand: Demand, slo: Slo, sizing: Sizing) -> Option | None:
-    """The cheapest pair of pools that meets the limits; ``None`` when there is none, or no price, link or rate."""
-    grid, tariff, rate = priced.grid, priced.tariff, demand.requests_per_second
-    if rate is None or tariff is None:
+    """The cheapest pools of one structure that meet the limits; ``None`` when there are none, or no price, link or
+    rate.
+    """
+    return pair(priced, priced, demand, slo, sizing)
+
+
+def pair(prompts: PricedGrid, decodes: PricedGrid, demand: Demand, slo: Slo, sizing: Sizing) -> Option | None:
+    """The cheapest pools of two structures that meet the limits; ``None`` when there are none, or no price, no rate, or
+    no way for a cache between them.
+    """
+    grid, rate, same = decodes.grid, demand.requests_per_second, prompts is decodes
+    if rate is None or decodes.tariff is None or prompts.tariff is None:
         return None
-    before = _seconds_beside_prefill(grid, demand)
+    before = _seconds_beside_prefill(prompts.grid, grid, demand)
     decode = decode_pool(grid, demand, slo, sizing)
     if before is None or decode is None:
         return None
-    prefill = prefill_pool(grid, demand, _limit_on_ttft(slo, demand, decode.tpot), before, sizing)
+    prefill = prefill_pool(prompts.grid, demand, _limit_on_ttft(slo, demand, decode.tpot), before, sizing)
     if prefill is None:
         return None
+    first = prompts.grid.deployment
     total = prefill.replicas + decode.replicas
     found = Option(
-        request=priced.request,
+        request=decodes.request,
         deployment=grid.deployment,
         budget=prefill.budget,
         batch=decode.batch,
@@ -96,12 +114,75 @@ def cheapest_pools(priced: PricedGrid, demand: Demand, slo: Slo, sizing: Sizing)
         output=demand.output.average,
         replicas=total,
         spare=sizing.spare,
-        tariff=tariff,
+        tariff=decodes.tariff,
         cost=0.0,
         pools=(prefill.replicas, decode.replicas),
+        prompts=None if same else PromptPool(prompts.request, first, prefill.budget, prompts.tariff),
         speculation=grid.speculation,
     ).sized(total, (prefill.replicas, decode.replicas))
     return replace(found, bound=_least_cost(found, prefill, decode))
+
+
+class Half(NamedTuple):
+    """A structure as one of two pools. carrying: the bill of an hour of the replicas that the demand keeps busy, before
+    they are rounded up. grain: that of one replica.
+    """
+
+    priced: PricedGrid
+    carrying: float
+    grain: float
+
+
+class Halves:
+    """The structures of a search as halves of pools apart, and the pairs of two of them."""
+
+    def __init__(self, demand: Demand, slo: Slo, sizing: Sizing) -> None:
+        self.asked = demand, slo, sizing
+        self.prompts: dict[tuple[str, str], list[Half]] = defaultdict(list)
+        self.decodes: dict[tuple[str, str], list[Half]] = defaultdict(list)
+
+    def add(self, priced: PricedGrid) -> None:
+        """Another structure, without drafts or stages: what it costs to carry the demand with it as either pool.
+
+        The limit on TTFT is taken for tokens that cost no time, which no pair beats. What stages do to the slow end of
+        TTFT the closed form does not see, so that they would win too often.
+        """
+        demand, slo, sizing = self.asked
+        grid, tariff = priced.grid, priced.tariff
+        plain = not grid.speculation.length and grid.deployment.parallel.pp == 1
+        if tariff is None or not plain or demand.requests_per_second is None:
+            return
+        key, grain = (grid.deployment.engine.name, grid.deployment.precision.kv.name), float(tariff.cost(1))
+        each = grain / tariff.filled(1)
+        decode = decode_pool(grid, demand, slo, sizing)
+        if decode is not None:
+            self.decodes[key].append(Half(priced, decode.needed * each, grain))
+        before = _seconds_beside_prefill(grid, grid, demand)
+        if before is not None:
+            prefill = prefill_pool(grid, demand, _limit_on_ttft(slo, demand, 0.0), before, sizing)
+            if prefill is not None:
+                self.prompts[key].append(Half(priced, prefill.busy * each, grain))
+
+    def pairs(self, below: float) -> list[Option]:
+        """The cheapest pairs of two structures that may cost less than ``below``, cheapest first."""
+        found = []
+        for key, decodes in self.decodes.items():
+            for first, second in itertools.product(frontier(self.prompts[key]), frontier(decodes)):
+                option = None if first.priced is second.priced else pair(first.priced, second.priced, *self.asked)
+                if option is not None and option.bound < below:
+                    found.append(option)
+        return sorted(found, key=lambda option: (option.cost or 0.0, option.devices, option.ttft))[:_MOST_PAIRS]
+
+
+def frontier(halves: list[Half]) -> list[Half]:
+    """Those that no other on devices of their kind beats in both what carrying the demand costs and what a replica
+    costs."""
+    kept: dict[str, list[Half]] = defaultdict(list)
+    for half in sorted(halves, key=lambda half: (half.grain, half.carrying)):
+        of_kind = kept[half.priced.grid.deployment.hardware.name]
+        if not of_kind or half.carrying < of_kind[-1].carrying:
+            of_kind.append(half)
+    return list(itertools.chain(*kept.values()))
 
 
 def _least_cost(option: Option, prefill: PrefillPool, decode: DecodePool) -> float:
@@ -136,11 +217,12 @@ def decode_pool(grid: LoadGrid, demand: Demand, slo: Slo, sizing: Sizing) -> Dec
     )
 
 
-def prefill_pool(grid: LoadGrid, demand: Demand, limit: TtftLimit, before: float, sizing: Sizing) -> PrefillPool | None:
+def prefill_pool(grid: LoadGrid, demand: Demand, limit: TtftLimit, before: Num, sizing: Sizing) -> PrefillPool | None:
     """The fewest replicas, over the token budgets of the grid, whose TTFT keeps a limit; ``None`` when none does.
 
     The queue is that of the first stage, which a prompt keeps busy until the next may follow; its own time is that
-    through all stages. before: seconds of TTFT that are not spent in this pool.
+    through all stages. before: seconds of TTFT that are not spent in this pool, one
+    figure or one for each budget.
     """
     rate, budget = demand.requests_per_second or 0.0, grid.axes.budget
     alone, service = grid.prompt_alone
@@ -155,7 +237,13 @@ def prefill_pool(grid: LoadGrid, demand: Demand, limit: TtftLimit, before: float
     )
     longest = demand.prompt.quantile(1 - limit.share) / demand.prompt.average
     ttft: Array = before + np.maximum(alone * longest + mean, alone + np.maximum(tail_of_wait, mean))
-    good = (ttft <= limit.seconds) & (replicas >= fewest) & (replicas <= most) & (busy < _MAX_BUSY)
+    good = (
+        _holds(grid, demand.prompt.quantile(1 - limit.share))
+        & (ttft <= limit.seconds)
+        & (replicas >= fewest)
+        & (replicas <= most)
+        & (busy < _MAX_BUSY)
+    )
     if not good.any():
         return None
     first = int(np.flatnonzero(good.any(axis=1))[0])
@@ -164,23 +252,42 @@ def prefill_pool(grid: LoadGrid, demand: Demand, limit: TtftLimit, before: float
     return PrefillPool(int(replicas[first, 0]), int(budget[column]), float(ttft[first, column]), busy_replicas)
 
 
+def _holds(grid: LoadGrid, tokens: float) -> BoolArray:
+    """Whether the cache of a rank holds a prompt of so many tokens, by token budget."""
+    deployment, budget = grid.deployment, grid.axes.budget
+    footprint = Footprint(deployment=deployment, batch=1.0, prompt=1.0, context=1.0, budget=budget)
+    enough = np.ones(budget.shape, dtype=bool)
+    for stage in dict.fromkeys(single(deployment).stages):
+        enough &= footprint.pools(stage) >= stage.state(tokens)
+    return enough
+
+
 def _limit_on_ttft(slo: Slo, demand: Demand, tpot: float) -> TtftLimit:
     """What the limits on TTFT and on end-to-end latency leave to TTFT, when a token takes ``tpot`` seconds."""
     left = slo.limits.get("e2el", np.inf) - (demand.output.average - 1.0) * tpot
     return TtftLimit(seconds=float(min(slo.limits.get("ttft", np.inf), left)), share=tail(slo.percentile))
 
 
-def _seconds_beside_prefill(grid: LoadGrid, demand: Demand) -> float | None:
-    """Seconds of TTFT in front of the engine and between the pools; ``None`` where no link joins the pools."""
-    deployment = grid.deployment
+def _seconds_beside_prefill(prompts: LoadGrid, decodes: LoadGrid, demand: Demand) -> Num | None:
+    """Seconds of TTFT in front of the engine and between the pools, by the token budget of a step that computes
+    prompts; ``None`` where no link joins the pools, or one cannot read the other's cache.
+
+    Of a cache that leaves in pieces or layers, the last of them is left when the prompt is done.
+    """
+    deployment, prompt = prompts.deployment, demand.prompt.average
     try:
-        moved = Transfer.between(deployment, deployment).seconds(demand.prompt.average)
-    except MissingFactError:
+        moved: Num = Transfer.between(deployment, decodes.deployment).seconds(prompt)
+    except (MissingFactError, UsageError):
         return None
+    sending = "after" if deployment.parallel.pp > 1 else deployment.engine.apart.sending
+    if sending != "after":
+        moved = moved * np.minimum(prompts.axes.budget / prompt, 1.0)
+    if sending == "layers":
+        moved = moved / len(deployment.model.sequence)
     if deployment.calibration.basis == "roofline":
-        return float(moved)
+        return moved
     serving = deployment.engine.serving
-    return float(moved) + serving.latency + serving.front_request + serving.front_token * demand.prompt.average
+    return moved + serving.latency + serving.front_request + serving.front_token * prompt
 
 
 def _decode_cache_use(grid: LoadGrid) -> Array:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import groupby
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +19,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.planning.demand import Demand
 from inferplan.planning.grid import Axes, LoadGrid, axes_for, load_grid, load_grids, single
 from inferplan.planning.option import Option, PricedGrid, Sizing, bill, option_at
-from inferplan.planning.pools import CAPACITY_ERROR, cheapest_pools
+from inferplan.planning.pools import CAPACITY_ERROR, Halves, cheapest_pools
 from inferplan.planning.space import Rejections, Space, candidates, speculations
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.traffic.requests import Slo
@@ -162,6 +164,11 @@ class _Search:
     evaluated: int = 0
     structures: int = 0
 
+    @cached_property
+    def halves(self) -> Halves:
+        """The structures as halves of pools apart."""
+        return Halves(self.demand, self.slo, self.sizing)
+
     def add(self, priced: PricedGrid) -> None:
         """One grid: count what is ruled out, keep its cheapest option and its frontier."""
         grid = priced.grid
@@ -177,6 +184,7 @@ class _Search:
     def add_pools(self, priced: PricedGrid) -> None:
         """The same structure with prompts and decodes on pools of their own."""
         option = cheapest_pools(priced, self.demand, self.slo, self.sizing)
+        self.halves.add(priced)
         if option is None:
             self.rejections.add("disaggregated", 1, priced.grid.deployment.describe())
         else:
@@ -215,9 +223,12 @@ class _Search:
             yield option_at(priced, self.demand, self.sizing, (int(row), int(column)))
 
     def result(self) -> SearchResult:
-        """The options that have a price, by rising cost, and the frontier over all grids."""
+        """The options that have a price, by rising cost, pairs of two structures behind the cheapest; and the frontier
+        over all grids."""
         billed = [option for option in self.options if option.cost is not None]
+        pairs = self.halves.pairs(min((option.cost or inf for option in billed if option.screened), default=inf))
         billed.sort(key=in_order)
+        billed[1:1] = pairs  # when one is sized, others only have to be tried at what costs less
         return SearchResult(
             options=billed,
             frontier=list(self._frontier()),
@@ -321,7 +332,9 @@ def cheapest_of_each_structure(options: list[Option]) -> Iterator[Option]:
     seen = set()
     for option in options:
         drafts = bool(option.speculation.length)
-        key = (option.deployment.describe(), option.deployment.engine.name, option.pools is not None, drafts)
+        prompts = "" if option.prompts is None else option.prompts.deployment.describe()
+        apart = option.pools is not None, prompts
+        key = (option.deployment.describe(), option.deployment.engine.name, apart, drafts)
         if key not in seen:
             seen.add(key)
             yield option

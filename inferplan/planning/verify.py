@@ -169,10 +169,9 @@ def _run(option: Option, question: Question, factor: float, fewest: int, precisi
     traffic = traffic_of(demand, option, factor * slower, fewest)
     dp = option.deployment.parallel.dp
     flags = Flags(max_num_seqs=ceil(slots / dp), max_num_batched_tokens=option.budget)
-    fleet = Fleet(prefill=option.pools[0], decode=option.pools[1]) if option.pools else Fleet()
     options = Options(
         slo=slo,
-        fleet=fleet,
+        fleet=_fleet(option, flags),
         hit_rate=demand.hit_rate,
         speculation=option.speculation,
         trim=demand.trace is None,
@@ -194,10 +193,23 @@ def _run(option: Option, question: Question, factor: float, fewest: int, precisi
     return Verified(option=option, slots=slots, achieved=achieved, result=result, verdict=result.verdict)
 
 
+def _fleet(option: Option, flags: Flags) -> Fleet:
+    """The pools of an option, where it has any; prompts run in as many sequences of a rank as decodes."""
+    if option.pools is None:
+        return Fleet()
+    fleet = Fleet(prefill=option.pools[0], decode=option.pools[1])
+    if option.prompts is None:
+        return fleet
+    own = replace(flags, max_num_batched_tokens=option.prompts.budget)
+    return replace(fleet, prefill_deployment=option.prompts.deployment, prefill_flags=own)
+
+
 def at_percentile(result: SimulationResult, name: str, percentile: float) -> float:
     """A latency at a percentile of the requests; those that were refused or given up are infinitely late."""
     values, counts = getattr(result, name), result.counts
     lost = counts["arrived"] - counts["finished"]
     if not lost:
         return float(np.percentile(values, percentile)) if len(values) else inf
+    if not len(values):
+        return inf
     return float(np.percentile(np.append(values, np.full(lost, inf)), percentile, method="higher"))

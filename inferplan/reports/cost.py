@@ -79,6 +79,7 @@ def cost_record(cost: Cost, api: ApiPrice | None = None, requests_a_day: float |
     """The JSON of a bill; every key names its unit, and the currency stands beside."""
     record = {
         **bill_record(cost.bill),
+        "beside": None if cost.beside is None else bill_record(cost.beside),
         "per_hour": cost.per_hour,
         "per_month": cost.per_month,
         "per_request": cost.per_request,
@@ -150,11 +151,13 @@ def energy_record(energy: Energy) -> dict[str, Any]:
 
 def cost_table(cost: Cost, api: ApiPrice | None = None, requests_a_day: float | None = None) -> Table:
     """The bill, one line for each way of dividing it."""
-    unit, bill = cost.bill.offer.currency, cost.bill
-    rows = [[bill.describe(), f"{cost.per_hour:,.2f} {unit}/h"]]
-    if bill.idle:
-        idle = f"{bill.idle} of {bill.bought} ({bill.idle / bill.bought:.0%} of the bill)"
-        rows.append(["GPUs that are paid for and run nothing", idle])
+    unit, bills = cost.bill.offer.currency, [*([] if cost.beside is None else [cost.beside]), cost.bill]
+    rows = [[bill.describe(), f"{bill.per_hour:,.2f} {unit}/h"] for bill in bills]
+    rows += [["together", f"{cost.per_hour:,.2f} {unit}/h"]] if len(bills) > 1 else []
+    for bill in bills:
+        if bill.idle:
+            idle = f"{bill.idle} of {bill.bought} ({bill.idle / bill.bought:.0%} of the bill)"
+            rows.append([f"{'GPUs' if len(bills) == 1 else bill.offer.gpu} that are paid for and run nothing", idle])
     rows += [
         [f"a month of {HOURS_PER_MONTH:g} hours", f"{cost.per_month:,.0f} {unit}"],
         [f"a million input tokens (1:{cost.ratio:g} split)", f"{cost.per_million_input:,.4f} {unit}"],

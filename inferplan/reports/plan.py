@@ -5,11 +5,12 @@ from __future__ import annotations
 from inferplan.planning.confidence import MIDDLE
 from inferplan.planning.demand import percentile_of
 from inferplan.planning.infeasible import METRIC_NAMES, REASONS
+from inferplan.planning.option import Option
 from inferplan.planning.plan import Plan, row
 from inferplan.planning.sizing import CAPACITY_TOLERANCE
 from inferplan.planning.verify import Verified
 from inferplan.reports.cost import cost_table, energy_table
-from inferplan.reports.plan_figures import cost_of, energy_of, money, shape
+from inferplan.reports.plan_figures import cost_of, devices, energy_of, formats, gpus, money, quants, shape
 from inferplan.reports.plan_notes import answer, notes
 from inferplan.reports.plan_record import plan_record
 from inferplan.table import Report, Table
@@ -51,12 +52,12 @@ def summary_table(plan: Plan) -> Table:
     rows = [
         [
             "deployment",
-            f"{option.devices} x {option.deployment.hardware.name}, {option.deployment.formats}",
+            f"{devices(option)}, {formats(option)}",
         ],
         ["replicas", shape(option) + (f" + {option.spare} spare" if option.spare else "")],
         [
             "engine",
-            f"{option.deployment.engine.describe()}, {option.budget:,} tokens a step, {plan.best.slots} sequences",
+            f"{option.deployment.engine.describe()}, {_budgets(option)} tokens a step, {plan.best.slots} sequences",
         ],
         ["cost", money(option)],
     ]
@@ -71,6 +72,13 @@ def summary_table(plan: Plan) -> Table:
     asked = ", ".join(f"{METRIC_NAMES[n]} {percentile} < {format_time(v, 3)}" for n, v in question.slo.limits.items())
     title = f"{question.space.base.model}: {question.demand.describe()}" + (f"; {asked}" if asked else "")
     return Table(title=title, columns=["plan", "value"], rows=rows)
+
+
+def _budgets(option: Option) -> str:
+    """Tokens of a step, where prompts are computed and where they are decoded."""
+    if option.prompts is None:
+        return f"{option.budget:,}"
+    return f"{option.prompts.budget:,} (prefill) and {option.budget:,} (decode)"
 
 
 def capacity_rows(plan: Plan) -> list[list[str]]:
@@ -103,10 +111,8 @@ def confidence_table(plan: Plan) -> Table:
         option = found.option
         meant = "the prediction itself" if confidence == MIDDLE else f"x {option.slow.step:.2f} a step"
         times = [format_time(found.achieved[name], 3) for name in limits]
-        bought = f"{option.devices} x {option.deployment.hardware.name}"
-        rows.append(
-            [f"{confidence:g}", meant, bought, shape(option), option.request.quant or "native", *times, money(option)]
-        )
+        bought = devices(option)
+        rows.append([f"{confidence:g}", meant, bought, shape(option), quants(option), *times, money(option)])
     names = [METRIC_NAMES[name] for name in limits]
     columns = ["confidence", "devices", "GPUs", "replicas", "format", *names, "cost"]
     title = f"at what confidence the limits are kept ({percentile}, each of them alone), and what that costs"
@@ -137,10 +143,10 @@ def _rate_of(verified: Verified, plan: Plan) -> float:
 def _alternative(verified: Verified, served: float) -> list[str]:
     option = verified.option
     return [
-        option.deployment.hardware.name,
+        gpus(option),
         str(option.devices),
         shape(option),
-        option.request.quant or "native",
+        quants(option),
         format_time(verified.achieved["ttft"], 3),
         format_time(verified.achieved["tpot"], 3),
         f"{served:,.0f}",

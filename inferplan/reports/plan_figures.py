@@ -24,6 +24,17 @@ def launch_of(plan: Plan) -> Launch:
     return launch(replace(option.request, flags=flags), drafts=drafts)
 
 
+def prompts_launch_of(plan: Plan) -> Launch | None:
+    """How one server that computes prompts is started, where it is not as one that decodes."""
+    option = plan.option
+    if option.prompts is None:
+        return None
+    sequences = -(-plan.best.slots // option.deployment.parallel.dp)
+    own = {"token_budget": option.prompts.budget, "max_sequences": sequences}
+    request = option.prompts.request
+    return launch(replace(request, flags=request.flags.model_copy(update=own)))
+
+
 def launch_line(plan: Plan) -> str | None:
     """The command that starts one replica; ``None`` for pools apart, and where the engine has no flags for it."""
     if plan.option.pools:
@@ -37,19 +48,21 @@ def launch_line(plan: Plan) -> str | None:
 def cost_of(plan: Plan) -> Cost | None:
     """The bill at the load that is served."""
     demand, option = plan.question.demand, plan.option
-    if option.purchase is None:
+    if not option.purchases:
         return None
     rates = Rates(requests=max(plan.rate, 1e-12), prompt=demand.prompt.average, output=demand.output.average)
-    return Cost(bill=option.purchase, rates=rates)
+    *prompts, bill = option.purchases
+    return Cost(bill=bill, rates=rates, beside=prompts[0] if prompts else None)
 
 
 def energy_of(plan: Plan) -> Energy | None:
     """Energy at full TDP; ``None`` where the power is not on file."""
     demand, option = plan.question.demand, plan.option
     try:
-        power = power_of(option.deployment.hardware)
+        watts = sum(power_of(deployment.hardware) * count for deployment, count in option.kinds)
     except InferplanError:
         return None
+    power = watts / option.devices
     rates = Rates(requests=max(plan.rate, 1e-12), prompt=demand.prompt.average, output=demand.output.average)
     return Energy(power=power, devices=option.devices, rates=rates)
 
@@ -94,10 +107,37 @@ def money(option: Option) -> str:
     return f"{option.cost:,.2f} {option.tariff.currency}" + ("" if option.hours is not None else "/h")
 
 
+def devices(option: Option) -> str:
+    """``"8 x h100-sxm"``, or of two kinds ``"4 x h100-sxm + 8 x h200-sxm"``, those that compute prompts first."""
+    counts: dict[str, int] = {}
+    for deployment, count in option.kinds:
+        counts[deployment.hardware.name] = counts.get(deployment.hardware.name, 0) + count
+    return " + ".join(f"{count} x {name}" for name, count in counts.items())
+
+
+def gpus(option: Option) -> str:
+    """The devices of an option by name, those that compute prompts first."""
+    return " + ".join(dict.fromkeys(deployment.hardware.name for deployment, _ in option.kinds))
+
+
+def quants(option: Option) -> str:
+    """The formats as they were asked for, of prompts and of decodes where they differ."""
+    requests = [option.request] if option.prompts is None else [option.prompts.request, option.request]
+    return " + ".join(dict.fromkeys(request.quant or "native" for request in requests))
+
+
+def formats(option: Option) -> str:
+    """The formats of each deployment."""
+    return " + ".join(dict.fromkeys(deployment.formats for deployment, _ in option.kinds))
+
+
 def shape(option: Option) -> str:
     """``"2 x tp 4, fp8"``: replicas and how each is divided."""
     parallel = option.deployment.parallel.describe()
     drafts = f", {option.speculation.length} drafts" if option.speculation.length else ""
+    if option.pools and option.prompts:
+        first = option.prompts.deployment.parallel.describe()
+        return f"{option.pools[0]} prefill ({first}) + {option.pools[1]} decode ({parallel})"
     if option.pools:
         return f"{option.pools[0]} prefill + {option.pools[1]} decode, each {parallel}{drafts}"
     return f"{option.replicas} x ({parallel}{drafts})"

@@ -50,6 +50,15 @@ class _Pools(_Strict):
 Chance = Annotated[float, Field(allow_inf_nan=False)]
 
 
+class _Prefill(_Strict):
+    """What computes prompts, where it is not what decodes; all else is the same."""
+
+    gpu: str
+    quant: str | None
+    parallel: _Parallel
+    token_budget: int = Field(ge=1)
+
+
 class _Drafting(_Strict):
     model: str | None
     length: int
@@ -73,6 +82,7 @@ class _Deployment(_Strict):
     engine: str
     parallel: _Parallel
     pools: _Pools | None
+    prefill: _Prefill | None = None
     context_tokens: int | None = Field(ge=1)
     concurrency: int = Field(ge=1)
     token_budget: int = Field(ge=1)
@@ -82,12 +92,14 @@ class _Deployment(_Strict):
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """What a plan's file says is to be started. request: with the token budget and the sequences of a rank."""
+    """What a plan's file says is to be started. request: with the token budget and the sequences of a rank. prefill: of
+    servers that compute prompts, where they are not as those that decode."""
 
     request: Request
     context: int | None
     pools: Pools | None
     drafting: Drafting | None
+    prefill: Request | None = None
 
     def drafts(self, request: Request) -> Drafts:
         """The drafts on the devices of a request."""
@@ -164,7 +176,19 @@ def _planned(path: str, found: _Deployment) -> Planned:
         request = _with_option(path, request, name, value)
     drafting = found.speculation.drafting() if found.speculation else None
     pools = Pools(found.pools.prefill, found.pools.decode) if found.pools else None
-    return Planned(request=request, context=found.context_tokens, pools=pools, drafting=drafting)
+    prefill = _for_prompts(found.prefill, request) if found.prefill and pools else None
+    return Planned(request=request, context=found.context_tokens, pools=pools, drafting=drafting, prefill=prefill)
+
+
+def _for_prompts(found: _Prefill, request: Request) -> Request:
+    """The servers that compute prompts, beside those that decode."""
+    return replace(
+        request,
+        gpu=found.gpu,
+        quant=found.quant,
+        parallel=Parallelism(**found.parallel.model_dump()),
+        flags=request.flags.model_copy(update={"token_budget": found.token_budget}),
+    )
 
 
 def _with_option(path: str, request: Request, name: str, value: Any) -> Request:

@@ -13,9 +13,12 @@ from inferplan.planning.plan import Plan
 from inferplan.reports.plan_figures import (
     break_even_batch,
     cheapest_drafting,
+    devices,
+    gpus,
     launch_line,
     launch_of,
     money,
+    quants,
     relaxation,
     screened_costs,
     shape,
@@ -31,7 +34,7 @@ def answer(plan: Plan) -> str:
         f"{METRIC_NAMES[name]} {percentile_of(slo)} of {times[name]} (limit {format_time(limit, 3)})"
         for name, limit in slo.limits.items()
     )
-    bought = f"{option.devices} x {option.deployment.hardware.name} at {money(option)}"
+    bought = f"{devices(option)} at {money(option)}"
     text = f"{bought}" + (f" for {held}." if held else f", done in {option.hours or 0:,.1f} hours.")
     line = confidence_line(plan)
     text += f" {line[0].upper()}{line[1:]}." if line else ""
@@ -156,7 +159,7 @@ def confidence_line(plan: Plan) -> str:
         return f"how far off these times are is not known, so there is no plan at a confidence of {confidence:g}"
     if other is None:
         return f"nothing keeps the limits at a confidence of {confidence:g}"
-    what = f"{shape(other.option)} on {other.option.deployment.hardware.name} at {money(other.option)}"
+    what = f"{shape(other.option)} on {gpus(other.option)} at {money(other.option)}"
     if confidence == MIDDLE:
         return f"were the prediction right, {what} would do (--confidence {MIDDLE:g})"
     room = f"with {1 - plan.question.sizing.utilisation:.0%} of headroom there too it takes {what}"
@@ -182,7 +185,7 @@ def measured_line(plan: Plan) -> str:
 def search_line(plan: Plan) -> str:
     """Which formats were tried, and what was not simulated."""
     tried = list(dict.fromkeys(priced.request.quant or "native" for priced in plan.searched.grids))
-    chosen = plan.option.request.quant
+    chosen = None if quants(plan.option) == "native" else quants(plan.option)
     text = f"formats tried: {', '.join(tried)} (--quant)"
     if chosen is not None:
         text += f"; whether answers in {chosen} are good enough is yours to judge: --quant native leaves it out"
@@ -196,15 +199,18 @@ def search_line(plan: Plan) -> str:
 
 def price_line(plan: Plan) -> str:
     """Where the price comes from."""
-    bought = plan.option.purchase
-    if bought is None:
+    bills = plan.option.purchases
+    if not bills:
         return ""
-    idle = f"; {bought.idle} of the {bought.bought} GPUs are paid for and idle" if bought.idle else ""
+    idle, paid = sum(bill.idle for bill in bills), sum(bill.bought for bill in bills)
+    rest = f"; {idle} of the {paid} GPUs are paid for and idle" if idle else ""
     looked_at = dict.fromkeys(
         [*plan.question.space.gpus, *(e.grid.deployment.hardware.name for e in plan.searched.grids)]
     )
-    remarks = [*bought.remarks, *plan.question.prices.remarks(looked_at)]
-    return "; ".join([f"to buy: {bought.describe()}{idle}", *remarks])
+    remarks = dict.fromkeys(
+        [*(line for bill in bills for line in bill.remarks), *plan.question.prices.remarks(looked_at)]
+    )
+    return "; ".join([f"to buy: {' and '.join(bill.describe() for bill in bills)}{rest}", *remarks])
 
 
 def _constants(calibration: Calibration) -> str:

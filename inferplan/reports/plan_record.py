@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from math import isfinite
 from typing import Any
 
 from inferplan.answers.emit import given
+from inferplan.planning.option import Option
 from inferplan.planning.plan import Plan, row
 from inferplan.reports.cost import cost_record, energy_record
 from inferplan.reports.plan_figures import (
@@ -16,6 +17,7 @@ from inferplan.reports.plan_figures import (
     energy_of,
     launch_line,
     launch_of,
+    prompts_launch_of,
     relaxation,
     screened_costs,
 )
@@ -86,6 +88,9 @@ def deployment_record(plan: Plan) -> dict[str, Any]:
     option = plan.option
     started, drafting = launch_of(plan), plan.question.space.drafting_of(plan.option.speculation)
     engine = option.deployment.engine
+    contexts = [
+        one.context for one in (started, prompts_launch_of(plan)) if one is not None and one.context is not None
+    ]
     return {
         "model": option.request.model,
         "gpu": option.request.gpu,
@@ -93,7 +98,8 @@ def deployment_record(plan: Plan) -> dict[str, Any]:
         "engine": f"{engine.name} {engine.defaults.version}",
         "parallel": asdict(plan.deployment.parallel),
         "pools": {"prefill": option.pools[0], "decode": option.pools[1]} if option.pools else None,
-        "context_tokens": started.context,
+        "prefill": _prefill_record(option),
+        "context_tokens": min(contexts, default=None),
         "concurrency": plan.best.slots,
         "token_budget": option.budget,
         "speculation": asdict(drafting) if drafting else None,
@@ -102,6 +108,19 @@ def deployment_record(plan: Plan) -> dict[str, Any]:
             for name, value in given(option.request).items()
             if name not in _ELSEWHERE and not name.startswith("parallel.")
         },
+    }
+
+
+def _prefill_record(option: Option) -> dict[str, Any] | None:
+    """What computes prompts, where it is not what decodes; everything else is the same."""
+    if option.prompts is None or option.pools is None:
+        return None
+    parallel = replace(option.prompts.deployment.parallel, replicas=option.pools[0] + option.spare)
+    return {
+        "gpu": option.prompts.request.gpu,
+        "quant": option.prompts.request.quant,
+        "parallel": asdict(parallel),
+        "token_budget": option.prompts.budget,
     }
 
 

@@ -268,7 +268,7 @@ def test_offline_work_is_counted_in_gpu_hours(space: Space, prices: PriceBook) -
     assert option.hours <= 1.0
     lasting = option.concurrency / option.rate  # the last request begins so long before the end
     assert (option.hours * 3600 - lasting) * option.rate * option.replicas == pytest.approx(2_000_000)
-    assert option.cost == pytest.approx(option.hours * option.purchase.per_hour)
+    assert option.cost == pytest.approx(option.hours * option.purchases[0].per_hour)
     assert plan_record(found)["cost"]["per_request"] == pytest.approx(option.cost / 2_000_000)
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from inferplan.answers.emit.engines import ENGINES, served
 from inferplan.answers.emit.nodes import image, node_selector, resource
-from inferplan.answers.emit.pools import ROLES, Pools, Server, router, router_name, server
+from inferplan.answers.emit.pools import Pools, Server, router, router_name, server
 from inferplan.answers.emit.replica import Launch
 from inferplan.answers.emit.trtllm import trtllm_config
 from inferplan.answers.emit.vllm import SIDE_CHANNEL
@@ -80,11 +80,11 @@ def _apart(launch: Launch, pools: Pools, site: Site, label: str) -> list[Object]
     port = ENGINES[launch.deployment.engine.name].port
     objects: list[Object] = []
     hosts = {}
-    for role, count in zip(ROLES, pools):
+    for role, count, own in pools.of(launch):
         name = f"{label}-{role}"
-        started = server(launch, role, f"{_FILES}/")
+        started = server(own, role, f"{_FILES}/")
         labels = {"app": name, "llm-d.ai/inferenceServing": "true", "llm-d.ai/model": label, "llm-d.ai/role": role}
-        workload = _workload("StatefulSet", name, labels, count, _pod(launch, started, site, name))
+        workload = _workload("StatefulSet", name, labels, count, _pod(own, started, site, name))
         workload["spec"] |= {"serviceName": name, "podManagementPolicy": "Parallel"}
         objects += [workload, _service(name, {"app": name}, headless=True), *_config_map(name, started.files)]
         hosts[role] = [f"{name}-{index}.{name}:{port}" for index in range(count)]

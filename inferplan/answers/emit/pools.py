@@ -22,15 +22,19 @@ ROUTERS: dict[str, tuple[str, Callable[[list[str], list[str]], list[str]]]] = {
     "sglang": (SGLANG_ROUTER, sglang_router),
 }
 """The router of an engine with its version, and its command for the addresses of both pools."""
-ROLES: tuple[Role, Role] = ("prefill", "decode")
 ROUTER_FILE = "disaggregated.yaml"
 
 
 class Pools(NamedTuple):
-    """How many servers compute prompts and how many decode."""
+    """How many servers compute prompts and how many decode. prompts: how the former are started, where not alike."""
 
     prefill: int
     decode: int
+    prompts: Launch | None = None
+
+    def of(self, launch: Launch) -> list[tuple[Role, int, Launch]]:
+        """Each role with its servers and how one is started, beside servers that decode and are started so."""
+        return [("prefill", self.prefill, self.prompts or launch), ("decode", self.decode, launch)]
 
 
 class Server(NamedTuple):
@@ -78,20 +82,27 @@ def script(launch: Launch, pools: Pools) -> str:
     A shell stops at a variable that is not set and says which: no host is guessed.
     """
     engine, port = launch.deployment.engine, ENGINES[launch.deployment.engine.name].port
-    ranks = launch.deployment.parallel.ranks
-    devices = "1 device" if ranks == 1 else f"{ranks} devices"
     parts = []
     hosts: dict[Role, list[str]] = {}
-    for role, count in zip(ROLES, pools):
+    for role, count, own in pools.of(launch):
+        devices = _devices(own, pools.prompts is not None)
         parts.append(f"# {count} {role} server{'s' if count > 1 else ''}, {engine.describe()}, {devices} each")
         name = f'{SIDE_CHANNEL}="${{HOST:?address of this server for the others}}" ' if engine.name == "vllm" else ""
-        parts.append(_shell(server(launch, role), name))
+        parts.append(_shell(server(own, role), name))
         hosts[role] = [
             f"${{{role.upper()}_{index}:?host of {role} server {index}}}:{port}" for index in range(1, count + 1)
         ]
     parts.append(f"# the router: {router_name(engine.name)}")
     parts.append(_shell(router(launch, hosts["prefill"], hosts["decode"])))
     return "\n".join(parts)
+
+
+def _devices(launch: Launch, named: bool) -> str:
+    """``"2 devices"``, or with their name where the pools are not alike."""
+    ranks = launch.deployment.parallel.ranks
+    if named:
+        return f"{ranks} x {launch.deployment.hardware.name}"
+    return "1 device" if ranks == 1 else f"{ranks} devices"
 
 
 def node_script(launch: Launch) -> str:
