@@ -15,7 +15,7 @@ from inferplan.estimate.roofline import price
 from inferplan.models.layers import LayerContext
 from inferplan.models.spec import LayerGroup
 from inferplan.units import Num
-from inferplan.work.ops import Attention, Collective, Elementwise, Gather, Matmul, Op
+from inferplan.work.ops import Attention, Collective, Elementwise, Exchange, Gather, Matmul, Op
 from inferplan.work.step import Step
 
 
@@ -92,6 +92,20 @@ def _halves(deployment: Deployment, step: Step) -> Num:
     tokens: Num = step.tokens
     enough = np.where(tokens >= deployment.two_batches[any(one.wide for one in step.segments)], 2.0, 1.0)
     return float(enough) if enough.ndim == 0 else enough
+
+
+OVERLAP_PARTS = ("attention", "dispatch", "experts", "combine")
+"""Parts of a layer between which two half batches change places, in their order."""
+
+
+def overlap_part(op: Op) -> str:
+    """Which of :data:`OVERLAP_PARTS` an operator belongs to; whatever is no exchange and no routed expert to the first.
+
+    Dense layers, the embedding and the head are taken with the attention, beside which the other half's rows travel.
+    """
+    if isinstance(op, Exchange):
+        return op.direction
+    return "experts" if op.name.startswith("ffn.expert.") else "attention"
 
 
 def _part(step: Step, parts: Num) -> Step:

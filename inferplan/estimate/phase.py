@@ -16,7 +16,7 @@ its way if it has nothing else to do. Identical batches on stages of ``t_s`` sec
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
@@ -27,12 +27,12 @@ import numpy as np
 from inferplan.affine import added, dense, rows
 from inferplan.errors import NotFiniteError
 from inferplan.estimate.deployment import Deployment
-from inferplan.estimate.graph import Stage, build_rank, build_ranks, rank_steps
+from inferplan.estimate.graph import OVERLAP_PARTS, Stage, build_rank, build_ranks, overlap_part, rank_steps
 from inferplan.estimate.load import UNKNOWN_SHARE, Band, StaticLoad
 from inferplan.estimate.roofline import Bound, OpCost, price, time_terms
 from inferplan.terms import Naming, Term, named, plain, total
 from inferplan.units import Num
-from inferplan.work.ops import Op, Run, Wired
+from inferplan.work.ops import Exchange, Op, Run
 from inferplan.work.step import Segment, Step, prefill, recompute, stacked
 
 Flow = Literal["pass", "drain", "cycle"]
@@ -413,8 +413,8 @@ def _counted(phase: Phase, weights: list[tuple[Num, Num]]) -> list[tuple[Num, Nu
     if phase.deployment.two_batches is None:
         return weights
     pairs = zip(weights, phase.stages, phase.mean_stages)
-    most, usual = phase.halves
-    return [(a * _seen(costs, most), b * _seen(means, usual)) for (a, b), costs, means in pairs]
+    (most, usual), one = phase.halves, phase.deployment
+    return [(a * _seen(one, costs, most), b * _seen(one, means, usual)) for (a, b), costs, means in pairs]
 
 
 def host_seconds(deployment: Deployment, sequences: Num, name: Naming = plain) -> Num:
@@ -438,8 +438,8 @@ def stage_seconds(
     """Seconds of one batch on each stage: its kernels, and the fixed seconds of its layers.
 
     chosen: the rows, along the first axis, of what was priced that are asked for; all of it without. halves: 2 where
-    the batch was cut into two halves: while one computes the other is on the wire, so that the longer of both counts
-    (the first layer's computation and the last one's wire, which have nothing beside them, are not added).
+    the batch was cut into two halves that overlap (:func:`overlapped`; what has nothing beside it, before the first
+    exchange and after the last, is not added).
 
     Raises ``NotFiniteError``, which names the operator, for a price that is not a number.
     """
@@ -451,7 +451,7 @@ def stage_seconds(
         if kernels is None:
             kernels = added(cost.all_runs for cost in costs)
             if deployment.two_batches is not None:
-                kernels = kernels * _seen(costs, halves)
+                kernels = kernels * _seen(deployment, costs, halves)
             kernels = known[id(costs)] = dense(kernels if chosen is None else rows(kernels, chosen))
             if not np.all(np.isfinite(kernels)):
                 require_finite(deployment, costs)
@@ -459,12 +459,34 @@ def stage_seconds(
     return seconds
 
 
-def _seen(costs: Sequence[OpCost], halves: Num) -> Num:
-    """The share of kernel seconds that two halves do not hide behind each other: ``max(compute, wire)/(both)``."""
+def _seen(deployment: Deployment, costs: Sequence[OpCost], halves: Num) -> Num:
+    """The share of kernel seconds that two halves do not hide behind each other (:func:`overlapped`)."""
     both = dense(added(cost.all_runs for cost in costs))
-    wire = dense(added(cost.all_runs for cost in costs if isinstance(cost.op, Wired)))
-    share: Num = np.where(halves > 1.0, np.maximum(wire, both - wire) / np.maximum(both, 1e-300), 1.0)
+    parts = {part: [cost for cost in costs if overlap_part(cost.op) == part] for part in OVERLAP_PARTS}
+    seconds = (dense(added(cost.all_runs for cost in part)) for part in parts.values())
+    left = overlapped(held_share(deployment, [cost.op for cost in costs]), *seconds)
+    share: Num = np.where(halves > 1.0, left / np.maximum(both, 1e-300), 1.0)
     return share
+
+
+def held_share(deployment: Deployment, ops: Iterable[Op]) -> float:
+    """The share of a device's multiprocessors that its exchanges hold: thread blocks in normal mode (DeepEP's
+    ``num_sms``), none in low-latency mode, whose rows travel without any."""
+    units = deployment.hardware.units
+    held = [op.blocks for op in ops if isinstance(op, Exchange) and op.mode == "normal"]
+    return max(held, default=0) / units if units else 0.0
+
+
+def overlapped(held: float, attention: Num, dispatch: Num, experts: Num, combine: Num) -> Num:
+    """Seconds of two half batches that change places, from the seconds of both in each part of their layers.
+
+    While the rows of one are dispatched the other computes what comes before, then the first what comes after; so with
+    the combine. Each of those four slots takes the longer of both. held: the share of multiprocessors that the
+    computation does without beside an exchange.
+    """
+    slots = (np.maximum(wire, own + held * wire) for wire in (dispatch, combine) for own in (attention, experts))
+    seconds: Num = sum(slots, start=0.0) / 2.0
+    return seconds
 
 
 def require_finite(deployment: Deployment, costs: Sequence[OpCost]) -> None:

@@ -19,18 +19,19 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf
 from typing import NamedTuple
 
 import numpy as np
 
 from inferplan.estimate.deployment import Deployment
-from inferplan.estimate.graph import Stage, build_rank
-from inferplan.estimate.phase import launched, require_finite
+from inferplan.estimate.graph import OVERLAP_PARTS, Stage, build_rank, overlap_part
+from inferplan.estimate.phase import held_share, launched, overlapped, require_finite
 from inferplan.estimate.roofline import price
 from inferplan.serving.rounds import eager_floors
 from inferplan.units import Array, Num
-from inferplan.work.ops import Op, Wired
+from inferplan.work.ops import Op
 from inferplan.work.step import WIDE, Segment, Step
 
 PromptGrid = list[list[list[float]]]
@@ -71,7 +72,7 @@ class Grouping:
     decode: tuple[int, ...] = ()
     prompt: tuple[int, ...] = ()
     names: tuple[str, ...] = ()
-    """Of the operators that are not the prompts' own: groupings with the same names price the same."""
+    """Of the operators that are not the prompts' own, with their kernels: the same names have the same prices."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -160,7 +161,7 @@ def group_operators(
                 assert name == "decode" or "decodes" in unchanged, "an operator sees both segments, and not their sum"
             groups[name].append(index)
         ops = built["base"][stage].ops
-        names = tuple(op.name for index, op in enumerate(ops) if index not in groups["prompt"])
+        names = tuple(f"{op.name} {op.kernel}" for index, op in enumerate(ops) if index not in groups["prompt"])
         result.append(Grouping(**{name: tuple(indices) for name, indices in groups.items()}, names=names))
     return result
 
@@ -201,8 +202,9 @@ class StageTable:
     """Seconds of the prompt segments, by number of prompts, new and past knot."""
     layers: float
     """Fixed seconds of the stage, for its layers."""
-    cut: tuple[StageTable, StageTable] | None = None
-    """Computation and wire of two halves of the batch, where the engine overlaps those."""
+    cut: list[StageTable] = field(default_factory=list)
+    """Parts of two halves of the batch (:data:`inferplan.estimate.graph.OVERLAP_PARTS`), where the engine overlaps
+    those."""
     alone: dict[float, float] = field(default_factory=dict)
     """Seconds of the prompt segment of one whole prompt by its tokens, filled when they are first asked for."""
     segments: dict[int, Lines] = field(default_factory=dict)
@@ -236,6 +238,8 @@ class StepTimes:
     """Rows of a matmul for each token of a wide prompt: context parallelism divides them."""
     cut_from: tuple[int, int] = (0, 0)
     """Rows from which a step that decodes, and one with wide prompts, is cut into two halves."""
+    held: tuple[float, float] = (0.0, 0.0)
+    """Of the device's multiprocessors the share that an exchange holds in such steps."""
     drafts: list[tuple[StepTimes, int]] = field(default_factory=list)
     cache: dict[int, Lines] = field(default_factory=dict)
     """Seconds of a step that only decodes, through all stages, by batch."""
@@ -336,7 +340,8 @@ class StepTimes:
         """Seconds of one stage; ``rows`` of this rank, and of the mean one."""
         batch, context = decodes
         if table.cut and rows[0] >= self.cut_from[chunk.tokens > WIDE * chunk.prompts]:
-            return max(self._stage(half, decodes, chunk, rows) for half in table.cut)
+            parts = [self._stage(part, decodes, chunk, rows) for part in table.cut]
+            return table.layers + float(overlapped(self.held[chunk.tokens > WIDE * chunk.prompts], *parts))
         shared, head, last = table.shared, table.head, int(batch * self.width + chunk.prompts)
         time = table.layers + _read(shared, rows[0]) + (head[last] if last < len(head) else _whole(head, last))
         if table.experts:
@@ -503,7 +508,15 @@ def step_times(deployment: Deployment, reach: Reach, width: int = 1) -> StepTime
         graph_tokens=deployment.engine.serving.graph_tokens,
         prompt_share=1.0 / deployment.parallel.cp,
         cut_from=deployment.two_batches or (0, 0),
+        held=_held(deployment),
     )
+
+
+def _held(deployment: Deployment) -> tuple[float, float]:
+    """The share of multiprocessors that exchanges hold in steps with narrow prompts, and with wide ones."""
+    pricer = _Pricer(deployment=deployment, width=1.0)
+    narrow, wide = (pricer.build(_Probe(prompt=(1.0, new, 0.0))) for new in (float(WIDE), 2048.0))
+    return held_share(deployment, narrow[0].ops), held_share(deployment, wide[0].ops)
 
 
 def _stage_tables(
@@ -531,12 +544,18 @@ def _cut_tables(
         return replace(deployment, engine=engine)
 
     whole = _stage_tables(cut(), reach, width, knots)
-    compute = _stage_tables(cut(0, 0), reach, width, knots, lambda op: not isinstance(op, Wired))
-    wire = _stage_tables(cut(0, 0), reach, width, knots, lambda op: isinstance(op, Wired))
-    for tables, *halves in zip(whole, compute, wire):
-        for table, *pair in zip(tables, *halves):
-            table.cut = pair[0], pair[1]
+    for number, name in enumerate(OVERLAP_PARTS):
+        part = _stage_tables(cut(0, 0), reach, width, knots, partial(_is_part, name))
+        for tables, halves in zip(whole, part):
+            for table, half in zip(tables, halves):
+                if len(table.cut) == number:  # stages that are alike share a table
+                    half.layers = 0.0
+                    table.cut.append(half)
     return whole
+
+
+def _is_part(name: str, op: Op) -> bool:
+    return overlap_part(op) == name
 
 
 def _context_knots(deployment: Deployment, longest: int) -> list[float]:

@@ -11,9 +11,9 @@ from inferplan.catalog.assemble import Request, assemble
 from inferplan.devices.engine import EngineFlags
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
-from inferplan.estimate.phase import Phase, decode_cycle, prompt_drain
+from inferplan.estimate.phase import Phase, decode_cycle, overlapped, prompt_drain
 from inferplan.serving.step_times import Chunk, Reach, step_times
-from inferplan.work.ops import Collective
+from inferplan.work.ops import Exchange
 from inferplan.work.parallel import Parallelism
 
 WIDE = Parallelism(dp=8, ep=8)
@@ -27,22 +27,37 @@ def deployment(
     return assemble(replace(request, **more))  # type: ignore[arg-type]
 
 
-def parts(phase: Phase) -> tuple[float, float]:
-    """Seconds of computation and of the wire."""
-    costs = phase.stages[0]
-    wire = sum(float(cost.total) for cost in costs if isinstance(cost.op, Collective))
-    return sum(float(cost.total) for cost in costs) - wire, wire
+def parts(phase: Phase) -> dict[str, float]:
+    """Seconds of dispatch, combine, routed experts and the rest."""
+    found = dict.fromkeys(("attn", "dispatch", "experts", "combine"), 0.0)
+    for cost in phase.stages[0]:
+        name = cost.op.name.removeprefix("ffn.")
+        part = name if name in found else "experts" if name.startswith("expert.") else "attn"
+        found[part] += float(cost.total)
+    return found
 
 
 @pytest.mark.parametrize("ideal", [True, False])
-def test_a_step_is_twice_the_longer_part_of_half_a_batch(ideal: bool) -> None:
+def test_half_batches_change_places(ideal: bool) -> None:
+    """Both halves of DeepEP's overlap: attention and experts of one beside dispatch and combine of the other."""
     whole, cut = deployment(overlap=False, ideal=ideal), deployment(ideal=ideal)
-    compute, wire = parts(decode_cycle(whole, 8 * 32.0, 4000.0))
-    phase = decode_cycle(cut, 8 * 64.0, 4000.0)
+    half, phase = parts(decode_cycle(whole, 8 * 32.0, 4000.0)), decode_cycle(cut, 8 * 64.0, 4000.0)
+    held = max(
+        cost.op.blocks if cost.op.mode == "normal" else 0 for cost in phase.costs if isinstance(cost.op, Exchange)
+    )
+    slots = [(own, wire) for wire in ("dispatch", "combine") for own in ("attn", "experts")]
+    kernels = sum(max(half[wire], half[own] + held / 132 * half[wire]) for own, wire in slots)
     step = cut.calibration.step
-    kernels = 2 * max(compute, wire)
     assert float(phase.time) == pytest.approx(step.host + 64 * step.sequence + kernels + 27 * step.layer, rel=1e-9)
     assert sum(map(float, phase.by_operator().values())) == pytest.approx(float(phase.time), rel=1e-9)
+
+
+def test_slots_by_hand() -> None:
+    """10 ms of attention, 4 of experts, dispatch 6, combine 8, of both halves: slots of 10/2, 6/2, 10/2 and 8/2 ms.
+
+    With a tenth of the multiprocessors held attention takes 10.6 and 10.8, and experts stay hidden."""
+    assert float(overlapped(0.0, 10.0, 6.0, 4.0, 8.0)) == pytest.approx((10 + 6 + 10 + 8) / 2)
+    assert float(overlapped(0.1, 10.0, 6.0, 4.0, 8.0)) == pytest.approx((10.6 + 6 + 10.8 + 8) / 2)
 
 
 def test_weights_are_read_by_both_halves_and_work_is_conserved() -> None:
