@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from calibrate.accuracy.closed_loop import without_suspects
+from calibrate.accuracy.frontier import frontier_section
 from calibrate.accuracy.power import power_section
 from calibrate.accuracy.scores import HEADS, Line, figures, markdown, pairs_of
 from inferplan.validation.importers import read_file
@@ -148,6 +149,8 @@ def scale_out_page(shared: Path, today: str, progress: Callable[[int], None] | N
         _grouped(last, "users", _band),
         "## All runs, earlier releases too\n",
         _grouped([one for one in clean if one.prediction], "form", lambda one: one.row.run.form if one.row.run else ""),
+        "## The form that is picked\n",
+        frontier_section(last),
         power_section(shared),
         "## The rows that are furthest off\n",
         _worst(last),
