@@ -111,7 +111,7 @@ def test_commands_ask_for_the_copies() -> None:
 
 
 def test_the_simulator_dispatches_decodes_as_decodes() -> None:
-    """Over nodes SGLang's decodes have the low-latency exchange, also in models whose prompts run no other operators."""
+    """Over nodes SGLang exchanges decodes at low latency, also in models whose prompts run the same operators."""
     parallel = Parallelism(dp=16, ep=16)
     made = assemble(Request(model="qwen3-235b-a22b", gpu="h100-sxm", engine="sglang", parallel=parallel))
     times = step_times(made, Reach(sequences=64, tokens=4096, context=4096))
@@ -120,17 +120,32 @@ def test_the_simulator_dispatches_decodes_as_decodes() -> None:
         assert sum(times.stations(batch, 2000.0)) == pytest.approx(wanted, rel=2e-3)
 
 
+def on_h100(ranks: int, overlap: bool = True) -> Deployment:
+    """DeepSeek-V3 as in https://lmsys.org/blog/2025-05-05-large-scale-ep: decode on 72 GPUs, prefill on 32."""
+    parallel, flags = Parallelism(dp=ranks, ep=ranks, redundant=32), EngineFlags(two_batch_overlap=overlap)
+    return assemble(Request(model="deepseek-v3", gpu="h100-sxm", engine="sglang", parallel=parallel, flags=flags))
+
+
 def test_the_published_run_on_96_gpus() -> None:
-    """DeepSeek-V3 on H100 (https://lmsys.org/blog/2025-05-05-large-scale-ep), with 32 copies and two-batch overlap: decode
-    on 72 GPUs with 256 sequences of 2,000 tokens each 22.3k tokens/s a node, prefill on 32 GPUs 52.3k."""
-    flags = EngineFlags(two_batch_overlap=True)
-    decode, prefill = (
-        assemble(Request(model="deepseek-v3", gpu="h100-sxm", engine="sglang", parallel=parallel, flags=flags))
-        for parallel in (Parallelism(dp=ranks, ep=ranks, redundant=32) for ranks in (72, 32))
-    )
-    assert 8 * 256 / float(decode_cycle(decode, 72 * 256.0, 2000.0).time) == pytest.approx(22.3e3, rel=0.25)
-    prompts = prompt_drain(prefill, 32 * 4.0, 4096.0)
-    assert 8 * 4 * 4096 / float(prompts.time) == pytest.approx(52.3e3, rel=0.25)
+    """Tokens a second and node: decode of 256 sequences of 2,000 tokens each 22,282, prefill of prompts of 4,096 tokens
+    50,302 (59,337 were experts balanced perfectly)."""
+    decode = decode_cycle(on_h100(72), 72 * 256.0, 2000.0)
+    assert 8 * 256 / float(decode.time) == pytest.approx(22282, rel=0.25)
+    prompts = prompt_drain(on_h100(32), 32 * 4.0, 4096.0)
+    assert 8 * 4 * 4096 / float(prompts.time) == pytest.approx(50302, rel=0.25)
+
+
+def test_two_batches_pay_from_the_published_size_on() -> None:
+    """A loss with 32 sequences a GPU (published: 27 %), a gain from 64 to 128 on, 25.5 % with 256; prefill 27 to 35 %."""
+
+    def gain(sequences: float) -> float:
+        once, twice = (decode_cycle(on_h100(72, overlap), 72 * sequences, 2000.0) for overlap in (False, True))
+        return float(once.time) / float(twice.time)
+
+    assert 0.73 < gain(32.0) < 0.95
+    assert gain(64.0) < 1.05 < gain(128.0) < gain(256.0) < 1.45
+    once, twice = (prompt_drain(on_h100(32, overlap), 32 * 4.0, 4096.0) for overlap in (False, True))
+    assert 1.2 < float(once.time) / float(twice.time) < 1.5
 
 
 def test_dense_layers_over_all_ranks() -> None:
