@@ -10,7 +10,7 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from math import prod
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from inferplan.answers.drafting import Drafting
 from inferplan.answers.journal import Journal
 from inferplan.catalog.assemble import Request, assemble, load_engine
 from inferplan.catalog.files import load_hardware, load_model
@@ -27,6 +28,8 @@ from inferplan.estimate.batch import Estimate
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
 from inferplan.extras import require
+from inferplan.serving.techniques.applied import ServedEstimate, Techniques
+from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.table import frame
 from inferplan.units import Num, parse_count
 from inferplan.work.parallel import Parallelism
@@ -40,6 +43,8 @@ BACKENDS: tuple[Backend, ...] = ("serial", "joblib", "dask")
 DEGREES = tuple(field.name for field in fields(Parallelism) if field.type == "int" and field.name != "redundant")
 STRUCTURE = ("model", "gpu", "quant", "engine", *DEGREES)
 LOAD = ("batch", "prompt", "output")
+NO_DRAFTS = Drafting(model=None, length=0, acceptance=0.0)
+"""Plain decoding, beside drafts."""
 MOST_POINTS = 10_000_000
 """Points of the largest grid that one sweep takes: its rows are held in memory, 0.1 kB for each."""
 _POINTS_AT_ONCE = 65536
@@ -96,6 +101,8 @@ class Grid:
     output: Sequence[int] = (256,)
     simulated: bool = False
     """Simulate each point as a closed loop of ``batch`` users, instead of pricing a static batch."""
+    drafting: Mapping[str, tuple[Drafting, ...]] = field(default_factory=dict)
+    """Speculation by model, each tried on every structure of it beside none."""
 
     def __post_init__(self) -> None:
         unknown = set(self.structure) - set(STRUCTURE)
@@ -123,21 +130,21 @@ class Grid:
     def tasks(self) -> list[Task]:
         """One task a structure, in the order of the axes."""
         names = list(self.structure)
-        load = {name: tuple(getattr(self, name)) for name in LOAD}
+        load: dict[str, Any] = {name: tuple(getattr(self, name)) for name in LOAD}
         digest = hashlib.sha256(repr(load).encode()).hexdigest()
         tasks = []
         for values in itertools.product(*self.structure.values()):
             point = dict(zip(names, values))
             degrees = {name: point.pop(name) for name in DEGREES if name in point}
-            tasks.append(
-                Task(
-                    request=replace(self.base, **point),
-                    degrees=tuple(degrees.items()),
-                    **load,
-                    digest=digest,
-                    simulated=self.simulated,
-                )
+            task = Task(
+                request=replace(self.base, **point),
+                degrees=tuple(degrees.items()),
+                **load,
+                digest=digest,
+                simulated=self.simulated,
             )
+            drafting = self.drafting.get(task.request.model)
+            tasks += [task] if drafting is None else [replace(task, drafting=one) for one in (NO_DRAFTS, *drafting)]
         return tasks
 
 
@@ -153,11 +160,14 @@ class Task:
     digest: str
     """What identifies the loads."""
     simulated: bool = False
+    drafting: Drafting | None = None
+    """Speculation; ``None`` where the sweep has none."""
 
     @property
     def key(self) -> str:
         """What identifies the task in a journal."""
-        structure = json.dumps([repr(self.request), self.degrees, self.digest, self.simulated])
+        drafts = [] if self.drafting is None else [repr(self.drafting)]
+        structure = json.dumps([repr(self.request), self.degrees, self.digest, self.simulated, *drafts])
         return hashlib.sha256(structure.encode()).hexdigest()
 
     @property
@@ -175,6 +185,7 @@ class Task:
             "quant": request.quant or "native",
             "engine": request.engine,
             **parallel,
+            **({} if self.drafting is None else {"draft_tokens": self.drafting.length}),
         }
 
     def loads(self) -> Iterator[Row]:
@@ -202,16 +213,18 @@ def run(task: Task) -> list[Block]:
         degrees: dict[str, Any] = dict(task.degrees)
         parallel = replace(task.request.parallel, **degrees)
         deployment = assemble(replace(task.request, parallel=parallel))
+        drafting = task.drafting or NO_DRAFTS
+        speculation = drafting.on(task.request, parallel) if drafting.length else PLAIN
         if task.simulated:
-            return blocks_of(_simulated(deployment, task, load) for load in task.loads())
-        return [task.block(_priced(deployment, task))]
+            return blocks_of(_simulated(deployment, task, load, speculation) for load in task.loads())
+        return [task.block(_priced(deployment, task, speculation))]
     except NotFiniteError:
         raise
     except InferplanError as error:
         return [task.block({"status": one_value(error.what, 3)})]
 
 
-def _priced(deployment: Deployment, task: Task) -> dict[str, Column]:
+def _priced(deployment: Deployment, task: Task, speculation: Speculation) -> dict[str, Column]:
     """Figures of every point of a task, by column.
 
     Prompts that are shaped like a decode run through other kernels than longer ones and are priced apart from them.
@@ -224,7 +237,7 @@ def _priced(deployment: Deployment, task: Task) -> dict[str, Column]:
     for part in _parts(task.shape, narrow):
         batch, prompts, output = np.ix_(*(axis[chosen] for axis, chosen in zip(axes, part, strict=True)))
         load = StaticLoad(batch=batch, prompt=prompts, output=output)
-        for name, value in _figures(deployment, load).items():
+        for name, value in _figures(deployment, load, speculation).items():
             found.setdefault(name, np.empty(task.shape))[part] = value
     statuses = np.array(["ok", "does not fit", "longer than the model's context"], dtype=object)
     batch, prompts, output = np.ix_(*axes)
@@ -249,9 +262,11 @@ def _parts(shape: tuple[int, int, int], narrow: int) -> Iterator[tuple[slice, sl
             yield slice(batch, batch + first), slice(low, high), slice(output, output + third)
 
 
-def _figures(deployment: Deployment, load: StaticLoad) -> dict[str, Num]:
+def _figures(deployment: Deployment, load: StaticLoad, speculation: Speculation) -> dict[str, Num]:
     """Figures of a grid of loads by column, each along the axes that it depends on."""
     result = Estimate(deployment=deployment, load=load)
+    if speculation.length:
+        result = ServedEstimate(deployment=deployment, load=load, techniques=Techniques(speculation=speculation))
     footprint = result.footprint
     rate = result.output_rate
     return {
@@ -269,7 +284,7 @@ def _figures(deployment: Deployment, load: StaticLoad) -> dict[str, Num]:
     }
 
 
-def _simulated(deployment: Deployment, task: Task, load: Row) -> Row:
+def _simulated(deployment: Deployment, task: Task, load: Row, speculation: Speculation) -> Row:
     """One point under the simulator: mean and 95th percentile of what users see."""
     from inferplan.serving.simulator import Options, simulate
     from inferplan.traffic.requests import ClosedLoop, Lengths, Traffic
@@ -281,7 +296,7 @@ def _simulated(deployment: Deployment, task: Task, load: Row) -> Row:
     )
     row = {**task.labels(), **load}
     try:
-        result = simulate(deployment, traffic, options=Options(trim=True))
+        result = simulate(deployment, traffic, options=Options(trim=True, speculation=speculation))
     except NotFiniteError:
         raise
     except InferplanError as error:

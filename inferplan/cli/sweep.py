@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from inferplan.answers.drafting import Drafting
 from inferplan.answers.sweep import (
     BACKENDS,
     DEGREES,
@@ -23,13 +24,16 @@ from inferplan.answers.sweep import (
     sweep,
 )
 from inferplan.catalog.assemble import Request
+from inferplan.cli.draft_options import draft_options, draftings_of
 from inferplan.cli.options import IDEAL, engine_option, write
-from inferplan.columns import Block, Column, plain_values
+from inferplan.cli.technique_options import option_group
+from inferplan.columns import Block, Column, one_value, plain_values
 from inferplan.errors import UsageError
 from inferplan.extras import require
 from inferplan.table import FORMATS, Report, Table, format_of
 from inferplan.units import format_time
 
+draft_group = option_group(*(click.option(*names, **keywords) for names, keywords in draft_options(several=True)))
 _COUNTS = "1,8 or 1-8 or 1-64*2"
 
 
@@ -47,6 +51,7 @@ _COUNTS = "1,8 or 1-8 or 1-64*2"
 @click.option("--batch", default="1", metavar="COUNTS", help="Sequences per replica [1].")
 @click.option("--prompt", default="1024", metavar="COUNTS", help="Prompt tokens [1024].")
 @click.option("--output", "output_tokens", default="256", metavar="COUNTS", help="Generated tokens [256].")
+@draft_group
 @click.option("--calibration", metavar="FILE", help="Fitted constants [those of each GPU, if any are on file].")
 @click.option("--ideal", is_flag=True, help=IDEAL)
 @click.option("--simulate", "simulated", is_flag=True, help="Simulate each point as a closed loop of --batch users.")
@@ -66,6 +71,8 @@ def sweep_command(models: str, style: str | None, report_file: str | None, **val
 
     Lists are a,b,c; counts also 1-8, 128-1024+128, 1-256*2. Structures run in parallel on all cores, or on a dask
     cluster; loads are one array each. Points that cannot exist or do not fit stay, with the reason in status.
+
+    With --draft each structure is priced plainly and with each number of drafts (column draft_tokens).
 
     Example: inferplan sweep llama-3.1-8b --gpu a100-80gb-sxm,h100-sxm --batch 1-256*2 --prompt 512,2048 -o grid.csv
     """
@@ -87,6 +94,7 @@ def sweep_command(models: str, style: str | None, report_file: str | None, **val
         prompt=parse_counts(values["prompt"]),
         output=parse_counts(values["output_tokens"]),
         simulated=values["simulated"],
+        drafting=_drafting(parse_values(models), values),
     )
     result = _run(grid, values)
     _require_points(result)
@@ -95,6 +103,12 @@ def sweep_command(models: str, style: str | None, report_file: str | None, **val
         click.echo(f"{len(result.columns)} points written to {report_file}", err=True)
         return
     write(_report(result), style, report_file)
+
+
+def _drafting(models: list[str], values: dict[str, Any]) -> dict[str, tuple[Drafting, ...]]:
+    """The draftings of each model; none without ``--draft``."""
+    found = {model: draftings_of(values, model, several=True) for model in models}
+    return {model: drafting for model, drafting in found.items() if drafting}
 
 
 def _run(grid: Grid, values: dict[str, Any]) -> Sweep:
@@ -141,8 +155,9 @@ class _Cells:
         return [*axes, format_time(first), tpot, f"{rate:,.1f}", f"{share:,.1f}", status]
 
 
+_NONE = one_value("", 3)
 _FIGURES = ("ttft_s", "tpot_s", "output_tokens_per_s", "output_tokens_per_s_per_device")
-_AXES = ("model", "gpu", "quant", "engine", *DEGREES, "batch", "prompt_tokens", "output_tokens")
+_AXES = ("model", "gpu", "quant", "engine", *DEGREES, "draft_tokens", "batch", "prompt_tokens", "output_tokens")
 
 
 def _values(column: Column) -> list[Any]:
@@ -173,7 +188,8 @@ def _report(result: Sweep) -> Report:
     blocks = result.columns.blocks
     priced = [block for block in blocks if "ttft_s" in block.columns]
     refused = _refused(result)
-    varied = [axis for axis in _AXES if len({text for block in blocks for text in _texts(block.columns[axis])}) > 1]
+    held = [{axis: block.columns[axis] for axis in _AXES if axis in block.columns} for block in blocks]
+    varied = [axis for axis in _AXES if len({text for axes in held for text in _texts(axes.get(axis, _NONE))}) > 1]
     varied = varied or ["model", "gpu"]
     simulated = any("verdict" in block.columns for block in blocks)
     ttft = "TTFT at the server" if simulated else "TTFT alone"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -11,9 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inferplan.answers.drafting import Drafting, measured_drafting
+from inferplan.answers.sweep import Execution, Grid, sweep
 from inferplan.catalog.acceptance import acceptance_for, measured_tokens
+from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.files import config_root, load_model
+from inferplan.cli.draft_options import draftings_of
 from inferplan.errors import MissingFactError, UsageError
+from inferplan.estimate.load import StaticLoad
+from inferplan.planning.space import Rejections, Space, speculations
+from inferplan.reports import plan_file
+from inferplan.serving.techniques.applied import Techniques, served_estimate
 from inferplan.serving.techniques.speculation import Speculation, expected_tokens, speculate
 from tests.serving.conftest import deployment
 
@@ -113,3 +121,83 @@ def test_what_was_not_measured_is_refused(asked: tuple[str, str, int], because: 
 def test_a_drafting_says_what_it_is() -> None:
     words = Drafting(model="mtp", length=2, acceptance=(0.9, 0.6)).describe()
     assert words == "mtp drafts of 2 tokens, acceptance 0.9, 0.6 by position"
+
+
+def asked(**changes: Any) -> dict[str, Any]:
+    """The values of the options of drafts."""
+    names = ("draft_model", "draft_tokens", "acceptance", "acceptance_length", "thinking")
+    return {**dict.fromkeys(names), "draft_branches": 1, **changes}
+
+
+def test_numbers_of_drafts_to_try() -> None:
+    """Those measured, those of a curve, or a range; a shorter one takes the first positions of the curve."""
+    every = draftings_of(asked(draft_model="mtp"), "deepseek-r1", several=True)
+    assert [one.length for one in every] == [1, 2, 3, 7]
+    assert [round(one.beside(None).tokens, 3) for one in every] == [1.875, 2.18, 2.44, 3.2]
+    curve = draftings_of(asked(draft_model="free", acceptance="0.8,0.6,0.4"), "llama-3.1-8b", several=True)
+    assert [one.acceptance for one in curve] == [(0.8,), (0.8, 0.6), (0.8, 0.6, 0.4)]
+    ranged = asked(draft_model="free", acceptance="0.5", draft_tokens="1-3")
+    assert [one.length for one in draftings_of(ranged, "llama-3.1-8b", several=True)] == [1, 2, 3]
+    lengths = asked(draft_model="free", acceptance_length="1.5,1.75", draft_tokens="1,2")
+    assert [one.acceptance for one in draftings_of(lengths, "llama-3.1-8b", several=True)] == [
+        pytest.approx(0.5),
+        pytest.approx(0.5),
+    ]
+    assert draftings_of(asked(draft_model="mtp", draft_tokens=0), "deepseek-r1") == ()
+    assert draftings_of(asked(), "deepseek-r1") == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"draft_model": "free", "draft_tokens": 2, "acceptance": "0.8,0.6,0.4,0.2", "thinking": "on"}, "say the same"),
+        ({"draft_model": "free", "draft_tokens": 4, "acceptance": "0.8,0.6"}, "2 positions does not go with 4"),
+        ({"draft_model": "free", "draft_tokens": 2, "acceptance": "much"}, "is no number"),
+        ({"draft_model": "free", "draft_tokens": 2, "acceptance_length": "2,3"}, "2 acceptance lengths do not go"),
+        ({"draft_model": "mtp"}, "needs --draft-tokens"),
+        ({"thinking": "on"}, "--thinking without a draft model"),
+    ],
+)
+def test_options_of_drafts_that_do_not_go_together(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        draftings_of(asked(**changes), "deepseek-r1")
+
+
+def test_trees_need_an_acceptance_of_their_own() -> None:
+    with pytest.raises(MissingFactError, match="no acceptance of trees"):
+        draftings_of(asked(draft_model="mtp", draft_tokens=3, draft_branches=2), "deepseek-r1")
+
+
+def test_a_sweep_prices_drafts_as_an_estimate_does() -> None:
+    request = Request(model="llama-3.1-8b", gpu="h100-sxm")
+    drafting = Drafting(model="llama-3.2-1b", length=3, acceptance=(0.8, 0.6, 0.4))
+    grid = Grid(
+        base=request,
+        structure={"model": [request.model], "gpu": [request.gpu]},
+        batch=[8],
+        drafting={request.model: (drafting,)},
+    )
+    rows = list(sweep(grid, Execution(backend="serial")).columns)
+    assert [row["draft_tokens"] for row in rows] == [0, 3]
+    speculation = drafting.on(request, request.parallel)
+    load = StaticLoad(batch=8.0, prompt=1024.0, output=256.0)
+    alone = served_estimate(assemble(request), load, Techniques(speculation=speculation))
+    assert rows[1]["tpot_s"] == pytest.approx(float(alone.tpot), rel=1e-9)
+    assert rows[0]["tpot_s"] == pytest.approx(float(alone.without.tpot), rel=1e-9)
+    assert rows[1]["max_batch"] == float(alone.footprint.max_batch())
+
+
+def test_the_planner_tries_none_and_every_number() -> None:
+    """None is always among them, so that a plan is never dearer for it."""
+    request = Request(model="llama-3.1-8b", gpu="h100-sxm")
+    tried = tuple(Drafting(model=None, length=length, acceptance=0.6) for length in (1, 2, 4))
+    space = Space(base=request, gpus=("h100-sxm",), drafting=tried)
+    found = speculations(space, request, assemble(request), Rejections())
+    assert [one.length for one in found] == [0, 1, 2, 4]
+    assert [space.drafting_of(one) for one in found] == [None, *tried]
+
+
+def test_a_curve_comes_back_from_the_file_of_a_plan() -> None:
+    written = {"model": "mtp", "length": 2, "acceptance": [0.9, 0.6], "branches": 1, "basis": "given"}
+    drafting = plan_file._Drafting.model_validate(written, strict=True).drafting()
+    assert drafting == Drafting(model="mtp", length=2, acceptance=(0.9, 0.6), basis="given")
