@@ -5,15 +5,64 @@ from __future__ import annotations
 from functools import partial
 
 from inferplan.work.parallel import Parallelism
-from tests import test_bands, test_bill, test_kv_pools, test_roofline, test_wire
-from tests.layers import test_context_parallel
+from tests import test_bands, test_bill, test_kv_pools, test_roofline, test_wide_ep, test_wire
+from tests.layers import test_context_parallel, test_routing
 from tests.mutants_source import SourceMutant
+from tests.serving import test_two_batches
 
 _STATIC = (0.8, 0.8 * test_kv_pools.USABLE - test_kv_pools.WEIGHTS)
 _attention = test_roofline.attention
 _count = test_roofline.test_terms_count_what_they_say
 
 MODEL_MUTANTS = [
+    SourceMutant(
+        name="copies of experts weigh nothing",
+        place="inferplan.work.parallel:Parallelism.expert_slots",
+        old="(experts + self.redundant)",
+        new="experts",
+        changes="redundant slots are not in memory",
+        check=test_wide_ep.test_copies_are_weights,
+    ),
+    SourceMutant(
+        name="the emptiest group of experts",
+        place="inferplan.work.parallel:Parallelism.expert_slots",
+        old="-(-(experts + self.redundant) // self.ep)",
+        new="(experts + self.redundant) // self.ep",
+        changes="where experts do not divide, the rank with fewest counts",
+        check=test_wide_ep.test_the_fullest_rank_counts_where_experts_do_not_divide,
+    ),
+    SourceMutant(
+        name="no rank is busier than the mean",
+        place="inferplan.models.layers.moe:MoeLayer._load",
+        old="parallel.ep == 1 or context.routing.even",
+        new="True",
+        changes="a step does not wait for the busiest rank of experts",
+        check=test_wide_ep.test_skew_slows_spread_experts_and_copies_make_up_for_it,
+    ),
+    SourceMutant(
+        name="work of the busiest rank on all",
+        place="inferplan.estimate.phase:Phase._even",
+        old="deployment.parallel.ep == 1 or deployment.calibration.fused",
+        new="True",
+        changes="FLOP of a replica are those of its busiest rank times its ranks",
+        check=test_wide_ep.test_work_of_all_ranks_does_not_depend_on_who_is_busiest,
+    ),
+    SourceMutant(
+        name="copies packed in their order",
+        place="inferplan.work.routing:balanced",
+        old="(work + chance, rank)",
+        new="(0.0, rank)",
+        changes="the balancer fills the ranks one after another",
+        check=test_routing.test_the_published_gain_of_balancing_lies_within_the_experts,
+    ),
+    SourceMutant(
+        name="halves hide all of the wire",
+        place="inferplan.estimate.phase:overlapped",
+        old="np.maximum(wire, own + held * wire)",
+        new="own + held * wire",
+        changes="overlapping halves never wait for an exchange",
+        check=test_two_batches.test_slots_by_hand,
+    ),
     SourceMutant(
         name="MLA gathers only the new latents",
         place="inferplan.models.layers.mla:MlaLayer._core",

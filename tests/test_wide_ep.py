@@ -136,7 +136,7 @@ def test_the_published_run_on_96_gpus() -> None:
 
 
 def test_two_batches_pay_from_the_published_size_on() -> None:
-    """A loss with 32 sequences a GPU (published: 27 %), a gain from 64 to 128 on, 25.5 % with 256; prefill 27 to 35 %."""
+    """A loss with 32 sequences a GPU (published: 27 %), a gain from 64 to 128 on (25.5 % at 256, prefill 27 to 35)."""
 
     def gain(sequences: float) -> float:
         once, twice = (decode_cycle(on_h100(72, overlap), 72 * sequences, 2000.0) for overlap in (False, True))
