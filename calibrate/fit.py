@@ -34,6 +34,7 @@ TERMS_OF: dict[str, tuple[str, ...]] = {
     "mla.decode": ("padding", "merges", "items", "depth"),
     "mla.prefill": ("padding", "spread"),
     "mla.sparse": ("padding", "spread"),
+    "mla.sparse.decode": ("padding",),
     "index_select": ("spread",),
     "top_k": ("depth", "rows"),
     "collective.all_reduce": ("hops", "ramp"),

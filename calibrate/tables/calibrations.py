@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from calibrate.fit import TERMS_OF, HeldOut, Ranges, Stack, fit_all, fit_stack, join, stack, stack_errors
 from calibrate.tables.choose import ENGINES, DeviceTables
 from calibrate.tables.exchanges import LIBRARY
+from inferplan.catalog.assemble import shared_step
 from inferplan.devices.constants import ANY, Calibration, Constants, Fit
 
 BEYOND = {"scale_out": 0.73, "sharpness": 4.0}
@@ -17,6 +18,15 @@ BEYOND = {"scale_out": 0.73, "sharpness": 4.0}
 bandwidth; nccl-tests as quoted in ml-engineering, "Network", August 2026), the levels pipelined behind each other."""
 VECTOR = ("norm", "elementwise", "copy", "gather")
 """Kernels bound by memory that no table times."""
+
+
+IN_MODULES = ("mla.sparse", "mla.sparse.decode", "index_select.decode")
+"""Kernels that some libraries' rows time inside a whole module, in the order of their fits: the modules of each are
+priced with those before it."""
+
+
+ALONE = 3.6e-5
+"""Seconds: the fixed part of FlashMLA's sparse attention over 2,048 keys where it is timed alone, one thread block."""
 
 
 def vector_constants(devices: Sequence[DeviceTables]) -> Fit:
@@ -88,7 +98,16 @@ def calibrate_device(
     ranges: dict[str, Ranges] = {}
     for library, pool in device.libraries.items():
         measured = [m for rows in pool.values() for m in rows]
-        libraries[library], held_out[library], ranges[library] = fit_all(measured, device.hardware, rest=rest)
+        alone = [m for m in measured if m.op.kernel not in IN_MODULES]
+        libraries[library], held_out[library], ranges[library] = fit_all(alone, device.hardware, rest=rest)
+    for kernel in IN_MODULES:
+        for library, pool in device.libraries.items():
+            measured = [m for (name, _), rows in pool.items() if name == kernel for m in rows]
+            beside = module_rest(libraries, rest, library)
+            fitted, figures, spans = fit_all(measured, device.hardware, rest=beside)
+            libraries[library] |= without_launches(fitted)
+            held_out[library] |= figures
+            ranges[library] |= spans
     shared = {kernel: {ANY: vector} for kernel in VECTOR} | with_fallbacks(libraries.pop("nccl", {}))
     shared |= with_fallbacks(carried_beyond(libraries.pop(LIBRARY, {}), beyond or {}))
     return Calibration(
@@ -105,6 +124,25 @@ def calibrate_device(
         held_out=held_out,
         range=ranges,
     )
+
+
+def without_launches(constants: Constants) -> Constants:
+    """The same with no more overhead than a sparse kernel has that is timed alone.
+
+    What a module takes beyond it are launches from the host, which a step prices by itself; the errors are those with
+    them.
+    """
+    kept = {"overhead": ALONE, "source": "whole modules, without their launches"}
+    return {
+        kernel: {label: fit.model_copy(update=kept) if fit.overhead > ALONE else fit for label, fit in formats.items()}
+        for kernel, formats in constants.items()
+    }
+
+
+def module_rest(libraries: Mapping[str, Constants], rest: Calibration, engine: str) -> Calibration:
+    """What prices the other kernels of a whole module of ``engine``, with their overheads as in a step."""
+    known = {name: with_fallbacks(dict(libraries[name])) for name in ENGINES if name in libraries}
+    return rest.model_copy(update={"libraries": known}).for_engine(engine).with_step(shared_step())
 
 
 def with_exchanged(libraries: dict[str, Constants]) -> dict[str, Constants]:

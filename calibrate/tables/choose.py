@@ -23,7 +23,7 @@ LARGEST_GROUP = 32
 """Query heads of a KV head beyond which libraries leave their grouped decode kernel for a slower one."""
 FEWEST = 40
 """Rows below which a kernel is not fitted on its own."""
-SLOW = ("grouped_matmul", "mla.sparse", "dispatch", "combine")
+SLOW = ("grouped_matmul", "mla.sparse", "dispatch", "combine", "index_select")
 """Kernels that take as long whatever the host does: one thread block of sparse attention goes through all its keys."""
 Pool = dict[Group, list[Measurement]]
 

@@ -17,6 +17,7 @@ import pandas as pd
 
 from calibrate.fit import Measurement, Row
 from calibrate.tables import exchanges
+from calibrate.tables.modules import kernel_rows
 from inferplan.errors import InputFileError
 from inferplan.models.layers.gated_delta_net import delta_flops
 from inferplan.units import Array
@@ -355,6 +356,7 @@ def read_tables(folder: Path) -> list[Row]:
     rows = [row for name, reader in READERS.items() for row in _read(folder, name, reader)]
     rows += _nccl(folder)
     rows += [row for name, reader in EXCHANGES.items() for row in reader(_records(_frame(folder, name)))]
+    rows += kernel_rows(folder)
     if not rows:
         known = ", ".join([*READERS, *EXCHANGES])
         raise InputFileError(f"no kernel table in {folder}", hint=f"{known}, as .csv or .csv.gz")

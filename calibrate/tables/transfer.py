@@ -9,7 +9,15 @@ from typing import Any
 import numpy as np
 
 from calibrate.fit import TERMS_OF, Group, Measurement, Stack, fit_stack, join, ratio_errors, stack, stack_errors
-from calibrate.tables.calibrations import VECTOR, rest_calibration, with_exchanged, with_fallbacks
+from calibrate.tables.calibrations import (
+    IN_MODULES,
+    VECTOR,
+    module_rest,
+    rest_calibration,
+    with_exchanged,
+    with_fallbacks,
+    without_launches,
+)
 from calibrate.tables.choose import ENGINES, DeviceTables
 from calibrate.tables.exchanges import LIBRARY
 from inferplan.devices.constants import ANY, Calibration, Constants, Fit, memory_class
@@ -61,6 +69,12 @@ def carried_terms(kernel: str, devices: int) -> tuple[str, ...]:
     return tuple(term for term in terms if term != "padding") if devices == 1 and kernel == "matmul" else terms
 
 
+def _order(pool: tuple[tuple[str, Group], Measured]) -> tuple[int, str, Group]:
+    """Kernels that are timed in whole modules come after those that the modules are priced with."""
+    (library, group), _ = pool
+    return (IN_MODULES.index(group[0]) + 1 if group[0] in IN_MODULES else 0, library, group)
+
+
 def calibrate_unmeasured(
     devices: Sequence[DeviceTables], memory: str, vector: Fit, provenance: dict[str, Any]
 ) -> Calibration:
@@ -73,16 +87,19 @@ def calibrate_unmeasured(
     other = pooled([device for device in devices if device not in own])
     libraries: dict[str, Constants] = defaultdict(lambda: defaultdict(dict))
     left_out: dict[str, Any] = defaultdict(lambda: defaultdict(dict))
-    for (library, (kernel, label)), measured in sorted(pooled(own).items()):
+    for (library, (kernel, label)), measured in sorted(pooled(own).items(), key=_order):
         terms_here = carried_terms(kernel, len(own))
+        beside = module_rest(libraries, rest, library) if kernel in IN_MODULES else rest
 
-        def stacked(pools: Measured, terms: Sequence[str] = terms_here) -> Stacks:
-            return {hardware.name: stack(rows, hardware, terms, rest) for hardware, rows in pools}
+        def stacked(pools: Measured, terms: Sequence[str] = terms_here, beside: Calibration = beside) -> Stacks:
+            return {hardware.name: stack(rows, hardware, terms, beside) for hardware, rows in pools}
 
         stacks = stacked(measured)
         fit = fit_stack(join(list(stacks.values())))
         moved = carried(stacks, stacked(other.get((library, (kernel, label)), [])))
-        libraries[library][kernel][label] = banded(fit, moved.values())
+        carrier = banded(fit, moved.values())
+        found = {kernel: {label: carrier}}
+        libraries[library][kernel] |= (without_launches(found) if kernel in IN_MODULES else found)[kernel]
         if moved:
             left_out[library][kernel][label] = {
                 name: stack_errors(one, carrier) | {"n": len(one.seconds)} for name, (one, carrier) in moved.items()

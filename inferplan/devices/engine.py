@@ -154,6 +154,8 @@ class EngineVersion(Spec):
     graphs: Bytes = 0.0
     """Captured graphs that the cache size allows for; zero where this version does not."""
     scheduler: Scheduler = Scheduler()
+    dense_short_prompts: bool = False
+    """Prompts that sparse attention would choose whole run dense attention on expanded keys and are not scored."""
     wide: WideExperts = WideExperts()
     two_batch_overlap: bool = False
     """Steps are cut into two half batches that overlap."""

@@ -155,6 +155,7 @@ def _context(deployment: Deployment, step: Step, mean: Step | None) -> LayerCont
         unfused=deployment.unfused_attention,
         routing=replace(deployment.routing, even=True) if deployment.calibration.fused else deployment.routing,
         masked=deployment.calibration.fused,
+        dense_short=deployment.calibration.fused or deployment.engine.defaults.dense_short_prompts,
         peaks=frozenset(deployment.hardware.peak),
         time=partial(_seconds, deployment),
         exchange=deployment.engine.exchange.on(deployment.hardware, deployment.parallel.expert_ranks),

@@ -305,7 +305,7 @@ def _spread(op: Op, hardware: HardwareSpec) -> Num:
         blocks = np.maximum(op.m / TILE, op.touched) * np.maximum(op.n / TILE, 1.0)
     elif isinstance(op, Attention):
         tiles = np.maximum(op.new / op.query_shards / TILE, 1.0)
-        blocks = op.batch * op.new / op.query_shards if op.sparse else op.batch * op.heads * tiles
+        blocks = op.batch * op.new / op.query_shards if op.sparse and op.wide else op.batch * op.heads * tiles
     elif isinstance(op, IndexSelect) and op.wide:
         blocks = op.batch * np.maximum(op.new / op.query_shards * op.heads / TILE, 1.0)
     else:

@@ -301,13 +301,13 @@ class Attention(Op):
 
     @property
     def sparse(self) -> bool:
-        """Many new tokens, each with latents of its own choice: no key block serves several of them."""
-        return self.shared_value and self.mask.kind == "top" and self.wide
+        """Each token attends to latents of its own choice: no key block serves several of them."""
+        return self.shared_value and self.mask.kind == "top"
 
     @property
     def kernel(self) -> str:
         if self.shared_value:
-            return "mla.sparse" if self.sparse else "mla.decode"
+            return f"mla.sparse{'' if self.wide else '.decode'}" if self.sparse else "mla.decode"
         mla = "mla" if self.key_dim != self.value_dim else "attention"
         return f"{mla}.{'prefill' if self.wide else 'decode'}"
 
@@ -366,6 +366,10 @@ class IndexSelect(Op):
     @cached_property
     def wide(self) -> bool:
         return bool(np.max(self.new) > WIDE)
+
+    @property
+    def kernel(self) -> str:
+        return self.kind if self.wide else f"{self.kind}.decode"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -135,10 +135,11 @@ class LayerContext:
     segments: those of one attention rank (data parallelism has divided the batch), the fullest. mean_segments: those of
     the mean rank where ranks differ; experts work on the tokens of all ranks. unfused: attention kernels that send
     scores through memory. routing: how tokens spread over experts. masked: sparse prefills may attend to everything
-    under a mask of what was chosen. peaks: the arithmetic that the device has, ``None`` for all. time: what one run of
-    an operator takes, by which a layer chooses between forms; its FLOP where no device is known. alternatives:
-    operators that other loads of this kind would run are written down too, with a count of 0, so that the list is the
-    same for all. exchange: how tokens travel to their experts.
+    under a mask of what was chosen. dense_short: those that would be chosen whole run dense and are not scored. peaks:
+    the arithmetic that the device has, ``None`` for all. time: what one run of an operator takes, by which a layer
+    chooses between forms; its FLOP where no device is known. alternatives: operators that other loads of this kind
+    would run are written down too, with a count of 0, so that the list is the same for all.
+    exchange: how tokens travel to their experts.
     """
 
     d_model: int
@@ -150,6 +151,7 @@ class LayerContext:
     unfused: bool = False
     routing: Routing = UNIFORM
     masked: bool = False
+    dense_short: bool = True
     peaks: frozenset[str] | None = None
     time: Callable[[Op], Num] = lambda op: op.work().flop
     alternatives: bool = False

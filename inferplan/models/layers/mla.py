@@ -233,8 +233,8 @@ class MlaLayer(Mixer):
     def _form(self, context: LayerContext, segment: Segment, heads: int) -> _Wide:
         """Where many new tokens run in the expanded form: where that takes no longer (docs/formulas/mla.md).
 
-        A sparse segment of which every position would be chosen is a dense one. Beyond, engines attend to the chosen
-        latents; an ideal kernel may as well run the expanded form under a mask of what was chosen (V3.2 section 2.3).
+        A sparse segment of which every position would be chosen is dense where the engine does so. Otherwise engines
+        attend to the chosen latents; an ideal kernel may run the expanded form under a mask (V3.2 section 2.3).
         """
         rows = context.rows(segment)
         expanded = [*self._expand(context, segment.batch * (segment.past + segment.new), heads)]
@@ -245,7 +245,7 @@ class MlaLayer(Mixer):
         cheaper = np.less_equal(took, otherwise)
         if self.indexer is None:
             return _Wide(segment, _where(cheaper), 0.0)
-        beyond = np.greater(segment.past + segment.new, self.indexer.top_k)
+        beyond = np.greater(segment.past + segment.new, self.indexer.top_k if context.dense_short else 0)
         return _Wide(segment, _where(cheaper if context.masked else cheaper & ~beyond), _where(beyond))
 
     def _scores(self, context: LayerContext, segment: Segment) -> Iterator[Op]:

@@ -1,0 +1,138 @@
+"""Whole attention modules as engines ran them: rows of the tables as the operators of a layer.
+
+A row times projections, norms, cache writes, the indexer and attention of one layer on one GPU; ``num_heads`` are those
+of the rank. The constants of the kernels that no table times alone come from these rows, with everything else priced by
+the constants of the same library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from calibrate.fit import Measurement, Row
+from inferplan.models.layers import LayerContext
+from inferplan.models.layers.mla import Indexer, MlaLayer
+from inferplan.work.formats import Precision, find_format, uniform
+from inferplan.work.ops import IndexSelect, Op
+from inferplan.work.parallel import Parallelism
+from inferplan.work.step import WIDE, Segment
+
+SPARSE = ("dsa_context_module", "dsa_generation_module")
+DENSE = ("mla_context_module", "mla_generation_module")
+SGLANG = ("mla_module_prefill", "mla_module_decode")
+"""Tables of sparse and dense modules by release, and SGLang's older dense ones."""
+GEMM = {"bfloat16": ("bf16", "bf16"), "fp8_block": ("fp8-block", "fp8"), "nvfp4": ("nvfp4", "nvfp4")}
+"""The tables' names of formats: weights and inputs of the projections."""
+GRAPHS = 256
+"""Sequences of the largest decode that SGLang's benchmark replays from a graph; larger ones are launched one by one."""
+NEAR_FLOOR = 2.0
+"""Rows that took less than this many times the fastest of their kind are bound by launches from the host."""
+LONG = 8192
+"""Cached tokens from which the indexer shows in a decode, and below which the sparse core does."""
+
+
+def module_rows(folder: Path) -> pd.DataFrame | None:
+    """Every row of the module tables with columns ``table``, ``step`` (cached tokens), ``isl`` (new tokens a sequence),
+    ``indexed``, ``shared`` (takes an earlier layer's choice) and ``glm``; ``None`` where there is no table.
+
+    SGLang's older tables give the cached tokens of a decode as ``isl``, and name an fp8 cache that their times
+    contradict: their slope over the context is that of the bf16 kernel, a sixth of the fp8 one's
+    (docs/formulas/mla.md). Rows whose attention itself runs in fp8 are left out: no operator does.
+    """
+    frames = []
+    for name in (*(f"releases/{name}" for name in (*SPARSE, *DENSE)), *SGLANG):
+        file = folder / f"{name}.csv.gz"
+        if not file.is_file():
+            continue
+        frame = pd.read_csv(file).assign(table=name.rpartition("/")[2])
+        if name in SGLANG:
+            decode = name.endswith("decode")
+            frame["gemm_type"], frame["mla_dtype"], frame["kv_cache_dtype"] = "fp8_block", "bfloat16", "bfloat16"
+            frame["step"] = frame["isl"] if decode else 0
+            frame["isl"] = 1 if decode else frame["isl"]
+        frames.append(frame)
+    if not frames:
+        return None
+    rows = pd.concat(frames, ignore_index=True)
+    rows["framework"] = rows.framework.str.lower()
+    rows["indexed"] = rows.table.isin(SPARSE)
+    rows["shared"] = rows.kernel_source.str.contains("skip_indexer")
+    rows["glm"] = rows.model.astype(str).str.contains("GLM")
+    return rows[rows.mla_dtype != "fp8"]
+
+
+def newest(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the newest release of each framework on each GPU, table by table."""
+
+    def key(version: str) -> list[int]:
+        return [int(part) for part in version.replace("rc", ".").replace(".post", ".").split(".")]
+
+    last = rows.groupby(["table", "framework", "gpu"]).version.transform(lambda found: max(found.unique(), key=key))
+    return rows[rows.version == last]
+
+
+def layer_of(row: Any) -> tuple[MlaLayer, int]:
+    """The layer of a row and the model's width: DeepSeek-V3 and V3.2 or GLM-5, with the heads of one rank."""
+    glm = bool(row.glm)
+    sizes = (2048, 512, 192, 64, 256) if glm else (1536, 512, 128, 64, 128)
+    names = ("q_lora", "kv_lora", "nope_dim", "rope_dim", "value_dim")
+    index = None
+    if row.indexed:
+        heads = 32 if glm else 64
+        index = Indexer(heads=heads, head_dim=128, top_k=2048, shared=bool(row.shared), format="fp8-token-head")
+    layer = MlaLayer(heads=int(row.num_heads), indexer=index, **dict(zip(names, sizes)))
+    return layer, 6144 if glm else 7168
+
+
+def precision_of(row: Any) -> Precision:
+    """The formats of a row."""
+    weights, inputs = map(find_format, GEMM[row.gemm_type])
+    kv = find_format("fp8" if row.kv_cache_dtype.startswith("fp8") else "bf16")
+    return replace(uniform(), weights=weights, activations=inputs, kv=kv)
+
+
+def module_ops(row: Any, segment: Segment, **given: Any) -> list[Op]:
+    """The operators of the module for a segment; ``row`` gives layer and formats, ``given`` goes to the context."""
+    layer, width = layer_of(row)
+    dense = row.framework == "sglang"
+    context = LayerContext(
+        d_model=width,
+        precision=precision_of(row),
+        parallel=Parallelism(),
+        segments=(segment,),
+        **{"dense_short": dense} | given,
+    )
+    return list(layer.ops(context))
+
+
+def kernel_rows(folder: Path) -> Iterator[Row]:
+    """Sparse modules as measurements of the kernel that decides them.
+
+    Prompts: attention on the chosen latents, where no table times it alone (any engine but SGLang over bf16). Decodes:
+    the same for few tokens, from contexts up to ``LONG``; index scores from longer ones.
+    """
+    found = module_rows(folder)
+    if found is None:
+        return
+    rows = newest(found[found["indexed"]])
+    kinds = ["table", "framework", "gpu", "gemm_type", "kv_cache_dtype", "kernel_source"]
+    near = rows.latency_ms < NEAR_FLOOR * rows.groupby(kinds).latency_ms.transform("min")
+    graphs = (rows.framework == "sglang") & (rows.isl == 1)
+    rows = rows[(graphs & (rows.batch_size <= GRAPHS)) | ~(graphs | near)]
+    records: Iterator[Any] = rows.itertuples(index=False)
+    for row in records:
+        wide, past = row.isl > WIDE, float(row.step)
+        timed_alone = row.framework == "sglang" and (row.kv_cache_dtype == "bfloat16" or past + row.isl <= 2048)
+        if (wide and timed_alone) or (not wide and row.isl > 1):
+            continue
+        ops = module_ops(row, Segment(batch=float(row.batch_size), new=float(row.isl), past=past))
+        scored = not wide and past > LONG and not row.shared
+        timed = next(op for op in ops if (isinstance(op, IndexSelect) if scored else op.name == "attn.core"))
+        rest = tuple(op for op in ops if op is not timed)
+        measurement = Measurement(op=timed, rest=rest, seconds=row.latency_ms * 1e-3, source=str(row.kernel_source))
+        yield Row(str(row.gpu), str(row.framework), f"{row.kernel_source} module", measurement)
