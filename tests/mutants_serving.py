@@ -7,6 +7,7 @@ from functools import partial
 from tests.mutants_source import SourceMutant
 from tests.serving import test_applied as applied
 from tests.serving import test_cluster as cluster
+from tests.serving import test_drafting as drafting
 from tests.serving import test_plain_replica as plain
 from tests.serving import test_run_length as run_length
 from tests.serving import test_scheduling_rules as rules
@@ -555,6 +556,22 @@ SERVING_MUTANTS = [
         new="0.0",
         changes="the draft keeps no keys and values",
         check=applied.test_a_draft_leaves_room_for_fewer_requests,
+    ),
+    SourceMutant(
+        name="the first pass of a draft sees one token",
+        place="inferplan.serving.techniques.speculation:Speculation.extending",
+        old="length=self.length",
+        new="length=0",
+        changes="the tokens of a verification are not computed by the draft after it",
+        check=applied.test_drafts_take_their_time_and_their_memory,
+    ),
+    SourceMutant(
+        name="acceptance by position, each from the start",
+        place="inferplan.serving.techniques.speculation:Speculation.tokens",
+        old="np.cumprod(passed)",
+        new="passed",
+        changes="a drafted token counts where one before it was refused",
+        check=drafting.test_tokens_of_a_curve_by_hand,
     ),
     SourceMutant(
         name="the first draft is free",
