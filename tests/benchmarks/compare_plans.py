@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, inf
 
 import numpy as np
@@ -107,17 +107,22 @@ def question(scenario: Scenario) -> Question:
 
 @dataclass(frozen=True)
 class Service:
-    """A fleet and its flags; ``slots`` of one attention rank, absent for the engine's own."""
+    """A fleet and its flags; ``slots`` of one attention rank, absent for the engine's own. prompts: what computes them,
+    and its token budget, where it is not what decodes."""
 
     deployment: Deployment
     budget: int
     replicas: int
     pools: tuple[int, int] | None = None
     slots: int | None = None
+    prompts: tuple[Deployment, int] | None = None
 
     def run(self, demand: Demand, rate: float, seed: int) -> SimulationResult:
         """The whole fleet, fed in turn."""
         apart = Fleet(prefill=self.pools[0], decode=self.pools[1]) if self.pools else Fleet()
+        if self.prompts:
+            own = Flags(max_num_seqs=self.slots, max_num_batched_tokens=self.prompts[1])
+            apart = replace(apart, prefill_deployment=self.prompts[0], prefill_flags=own)
         count = 1 if self.pools else self.replicas
         deployment = Deployment(**(vars_of(self.deployment) | {"parallel": replicated(self.deployment, count)}))
         flags = Flags(max_num_seqs=self.slots, max_num_batched_tokens=self.budget)
@@ -169,6 +174,30 @@ def brute(asked: Question, prices: PriceBook) -> tuple[float, str, int]:
                 hopeless = hopeless + 1 if idle else 0
                 if hopeless >= 2 and pools is None:
                     break
+    return brute_pairs(asked, prices, (best, what, runs)) if asked.space.disaggregate else (best, what, runs)
+
+
+def brute_pairs(asked: Question, prices: PriceBook, so_far: tuple[float, str, int]) -> tuple[float, str, int]:
+    """Every pair of two structures, size after size, that costs less than the best so far."""
+    best, what, runs = so_far
+    demand, load = asked.demand, (asked.demand.rate or 0.0) / asked.sizing.utilisation
+    found = [deployment for _, deployment in candidates(asked.space, Rejections())]
+    for (first, second), budget in itertools.product(itertools.permutations(found, 2), BUDGETS):
+        costs = [prices.tariff(one.hardware.name, one.parallel.ranks, one.parallel.tp) for one in (first, second)]
+        sizes = [
+            (sum(float(tariff.cost(size)) for tariff, size in zip(costs, pools) if tariff), pools)
+            for pools in itertools.product(range(1, 24), range(1, 12))
+        ]
+        for cost, pools in sorted(sizes):
+            if cost >= best:
+                break
+            try:
+                result = Service(second, budget, sum(pools), pools, prompts=(first, budget)).run(demand, load, 3)
+            except InferplanError:  # no cache can go from one to the other, or nothing fits
+                break
+            runs += 1
+            if keeps(result, asked.slo):
+                best, what = cost, f"{pools} x {first.describe()} and {second.describe()} {budget}"
     return best, what, runs
 
 
@@ -181,6 +210,7 @@ def long_runs(found: Plan) -> list[bool]:
         option.replicas,
         option.pools,
         ceil(found.best.slots / option.deployment.parallel.dp),
+        None if option.prompts is None else (option.prompts.deployment, option.prompts.budget),
     )
     return [keeps(service.run(asked.demand, asked.demand.rate or 0.0, seed), asked.slo) for seed in SEEDS]
 
@@ -201,6 +231,7 @@ def main(arguments: list[str]) -> None:
         kept += all(held)
         option = found.option
         bought = f"{option.pools or option.replicas} x {option.deployment.describe()} {option.budget}"
+        bought += f", prompts on {option.prompts.deployment.describe()}" if option.prompts else ""
         load = f"{scenario.prompt}/{scenario.output} {scenario.rate:g}/s"
         print(
             f"{number:2} {scenario.model} {'+'.join(scenario.gpus)} {load}: plan {cost:.2f} ({bought}), "

@@ -119,9 +119,27 @@ def test_pools_of_a_plan_are_emitted(planned: Path, tmp_path: Path, target: str)
         assert (sizes["llama-3-1-8b-prefill"], sizes["llama-3-1-8b-decode"]) == (2, 3)
 
 
+def test_pools_that_are_not_alike_are_emitted_each_as_it_is(planned: Path, tmp_path: Path) -> None:
+    prompts = {"gpu": "h200-sxm", "quant": None, "parallel": ALONE | {"tp": 2}, "token_budget": 4096}
+    path = rewritten(planned, tmp_path / "two.json", pools={"prefill": 2, "decode": 3}, prefill=prompts)
+    first, second = (line for line in run("emit", "vllm", path).splitlines() if "vllm serve" in line)
+    assert "--tensor-parallel-size 2" in first and "--max-num-batched-tokens 4096" in first and "producer" in first
+    assert "--tensor-parallel-size" not in second and "consumer" in second
+    objects = {
+        item["metadata"]["name"]: item["spec"]["template"]["spec"]
+        for item in yaml.safe_load_all(run("emit", "k8s", path))
+        if item["kind"] == "StatefulSet"
+    }
+    for role, product, devices in (("prefill", "NVIDIA-H200", 2), ("decode", "NVIDIA-H100-80GB-HBM3", 1)):
+        pod = objects[f"llama-3-1-8b-{role}"]
+        assert pod["nodeSelector"] == {"nvidia.com/gpu.product": product}
+        assert pod["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": devices}
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"prefill": {"gpu": "h100-sxm"}}, "plan.deployment.prefill.quant: Field required"),
         ({"model": 3}, "plan.deployment.model: Input should be a valid string, not 3"),
         ({"concurrency": "abc"}, "plan.deployment.concurrency: Input should be a valid integer, not 'abc'"),
         ({"token_budget": None}, "plan.deployment.token_budget"),

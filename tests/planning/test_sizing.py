@@ -20,7 +20,16 @@ from inferplan.estimate.load import StaticLoad
 from inferplan.planning.demand import Demand
 from inferplan.planning.grid import Axes, LoadGrid
 from inferplan.planning.option import Option, PricedGrid, Sizing, bill
-from inferplan.planning.pools import TtftLimit, cheapest_pools, decode_pool, prefill_pool
+from inferplan.planning.pools import (
+    Half,
+    Halves,
+    TtftLimit,
+    cheapest_pools,
+    decode_pool,
+    frontier,
+    pair,
+    prefill_pool,
+)
 from inferplan.planning.question import Question
 from inferplan.planning.search import cheapest_point, in_order, search
 from inferplan.planning.space import Space
@@ -29,6 +38,7 @@ from inferplan.reports.cost import cost_table
 from inferplan.serving.records import FINISHED, Records
 from inferplan.serving.result import SimulationResult
 from inferplan.traffic.requests import Lengths, Slo
+from inferplan.work.parallel import Parallelism
 
 REQUEST = Request(model="llama-3.1-8b", gpu="h100-sxm", ideal=True)
 DEMAND = Demand(prompt=Lengths(mean=1000), output=Lengths(mean=101), rate=33.0)
@@ -164,6 +174,60 @@ def test_pools_are_billed_together() -> None:
     assert found.cost == (sum(found.pools) + 1) * 2.0
     assert found.e2el == pytest.approx(found.ttft + 100 * 0.02)
     assert cheapest_pools(PricedGrid(REQUEST, grid(), None), DEMAND, P95, Sizing()) is None
+
+
+def _half(tp: int, price: float, step: float, prompt: float, gpu: str = "h100-sxm") -> PricedGrid:
+    """A structure with a price an hour for each GPU, steps so many times as long, and prompts of so many seconds."""
+    deployment = assemble(replace(REQUEST, gpu=gpu, parallel=Parallelism(tp=tp)))
+    made = grid(deployment=deployment, step_decode=np.array([0.01, 0.02, 0.04]) * step)
+    vars(made)["prompt_alone"] = (np.full(2, prompt), np.full(2, prompt))
+    offer = replace(OFFER, gpu=gpu, per_hour=price)
+    return PricedGrid(replace(REQUEST, gpu=gpu), made, Tariff(offers=(offer,), devices=tp))
+
+
+def test_two_structures_are_paired_where_each_is_better_at_one() -> None:
+    """33 requests a second. Decodes: 10 a second each (a batch of 20 in 20 ms) of 1 GPU, 20 (40 in 20 ms) of 2 dearer
+    ones. Prompts: 0.1 s each on 1 GPU, 0.2 s on the others.
+
+    Prompts on the first: a load of 3.3 takes 5 replicas at 80 %, 10 an hour. Decodes on the second: 33/(20*0.8) = 2.06,
+    so 3 of 2 GPUs at 0.5, 3 an hour.
+    """
+    first, second = _half(1, 2.0, 1.0, 0.1), _half(2, 0.5, 0.5, 0.2, "h200-sxm")
+    found = pair(first, second, DEMAND, P95, Sizing(utilisation=0.8))
+    assert found is not None and found.prompts is not None
+    assert found.pools == (5, 3)
+    assert found.cost == pytest.approx(5 * 2.0 + 3 * 2 * 0.5)
+    assert found.devices == 5 + 3 * 2
+    assert [(each.hardware.name, count) for each, count in found.kinds] == [("h100-sxm", 5), ("h200-sxm", 6)]
+    assert [bill.per_hour for bill in found.purchases] == [10.0, 3.0]
+    spare = replace(found, spare=1).sized(8, (5, 3))
+    assert (spare.cost, spare.devices) == (pytest.approx(6 * 2.0 + 4 * 2 * 0.5), 6 + 4 * 2)  # one in each pool
+    assert found.per_device == pytest.approx(33 / 0.8 * 101 / 11)
+    halves = Halves(DEMAND, P95, Sizing(utilisation=0.8))
+    for half in (first, second):
+        halves.add(half)
+    chosen = halves.pairs(below=np.inf)
+    assert chosen[0].pools == (5, 3) and chosen[0].cost == found.cost
+    assert all(one.prompts is not None for one in chosen)
+    assert not halves.pairs(below=found.bound)
+
+
+def test_what_no_pool_beats_is_paired() -> None:
+    """By cost of carrying and of a replica: of one kind C is beaten by A in both, B carries for less but is coarser."""
+    a, b, c = _half(1, 2.0, 1.0, 0.1), _half(2, 2.0, 1.0, 0.1), _half(4, 2.0, 1.0, 0.1)
+    halves = [Half(a, 10.0, 2.0), Half(b, 8.0, 4.0), Half(c, 9.0, 8.0)]
+    assert [half.priced for half in frontier(halves)] == [a, b]
+    other = Half(_half(1, 9.0, 1.0, 0.1, "h200-sxm"), 50.0, 9.0)
+    assert other in frontier([*halves, other])  # the only one of its kind
+
+
+def test_a_pool_for_prompts_holds_one() -> None:
+    """70B in fp8 leaves one H100 room for some 2,000 tokens of 320 KiB, two of them for many more."""
+    demand, long = replace(DEMAND, prompt=Lengths(mean=8000)), TtftLimit(60.0, 0.05)
+    for tp, holds in ((1, False), (2, True)):
+        request = replace(REQUEST, model="llama-3.1-70b", quant="fp8", parallel=Parallelism(tp=tp))
+        found = prefill_pool(grid(deployment=assemble(request)), demand, long, 0.0, Sizing())
+        assert (found is not None) == holds
 
 
 def test_the_bill_of_a_grid() -> None:
