@@ -22,7 +22,8 @@ CONGESTED = 8
 _TRAVELS = {"bfloat16": "bf16", "fp8": "fp8", "nvfp4": "nvfp4"}
 
 
-def _deepep(row: Any, direction: Direction, mode: str, **fields: Any) -> Exchange:
+def deepep(row: Any, direction: Direction, mode: str, **fields: Any) -> Exchange:
+    """The exchange of a row of DeepEP's tables."""
     nodes = int(row.node_num)
     grouped = mode == "normal" and nodes > 1
     return Exchange(
@@ -54,7 +55,7 @@ def low_latency(records: Iterable[Any]) -> Iterator[Row]:
         if _copied_row(row):
             continue
         for direction in DIRECTIONS:
-            op = _deepep(row, direction, "low_latency")
+            op = deepep(row, direction, "low_latency")
             seconds = float(getattr(row, f"{direction}_avg_t_us")) * 1e-6
             yield Row(str(row.gpu), LIBRARY, "DeepEP", Measurement(op=op, seconds=seconds, source="DeepEP"))
 
@@ -65,7 +66,7 @@ def normal(records: Iterable[Any], congested: bool = False) -> Iterator[Row]:
         if _copied_row(row) or (row.node_num >= CONGESTED) != congested:
             continue
         for direction in DIRECTIONS:
-            op = _deepep(row, direction, "normal", blocks=int(getattr(row, f"{direction}_sms")))
+            op = deepep(row, direction, "normal", blocks=int(getattr(row, f"{direction}_sms")))
             parts = (getattr(row, f"{direction}_{part}_us") for part in ("transmit", "notify"))
             measured = Measurement(op=op, seconds=sum(map(float, parts)) * 1e-6, source="DeepEP")
             yield Row(str(row.gpu), LIBRARY, "DeepEP", measured)
