@@ -244,7 +244,8 @@ class MlaLayer(Mixer):
         took, otherwise = (dense(sum((context.time(op) for op in form), start=0.0)) for form in (expanded, absorbed))
         cheaper = np.less_equal(took, otherwise)
         if self.indexer is None:
-            return _Wide(segment, _where(cheaper), 0.0)
+            # latents gathered over context-parallel ranks are expanded on each: the crossing is where prompts are long
+            return _Wide(segment, _where(cheaper) if context.parallel.cp == 1 else 1.0, 0.0)
         beyond = np.greater(segment.past + segment.new, self.indexer.top_k if context.dense_short else 0)
         return _Wide(segment, _where(cheaper if context.masked else cheaper & ~beyond), _where(beyond))
 
