@@ -77,6 +77,8 @@ class ServingConstants(Spec):
     """Steps of at most so many tokens replay a captured graph even where they hold a prompt: no eager floor."""
     eager_moe: float = Field(default=1.0, ge=1.0)
     """Factor on ``eager_layer`` for models with routed experts."""
+    eager_latent: float = Field(default=1.0, ge=1.0)
+    """Factor on ``eager_layer`` for layers of latent attention, whose prompts take more kernels."""
     eager_linear: Seconds = 0.0
     """Further host time of such a step for each layer with a recurrent state."""
 

@@ -16,6 +16,7 @@ import numpy as np
 from inferplan.devices.engine import mixes
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import Batches, StepTime, time_batches, time_together
+from inferplan.models.spec import LayerGroup
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.units import Num
 from inferplan.work.step import Segment, Step
@@ -51,12 +52,18 @@ def eager_floors(deployment: Deployment) -> list[float]:
     if deployment.calibration.basis == "roofline":
         return [0.0] * pp
     per_layer = constants.eager_layer * (constants.eager_moe if model.has_experts else 1.0)
+    latent = constants.eager_latent if deployment.hardware.vendor == "NVIDIA" else 1.0  # AMD's are fused (AITER)
     floors = []
     for layers in model.stages(pp):
-        count = sum(number for _, number in layers)
+        count = sum(number * (latent if _latent(layer) else 1.0) for layer, number in layers)
         recurrent = sum(number * sum(bool(part.cache().state) for part in layer.parts) for layer, number in layers)
         floors.append(count * per_layer + recurrent * constants.eager_linear)
     return floors
+
+
+def _latent(layer: LayerGroup) -> bool:
+    """Whether a layer has latent attention."""
+    return layer.mixer is not None and layer.mixer.kind == "mla"
 
 
 def overlaps(deployment: Deployment) -> bool:
