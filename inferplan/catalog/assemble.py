@@ -95,7 +95,7 @@ def load_kernels(hardware: HardwareSpec, path: str | None, engine: str = "vllm")
         return IDEAL
     found = validate(file, read_yaml(file), Calibration)
     measured = found.name.partition(",")[0]
-    if path and measured != hardware.name and measured in names("hardware"):
+    if measured != hardware.name and measured in names("hardware"):
         if found.anchor is not None:
             raise UsageError(
                 f"{path} is anchored to rows of {measured}, not of {hardware.name}", hint=f"--gpu {measured}"
@@ -105,11 +105,14 @@ def load_kernels(hardware: HardwareSpec, path: str | None, engine: str = "vllm")
 
 
 def calibration_file(hardware: HardwareSpec, path: str | None) -> Path | None:
-    """The file of the constants: the one asked for, the device's own, or that of its class of memory."""
+    """The file of the constants: the one asked for, the device's own, that of a device with the same chip, or that of
+    its class of memory.
+    """
     folder = config_root() / "calibration"
     if path:
         return Path(path)
-    files = (folder / f"{hardware.name}.yaml", folder / f"_transferred-{memory_class(hardware)}.yaml")
+    named = (hardware.name, hardware.chip_of, f"_transferred-{memory_class(hardware)}")
+    files = (folder / f"{name}.yaml" for name in named if name)
     return next((file for file in files if file.is_file()), None)
 
 

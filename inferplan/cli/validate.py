@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from inferplan.cli.options import picture, report_options, write_text
+from inferplan.cli.options import Count, picture, report_options, write_text
 from inferplan.errors import InputFileError, ToleranceError, UsageError
 from inferplan.table import Report
 
@@ -53,6 +53,7 @@ def _supplied_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--anchor", "anchor_file", metavar="OUT.yaml", help="Write constants anchored to these rows.")
 @click.option("--calibration", metavar="FILE", help="Fitted constants [those of each row's GPU].")
 @click.option("--ideal", is_flag=True, help="Price without fitted constants: every efficiency 1, every overhead 0.")
+@click.option("--jobs", type=Count(), help="Processes that simulate rows. [all cores]")
 @report_options
 def validate_command(files: tuple[str, ...], **values: Any) -> Report:
     """Predicted against measured for every row of benchmark FILEs.
@@ -119,7 +120,7 @@ def _benchmarks(files: tuple[str, ...], supplied: dict[str, str], values: dict[s
         tool, found = read_file(Path(path), supplied)
         tools.append(tool)
         rows += found
-    pricing = Pricing(calibration=values["calibration"], ideal=values["ideal"])
+    pricing = Pricing(calibration=values["calibration"], ideal=values["ideal"], processes=values["jobs"])
     scored = _priced(rows, pricing)
     title = f"{', '.join(files)} ({', '.join(dict.fromkeys(tools))})"
     report = validation_report(scored, title, per_row=values["show_rows"] or len(rows) <= 12)

@@ -49,7 +49,8 @@ class Scored:
 
     @property
     def suspect(self) -> bool:
-        return self.row.run is not None and bool(self.row.run.suspect)
+        """Whether its source doubts it, a row that cannot be interpreted too."""
+        return bool(self.row.cells.get("suspect") if self.row.run is None else self.row.run.suspect)
 
 
 @dataclass(frozen=True, kw_only=True)
