@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import reduce
 from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple, cast
 
@@ -214,10 +215,7 @@ def _wire_seconds(op: Wired, hardware: HardwareSpec, name: Naming = plain) -> tu
         + level.link.latency
         for level, sent in zip(hardware.levels(op.group, op.span), _sent(op, hardware))
     )
-    outer: Num = 0.0
-    for seconds in beyond:
-        outer = larger(outer, seconds)
-    return inner, outer
+    return inner, reduce(larger, beyond) if beyond else 0.0
 
 
 def fitted_time(asked: IdealTime, fit: Fit) -> FittedTime:
