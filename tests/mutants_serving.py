@@ -9,6 +9,7 @@ from tests.serving import test_applied as applied
 from tests.serving import test_cluster as cluster
 from tests.serving import test_drafting as drafting
 from tests.serving import test_plain_replica as plain
+from tests.serving import test_pools as pools
 from tests.serving import test_run_length as run_length
 from tests.serving import test_scheduling_rules as rules
 from tests.serving import test_slices as slices
@@ -372,6 +373,30 @@ SERVING_MUTANTS = [
         new="* 0.0, 0.0",
         changes="pools apart move their cache in no time",
         check=rules.test_pools_apart_send_the_cache_over_their_link,
+    ),
+    SourceMutant(
+        name="a piece of the cache is sent once",
+        place="inferplan.serving.cache_transfer:Transfer._times",
+        old="max(ceil(needers / holders - 1e-9), 1)",
+        new="1",
+        changes="a rank whose head or latent many ranks want sends it to one",
+        check=pools.test_a_latent_goes_to_every_rank_that_wants_it,
+    ),
+    SourceMutant(
+        name="pieces leave again and again",
+        place="inferplan.serving.cache_transfer:Links.send",
+        old="max(seconds - self.transfer.of(known.tokens), 0.0)",
+        new="seconds",
+        changes="each piece of a prompt takes all before it along",
+        check=partial(pools.test_what_is_computed_leaves_while_the_rest_is_computed, 100, "pieces", 8.4),
+    ),
+    SourceMutant(
+        name="pools of one kind",
+        place="inferplan.serving.cluster:Fleet.prompts",
+        old="self.prefill_deployment or deployment",
+        new="deployment",
+        changes="prompts are computed by what decodes, whatever the fleet says",
+        check=pools.test_each_pool_takes_its_own_steps,
     ),
     SourceMutant(
         name="a run of steps is charged at its end",

@@ -135,10 +135,11 @@ class Option:
     @property
     def per_device(self) -> float:
         """Output tokens a second and device at capacity."""
-        if self.prompts is None:
-            return self.rate * self.output / self.deployment.parallel.ranks
-        spare = sum(deployment.parallel.ranks * self.spare for deployment, _ in self.kinds)
-        return self.rate * self.output * self.replicas / (self.devices - spare)
+        ranks = float(self.deployment.parallel.ranks)
+        if self.prompts is not None and self.pools is not None:  # of a replica of either kind, on average
+            first = self.prompts.deployment.parallel.ranks
+            ranks = (self.pools[0] * first + self.pools[1] * ranks) / self.replicas
+        return self.rate * self.output / ranks
 
     @property
     def per_user(self) -> float:

@@ -82,6 +82,19 @@ SCENARIOS = [
     ),
     Scenario("llama-3.1-8b", ("h100-sxm",), "1024", "256", 80, 0.3, 0.02, ("h100-sxm=3",), utilisation=1.0),
     Scenario("qwen3-30b-a3b", ("h200-sxm",), "3000", "400", 25, 0.6, 0.02, ("h200-sxm=32/8",)),
+    Scenario(
+        "llama-3.1-8b",
+        ("h100-sxm", "h200-sxm"),
+        "4096",
+        "500",
+        20,
+        0.4,
+        0.01,
+        ("h100-sxm=2", "h200-sxm=2.5"),
+        1,
+        (None,),
+        pools=True,
+    ),
 ]
 
 

@@ -63,6 +63,11 @@ def test_ranks_send_what_others_need(
     assert way.seconds(1000.0) == pytest.approx(1000 * max(sent, received) / 50e9)  # 400 Gb/s a GPU, on both sides
 
 
+def test_a_latent_goes_to_every_rank_that_wants_it() -> None:
+    way = Transfer.between(on("deepseek-v3", tp=8), on("deepseek-v3", tp=16))
+    assert float(way.sent(1.0)) == pytest.approx(2 * LATENT)
+
+
 def test_the_slower_link_sets_the_time() -> None:
     fast = on(tp=2)
     slow = replace(
