@@ -271,8 +271,12 @@ def test_shards_conserve_weight_bytes(deployment: Deployment, point: dict[str, f
     """What tensor and expert parallelism divide adds up to the whole; what they copy is named in ``shard``."""
     model, parallel = deployment.model, deployment.parallel
     for weight, _ in model.weights():
-        ranks = {"tp": parallel.tp, "experts": parallel.expert_ranks, "none": 1}[weight.shard]
-        if weight.units % ranks == 0 or weight.shard == "experts":
+        shared = {"none": 1, "tp": parallel.tp, "dense": parallel.dense_ranks, "experts": parallel.expert_ranks}
+        ranks = shared[weight.shard]
+        if weight.shard == "experts":
+            slots = weight.units + parallel.redundant
+            assert weight.per_rank(parallel) * ranks == pytest.approx(weight.elements * slots / weight.units, rel=1e-12)
+        elif weight.units % ranks == 0:
             assert weight.per_rank(parallel) * ranks == pytest.approx(weight.elements, rel=1e-12), weight.name
         else:
             assert weight.per_rank(parallel) * ranks > weight.elements
