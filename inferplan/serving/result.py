@@ -206,9 +206,10 @@ class SimulationResult:
 
     @property
     def mean_batch(self) -> float:
-        """Mean number of requests that decode while the engine is busy, a replica."""
-        busy = sum(meter.busy for meter in self.meters)
-        return sum(meter.batch_seconds for meter in self.meters) / busy if busy else 0.0
+        """Mean number of requests that decode while the engine is busy, a replica; of those that decode at all."""
+        meters = [meter for meter in self.meters if meter.batch_seconds]
+        busy = sum(meter.busy for meter in meters)
+        return sum(meter.batch_seconds for meter in meters) / busy if busy else 0.0
 
     @property
     def kv_use(self) -> dict[str, float]:

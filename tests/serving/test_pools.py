@@ -231,6 +231,7 @@ def test_tokens_are_conserved() -> None:
     front, back = run.meters[:2], run.meters[2:]
     assert sum(meter.prompt_tokens for meter in front) == int(np.sum(traffic.prompt))
     assert sum(meter.decode_tokens for meter in back) == int(np.sum(traffic.output - 1))
+    assert run.mean_batch == pytest.approx(back[0].batch_seconds / back[0].busy)  # replicas for prompts have no batch
     assert not sum(meter.decode_tokens for meter in front) and not sum(meter.prompt_tokens for meter in back)
 
 
