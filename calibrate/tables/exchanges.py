@@ -7,7 +7,7 @@ from typing import Any
 
 from calibrate.fit import Measurement, Row
 from inferplan.work.formats import find_format
-from inferplan.work.ops import Direction, Exchange
+from inferplan.work.ops import Direction, Exchange, ExchangeMode
 
 LIBRARY = "exchange"
 """Engines share these kernels."""
@@ -22,7 +22,7 @@ CONGESTED = 8
 _TRAVELS = {"bfloat16": "bf16", "fp8": "fp8", "nvfp4": "nvfp4"}
 
 
-def deepep(row: Any, direction: Direction, mode: str, **fields: Any) -> Exchange:
+def deepep(row: Any, direction: Direction, mode: ExchangeMode, **fields: Any) -> Exchange:
     """The exchange of a row of DeepEP's tables."""
     nodes = int(row.node_num)
     grouped = mode == "normal" and nodes > 1
