@@ -346,7 +346,7 @@ all alike (``flat``) are left out: no pass over them tells any apart, which real
 ABSORBED = {("mla_prefill", "sglang", "flash_attention"), ("mla_prefill", "sglang", "triton")}
 """Kernels of prompts that were timed on the latents, one KV head of 576 for all query heads: 3.4 times the work of the
 expanded form, in which the engine computes prompts. At 8,192 tokens and 128 heads they take 15.9 ms on an H200 where
-the other engines take 4.8, and a whole module of that engine, projections and all, is faster than they are. Left out."""
+the other engines take 4.8, and a whole module of that engine, with its projections, is faster. They are left out."""
 EXCHANGES: dict[str, Callable[[Iterator[Any]], Iterator[Row]]] = {
     "deepep_low_latency": exchanges.low_latency,
     "deepep_normal": exchanges.normal,
