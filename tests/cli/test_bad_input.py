@@ -65,7 +65,10 @@ USAGE = [
     (["estimate", "gpt2", "--gpu", "h100"], ["1280 tokens", "context is 1024"]),
     (["fit", "llama-3.1-8b", "--context", "200k"], ["200,000 tokens", "131,072"]),
     (["fit", "llama-3.1-8b", "--gpu", "h100", "--context", "200k"], ["200,000 tokens"]),
-    (["estimate", "mixtral-8x7b-v0.1", "--gpu", "h100", "--dp", "16", "--ep", "16"], ["--ep 16 does not divide 8"]),
+    (
+        ["estimate", "mixtral-8x7b-v0.1", "--gpu", "h100", "--dp", "16", "--ep", "16"],
+        ["--ep 16 is more than the 8 slots", "--redundant-experts 8"],
+    ),
 ]
 
 
