@@ -49,8 +49,8 @@ class DeployOptions(TypedDict, total=False):
     fitted constants. memory: usable memory as text, ``"64GB"``. unfused_attention: scores go to memory and back.
     prune: what to cut from the model, ``"layers=24,d_ff=0.75"``. generation: fields of a diffusion model's generation.
     flags: what replaces the engine's defaults. expert_skew: how popularity of experts varies. tp, pp, ep, dp, cp:
-    degrees of parallelism. replicas: copies. redundant: slots for copies of experts. spread_dense: dense layers over all
-    attention ranks.
+    degrees of parallelism. replicas: copies. redundant: slots for copies of experts. spread_dense: dense layers over
+    all attention ranks.
     """
 
     quant: str | None
