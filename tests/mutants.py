@@ -17,11 +17,11 @@ from inferplan import units
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.estimate import roofline
 from inferplan.estimate.batch import Estimate
-from inferplan.models.layers import moe
 from inferplan.models.layers.attention import AttentionLayer
 from inferplan.models.layers.base import Cache, LayerContext, Weight
 from inferplan.models.layers.mlp import MlpLayer
 from inferplan.units import Num
+from inferplan.work import routing
 from inferplan.work.formats import Format
 from inferplan.work.ops import Attention, Mask, Matmul, Op, Work
 from inferplan.work.parallel import Parallelism
@@ -81,11 +81,11 @@ def sum_for_max(patch: pytest.MonkeyPatch) -> None:
 
 
 def every_expert_read(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(moe, "touched", lambda experts, top_k, tokens: experts + 0.0 * tokens)
+    patch.setattr(routing, "touched", lambda experts, top_k, tokens: experts + 0.0 * tokens)
 
 
 def only_top_k_read(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(moe, "touched", lambda experts, top_k, tokens: top_k + 0.0 * tokens)
+    patch.setattr(routing, "touched", lambda experts, top_k, tokens: top_k + 0.0 * tokens)
 
 
 def sparse_peaks(patch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from tests.builders import chip, deploy
 from tests.layer_strategies import EVERY_KIND, EXTRAS, FEED_FORWARDS, MASKS, MIXERS, attention, powers
 
 _PHASED = ("attention", "mla", "scan", "long_conv")
-KERNELS = ("matmul", "grouped_matmul", "norm", "elementwise", "gather", "copy", "conv")
+KERNELS = ("matmul", "grouped_matmul", "grouped_matmul.exchanged", "norm", "elementwise", "gather", "copy", "conv")
 KERNELS += ("index_select", "index_select.decode", "top_k", "mla.sparse", "mla.sparse.decode")
 KERNELS += tuple(f"{kernel}.{phase}" for kernel in _PHASED for phase in ("prefill", "decode"))
 KERNELS += tuple(f"collective.{pattern}" for pattern in ("all_reduce", "all_gather", "send"))
