@@ -42,18 +42,18 @@ def test_a_pipeline_cuts_what_one_attention_rank_has() -> None:
 @pytest.mark.parametrize(
     ("degrees", "copies"),
     [
-        ({"dp": 8, "ep": 8}, TOP_K),  # an expert is on one rank
-        ({"dp": 2, "tp": 2, "ep": 4}, TOP_K / 2),  # two ranks have the same tokens and share the sending
-        ({"dp": 2, "tp": 2, "ep": 2}, TOP_K),  # ... to both ranks that an expert is sliced over
-        ({"dp": 4, "ep": 1}, 4),  # every rank has a slice of every expert: all tokens to all
+        ({"dp": 8, "ep": 8}, 7 * 2 / 8),  # one of the 8 experts on each of the 7 others, two of them the token's
+        ({"dp": 2, "tp": 2, "ep": 4}, 3 * 13 / 28),  # two experts a rank: not reached with C(6, 2)/C(8, 2) = 15/28
+        ({"dp": 2, "tp": 2, "ep": 2}, 3 * 22 / 28),  # half of each of four: C(4, 2)/C(8, 2) = 6/28
+        ({"dp": 4, "ep": 1}, 3),  # every rank has a slice of every expert: all tokens to all
     ],
 )
 def test_tokens_go_once_to_each_rank_of_their_experts(degrees: dict[str, int], copies: float) -> None:
     model = dense(layers=1, d_model=WIDTH, heads=4, d_ff=1, vocab=256, ffn=MOE)
     parallel = Parallelism(**degrees)
     (stage,) = build(deploy(model, GPU, parallel=parallel), decode(8.0, 16.0))
-    sent = {op.name: op.elements for op in stage.ops if op.name in ("ffn.dispatch", "ffn.combine")}
-    own = 8.0 / parallel.dp * WIDTH
+    sent = {op.name: op.work().wire for op in stage.ops if op.name in ("ffn.dispatch", "ffn.combine")}
+    own = 8.0 / (parallel.dp * parallel.tp) * WIDTH * 2  # ranks with the same tokens share the sending
     assert sent == {"ffn.dispatch": pytest.approx(copies * own), "ffn.combine": pytest.approx(copies * own)}
 
 
@@ -70,8 +70,8 @@ def test_divisors(number: int) -> None:
 
 
 def test_index_keys_are_state_that_is_read() -> None:
-    """A sparse model's decode reads a key of 128 for every cached position in each layer that has an indexer."""
+    """A sparse model's decode reads a key of 132 bytes for every cached position in each layer that has an indexer."""
     deployment = assemble(Request(model="deepseek-v3.2", gpu="h200-sxm", ideal=True, parallel=Parallelism(tp=8)))
     (stage,) = build(deployment, decode(4.0, 9999.0))
     read = sum(op.resident() * op.count for op in stage.ops if op.name == "attn.index.select")
-    assert read == 61 * 4 * 10000 * 128 * deployment.precision.kv.width
+    assert read == 61 * 4 * 10000 * (128 + 4)

@@ -118,10 +118,10 @@ def test_scales_of_a_cache_follow_the_heads() -> None:
 
 
 def test_caches_of_latents() -> None:
-    """656 bytes for 576 elements; an index key of 128 takes 132 (V3.2 has one in each of 61 layers)."""
+    """656 bytes for 576 elements, whatever the format of the index keys beside them (V3.2)."""
     fmt = find_format("fp8-ds-mla")
-    assert cache_format(fmt, load_model("deepseek-v3")).width * 576 == pytest.approx(656)
-    assert cache_format(fmt, load_model("deepseek-v3.2")).width * 704 == pytest.approx(656 + 132)
+    for name in ("deepseek-v3", "deepseek-v3.2"):
+        assert cache_format(fmt, load_model(name)).width * 576 == pytest.approx(656)
     with pytest.raises(UsageError, match="latents"):
         cache_format(fmt, load_model("llama-3.1-8b"))
     with pytest.raises(UsageError, match="not heads"):

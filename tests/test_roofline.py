@@ -16,6 +16,7 @@ from inferplan.estimate.phase import Phase
 from inferplan.estimate.roofline import TERMS, IdealTime, OpCost, fitted_time, ideal_time, price, soft_maximum
 from inferplan.work.formats import find_format
 from inferplan.work.ops import Attention, Collective, Copy, GroupedMatmul, Mask, Matmul, Op
+from inferplan.work.step import decode
 from tests.builders import chip, dense, deploy
 
 BF16, FP8 = find_format("bf16"), find_format("fp8")
@@ -211,6 +212,7 @@ def phase_of(*costs: OpCost) -> Phase:
         sequences=(1.0, 1.0),
         microbatches=1.0,
         flow="pass",
+        mean_step=decode(1.0, 1.0),
     )
 
 

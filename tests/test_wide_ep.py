@@ -126,17 +126,27 @@ def on_h100(ranks: int, overlap: bool = True) -> Deployment:
     return assemble(Request(model="deepseek-v3", gpu="h100-sxm", engine="sglang", parallel=parallel, flags=flags))
 
 
-def test_the_published_run_on_96_gpus() -> None:
-    """Tokens a second and node: decode of 256 sequences of 2,000 tokens each 22,282, prefill of prompts of 4,096 tokens
-    50,302 (59,337 were experts balanced perfectly)."""
-    decode = decode_cycle(on_h100(72), 72 * 256.0, 2000.0)
-    assert 8 * 256 / float(decode.time) == pytest.approx(22282, rel=0.25)
-    prompts = prompt_drain(on_h100(32), 32 * 4.0, 4096.0)
-    assert 8 * 4 * 4096 / float(prompts.time) == pytest.approx(50302, rel=0.25)
+@pytest.mark.parametrize(
+    ("ranks", "sequences", "tokens", "measured"),
+    [(72, 256, 0, 22282), (32, 16, 1024, 57674), (32, 8, 2048, 54543), (32, 4, 4096, 50302)],
+)
+def test_the_published_run_on_96_gpus(ranks: int, sequences: int, tokens: int, measured: float) -> None:
+    """Tokens a second and node: decodes behind 2,000 tokens, prompts of 1,024 to 4,096. It ran half batches, and lies
+    between the prediction without and the one with them, whose overlap is perfect; the first is within 15 %.
+    """
+
+    def rate(overlap: bool) -> float:
+        made = on_h100(ranks, overlap)
+        phase = prompt_drain(made, ranks * sequences, tokens) if tokens else decode_cycle(made, ranks * sequences, 2000)
+        return 8 * sequences * max(tokens, 1) / float(phase.time)
+
+    assert 0.85 * measured < rate(False) < measured < rate(True) < 1.65 * measured
 
 
 def test_two_batches_pay_from_the_published_size_on() -> None:
-    """A loss with 32 sequences a GPU (published: 27 %), a gain from 64 to 128 on (25.5 % at 256, prefill 27 to 35)."""
+    """A loss with 32 sequences a GPU (published: 27 %), a gain from 64 to 128 on (25.5 % at 256); of prompts 27 to 35 %
+    was published, where perfect overlap gives 58.
+    """
 
     def gain(sequences: float) -> float:
         once, twice = (decode_cycle(on_h100(72, overlap), 72 * sequences, 2000.0) for overlap in (False, True))
@@ -145,7 +155,7 @@ def test_two_batches_pay_from_the_published_size_on() -> None:
     assert 0.73 < gain(32.0) < 0.95
     assert gain(64.0) < 1.05 < gain(128.0) < gain(256.0) < 1.45
     once, twice = (prompt_drain(on_h100(32, overlap), 32 * 4.0, 4096.0) for overlap in (False, True))
-    assert 1.2 < float(once.time) / float(twice.time) < 1.5
+    assert 1.35 < float(once.time) / float(twice.time) < 1.6
 
 
 def test_dense_layers_over_all_ranks() -> None:
