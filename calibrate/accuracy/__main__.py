@@ -46,7 +46,8 @@ def _scale_out() -> None:
 
 
 def _told(done: int) -> None:
-    sys.stderr.write(f"\r{done} rows")
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r{done} rows")
 
 
 if __name__ == "__main__":
