@@ -136,7 +136,7 @@ CASES = [
             None, "300", "lognormal:300:0.5", users=24, turns=5, think=ThinkTime(kind="exponential", mean=3.0)
         ),
     ),
-    Case(name="sliding windows (gemma-2-9b)", traffic=_load(4.0, *_SPREAD), model="gemma-2-9b"),
+    Case(name="sliding windows (gemma-2-9b)", traffic=_load(4.1, *_SPREAD), model="gemma-2-9b"),
     Case(name="Azure 2023, code", trace="azure_llm_2023_code.csv", model="llama-3.1-70b", tp=4),
     Case(name="Azure 2023, conversation", trace="azure_llm_2023_conv.csv", model="llama-3.1-70b", tp=4),
     Case(name="Mooncake conversation", shows="hits", trace="mooncake_conversation.jsonl", tp=4, count=150),
