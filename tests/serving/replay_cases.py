@@ -96,7 +96,7 @@ _SPREAD = ("lognormal:1024:0.8", "lognormal:256:0.8")
 CASES = [
     Case(name="open, 8 requests/s", traffic=_load(8.0, *_SPREAD)),
     Case(name="open, equal lengths, 20 requests/s", traffic=_load(20.0, "1024", "256")),
-    Case(name="open, small token budget", traffic=_load(8.0, *_SPREAD), flags=Flags(max_num_batched_tokens=512)),
+    Case(name="open, small token budget", traffic=_load(7.0, *_SPREAD), flags=Flags(max_num_batched_tokens=512)),
     Case(
         name="open, few slots, prompts not cut",
         traffic=_load(6.0, "uniform:2048:0.2", "uniform:256:0.2"),
