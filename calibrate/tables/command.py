@@ -10,11 +10,11 @@ from calibrate.files import write_calibration
 from calibrate.tables.calibrations import beyond_the_node, calibrate_device, vector_constants
 from calibrate.tables.choose import gather
 from calibrate.tables.read import read_tables
-from calibrate.tables.transfer import calibrate_unmeasured
+from calibrate.tables.transfer import calibrate_unmeasured, with_exchanges
 from inferplan.catalog.files import load_hardware
-from inferplan.devices.constants import MEMORY_CLASSES
+from inferplan.devices.constants import MEMORY_CLASSES, memory_class
 
-DATE = "2026-11-21"
+DATE = "2026-11-22"
 LICENCE = "Apache-2.0"
 SOURCE = "kernel tables of ai-dynamo/aiconfigurator (see NOTICE)"
 
@@ -34,14 +34,16 @@ def fit_tables(folder: Path, out: Path, source: str, licence: str, date: str) ->
     provenance = {"source": source, "licence": licence, "date": date, "command": command}
     devices = gather(read_tables(folder), load_hardware)
     vector, beyond = vector_constants(devices), beyond_the_node(devices)
+    carried = {memory: calibrate_unmeasured(devices, memory, vector, provenance) for memory in MEMORY_CLASSES}
     for device in devices:
         if not any(kernel == "matmul" for pool in device.libraries.values() for kernel, _ in pool):
             click.echo(f"{device.hardware.name}: only in its class's file, of its matmuls nothing was timed", err=True)
             continue
         file = out / f"{device.hardware.name}.yaml"
-        write_calibration(calibrate_device(device, vector, provenance, beyond), file)
+        own = calibrate_device(device, vector, provenance, beyond)
+        write_calibration(with_exchanges(own, carried[memory_class(device.hardware)]), file)
         click.echo(f"{file}: {device.rows} rows, {device.impossible} of them faster than the roofline", err=True)
-    for memory in MEMORY_CLASSES:
+    for memory, calibration in carried.items():
         file = out / f"_transferred-{memory}.yaml"
-        write_calibration(calibrate_unmeasured(devices, memory, vector, provenance), file)
+        write_calibration(calibration, file)
         click.echo(f"{file}: for devices without measurements", err=True)

@@ -117,3 +117,14 @@ def calibrate_unmeasured(
         ),
         held_out={library: {k: dict(v) for k, v in kernels.items()} for library, kernels in left_out.items()},
     )
+
+
+def with_exchanges(own: Calibration, carried: Calibration) -> Calibration:
+    """A device's constants, and for exchanges of experts that nobody measured on it those of its class."""
+    known = {kernel for constants in (own.constants, *own.libraries.values()) for kernel in constants}
+    found = {
+        kernel: formats
+        for kernel, formats in carried.borrowed().constants.items()
+        if kernel.startswith(("dispatch.", "combine.")) and kernel not in known
+    }
+    return own.model_copy(update={"constants": {**own.constants, **found}})

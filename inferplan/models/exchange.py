@@ -24,13 +24,14 @@ def exchange(context: LayerContext, layer: MoeLayer, direction: Direction, width
         return
     name = "expert.gate" if layer.gated else "expert.up"
     inputs = precision.linear_input(precision.stored("experts", name))
-    travels = rules.formats.get(inputs.name) if direction == "dispatch" else None
+    sliced = parallel.expert_tp > 1  # all ranks that share an expert get its tokens, which no low-latency kernel does
+    travels = rules.formats.get(inputs.name) if direction == "dispatch" and not sliced else None
     wide = any(segment.wide for segment in context.segments)
     yield Exchange(
         name=f"ffn.{direction}",
         ranks=context.ranks,
         direction=direction,
-        mode=rules.prefill if wide else rules.decode,
+        mode=rules.prefill if wide or sliced else rules.decode,
         tokens=context.tokens / parallel.tp,
         width=width,
         experts=layer.experts,

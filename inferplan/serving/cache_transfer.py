@@ -124,7 +124,7 @@ class Transfer:
         total: Num = 0.0
         for cache, count in stage.caches:
             share = cache.copies(cache.units, parallel.tp) / parallel.cp * self._times(cache.units)
-            total += count * cache.per_token * share * precision.kv.width * cache.mask.cached(tokens)
+            total += count * cache.token_bytes(precision.kv.width) * share * cache.mask.cached(tokens)
             state = cache.state_bytes(precision.base, precision.kv, parallel.tp)
             total += count * state * self._times(cache.state_units)
         return total

@@ -68,7 +68,12 @@ def engine_of(name: str, version: str | None, flags: EngineFlags) -> tuple[Engin
             known = spec.versions[0] if "older" in error.what else known
             note = f"{error.what}: defaults of {known.version}, the nearest"
     engine = Engine(
-        name=spec.name, policy=spec.policy, defaults=flags.applied(known), serving=spec.serving, exchange=spec.exchange
+        name=spec.name,
+        policy=spec.policy,
+        defaults=flags.applied(known),
+        serving=spec.serving,
+        exchange=spec.exchange,
+        apart=spec.apart,
     )
     return engine, note
 
@@ -172,7 +177,13 @@ def prompts_of(run: Run, decodes: Deployment) -> Deployment | None:
     if pool is None:
         return None
     copies = _copies(decodes.model, pool.expert_slots, pool.ep)
-    return replace(decodes, parallel=Parallelism(tp=pool.tp, ep=pool.ep, dp=pool.dp, redundant=copies))
+    flags = EngineFlags(token_budget=pool.token_budget, memory_fraction=pool.memory_fraction)
+    defaults = engine_of(run.engine, run.engine_version, flags)[0].defaults
+    return replace(
+        decodes,
+        parallel=Parallelism(tp=pool.tp, ep=pool.ep, dp=pool.dp, redundant=copies),
+        engine=decodes.engine.model_copy(update={"defaults": defaults}),
+    )
 
 
 def drafts_of(run: Run, deployment: Deployment) -> Speculation:

@@ -40,6 +40,9 @@ def sglang(launch: Launch) -> list[str]:
     flags += [] if parallel.dp == 1 else ["--attn-dp-size", str(parallel.dp)]
     flags += [] if parallel.dp == 1 else _own_rank(launch)
     flags += [] if parallel.ep == 1 else ["--ep-size", str(parallel.ep)]
+    if parallel.dp > 1 and parallel.ep == ranks:  # as it is priced; without a backend two batches do not start
+        modes = {"prefill": "normal", "decode": "low_latency"}
+        flags += ["--moe-a2a-backend", "deepep", "--deepep-mode", modes.get(launch.role or "", "auto")]
     if parallel.redundant:
         flags += ["--enable-eplb", "--ep-num-redundant-experts", str(parallel.redundant)]
     flags += ["--enable-two-batch-overlap"] if asked.two_batch_overlap else []

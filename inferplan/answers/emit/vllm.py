@@ -50,6 +50,9 @@ def vllm(launch: Launch) -> list[str]:
     flags += [] if parallel.pp == 1 else ["--pipeline-parallel-size", str(parallel.pp)]
     flags += [] if parallel.dp == 1 else ["--data-parallel-size", str(parallel.dp)]
     flags += [] if parallel.ep == 1 else ["--enable-expert-parallel"]
+    if parallel.dp > 1 and parallel.ep > 1:  # one of the two modes that are priced; --enable-dbo starts with no other
+        kernels = "deepep_high_throughput" if launch.role == "prefill" else "deepep_low_latency"
+        flags += ["--all2all-backend", kernels]
     if parallel.redundant:
         flags += ["--enable-eplb", "--eplb-config", json.dumps({"num_redundant_experts": parallel.redundant})]
     flags += ["--enable-dbo"] if asked.two_batch_overlap else []
