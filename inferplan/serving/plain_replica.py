@@ -89,15 +89,19 @@ class PlainReplica(Replica):
         page, count, batch, start = rules.page, len(queue.waiting), decodes.size, self.clock
         if scheduler.partial is not None or scheduler.progress.output_left or admitted.own:
             return False
+        places, room = len(running) + count, rules.budget - batch
+        if places > rules.slots:
+            return False
         tokens, blocks, pairs = 0, 0, 0.0
         for request in waiting:
             new = prompt[request]
             tokens += new
+            if tokens > room:  # a long queue is not looked through at every step
+                return False
             blocks -= -new // page
             pairs += new * (new + 1) / 2
         used = admitted.used + blocks * page
-        places = len(running) + count
-        if places > rules.slots or tokens > rules.budget - batch or used + places * page > rules.capacity:
+        if used + places * page > rules.capacity:
             return False
         scheduler.short = False
         requests, begun = list(waiting), records.admitted

@@ -23,6 +23,7 @@ from inferplan.serving.simulator import Options, simulate
 from inferplan.serving.verdict import flow_of
 from inferplan.traffic.conversations import ThinkTime
 from inferplan.traffic.requests import ClosedLoop, OpenLoop, Requests, Traffic
+from inferplan.units import Array
 
 _MARGIN = 1.2
 """More requests than the errors of a shorter run ask for: those errors are estimates too."""
@@ -39,6 +40,8 @@ _FEW = 20
 _FEWEST_FOR_CAPACITY = 3000
 _GENERATIONS = 10.0
 """How often a run that measures capacity fills the system, at least."""
+_STEADY = 0.03
+"""By how much pools may leave faster in one half of a run than in the other when their capacity is measured."""
 _FILLED, _DRAINS = 0.3, 0.85
 """Shares of the requests of such a run that have left when the system is full, and while it still is with pools."""
 
@@ -147,11 +150,19 @@ def capacity_rate(
         if not len(finish):
             return None
         full = float(np.nanmax(np.asarray(run.records.admitted)))
+        start, inside = float(finish[int(_FILLED * len(finish))]), int(np.sum(finish > full))
+        longer = _GENERATIONS * inside / len(finish)
         if options.fleet.disaggregated:  # prompts run ahead of decodes: admission says nothing of those
             full = float(finish[int(_DRAINS * len(finish))])
-        start, inside = float(finish[int(_FILLED * len(finish))]), int(np.sum(finish > full))
-        if len(finish) >= _GENERATIONS * inside or count >= most:
+            longer = 1.0 if _steady(finish, start, full) else 2.0
+        if longer <= 1 or count >= most:
             break
-        count = min(ceil(_GENERATIONS * _MARGIN * inside * count / len(finish)), most)
+        count = min(ceil(_MARGIN * longer * count), most)
     left = int(np.sum((finish > start) & (finish <= full)))
     return replicas * left / (full - start) if full > start else None
+
+
+def _steady(finish: Array, start: float, stop: float) -> bool:
+    """Whether requests leave as fast in the second half of a span as in the first, within :data:`_STEADY`."""
+    counts = np.histogram(finish, bins=[start, (start + stop) / 2, stop])[0]
+    return bool(abs(counts[1] - counts[0]) <= _STEADY * counts[0])
