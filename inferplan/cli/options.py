@@ -23,17 +23,21 @@ IDEAL = "No losses: every efficiency 1, every overhead 0; times are lower bounds
 """Help of ``--ideal``; docs/nomenclature.md defines the word."""
 
 
-class Fraction(click.FloatRange):
-    """A number above 0 and up to 1; NaN, which compares with nothing, is refused too."""
-
-    def __init__(self) -> None:
-        super().__init__(0, 1, min_open=True)
+class Within(click.FloatRange):
+    """A number in a range; NaN, which compares with nothing, is refused too."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number: float = super().convert(value, param, ctx)
         if isnan(number):
             self.fail(f"{value} is not a number", param, ctx)
         return number
+
+
+class Fraction(Within):
+    """A number above 0 and up to 1."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 1, min_open=True)
 
 
 class Positive(click.types.FloatParamType):
@@ -166,7 +170,7 @@ def expert_options() -> list[Callable[[Any], Any]]:
         click.option(
             "--spread-dense", is_flag=True, help="With --dp: dense layers over all ranks, which gather their tokens."
         ),
-        click.option("--expert-skew", type=click.FloatRange(0, 3), metavar="SKEW", help=SKEW),
+        click.option("--expert-skew", type=Within(0, 3), metavar="SKEW", help=SKEW),
     ]
 
 

@@ -20,7 +20,7 @@ from inferplan.catalog.files import load_hardware, load_model
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.catalog.workloads import WorkloadSpec, load_limits, load_workload
 from inferplan.cli.draft_options import draft_options, draftings_of
-from inferplan.cli.options import IDEAL, SKEW, Count, known_engines, picture, report_options, write_text
+from inferplan.cli.options import IDEAL, SKEW, Count, Within, known_engines, picture, report_options, write_text
 from inferplan.cli.price_options import price_options
 from inferplan.errors import UsageError
 from inferplan.extras import require
@@ -119,7 +119,7 @@ _OPTIONS = [
         metavar="COUNTS",
         help="Copies of popular experts (EPLB) to try, beside none, where experts are spread.",
     ),
-    _Option("--expert-skew", type=click.FloatRange(0, 3), metavar="SKEW", help=SKEW),
+    _Option("--expert-skew", type=Within(0, 3), metavar="SKEW", help=SKEW),
     _Option(
         "--two-batch-overlap",
         is_flag=True,

@@ -362,6 +362,11 @@ _PREFILL_FLAGS = {
 
 
 def _run_options(values: dict[str, Any], request: Request, flags: Flags) -> Options:
+    if values["prefill_replicas"] and request.parallel.replicas > 1:
+        raise UsageError(
+            f"--replicas {request.parallel.replicas} beside pools, which have numbers of their own",
+            hint="--prefill-replicas and --decode-replicas alone",
+        )
     prompts, cut = _prefill_request(values, request), values["prefill_chunked_prefill"]
     return Options(
         fleet=Fleet(

@@ -62,9 +62,10 @@ class Fleet:
     def __post_init__(self) -> None:
         if (self.prefill > 0) != (self.decode > 0) or self.prefill < 0:
             raise UsageError("disaggregated pools need at least one prefill and one decode replica")
-        if not self.prefill and (self.prefill_deployment is not None or self.prefill_flags is not None):
+        described = (self.prefill_deployment, self.prefill_flags, self.kv_link, self.kv_sending)
+        if not self.prefill and any(given is not None for given in described):
             raise UsageError(
-                "replicas that compute prompts are described, and there are none",
+                "replicas that compute prompts apart, or the way from them, are described, and there are none",
                 hint="--prefill-replicas 1 --decode-replicas 1",
             )
 

@@ -65,6 +65,28 @@ USAGE = [
     (["estimate", "gpt2", "--gpu", "h100"], ["1280 tokens", "context is 1024"]),
     (["fit", "llama-3.1-8b", "--context", "200k"], ["200,000 tokens", "131,072"]),
     (["fit", "llama-3.1-8b", "--gpu", "h100", "--context", "200k"], ["200,000 tokens"]),
+    (["estimate", "deepseek-r1", "--gpu", "h200-sxm", "--dp", "8", "--expert-skew", "nan"], ["nan is not a number"]),
+    (
+        ["simulate", "llama-3.1-8b", "--gpu", "h100-sxm", "--rate", "5", "--kv-link", "NVLink"],
+        ["described, and there are none", "--prefill-replicas 1"],
+    ),
+    (
+        [
+            "simulate",
+            "llama-3.1-8b",
+            "--gpu",
+            "h100",
+            "--rate",
+            "5",
+            "--prefill-replicas",
+            "1",
+            "--decode-replicas",
+            "1",
+            "--replicas",
+            "3",
+        ],
+        ["--replicas 3 beside pools"],
+    ),
     (
         ["estimate", "mixtral-8x7b-v0.1", "--gpu", "h100", "--dp", "16", "--ep", "16"],
         ["--ep 16 is more than the 8 slots", "--redundant-experts 8"],

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from inferplan.errors import UsageError
+from inferplan.estimate.deployment import Deployment
+from inferplan.serving import run_length
 from inferplan.serving.batch_means import Precision, batch_size, half_width, halves_agree, student_95
+from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags
-from inferplan.serving.run_length import simulate_steady
+from inferplan.serving.result import SimulationResult
+from inferplan.serving.run_length import capacity_rate, simulate_steady
 from inferplan.serving.simulator import Options, simulate
 from inferplan.traffic.conversations import ThinkTime
-from inferplan.traffic.requests import MOST_REQUESTS, ClosedLoop, Lengths, OpenLoop, SharedPrefix, Traffic
+from inferplan.traffic.requests import MOST_REQUESTS, ClosedLoop, Lengths, OpenLoop, Requests, SharedPrefix, Traffic
 from tests.serving.conftest import deployment
 from tests.serving.test_queueing import exact_wait
 
@@ -209,3 +214,24 @@ def test_loads_that_no_clock_and_no_memory_holds() -> None:
         Traffic(arrivals=ClosedLoop(concurrency=10**9), prompt=Lengths(), output=Lengths()).requests()
     with pytest.raises(UsageError, match="more than a run holds"):
         Traffic(arrivals=OpenLoop(rate=1), prompt=Lengths(), output=Lengths(), requests_count=MOST_REQUESTS + 1).count
+
+
+def test_the_capacity_of_pools_settles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two replicas that decode carry twice what one does, and a few thousand requests tell."""
+    traffic = Traffic(arrivals=OpenLoop(rate=1.0), prompt=Lengths(mean=256), output=Lengths(mean=128))
+    sent: list[int] = []
+
+    def counted(served: Deployment, requests: Requests, *more: Any) -> SimulationResult:
+        sent.append(len(requests))
+        return simulate(served, requests, *more)
+
+    monkeypatch.setattr(run_length, "simulate", counted)
+
+    def rate(decode: int) -> float:
+        options = Options(fleet=Fleet(prefill=2, decode=decode))
+        found = capacity_rate(deployment(), traffic, Flags(max_num_seqs=16), options)
+        assert found is not None
+        return found
+
+    assert rate(2) == pytest.approx(2 * rate(1), rel=0.05)
+    assert max(sent) < 20_000
