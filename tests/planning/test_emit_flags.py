@@ -25,6 +25,7 @@ VLLM_FLAGS = {
     "--pipeline-parallel-size": (812, 905, 1171),
     "--data-parallel-size": (850, 950, 1241),
     "--enable-expert-parallel": (901, 1001, 1305),
+    "--all2all-backend": (910, 1010, 1318),
     "--enable-eplb": (932, 1032, 1352),
     "--eplb-config": (933, 1033, 1353),  # num_redundant_experts: config/parallel.py:77 of 0.33.0
     "--enable-dbo": (912, 1012, 1320),
@@ -68,6 +69,8 @@ SGLANG_FLAGS = {
     "--pp-size": "parallel.py:59",
     "--attn-dp-size": "parallel.py:81",
     "--ep-size": "parallel.py:281",
+    "--moe-a2a-backend": "exec_.py:836",
+    "--deepep-mode": "exec_.py:898",
     "--enable-eplb": "exec_.py:922",
     "--ep-num-redundant-experts": "exec_.py:914",
     "--enable-two-batch-overlap": "exec_.py:1047",
