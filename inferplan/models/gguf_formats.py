@@ -63,6 +63,10 @@ _QUANTISED_SMALL = frozenset({"index.weights"})
 """Tensors of the base role that are matrices in the file."""
 
 
+_MODULE_MATRIX = "mtp.projection"
+"""A prediction module's, which engines keep in the base format and the file (``nextn.eh_proj``) does not."""
+
+
 def is_file_type(name: str) -> bool:
     """Whether a ``--quant`` is a file type of llama.cpp, or a format with ``-pure`` behind it."""
     return name in FILE_TYPES or (name.endswith("-pure") and name.removesuffix("-pure") in _PURE)
@@ -94,7 +98,10 @@ def file_precision(model: ModelSpec, file_type: str) -> Precision:
         embedding=embedding,
         head=head,
         base=base,
-        exceptions=tuple((tensor, fmt, frozenset()) for tensor, fmt in found.items() if fmt != main),
+        exceptions=(
+            *((tensor, fmt, frozenset()) for tensor, fmt in found.items() if fmt != main),
+            *(((_MODULE_MATRIX, main, frozenset()),) if model.mtp else ()),
+        ),
     )
 
 
