@@ -71,7 +71,7 @@ def check(numbers: Iterable[Number]) -> list[float]:
     return widths
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40, deadline=None, derandomize=True)  # CI tries a fixed share
 @given(st.sampled_from(sorted(RULES)).flatmap(lambda engine: deployments(engine=engine)), loads, st.booleans())
 def test_terms_are_the_numbers_of_random_deployments(
     deployment: Deployment, load: dict[str, float], kv_cache: bool
