@@ -10,7 +10,7 @@ from calibrate.files import write_calibration
 from calibrate.tables.calibrations import beyond_the_node, calibrate_device, vector_constants
 from calibrate.tables.choose import gather
 from calibrate.tables.read import read_tables
-from calibrate.tables.transfer import calibrate_unmeasured, with_exchanges
+from calibrate.tables.transfer import calibrate_unmeasured, with_carried_exchanges
 from inferplan.catalog.files import load_hardware
 from inferplan.devices.constants import MEMORY_CLASSES, memory_class
 
@@ -41,7 +41,7 @@ def fit_tables(folder: Path, out: Path, source: str, licence: str, date: str) ->
             continue
         file = out / f"{device.hardware.name}.yaml"
         own = calibrate_device(device, vector, provenance, beyond)
-        write_calibration(with_exchanges(own, carried[memory_class(device.hardware)]), file)
+        write_calibration(with_carried_exchanges(own, carried[memory_class(device.hardware)]), file)
         click.echo(f"{file}: {device.rows} rows, {device.impossible} of them faster than the roofline", err=True)
     for memory, calibration in carried.items():
         file = out / f"_transferred-{memory}.yaml"

@@ -119,7 +119,7 @@ def calibrate_unmeasured(
     )
 
 
-def with_exchanges(own: Calibration, carried: Calibration) -> Calibration:
+def with_carried_exchanges(own: Calibration, carried: Calibration) -> Calibration:
     """A device's constants, and for exchanges of experts that nobody measured on it those of its class."""
     known = {kernel for constants in (own.constants, *own.libraries.values()) for kernel in constants}
     found = {

@@ -63,16 +63,7 @@ def load_engine(name: str, flags: EngineFlags | None = None) -> Engine:
     flags, (defaults, note) = flags or EngineFlags(), spec.at(version or None)
     if defaults.kv_rule == "all" and flags.memory_fraction is not None:
         raise UsageError(f"{name} sets no share of the memory aside", hint="leave --gpu-memory-utilization out")
-    return Engine(
-        name=spec.name,
-        policy=spec.policy,
-        defaults=flags.applied(defaults),
-        serving=spec.serving,
-        apart=spec.apart,
-        exchange=spec.exchange,
-        asked=version if note else "",
-        note=note,
-    )
+    return spec.running(flags.applied(defaults), version if note else "", note)
 
 
 def load_calibration(hardware: HardwareSpec, path: str | None, ideal: bool, engine: str = "vllm") -> Calibration:

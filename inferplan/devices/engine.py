@@ -233,6 +233,19 @@ class EngineSpec(Spec):
         note = f"{self.name} {version}: defaults of {found.version}, the newest on file that is not newer ({known})"
         return found, note
 
+    def running(self, defaults: EngineVersion, asked: str = "", note: str = "") -> "Engine":
+        """The engine under ``defaults``, which stand for the version ``asked`` for where that is not on file."""
+        return Engine(
+            name=self.name,
+            policy=self.policy,
+            defaults=defaults,
+            serving=self.serving,
+            apart=self.apart,
+            exchange=self.exchange,
+            asked=asked,
+            note=note,
+        )
+
 
 def _key(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version))

@@ -508,7 +508,7 @@ def step_times(deployment: Deployment, reach: Reach, width: int = 1) -> StepTime
         graph_tokens=deployment.engine.serving.graph_tokens,
         prompt_share=1.0 / deployment.parallel.cp,
         cut_from=deployment.two_batches or (0, 0),
-        held=_held(deployment),
+        held=(0.0, 0.0) if deployment.two_batches is None else _held(deployment),
     )
 
 

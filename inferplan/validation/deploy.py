@@ -67,15 +67,7 @@ def engine_of(name: str, version: str | None, flags: EngineFlags) -> tuple[Engin
         except UnknownNameError as error:
             known = spec.versions[0] if "older" in error.what else known
             note = f"{error.what}: defaults of {known.version}, the nearest"
-    engine = Engine(
-        name=spec.name,
-        policy=spec.policy,
-        defaults=flags.applied(known),
-        serving=spec.serving,
-        exchange=spec.exchange,
-        apart=spec.apart,
-    )
-    return engine, note
+    return spec.running(flags.applied(known)), note
 
 
 def precision_of(run: Run, model: ModelSpec, hardware: HardwareSpec) -> Precision:
