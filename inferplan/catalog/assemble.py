@@ -18,7 +18,7 @@ from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.models.layers.mla import MlaLayer
 from inferplan.models.prune import parse_prune, prune
-from inferplan.models.spec import ModelSpec
+from inferplan.models.spec import ModelSpec, require_experts
 from inferplan.spec import Spec
 from inferplan.units import parse_quantity
 from inferplan.work.formats import Format, Precision, find_format, parse_precision, uniform
@@ -26,15 +26,18 @@ from inferplan.work.parallel import Parallelism
 from inferplan.work.routing import Routing
 
 ROLES = ("weights", "activations", "kv", "experts", "embedding", "head")
+NATIVE = "native"
+"""The word for the formats that the released checkpoint stores; the same as none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """What a command line asks for. ``roles`` maps a tensor role to a format name and wins over ``quant``.
 
-    engine: ``name`` or ``name@version``. calibration: a file; ``None`` takes the hardware's own when there is one.
-    memory: usable memory as text, for devices whose reading is not on file. prune: axes to cut,
-    ``layers=24,d_ff=0.75``. generation: fields of a diffusion model's generation that differ from its YAML.
+    quant: formats; ``None``, or ``native``, for those of the checkpoint. engine: ``name`` or ``name@version``.
+    calibration: a file; ``None`` takes the hardware's own when there is one. memory: usable memory as text, for devices
+    whose reading is not on file. prune: axes to cut, ``layers=24,d_ff=0.75``. generation: fields of a diffusion model's
+    generation that differ from its YAML.
     """
 
     model: str
@@ -51,6 +54,10 @@ class Request:
     generation: tuple[tuple[str, int | bool], ...] = ()
     flags: EngineFlags = EngineFlags()
     expert_skew: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.quant is not None and self.quant.lower().strip() == NATIVE:
+            object.__setattr__(self, "quant", None)
 
 
 def load_engine(name: str, flags: EngineFlags | None = None) -> Engine:
@@ -223,6 +230,8 @@ def assemble(
         model = with_generation(model, dict(request.generation))
     if request.memory:
         hardware = with_memory(hardware, request.memory)
+    if request.expert_skew is not None:
+        require_experts(model, "--expert-skew")
     return Deployment(
         model=model,
         hardware=hardware,

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from inferplan.models.spec import ModelSpec
     from inferplan.serving.techniques.speculation import Speculation
 
+FREE = "free"
+"""The word for drafts that cost nothing."""
 _GIVE = "--acceptance 0.7 (0.5 to 0.9 is usual for a good draft), or --acceptance-length as engines log it"
 
 
@@ -54,8 +56,10 @@ def draft_options(several: bool = False) -> list[tuple[tuple[str, ...], dict[str
 def draftings_of(values: dict[str, Any], target: str, several: bool = False) -> tuple[Drafting, ...]:
     """What the options describe for a model by its name: a drafting for each number of tokens, none without drafts.
 
-    Raises ``UsageError`` for half of it, ``MissingFactError`` where no acceptance is given and none was measured.
+    Raises ``UsageError`` for half of it and for what cannot draft for the model, ``MissingFactError`` where no
+    acceptance is given and none was measured.
     """
+    from inferplan.catalog.drafts import load_draft
     from inferplan.catalog.files import load_model
 
     given = [name for name in ("acceptance", "acceptance_length", "thinking") if values[name] is not None]
@@ -72,6 +76,8 @@ def draftings_of(values: dict[str, Any], target: str, several: bool = False) -> 
             f"{' and '.join('--' + name.replace('_', '-') for name in given)} say the same", hint="one of them only"
         )
     model, curve = load_model(target), _chances(values["acceptance"])
+    if values["draft_model"] != FREE:
+        load_draft(values["draft_model"], target)
     numbers = _numbers(values, model, curve, several)
     yields = _floats(values["acceptance_length"], "--acceptance-length")
     if yields and len(yields) != len(numbers):
@@ -95,7 +101,7 @@ def _numbers(
         return sorted({number for number in numbers if number})
     if isinstance(curve, tuple):
         return list(range(1, len(curve) + 1)) if several else [len(curve)]
-    measured = [] if values["draft_model"] == "free" else measured_tokens(model.name, values["draft_model"])
+    measured = [] if values["draft_model"] == FREE else measured_tokens(model.name, values["draft_model"])
     if several and measured and not values["acceptance_length"]:
         return measured
     known = f"; measured: {', '.join(map(str, measured))}" if measured else ""
@@ -121,7 +127,7 @@ def _drafting(
         assert isinstance(stated, float)
         stated = Speculation.of_length(stated, length, branches).acceptance
     return Drafting(
-        model=None if name == "free" else name,
+        model=None if name == FREE else name,
         length=length,
         acceptance=positions(stated, length),
         branches=branches,

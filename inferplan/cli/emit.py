@@ -58,6 +58,12 @@ def emit_command(target: str, request: Request, **values: Any) -> None:
     planned = _planned(target, request, typed)
     request = _for_target(planned.request if planned else request, target, chosen)
     drafts = planned.drafts(request) if planned else Drafts()
+    if values["draft_checkpoint"] and not drafts.speculation.length:
+        raise UsageError(
+            "--draft-checkpoint names what drafts, and nothing does",
+            because=f"{request.model} is started without drafts",
+            hint="leave it out, or emit the file of a plan with drafts: inferplan plan ... --draft MODEL -o plan.json",
+        )
     started = launch(
         request,
         context=values["context"] or (planned.context if planned else None),

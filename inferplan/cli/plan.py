@@ -7,15 +7,14 @@ import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import click
 
-from inferplan.answers.drafting import Drafting
 from inferplan.answers.sweep import parse_counts, parse_values
-from inferplan.catalog.assemble import Request, precision_of
-from inferplan.catalog.drafts import load_draft
+from inferplan.catalog.assemble import NATIVE, Request, precision_of
 from inferplan.catalog.files import load_hardware, load_model
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.catalog.workloads import WorkloadSpec, load_limits, load_workload
@@ -108,8 +107,9 @@ _OPTIONS = [
         metavar="LIST",
         help="Formats; native is the checkpoint's own [native, fp8, nvfp4 or mxfp4 where the device has them].",
     ),
+    _Option("--kv", metavar="FORMAT", help="Format of the KV cache [that of --quant: most are wide, also nvfp4's]."),
     _Option("--engine", default="vllm", show_default=True, metavar="LIST", callback=known_engines, help="Engines."),
-    _Option("--most", type=Count(), default=8, show_default=True, help="Largest number of GPUs in one replica."),
+    _Option("--most", type=Count(), help="Largest number of GPUs in one replica [8, or what the degrees make]."),
     _Option("--tp", metavar="COUNTS", help="Tensor parallelism [1,2,4,...]."),
     _Option("--pp", metavar="COUNTS", help="Pipeline stages [1,2,4,...]."),
     _Option("--ep", metavar="COUNTS", help="Expert groups [1 and all ranks]."),
@@ -124,6 +124,17 @@ _OPTIONS = [
         "--two-batch-overlap",
         is_flag=True,
         help="Try two half batches that overlap, beside whole ones, where attention ranks exchange experts' rows.",
+    ),
+    _Option(
+        "--prefill-redundant-experts",
+        metavar="COUNTS",
+        help="The copies to try in a pool of its own for prompts. [as the others]",
+    ),
+    _Option(
+        "--prefill-two-batch-overlap/--no-prefill-two-batch-overlap",
+        "prefill_two_batch_overlap",
+        default=None,
+        help="Whether two half batches are tried in a pool of its own for prompts. [as the others]",
     ),
     _Option("--token-budget", metavar="COUNTS", help="Tokens of a step [512 to 16384]."),
     *(_Option(*names, **keywords) for names, keywords in draft_options(several=True)),
@@ -150,10 +161,11 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Que
     spec = load_model(model)
     gpus = tuple(load_hardware(name).name for name in parse_values(values["gpu"] or "")) or default_gpus(prices)
     prices.check(gpus)
-    quants = tuple(None if q == "native" else q for q in parse_values(values["quant"] or "")) or None
+    quants = tuple(None if q == NATIVE else q for q in parse_values(values["quant"] or "")) or None
     engines = tuple(parse_values(values["engine"]))
-    for quant in quants or () if gpus else ():
-        precision_of(Request(model=model, gpu=gpus[0], quant=quant), spec, load_hardware(gpus[0]))
+    roles = (("kv", values["kv"]),) if values["kv"] else ()
+    for quant in quants or ((None,) if roles else ()) if gpus else ():
+        precision_of(Request(model=model, gpu=gpus[0], quant=quant, roles=roles), spec, load_hardware(gpus[0]))
     degrees = {name: tuple(parse_counts(values[name])) if values[name] else None for name in ("tp", "pp", "ep", "dp")}
     space = Space(
         base=Request(
@@ -162,21 +174,52 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Que
             calibration=values["calibration"],
             ideal=values["ideal"],
             expert_skew=values["expert_skew"],
+            roles=roles,
         ),
         gpus=gpus,
         quants=quants,
         engines=engines,
-        most=max(values["most"], *(max(given) for given in degrees.values() if given), 1),
+        most=_most(values["most"], degrees),
         budgets=tuple(parse_counts(values["token_budget"])) if values["token_budget"] else None,
         disaggregate=not values["aggregated"],
-        drafting=_drafting({**values, "model": model}),
-        redundant=(0, *(parse_counts(values["redundant_experts"]) if values["redundant_experts"] else ())),
+        drafting=draftings_of(values, model, several=True),
+        redundant=_copies(values["redundant_experts"]) or (0,),
         two_batches=values["two_batch_overlap"],
+        prefill_redundant=_copies(values["prefill_redundant_experts"]),
+        prefill_two_batches=values["prefill_two_batch_overlap"],
         **degrees,
     )
     utilisation = values["utilisation"] if values["utilisation"] is not None else 0.95 if demand.offline else 0.8
     sizing = Sizing(utilisation=utilisation, spare=values["spare"], confidence=values["confidence"])
     return Question(space=space, demand=demand, slo=slo, sizing=sizing, prices=prices)
+
+
+def _copies(text: str | None) -> tuple[int, ...] | None:
+    """None and the numbers of copies that are named; ``None`` where none are. ``"0"`` is none at all."""
+    if text is None:
+        return None
+    return (0,) if text.strip() == "0" else (0, *parse_counts(text))
+
+
+def _most(asked: int | None, degrees: dict[str, tuple[int, ...] | None]) -> int:
+    """Devices of the largest replica: as many as the degrees make where that is not asked for.
+
+    Raises ``UsageError`` for degrees that need more than is asked for.
+    """
+    given = {name: counts for name, counts in degrees.items() if counts}
+    least = prod(min(counts) for name, counts in given.items() if name != "ep")  # experts live on the same devices
+    if asked is None:
+        return max(8, least, *(max(counts) for counts in given.values()))
+    over = [f"--{name} {max(counts)}" for name, counts in given.items() if max(counts) > asked]
+    if not over and least > asked:
+        over = [" ".join(f"--{name} {min(counts)}" for name, counts in given.items() if name != "ep")]
+    if over:
+        raise UsageError(
+            f"{over[0]} needs more devices than --most {asked}",
+            because="--most is the largest number of GPUs in one replica",
+            hint=f"--most {max(least, *(max(counts) for counts in given.values()))}, or smaller degrees",
+        )
+    return asked
 
 
 def _slo(values: dict[str, Any], named: WorkloadSpec | None, demand: Demand) -> Slo:
@@ -193,13 +236,6 @@ def _slo(values: dict[str, Any], named: WorkloadSpec | None, demand: Demand) -> 
         "percentile": values["percentile"],
     }
     return replace(base, **{name: limit for name, limit in limits.items() if limit is not None})
-
-
-def _drafting(values: dict[str, Any]) -> tuple[Drafting, ...]:
-    asked = draftings_of(values, values["model"], several=True)
-    for model in {one.model for one in asked if one.model}:  # an unknown name is an error here, not one ruled out
-        load_draft(model, values["model"])
-    return asked
 
 
 def _demand(values: dict[str, Any], named: WorkloadSpec | None) -> Demand:

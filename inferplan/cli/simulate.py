@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from inferplan.cli.draft_options import speculation_of
 from inferplan.cli.options import Count, Fraction, deployment_options, picture, report_options, write_text
 from inferplan.cli.technique_options import host_of, option_group, quantity, technique_options
 from inferplan.devices.engine import CacheSending
-from inferplan.errors import InfeasibleError, UsageError
+from inferplan.errors import InfeasibleError, InferplanError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
 from inferplan.reports.estimate import idle_note
@@ -25,6 +26,7 @@ from inferplan.reports.simulation import simulation_report, timeline_csv, timeli
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags, remedy, with_flags
 from inferplan.serving.result import SimulationResult
+from inferplan.serving.rounds import coupled_ranks
 from inferplan.serving.routing import Routing
 from inferplan.serving.run_length import simulate_load
 from inferplan.serving.simulator import Options
@@ -116,6 +118,12 @@ flag_options = option_group(
     click.option("--contiguous", is_flag=True, help="No paging: every request takes room for --max-model-len."),
     click.option("--poll-interval-steps", type=Count(), default=1, help="Decode steps between looks at the queue. [1]"),
     click.option("--batch-wait-steps", type=Count(0), default=0, help="Steps for which prompts are held back. [0]"),
+    click.option(
+        "--balance-steps",
+        type=Count(0),
+        default=0,
+        help="TensorRT-LLM with --dp: attention ranks hold prompts back up to so many steps until each has one. [0]",
+    ),
     click.option("--batch-wait-fill", type=float, default=0.0, help="Share of a step that ends the waiting. [0]"),
 )
 fleet_options = option_group(
@@ -148,12 +156,18 @@ _OF_PREFILL: dict[str, dict[str, Any]] = {
     "max-num-batched-tokens": {"type": Count(), "help": "Their token budget of a step."},
     "max-num-seqs": {"type": Count(), "help": "Their most sequences in a step."},
     "gpu-memory-utilization": {"type": Fraction(), "help": "Their share of the device's memory."},
+    "redundant-experts": {"type": Count(0), "help": "Their slots for copies of popular experts."},
 }
 """Options of replicas that compute prompts where they differ from those that decode, each like that of its name."""
 prefill_options = option_group(
     *(
         click.option(f"--prefill-{name}", **{**keywords, "help": f"{keywords['help']} [as the others]"})
         for name, keywords in _OF_PREFILL.items()
+    ),
+    click.option(
+        "--prefill-two-batch-overlap/--no-prefill-two-batch-overlap",
+        default=None,
+        help="Whether they cut a step into two half batches that overlap. [as the others]",
     ),
     click.option(
         "--prefill-chunked-prefill/--no-prefill-chunked-prefill",
@@ -239,6 +253,7 @@ def simulate_command(request: Request, timeline: str | None, plot_file: str | No
     deployment = assemble(request)
     flags = _flags(values)
     options = _run_options(values, request, flags)
+    _require_balance(flags, deployment, options.fleet.prefill_deployment)
     options = replace(options, timeline=bool(timeline or plot_file))
     traffic = _traffic(values)
     with _progress(traffic) as progress:
@@ -248,6 +263,17 @@ def simulate_command(request: Request, timeline: str | None, plot_file: str | No
     report = simulation_report(result)
     note = "" if options.fleet.prefill else _idle(with_flags(deployment, flags), options, result.records.prompt)
     return replace(report, notes=[*report.notes, note]) if note else report
+
+
+def _require_balance(flags: Flags, *pools: Deployment | None) -> None:
+    """Raise ``UsageError`` where prompts are to be held back for ranks that there are not."""
+    ranks = [coupled_ranks(pool) for pool in pools if pool is not None and pool.engine.policy == "trtllm"]
+    if flags.balance_steps and max(ranks, default=1) == 1:
+        raise UsageError(
+            "--balance-steps holds prompts back until each attention rank has one, and nothing does so here",
+            because="it is attention_dp_config of TensorRT-LLM, of ranks that share experts",
+            hint="--engine trtllm with --dp 2 or more and a model that has experts, or leave it out",
+        )
 
 
 def _idle(deployment: Deployment, options: Options, prompts: Sequence[int]) -> str:
@@ -328,7 +354,7 @@ def _refuse_with_trace(values: dict[str, Any]) -> None:
 def _flags(values: dict[str, Any]) -> Flags:
     names = [
         *("max_model_len", "chunked_prefill", "prefix_caching", "contiguous"),
-        *("poll_interval_steps", "batch_wait_steps", "batch_wait_fill"),
+        *("poll_interval_steps", "batch_wait_steps", "batch_wait_fill", "balance_steps"),
     ]
     timeout = quantity(values["client_timeout"], "seconds", "--client-timeout")
     return Flags(client_timeout=timeout, **{name: values[name] for name in names})
@@ -338,11 +364,14 @@ def _prefill_request(values: dict[str, Any], request: Request) -> Request | None
     """What computes prompts, where options say that it is not what decodes; a file of constants and a memory that are
     stated belong to one accelerator.
     """
-    given = {name: values[f"prefill_{name.replace('-', '_')}"] for name in _OF_PREFILL}
+    names = (*_OF_PREFILL, "two-batch-overlap")
+    given = {name: values[f"prefill_{name.replace('-', '_')}"] for name in names}
     given = {name: value for name, value in given.items() if value is not None}
     if not given:
         return None
-    degrees = {name: given[name] for name in ("tp", "pp", "ep", "dp", "cp") if name in given}
+    degrees: dict[str, Any] = {name: given[name] for name in ("tp", "pp", "ep", "dp", "cp") if name in given}
+    if "redundant-experts" in given:
+        degrees["redundant"] = given["redundant-experts"]
     flags = {field: given[name] for field, name in _PREFILL_FLAGS.items() if name in given}
     found = replace(
         request,
@@ -357,8 +386,19 @@ _PREFILL_FLAGS = {
     "token_budget": "max-num-batched-tokens",
     "max_sequences": "max-num-seqs",
     "memory_fraction": "gpu-memory-utilization",
+    "two_batch_overlap": "two-batch-overlap",
 }
 """Fields of ``EngineFlags`` and the options that set them for replicas that compute prompts."""
+
+
+def _computing_prompts(request: Request) -> Deployment:
+    """What computes prompts. Errors name its own options."""
+    try:
+        return assemble(request)
+    except InferplanError as error:
+        own = re.compile(rf"--({'|'.join((*_OF_PREFILL, 'two-batch-overlap'))})\b")
+        what, because, hint = (own.sub(r"--prefill-\1", text) for text in (error.what, error.because, error.hint))
+        raise type(error)(what, because, hint) from None
 
 
 def _run_options(values: dict[str, Any], request: Request, flags: Flags) -> Options:
@@ -375,7 +415,7 @@ def _run_options(values: dict[str, Any], request: Request, flags: Flags) -> Opti
             decode=values["decode_replicas"],
             kv_link=values["kv_link"],
             kv_sending=values["kv_sending"],
-            prefill_deployment=None if prompts is None else assemble(prompts),
+            prefill_deployment=None if prompts is None else _computing_prompts(prompts),
             prefill_flags=None if cut is None else replace(flags, chunked_prefill=cut),
         ),
         slo=_slo(values),

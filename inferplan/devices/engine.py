@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from inferplan.devices.hardware import HardwareSpec
-from inferplan.errors import UnknownNameError
+from inferplan.errors import UnknownNameError, UsageError
 from inferplan.spec import Spec
 from inferplan.units import Bytes, Seconds
 from inferplan.work.ops import ExchangeMode
@@ -268,3 +268,19 @@ class Engine(Spec):
     def describe(self) -> str:
         stands = f" (for {self.asked})" if self.asked else ""
         return f"{self.name} {self.defaults.version}{stands}"
+
+    def require_copies(self, prefix: str = "--") -> None:
+        """Raise ``UsageError`` where the engine keeps no copies of experts; ``prefix`` of the option that asks."""
+        if not self.defaults.wide.redundant:
+            raise UsageError(
+                f"{self.describe()} keeps no copies of experts that is known here",
+                hint=f"leave {prefix}redundant-experts out, or --engine vllm or sglang",
+            )
+
+    def require_halves(self, prefix: str = "--") -> None:
+        """Raise ``UsageError`` where the engine has no half batches that overlap; ``prefix`` as above."""
+        if self.defaults.wide.two_batches is None:
+            raise UsageError(
+                f"{self.describe()} has no two half batches that overlap",
+                hint=f"leave {prefix}two-batch-overlap out, or --engine vllm or sglang",
+            )

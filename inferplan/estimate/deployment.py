@@ -8,7 +8,7 @@ from inferplan.devices.constants import IDEAL, Calibration
 from inferplan.devices.engine import Engine
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import MissingFactError, UsageError
-from inferplan.models.spec import ModelSpec
+from inferplan.models.spec import ModelSpec, require_experts
 from inferplan.terms import Term, named
 from inferplan.work.formats import Precision, arithmetic
 from inferplan.work.parallel import Parallelism, require_even, split_layers
@@ -32,6 +32,12 @@ class Deployment:
     routing: Routing = UNIFORM
 
     def __post_init__(self) -> None:
+        if self.parallel.redundant:
+            require_experts(self.model, "--redundant-experts")
+            if self.parallel.ep == 1:
+                raise UsageError(
+                    "--redundant-experts balance expert groups, and --ep 1 is a single one", hint="a larger --ep"
+                )
         self.model.check(self.parallel)
         split_layers(max(len(self.model.sequence), 1), self.parallel.pp)
         self._check_arithmetic()
@@ -47,11 +53,8 @@ class Deployment:
     def _check_experts(self) -> None:
         """Raise what the engine cannot do with experts that are spread over ranks."""
         engine, wide, parallel = self.engine, self.engine.defaults.wide, self.parallel
-        if parallel.redundant and not wide.redundant:
-            raise UsageError(
-                f"{engine.describe()} keeps no copies of experts that is known here",
-                hint="--redundant-experts 0, or --engine vllm or sglang",
-            )
+        if parallel.redundant:
+            engine.require_copies()
         if parallel.spread_dense and not wide.spread_dense:
             raise UsageError(
                 f"{engine.describe()} keeps dense layers with their attention ranks", hint="leave --spread-dense out"
@@ -59,15 +62,15 @@ class Deployment:
         if parallel.ep > 1 and not wide.uneven:
             for experts in {weight.units for weight, _ in self.model.weights() if weight.shard == "experts"}:
                 require_even(parallel, experts, engine.describe(), wide.redundant)
-        if engine.defaults.two_batch_overlap and wide.two_batches is None:
-            raise UsageError(
-                f"{engine.describe()} has no two half batches that overlap", hint="leave --two-batch-overlap out"
-            )
-        if engine.defaults.two_batch_overlap and (parallel.dp == 1 or not self.model.has_experts):
-            raise UsageError(
-                "--two-batch-overlap hides the exchange between attention ranks and experts, and there is none",
-                hint="--dp 2 or more, with a model that has experts, or leave it out",
-            )
+        if engine.defaults.two_batch_overlap:
+            require_experts(self.model, "--two-batch-overlap")
+            engine.require_halves()
+            if parallel.dp == 1:
+                raise UsageError(
+                    "--two-batch-overlap hides the exchange between attention ranks and experts",
+                    because="--dp 1 exchanges nothing",
+                    hint="--dp 2 or more, or leave it out",
+                )
 
     def _check_arithmetic(self) -> None:
         precision = self.precision
@@ -100,8 +103,12 @@ class Deployment:
         term: Term = named(peak / bandwidth, "ridge", "FLOP/B")
         return term
 
+    @property
+    def division(self) -> str:
+        """How it is divided, in words: ``"ep 8, dp 8, two half batches"``."""
+        return self.parallel.describe() + (", two half batches" if self.two_batches else "")
+
     def describe(self) -> str:
         devices = f"{self.parallel.devices} x {self.hardware.name}"
-        halves = ", two half batches" if self.two_batches else ""
-        division = f" ({self.parallel.describe()}{halves})" if self.parallel.devices > 1 else ""
+        division = f" ({self.division})" if self.parallel.devices > 1 else ""
         return f"{self.model.name} in {self.formats} on {devices}{division}"

@@ -482,12 +482,12 @@ class ModelSpec(Spec):
         return sorted({cache.mask.size for cache, _ in self.caches() if cache.mask.kind == "window"})
 
     def check(self, parallel: Parallelism) -> None:
-        """Raise ``IndivisibleError`` when a layer cannot be divided so."""
+        """Raise ``IndivisibleError`` when a layer cannot be divided so, ``UsageError`` where there are no experts."""
         for layer, _ in self.distinct:
             for part in layer.parts:
                 part.check(parallel)
-        if parallel.ep > 1 and not self.has_experts:
-            raise UsageError(f"{self.name} has no routed experts to divide", hint="leave --ep out")
+        if parallel.ep > 1:
+            require_experts(self, "--ep")
         if parallel.tp > 1:
             require_divides("tp", parallel.tp, -(-self.vocab // 64) * 64, "vocabulary rows (padded to 64)")
 
@@ -503,6 +503,12 @@ class ModelSpec(Spec):
         for head, fields in zip(self.drafts, data.get("drafts", []), strict=True):
             fields["layers"] = [_dump_group(group) for group in head.layers]
         return data
+
+
+def require_experts(model: ModelSpec, option: str) -> None:
+    """Raise ``UsageError`` for an option about routed experts where the model has none."""
+    if not model.has_experts:
+        raise UsageError(f"{model.name} has no routed experts for {option}", hint=f"leave {option} out")
 
 
 def _dump_group(group: LayerGroup) -> dict[str, Any]:

@@ -138,8 +138,8 @@ def too_long_alone(option: Option, question: Question) -> bool:
     if slo.ttft is None or demand.own is not None or demand.trace is not None:
         return False
     longest, found = demand.prompt.quantile(slo.percentile / 100), 1.0 - demand.cached / demand.prompt.average
-    prompts = option.prompts or option
-    budgets = np.array([float(budget) for budget in {*(question.space.budgets or BUDGETS), prompts.budget}])
+    prompts, own = option.prompts or option, option.prompt_budget or option.budget
+    budgets = np.array([float(budget) for budget in {*(question.space.budgets or BUDGETS), own}])
     alone, _ = prompt_alone(prompts.deployment, budgets, longest * found, longest * (1.0 - found))
     return float(np.min(alone)) * option.slow.step * option.slow.first > slo.ttft
 

@@ -42,11 +42,10 @@ class Sizing:
 
 
 class PromptPool(NamedTuple):
-    """What computes prompts where that is another deployment than what decodes. budget: tokens of a step."""
+    """What computes prompts where that is another deployment than what decodes."""
 
     request: Request
     deployment: Deployment
-    budget: int
     tariff: Tariff
 
 
@@ -77,6 +76,8 @@ class Option:
     """Hours of an offline job."""
     pools: tuple[int, int] | None = None
     """Replicas that compute prompts and replicas that decode, where they are apart."""
+    prompt_budget: int | None = None
+    """Tokens of a step of the replicas that compute prompts, where they are apart; ``budget`` is of the others."""
     prompts: PromptPool | None = None
     """What computes prompts, where it is not what decodes; each pool then has the spare replicas."""
     speculation: Speculation = PLAIN

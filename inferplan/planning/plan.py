@@ -187,6 +187,8 @@ def row(verified: Verified) -> dict[str, Any]:
         "pp": parallel.pp,
         "ep": parallel.ep,
         "dp": parallel.dp,
+        "redundant_experts": parallel.redundant,
+        "two_batch_overlap": option.deployment.two_batches is not None,
         "engine": option.deployment.engine.describe(),
         "prefill_replicas": option.pools[0] if option.pools else None,
         "decode_replicas": option.pools[1] if option.pools else None,
@@ -209,14 +211,16 @@ def row(verified: Verified) -> dict[str, Any]:
 
 
 def _prefill_row(option: Option) -> dict[str, Any]:
-    """What computes prompts, where it is not what decodes; the keys are there in any case."""
-    names = ("gpu", "devices", "precision", "tp", "pp", "ep", "dp", "token_budget")
+    """What computes prompts, where it is not what decodes, and its own token budget where pools are apart; the keys are
+    there in any case."""
+    names = ("gpu", "devices", "precision", "tp", "pp", "ep", "dp", "redundant_experts", "two_batch_overlap")
     values: tuple[Any, ...] = (None,) * len(names)
     if option.prompts is not None:
         found, parallel = option.prompts.deployment, option.prompts.deployment.parallel
-        degrees = parallel.tp, parallel.pp, parallel.ep, parallel.dp
-        values = found.hardware.name, option.kinds[0][1], found.formats, *degrees, option.prompts.budget
-    return {f"prefill_{name}": value for name, value in zip(names, values)}
+        degrees = parallel.tp, parallel.pp, parallel.ep, parallel.dp, parallel.redundant
+        values = found.hardware.name, option.kinds[0][1], found.formats, *degrees, found.two_batches is not None
+    own = {f"prefill_{name}": value for name, value in zip(names, values)}
+    return {**own, "prefill_token_budget": option.prompt_budget}
 
 
 def plan(question: Question) -> Plan:

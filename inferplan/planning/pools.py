@@ -21,7 +21,9 @@ from math import ceil
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
+from inferplan.devices.engine import mixes
 from inferplan.errors import MissingFactError, UsageError
 from inferplan.estimate.memory import Footprint
 from inferplan.planning.demand import Demand, tail
@@ -49,11 +51,13 @@ _MAX_BUSY = 1 - 1e-9
 class DecodePool(NamedTuple):
     """Replicas that only decode. batch: requests that one attention rank decodes at once. concurrency: of a replica.
 
-    needed: replicas before they are rounded up.
+    budget: tokens of a step, the fewest of the grid that hold such a batch. needed: replicas before they are rounded
+    up.
     """
 
     replicas: int
     batch: int
+    budget: int
     concurrency: float
     tpot: float
     needed: float = 1.0
@@ -104,7 +108,8 @@ def pair(prompts: PricedGrid, decodes: PricedGrid, demand: Demand, slo: Slo, siz
     found = Option(
         request=decodes.request,
         deployment=grid.deployment,
-        budget=prefill.budget,
+        budget=decode.budget,
+        prompt_budget=prefill.budget,
         batch=decode.batch,
         concurrency=decode.concurrency,
         ttft=prefill.ttft,
@@ -117,7 +122,7 @@ def pair(prompts: PricedGrid, decodes: PricedGrid, demand: Demand, slo: Slo, siz
         tariff=decodes.tariff,
         cost=0.0,
         pools=(prefill.replicas, decode.replicas),
-        prompts=None if same else PromptPool(prompts.request, first, prefill.budget, prompts.tariff),
+        prompts=None if same else PromptPool(prompts.request, first, prompts.tariff),
         speculation=grid.speculation,
     ).sized(total, (prefill.replicas, decode.replicas))
     return replace(found, bound=_least_cost(found, prefill, decode))
@@ -138,26 +143,27 @@ class Halves:
 
     def __init__(self, demand: Demand, slo: Slo, sizing: Sizing) -> None:
         self.asked = demand, slo, sizing
-        self.prompts: dict[tuple[str, str], list[Half]] = defaultdict(list)
-        self.decodes: dict[tuple[str, str], list[Half]] = defaultdict(list)
+        self.prompts: dict[tuple[str, str, int], list[Half]] = defaultdict(list)
+        self.decodes: dict[tuple[str, str, int], list[Half]] = defaultdict(list)
 
-    def add(self, priced: PricedGrid) -> None:
-        """Another structure, without drafts or stages: what it costs to carry the demand with it as either pool.
+    def add(self, priced: PricedGrid, prompts: bool = True, decodes: bool = True) -> None:
+        """Another structure, without stages: what it costs to carry the demand with it as the pools that it is a
+        candidate for. A pair makes as many drafts in both: the cache of a draft moves with that of its model.
 
         The limit on TTFT is taken for tokens that cost no time, which no pair beats. What stages do to the slow end of
         TTFT the closed form does not see, so that they would win too often.
         """
         demand, slo, sizing = self.asked
         grid, tariff = priced.grid, priced.tariff
-        plain = not grid.speculation.length and grid.deployment.parallel.pp == 1
-        if tariff is None or not plain or demand.requests_per_second is None:
+        if tariff is None or grid.deployment.parallel.pp > 1 or demand.requests_per_second is None:
             return
-        key, grain = (grid.deployment.engine.name, grid.deployment.precision.kv.name), float(tariff.cost(1))
+        key = grid.deployment.engine.name, grid.deployment.precision.kv.name, grid.speculation.length
+        grain = float(tariff.cost(1))
         each = grain / tariff.filled(1)
-        decode = decode_pool(grid, demand, slo, sizing)
+        decode = decode_pool(grid, demand, slo, sizing) if decodes else None
         if decode is not None:
             self.decodes[key].append(Half(priced, decode.needed * each, grain))
-        before = _seconds_beside_prefill(grid, grid, demand)
+        before = _seconds_beside_prefill(grid, grid, demand) if prompts else None
         if before is not None:
             prefill = prefill_pool(grid, demand, _limit_on_ttft(slo, demand, 0.0), before, sizing)
             if prefill is not None:
@@ -199,7 +205,9 @@ def decode_pool(grid: LoadGrid, demand: Demand, slo: Slo, sizing: Sizing) -> Dec
     """
     dp, batch = grid.deployment.parallel.dp, grid.axes.batch
     tpot = grid.step_decode / grid.speculation.tokens
-    allowed = (_decode_cache_use(grid) <= 1) & (batch * dp <= grid.slots)
+    column = _decode_budget(grid)
+    room = column < len(grid.axes.budget)
+    allowed = room & (_decode_cache_use(grid, np.where(room, column, 0)) <= 1) & (batch * dp <= grid.slots)
     if "tpot" in slo.limits:
         allowed &= tpot <= slo.limits["tpot"]
     if not allowed.any():
@@ -211,6 +219,7 @@ def decode_pool(grid: LoadGrid, demand: Demand, slo: Slo, sizing: Sizing) -> Dec
     return DecodePool(
         replicas=int(replicas[largest]),
         batch=int(batch[largest]),
+        budget=int(grid.axes.budget[column[largest]]),
         concurrency=float(batch[largest] * dp),
         tpot=float(tpot[largest]),
         needed=float((demand.requests_per_second or 0.0) / (sizing.utilisation * capacity[largest])),
@@ -290,9 +299,20 @@ def _seconds_beside_prefill(prompts: LoadGrid, decodes: LoadGrid, demand: Demand
     return moved + serving.latency + serving.front_request + serving.front_token * prompt
 
 
-def _decode_cache_use(grid: LoadGrid) -> Array:
-    """Cache in use over the cache of a rank that only decodes, by batch: the grid's share of one request, times the
-    batch, so without those that wait for their prompts.
+def _decode_budget(grid: LoadGrid) -> npt.NDArray[np.intp]:
+    """The place of the fewest tokens of a step, among the rising budgets of the grid, that hold a decode of each batch;
+    beyond the last where none does. Engines whose decodes are steps of their own hold any with the first.
     """
-    of_one = grid.memory_use[:, 0] / np.maximum(grid.concurrency[:, 0] / grid.deployment.parallel.dp, 1e-9)
+    rows = grid.axes.batch / grid.deployment.parallel.pp * grid.speculation.width
+    if not mixes(grid.deployment.engine.policy):
+        rows = np.zeros_like(rows)
+    return np.searchsorted(grid.axes.budget, rows)
+
+
+def _decode_cache_use(grid: LoadGrid, column: npt.NDArray[np.intp]) -> Array:
+    """Cache in use over the cache of a rank that only decodes, by batch with the budget of ``column``: the grid's share
+    of one request, times the batch, so without those that wait for their prompts.
+    """
+    row, ranks = np.arange(len(column)), grid.deployment.parallel.dp
+    of_one = grid.memory_use[row, column] / np.maximum(grid.concurrency[row, column] / ranks, 1e-9)
     return np.asarray(of_one * grid.axes.batch)

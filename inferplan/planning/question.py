@@ -34,5 +34,12 @@ class Question:
             raise UsageError("--confidence is in [0.5, 1)", hint="0.5 is the prediction itself, 0.9 its slow end")
         if self.sizing.confidence > MIDDLE and self.space.base.ideal:
             raise UsageError("--confidence needs measured constants", because="--ideal has no known error")
+        described = self.space.prefill_redundant or self.space.prefill_two_batches is not None
+        if described and (self.demand.offline or self.demand.users is not None):
+            raise UsageError(
+                "the --prefill-... options describe a pool of its own for prompts, and none is planned for this load",
+                because="pools apart are planned for a rate of requests",
+                hint="--rate, or leave them out",
+            )
         if not self.slo.limits and not self.demand.offline:
             raise UsageError("a plan needs a limit on latency", hint="--ttft 500ms --tpot 40ms, or --slo NAME")

@@ -105,9 +105,11 @@ def search(space: Space, demand: Demand, slo: Slo, sizing: Sizing, prices: Price
                     state.rejections.add("impossible", axes.batch.size * axes.budget.size, error.what)
                     continue
                 priced = PricedGrid(request, grid, tariff)
-                state.add(priced)
+                decodes, prompts = space.tries(deployment), space.tries(deployment, prompts=True)
+                if decodes:
+                    state.add(priced)
                 if space.disaggregate and not demand.offline and demand.users is None:
-                    state.add_pools(priced)
+                    state.add_pools(priced, prompts, decodes)
     return state.result()
 
 
@@ -181,10 +183,13 @@ class _Search:
             self.options.append(option)
         self._add_frontier(priced)
 
-    def add_pools(self, priced: PricedGrid) -> None:
-        """The same structure with prompts and decodes on pools of their own."""
+    def add_pools(self, priced: PricedGrid, prompts: bool, decodes: bool) -> None:
+        """The same structure with prompts and decodes on pools of their own, and as one of two pools: of those that it
+        is a candidate for."""
+        self.halves.add(priced, prompts, decodes)
+        if not (prompts and decodes):
+            return
         option = cheapest_pools(priced, self.demand, self.slo, self.sizing)
-        self.halves.add(priced)
         if option is None:
             self.rejections.add("disaggregated", 1, priced.grid.deployment.describe())
         else:

@@ -52,7 +52,7 @@ class Simulations:
 
     def of(self, option: Option, question: Question, factor: float) -> Verified:
         """One simulation, or what is known of it. Raises ``OutOfSimulations``."""
-        prompts = None if option.prompts is None else (id(option.prompts.deployment), option.prompts.budget)
+        prompts = None if option.prompts is None else id(option.prompts.deployment), option.prompt_budget
         structure = id(option.deployment), prompts, option.speculation.length, option.slow
         point = option.batch, option.budget, option.concurrency, option.e2el
         key = (*structure, *point, option.replicas, option.pools, factor)

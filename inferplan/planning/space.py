@@ -14,9 +14,9 @@ from inferplan.catalog.files import load_hardware, load_model
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.devices.engine import EngineFlags
 from inferplan.devices.hardware import HardwareSpec
-from inferplan.errors import InferplanError
+from inferplan.errors import InferplanError, UsageError
 from inferplan.estimate.deployment import Deployment
-from inferplan.models.spec import ModelSpec
+from inferplan.models.spec import ModelSpec, require_experts
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.work.parallel import Parallelism
 
@@ -29,7 +29,8 @@ class Space:
     budgets: token budgets to try; ``None`` for powers of two about the engine's own.
     drafting: speculation, each tried on every structure beside plain decoding; they differ in the number of drafts.
     redundant: copies of experts to try where they are spread. two_batches: overlapping half batches are tried beside
-    whole ones where attention ranks exchange.
+    whole ones where attention ranks exchange. prefill_redundant, prefill_two_batches: the same of the pool that
+    computes prompts; ``None`` for those of the others.
     """
 
     base: Request
@@ -46,6 +47,44 @@ class Space:
     drafting: tuple[Drafting, ...] = ()
     redundant: tuple[int, ...] = (0,)
     two_batches: bool = False
+    prefill_redundant: tuple[int, ...] | None = None
+    prefill_two_batches: bool | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ``UsageError`` for options about experts that no candidate can have."""
+        if self.base.expert_skew is not None:
+            require_experts(_model(self.base.model), "--expert-skew")
+        engines = [load_engine(name) for name in self.engines]
+        for prefix, prompts in (("--", False), ("--prefill-", True)):
+            copies, halves = any(self.copies(prompts)), self.halves(prompts)
+            for option, asked in (("redundant-experts", copies), ("two-batch-overlap", halves)):
+                if asked:
+                    require_experts(_model(self.base.model), f"{prefix}{option}")
+            if copies and not any(engine.defaults.wide.redundant for engine in engines):
+                engines[0].require_copies(prefix)
+            if halves and not any(engine.defaults.wide.two_batches for engine in engines):
+                engines[0].require_halves(prefix)
+        if (self.prefill_redundant or self.prefill_two_batches is not None) and not self.disaggregate:
+            raise UsageError(
+                "the --prefill-... options describe a pool of its own for prompts, and --aggregated has none",
+                hint="leave one of them out",
+            )
+
+    def copies(self, prompts: bool) -> tuple[int, ...]:
+        """Redundant experts to try, of what computes ``prompts`` alone or of the others."""
+        own = self.prefill_redundant if prompts else None
+        return self.redundant if own is None else own
+
+    def halves(self, prompts: bool) -> bool:
+        """Whether overlapping half batches are tried, as above."""
+        own = self.prefill_two_batches if prompts else None
+        return self.two_batches if own is None else own
+
+    def tries(self, deployment: Deployment, prompts: bool = False) -> bool:
+        """Whether a candidate is one for the pool of ``prompts``, or for decodes and for both in one pool."""
+        parallel = deployment.parallel
+        copied = parallel.ep == 1 or parallel.redundant in self.copies(prompts)
+        return copied and (deployment.two_batches is None or self.halves(prompts))
 
     def drafting_of(self, speculation: Speculation) -> Drafting | None:
         """The drafting that an option was priced with; ``None`` for plain decoding."""
@@ -98,7 +137,7 @@ def divisions(model: ModelSpec, space: Space) -> list[Parallelism]:
         groups = space.ep or ((1, tp * dp) if experts else (1,))
         for ep in dict.fromkeys(groups):
             if (tp * dp) % ep == 0 and (experts or ep == 1):
-                copies = space.redundant if ep > 1 else (0,)
+                copies = dict.fromkeys((*space.copies(False), *space.copies(True))) if ep > 1 else (0,)
                 found += [Parallelism(tp=tp, pp=pp, dp=dp, ep=ep, redundant=number) for number in copies]
     return found
 
@@ -134,7 +173,7 @@ def candidates(space: Space, rejections: Rejections) -> Iterator[tuple[Request, 
 
 def _flags(space: Space, request: Request, parallel: Parallelism) -> list[EngineFlags]:
     """The engine's flags to try: with overlapping half batches too where asked for and there is an exchange."""
-    if not space.two_batches or parallel.dp == 1:
+    if not (space.halves(False) or space.halves(True)) or parallel.dp == 1:
         return [request.flags]
     return [request.flags, request.flags.model_copy(update={"two_batch_overlap": True})]
 

@@ -194,14 +194,15 @@ def _run(option: Option, question: Question, factor: float, fewest: int, precisi
 
 
 def _fleet(option: Option, flags: Flags) -> Fleet:
-    """The pools of an option, where it has any; prompts run in as many sequences of a rank as decodes."""
+    """The pools of an option, where it has any; prompts run in as many sequences of a rank as the engine's default."""
     if option.pools is None:
         return Fleet()
-    fleet = Fleet(prefill=option.pools[0], decode=option.pools[1])
-    if option.prompts is None:
-        return fleet
-    own = replace(flags, max_num_batched_tokens=option.prompts.budget)
-    return replace(fleet, prefill_deployment=option.prompts.deployment, prefill_flags=own)
+    return Fleet(
+        prefill=option.pools[0],
+        decode=option.pools[1],
+        prefill_deployment=None if option.prompts is None else option.prompts.deployment,
+        prefill_flags=replace(flags, max_num_batched_tokens=option.prompt_budget, max_num_seqs=None),
+    )
 
 
 def at_percentile(result: SimulationResult, name: str, percentile: float) -> float:

@@ -76,9 +76,9 @@ def summary_table(plan: Plan) -> Table:
 
 def _budgets(option: Option) -> str:
     """Tokens of a step, where prompts are computed and where they are decoded."""
-    if option.prompts is None:
+    if option.prompt_budget is None:
         return f"{option.budget:,}"
-    return f"{option.prompts.budget:,} (prefill) and {option.budget:,} (decode)"
+    return f"{option.prompt_budget:,} (prefill) and {option.budget:,} (decode)"
 
 
 def capacity_rows(plan: Plan) -> list[list[str]]:

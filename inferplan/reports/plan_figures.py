@@ -25,14 +25,12 @@ def launch_of(plan: Plan) -> Launch:
 
 
 def prompts_launch_of(plan: Plan) -> Launch | None:
-    """How one server that computes prompts is started, where it is not as one that decodes."""
+    """How one server that computes prompts is started, where pools are apart."""
     option = plan.option
-    if option.prompts is None:
+    if option.pools is None:
         return None
-    sequences = -(-plan.best.slots // option.deployment.parallel.dp)
-    own = {"token_budget": option.prompts.budget, "max_sequences": sequences}
-    request = option.prompts.request
-    return launch(replace(request, flags=request.flags.model_copy(update=own)))
+    request = option.request if option.prompts is None else option.prompts.request
+    return launch(replace(request, flags=request.flags.model_copy(update={"token_budget": option.prompt_budget})))
 
 
 def launch_line(plan: Plan) -> str | None:
@@ -133,11 +131,11 @@ def formats(option: Option) -> str:
 
 def shape(option: Option) -> str:
     """``"2 x tp 4, fp8"``: replicas and how each is divided."""
-    parallel = option.deployment.parallel.describe()
+    parallel = option.deployment.division
     drafts = f", {option.speculation.length} drafts" if option.speculation.length else ""
     if option.pools and option.prompts:
-        first = option.prompts.deployment.parallel.describe()
-        return f"{option.pools[0]} prefill ({first}) + {option.pools[1]} decode ({parallel})"
+        first = option.prompts.deployment.division
+        return f"{option.pools[0]} prefill ({first}) + {option.pools[1]} decode ({parallel}{drafts})"
     if option.pools:
         return f"{option.pools[0]} prefill + {option.pools[1]} decode, each {parallel}{drafts}"
     return f"{option.replicas} x ({parallel}{drafts})"

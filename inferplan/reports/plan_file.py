@@ -51,12 +51,15 @@ Chance = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class _Prefill(_Strict):
-    """What computes prompts, where it is not what decodes; all else is the same."""
+    """What computes prompts, apart from what decodes. max_num_seqs: of a rank; ``None``, as ``options``: as for those
+    that decode."""
 
     gpu: str
     quant: str | None
     parallel: _Parallel
     token_budget: int = Field(ge=1)
+    max_num_seqs: int | None = Field(default=None, ge=1)
+    options: dict[str, str | int | float | bool | None] | None = None
 
 
 class _Drafting(_Strict):
@@ -172,23 +175,29 @@ def _planned(path: str, found: _Deployment) -> Planned:
         parallel=parallel,
         flags=EngineFlags(token_budget=found.token_budget, max_sequences=-(-found.concurrency // parallel.dp)),
     )
+    plain = request
     for name, value in found.options.items():
         request = _with_option(path, request, name, value)
     drafting = found.speculation.drafting() if found.speculation else None
     pools = Pools(found.pools.prefill, found.pools.decode) if found.pools else None
-    prefill = _for_prompts(found.prefill, request) if found.prefill and pools else None
+    prefill = _for_prompts(path, found.prefill, request, plain) if found.prefill and pools else None
     return Planned(request=request, context=found.context_tokens, pools=pools, drafting=drafting, prefill=prefill)
 
 
-def _for_prompts(found: _Prefill, request: Request) -> Request:
-    """The servers that compute prompts, beside those that decode."""
-    return replace(
+def _for_prompts(path: str, found: _Prefill, decodes: Request, plain: Request) -> Request:
+    """The servers that compute prompts, beside those that decode; ``plain`` are these without further options."""
+    request = decodes if found.options is None else plain
+    flags = {"token_budget": found.token_budget, "max_sequences": found.max_num_seqs or request.flags.max_sequences}
+    request = replace(
         request,
         gpu=found.gpu,
         quant=found.quant,
         parallel=Parallelism(**found.parallel.model_dump()),
-        flags=request.flags.model_copy(update={"token_budget": found.token_budget}),
+        flags=request.flags.model_copy(update=flags),
     )
+    for name, value in (found.options or {}).items():
+        request = _with_option(path, request, name, value)
+    return request
 
 
 def _with_option(path: str, request: Request, name: str, value: Any) -> Request:

@@ -7,6 +7,7 @@ from math import isfinite
 from typing import Any
 
 from inferplan.answers.emit import given
+from inferplan.catalog.assemble import Request
 from inferplan.planning.option import Option
 from inferplan.planning.plan import Plan, row
 from inferplan.reports.cost import cost_record, energy_record
@@ -103,24 +104,34 @@ def deployment_record(plan: Plan) -> dict[str, Any]:
         "concurrency": plan.best.slots,
         "token_budget": option.budget,
         "speculation": asdict(drafting) if drafting else None,
-        "options": {
-            name: value
-            for name, value in given(option.request).items()
-            if name not in _ELSEWHERE and not name.startswith("parallel.")
-        },
+        "options": _options(option.request),
+    }
+
+
+def _options(request: Request) -> dict[str, Any]:
+    """What else was asked for, by its dotted name."""
+    return {
+        name: value
+        for name, value in given(request).items()
+        if name not in _ELSEWHERE and not name.startswith("parallel.")
     }
 
 
 def _prefill_record(option: Option) -> dict[str, Any] | None:
-    """What computes prompts, where it is not what decodes; everything else is the same."""
-    if option.prompts is None or option.pools is None:
+    """What computes prompts, where that is apart from what decodes; model and engine are the same."""
+    if option.pools is None:
         return None
-    parallel = replace(option.prompts.deployment.parallel, replicas=option.pools[0] + option.spare)
+    request, deployment = option.request, option.deployment
+    if option.prompts is not None:
+        request, deployment = option.prompts.request, option.prompts.deployment
+    spare = 0 if option.prompts is None else option.spare  # of pools that are alike it is either's
     return {
-        "gpu": option.prompts.request.gpu,
-        "quant": option.prompts.request.quant,
-        "parallel": asdict(parallel),
-        "token_budget": option.prompts.budget,
+        "gpu": request.gpu,
+        "quant": request.quant,
+        "parallel": asdict(replace(deployment.parallel, replicas=option.pools[0] + spare)),
+        "token_budget": option.prompt_budget,
+        "max_num_seqs": deployment.engine.defaults.tier(deployment.hardware).max_sequences,
+        "options": _options(request),
     }
 
 

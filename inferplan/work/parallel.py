@@ -47,11 +47,6 @@ class Parallelism:
             )
         if self.redundant < 0:
             raise UsageError(f"--redundant-experts must be 0 or more, not {self.redundant}")
-        if self.redundant and self.ep == 1:
-            raise UsageError(
-                "--redundant-experts balance expert groups, and --ep 1 is a single one", hint="a larger --ep"
-            )
-
         if self.spread_dense and self.dp == 1:
             raise UsageError(
                 "--spread-dense divides dense layers over attention ranks, and --dp 1 is one", hint="--dp 2"

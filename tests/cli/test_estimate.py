@@ -65,6 +65,10 @@ def test_contract(record: dict[str, Any]) -> None:
     assert record["schema_version"] == 2
 
 
+def test_native_formats_are_those_of_none(run: Run, record: dict[str, Any]) -> None:
+    assert run(*README, "--ideal", "--quant", "native", "--format", "json").json == record
+
+
 def test_numbers_by_hand(record: dict[str, Any]) -> None:
     """Llama-3.1-8B in bf16: 8,030,261,248 parameters, 32 x 8 x 128 x 2 x 2 bytes of KV; H100 989.4e12, 3.35e12."""
     memory = record["memory"]

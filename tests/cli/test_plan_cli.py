@@ -136,6 +136,19 @@ def test_pools_that_are_not_alike_are_emitted_each_as_it_is(planned: Path, tmp_p
         assert pod["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": devices}
 
 
+def test_a_pool_of_prompts_has_options_of_its_own(planned: Path, tmp_path: Path) -> None:
+    prompts = {"gpu": "h200-sxm", "quant": None, "parallel": ALONE, "token_budget": 4096}
+    own = {"max_num_seqs": 16, "options": {"flags.block_size": 32}}
+    path = rewritten(planned, tmp_path / "two.json", pools={"prefill": 1, "decode": 1}, prefill=prompts | own)
+    first, second = (line for line in run("emit", "vllm", path).splitlines() if "vllm serve" in line)
+    assert "--max-num-seqs 16 " in first and "--block-size 32" in first
+    assert "--max-num-seqs 16 " not in second and "--block-size" not in second
+    older = rewritten(planned, tmp_path / "old.json", pools={"prefill": 1, "decode": 1}, prefill=prompts)
+    first, second = (line for line in run("emit", "vllm", older).splitlines() if "vllm serve" in line)
+    slots = json.loads(planned.read_text())["plan"]["max_num_seqs"]
+    assert f"--max-num-seqs {slots} " in first
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -319,6 +332,7 @@ def test_what_stands_in_the_way_is_named() -> None:
     unpriced = refused(*words, "--gpu", "rtx-4090", "--prices", "aws-us-east-1")
     assert "no price of rtx-4090 is known" in unpriced.because
     assert unpriced.hint.startswith("--price rtx-4090=")
+    words = (*words[:-3], "--most", "3", "--aggregated")
     assert "such as: " in refused(*words, "--gpu", "h100-sxm", "--tp", "3").because
 
 

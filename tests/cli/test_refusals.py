@@ -11,6 +11,13 @@ from inferplan import cli
 from inferplan.catalog.files import config_root
 
 LLAMA = ("estimate", "llama-3.1-8b", "--gpu", "h100-sxm")
+LOAD = ("--rate", "1", "--prompt", "100", "--output", "10", "--ttft", "1s")
+PLAN = ("plan", "llama-3.1-8b", "--gpu", "h100-sxm", *LOAD)
+EXPERTS = ("plan", "gpt-oss-20b", "--gpu", "h100-sxm", "--engine", "trtllm", *LOAD)
+POOLS = (
+    *("simulate", "gpt-oss-20b", "--gpu", "h100-sxm", "--engine", "sglang", "--dp", "2", "--rate", "1"),
+    *("--prefill-replicas", "1", "--decode-replicas", "1"),
+)
 MODEL = "name: x\nsource: a test\nd_model: 8\nvocab: 8\n"
 LAYERS = "layers: [{ffn: {kind: mlp, d_ff: 8}}]\n"
 
@@ -39,6 +46,22 @@ def run(words: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch:
         ((*LLAMA, "--engine", "none", "--gpu-memory-utilization", "0.5"), 2, "no share"),
         ((*LLAMA, "--experts", "fp8"), 2, "no routed experts"),
         (("estimate", "llama-3.2-1b", "--gpu", "h100-sxm", "--head", "fp8"), 2, "no head of its own"),
+        ((*LLAMA, "--expert-skew", "1"), 2, "llama-3.1-8b has no routed experts for --expert-skew"),
+        ((*LLAMA, "--tp", "2", "--redundant-experts", "8"), 2, "no routed experts for --redundant-experts"),
+        ((*LLAMA, "--two-batch-overlap"), 2, "no routed experts for --two-batch-overlap"),
+        ((*LLAMA, "--draft", "mtp"), 2, "has no prediction module"),
+        (("emit", "vllm", *LLAMA[1:], "--draft-checkpoint", "a/b"), 2, "names what drafts, and nothing does"),
+        (("simulate", *LLAMA[1:], "--rate", "1", "--balance-steps", "2"), 2, "attention_dp_config of TensorRT-LLM"),
+        ((*PLAN, "--most", "1", "--tp", "4"), 2, "--tp 4 needs more devices than --most 1"),
+        ((*PLAN, "--most", "4", "--tp", "4", "--pp", "2"), 2, "--tp 4 --pp 2 needs more devices than --most 4"),
+        ((*PLAN, "--two-batch-overlap"), 2, "no routed experts for --two-batch-overlap"),
+        ((*PLAN, "--redundant-experts", "8"), 2, "no routed experts for --redundant-experts"),
+        ((*PLAN, "--kv", "fp3"), 2, "fp3"),
+        ((*PLAN, "--expert-skew", "1"), 2, "no routed experts for --expert-skew"),
+        ((*PLAN, "--prefill-redundant-experts", "8"), 2, "no routed experts for --prefill-redundant-experts"),
+        ((*EXPERTS, "--prefill-redundant-experts", "32", "--aggregated"), 2, "--aggregated has none"),
+        ((*EXPERTS, "--prefill-two-batch-overlap"), 2, "trtllm 1.0 has no two half batches"),
+        ((*POOLS, "--prefill-two-batch-overlap", "--prefill-dp", "1"), 2, "--prefill-dp 1 exchanges nothing"),
         (("show", "a" * 5000), 2, "5000 characters"),
         (("show", "./no-such-folder"), 4, "no such file"),
         (("show", "../no/such/file"), 4, "no such file"),

@@ -413,6 +413,49 @@ def test_default_space() -> None:
     assert any(p.ep == 8 and p.dp == 2 for p in experts)
 
 
+def test_each_pool_is_searched_with_its_own_ways_to_spread_experts() -> None:
+    """Half batches and copies that are asked for in one pool are in no other, and in none that does both."""
+    base = Request(model="gpt-oss-20b", gpu="", ideal=True)
+    space = Space(
+        base=base,
+        gpus=("h100-sxm",),
+        engines=("vllm",),
+        tp=(1,),
+        pp=(1,),
+        dp=(2,),
+        ep=(2,),
+        budgets=(8192,),
+        prefill_redundant=(0, 2),
+        prefill_two_batches=True,
+    )
+    found = [deployment for _, deployment in candidates(space, Rejections())]
+    ways = {(d.parallel.redundant, d.two_batches is not None): d for d in found}
+    assert set(ways) == {(0, False), (2, False), (0, True), (2, True)}
+    assert [way for way, d in ways.items() if space.tries(d)] == [(0, False)]
+    assert all(space.tries(d, prompts=True) for d in found)
+    demand = Demand(prompt=Lengths(mean=4000), output=Lengths(mean=200), rate=200.0)
+    prices = price_book(stated=["h100-sxm=3"])
+    options = search(space, demand, Slo(ttft=1.0, tpot=0.01), Sizing(), prices).options
+    pairs = [option.prompts.deployment for option in options if option.prompts is not None]
+    assert {(d.parallel.redundant, d.two_batches is not None) for d in pairs} >= {(0, True)}
+    assert {(o.deployment.parallel.redundant, o.deployment.two_batches) for o in options} == {(0, None)}
+
+
+def test_each_pool_has_a_token_budget_of_its_own() -> None:
+    """The fewest tokens that hold the decodes where they are decoded, what keeps TTFT where prompts are computed."""
+    base = Request(model="llama-3.1-8b", gpu="", ideal=True)
+    space = Space(base=base, gpus=("h100-sxm",), quants=(None,), tp=(1,), pp=(1,))
+    demand = Demand(prompt=Lengths(mean=4000), output=Lengths(mean=200), rate=50.0)
+    prices = price_book(stated=["h100-sxm=3"])
+    options = search(space, demand, Slo(ttft=1.0, tpot=0.02), Sizing(), prices).options
+    apart = [option for option in options if option.pools is not None]
+    assert apart
+    for option in apart:
+        assert option.prompt_budget is not None and option.budget >= option.batch
+        fewer = [budget for budget in (512, 1024, 1536, 2048) if option.batch <= budget < option.budget]
+        assert not fewer
+
+
 def test_users_who_begin_one_after_another_do_not_wait_for_the_last() -> None:
     """Slots are free all the time, so a second request that comes before the last user's first is served at once."""
     deployment = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm"))
