@@ -132,8 +132,8 @@ def _benchmarks(files: tuple[str, ...], supplied: dict[str, str], values: dict[s
         save(scatter(scored, title), values["plot"])
     if values["anchor_file"]:
         _write_anchor(scored, files, values)
-    if limit is not None:  # checked when the report has been written
-        click.get_current_context().call_on_close(lambda: _check(report.record, limit))
+    # checked when the report has been written
+    click.get_current_context().call_on_close(lambda: _check(scored, report.record, limit))
     return report
 
 
@@ -178,8 +178,18 @@ def _share(text: str | None) -> float | None:
     return value
 
 
-def _check(record: dict[str, Any], limit: float) -> None:
-    """Raise ``ToleranceError`` when the mean error of TTFT or TPOT is above ``limit``."""
+def _check(scored: Any, record: dict[str, Any], limit: float | None) -> None:
+    """Raise ``InputFileError`` when no row has a prediction, ``ToleranceError`` when the mean error of TTFT or TPOT is
+    above ``limit``.
+    """
+    if all(one.prediction is None for one in scored):
+        raise InputFileError(
+            "no row can be priced",
+            because=f"{len(scored)} of {len(scored)} are refused: {scored[0].refused}" if scored else "there is none",
+            hint="docs/validate.md has the columns; options such as --gpu fill empty cells",
+        )
+    if limit is None:
+        return
     scores: dict[str, Any] = next(iter(record["scores"].values()), {})
     found = {metric: scores[metric]["mape"] for metric in ("ttft", "tpot") if metric in scores}
     if not found:

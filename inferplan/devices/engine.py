@@ -103,11 +103,17 @@ CacheSending = Literal["after", "pieces", "layers"]
 each piece of a prompt that is cut when it is computed. layers: each layer of a piece when it is computed."""
 
 
+FirstAnswer = Literal["prompts", "cache", "decodes"]
+"""Where the client's first token comes from. prompts: the pool that made it, at once. cache: the pool that decodes, as
+soon as the cache has its place there. decodes: that pool, with its first step."""
+
+
 class PoolsApart(Spec):
     """What an engine does where prompts are computed apart from decoding. See docs/techniques/disaggregation.md."""
 
     source: str = ""
     sending: CacheSending = "after"
+    first_token: FirstAnswer = "prompts"
 
 
 class ExchangeRules(Spec):

@@ -29,7 +29,7 @@ from inferplan.estimate.memory import Footprint
 from inferplan.planning.demand import Demand, tail
 from inferplan.planning.grid import LoadGrid, single
 from inferplan.planning.option import Option, PricedGrid, PromptPool, Sizing
-from inferplan.serving.cache_transfer import Transfer
+from inferplan.serving.cache_transfer import Transfer, sending_of, steps_to_answer
 from inferplan.serving.techniques.queueing import mean_wait, tail_wait
 from inferplan.traffic.requests import Slo
 from inferplan.units import Array, BoolArray, Num
@@ -100,6 +100,7 @@ def pair(prompts: PricedGrid, decodes: PricedGrid, demand: Demand, slo: Slo, siz
     decode = decode_pool(grid, demand, slo, sizing)
     if before is None or decode is None:
         return None
+    before = before + steps_to_answer(grid.deployment) * decode.tpot * grid.speculation.tokens
     prefill = prefill_pool(prompts.grid, demand, _limit_on_ttft(slo, demand, decode.tpot), before, sizing)
     if prefill is None:
         return None
@@ -288,7 +289,7 @@ def _seconds_beside_prefill(prompts: LoadGrid, decodes: LoadGrid, demand: Demand
         moved: Num = Transfer.between(deployment, decodes.deployment).seconds(prompt)
     except (MissingFactError, UsageError):
         return None
-    sending = "after" if deployment.parallel.pp > 1 else deployment.engine.apart.sending
+    sending = sending_of(deployment)
     if sending != "after":
         moved = moved * np.minimum(prompts.axes.budget / prompt, 1.0)
     if sending == "layers":

@@ -102,6 +102,7 @@ _UNITS = {
     "e2el": "_s",
     "rate": "_tokens_per_s",
     "throughput": "_tokens_per_s_per_gpu",
+    "output": "_output_tokens_per_s_per_gpu",
     "power": "_w",
     "energy": "_j_per_output_token",
 }

@@ -24,6 +24,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.stage_memory import StageMemory
 from inferplan.serving.records import Records
+from inferplan.serving.rounds import overlaps
 from inferplan.units import Num
 
 _ALL = 2**31
@@ -135,6 +136,25 @@ class Transfer:
         return max(ceil(needers / holders - 1e-9), 1)
 
 
+def sending_of(sender: Deployment, asked: CacheSending | None = None) -> CacheSending:
+    """When a prompt's cache leaves: as asked, else as the engine does it; in a pipeline, where its pieces are in flight
+    together, when all of it is computed.
+    """
+    return "after" if sender.parallel.pp > 1 else asked or sender.engine.apart.sending
+
+
+def steps_to_answer(decodes: Deployment) -> float:
+    """Mean decode steps from when a cache is there until its client sees the first token.
+
+    Half of the step in progress, one more where steps are composed ahead, and the first own one where that makes or
+    brings the token; none where the pool of prompts has answered.
+    """
+    answers = decodes.engine.apart.first_token
+    if answers == "prompts":
+        return 0.0
+    return 0.5 + overlaps(decodes) + (answers == "decodes")
+
+
 class Sent(NamedTuple):
     """Tokens of a prompt whose cache has left, and when the piece that is being computed was begun."""
 
@@ -148,9 +168,7 @@ class Links:
     def __init__(self, transfer: Transfer, records: Records, ranks: int, sending: CacheSending | None) -> None:
         deployment = transfer.sender.deployment
         self.transfer, self.records = transfer, records
-        self.sending = sending or deployment.engine.apart.sending
-        if deployment.parallel.pp > 1:  # pieces of a prompt are in flight together
-            self.sending = "after"
+        self.sending = sending_of(deployment, sending)
         self.layers = len(deployment.model.sequence)
         self.free = [0.0] * ranks
         """When each has sent what it was given."""

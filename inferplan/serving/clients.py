@@ -45,7 +45,8 @@ class Clients:
         self.goes_on: Callable[[int, int, float], object] = nobody
         """Told when another piece of a prompt begins: the request, its tokens that are computed, the time."""
         self.answers = True
-        """Whether a client sees the first token of a request that decodes elsewhere as soon as it is made."""
+        """Whether a client sees a first token that another pool decodes after, or made, without waiting for a step: as
+        soon as it is made, and as soon as the cache has its place."""
 
     def show(self, time: float) -> None:
         """Clients see the tokens made so far at ``time``."""
@@ -63,9 +64,14 @@ class Clients:
                 records.status[request] = TIMED_OUT if late else FINISHED
             self.notify(request, time, token is LAST)
 
-    def begin(self, request: int) -> None:
+    def begin(self, request: int, now: float) -> None:
         """A request whose prompt was computed elsewhere has a place: its client sees the first token if it has not."""
-        if self.records.first[request] != self.records.first[request]:
+        first = self.records.first
+        if first[request] == first[request]:
+            return
+        if self.answers:
+            first[request] = now
+        else:
             self.unseen.append((request, FIRST))
 
     def refuse(self, request: int, time: float, reason: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -45,9 +45,7 @@ class Fleet:
     prefill, decode: with both, that many replicas compute prompts and that many decode; the cache of a request moves
     over ``kv_link``, a link of the hardware by name, when ``kv_sending`` says (``None``: as the engine does it).
     Without, all ``--replicas`` do both. prefill_deployment, prefill_flags: of the replicas that compute prompts, where
-    they are not those of the run, which are those of the replicas that decode. first_token: which pool answers the
-    client first; under SGLang, and behind Dynamo, the one that decodes: the token comes with the cache, and waits with
-    it for a place in the batch.
+    they are not those of the run, which are those of the replicas that decode.
     """
 
     routing: Routing = "round-robin"
@@ -57,7 +55,6 @@ class Fleet:
     kv_sending: CacheSending | None = None
     prefill_deployment: Deployment | None = None
     prefill_flags: Flags | None = None
-    first_token: Literal["prompts", "decodes"] = "prompts"
 
     def __post_init__(self) -> None:
         if (self.prefill > 0) != (self.decode > 0) or self.prefill < 0:
@@ -152,7 +149,9 @@ class Cluster(Apart):
                 scheduler.handoff = True
                 if self.links.sending != "after":
                     scheduler.clients.goes_on = partial(self.links.send, rank)
-                scheduler.clients.answers = fleet.first_token == "prompts"
+                scheduler.clients.answers = kind.deployment.engine.apart.first_token == "prompts"
+            for scheduler in self.back.pool:
+                scheduler.clients.answers = kind.deployment.engine.apart.first_token != "decodes"
         for engine in self.engines:
             engine.reactive = self.senders.reacts
 

@@ -108,7 +108,7 @@ class Scheduler:
             places -= 1
             if request in progress.computed_elsewhere:
                 progress.computed_elsewhere.remove(request)
-                self.clients.begin(request)
+                self.clients.begin(request, now)
                 self._decode(request, progress.output_left.pop(request), now)
                 continue
             need = progress.compute(request) - past

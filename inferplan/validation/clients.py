@@ -9,13 +9,15 @@ from typing import Literal
 from inferplan.catalog.files import config_root, read_yaml, validate
 from inferplan.spec import Spec
 from inferplan.units import Seconds
+from inferplan.validation.names import resolved
 
 
 class Script(Spec):
     """Flags that a campaign's run script sets for the rows whose facts are those of ``when``.
 
     They stand in for what a result file says otherwise or not at all: the script is what ran. Names are those of the
-    CSV's columns (:data:`inferplan.validation.rows.INPUTS`); of several values any will do.
+    CSV's columns (:data:`inferplan.validation.rows.INPUTS`), values those of the catalogue; of several any will do, and
+    ``0`` is also what is not stated.
     """
 
     source: str
@@ -53,14 +55,16 @@ def scripted(facts: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]
     """The facts that the run script of their campaign sets otherwise, and a note for each script."""
     found: dict[str, str] = {}
     notes: list[str] = []
-    for script in client_named(str(facts.get("campaign") or "")).scripts:
-        if not all(_among(facts.get(name), values) for name, values in script.when.items()):
+    scripts = client_named(str(facts.get("campaign") or "")).scripts
+    named = resolved(facts) if scripts else {}
+    for script in scripts:
+        if not all(_among(named.get(name), values) for name, values in script.when.items()):
             continue
         other = {name: value for name, value in script.sets.items() if not _alike(facts.get(name), value)}
         if other:
             found |= other
-            named = ", ".join(f"{name} {value}" for name, value in other.items())
-            notes.append(f"{named}: as the run script says ({script.source})")
+            told = ", ".join(f"{name} {value}" for name, value in other.items())
+            notes.append(f"{told}: as the run script says ({script.source})")
     return found, tuple(notes)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from inferplan.answers.drafting import measured_drafting
 from inferplan.catalog.assemble import load_calibration, load_kernels, native_precision, routing_of
 from inferplan.catalog.drafts import DraftDeployments, released
-from inferplan.catalog.files import load, load_hardware, load_model
+from inferplan.catalog.files import load
 from inferplan.devices.constants import Calibration
 from inferplan.devices.engine import Engine, EngineFlags, EngineSpec
 from inferplan.devices.hardware import HardwareSpec
@@ -19,17 +19,13 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.models.prediction import MTP, draft_models
 from inferplan.models.spec import ModelSpec
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
+from inferplan.validation.names import hardware_of, labelled, model_of
 from inferplan.validation.rows import Run
-from inferplan.work.formats import Format, Precision, find_format, parse_precision
+from inferplan.work.formats import Format, Precision, find_format
 from inferplan.work.parallel import Parallelism
 
 _WIDE = 16
 """Bits of the format that residuals and attention run in."""
-_WEIGHT_ONLY = 4
-"""Formats of this many bits run in the base arithmetic where a device has none for them."""
-
-model_of = cache(load_model)
-hardware_of = cache(load_hardware)
 
 
 @cache
@@ -80,7 +76,7 @@ def precision_of(run: Run, model: ModelSpec, hardware: HardwareSpec) -> Precisio
     native = _served(native_precision(model), run)
     label = (run.precision or "native").lower()
     if run.weights is None:
-        precision = native if label == "native" else _labelled(label, native, hardware)
+        precision = native if label == "native" else labelled(label, native, hardware)
     else:
         weights = _format(run.weights, native.weights)
         experts = _format(run.experts, native.experts) if run.experts else weights
@@ -102,14 +98,6 @@ def _served(native: Precision, run: Run) -> Precision:
     roles = {f.name: getattr(native, f.name) for f in fields(native) if f.name != "exceptions"}
     loaded: dict[str, Any] = {name: base if fmt.bits >= _WIDE else fmt for name, fmt in roles.items()}
     return replace(native, **loaded)
-
-
-def _labelled(label: str, native: Precision, hardware: HardwareSpec) -> Precision:
-    own = [fmt for fmt in (native.weights, native.experts) if fmt.bits == _WEIGHT_ONLY]
-    eight = [fmt for fmt in (native.weights, native.experts) if fmt.math == "fp8"]
-    if (label in ("fp4", "int4", "mxfp4") and own) or (label == "fp8" and eight):
-        return native
-    return parse_precision("nvfp4" if label == "fp4" else label, frozenset(hardware.peak), native.base.name)
 
 
 def _format(name: str, native: Format) -> Format:
@@ -196,6 +184,11 @@ def drafts_of(run: Run, deployment: Deployment) -> Speculation:
 
 
 def _copies(model: ModelSpec, slots: int, ep: int) -> int:
-    """Redundant experts where ``slots`` places are stated for all; none where every expert has one place."""
+    """Redundant experts where ``slots`` places are stated for all; none where every expert has one place.
+
+    Raises ``UsageError`` for fewer places than experts.
+    """
     experts = max((weight.units for weight, _ in model.weights() if weight.shard == "experts"), default=0)
+    if 0 < slots < experts:
+        raise UsageError(f"redundant_experts {slots} are fewer places than the {experts} experts of {model.name}")
     return max(slots - experts, 0) if ep > 1 else 0

@@ -114,13 +114,7 @@ def options_of(run: Run, deployment: Deployment) -> Options:
         return Options(warmup=run.warmup, speculation=drafts)
     pool = run.prefill
     flags = Flags(max_num_batched_tokens=pool.token_budget, gpu_memory_utilization=pool.memory_fraction)
-    fleet = Fleet(
-        prefill=pool.workers,
-        decode=run.workers,
-        prefill_deployment=prompts,
-        prefill_flags=flags,
-        first_token="decodes",
-    )
+    fleet = Fleet(prefill=pool.workers, decode=run.workers, prefill_deployment=prompts, prefill_flags=flags)
     return Options(warmup=run.warmup, fleet=fleet, speculation=drafts)
 
 
@@ -135,6 +129,7 @@ def _figures(result: SimulationResult, run: Run) -> dict[tuple[str, str], float]
             figures |= {(metric, name): float(value) for name, value in zip(_PERCENTILES, points)}
     figures["rate", "mean"] = result.output_rate
     figures["throughput", "mean"] = (result.input_rate + result.output_rate) / run.devices
+    figures["output", "mean"] = result.output_rate / run.decoding_devices
     return figures
 
 

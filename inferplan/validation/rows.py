@@ -45,9 +45,9 @@ _EMPTY = ("", "nan", "none", "null", "n/a", "-")
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
 """Seconds, each with its statistics over requests (over gaps: ``itl``)."""
 STATISTICS = ("mean", "median", "p90", "p95", "p99")
-MEANS = ("rate", "throughput", "power", "energy")
-"""Figures of a whole run, which have no statistic but their mean: output tokens a second of the deployment, tokens a
-second and GPU (prompts and outputs), watts a GPU, joules an output token."""
+MEANS = ("rate", "throughput", "output", "power", "energy")
+"""Figures of a whole run, which have no statistic but their mean: output tokens a second of the deployment; tokens a
+second and GPU, prompts and outputs; output tokens a second and GPU that decodes; watts a GPU; J an output token."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +178,12 @@ class Run:
     def devices(self) -> int:
         """GPUs of all workers, those of both pools."""
         prefill = self.prefill.workers * self.prefill.ranks if self.prefill else 0
-        return self.workers * self.tp * self.pp * self.dp + prefill
+        return self.decoding_devices + prefill
+
+    @property
+    def decoding_devices(self) -> int:
+        """GPUs of the workers that decode."""
+        return self.workers * self.tp * self.pp * self.dp
 
     @property
     def form(self) -> str:
@@ -337,20 +342,15 @@ def _pools(facts: Mapping[str, str]) -> tuple[Pool | None, int, tuple[str, ...]]
     return pool, workers, notes
 
 
-def _drafts(facts: Mapping[str, str], degrees: Mapping[str, int]) -> tuple[str | None, int | None, tuple[str, ...]]:
-    """The head that drafts, the tokens that it drafts a step, and a note where those are not stated."""
+def _drafts(facts: Mapping[str, str]) -> tuple[str | None, int | None]:
+    """The head that drafts, and the tokens that it drafts a step. Raises ``Unusable`` where nobody says how many."""
     draft = given(facts, "speculation")
     if draft is None or draft.lower() in ("none", "false", "0"):
-        return None, None, ()
+        return None, None
     count = whole(facts, "draft_tokens", 1)
-    if count is not None:
-        return draft.lower(), count, ()
-    usual = _USUAL_DRAFTS[degrees["dp"] > 1]
-    return draft.lower(), usual, (f"draft tokens not stated: {usual}, as in the published scripts of the campaign",)
-
-
-_USUAL_DRAFTS = {False: 3, True: 1}
-"""Tokens a step by whether attention is data-parallel: MTP of InferenceX's ``dsr1_*_trt_mtp`` run scripts."""
+    if count is None:
+        raise Unusable(f"draft_tokens is empty: {draft} drafts so many a step")
+    return draft.lower(), count
 
 
 def truth(facts: Mapping[str, str], name: str) -> bool:
@@ -374,7 +374,7 @@ def interpret(facts: Mapping[str, str]) -> tuple[Run, tuple[str, ...]]:
     _require_inputs(facts)
     degrees, told = _degrees(facts)
     prefill, workers, paired = _pools(facts)
-    draft, drafted, usual = _drafts(facts, degrees)
+    draft, drafted = _drafts(facts)
     ratio = _share(facts, "length_ratio_min")
     concurrency = whole(facts, "concurrency", 1)
     requests = whole(facts, "requests", 1)
@@ -413,7 +413,7 @@ def interpret(facts: Mapping[str, str]) -> tuple[Run, tuple[str, ...]]:
         campaign=given(facts, "campaign") or "",
         **_flags(facts),
     )
-    return run, (*steady, *dict.fromkeys((*told, *paired)), *usual)
+    return run, (*steady, *dict.fromkeys((*told, *paired)))
 
 
 def _flags(facts: Mapping[str, str]) -> dict[str, Any]:
@@ -447,6 +447,7 @@ def _at_least_one(facts: Mapping[str, str], name: str) -> float:
 _PLAIN = {
     "output_tokens_per_s": "rate",
     "tokens_per_s_per_gpu": "throughput",
+    "output_tokens_per_s_per_gpu": "output",
     "power_w": "power",
     "joules_per_output_token": "energy",
 }

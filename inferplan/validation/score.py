@@ -21,6 +21,7 @@ NAMES = {
     "e2el": "end-to-end",
     "rate": "output rate",
     "throughput": "tokens/s a GPU",
+    "output": "output tokens/s a GPU that decodes",
     "power": "watts a GPU",
     "energy": "J an output token",
 }

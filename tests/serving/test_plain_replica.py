@@ -47,11 +47,6 @@ CASES: dict[str, tuple[Traffic, Flags, Options]] = {
     "users short of cache": (_users(100, "lognormal:800:0.8"), _LITTLE, Options()),
     "least loaded": (_open(60.0), Flags(), Options(fleet=Fleet(routing="least-loaded"), trim=True)),
     "pools": (_open(60.0), Flags(), Options(fleet=Fleet(prefill=2, decode=2))),
-    "pools of which the second answers": (
-        _open(60.0),
-        Flags(),
-        Options(fleet=Fleet(prefill=2, decode=2, first_token="decodes")),
-    ),
 }
 
 

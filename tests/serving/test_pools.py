@@ -117,6 +117,23 @@ def test_each_pool_takes_its_own_steps() -> None:
     assert last == near(seconds(20, 20, 10) + 2.0 + 3 * 1.1)
 
 
+@pytest.mark.parametrize(("answers", "seen"), [("prompts", 6.0), ("cache", 8.0), ("decodes", 9.1)])
+def test_the_first_token_comes_from_the_pool_that_the_engine_answers_with(answers: str, seen: float) -> None:
+    """A prompt of 50 is done at 6 s, its 200 bytes take 2 s, a decode step 1.1 s."""
+    deployment = slow_link(plain())
+    apart = deployment.engine.apart.model_copy(update={"first_token": answers})
+    deployment = replace(deployment, engine=deployment.engine.model_copy(update={"apart": apart}))
+    first, last = served(deployment, requests((0.0, 50, 4)), fleet=Fleet(prefill=1, decode=1))
+    assert first == near(seen)
+    assert last == near(8.0 + 3 * 1.1)
+
+
+def test_engines_answer_as_their_sources_say() -> None:
+    """vLLM's and TensorRT-LLM's decode servers stream their own steps, SGLang's the token that comes with the cache."""
+    found = {name: on(engine=name).engine.apart.first_token for name in ("vllm", "trtllm", "sglang", "none")}
+    assert found == {"vllm": "decodes", "trtllm": "decodes", "sglang": "cache", "none": "prompts"}
+
+
 def test_flags_alone_make_a_pool() -> None:
     fleet = Fleet(prefill=1, decode=1, prefill_flags=Flags(max_num_batched_tokens=20))
     first, last = served(slow_link(plain()), requests((0.0, 50, 4)), fleet=fleet)

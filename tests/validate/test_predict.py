@@ -304,6 +304,15 @@ def test_the_command_writes_the_input_columns_then_its_own(tmp_path: Path) -> No
     assert [bool(one.run) for one in again] == [True, False]
 
 
+def test_without_a_row_that_can_be_priced_it_exits_4_after_the_report(tmp_path: Path) -> None:
+    source = tmp_path / "rows.csv"
+    source.write_text(f"{HEAD}\nb,,h100-sxm,vllm,bf16,256,32,2,1,4,2048,40,8\n")
+    code, out, error = invoke(str(source))
+    assert code == 4
+    assert "answered: 0 of 1 rows" in out
+    assert "model is empty" in error
+
+
 def test_above_the_tolerance_it_exits_6_after_the_report(tmp_path: Path) -> None:
     source = tmp_path / "rows.csv"
     source.write_text(f"{HEAD}\n{GOOD.replace(',8', ',800')}\n")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +10,9 @@ import pytest
 
 from inferplan.answers.power import PowerShares, Utilisation
 from inferplan.catalog.assemble import Request, assemble
-from inferplan.serving.cluster import Fleet
+from inferplan.errors import UsageError
 from inferplan.serving.flags import Flags
-from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.simulator import simulate
 from inferplan.traffic.requests import Requests
 from inferplan.validation.deploy import deployment_of, drafts_of, prompts_of
 from inferplan.validation.importers import read_file
@@ -124,7 +123,7 @@ def test_drafts_are_the_models_own_head_accepted_as_was_measured() -> None:
 def test_drafts_that_are_not_stated_are_those_of_the_scripts(spread: str, drafted: int) -> None:
     told = row(NODE, dp_attention=spread, speculation="mtp")
     assert told.run is not None and told.run.draft_tokens == drafted
-    assert any("draft tokens not stated" in note for note in told.notes)
+    assert any("_trt_mtp.sh" in note for note in told.notes)
 
 
 def test_what_the_run_script_sets_stands_in_for_the_table() -> None:
@@ -150,6 +149,44 @@ def test_a_flag_that_the_engine_never_reads_is_not_simulated() -> None:
     )
     assert told.run is not None and told.run.waits.poll == 1 and told.run.token_budget == 16384
     assert price_rows([told])[0].prediction.at("ttft", "median") == pytest.approx(0.1261, rel=0.25)  # type: ignore[union-attr]
+
+
+def test_json_and_table_of_one_run_find_the_same_scripts(tmp_path: Path) -> None:
+    """A node of B200 as its JSON names it: 60 steps of balance and one draft, as dsr1_fp8_b200_trt_mtp.sh has them."""
+    record = {
+        "hw": "b200",
+        "conc": 256,
+        "model": "deepseek-ai/DeepSeek-R1-0528",
+        "framework": "trt",
+        "precision": "fp8",
+        "spec_decoding": "mtp",
+        "isl": 1024,
+        "osl": 8192,
+        "tp": 8,
+        "ep": 8,
+        "dp_attention": "true",
+        "median_ttft": 2.512,
+        "output_tput_per_gpu": 1000.0,
+        "image": "tensorrt-llm/release:1.2.0rc6",
+    }
+    path = tmp_path / "agg.json"
+    path.write_text(json.dumps(record))
+    told = read_file(path, {})[1][0]
+    table = {"model": "DeepSeek-R1", "gpu": "b200-hgx", "speculation": "mtp", "isl": "1024", "osl": "8192"}
+    listed = row(NODE, **table, concurrency="256", redundant_experts="")
+    for run in (told.run, listed.run):
+        assert run is not None
+        assert (run.dp, run.ep, run.tp, run.draft_tokens, run.waits.balance) == (8, 8, 1, 1, 60)
+    assert told.measured.at("output") == 1000.0
+    assert row(NODE, speculation="mtp", dp_attention="0").run.draft_tokens == 3  # type: ignore[union-attr]
+
+
+def test_what_would_have_to_be_guessed_is_refused() -> None:
+    assert "draft_tokens" in row(NODE, speculation="mtp", campaign="").refused
+    few = row(NODE, redundant_experts="100").run
+    assert few is not None
+    with pytest.raises(UsageError, match="256 experts"):
+        deployment_of(few)
 
 
 def test_statistics_stand_side_by_side() -> None:
@@ -236,17 +273,6 @@ def test_attention_ranks_wait_for_a_prompt_each() -> None:
     alone, held = _late(0, False), _late(50, False)
     assert alone < held < alone + 50 * step
     assert _late(50, True) == pytest.approx(_late(0, True), rel=1e-6)  # both ranks have one: nothing to wait for
-
-
-def test_the_pool_that_decodes_answers_with_the_cache() -> None:
-    deployment = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm", engine="sglang"))
-    one = Requests(prompt=np.array([4096]), output=np.array([64]), arrival=np.array([0.0]), hashes=None)
-    fleet = Fleet(prefill=1, decode=1)
-    early = simulate(deployment, one, None, Options(fleet=fleet))
-    late = simulate(deployment, one, None, Options(fleet=replace(fleet, first_token="decodes")))
-    moved = 4096 * 2 * 32 * 8 * 128 * 2 / 50e9  # bytes of its cache over the network of 50 GB/s
-    assert late.ttft[0] - early.ttft[0] >= moved
-    assert late.e2el[0] == pytest.approx(early.e2el[0], rel=1e-6)
 
 
 def test_watts_are_shares_of_the_tdp() -> None:

@@ -55,11 +55,9 @@ def read(record: dict[str, Any]) -> list[Facts]:
 
 
 def _node(record: dict[str, Any]) -> Facts:
-    """The division of one server."""
+    """The division of one server, in the columns of the table of the campaign."""
     facts = {name: stated(record.get(name)) for name in ("tp", "pp", "ep")}
-    if _yes(record, "dp_attention") and facts["tp"]:
-        facts |= {"tp": "1", "dp": facts["tp"]}
-    return facts
+    return facts | {"decode_ranks": facts["tp"], "dp_attention": _flag(record, "dp_attention"), "disaggregated": "0"}
 
 
 def _pools(record: dict[str, Any]) -> Facts:
