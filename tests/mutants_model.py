@@ -57,9 +57,9 @@ MODEL_MUTANTS = [
     ),
     SourceMutant(
         name="halves hide all of the wire",
-        place="inferplan.estimate.phase:overlapped",
-        old="np.maximum(wire, own + held * wire)",
-        new="own + held * wire",
+        place="inferplan.estimate.phase:Overlap.slot",
+        old="np.maximum(wire, own + self.computes * wire)",
+        new="own + self.computes * wire",
         changes="overlapping halves never wait for an exchange",
         check=test_two_batches.test_slots_by_hand,
     ),

@@ -125,6 +125,8 @@ class SharedRouting(Spec):
 
     source: str
     skew: float = Field(ge=0.0)
+    unforeseen: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Of the skew the share that belongs to the prompts of a step, and that no balancer of copies knows."""
 
 
 @cache
@@ -136,7 +138,7 @@ def shared_routing() -> SharedRouting:
 
 def routing_of(asked: float | None = None) -> Routing:
     """How routers spread tokens: as asked for, with the usual skew of ``configs/routing.yaml`` where none is known."""
-    return Routing(asked=asked, usual=shared_routing().skew)
+    return Routing(asked=asked, usual=shared_routing().skew, unforeseen=shared_routing().unforeseen)
 
 
 def native_precision(model: ModelSpec) -> Precision:

@@ -1,7 +1,7 @@
 """What a serving engine of a version does by default: how it sizes its cache, its token budget, its pages."""
 
 import re
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -133,6 +133,12 @@ class ExchangeRules(Spec):
     format, as sums do."""
     blocks: int = Field(default=20, ge=1)
     """Thread blocks, and so multiprocessors, that carry an exchange of normal mode."""
+    computes: dict[ExchangeMode, Annotated[float, Field(ge=0.0, le=1.0)]] = {}
+    """By mode the share of an exchange in which its kernels hold all multiprocessors, and nothing runs beside it."""
+    shows: dict[ExchangeMode, Annotated[float, Field(ge=0.0, le=1.0)]] = {}
+    """By mode the share of the shorter of an exchange and a computation beside it by which they slow each other."""
+    experts_apart: tuple[ExchangeMode, ...] = ()
+    """Modes in which the routed experts of one half batch run beside no exchange of the other."""
 
     def on(self, hardware: HardwareSpec, ranks: int) -> "ExchangeRules":
         """The same for ``ranks`` devices, with the kernels for racks where they apply."""

@@ -74,7 +74,7 @@ def build_ranks(
         if np.any(np.asarray(segment.batch) <= 0) or np.any(np.asarray(segment.new) <= 0):
             raise ValueError(f"a segment of {segment.batch} sequences with {segment.new} new tokens is empty")
     first = deployments[0]
-    halves = _halves(first, step)
+    halves = halves_of(first, step)
     if np.any(halves > 1.0):
         step, mean = _part(step, halves), None if mean is None else _part(mean, halves)
     context = replace(_context(first, step, mean), alternatives=alternatives)
@@ -85,7 +85,7 @@ def build_ranks(
     return stages if np.all(halves == 1.0) else [[_run_twice(stage, halves) for stage in own] for own in stages]
 
 
-def _halves(deployment: Deployment, step: Step) -> Num:
+def halves_of(deployment: Deployment, step: Step) -> Num:
     """Into how many overlapping parts the step of a rank is cut: two from so many tokens on, else one."""
     if deployment.two_batches is None:
         return 1.0
@@ -94,18 +94,22 @@ def _halves(deployment: Deployment, step: Step) -> Num:
     return float(enough) if enough.ndim == 0 else enough
 
 
-OVERLAP_PARTS = ("attention", "dispatch", "experts", "combine")
-"""Parts of a layer between which two half batches change places, in their order."""
+OVERLAP_PARTS = ("projections", "attention", "shared", "dispatch", "experts", "combine", "alone")
+"""Parts of a layer between which two half batches change places. projections: what comes before attention itself.
+alone: what no other half's rows travel beside (embedding, dense layers, head)."""
 
 
 def overlap_part(op: Op) -> str:
-    """Which of :data:`OVERLAP_PARTS` an operator belongs to; whatever is no exchange and no routed expert to the first.
-
-    Dense layers, the embedding and the head are taken with the attention, beside which the other half's rows travel.
-    """
+    """Which of :data:`OVERLAP_PARTS` an operator belongs to."""
     if isinstance(op, Exchange):
         return op.direction
-    return "experts" if op.name.startswith("ffn.expert.") else "attention"
+    block, _, name = op.name.partition(".")
+    inner = name.partition(".")[0]
+    if block == "ffn":
+        return {"expert": "experts", "shared": "shared", "router": "attention"}.get(inner, "alone")
+    if block == "attn":
+        return "attention" if inner in ("core", "absorb_v", "out", "gate", "all_reduce") else "projections"
+    return "alone" if block in ("embedding", "final_norm", "head", "sampling") else "attention"
 
 
 def _part(step: Step, parts: Num) -> Step:

@@ -438,8 +438,7 @@ def stage_seconds(
     """Seconds of one batch on each stage: its kernels, and the fixed seconds of its layers.
 
     chosen: the rows, along the first axis, of what was priced that are asked for; all of it without. halves: 2 where
-    the batch was cut into two halves that overlap (:func:`overlapped`; what has nothing beside it, before the first
-    exchange and after the last, is not added).
+    the batch was cut into two halves that overlap (:class:`Overlap`).
 
     Raises ``NotFiniteError``, which names the operator, for a price that is not a number.
     """
@@ -460,33 +459,58 @@ def stage_seconds(
 
 
 def _seen(deployment: Deployment, costs: Sequence[OpCost], halves: Num) -> Num:
-    """The share of kernel seconds that two halves do not hide behind each other (:func:`overlapped`)."""
+    """The share of kernel seconds that two halves do not hide behind each other (:class:`Overlap`)."""
     both = dense(added(cost.all_runs for cost in costs))
     parts = {part: [cost for cost in costs if overlap_part(cost.op) == part] for part in OVERLAP_PARTS}
     seconds = (dense(added(cost.all_runs for cost in part)) for part in parts.values())
-    left = overlapped(held_share(deployment, [cost.op for cost in costs]), *seconds)
+    left = overlap_of(deployment, [cost.op for cost in costs]).seconds(*seconds)
     share: Num = np.where(halves > 1.0, left / np.maximum(both, 1e-300), 1.0)
     return share
 
 
-def held_share(deployment: Deployment, ops: Iterable[Op]) -> float:
-    """The share of a device's multiprocessors that its exchanges hold: thread blocks in normal mode (DeepEP's
-    ``num_sms``), none in low-latency mode, whose rows travel without any."""
-    units = deployment.hardware.units
-    held = [op.blocks for op in ops if isinstance(op, Exchange) and op.mode == "normal"]
-    return max(held, default=0) / units if units else 0.0
+@dataclass(frozen=True, kw_only=True)
+class Overlap:
+    """How far the computation of one half batch and the exchange of the other hide each other.
 
-
-def overlapped(held: float, attention: Num, dispatch: Num, experts: Num, combine: Num) -> Num:
-    """Seconds of two half batches that change places, from the seconds of both in each part of their layers.
-
-    While the rows of one are dispatched the other computes what comes before, then the first what comes after; so with
-    the combine. Each of those four slots takes the longer of both. held: the share of multiprocessors that the
-    computation does without beside an exchange.
+    computes: the share of an exchange in which its kernels hold all multiprocessors. shows: the share of the shorter of
+    both by which they slow each other. experts_hide: routed experts have an exchange beside them.
     """
-    slots = (np.maximum(wire, own + held * wire) for wire in (dispatch, combine) for own in (attention, experts))
-    seconds: Num = sum(slots, start=0.0) / 2.0
-    return seconds
+
+    computes: float = 0.0
+    shows: float = 0.0
+    experts_hide: bool = True
+
+    def slot(self, own: Num, wire: Num) -> Num:
+        """Seconds of a computation beside an exchange."""
+        return np.maximum(wire, own + self.computes * wire) + self.shows * np.minimum(own, wire)
+
+    def seconds(self, *parts: Num) -> Num:
+        """Seconds of two half batches, from those of both in each of ``OVERLAP_PARTS`` of their layers.
+
+        While the rows of one are dispatched the other computes what comes before, then the first what comes after; so
+        with the combine, beside which shared experts run. Where experts hide nothing, shared experts and the next
+        projections run beside the dispatch, attention beside the combine.
+        """
+        projections, attention, shared, dispatch, experts, combine, alone = parts
+        if not self.experts_hide:
+            return self.slot(shared + projections, dispatch) + self.slot(attention, combine) + experts + alone
+        before = projections + attention
+        beside_dispatch = self.slot(before, dispatch) + self.slot(experts, dispatch)
+        beside_combine = self.slot(experts + shared, combine) + self.slot(before + shared, combine)
+        return (beside_dispatch + beside_combine) / 2.0 + alone
+
+
+def overlap_of(deployment: Deployment, ops: Iterable[Op]) -> Overlap:
+    """How the halves of a step of these operators overlap; perfectly on an ideal device."""
+    modes = {op.mode for op in ops if isinstance(op, Exchange)}
+    if deployment.calibration.basis == "roofline" or not modes:
+        return Overlap()
+    mode, rules = modes.pop(), deployment.engine.exchange
+    return Overlap(
+        computes=rules.computes.get(mode, 0.0),
+        shows=rules.shows.get(mode, 0.0),
+        experts_hide=mode not in rules.experts_apart,
+    )
 
 
 def require_finite(deployment: Deployment, costs: Sequence[OpCost]) -> None:

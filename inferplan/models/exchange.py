@@ -33,6 +33,7 @@ def exchange(context: LayerContext, layer: MoeLayer, direction: Direction, width
         direction=direction,
         mode=rules.prefill if wide or sliced else rules.decode,
         tokens=context.tokens / parallel.tp,
+        crowding=layer.crowding(context, context.tokens * parallel.dp),
         width=width,
         experts=layer.experts,
         top_k=layer.top_k,

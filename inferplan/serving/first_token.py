@@ -14,10 +14,11 @@ import numpy as np
 
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import StepTime, prompt_drain
-from inferplan.serving.rounds import eager_floors, overlaps
+from inferplan.serving.rounds import launch_floors, overlaps
 from inferplan.serving.techniques.speculation import PLAIN, Speculation, prompt_with_drafts, step_with_drafts
 from inferplan.terms import Field, Term, named
 from inferplan.units import Num
+from inferplan.work.step import prefill
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -141,8 +142,5 @@ def _launched(deployment: Deployment, speculation: Speculation, new: Num, past: 
     """A step that holds one piece of a prompt, with the engine's eager floor."""
     time = prompt_drain(deployment, 1.0, new, past).step_time
     time = speculation.with_drafts(time, lambda draft: _launched(draft, PLAIN, new, past))
-    floors = eager_floors(deployment)
-    if not any(floors):
-        return time
-    eager = new > deployment.engine.serving.graph_tokens
-    return time.at_least([np.where(eager, floor, 0.0) for floor in floors])
+    floors = launch_floors(deployment, prefill(1.0, new, past))
+    return time.at_least(floors) if floors else time

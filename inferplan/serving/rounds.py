@@ -15,6 +15,7 @@ import numpy as np
 
 from inferplan.devices.engine import mixes
 from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.graph import halves_of
 from inferplan.estimate.phase import Batches, StepTime, time_batches, time_together
 from inferplan.models.spec import LayerGroup
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
@@ -59,6 +60,16 @@ def eager_floors(deployment: Deployment) -> list[float]:
         recurrent = sum(number * sum(bool(part.cache().state) for part in layer.parts) for layer, number in layers)
         floors.append(count * per_layer + recurrent * constants.eager_linear)
     return floors
+
+
+def launch_floors(deployment: Deployment, step: Step) -> list[Num]:
+    """:func:`eager_floors` of a step that holds a prompt: none where it is replayed from a graph, twice where its
+    kernels are launched for each of two half batches."""
+    floors = eager_floors(deployment)
+    if not any(floors):
+        return []
+    eager = step.tokens > deployment.engine.serving.graph_tokens
+    return [np.where(eager, floor, 0.0) * halves_of(deployment, step) for floor in floors]
 
 
 def _latent(layer: LayerGroup) -> bool:
@@ -185,11 +196,8 @@ class Round:
             own = replace(self, speculation=self.speculation.extending, flight=batches.microbatches)
             later = None if self.decodes is None else self._later_draft(batches.microbatches)
             time = self.speculation.with_drafts(time, own.price, later)
-        floors = eager_floors(deployment) if self.prompts is not None else [0.0]
-        if not any(floors):
-            return time
-        eager = batches.fullest.tokens > deployment.engine.serving.graph_tokens
-        return time.at_least([np.where(eager, floor, 0.0) for floor in floors])
+        floors = launch_floors(deployment, batches.fullest) if self.prompts is not None else []
+        return time.at_least(floors) if floors else time
 
     def _decoding(self, microbatches: Num) -> tuple[Num | None, Num | None]:
         """Decodes of the fullest batch in flight, and of the mean one.

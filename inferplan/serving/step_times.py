@@ -27,7 +27,7 @@ import numpy as np
 
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.graph import OVERLAP_PARTS, Stage, build_rank, overlap_part
-from inferplan.estimate.phase import held_share, launched, overlapped, require_finite
+from inferplan.estimate.phase import Overlap, launched, overlap_of, require_finite
 from inferplan.estimate.roofline import price
 from inferplan.serving.rounds import eager_floors
 from inferplan.units import Array, Num
@@ -238,8 +238,8 @@ class StepTimes:
     """Rows of a matmul for each token of a wide prompt: context parallelism divides them."""
     cut_from: tuple[int, int] = (0, 0)
     """Rows from which a step that decodes, and one with wide prompts, is cut into two halves."""
-    held: tuple[float, float] = (0.0, 0.0)
-    """Of the device's multiprocessors the share that an exchange holds in such steps."""
+    overlap: tuple[Overlap, Overlap] = (Overlap(), Overlap())
+    """How the halves of such steps hide each other."""
     drafts: list[tuple[StepTimes, int]] = field(default_factory=list)
     cache: dict[int, Lines] = field(default_factory=dict)
     """Seconds of a step that only decodes, through all stages, by batch."""
@@ -264,7 +264,7 @@ class StepTimes:
         prompts, tokens = chunk.prompts, chunk.tokens
         wide = tokens > WIDE * prompts
         tables = self.wide if wide else self.narrow
-        if len(tables) > 1 or self.drafts:
+        if len(tables) > 1 or self.drafts or any(self.cut_from):
             return sum(self.stations(batch, context, chunk))
         rows = batch * self.width + tokens * (self.prompt_share if wide else 1.0)
         time = self.host + self.host_sequence * (batch + prompts)
@@ -328,7 +328,9 @@ class StepTimes:
                 for station, seconds in enumerate(made, len(times) - len(made)):  # one stage: beside the last
                     times[station] += steps * seconds
         if chunk.tokens and any(self.floors) and batch * self.width + chunk.tokens > self.graph_tokens:
-            times = [float(seconds) for seconds in launched(times, self.floors)]
+            twice = any(self.cut_from) and rows >= self.cut_from[wide]  # each half's kernels
+            floors = [2.0 * floor for floor in self.floors] if twice else self.floors
+            times = [float(seconds) for seconds in launched(times, floors)]
         return times
 
     def rows(self, batch: float, chunk: Chunk = NO_PROMPTS) -> float:
@@ -341,7 +343,7 @@ class StepTimes:
         batch, context = decodes
         if table.cut and rows[0] >= self.cut_from[chunk.tokens > WIDE * chunk.prompts]:
             parts = [self._stage(part, decodes, chunk, rows) for part in table.cut]
-            return table.layers + float(overlapped(self.held[chunk.tokens > WIDE * chunk.prompts], *parts))
+            return table.layers + float(self.overlap[chunk.tokens > WIDE * chunk.prompts].seconds(*parts))
         shared, head, last = table.shared, table.head, int(batch * self.width + chunk.prompts)
         time = table.layers + _read(shared, rows[0]) + (head[last] if last < len(head) else _whole(head, last))
         if table.experts:
@@ -508,15 +510,17 @@ def step_times(deployment: Deployment, reach: Reach, width: int = 1) -> StepTime
         graph_tokens=deployment.engine.serving.graph_tokens,
         prompt_share=1.0 / deployment.parallel.cp,
         cut_from=deployment.two_batches or (0, 0),
-        held=(0.0, 0.0) if deployment.two_batches is None else _held(deployment),
+        overlap=_overlap(deployment),
     )
 
 
-def _held(deployment: Deployment) -> tuple[float, float]:
-    """The share of multiprocessors that exchanges hold in steps with narrow prompts, and with wide ones."""
+def _overlap(deployment: Deployment) -> tuple[Overlap, Overlap]:
+    """How halves overlap in steps with narrow prompts or none, and with wide ones."""
+    if deployment.two_batches is None:
+        return Overlap(), Overlap()
     pricer = _Pricer(deployment=deployment, width=1.0)
     narrow, wide = (pricer.build(_Probe(prompt=(1.0, new, 0.0))) for new in (float(WIDE), 2048.0))
-    return held_share(deployment, narrow[0].ops), held_share(deployment, wide[0].ops)
+    return overlap_of(deployment, narrow[0].ops), overlap_of(deployment, wide[0].ops)
 
 
 def _stage_tables(
@@ -528,6 +532,7 @@ def _stage_tables(
     prompts = builder.prompts(few, many)
     wide = builder.tables(many, prompts, 64.0)
     alike = [(a.names, a.shared, a.decode) for a in few] == [(b.names, b.shared, b.decode) for b in many]
+    alike = alike and not deployment.parallel.redundant  # prompts crowd copies of experts more than decodes do
     return wide if alike else builder.tables(few, prompts, float(WIDE)), wide
 
 

@@ -621,7 +621,8 @@ class Exchange(Wired):
     domain that holds one of its experts (:func:`inferplan.work.routes.reached`), and in low-latency mode once for each
     of its experts: DeepSeek-V3 (2412.19437) section 3.2.2; DeepEP README. groups, top_groups: group-limited routing.
     balanced: a token's experts are dealt over the ranks as evenly as they can be. blocks: thread blocks that carry it
-    in normal mode.
+    in normal mode. crowding: rows of the busiest rank over those of the mean one; all wait for it. A domain gets one
+    copy of every token at most.
     """
 
     kind: ClassVar[str] = "exchange"
@@ -639,13 +640,20 @@ class Exchange(Wired):
     top_groups: int = 1
     balanced: bool = False
     blocks: int = 20
+    crowding: Num = 1.0
 
     def work(self) -> Work:
         return Work(wire=self.sent((self.group,), (False,))[0])
 
     def sent(self, sizes: Sequence[float], reduces: Sequence[bool]) -> tuple[Num, ...]:
         message = self.tokens * (self.width * self.format.width)
-        return tuple(copies * message for copies in self.copies(sizes))
+        if isinstance(self.crowding, float) and self.crowding == 1.0:
+            return tuple(copies * message for copies in self.copies(sizes))
+        if self.mode == "low_latency":
+            return tuple(copies * message * self.crowding for copies in self.copies(sizes))
+        domains = accumulate(sizes[:-1], mul, initial=1.0)  # ranks of those that a level joins
+        times = (np.minimum(self.crowding, 1.0 / self._reached(ranks)) for ranks in domains)
+        return tuple(copies * message * more for copies, more in zip(self.copies(sizes), times))
 
     def copies(self, sizes: Sequence[float]) -> tuple[float, ...]:
         """Copies of a token that cross each level.

@@ -28,6 +28,8 @@ _TOKENS = np.concatenate([[0.0], 2.0 ** np.arange(-3.0, 22.5, 0.5)])
 """Tokens at which the busiest rank is computed; between them it is a line, beyond the last in proportion."""
 _NODES = 48
 """Points of the sum over x."""
+_STEPS = 8
+"""Steps that are drawn, each with a popularity of its own."""
 _DRAWS = 128
 """Ranks that are looked at, over all shuffles."""
 
@@ -38,12 +40,14 @@ class Routing:
 
     asked: the standard deviation of the logarithm of the experts' popularity, as a user states it. usual: that of
     models for which none was measured. even: every rank gets the mean, as under a perfect balance (an ideal device, and
-    sums of work over all ranks).
+    sums of work over all ranks). unforeseen: of the skew the share that belongs to the prompts of a step, which no
+    balancer of copies knows; many decodes are many texts.
     """
 
     asked: float | None = None
     usual: float = 0.0
     even: bool = False
+    unforeseen: float = 0.0
 
     def skew_of(self, measured: float | None) -> float:
         """What is asked for, else what was measured of the layer's own experts, else the usual."""
@@ -65,14 +69,23 @@ def popularity(experts: int, top_k: int, skew: float) -> tuple[float, ...]:
     """Probability of each expert to be among the ``top_k`` of a token, the most popular first: they add up to it."""
     if skew == 0.0 or top_k == experts:
         return (top_k / experts,) * experts
-    quantiles = [NormalDist().inv_cdf((rank + 0.5) / experts) for rank in reversed(range(experts))]
-    weights, chance = np.exp(skew * np.array(quantiles)), np.ones(experts)
+    return tuple(float(p) for p in _chances(np.exp(skew * _deviates(experts)), top_k))
+
+
+def _deviates(experts: int) -> Array:
+    """The normal quantiles of so many experts, falling."""
+    return np.array([NormalDist().inv_cdf((rank + 0.5) / experts) for rank in reversed(range(experts))])
+
+
+def _chances(weights: Array, top_k: int) -> Array:
+    """Probabilities in proportion to ``weights``, the largest first: none above one, ``top_k`` in all."""
+    chance = np.ones(len(weights))
     certain = 0  # experts that every token reaches
     while True:
         chance[certain:] = weights[certain:] * (top_k - certain) / weights[certain:].sum()
         above = int((chance > 1.0 + 1e-12).sum())
         if not above:
-            return tuple(float(p) for p in np.minimum(chance, 1.0))
+            return np.minimum(chance, 1.0)
         chance[: certain + above] = 1.0
         certain += above
 
@@ -187,18 +200,26 @@ def _distinct(chances: Array) -> tuple[Array, Array]:
 
 
 @lru_cache(maxsize=256)
-def busiest(experts: int, top_k: int, ranks: int, redundant: int = 0, skew: float = 0.0) -> Busiest:
+def busiest(
+    experts: int, top_k: int, ranks: int, redundant: int = 0, skew: float = 0.0, unforeseen: float = 0.0
+) -> Busiest:
     """The busiest of ``ranks`` that hold ``experts`` and ``redundant`` copies of the most popular ones.
 
-    Without copies an engine places experts in their order, whatever their popularity.
+    Without copies an engine places experts in their order, whatever their popularity. unforeseen: of the ``skew`` the
+    share that is the step's own, which the balancer of the copies does not know (:func:`unforeseen_chances`).
     """
     chances = np.array(popularity(experts, top_k, skew))
+    generator = np.random.default_rng(0)
     if redundant:
-        return Busiest(balanced(chances, ranks, redundant)[None])
+        known = np.array(popularity(experts, top_k, skew * (1.0 - unforeseen**2) ** 0.5))
+        slots, copies = balanced(known, ranks, redundant)
+        draws = range(_STEPS) if unforeseen and skew else ()
+        own = skew * unforeseen * _deviates(experts)
+        steps = [unforeseen_chances(known, top_k, generator.permutation(own)) for _ in draws]
+        return Busiest(np.array([(step / copies)[slots] for step in steps or [known]]))
     held = -(-experts // ranks)
     base, more = divmod(experts, ranks)
     ends = np.cumsum([base + (rank < more) for rank in range(ranks)])
-    generator = np.random.default_rng(0)
     shuffles = [] if skew else [chances]
     while len(shuffles) * ranks < _DRAWS and skew:
         shuffles.append(generator.permutation(chances))
@@ -209,25 +230,40 @@ def busiest(experts: int, top_k: int, ranks: int, redundant: int = 0, skew: floa
     return Busiest(placed)
 
 
-def balanced(chances: Array, ranks: int, redundant: int) -> Array:
-    """Popularity of the slots of each rank: shape (ranks, slots of a rank).
+def unforeseen_chances(known: Array, top_k: int, deviations: Array) -> Array:
+    """Popularity in one step of experts that are ``known`` to be so popular on average.
+
+    deviations: of the logarithm of each expert's popularity in that step.
+    """
+    weights = known * np.exp(deviations)
+    falling = np.argsort(-weights, kind="stable")
+    chances = np.empty(len(known))
+    chances[falling] = _chances(weights[falling], top_k)
+    return chances
+
+
+def balanced(chances: Array, ranks: int, redundant: int) -> tuple[Array, Array]:
+    """The expert in each slot of each rank, of shape (ranks, slots of a rank), and the copies of each expert.
 
     DeepSeek's balancer (github.com/deepseek-ai/EPLB, ``replicate_experts`` and ``balanced_packing``): one copy more of
     the expert that has most work a copy, ``redundant`` times; then each slot, the heaviest first, to the rank with the
     least work that has a free one. vLLM and SGLang run the same.
     """
-    copies = [(-chance, 1, expert) for expert, chance in enumerate(chances)]
-    heapq.heapify(copies)
+    queue = [(-chance, 1, expert) for expert, chance in enumerate(chances)]
+    heapq.heapify(queue)
     for _ in range(redundant):
-        _, count, expert = copies[0]
-        heapq.heapreplace(copies, (-chances[expert] / (count + 1), count + 1, expert))
-    slots = sorted((-work for work, count, _ in copies for _ in range(count)), reverse=True)
+        _, count, expert = queue[0]
+        heapq.heapreplace(queue, (-chances[expert] / (count + 1), count + 1, expert))
+    slots = sorted(((-work, expert) for work, count, expert in queue for _ in range(count)), reverse=True)
     room = len(slots) // ranks
-    packed: list[list[float]] = [[] for _ in range(ranks)]
+    packed: list[list[int]] = [[] for _ in range(ranks)]
     free = [(0.0, rank) for rank in range(ranks)]
-    for chance in slots:
+    for chance, expert in slots:
         work, rank = heapq.heappop(free)
-        packed[rank].append(chance)
+        packed[rank].append(expert)
         if len(packed[rank]) < room:
             heapq.heappush(free, (work + chance, rank))
-    return np.array(packed)
+    copies = np.ones(len(chances))
+    for _, count, expert in queue:
+        copies[expert] = count
+    return np.array(packed), copies

@@ -1,86 +1,159 @@
 """Published large-scale runs against prediction: ``python -m tests.benchmarks.compare_public_runs``.
 
-Tokens a second of a node of 8 GPUs. The engine of these runs overlaps two half batches; they are priced with and
-without that: kernels that share a device with others slow down, so the truth is expected between the two.
+Tokens a second and GPU of one phase, and what overlapping two half batches gained. Prints the page's tables
+(docs/formulas/step.md).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.devices.engine import EngineFlags
-from inferplan.estimate.load import StaticLoad
-from inferplan.estimate.phase import decode_cycle, prefill_phase
+from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.phase import Phase, decode_cycle, prompt_drain
 from inferplan.work.parallel import Parallelism
-
-NODE = 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class PublicRun:
-    """One published figure. batch: sequences a GPU that decode, or prompts a GPU that are computed together."""
+    """One published figure of SGLang with DeepEP. batch: sequences a GPU that decode behind ``prompt`` tokens, or
+    prompts of so many tokens a GPU that are computed together."""
 
     name: str
     source: str
+    model: str = "deepseek-v3"
+    gpu: str = "h100-sxm"
     ranks: int
-    redundant: int
-    prefill: bool
+    redundant: int = 32
+    prefill: bool = False
     batch: float
     prompt: float
+    overlap: bool = True
+    skew: float | None = None
     measured: float
-    """Tokens a second and node."""
+    """Tokens a second and GPU."""
+
+    def deployment(self) -> Deployment:
+        """As it was run."""
+        return assemble(
+            Request(
+                model=self.model,
+                gpu=self.gpu,
+                engine="sglang",
+                parallel=Parallelism(dp=self.ranks, ep=self.ranks, redundant=self.redundant),
+                flags=EngineFlags(two_batch_overlap=self.overlap),
+                expert_skew=self.skew,
+            )
+        )
+
+    def phase(self) -> Phase:
+        """The step of the whole replica."""
+        price = prompt_drain if self.prefill else decode_cycle
+        return price(self.deployment(), self.batch * self.ranks, self.prompt)
+
+    def predicted(self) -> float:
+        """Tokens a second and GPU."""
+        return self.batch * (self.prompt if self.prefill else 1.0) / float(self.phase().time)
+
+    def gain(self) -> float:
+        """How many times as fast two half batches make the step."""
+        whole, halves = (replace(self, overlap=overlap).phase() for overlap in (False, True))
+        return float(whole.time) / float(halves.time)
 
 
-LMSYS = "lmsys.org/blog/2025-05-05-large-scale-ep: DeepSeek-V3 on 96 H100 under SGLang, DeepEP, two-batch overlap"
+H100 = "lmsys.org/blog/2025-05-05-large-scale-ep"
+K2 = "lmsys.org/blog/2025-07-17-k2-large-scale-ep; flags: sgl-project/ome config/runtimes/srt/kimi-k2-pd-rt.yaml"
+RACK = (
+    "lmsys.org/blog/2025-06-16-gb200-part-1; --cuda-graph-bs 768 of the published command (ai-dynamo, SGLang on GB200)"
+)
+RACK_2 = "lmsys.org/blog/2025-09-25-gb200-part-2, bf16 attention and fp8 experts"
+DECODE = PublicRun(
+    name="DeepSeek-V3, decode, 72 H100", source=H100, ranks=72, batch=256, prompt=2000, measured=22_282 / 8
+)
+PREFILL = PublicRun(
+    name="prefill, 32 H100, prompts of 1,024",
+    source=H100,
+    ranks=32,
+    prefill=True,
+    batch=16,
+    prompt=1024,
+    measured=57_674 / 8,
+)
 RUNS = (
+    DECODE,
+    PREFILL,
+    replace(PREFILL, name="prompts of 2,048", batch=8, prompt=2048, measured=54_543 / 8),
+    replace(PREFILL, name="prompts of 4,096", batch=4, prompt=4096, measured=50_302 / 8),
+    replace(PREFILL, name="prompts of 4,096, experts at random", batch=4, prompt=4096, skew=0.0, measured=59_337 / 8),
     PublicRun(
-        name="decode, EP72, 256 sequences a GPU, 2,000 tokens",
-        source=LMSYS,
-        ranks=72,
-        redundant=32,
-        prefill=False,
-        batch=256,
+        name="Kimi K2, decode, 96 H200",
+        source=K2,
+        model="kimi-k2",
+        gpu="h200-sxm",
+        ranks=96,
+        redundant=96,
+        batch=480,
         prompt=2000,
-        measured=22_300,
+        measured=24_000 / 8,
     ),
     PublicRun(
-        name="prefill, EP32, 16,000 tokens a GPU, prompts of 2,000",
-        source=LMSYS,
+        name="Kimi K2, prefill, 32 H200",
+        source=K2 + " (experts balanced without copies, here with one a rank)",
+        model="kimi-k2",
+        gpu="h200-sxm",
         ranks=32,
-        redundant=32,
+        prefill=True,
+        batch=8,
+        prompt=2048,
+        measured=56_000 / 8,
+    ),
+    PublicRun(
+        name="DeepSeek-V3, decode, 48 GB200",
+        source=RACK,
+        gpu="gb200",
+        ranks=48,
+        batch=768,
+        prompt=2000,
+        overlap=False,
+        measured=7_583,
+    ),
+    PublicRun(
+        name="the same, three months later",
+        source=RACK_2,
+        gpu="gb200",
+        ranks=48,
+        batch=768,
+        prompt=2000,
+        overlap=False,
+        measured=9_087,
+    ),
+    PublicRun(
+        name="prefill, 4 GB200",
+        source=RACK_2,
+        gpu="gb200",
+        ranks=4,
         prefill=True,
         batch=8,
         prompt=2000,
-        measured=52_300,
+        overlap=False,
+        measured=18_471,
     ),
 )
-
-
-def predicted(run: PublicRun, overlapped: bool) -> float:
-    """Tokens a second and node."""
-    deployment = assemble(
-        Request(
-            model="deepseek-v3",
-            gpu="h100-sxm",
-            engine="sglang",
-            parallel=Parallelism(dp=run.ranks, ep=run.ranks, redundant=run.redundant),
-            flags=EngineFlags(two_batch_overlap=overlapped),
-        )
-    )
-    sequences, nodes = run.batch * run.ranks, run.ranks / NODE
-    if run.prefill:
-        seconds = prefill_phase(deployment, StaticLoad(batch=sequences, prompt=run.prompt, output=1.0)).time
-        return sequences * run.prompt / float(seconds) / nodes
-    return sequences / float(decode_cycle(deployment, sequences, run.prompt).time) / nodes
+GAINS = (
+    ("decode of 32 sequences a GPU", replace(DECODE, batch=32), (0.73, 0.73)),
+    ("of 256", DECODE, (1.255, 1.255)),
+    ("prefill of 8,192 tokens a GPU", replace(PREFILL, batch=2, prompt=4096), (1.27, 1.35)),
+)
+"""What the overlap gained (:data:`H100`), least and most; none between 64 and 128 sequences."""
 
 
 def _report() -> None:
     for run in RUNS:
-        apart, together = predicted(run, False), predicted(run, True)
-        print(f"{run.name}: measured {run.measured:,.0f} tokens/s a node ({run.source})")
-        for name, value in (("one batch", apart), ("two half batches", together)):
-            print(f"    {name:17s} {value:10,.0f}  {value / run.measured - 1:+.0%}")
+        value, measured = run.predicted(), run.measured
+        print(f"| {run.name} | {measured:,.0f} | {value:,.0f} | {value / measured - 1:+.0%} | {run.source} |")
+    for name, run, (least, most) in GAINS:
+        print(f"| {name} | {least - 1:+.0%} to {most - 1:+.0%} | {run.gain() - 1:+.0%} |")
 
 
 if __name__ == "__main__":

@@ -11,10 +11,11 @@ from inferplan.catalog.assemble import Request, assemble
 from inferplan.devices.engine import EngineFlags
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
-from inferplan.estimate.phase import Phase, decode_cycle, overlapped, prompt_drain
+from inferplan.estimate.phase import Overlap, Phase, decode_cycle, prompt_drain
+from inferplan.serving.rounds import launch_floors
 from inferplan.serving.step_times import Chunk, Reach, step_times
-from inferplan.work.ops import Exchange
 from inferplan.work.parallel import Parallelism
+from inferplan.work.step import prefill
 
 WIDE = Parallelism(dp=8, ep=8)
 
@@ -28,36 +29,57 @@ def deployment(
 
 
 def parts(phase: Phase) -> dict[str, float]:
-    """Seconds of dispatch, combine, routed experts and the rest."""
-    found = dict.fromkeys(("attn", "dispatch", "experts", "combine"), 0.0)
+    """Seconds of the parts of the layers, by the names that DeepSeek's operators have."""
+    found = dict.fromkeys(("before", "attention", "shared", "dispatch", "experts", "combine", "alone"), 0.0)
+    core = ("attn.core", "attn.absorb_v", "attn.out", "residual", "norm", "ffn.router")
     for cost in phase.stages[0]:
-        name = cost.op.name.removeprefix("ffn.")
-        part = name if name in found else "experts" if name.startswith("expert.") else "attn"
+        name = cost.op.name
+        if name in ("ffn.dispatch", "ffn.combine"):
+            part = name.removeprefix("ffn.")
+        elif name.startswith(core):
+            part = "attention"
+        elif name.startswith("attn."):
+            part = "before"
+        else:
+            part = {"expert": "experts", "shared": "shared"}.get(name.split(".")[1] if "." in name else "", "alone")
         found[part] += float(cost.total)
     return found
 
 
-@pytest.mark.parametrize("ideal", [True, False])
-def test_half_batches_change_places(ideal: bool) -> None:
-    """Both halves of DeepEP's overlap: attention and experts of one beside dispatch and combine of the other."""
-    whole, cut = deployment(overlap=False, ideal=ideal), deployment(ideal=ideal)
+@pytest.mark.parametrize(("engine", "ideal"), [("sglang", False), ("vllm", False), ("sglang", True)])
+def test_half_batches_change_places(engine: str, ideal: bool) -> None:
+    """SGLang's operations_strategy.py: routed experts of decodes beside nothing. vLLM's docs/design/dbo.md and an ideal
+    device: attention and experts of one half beside dispatch and combine of the other."""
+    whole, cut = deployment(engine, overlap=False, ideal=ideal), deployment(engine, ideal=ideal)
     half, phase = parts(decode_cycle(whole, 8 * 32.0, 4000.0)), decode_cycle(cut, 8 * 64.0, 4000.0)
-    held = max(
-        cost.op.blocks if cost.op.mode == "normal" else 0 for cost in phase.costs if isinstance(cost.op, Exchange)
-    )
-    slots = [(own, wire) for wire in ("dispatch", "combine") for own in ("attn", "experts")]
-    kernels = sum(max(half[wire], half[own] + held / 132 * half[wire]) for own, wire in slots)
+    busy = 0.0 if ideal else 0.34
+
+    def slot(wire: str, *own: str) -> float:
+        return max(half[wire], sum(half[part] for part in own) + busy * half[wire])
+
+    if engine == "sglang" and not ideal:
+        kernels = 2 * (slot("dispatch", "shared", "before") + slot("combine", "attention") + half["experts"])
+    else:
+        kernels = slot("dispatch", "before", "attention") + slot("dispatch", "experts")
+        kernels += slot("combine", "experts", "shared") + slot("combine", "before", "attention", "shared")
+    kernels += 2 * half["alone"]
     step = cut.calibration.step
     assert float(phase.time) == pytest.approx(step.host + 64 * step.sequence + kernels + 27 * step.layer, rel=1e-9)
     assert sum(map(float, phase.by_operator().values())) == pytest.approx(float(phase.time), rel=1e-9)
 
 
 def test_slots_by_hand() -> None:
-    """10 ms of attention, 4 of experts, dispatch 6, combine 8, of both halves: slots of 10/2, 6/2, 10/2 and 8/2 ms.
+    """Of both halves 3 ms of projections, 7 of attention, 1 of shared experts, dispatch 6, routed experts 4, combine 8
+    and 2 that nothing is beside. Slots of 10/2, 6/2, 8/2 and 11/2 ms; experts apart 6, 8 and 4 ms.
 
-    With a tenth of the multiprocessors held attention takes 10.6 and 10.8, and experts stay hidden."""
-    assert float(overlapped(0.0, 10.0, 6.0, 4.0, 8.0)) == pytest.approx((10 + 6 + 10 + 8) / 2)
-    assert float(overlapped(0.1, 10.0, 6.0, 4.0, 8.0)) == pytest.approx((10.6 + 6 + 10.8 + 8) / 2)
+    Where an exchange computes for half of its time, attention takes 13/2 and 15/2, experts 7/2 and 9/2. Where half of
+    the shorter shows, 3/2, 2/2, 2.5/2 and 4/2 more.
+    """
+    parts = (3.0, 7.0, 1.0, 6.0, 4.0, 8.0, 2.0)
+    assert float(Overlap().seconds(*parts)) == pytest.approx((10 + 6 + 8 + 11) / 2 + 2)
+    assert float(Overlap(experts_hide=False).seconds(*parts)) == pytest.approx(6 + 8 + 4 + 2)
+    assert float(Overlap(computes=0.5).seconds(*parts)) == pytest.approx((13 + 7 + 9 + 15) / 2 + 2)
+    assert float(Overlap(shows=0.5).seconds(*parts)) == pytest.approx((13 + 8 + 10.5 + 15) / 2 + 2)
 
 
 def test_weights_are_read_by_both_halves_and_work_is_conserved() -> None:
@@ -91,6 +113,18 @@ def test_the_simulator_has_the_same_price(engine: str) -> None:
         # halves of 128 tokens fill a tile of the kernel exactly, and the table's next knots do not
         near = 2.5e-2 if prompt == 256 else 1e-2
         assert sum(unfloored) == pytest.approx(float(prompt_drain(made, 8.0, prompt).time), rel=near)
+
+
+@pytest.mark.parametrize(("overlap", "launches"), [(False, 1.0), (True, 2.0)])
+def test_kernels_of_halves_are_launched_twice(overlap: bool, launches: float) -> None:
+    """27 layers of latent attention and experts: 422 us * 1.11 * 3 a layer and launch of SGLang's (docs/serving.md)."""
+    made, step = deployment(overlap=overlap), prefill(1.0, 2000.0, 0.0)
+    floor = launches * 27 * 422e-6 * 1.11 * 3
+    assert launch_floors(made, step) == [pytest.approx(floor)]
+    times, chunk = step_times(made, Reach(sequences=8, tokens=4096, context=4096)), Chunk(1, 2000.0, 2000 * 2001 / 2)
+    bare = sum(replace(times, floors=[0.0]).stations(0, 0.0, chunk))
+    assert sum(times.stations(0, 0.0, chunk)) == pytest.approx((bare**4 + floor**4) ** 0.25)
+    assert times.mixed(0, 0.0, chunk) == pytest.approx((bare**4 + floor**4) ** 0.25)
 
 
 def test_refused_where_the_engine_has_none_or_nothing_is_exchanged() -> None:

@@ -5,13 +5,14 @@ from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
+from inferplan.affine import dense
 from inferplan.models.exchange import exchange
 from inferplan.models.layers.base import Activation, FeedForward, LayerContext, Weight
 from inferplan.models.layers.mlp import mlp_ops
 from inferplan.units import Num
 from inferplan.work.ops import Elementwise, GroupedMatmul, Op
 from inferplan.work.parallel import Parallelism, require_divides, require_slots
-from inferplan.work.routing import busiest, reached
+from inferplan.work.routing import Busiest, busiest, reached
 
 
 class MoeLayer(FeedForward):
@@ -152,8 +153,21 @@ class MoeLayer(FeedForward):
         if parallel.ep == 1 or context.routing.even:
             found = reached(self.experts, self.top_k, tokens, skew)
             return tokens * self.top_k / parallel.ep, found / parallel.ep
-        most = busiest(self.experts, self.top_k, parallel.ep, parallel.redundant, skew)
+        most = self._busiest(context)
         return most.rows(tokens), most.touched(tokens)
+
+    def _busiest(self, context: LayerContext) -> Busiest:
+        parallel, routing = context.parallel, context.routing
+        unforeseen = routing.unforeseen if any(segment.wide for segment in context.segments) else 0.0
+        skew = routing.skew_of(self.skew)
+        return busiest(self.experts, self.top_k, parallel.ep, parallel.redundant, skew, unforeseen)
+
+    def crowding(self, context: LayerContext, tokens: Num) -> Num:
+        """Rows of the busiest group of experts over those of the mean one, of ``tokens`` tokens of all ranks."""
+        if context.parallel.ep == 1 or context.routing.even:
+            return 1.0
+        rows: Num = self._busiest(context).rows(tokens) * context.parallel.ep / (dense(tokens) * self.top_k)
+        return rows
 
 
 LAYER = MoeLayer
