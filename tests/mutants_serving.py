@@ -256,7 +256,7 @@ SERVING_MUTANTS = [
     ),
     SourceMutant(
         name="conversations wander",
-        place="inferplan.serving.routing:Router.send",
+        place="inferplan.serving.routing:Router._in_turn",
         old="self._conversations.pop(follows[request], None)",
         new="None",
         changes="sticky routing is round robin",

@@ -45,6 +45,12 @@ Admission = Literal["prompt", "reserve", "ratio"]
 (SGLang)."""
 
 
+RankChoice = Literal["router", "tokens"]
+"""Who chooses among the attention ranks of a replica that make every step together. router: whoever sends requests, as
+if each were an engine. tokens: the engine, the rank with the fewest prompt tokens of those that have not yet their even
+share of the requests (TensorRT-LLM)."""
+
+
 class Scheduler(Spec):
     """How a version composes its steps, beyond its policy."""
 
@@ -53,6 +59,7 @@ class Scheduler(Spec):
     """A prompt may be cut to fit what is left of the token budget."""
     prefix_caching: bool = False
     admission: Admission = "prompt"
+    ranks: RankChoice = "router"
     growth_ratio: tuple[float, float, int] = (0.7, 0.098, 600)
     """For ``ratio``: first and last share of the remaining outputs that is held back, and the decode steps between."""
     longest_growth: int = 4096

@@ -165,7 +165,7 @@ class Cluster(Apart):
             self.engine_of.update(dict.fromkeys(group, len(self.engines)))
             plain = len(group) == stages == 1
             self.engines.append(PlainReplica(kind.times, group[0]) if plain else Pipeline(kind.times, group))
-        return Router(self.fleet.routing, made, self.records)
+        return Router(self.fleet.routing, made, self.records, together if kind.rules.scheduler.ranks == "tokens" else 1)
 
     @property
     def _one_way(self) -> bool:

@@ -21,12 +21,16 @@ class Router:
     An engine may have been simulated further than the request that is sent: what has left it only later is still in it.
     """
 
-    def __init__(self, routing: Routing, pool: Sequence[Scheduler], records: Records) -> None:
-        self.routing, self.pool, self.records = routing, pool, records
-        self.blind = len(pool) <= 1 or routing in ("round-robin", "sticky")
+    def __init__(self, routing: Routing, pool: Sequence[Scheduler], records: Records, shared: int = 1) -> None:
+        self.routing, self.pool, self.records, self.shared = routing, pool, records, shared
+        """shared: so many in a row are ranks of one replica, whose engine chooses among them (``tokens``)."""
+        in_turns = routing in ("round-robin", "sticky")
+        self.blind = len(pool) <= 1 or (in_turns and shared == 1)
         """Whether the state of the engines does not matter: requests, or conversations, go to one after another."""
         self.loads = [0] * len(pool)
         """Requests in each engine at the time of the last request sent."""
+        self.tokens = [0] * len(pool)
+        """Prompt tokens of those requests."""
         self.turns_taken = 0
         self.home: dict[int, int] = {}
         """Which scheduler has a request, where that matters."""
@@ -34,39 +38,61 @@ class Router:
         """Which scheduler had the last request of each conversation that may go on."""
         self._by_load = [(0, index) for index in range(len(pool))]
         """Heap of (load, scheduler); an entry whose load has changed since no longer counts."""
-        self._leaving: list[tuple[float, int]] = []
-        """Heap of (time, scheduler) of requests that leave."""
+        self._leaving: list[tuple[float, int, int]] = []
+        """Heap of (time, scheduler, prompt tokens) of requests that leave."""
 
     def send(self, request: int, time: float) -> int:
         """The scheduler that gets a request sent at ``time``; requests must be sent in order of time."""
-        if self.blind:
-            follows = self.records.follows if self.routing == "sticky" else None
-            before = None if follows is None else self._conversations.pop(follows[request], None)
-            index = self.turns_taken % len(self.pool) if before is None else before
-            self.turns_taken += before is None
-            if follows is not None:
-                self._conversations[request] = index
-        else:
+        if not self.blind:
             self._see(time)
+        if self.routing in ("round-robin", "sticky"):
+            index = self._in_turn(request)
+        else:
             index = self._least_loaded() if self.routing == "least-loaded" else self._least_work(request)
-            self._count(index, 1)
+        if not self.blind:
+            self._count(index, 1, self.records.prompt[request])
         self.home[request] = index
         return index
+
+    def _in_turn(self, request: int) -> int:
+        """The next replica, or with ``sticky`` that of the conversation, and the rank that its engine chooses."""
+        follows = self.records.follows if self.routing == "sticky" else None
+        before = None if follows is None else self._conversations.pop(follows[request], None)
+        replicas = len(self.pool) // self.shared
+        replica = self.turns_taken % replicas if before is None else before
+        self.turns_taken += before is None
+        if follows is not None:
+            self._conversations[request] = replica
+        return replica if self.shared == 1 else self._fewest_tokens(replica * self.shared)
+
+    def _fewest_tokens(self, first: int) -> int:
+        """Of the ranks of a replica with fewer requests than their even share, or than the rank that has most, the one
+        with the fewest prompt tokens (TensorRT-LLM ``_balance_requests_across_ranks``).
+        """
+        ranks = range(first, first + self.shared)
+        loads = self.loads[first : first + self.shared]
+        most = max(-(-(sum(loads) + 1) // self.shared), *loads)
+        return min(
+            (rank for rank in ranks if self.loads[rank] < most),
+            key=lambda rank: (self.tokens[rank], self.loads[rank]),
+        )
 
     def leave(self, request: int, time: float) -> int:
         """A request leaves its engine at ``time``, refused ones at once: gives the scheduler that had it."""
         index = self.home.pop(request, 0)  # nobody asks where it was, where nothing connects the engines
         if not self.blind:
-            heapq.heappush(self._leaving, (time, index))
+            heapq.heappush(self._leaving, (time, index, self.records.prompt[request]))
         return index
 
     def _see(self, time: float) -> None:
         leaving = self._leaving
         while leaving and leaving[0][0] <= time:
-            self._count(heapq.heappop(leaving)[1], -1)
+            _, index, tokens = heapq.heappop(leaving)
+            self._count(index, -1, -tokens)
 
-    def _count(self, index: int, change: int) -> None:
+    def _count(self, index: int, change: int, tokens: int) -> None:
         self.loads[index] += change
+        self.tokens[index] += tokens
         if self.routing == "least-loaded":
             heapq.heappush(self._by_load, (self.loads[index], index))
 

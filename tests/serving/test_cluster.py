@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from math import inf
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -182,3 +183,16 @@ def test_arrivals_that_are_not_in_order_are_served_in_order() -> None:
     plain, other = (simulate(served(), each) for each in (requests, turned))
     assert other.records.finish.tolist() == plain.records.finish.tolist()[::-1]
     assert max(plain.records.finish) < inf
+
+
+def test_an_engine_shares_requests_out_over_its_own_ranks() -> None:
+    """Two replicas in turn, of two ranks each: even shares first, then fewest prompt tokens (TensorRT-LLM)."""
+    records = SimpleNamespace(prompt=[100, 10, 50, 60, 70, 80, 90], follows=None)
+    router = Router("round-robin", [None] * 4, records, shared=2)  # type: ignore[list-item, arg-type]
+    assert [router.send(request, 0.0) for request in range(4)] == [0, 2, 1, 3]
+    router.leave(0, 1.0)
+    assert router.send(4, 1.0) == 0  # the rank that lost one
+    assert router.send(5, 1.0) == 2  # both have one: 10 tokens are fewer than 60
+    router.leave(2, 2.0)
+    router.leave(4, 2.5)
+    assert router.send(6, 2.2) == 1  # the other one is still there
