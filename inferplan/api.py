@@ -48,7 +48,8 @@ class DeployOptions(TypedDict, total=False):
     engine: ``"vllm"``, ``"vllm@0.20"``. calibration: a file of constants; those of the GPU otherwise. ideal: without
     fitted constants. memory: usable memory as text, ``"64GB"``. unfused_attention: scores go to memory and back.
     prune: what to cut from the model, ``"layers=24,d_ff=0.75"``. generation: fields of a diffusion model's generation.
-    flags: what replaces the engine's defaults. expert_skew: how popularity of experts varies. tp, pp, ep, dp, cp:
+    flags: what replaces the engine's defaults. expert_skew: how popularity of experts varies. anchor: a file
+    of measured runs. tp, pp, ep, dp, cp:
     degrees of parallelism. replicas: copies. redundant: slots for copies of experts. spread_dense: dense layers over
     all attention ranks.
     """
@@ -64,6 +65,7 @@ class DeployOptions(TypedDict, total=False):
     generation: tuple[tuple[str, int | bool], ...]
     flags: EngineFlags
     expert_skew: float | None
+    anchor: str | None
     tp: int
     pp: int
     ep: int

@@ -1,7 +1,8 @@
 """``python -m calibrate.accuracy SHARED --held-out HELD_OUT.csv``: write docs/accuracy.md.
 
 ``HELD_OUT.csv`` is what ``python -m calibrate.serving_fit --held-out`` writes. ``python -m calibrate.accuracy scale-out
-SHARED`` writes docs/accuracy-scale-out.md alone.
+SHARED`` writes docs/accuracy-scale-out.md alone; ``python -m calibrate.accuracy anchors HELD_OUT.csv`` prints what
+measured runs of a system are worth.
 """
 
 from __future__ import annotations
@@ -11,8 +12,11 @@ import sys
 from datetime import date
 from pathlib import Path
 
+from calibrate.accuracy.anchors import anchors_section, bands, systems
+from calibrate.accuracy.closed_loop import read_held_out, without_suspects
 from calibrate.accuracy.page import document
 from calibrate.accuracy.scale_out import scale_out_page
+from inferplan.catalog.assemble import anchor_process
 from inferplan.catalog.files import config_root
 from inferplan.reports.validation import rows_csv
 
@@ -45,10 +49,23 @@ def _scale_out() -> None:
         options.rows.write_text(rows_csv(scored), encoding="utf-8")
 
 
+def _anchors() -> None:
+    parser = argparse.ArgumentParser(prog="python -m calibrate.accuracy anchors", description=_anchors_help)
+    parser.add_argument("held_out", type=Path, help="what calibrate.serving_fit --held-out wrote")
+    scored = without_suspects(read_held_out(parser.parse_args(sys.argv[2:]).held_out))
+    process = anchor_process()
+    print(anchors_section(scored))  # noqa: T201
+    for metric, (low, high) in bands(systems(scored, process), process).items():
+        print(f"{metric}: band: [{low:.2f}, {high:.2f}]")  # noqa: T201
+
+
+_anchors_help = "Print what measured runs of a system are worth, and the bands for configs/anchors.yaml."
+
+
 def _told(done: int) -> None:
     if sys.stderr.isatty():
         sys.stderr.write(f"\r{done} rows")
 
 
 if __name__ == "__main__":
-    _scale_out() if sys.argv[1:2] == ["scale-out"] else _accuracy()
+    {"scale-out": _scale_out, "anchors": _anchors}.get(" ".join(sys.argv[1:2]), _accuracy)()

@@ -1,4 +1,4 @@
-"""Closed-loop serving rows: unseen pairs, anchored systems, coverage of the printed band."""
+"""Closed-loop serving rows: unseen pairs, systems with measured runs, coverage of the printed band."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from calibrate.accuracy.scores import HEADS, Figures, figures, markdown, pairs_of, scored_lines
+from calibrate.accuracy.anchors import anchors_section
+from calibrate.accuracy.scores import HEADS, markdown, pairs_of, scored_lines
 from inferplan.errors import InferplanError
-from inferplan.validation.anchor import SHRINKAGE, shrunk
 from inferplan.validation.deploy import deployment_of
 from inferplan.validation.importers import read_file
 from inferplan.validation.predict import Prediction, impossible
@@ -82,25 +82,6 @@ def _grouped(scored: Sequence[Scored], key: Callable[[Run], str], metric: str) -
     return {name: pairs_of(members, metric) for name, members in sorted(groups.items())}
 
 
-def anchored(scored: Sequence[Scored], metric: str, count: int, draws: int = 20) -> Figures | None:
-    """Errors on the other rows of a system when ``count`` of its rows set one scalar, over random draws."""
-    systems: dict[tuple[str, ...], list[tuple[float, float]]] = defaultdict(list)
-    for one in scored:
-        run = one.row.run
-        if run is not None and not one.impossible:
-            systems[(*run.pair, run.engine, run.label)] += pairs_of([one], metric)
-    rng = np.random.default_rng(0)
-    found: list[tuple[float, float]] = []
-    for pairs in systems.values():
-        if len(pairs) <= count + 1:
-            continue
-        for _ in range(draws):
-            chosen = set(rng.permutation(len(pairs))[:count].tolist())
-            scalar = shrunk([pairs[i][1] / pairs[i][0] for i in chosen], SHRINKAGE[metric])
-            found += [(pair[0] * scalar, pair[1]) for i, pair in enumerate(pairs) if i not in chosen]
-    return figures(found)
-
-
 def coverage(scored: Sequence[Scored], metric: str) -> tuple[float, int]:
     """The share of measurements inside the printed band, and of how many."""
     inside = [
@@ -137,6 +118,7 @@ def closed_loop_section(serving: ClosedLoop) -> str:
             "### Coverage of the 80 % band\n",
             "Held-out rows without suspect ones, inside the band that the estimate prints:\n",
             markdown(("", "inside", "rows with a band"), lines),
+            anchors_section(without_suspects(held)),
         ]
     )
 
@@ -155,11 +137,6 @@ def _metric_tables(serving: ClosedLoop, metric: str) -> list[str]:
         "datasheet roofline, same simulation (a sample)": pairs_of(without_suspects(serving.roofline), metric),
     }
     lines = scored_lines(table)
-    for count in (1, 3, 5):
-        found = anchored(clean, metric, count)
-        if found:
-            plural = "s" if count > 1 else ""
-            lines.append([f"with {count} measured row{plural} of the system (20 draws)", *found.cells()])
     parts = [f"### {name}\n", markdown((name, *HEADS), lines).rstrip() + "\n" + PEER[metric] + "\n"]
     by: dict[str, Callable[[Run], str]] = {
         "model": lambda run: run.model,

@@ -11,10 +11,12 @@ from typing import Any
 from pydantic import Field
 
 from inferplan.catalog.files import config_root, load, load_hardware, load_model, names, read_yaml, validate
+from inferplan.devices.anchors import Anchor, Process
 from inferplan.devices.constants import IDEAL, Calibration, SharedStep, memory_class
 from inferplan.devices.engine import Engine, EngineFlags, EngineSpec
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import UsageError
+from inferplan.estimate.anchoring import anchored
 from inferplan.estimate.deployment import Deployment
 from inferplan.models.layers.mla import MlaLayer
 from inferplan.models.prune import parse_prune, prune
@@ -35,9 +37,9 @@ class Request:
     """What a command line asks for. ``roles`` maps a tensor role to a format name and wins over ``quant``.
 
     quant: formats; ``None``, or ``native``, for those of the checkpoint. engine: ``name`` or ``name@version``.
-    calibration: a file; ``None`` takes the hardware's own when there is one. memory: usable memory as text, for devices
-    whose reading is not on file. prune: axes to cut, ``layers=24,d_ff=0.75``. generation: fields of a diffusion model's
-    generation that differ from its YAML.
+    calibration: a file; ``None`` takes the hardware's own when there is one. anchor: a file of measured runs of this
+    system. memory: usable memory as text, for devices whose reading is not on file. prune: axes to cut,
+    ``layers=24,d_ff=0.75``. generation: fields of a diffusion model's generation that differ from its YAML.
     """
 
     model: str
@@ -54,6 +56,7 @@ class Request:
     generation: tuple[tuple[str, int | bool], ...] = ()
     flags: EngineFlags = EngineFlags()
     expert_skew: float | None = None
+    anchor: str | None = None
 
     def __post_init__(self) -> None:
         if self.quant is not None and self.quant.lower().strip() == NATIVE:
@@ -91,13 +94,16 @@ def load_kernels(hardware: HardwareSpec, path: str | None, engine: str = "vllm")
     file = calibration_file(hardware, path)
     if file is None:
         return IDEAL
-    found = validate(file, read_yaml(file), Calibration)
+    data = read_yaml(file)
+    if isinstance(data, dict) and "anchor" in data:
+        raise UsageError(
+            f"{file} holds an anchor of one scalar a phase, which is no longer read",
+            because="an anchor is a file of measured runs of its own",
+            hint="inferplan anchor fit RESULTS -o own.yaml, then --anchor own.yaml",
+        )
+    found = validate(file, data, Calibration)
     measured = found.name.partition(",")[0]
     if measured != hardware.name and measured in names("hardware"):
-        if found.anchor is not None:
-            raise UsageError(
-                f"{path} is anchored to rows of {measured}, not of {hardware.name}", hint=f"--gpu {measured}"
-            )
         found = found.borrowed()
     return found.for_vendor(hardware.vendor).for_engine(engine.partition("@")[0])
 
@@ -112,6 +118,23 @@ def calibration_file(hardware: HardwareSpec, path: str | None) -> Path | None:
     named = (hardware.name, hardware.chip_of, f"_transferred-{memory_class(hardware)}")
     files = (folder / f"{name}.yaml" for name in named if name)
     return next((file for file in files if file.is_file()), None)
+
+
+def load_anchor(path: str) -> Anchor:
+    """The measured runs in a file of ``inferplan anchor fit``. Raises ``UsageError`` for one of fitted constants."""
+    data = read_yaml(Path(path))
+    if isinstance(data, dict) and "constants" in data:
+        raise UsageError(
+            f"{path} holds fitted constants, no measured runs", hint="inferplan anchor fit RESULTS -o own.yaml"
+        )
+    return validate(Path(path), data, Anchor)
+
+
+@cache
+def anchor_process() -> Process:
+    """How the errors of a system's loads go together."""
+    path = config_root() / "anchors.yaml"
+    return validate(path, read_yaml(path), Process)
 
 
 def shared_step() -> SharedStep:
@@ -234,7 +257,7 @@ def assemble(
         hardware = with_memory(hardware, request.memory)
     if request.expert_skew is not None:
         require_experts(model, "--expert-skew")
-    return Deployment(
+    deployment = Deployment(
         model=model,
         hardware=hardware,
         precision=precision_of(request, model, hardware),
@@ -244,6 +267,7 @@ def assemble(
         unfused_attention=request.unfused_attention,
         routing=routing_of(request.expert_skew),
     )
+    return deployment if request.anchor is None else anchored(deployment, load_anchor(request.anchor), request.anchor)
 
 
 def with_generation(model: ModelSpec, fields: dict[str, int | bool]) -> ModelSpec:

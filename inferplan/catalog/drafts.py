@@ -101,7 +101,8 @@ def draft_alone(request: Request, name: str, loader: Callable[[str], ModelSpec] 
     models, reads_states = _load(name, model, loader)
     flags = request.flags.model_copy(update={"two_batch_overlap": False})  # one device exchanges nothing
     skew = request.expert_skew if models.whole.has_experts else None
-    alone = replace(request, prune=None, generation=(), parallel=Parallelism(), flags=flags, expert_skew=skew)
+    alone = replace(request, anchor=None, prune=None, generation=(), parallel=Parallelism(), flags=flags)
+    alone = replace(alone, expert_skew=skew)
     if reads_states and name != MTP:
         alone = replace(alone, quant=None, roles=())
     whole = assemble(alone, model_loader=lambda _: models.whole)

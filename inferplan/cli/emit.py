@@ -25,7 +25,7 @@ from inferplan.answers.emit import (
     trtllm_config,
 )
 from inferplan.catalog.assemble import Request
-from inferplan.cli.options import Count, deployment_options, write_text
+from inferplan.cli.options import Count, deployment_options, without_anchor, write_text
 from inferplan.errors import UsageError
 from inferplan.reports.plan_file import Planned, read_plan
 
@@ -102,6 +102,7 @@ def _typed(ctx: click.Context) -> list[str]:
     ]
 
 
+without_anchor(emit_command)
 for _parameter in emit_command.params:
     if _parameter.name == "gpu":  # the file of a plan names it
         _parameter.required = False

@@ -143,6 +143,27 @@ def engine_option(text: str, **more: Any) -> Callable[[Any], Any]:
     return click.option("--engine", default="vllm", show_default=True, callback=known_engines, help=text, **more)
 
 
+def anchor_option() -> Callable[[Any], Any]:
+    """``--anchor``: measured runs of the system."""
+    return click.option(
+        "--anchor", metavar="FILE", help="Measured runs of this system, which correct it (inferplan anchor fit)."
+    )
+
+
+def _constant_options() -> list[Callable[[Any], Any]]:
+    """What times are priced with."""
+    return [
+        click.option("--calibration", metavar="FILE", help="Fitted constants [those of the GPU, if any are on file]."),
+        anchor_option(),
+        click.option("--ideal", is_flag=True, help=IDEAL),
+    ]
+
+
+def without_anchor(command: click.Command) -> None:
+    """Take ``--anchor`` from a command of :func:`deployment_options` in which it would change nothing."""
+    command.params = [parameter for parameter in command.params if parameter.name != "anchor"]
+
+
 def engine_flag_options() -> list[Callable[[Any], Any]]:
     """The engine flags that replace its version's defaults."""
     return [
@@ -197,7 +218,7 @@ def deployment_options(command: Command) -> Command:
         flags = EngineFlags(
             **{field: value for field, option in _FLAGS.items() if (value := values.pop(option)) is not None}
         )
-        chosen = {name: values.pop(name) for name in (*names, "expert_skew")}
+        chosen = {name: values.pop(name, None) for name in (*names, "expert_skew", "anchor")}
         request = Request(generation=generation, flags=flags, parallel=parallel, roles=roles, **chosen)
         return command(request=request, **values)
 
@@ -220,8 +241,7 @@ def deployment_options(command: Command) -> Command:
         *expert_options(),
         engine_option("Engine and version: vllm, vllm@0.20, none."),
         *engine_flag_options(),
-        click.option("--calibration", metavar="FILE", help="Fitted constants [those of the GPU, if any are on file]."),
-        click.option("--ideal", is_flag=True, help=IDEAL),
+        *_constant_options(),
         click.option("--memory", metavar="SIZE", help="Usable memory of one device, such as 64GB."),
         click.option(
             "--unfused-attention",

@@ -149,6 +149,11 @@ _OPTIONS = [
     ),
     _Option("--spare", type=Count(0), default=0, help="Replicas beyond those needed, for failures (N+1) [0]."),
     _Option("--calibration", metavar="FILE", help="Fitted constants [those of each GPU, if any are on file]."),
+    _Option(
+        "--anchor",
+        metavar="FILE",
+        help="Measured runs of one of the candidates, which correct it (inferplan anchor fit); no separate pools then.",
+    ),
     _Option("--ideal", is_flag=True, help=IDEAL),
 ]
 
@@ -181,7 +186,8 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Que
         engines=engines,
         most=_most(values["most"], degrees),
         budgets=tuple(parse_counts(values["token_budget"])) if values["token_budget"] else None,
-        disaggregate=not values["aggregated"],
+        disaggregate=not (values["aggregated"] or values["anchor"]),
+        anchor=values["anchor"],
         drafting=draftings_of(values, model, several=True),
         redundant=_copies(values["redundant_experts"]) or (0,),
         two_batches=values["two_batch_overlap"],

@@ -9,7 +9,7 @@ import click
 from inferplan.answers.recipe import Load, Recipe, recipe
 from inferplan.answers.sweep import parse_values
 from inferplan.catalog.assemble import Request
-from inferplan.cli.options import Count, deployment_options, picture, report_options
+from inferplan.cli.options import Count, deployment_options, picture, report_options, without_anchor
 from inferplan.errors import UsageError
 from inferplan.reports.estimate import IDEAL_NOTE
 from inferplan.table import Report, Table
@@ -53,6 +53,9 @@ def recipe_command(request: Request, prompt: int, output_tokens: str, reserve: i
         title = f"{result.base.deployment.model.name} on {result.base.deployment.hardware.name}: {result.total:.3g}x"
         plots.save(plots.waterfall(steps, title, "output tokens a second and GPU"), values["drawn"])
     return _report(result)
+
+
+without_anchor(recipe_command)  # its ingredients are other systems than the one that was measured
 
 
 def _report(result: Recipe) -> Report:

@@ -25,7 +25,7 @@ from inferplan.answers.sweep import (
 )
 from inferplan.catalog.assemble import Request
 from inferplan.cli.draft_options import draft_options, draftings_of
-from inferplan.cli.options import IDEAL, engine_option, write
+from inferplan.cli.options import IDEAL, anchor_option, engine_option, write
 from inferplan.cli.technique_options import option_group
 from inferplan.columns import Block, Column, one_value, plain_values
 from inferplan.errors import UsageError
@@ -53,6 +53,7 @@ _COUNTS = "1,8 or 1-8 or 1-64*2"
 @click.option("--output", "output_tokens", default="256", metavar="COUNTS", help="Generated tokens [256].")
 @draft_group
 @click.option("--calibration", metavar="FILE", help="Fitted constants [those of each GPU, if any are on file].")
+@anchor_option()
 @click.option("--ideal", is_flag=True, help=IDEAL)
 @click.option("--simulate", "simulated", is_flag=True, help="Simulate each point as a closed loop of --batch users.")
 @click.option("--backend", type=click.Choice(BACKENDS), default="joblib", show_default=True, help="Where it runs.")
@@ -82,7 +83,9 @@ def sweep_command(models: str, style: str | None, report_file: str | None, **val
     style = "table" if parquet else format_of(report_file, style)
     counts = {name: parse_counts(values[name]) for name in DEGREES}
     grid = Grid(
-        base=Request(model="", gpu="", calibration=values["calibration"], ideal=values["ideal"]),
+        base=Request(
+            model="", gpu="", calibration=values["calibration"], ideal=values["ideal"], anchor=values["anchor"]
+        ),
         structure={
             "model": parse_values(models),
             "gpu": parse_values(values["gpu"]),

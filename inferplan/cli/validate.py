@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from inferplan.cli.options import Count, picture, report_options, write_text
+from inferplan.cli.options import Count, anchor_option, picture, report_options, write_text
 from inferplan.errors import InputFileError, ToleranceError, UsageError
 from inferplan.table import Report
 
@@ -37,7 +37,8 @@ _SUPPLIED = {
 _FACTS = {"quant": "precision"}
 
 
-def _supplied_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def supplied_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the facts that a file may leave out."""
     for name in reversed(_SUPPLIED):
         command = click.option(f"--{name}", metavar="VALUE", help=_SUPPLIED[name])(command)
     return command
@@ -45,13 +46,13 @@ def _supplied_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command("validate")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@_supplied_options
+@supplied_options
 @click.option("--rows", "rows_file", metavar="FILE.csv", help="Write every row with its predictions.")
 @click.option("--show-rows", is_flag=True, help="List every row in the table.")
 @click.option("--plot", metavar="FILE", callback=picture, help="Write a scatter plot: PNG, SVG or PDF.")
 @click.option("--max-error", metavar="SHARE", help="Exit 6 when TPOT's or TTFT's mean error is above: 15% or 0.15.")
-@click.option("--anchor", "anchor_file", metavar="OUT.yaml", help="Write constants anchored to these rows.")
 @click.option("--calibration", metavar="FILE", help="Fitted constants [those of each row's GPU].")
+@anchor_option()
 @click.option("--ideal", is_flag=True, help="Price without fitted constants: every efficiency 1, every overhead 0.")
 @click.option("--jobs", type=Count(), help="Processes that simulate rows. [all cores]")
 @report_options
@@ -65,7 +66,7 @@ def validate_command(files: tuple[str, ...], **values: Any) -> Report:
 
     Example: inferplan validate bench.json --gpu h100-sxm --tp 2 --quant fp8 --rows predicted.csv
     """
-    supplied = _facts(values)
+    supplied = facts_of(values)
     logs = [path for path in files if _is_log(Path(path))]
     if logs:
         if len(logs) < len(files):
@@ -74,7 +75,8 @@ def validate_command(files: tuple[str, ...], **values: Any) -> Report:
     return _benchmarks(files, supplied, values)
 
 
-def _facts(values: dict[str, Any]) -> dict[str, str]:
+def facts_of(values: dict[str, Any]) -> dict[str, str]:
+    """The facts that :func:`supplied_options` state, taken from ``values``."""
     named = {name: values.pop(name.replace("-", "_")) for name in _SUPPLIED}
     facts = {_FACTS.get(name, name).replace("-", "_"): value for name, value in named.items() if value is not None}
     if "@" in facts.get("engine", ""):
@@ -120,8 +122,10 @@ def _benchmarks(files: tuple[str, ...], supplied: dict[str, str], values: dict[s
         tool, found = read_file(Path(path), supplied)
         tools.append(tool)
         rows += found
-    pricing = Pricing(calibration=values["calibration"], ideal=values["ideal"], processes=values["jobs"])
-    scored = _priced(rows, pricing)
+    pricing = Pricing(
+        calibration=values["calibration"], ideal=values["ideal"], processes=values["jobs"], anchor=values["anchor"]
+    )
+    scored = priced(rows, pricing)
     title = f"{', '.join(files)} ({', '.join(dict.fromkeys(tools))})"
     report = validation_report(scored, title, per_row=values["show_rows"] or len(rows) <= 12)
     if values["rows_file"]:
@@ -130,14 +134,13 @@ def _benchmarks(files: tuple[str, ...], supplied: dict[str, str], values: dict[s
         from inferplan.reports.plots import save
 
         save(scatter(scored, title), values["plot"])
-    if values["anchor_file"]:
-        _write_anchor(scored, files, values)
     # checked when the report has been written
     click.get_current_context().call_on_close(lambda: _check(scored, report.record, limit))
     return report
 
 
-def _priced(rows: list[Any], pricing: Any) -> Any:
+def priced(rows: list[Any], pricing: Any) -> Any:
+    """Rows with their predictions; a bar says how far that is."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -146,24 +149,6 @@ def _priced(rows: list[Any], pricing: Any) -> Any:
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("rows", total=len(rows))
         return price_rows(rows, pricing, lambda done: bar.update(task, completed=done))
-
-
-def _write_anchor(scored: Any, files: tuple[str, ...], values: dict[str, Any]) -> None:
-    from inferplan.validation.anchor import anchor_of, anchored_yaml
-    from inferplan.validation.deploy import calibration_of
-
-    run = next((one.row.run for one in scored if one.prediction is not None), None)
-    if run is None:
-        raise UsageError("no row to anchor to", because=f"{len(scored)} rows, none of which can be priced")
-    calibration = calibration_of(run.gpu, run.library, values["calibration"], values["ideal"])
-    anchor = anchor_of(scored, calibration.anchor)
-    source = f"{anchor.rows} rows of {', '.join(files)}: {run.model} on {run.gpu} under {run.engine}"
-    write_text(values["anchor_file"], anchored_yaml(calibration, anchor, source))
-    click.echo(
-        f"anchor: prefill x {anchor.prefill:.3f}, decode x {anchor.decode:.3f} from {anchor.rows} rows, in "
-        f"{values['anchor_file']}; use it with --calibration {values['anchor_file']}",
-        err=True,
-    )
 
 
 def _share(text: str | None) -> float | None:

@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from pydantic import Field
 
+from inferplan.devices.anchors import Anchor
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.spec import Spec
 from inferplan.units import Num
@@ -107,14 +108,6 @@ class SharedStep(Spec):
     bands: dict[str, tuple[float, float]] = {}
 
 
-class Anchor(Spec):
-    """One scalar for each phase from a user's own measured rows, and how many rows stand behind it."""
-
-    prefill: float = Field(default=1.0, gt=0.0)
-    decode: float = Field(default=1.0, gt=0.0)
-    rows: int = Field(ge=1)
-
-
 class Calibration(Spec):
     """Constants by kernel: ``constants["matmul"]["bf16"]``, with ``"any"`` for kernels whose format does not matter.
 
@@ -133,6 +126,7 @@ class Calibration(Spec):
     bands: dict[str, tuple[float, float]] = {}
     """What serving adds to the bands of the kernels, by metric; see :class:`SharedStep`."""
     anchor: Anchor | None = None
+    """Measured runs of the system that is priced, from a file of its own (``--anchor``)."""
     held_out: dict[str, Any] = {}
     range: dict[str, Any] = {}
     fused: bool = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from statistics import NormalDist
 
+from inferplan.estimate.anchoring import anchored_bands
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import Band, widened
 from inferplan.estimate.phase import run_step
@@ -16,8 +17,11 @@ _UPPER_END = NormalDist().inv_cdf(0.9)
 
 def serving_bands(deployment: Deployment, prompt: float) -> dict[str, Band]:
     """The bands of TTFT and TPOT of served requests: those of a prompt of ``prompt`` tokens and of a decode step behind
-    it, widened by what serving adds. A metric whose band nothing stands behind is left out.
+    it, widened by what serving adds. With measured runs of its own, the widest of what they leave open over usual
+    loads. A metric whose band nothing stands behind is left out.
     """
+    if deployment.calibration.anchor is not None:
+        return anchored_bands(deployment, None, prompt)
     added = deployment.calibration.bands
     if not added:
         return {}

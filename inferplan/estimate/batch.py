@@ -17,7 +17,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from inferplan.devices.anchors import Metric
 from inferplan.errors import UsageError
+from inferplan.estimate.anchoring import Correction, anchored_bands, correction
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.graph import build, masks
 from inferplan.estimate.load import Band, StaticLoad, widened
@@ -73,31 +75,36 @@ class Estimate:
     @cached_property
     def tpot(self) -> Num:
         """Mean seconds of decode steps 1 .. output - 1; NaN when output is 1."""
-        return self._mean_decode() * self._anchor("decode")
+        return self._mean_decode() * self._anchor("tpot")
 
     @cached_property
     def tpot_start(self) -> Num:
         """Seconds of the first decode step."""
-        return self._token_seconds(self.load.prompt) * self._anchor("decode")
+        return self._token_seconds(self.load.prompt) * self._anchor("tpot")
 
     @cached_property
     def tpot_end(self) -> Num:
         """Seconds of the last decode step."""
         last = self.load.prompt + np.maximum(self.load.output - 2.0, 0.0)
-        return self._token_seconds(last) * self._anchor("decode")
+        return self._token_seconds(last) * self._anchor("tpot")
 
     def _token_seconds(self, past: Num) -> Num:
         """Seconds of a token of every sequence with ``past`` tokens behind it."""
         return decode_phase(self.deployment, self.load, past).time
 
-    def _anchor(self, phase: str, name: Naming = plain) -> Num:
-        """Measured over predicted time of a phase, from a user's own rows; 1 without any."""
-        anchor = self.deployment.calibration.anchor
-        return 1.0 if anchor is None else name(float(getattr(anchor, phase)), "anchor", "", ("anchor", phase))
+    @cached_property
+    def _correction(self) -> Correction:
+        return correction(self.deployment, self.load.batch, self.load.prompt, self.load.output)
+
+    def _anchor(self, metric: Metric, name: Naming = plain) -> Num:
+        """Measured over predicted latency of this load, from a user's own runs; 1 without any."""
+        if self.deployment.calibration.anchor is None:
+            return 1.0
+        return name(getattr(self._correction, metric), "anchor", "", ("anchor", metric))
 
     def _first(self, name: Naming = plain) -> Num:
         """Seconds until the first token."""
-        return name(self.prefill.time, "prefill", "s", ("number", "prefill.time")) * self._anchor("prefill", name)
+        return name(self.prefill.time, "prefill", "s", ("number", "prefill.time")) * self._anchor("ttft", name)
 
     def terms(self, number: str) -> Term:
         """One of its numbers with its formula: ttft, tpot, e2el or output_tokens_per_s.
@@ -123,7 +130,7 @@ class Estimate:
     def _mean_terms(self) -> Num:
         steps = named(self.load.output - 1.0, "decode steps", "", ("load", "steps"))
         mean: Num = total(self._decode_pieces(named), "pieces") / steps
-        return mean * self._anchor("decode", named)
+        return mean * self._anchor("tpot", named)
 
     def _last(self, name: Naming = plain) -> Num:
         """Seconds until the last token; the terms of a scalar load have no decode where it has none."""
@@ -148,6 +155,9 @@ class Estimate:
                 return None
             share = float(np.mean(self.ttft / self.e2el))
             return share * first[0] + (1 - share) * rest[0], share * first[1] + (1 - share) * rest[1]
+        if self.deployment.calibration.anchor is not None:
+            load = self.load
+            return anchored_bands(self.deployment, load.batch, load.prompt, load.output)[metric]
         phase = self.prefill if metric == "ttft" else self.decode
         return widened(phase.band, self.deployment.calibration.bands.get(metric))
 

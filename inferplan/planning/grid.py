@@ -13,6 +13,7 @@ from functools import cache, cached_property, lru_cache
 import numpy as np
 
 from inferplan.devices.engine import mixes
+from inferplan.estimate.anchoring import correction
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
 from inferplan.planning.demand import Demand, tail
@@ -46,13 +47,15 @@ class Axes:
 class PromptsAlone:
     """Prompts with nothing beside them on deployments that differ in their number of stages alone; priced when asked.
 
-    prompt: tokens to compute, by ``budget`` of a step, behind ``cached`` that are known.
+    prompt: tokens to compute, by ``budget`` of a step, behind ``cached`` that are known. output: tokens generated
+    behind them, which an anchor asks for.
     """
 
     deployments: Sequence[Deployment]
     budget: Array
     prompt: float
     cached: float
+    output: float = 1.0
 
     @cached_property
     def times(self) -> dict[int, tuple[Array, Array]]:
@@ -62,7 +65,8 @@ class PromptsAlone:
         alone = Round(prompts=Prompts(one, piece, self.cached + np.maximum(self.prompt - piece, 0.0) / 2))
         found = {}
         for deployment, time in zip(self.deployments, price_rounds(self.deployments, [alone] * len(self.deployments))):
-            through, factor = time.passage + (pieces - 1.0) * time.interval, _anchor(deployment)[0]
+            through = time.passage + (pieces - 1.0) * time.interval
+            factor = correction(deployment, 1.0, self.prompt + self.cached, self.output).ttft
             found[id(deployment)] = through * factor * one, pieces * time.interval * factor * one
         return found
 
@@ -162,7 +166,7 @@ def load_grids(
     new, cached = prompt - demand.cached, float(demand.cached)
     load = PromptLoad(batch / steps, new, cached)
     every = loaded_together(deployments, decodes, load, axes.budget[None, :], speculation)
-    prompts = PromptsAlone(deployments, axes.budget, new, cached)
+    prompts = PromptsAlone(deployments, axes.budget, new, cached, demand.output.average)
     return [
         _grid((deployment, rounds, prompts), demand, percentile, axes, speculation)
         for deployment, rounds in zip(deployments, every)
@@ -198,16 +202,18 @@ def _grid(
     rest = np.where(held > tail(percentile), own, decode) * (percentile / 100) / deployment.parallel.pp
     crowd = tail_wait(line, np.clip(rounds.held.filled, 0.0, 0.999), tail(percentile))
     ttft = np.maximum(front + rest + 2 * late + through + crowd, mean)
-    prefill_anchor, decode_anchor = _anchor(deployment)
-    ttft, mean = ttft * prefill_anchor, mean * prefill_anchor
-    step, decode = step * decode_anchor, decode * decode_anchor
+    if deployment.calibration.anchor is not None:
+        users = np.asarray(in_system(departures(batch, steps, step), mean, steps, step)) * dp
+        measured = correction(deployment, users, prompt, demand.output.average)
+        ttft, mean = ttft * measured.ttft, mean * measured.ttft
+        step, decode, own = step * measured.tpot, decode * measured.tpot, own * measured.tpot
     rate = np.asarray(departures(batch, steps, step))
     concurrency = np.asarray(in_system(rate, mean, steps, step))
     return LoadGrid(
         deployment=deployment,
         axes=axes,
         step_decode=decode[:, 0],
-        step_mixed=own * decode_anchor,
+        step_mixed=own,
         share=share,
         demand=demand,
         rate=rate * dp,
@@ -222,12 +228,6 @@ def _grid(
         prompts=prompts,
         speculation=speculation,
     )
-
-
-def _anchor(deployment: Deployment) -> tuple[float, float]:
-    """Measured over predicted time of prompts and of decodes."""
-    anchor = deployment.calibration.anchor
-    return (1.0, 1.0) if anchor is None else (anchor.prefill, anchor.decode)
 
 
 def _cache_use(

@@ -9,12 +9,21 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from inferplan.answers.drafting import Drafting
-from inferplan.catalog.assemble import Request, assemble, load_engine, native_precision, precision_of
+from inferplan.catalog.assemble import (
+    Request,
+    assemble,
+    load_anchor,
+    load_engine,
+    native_precision,
+    precision_of,
+)
 from inferplan.catalog.files import load_hardware, load_model
 from inferplan.catalog.price_lists import PriceBook
+from inferplan.devices.anchors import System
 from inferplan.devices.engine import EngineFlags
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import InferplanError, UsageError
+from inferplan.estimate.anchoring import anchored, system_of
 from inferplan.estimate.deployment import Deployment
 from inferplan.models.spec import ModelSpec, require_experts
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
@@ -49,6 +58,8 @@ class Space:
     two_batches: bool = False
     prefill_redundant: tuple[int, ...] | None = None
     prefill_two_batches: bool | None = None
+    anchor: str | None = None
+    """A file of measured runs of one of the systems, which are that system's alone."""
 
     def __post_init__(self) -> None:
         """Raise ``UsageError`` for options about experts that no candidate can have."""
@@ -151,6 +162,7 @@ def candidates(space: Space, rejections: Rejections) -> Iterator[tuple[Request, 
     """Every deployment that can exist, with the request that makes it; the others are counted as ``impossible``."""
     model = _model(space.base.model)
     shapes = divisions(model, space)
+    runs, seen = load_anchor(space.anchor) if space.anchor else None, set[System]()
     for gpu, engine in itertools.product(space.gpus, space.engines):
         known: Deployment | None = None
         for quant in space.quants or default_quants(model, load_hardware(gpu)):
@@ -161,14 +173,21 @@ def candidates(space: Space, rejections: Rejections) -> Iterator[tuple[Request, 
             except InferplanError as error:
                 rejections.add("impossible", len(shapes), error.what)
                 continue
+            seen.add(system_of(known))
+            base = anchored(known, runs, str(space.anchor)) if runs and runs.system == system_of(known) else known
             for parallel in shapes:
                 for flags in _flags(space, request, parallel):
                     try:
                         own = known.engine if flags is request.flags else load_engine(engine, flags)
-                        made = replace(known, parallel=parallel, engine=own)
+                        made = replace(base, parallel=parallel, engine=own)
                         yield replace(request, parallel=parallel, flags=flags), made
                     except InferplanError as error:
                         rejections.add("impossible", 1, error.what)
+    if runs is not None and runs.system not in seen:
+        raise UsageError(
+            f"{space.anchor} is anchored to {runs.system.describe()}, which is no candidate",
+            because=f"candidates are {'; '.join(sorted(system.describe() for system in seen))}",
+        )
 
 
 def _flags(space: Space, request: Request, parallel: Parallelism) -> list[EngineFlags]:

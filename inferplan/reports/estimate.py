@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from inferplan.estimate.anchoring import correction
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.diffusion import DiffusionEstimate
@@ -169,6 +170,8 @@ def band_note(estimate: Estimate) -> str:
         band = estimate.band(metric)
         if band is not None:
             parts.append(f"{name} {format_time(value * band[0])} to {format_time(value * band[1])}")
+    if parts and estimate.deployment.calibration.anchor is not None:
+        return f"error: 80 % of unseen runs of a system so measured lie within {', '.join(parts)} (docs/anchors.md)"
     if parts:
         return f"error: 80 % of held-out measurements lie within {', '.join(parts)} (docs/accuracy.md)"
     if estimate.basis == "roofline":
@@ -335,13 +338,16 @@ def basis_note(estimate: Estimate) -> str:
     if not calibration.constants:
         return IDEAL_NOTE
     shares = ", ".join(f"{name} {share:.0%}" for name, share in sorted(estimate.decode.by_basis().items()))
-    anchor = calibration.anchor
-    anchored = (
-        f"; anchored to {anchor.rows} measured rows: prefill x {anchor.prefill:.3f}, decode x {anchor.decode:.3f}"
-        if anchor
-        else ""
-    )
-    return f"basis: {estimate.basis}, constants {calibration.name} (decode time: {shares}){anchored}"
+    return f"basis: {estimate.basis}, constants {calibration.name} (decode time: {shares}){_anchored(estimate)}"
+
+
+def _anchored(estimate: Estimate) -> str:
+    anchor, load = estimate.deployment.calibration.anchor, estimate.load
+    if anchor is None:
+        return ""
+    found = correction(estimate.deployment, load.batch, load.prompt, load.output)
+    ttft, tpot = (float(np.mean(value)) for value in found)
+    return f"; anchored to {len(anchor.rows)} measured runs: at this load TTFT x {ttft:.3f}, TPOT x {tpot:.3f}"
 
 
 def server_note(estimate: Estimate) -> str:

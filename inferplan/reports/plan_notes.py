@@ -145,6 +145,9 @@ def basis_line(plan: Plan) -> str:
         kind = "pools apart" if plan.option.pools else "this mixture"
         return f"basis: {_constants(calibration)}; no error band: no measurement of {kind} stands behind these times"
     bands = ", ".join(f"{METRIC_NAMES[name]} x {low:.2f} to x {high:.2f}" for name, (low, high) in plan.bands.items())
+    if calibration.anchor is not None:
+        runs = len(calibration.anchor.rows)
+        return f"basis: {_constants(calibration)}, anchored to {runs} measured runs; 80 % of others lie within {bands}"
     return f"basis: {_constants(calibration)}; 80 % of held-out rows lie within {bands} of the prediction"
 
 

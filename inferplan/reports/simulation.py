@@ -221,7 +221,7 @@ def _waits(queue: Mapping[str, Any]) -> str:
 def _anchored(result: SimulationResult) -> str:
     if result.anchor == (1.0, 1.0):
         return ""
-    return f"; anchored to measured rows: TTFT x {result.anchor[0]:.3f}, TPOT x {result.anchor[1]:.3f}"
+    return f"; anchored to measured runs: at this load TTFT x {result.anchor[0]:.3f}, TPOT x {result.anchor[1]:.3f}"
 
 
 def _notes(result: SimulationResult, record: Mapping[str, Any]) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from inferplan.estimate.anchoring import correction
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import StepTime, prompt_drain
 from inferplan.serving.rounds import launch_floors, overlaps
@@ -72,12 +73,14 @@ class FirstToken:
         term: Term = named(sum(parts[1:], start=parts[0]), "ttft_at_server", "s")
         return term
 
-    def anchored(self, deployment: Deployment) -> FirstToken:
-        """The same times what measured over predicted first tokens came to, where the user's own rows say so."""
-        anchor = deployment.calibration.anchor
-        if anchor is None:
+    def anchored(self, deployment: Deployment, prompt: Num, output: Num) -> FirstToken:
+        """The same times what measured over predicted first tokens of one user come to, where runs of the user's own
+        say so.
+        """
+        if deployment.calibration.anchor is None:
             return self
-        return FirstToken(**{part.name: getattr(self, part.name) * anchor.prefill for part in fields(self)})
+        factor = correction(deployment, 1.0, prompt, output).ttft
+        return FirstToken(**{part.name: getattr(self, part.name) * factor for part in fields(self)})
 
     def parts(self) -> dict[str, Num]:
         """What it is made of, in seconds, by the keys of JSON (docs/json.md)."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from inferplan.errors import UsageError
+from inferplan.estimate.anchoring import anchored_bands, correction
 from inferplan.estimate.bands import serving_bands
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import run_step
@@ -101,7 +102,7 @@ def simulate(
     fill = _fill(requests, closed, options)
     meters = cluster.run(options.warmup, fill, options.jobs)
     typical = float(np.mean(requests.prompt))
-    return SimulationResult(
+    result = SimulationResult(
         records=records,
         meters=meters,
         closed=closed is not None,
@@ -110,12 +111,12 @@ def simulate(
         cooldown=(_cooldown(records) if closed is None else fill) if fill else 0,
         metered=(cluster.metering.span[0], cluster.metering.span[1]) if fill else None,
         basis=_basis((prompts, deployment), typical),
-        anchor=(_anchor(prompts)[0], _anchor(deployment)[1]),
         bands=_bands(prompts, deployment, typical),
         capacity=kind.rules.capacity if kind.rules.growing else 0.0,
         slots=kind.rules.slots,
         conditions=_conditions(cluster, flags, traffic if closed is None else _in_loop(traffic, closed), options),
     )
+    return _anchored(result, deployment, None if closed is None else closed.concurrency)
 
 
 def request_time(
@@ -253,9 +254,27 @@ def _bands(prompts: Deployment, decodes: Deployment, context: float) -> dict[str
     return {name: band for name, band in found.items() if band is not None}
 
 
-def _anchor(deployment: Deployment) -> tuple[float, float]:
-    anchor = deployment.calibration.anchor
-    return (1.0, 1.0) if anchor is None else (anchor.prefill, anchor.decode)
+def _anchored(result: SimulationResult, deployment: Deployment, users: float | None) -> SimulationResult:
+    """The run with what its anchor makes of it: of so many users, or of those that Little's law counts in the system.
+
+    Raises ``UsageError`` where prompts and decodes are apart, of which runs of one engine say nothing.
+    """
+    if deployment.calibration.anchor is None or not len(result.ttft):
+        return result
+    if result.conditions["pools"]["prefill"]:
+        raise UsageError(
+            "an anchor is of engines that compute prompts and decode, not of pools for each",
+            hint="leave --anchor out, or --prefill-replicas and --decode-replicas",
+        )
+    engines = result.conditions["replicas"] / deployment.parallel.dp
+    here = (result.in_system if users is None else float(users)) / engines
+    prompt, output = float(np.mean(result.records.prompt)), float(np.mean(result.records.output))
+    measured = correction(deployment, here, prompt, output)
+    return replace(
+        result,
+        anchor=(float(measured.ttft), float(measured.tpot)),
+        bands=anchored_bands(deployment, here, prompt, output),
+    )
 
 
 def _conditions(cluster: Cluster, flags: Flags, traffic: Traffic | Requests, options: Options) -> dict[str, Any]:

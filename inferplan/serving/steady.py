@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from inferplan.errors import UsageError
+from inferplan.estimate.anchoring import correction
 from inferplan.estimate.deployment import Deployment
 from inferplan.serving.admission import Rules
 from inferplan.serving.first_token import IdlePrompt, first_token
@@ -190,10 +191,9 @@ class _Loop:
             else inside / np.maximum(limit, 1.0)
         )
         nothing = inside <= 0
-        anchor = self.deployment.calibration.anchor
-        prompts, decodes = (1.0, 1.0) if anchor is None else (anchor.prefill, anchor.decode)
-        ttft, tpot = (wait + before + after) * prompts, tpot * decodes
-        if anchor is not None:  # Little's law over what users feel
+        measured = correction(self.deployment, users * self.deployment.parallel.dp, prompt, output)
+        ttft, tpot = (wait + before + after) * measured.ttft, tpot * measured.tpot
+        if measured.any:  # Little's law over what users feel
             rate = np.where(nothing, 0.0, users / (ttft + steps * self.speculation.tokens * tpot))
         return SteadyState(
             load=load,

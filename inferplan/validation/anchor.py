@@ -1,71 +1,143 @@
-"""Anchors: one scalar a phase from one's own measured rows, shrunk by how few they are.
-
-The scalar is ``exp(median(log(measured/predicted)) * n/(n + k))``: with no rows 1, with many their median ratio. It
-corrects what all rows of one system share (clocks, a kernel of its own, a front end), so it holds for that model on
-that GPU under that engine, and for what was measured: a latency under load, or a static batch.
-"""
+"""From measured rows of one system to its anchor: what was measured over what is predicted, load by load."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from math import log
+from typing import Any, NamedTuple
 
 import numpy as np
 import yaml
 
-from inferplan.devices.constants import Anchor, Calibration
+from inferplan.catalog.assemble import anchor_process
+from inferplan.devices.anchors import METRICS, Anchor, AnchorRow, Load, Metric
 from inferplan.errors import UsageError
+from inferplan.estimate.anchoring import fingerprint, system_of
+from inferplan.validation.deploy import deployment_of
+from inferplan.validation.rows import Measured, Run
+from inferplan.validation.run import Pricing
 from inferplan.validation.score import Scored
-
-SHRINKAGE = {"ttft": 3.0, "tpot": 0.5}
-"""Rows' worth of doubt: a system's rows scatter more around their scalar in TTFT, where queues and clients matter, than
-in TPOT. Chosen by the error that is left on the other rows of a system (docs/accuracy.md)."""
+from inferplan.work.parallel import Parallelism
 
 
-def shrunk(ratios: Sequence[float], doubt: float) -> float:
-    """The scalar of measured over predicted ``ratios``."""
-    if not ratios:
-        return 1.0
-    return float(np.exp(np.median(np.log(ratios)) * len(ratios) / (len(ratios) + doubt)))
+class Fitted(NamedTuple):
+    """An anchor, and the rows that are not in it, each with the reason."""
+
+    anchor: Anchor
+    left_out: list[tuple[str, str]]
 
 
-def anchor_of(scored: Sequence[Scored], before: Anchor | None = None) -> Anchor:
-    """The scalars of rows of one system; ``before``: the anchor that their predictions hold already.
+def load_of(run: Run, measured: Measured) -> Load | None:
+    """The load of one replica, mean lengths; an open loop's users by Little's law, ``None`` without both latencies."""
+    share = (1 + run.ratio_min) / 2
+    prompt, output = max(run.prompt * share, 1.0), max(run.output * share, 1.0)
+    parallel = Parallelism(tp=run.tp, ep=run.ep, dp=run.dp, pp=run.pp)
+    if run.batch is not None:
+        return Load(float(run.batch), prompt, output, parallel)
+    users = None if run.concurrency is None else float(run.concurrency)
+    if users is None and run.rate is not None and measured.ttft is not None and measured.tpot is not None:
+        users = run.rate * (measured.ttft + (output - 1.0) * measured.tpot)
+    return None if users is None else Load(max(users / run.workers, 1.0), prompt, output, parallel)
 
-    Rows that are suspect or faster than light are left out. Raises ``UsageError`` when there is no usable row, or more
-    than one system.
+
+def anchor_of(scored: Sequence[Scored], pricing: Pricing, source: str) -> Fitted:
+    """The anchor of rows of one system, predicted under ``pricing``; ``source`` says where they are from.
+
+    Rows without a prediction, suspect and impossible ones, and runs of pools or drafts are left out. Raises
+    ``UsageError`` when no row is left, or rows of more than one system.
     """
-    usable = [one for one in scored if one.prediction is not None and not one.impossible and not one.suspect]
-    systems = {(*one.row.run.pair, one.row.run.engine) for one in usable if one.row.run}
-    if len(systems) > 1:
-        named = "; ".join(" on ".join(system[:2]) + f" under {system[2]}" for system in sorted(systems)[:4])
+    rows: dict[tuple[Any, ...], list[AnchorRow]] = {}
+    left_out: list[tuple[str, str]] = []
+    for one in scored:
+        reason, row = _refusal(one), None if one.row.run is None else _row(one, one.row.run)
+        if reason or row is None or one.row.run is None:
+            left_out.append((one.row.where, reason or "its users are not known: a rate without TTFT and TPOT"))
+            continue
+        deployment = deployment_of(one.row.run, pricing.calibration, pricing.ideal)[0]
+        static = one.row.run.batch is not None
+        rows.setdefault((system_of(deployment), fingerprint(deployment), static), []).append(row)
+    if not rows:
+        reasons = "; ".join(dict.fromkeys(reason for _, reason in left_out))
+        raise UsageError("no run to anchor to", because=reasons or "the files hold no rows")
+    if len(rows) > 1:
+        named = [system.describe() + (", static batches" if static else "") for system, _, static in rows]
         raise UsageError(
-            f"an anchor is of one system, not of {len(systems)}",
-            because=named,
-            hint="a file with the rows of one of them",
+            f"an anchor is of one system, not of {len(rows)}",
+            because="; ".join(named[:4]),
+            hint="only the results of one of them",
         )
-    held = {"ttft": before.prefill if before else 1.0, "tpot": before.decode if before else 1.0}
-    ratios = {
-        metric: [held[metric] / (1.0 + error) for one in usable if (error := one.error(metric)) is not None]
-        for metric in ("ttft", "tpot")
-    }
-    if not any(ratios.values()):
-        raise UsageError("no row to anchor to", because=f"{len(scored)} rows, none usable with a TTFT or a TPOT")
-    return Anchor(
-        prefill=shrunk(ratios["ttft"], SHRINKAGE["ttft"]),
-        decode=shrunk(ratios["tpot"], SHRINKAGE["tpot"]),
-        rows=max(len(values) for values in ratios.values()),
+    (system, digest, _), members = next(iter(rows.items()))
+    return Fitted(
+        Anchor(
+            system=system,
+            priced_with=digest,
+            provenance={"runs": source},
+            process=anchor_process(),
+            rows=tuple(members),
+        ),
+        left_out,
     )
 
 
-def anchored_yaml(calibration: Calibration, anchor: Anchor, source: str) -> str:
-    """The constants with the anchor, as a file for ``--calibration``."""
-    record: dict[str, Any] = calibration.model_dump(mode="json", exclude_defaults=True)
-    record["name"] = f"{calibration.name}, anchored"
-    record["provenance"] = {**calibration.provenance, "anchor": source}
-    record["anchor"] = {
-        "prefill": float(f"{anchor.prefill:.5g}"),
-        "decode": float(f"{anchor.decode:.5g}"),
-        "rows": anchor.rows,
-    }
-    return yaml.safe_dump(record, sort_keys=False, allow_unicode=True, width=120)
+def _refusal(one: Scored) -> str:
+    """Why a row is not taken; empty where it is."""
+    run = one.row.run
+    if run is None or one.prediction is None:
+        return one.refused or one.row.refused or "no prediction"
+    if one.suspect:
+        return f"suspect: {run.suspect}"
+    if one.impossible:
+        return f"faster than light: {', '.join(one.impossible)}"
+    if run.prefill is not None or run.draft is not None:
+        return "pools apart, or drafts: another system"
+    return "" if any(one.error(metric) is not None for metric in METRICS) else "neither TTFT nor TPOT"
+
+
+def _row(one: Scored, run: Run) -> AnchorRow | None:
+    load = load_of(run, one.row.measured)
+    if load is None:
+        return None
+    ratios: dict[Metric, float] = {}
+    told = []
+    for metric in METRICS:
+        error, measured = one.error(metric), one.row.measured.at(metric)
+        if error is None or measured is None:
+            continue
+        ratios[metric] = -log(1.0 + error)
+        told.append(f"{metric.upper()} {measured * 1e3:.4g} ms, predicted {measured * (1 + error) * 1e3:.4g}")
+    return AnchorRow(
+        users=_digits(load.users),
+        prompt=_digits(load.prompt),
+        output=_digits(load.output),
+        **{degree: getattr(run, degree) for degree in ("tp", "ep", "dp", "pp")},
+        **{f"{metric}_ln_ratio": _digits(value) for metric, value in ratios.items()},
+        source=f"{one.row.where}: {'; '.join(told)}",
+    )
+
+
+def _digits(value: Any) -> float:
+    return float(f"{float(value):.6g}")
+
+
+def anchor_yaml(anchor: Anchor) -> str:
+    """The file for ``--anchor``."""
+    head = "# Written by `inferplan anchor fit`; measured runs of one system (docs/anchors.md).\n"
+    record = anchor.model_dump(mode="json", exclude_none=True)
+    return head + yaml.safe_dump(record, sort_keys=False, allow_unicode=True, width=120)
+
+
+def left_over(anchor: Anchor, metric: Metric) -> tuple[float, float] | None:
+    """Mean absolute error of the rows' latency: as predicted, and each corrected by the others.
+
+    ``None`` for fewer than two rows.
+    """
+    points, errors = anchor.measured(metric)
+    if len(errors) < 2:
+        return None
+    kernel, left = anchor.process.kernel(metric), np.empty(len(errors))
+    known = np.clip(errors, -anchor.process.clip, anchor.process.clip)
+    for index in range(len(errors)):
+        others = np.arange(len(errors)) != index
+        left[index] = errors[index] - kernel.posterior(points[others], known[others], points[~others])[0][0]
+    before, after = (float(np.mean(np.abs(np.expm1(-values)))) for values in (errors, left))
+    return before, after

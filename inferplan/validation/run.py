@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
+from inferplan.catalog.assemble import load_anchor
 from inferplan.errors import InferplanError, NotFiniteError
+from inferplan.estimate.anchoring import anchored
 from inferplan.validation.deploy import deployment_of
 from inferplan.validation.predict import Prediction, for_row, predict_run
 from inferplan.validation.rows import Row
@@ -20,11 +22,14 @@ _FEW = 24
 
 @dataclass(frozen=True, kw_only=True)
 class Pricing:
-    """With which constants rows are priced. ``calibration``: a file instead of the device's own; ``ideal``: none."""
+    """With which constants rows are priced. ``calibration``: a file instead of the device's own; ``ideal``: none;
+    ``anchor``: a file of measured runs of the rows' system.
+    """
 
     calibration: str | None = None
     ideal: bool = False
     processes: int | None = None
+    anchor: str | None = None
 
 
 def price_row(row: Row, pricing: Pricing) -> Scored:
@@ -39,6 +44,8 @@ def price_alike(rows: Sequence[Row], pricing: Pricing) -> list[Scored]:
         return [Scored(row=row, prediction=None, refused=row.refused) for row in rows]
     try:
         deployment, notes = deployment_of(run, pricing.calibration, pricing.ideal)
+        if pricing.anchor is not None:
+            deployment = anchored(deployment, load_anchor(pricing.anchor), pricing.anchor)
         found = predict_run(run, deployment)
         scored = [for_row(found, deployment, run, row.measured, (*row.notes, *notes)) for row in rows]
     except NotFiniteError:
@@ -56,6 +63,8 @@ def price_rows(
 ) -> list[Scored]:
     """Every row priced, in order, on all cores. ``progress`` is called with the number of rows that are done."""
     pricing = pricing or Pricing()
+    if pricing.anchor is not None:
+        load_anchor(pricing.anchor)  # one that cannot be read is an error, not a reason against every row
     groups: dict[object, list[int]] = defaultdict(list)
     for index, row in enumerate(rows):
         groups[row.run if row.run is not None else index].append(index)

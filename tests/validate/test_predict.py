@@ -1,31 +1,22 @@
-"""From rows to deployments and predictions, scores, anchors and bands."""
+"""From rows to deployments and predictions, scores and bands."""
 
 from __future__ import annotations
 
 import csv
 import io
-import math
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 from click.testing import CliRunner
 
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.files import config_root
 from inferplan.cli import cli, main
-from inferplan.devices.constants import Anchor, StepConstants
-from inferplan.errors import InferplanError, ToleranceError, UsageError
+from inferplan.devices.constants import StepConstants
+from inferplan.errors import InferplanError, ToleranceError
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.load import StaticLoad, widened
-from inferplan.planning.demand import Demand
-from inferplan.planning.grid import axes_for, load_grid
-from inferplan.serving.simulator import simulate
-from inferplan.serving.steady import UserLoad, steady_state
-from inferplan.traffic.requests import ClosedLoop, Lengths, Traffic
-from inferplan.validation.anchor import anchor_of, shrunk
 from inferplan.validation.deploy import deployment_of
 from inferplan.validation.importers import read_file
 from inferplan.validation.predict import impossible, predict
@@ -156,70 +147,6 @@ def test_scores_by_hand() -> None:
     assert found.bias == pytest.approx(np.mean(errors))
 
 
-def test_an_anchor_is_shrunk_by_how_few_rows_there_are() -> None:
-    assert shrunk([], 0.5) == 1.0
-    assert shrunk([2.0], 1.0) == pytest.approx(math.sqrt(2.0))
-    assert shrunk([2.0] * 100, 1.0) == pytest.approx(2.0, rel=0.01)
-
-
-def test_an_anchor_moves_every_latency_by_its_factor() -> None:
-    deployment = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm"))
-    anchor = Anchor(prefill=1.5, decode=0.8, rows=3)
-    calibration = deployment.calibration.model_copy(update={"anchor": anchor})
-    moved = replace(deployment, calibration=calibration)
-    load = StaticLoad(batch=2.0, prompt=256.0, output=32.0)
-    before, after = Estimate(deployment=deployment, load=load), Estimate(deployment=moved, load=load)
-    assert after.ttft == pytest.approx(float(before.ttft) * 1.5)
-    assert after.tpot == pytest.approx(float(before.tpot) * 0.8)
-    traffic = Traffic(
-        arrivals=ClosedLoop(concurrency=2), prompt=Lengths(mean=64), output=Lengths(mean=8), requests_count=6
-    )
-    first, second = simulate(deployment, traffic), simulate(moved, traffic)
-    assert np.allclose(second.ttft, 1.5 * first.ttft)
-    assert np.allclose(second.tpot, 0.8 * first.tpot)
-    assert np.allclose(second.e2el, second.ttft + 7 * second.tpot)
-    slower = float(np.mean(second.e2el) / np.mean(first.e2el))
-    assert second.request_rate == pytest.approx(first.request_rate / slower)  # users who wait longer ask less often
-    users = UserLoad(concurrency=2.0, prompt=64.0, output=8.0)
-    state = steady_state(moved, users)
-    assert float(state.request_rate * state.e2el) == pytest.approx(2.0)
-
-
-def test_an_anchor_moves_what_a_plan_searches() -> None:
-    deployment = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm"))
-    anchored = deployment.calibration.model_copy(update={"anchor": Anchor(prefill=1.5, decode=1.5, rows=3)})
-    demand = Demand(prompt=Lengths(mean=512), output=Lengths(mean=64), rate=1.0)
-    axes = axes_for(deployment, [2048])
-    before = load_grid(deployment, demand, 95.0, axes)
-    after = load_grid(replace(deployment, calibration=anchored), demand, 95.0, axes)
-    for name in ("ttft", "tpot", "e2el"):
-        assert np.allclose(getattr(after, name), 1.5 * getattr(before, name))
-    assert np.allclose(after.rate, before.rate / 1.5)
-
-
-def test_an_anchor_is_of_one_system() -> None:
-    scored = price_rows([row(), row(model="llama-3.2-1b")])
-    with pytest.raises(UsageError, match="one system"):
-        anchor_of(scored)
-    with pytest.raises(UsageError, match="no row"):
-        anchor_of(price_rows([row(gpu="abacus")]))
-    scored = price_rows([row()])
-    assert scored[0].prediction is not None
-    ratio = 0.008 / float(scored[0].prediction.tpot or 0)
-    assert anchor_of(scored).decode == pytest.approx(ratio ** (1 / 1.5))
-    with pytest.raises(UsageError, match="no row"):
-        anchor_of(price_rows([row(suspect="cold start")]))
-
-
-def test_rows_under_an_anchor_give_the_same_anchor_again(tmp_path: Path) -> None:
-    first, second, rows = tmp_path / "a.yaml", tmp_path / "b.yaml", tmp_path / "rows.csv"
-    rows.write_text(",".join(PLAIN) + "\n" + ",".join(PLAIN.values()) + "\n")
-    assert invoke(str(rows), "--anchor", str(first))[0] == 0
-    assert invoke(str(rows), "--calibration", str(first), "--anchor", str(second))[0] == 0
-    anchors = [yaml.safe_load(path.read_text())["anchor"] for path in (first, second)]
-    assert anchors[1] == pytest.approx(anchors[0], rel=1e-4)
-
-
 def test_bands_join_in_squares_of_logarithms() -> None:
     assert widened(None, (0.9, 1.1)) is None
     assert widened((0.9, 1.1), None) is None
@@ -250,14 +177,6 @@ def test_constants_of_another_device_are_borrowed() -> None:
     other = Estimate(deployment=assemble(Request(model="llama-3.1-8b", gpu="l40s", calibration=file)), load=load)
     assert other.basis == other.deployment.calibration.basis == "transferred"
     assert other.band("tpot") is None
-
-
-def test_an_anchor_stays_on_its_device(tmp_path: Path) -> None:
-    rows, anchored = tmp_path / "rows.csv", tmp_path / "a.yaml"
-    rows.write_text(",".join(PLAIN) + "\n" + ",".join(PLAIN.values()) + "\n")
-    assert invoke(str(rows), "--anchor", str(anchored))[0] == 0
-    with pytest.raises(UsageError, match="anchored to rows of h100-sxm"):
-        assemble(Request(model="llama-3.1-8b", gpu="l40s", calibration=str(anchored)))
 
 
 def test_a_step_keeps_its_own_constants() -> None:
@@ -322,19 +241,6 @@ def test_above_the_tolerance_it_exits_6_after_the_report(tmp_path: Path) -> None
     assert "mean error above 15.0%" in error
     assert invoke(str(source), "--max-error", "much")[0] == 2
     assert invoke(str(tmp_path / "none.csv"))[0] == 4
-
-
-def test_an_anchor_file_is_used_by_every_command(tmp_path: Path) -> None:
-    source, target = tmp_path / "rows.csv", tmp_path / "own.yaml"
-    source.write_text(f"{HEAD}\n{GOOD}\n")
-    code, _, error = invoke(str(source), "--anchor", str(target))
-    assert (code, error) == (0, "")
-    result = CliRunner().invoke(cli, ["estimate", "llama-3.1-8b", "--gpu", "h100-sxm", "--calibration", str(target)])
-    assert result.exit_code == 0
-    assert "anchored to 1 measured rows: prefill x " in result.stdout
-    assert "80 % of held-out measurements" in result.stdout
-    bare = CliRunner().invoke(cli, ["validate", str(source), "--calibration", str(target), "--format", "json"])
-    assert bare.exit_code == 0
 
 
 def test_main_is_the_same_program() -> None:

@@ -69,8 +69,10 @@ class Origins:
             assert fit is not None  # it gave the term
             source = f"{fit.source or path[0]}: {fit.n:,} measurements" if fit.n else fit.source
             return self._constant(str(path[0]), str(path[1]), path[2:]), source
-        if kind in ("step", "anchor"):
-            return self._step_place(kind, str(path[0])), ""
+        if kind == "anchor":
+            return self._anchor_place(str(path[0]))
+        if kind == "step":
+            return self._step_place(str(path[0])), ""
         if kind in ("number", "part"):
             return f"inferplan explain {f'{phase}.' if kind == 'part' else ''}{path[0]}", ""
         return _OPTIONS.get(tuple(field), f"--{path[0]}"), ""
@@ -105,12 +107,19 @@ class Origins:
             path = ["tiers", defaults.tiers.index(defaults.tier(self.deployment.hardware)), name]
         return self.at(file, "versions", index, *path)
 
-    def _step_place(self, kind: str, name: str) -> str:
+    def _anchor_place(self, metric: str) -> tuple[str, str]:
+        """Measured runs, and what carries them to this load."""
+        anchor = self.deployment.calibration.anchor
+        assert anchor is not None  # it gave the term
+        rows = len(anchor.measured(metric)[1])  # type: ignore[arg-type]
+        return f"{self.request.anchor}: {rows} rows of {metric}_ln_ratio (docs/anchors.md)", anchor.process.source
+
+    def _step_place(self, name: str) -> str:
         """A constant of a step: of the shared file, or of a calibration that has its own."""
-        if kind == "step" and self.deployment.calibration.step == shared_step().step:
+        if self.deployment.calibration.step == shared_step().step:
             return self.at(catalog.config_root() / "step.yaml", "step", name)
         file = calibration_file(self.deployment.hardware, self.request.calibration)
-        return f"no constants ({kind}.{name} is 0)" if file is None else self.at(file, kind, name)
+        return f"no constants (step.{name} is 0)" if file is None else self.at(file, "step", name)
 
     def _constant(self, kernel: str, label: str, key: list[str | int]) -> str:
         """Where a constant of a kernel stands: the engine's own library first, as it was chosen."""

@@ -143,7 +143,7 @@ class ServedEstimate(Estimate):
         )
 
     def _first(self, name: Naming = plain) -> Num:
-        return (self.host_loads + self.computed) * self._anchor("prefill", name)
+        return (self.host_loads + self.computed) * self._anchor("ttft", name)
 
     def _token_seconds(self, past: Num) -> Num:
         speculation = self.techniques.speculation
@@ -219,4 +219,4 @@ def served_first_token(result: Estimate, techniques: Techniques | None = None) -
     if asked.chunk is not None:  # then alone is in pieces too, and launches are only launches
         one = ServedEstimate(deployment=deployment, load=replace(result.load, batch=1.0), techniques=asked).computed
         found = replace(found, prompt=one, launches=np.maximum(found.prompt + found.launches - one, 0.0))
-    return found.anchored(deployment)
+    return found.anchored(deployment, result.load.prompt, result.load.output)

@@ -1,0 +1,197 @@
+"""What measured runs of a system say of its other runs: a Gaussian process on ln(measured/predicted) (docs/anchors.md).
+
+Two loads of one system err alike where they are alike, so the error at one is the weighted mean of those measured,
+``m = k^T (K + n^2 I)^-1 y``, and what is left unknown of it has the variance ``v = k(x, x) - k^T (K + n^2 I)^-1 k``
+(Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, equations 2.25 and 2.26), with
+
+    k(a, b) = shared^2 + local^2 exp(-|a - b|^2 / (2 length^2))
+    x = (ln users, ln prompt, 0.5 ln output, 0.7 log2 tp, 0.7 log2 ep, 0.7 log2 dp, 0.7 log2 pp)
+
+``shared`` is what all loads of a system have in common, ``local`` what near ones have. Without rows the mean is 0.
+"""
+
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from pydantic import Field
+
+from inferplan.spec import Spec
+from inferplan.units import Array, Num
+from inferplan.work.parallel import Parallelism
+
+Metric = Literal["ttft", "tpot"]
+METRICS: tuple[Metric, ...] = ("ttft", "tpot")
+AXES = 7
+"""Coordinates of a load: users, prompt, output, and four degrees of parallelism."""
+
+
+class Kernel(Spec):
+    """How the errors of one latency go together over the loads of a system; deviations of ln(measured/predicted)."""
+
+    shared: float = Field(ge=0.0)
+    local: float = Field(ge=0.0)
+    length: float = Field(gt=0.0)
+    noise: float = Field(gt=0.0)
+    """Of one measured run beside the next."""
+    band: tuple[float, float]
+    """Between how many deviations of the process 80 % of unseen measurements lay, of systems that were held out."""
+
+    @property
+    def prior(self) -> float:
+        """The variance where nothing was measured."""
+        return self.shared**2 + self.local**2
+
+    def covariance(self, a: Array, b: Array) -> Array:
+        """``k`` between points (n, AXES) and (m, AXES): (n, m)."""
+        square = np.sum((a[:, None, :] - b[None, :, :]) ** 2, axis=-1) / self.length**2
+        return np.asarray(self.shared**2 + self.local**2 * np.exp(-square / 2))
+
+    def posterior(self, rows: Array, errors: Array, points: Array) -> tuple[Array, Array]:
+        """Mean and variance (m,) of the error at ``points`` (m, AXES), given ``errors`` (n,) at ``rows`` (n, AXES)."""
+        across = self.covariance(points, rows)
+        solved = np.linalg.solve(self.covariance(rows, rows) + self.noise**2 * np.eye(len(rows)), across.T)
+        variance = self.prior - np.sum(across * solved.T, axis=1)
+        return np.asarray(errors) @ solved, np.maximum(variance, 0.0)
+
+    def conditioned(self, rows: Array, points: Array) -> Array:
+        """Covariance (m, m) between the errors at ``points`` once those at ``rows`` are measured."""
+        across = self.covariance(points, rows)
+        within = self.covariance(rows, rows) + self.noise**2 * np.eye(len(rows))
+        return np.asarray(self.covariance(points, points) - across @ np.linalg.solve(within, across.T))
+
+    def factors(self, variance: Array) -> tuple[Array, Array]:
+        """The 80 % band of a measurement, as factors on the corrected prediction."""
+        deviation = np.sqrt(variance + self.noise**2)
+        return np.exp(self.band[0] * deviation), np.exp(self.band[1] * deviation)
+
+
+class Process(Spec):
+    """``configs/anchors.yaml``: the process of both latencies, and how far apart two loads are.
+
+    users, prompt, output: weights of the natural logarithms; degree: of the binary logarithms of tp, ep, dp and pp.
+    clip: errors beyond this size count as this size.
+    """
+
+    source: str
+    provenance: dict[str, Any] = {}
+    users: float = Field(ge=0.0)
+    prompt: float = Field(ge=0.0)
+    output: float = Field(ge=0.0)
+    degree: float = Field(ge=0.0)
+    clip: float = Field(gt=0.0)
+    ttft: Kernel
+    tpot: Kernel
+
+    def kernel(self, metric: Metric) -> Kernel:
+        return self.ttft if metric == "ttft" else self.tpot
+
+    def points(self, load: "Load") -> Array:
+        """Coordinates of the loads, flat: (m, AXES)."""
+        parallel = load.parallel
+        logs = [weight * np.log(np.asarray(value, dtype=np.float64)) for weight, value in (
+            (self.users, load.users), (self.prompt, load.prompt), (self.output, load.output))]  # fmt: skip
+        degrees = [self.degree * np.log2(d) for d in (parallel.tp, parallel.ep, parallel.dp, parallel.pp)]
+        return np.stack([np.ravel(axis) for axis in np.broadcast_arrays(*logs, *degrees)], axis=-1)
+
+
+class Load(NamedTuple):
+    """A load of one replica: users in it at a time, tokens of a prompt and an output; scalars or arrays."""
+
+    users: Num
+    prompt: Num
+    output: Num
+    parallel: Parallelism
+
+
+class System(Spec):
+    """What an anchor is of: names of the catalogue, formats of the linear weights and of the routed experts."""
+
+    model: str
+    gpu: str
+    engine: str
+    weights: str
+    experts: str | None = None
+
+    def describe(self) -> str:
+        experts = f", experts {self.experts}" if self.experts and self.experts != self.weights else ""
+        return f"{self.model} in {self.weights}{experts} on {self.gpu} under {self.engine}"
+
+
+class AnchorRow(Spec):
+    """One measured run: its load, ln(measured/predicted) of its latencies, and where it was read."""
+
+    users: float = Field(gt=0.0)
+    prompt: float = Field(gt=0.0)
+    output: float = Field(gt=0.0)
+    tp: int = Field(default=1, ge=1)
+    ep: int = Field(default=1, ge=1)
+    dp: int = Field(default=1, ge=1)
+    pp: int = Field(default=1, ge=1)
+    ttft_ln_ratio: float | None = None
+    tpot_ln_ratio: float | None = None
+    source: str = ""
+
+    @property
+    def load(self) -> Load:
+        parallel = Parallelism(tp=self.tp, ep=self.ep, dp=self.dp, pp=self.pp)
+        return Load(users=self.users, prompt=self.prompt, output=self.output, parallel=parallel)
+
+
+class Anchor(Spec):
+    """Measured runs of one system, and the process that carries their errors to its other loads."""
+
+    system: System
+    priced_with: str
+    """The fingerprint of the constants that the runs were predicted with."""
+    provenance: dict[str, Any] = {}
+    process: Process
+    rows: tuple[AnchorRow, ...] = Field(min_length=1)
+
+    def error(self, metric: Metric, load: Load) -> tuple[Array, Array]:
+        """Mean and variance of ln(measured/predicted) at loads, flat."""
+        kernel, points = self.process.kernel(metric), self.process.points(load)
+        rows, errors = self.measured(metric)
+        return kernel.posterior(rows, np.clip(errors, -self.process.clip, self.process.clip), points)
+
+    def measured(self, metric: Metric) -> tuple[Array, Array]:
+        """Coordinates (n, AXES) and errors (n,) of the rows that have the latency."""
+        known = [(row, value) for row in self.rows if (value := getattr(row, f"{metric}_ln_ratio")) is not None]
+        points = [self.process.points(row.load) for row, _ in known]
+        return np.concatenate([np.empty((0, AXES)), *points]), np.array([value for _, value in known])
+
+    def factor(self, metric: Metric, load: Load) -> Num:
+        """Measured over predicted at a load, as far as the rows say; in the shape of the load."""
+        return _shaped(np.exp(self.error(metric, load)[0]), load)
+
+    def band(self, metric: Metric, load: Load) -> tuple[float, float]:
+        """Factors on the corrected latency between which 80 % of measurements lie: the widest of the loads."""
+        low, high = self.process.kernel(metric).factors(self.error(metric, load)[1])
+        return float(np.min(low)), float(np.max(high))
+
+
+def _shaped(flat: Array, load: Load) -> Num:
+    shape = np.broadcast_shapes(*(np.shape(value) for value in (load.users, load.prompt, load.output)))
+    return flat.reshape(shape) if shape else float(flat[0])
+
+
+def next_runs(process: Process, points: Array, measured: Array, count: int) -> list[int]:
+    """Which ``count`` of ``points`` (m, AXES) to measure, one after another, beside what is ``measured`` (n, AXES).
+
+    Each is the one that lowers the mean variance over all points most, added up over both latencies as shares of what
+    is unknown without any row. Measuring ``c`` lowers the variance at ``t`` by ``P(t, c)^2/(P(c, c) + noise^2)``.
+    """
+    kernels = [process.kernel(metric) for metric in METRICS]
+    known = [kernel.conditioned(measured, points) for kernel in kernels]
+    chosen: list[int] = []
+    for _ in range(min(count, len(points))):
+        gain = np.zeros(len(points))
+        for kernel, covariance in zip(kernels, known):
+            gain += np.mean(covariance**2, axis=0) / (np.diag(covariance) + kernel.noise**2) / kernel.prior
+        gain[chosen] = -1.0
+        best = int(np.argmax(gain))
+        chosen.append(best)
+        known = [
+            covariance - np.outer(covariance[:, best], covariance[best]) / (covariance[best, best] + kernel.noise**2)
+            for kernel, covariance in zip(kernels, known)
+        ]
+    return chosen
