@@ -439,10 +439,11 @@ CHANGED: dict[str, Any] = {
     "parallel.spread_dense": True,
     "expert_skew": 0.5,
     "calibration": None,
+    "anchor": None,
     "ideal": True,
     "memory": "79GB",
 }
-"""A value other than the default for every option there is; ``calibration`` is a file that only prices read."""
+"""A value other than the default for every option there is; ``calibration`` and ``anchor`` are files for prices."""
 REPLICAS = {"parallel.replicas"}
 """Said by how often a command is run, and by a manifest's ``replicas``."""
 

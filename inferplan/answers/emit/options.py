@@ -12,7 +12,9 @@ from inferplan.errors import UsageError
 from inferplan.serving.techniques.speculation import PLAIN
 from inferplan.spec import Spec
 
-PREDICTION = frozenset({"calibration", "ideal", "memory", "expert_skew", "speculation.acceptance", "speculation.basis"})
+PREDICTION = frozenset(
+    {"calibration", "anchor", "ideal", "memory", "expert_skew", "speculation.acceptance", "speculation.basis"}
+)
 """Options that change what is predicted of a device or of a load and nothing of what is started."""
 SHARED = frozenset(
     {"model", "gpu", "quant", "engine", "prune", "parallel.replicas", "flags.token_budget", "flags.max_sequences"}
