@@ -73,3 +73,24 @@ def test_arrays_are_scalars_side_by_side() -> None:
     for index in range(2):
         one = run(batch=float(load.batch[index]), prompt=float(load.prompt[index]), output=float(load.output[index]))  # type: ignore[index]
         assert np.asarray(both.e2el)[index] == pytest.approx(float(one.e2el), rel=1e-12)
+
+
+def test_a_sweep_denoises_too() -> None:
+    """Every point of a grid is the estimate of that point; serving under load is refused."""
+    from inferplan.answers.sweep import Grid, sweep
+    from inferplan.errors import UsageError
+    from inferplan.serving.simulator import simulate
+    from inferplan.traffic.requests import ClosedLoop, Lengths, Traffic
+
+    base = replace(REQUEST, generation=(("block", 32), ("steps", 8), ("block_cache", True)))
+    rows = sweep(Grid(base=base, batch=(1, 4), prompt=(8, 100, 200), output=(64, 100))).rows
+    assert len(rows) == 12
+    for row in rows:
+        load = StaticLoad(batch=row["batch"], prompt=row["prompt_tokens"], output=row["output_tokens"])
+        one = estimate(assemble(base), load)
+        assert (row["ttft_s"], row["tpot_s"]) == (pytest.approx(one.ttft), pytest.approx(one.tpot))
+    traffic = Traffic(
+        arrivals=ClosedLoop(concurrency=1, burst=True, ramp=None), prompt=Lengths(mean=8), output=Lengths(mean=8)
+    )
+    with pytest.raises(UsageError, match="denoises blocks"):
+        simulate(assemble(REQUEST), traffic)

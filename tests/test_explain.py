@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 
+from inferplan.answers.drafting import measured_drafting
 from inferplan.answers.explain import Explainer, Explanation
-from inferplan.catalog.assemble import Request
-from inferplan.catalog.files import config_root
+from inferplan.catalog.assemble import Request, assemble
+from inferplan.catalog.files import config_root, load_model
 from inferplan.devices.engine import EngineFlags
 from inferplan.errors import UnknownNameError, UsageError
 from inferplan.estimate.load import StaticLoad
+from inferplan.reports.estimate import estimate_record
+from inferplan.serving.techniques.applied import Techniques, served_estimate
 from inferplan.work.parallel import Parallelism
 from tests.printed import read
 
@@ -222,3 +225,14 @@ def test_the_first_token_at_the_server_is_its_parts() -> None:
     assert "ttft_at_server" not in unknown.names()
     with pytest.raises(UsageError, match="nothing is known"):
         unknown.explain("ttft_at_server")
+
+
+@pytest.mark.parametrize("number", ["ttft", "tpot", "e2el", "ttft_at_server"])
+def test_a_batch_with_drafts_is_explained_with_them(number: str) -> None:
+    request = Request(model="deepseek-v3", gpu="h200-sxm", parallel=Parallelism(tp=8))
+    asked = Techniques(speculation=measured_drafting(load_model("deepseek-v3"), "mtp", 1).on(request, request.parallel))
+    found = Explainer(request=request, load=StaticLoad(batch=8.0), techniques=asked)
+    record = estimate_record(served_estimate(assemble(request), found.load, asked))
+    assert found.explain(number).value == pytest.approx(record[f"{number}_s"])
+    plain = Explainer(request=request, load=found.load).explain(number).value
+    assert found.explain(number).value != pytest.approx(plain, rel=1e-3)

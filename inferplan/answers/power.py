@@ -52,7 +52,8 @@ def power_shares() -> PowerShares:
 def utilisation(deployment: Deployment, result: SimulationResult) -> Utilisation | None:
     """What a run of one pool without drafts asks of its devices; ``None`` for a run that makes no steps.
 
-    Steps that hold prompts are priced with the mean of them, decode steps with the mean batch and the mean context.
+    Steps that hold prompts are priced with the mean of them (:func:`prompt_pieces`), decode steps with the mean batch
+    and the mean context.
     """
     meters, (start, end) = result.meters, result.window
     ranks, policy = deployment.parallel.dp, deployment.engine.policy
@@ -68,9 +69,20 @@ def utilisation(deployment: Deployment, result: SimulationResult) -> Utilisation
     total = (steps - prompted) * _seconds(deployment, (decodes,))
     if prompted:
         tokens = sum(meter.prompt_tokens for meter in meters) / replicas / prompted
-        prompts = Segment(batch=max(tokens / prompt, 1.0), new=min(tokens, prompt), past=0.0)
+        prompts = prompt_pieces(prompt, prompt * result.hit_rate, tokens)
         total = total + prompted * _seconds(deployment, (decodes, prompts) if mixes(policy) else (prompts,))
     return Utilisation(*(float(value) for value in total / (end - start)))
+
+
+def prompt_pieces(prompt: float, cached: float, tokens: float) -> Segment:
+    """The prompts of a step that computes ``tokens`` of prompts whose first ``cached`` tokens are known: as many whole
+    ones as that makes, or the mean piece of one, behind half of the others.
+
+    Attention is in proportion to ``new*(past + new/2)``, so pieces add up to the whole prompt.
+    """
+    new = max(prompt - cached, 1.0)
+    piece = min(tokens, new)
+    return Segment(batch=max(tokens / new, 1.0), new=piece, past=cached + (new - piece) / 2)
 
 
 def _seconds(

@@ -24,10 +24,11 @@ from inferplan.catalog.assemble import Request, assemble, load_engine
 from inferplan.catalog.files import load_hardware, load_model
 from inferplan.columns import Block, Column, Columns, Row, blocks_of, compact, one_value
 from inferplan.errors import InferplanError, InputFileError, MissingExtraError, NotFiniteError, UsageError
-from inferplan.estimate.batch import Estimate
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
+from inferplan.estimate.run import unchecked
 from inferplan.extras import require
+from inferplan.models.spec import require_tokens
 from inferplan.serving.techniques.applied import ServedEstimate, Techniques
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.table import frame
@@ -41,7 +42,14 @@ if TYPE_CHECKING:
 Backend = Literal["serial", "joblib", "dask"]
 BACKENDS: tuple[Backend, ...] = ("serial", "joblib", "dask")
 DEGREES = tuple(field.name for field in fields(Parallelism) if field.type == "int" and field.name != "redundant")
-STRUCTURE = ("model", "gpu", "quant", "engine", *DEGREES)
+SPREAD = {
+    "redundant": "redundant_experts",
+    "two_batch_overlap": "two_batch_overlap",
+    "expert_skew": "expert_skew",
+}
+"""Axes of experts that are spread (slots for copies, half batches that overlap, their popularity), to their columns,
+which rows have where the axis is asked for."""
+STRUCTURE = ("model", "gpu", "quant", "engine", *DEGREES, *SPREAD)
 LOAD = ("batch", "prompt", "output")
 NO_DRAFTS = Drafting(model=None, length=0, acceptance=0.0)
 """Plain decoding, beside drafts."""
@@ -90,6 +98,13 @@ def parse_counts(text: str) -> list[int]:
     return list(dict.fromkeys(counts))
 
 
+def parse_copies(text: str) -> tuple[int, ...]:
+    """Counts of :func:`parse_counts`, and 0."""
+    parts = parse_values(text)
+    counts = parse_counts(",".join(part for part in parts if part != "0")) if set(parts) != {"0"} else []
+    return tuple(dict.fromkeys([*([0] if "0" in parts else []), *counts]))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Grid:
     """The axes of a sweep. ``structure`` values vary the deployment, ``load`` values the static batch."""
@@ -135,13 +150,15 @@ class Grid:
         tasks = []
         for values in itertools.product(*self.structure.values()):
             point = dict(zip(names, values))
-            degrees = {name: point.pop(name) for name in DEGREES if name in point}
+            degrees = {name: point.pop(name) for name in (*DEGREES, "redundant") if name in point}
+            halves = {"two_batch_overlap": point.pop("two_batch_overlap", self.base.flags.two_batch_overlap)}
             task = Task(
-                request=replace(self.base, **point),
+                request=replace(self.base, **point, flags=self.base.flags.model_copy(update=halves)),
                 degrees=tuple(degrees.items()),
                 **load,
                 digest=digest,
                 simulated=self.simulated,
+                spread=tuple(name for name in SPREAD if name in self.structure),
             )
             drafting = self.drafting.get(task.request.model)
             tasks += [task] if drafting is None else [replace(task, drafting=one) for one in (NO_DRAFTS, *drafting)]
@@ -162,6 +179,8 @@ class Task:
     simulated: bool = False
     drafting: Drafting | None = None
     """Speculation; ``None`` where the sweep has none."""
+    spread: tuple[str, ...] = ()
+    """Axes of :data:`SPREAD` that the sweep has."""
 
     @property
     def key(self) -> str:
@@ -177,14 +196,18 @@ class Task:
 
     def labels(self) -> Row:
         """The structure, as columns of its rows."""
-        parallel = {name: getattr(self.request.parallel, name) for name in DEGREES} | dict(self.degrees)
-        request = self.request
+        request, named = self.request, (*DEGREES, "redundant")
+        parallel = {name: getattr(request.parallel, name) for name in named} | dict(self.degrees)
+        redundant, flags = parallel.pop("redundant"), request.flags
+        spread = redundant, flags.two_batch_overlap, request.expert_skew
+        named_spread = dict(zip(SPREAD, spread, strict=True))
         return {
             "model": request.model,
             "gpu": request.gpu,
             "quant": request.quant or "native",
             "engine": request.engine,
             **parallel,
+            **{column: named_spread[axis] for axis, column in SPREAD.items() if axis in self.spread},
             **({} if self.drafting is None else {"draft_tokens": self.drafting.length}),
         }
 
@@ -215,6 +238,8 @@ def run(task: Task) -> list[Block]:
         deployment = assemble(replace(task.request, parallel=parallel))
         drafting = task.drafting or NO_DRAFTS
         speculation = drafting.on(task.request, parallel) if drafting.length else PLAIN
+        if drafting.length:
+            require_tokens(deployment.model, "speculative decoding")
         if task.simulated:
             return blocks_of(_simulated(deployment, task, load, speculation) for load in task.loads())
         return [task.block(_priced(deployment, task, speculation))]
@@ -264,7 +289,7 @@ def _parts(shape: tuple[int, int, int], narrow: int) -> Iterator[tuple[slice, sl
 
 def _figures(deployment: Deployment, load: StaticLoad, speculation: Speculation) -> dict[str, Num]:
     """Figures of a grid of loads by column, each along the axes that it depends on."""
-    result = Estimate(deployment=deployment, load=load)
+    result = unchecked(deployment, load)
     if speculation.length:
         result = ServedEstimate(deployment=deployment, load=load, techniques=Techniques(speculation=speculation))
     footprint = result.footprint

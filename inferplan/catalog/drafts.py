@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from inferplan.catalog.assemble import Request, assemble, cache_format, precision_of
-from inferplan.catalog.files import load_model, read_yaml, validate
+from inferplan.catalog.assemble import Request, assemble, cache_format, native_precision, precision_of
+from inferplan.catalog.files import load_hardware, load_model, read_yaml, validate
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.models.prediction import MTP, DraftModels, draft_models, head_models
@@ -84,13 +84,6 @@ def _head_file(name: str, model: ModelSpec) -> DraftModels | None:
     return head_models(model, validate(path, data, DraftHead))
 
 
-def draft_beside(
-    request: Request, name: str, parallel: Parallelism, loader: Callable[[str], ModelSpec] = load_model
-) -> Deployment:
-    """The draft on the devices of ``request``'s model, with all that it keeps there, divided as ``parallel`` says."""
-    return draft_alone(request, name, loader).over(parallel).whole
-
-
 def draft_alone(request: Request, name: str, loader: Callable[[str], ModelSpec] = load_model) -> DraftDeployments:
     """The draft beside ``request``'s model, on one device.
 
@@ -104,18 +97,45 @@ def draft_alone(request: Request, name: str, loader: Callable[[str], ModelSpec] 
     alone = replace(request, anchor=None, prune=None, generation=(), parallel=Parallelism(), flags=flags)
     alone = replace(alone, expert_skew=skew)
     if reads_states and name != MTP:
-        alone = replace(alone, quant=None, roles=())
+        served = precision_of(replace(request, prune=None), model, load_hardware(request.gpu))
+        whole = assemble(replace(alone, quant=None, roles=()), model_loader=lambda _: models.whole)
+        return deployments(replace(whole, precision=head_formats(models.whole, served)), models, reads_states)
     whole = assemble(alone, model_loader=lambda _: models.whole)
     if name == MTP:
         whole = replace(whole, precision=released(whole.precision))
-    elif reads_states:
-        kept = precision_of(replace(request, prune=None), model, whole.hardware).kv.name
-        kept = "fp8" if kept == "fp8-ds-mla" else kept  # of latents
-        whole = replace(whole, precision=replace(whole.precision, kv=cache_format(find_format(kept), models.whole)))
+    return deployments(whole, models, reads_states)
+
+
+def head_beside(served: Deployment, name: str) -> DraftDeployments | None:
+    """The module or head of that name beside the model of a deployment, on one of its devices; ``None`` where the model
+    has no such head.
+
+    Formats are those of :func:`draft_alone`; a module's are the served ones, without exceptions for single layers.
+    """
+    models = draft_models(served.model, name)
+    if models is None:
+        return None
+    if name == MTP:
+        exceptions = tuple(entry for entry in served.precision.exceptions if not entry[2])
+        precision = released(replace(served.precision, exceptions=exceptions))
+    else:
+        precision = head_formats(models.whole, served.precision)
+    whole = replace(served, model=models.whole, precision=precision, parallel=Parallelism())
+    return deployments(whole, models, True)
+
+
+def deployments(whole: Deployment, models: DraftModels, reads_states: bool) -> DraftDeployments:
+    """A draft of which ``whole`` is on a device, with what runs in its passes there; what is the same is one object."""
     parts = {id(models.whole): whole}
     for one in (models.first, models.later):
         parts.setdefault(id(one), replace(whole, model=one))
     return DraftDeployments(whole, parts[id(models.first)], parts[id(models.later)], models.block, reads_states)
+
+
+def head_formats(head: ModelSpec, served: Precision) -> Precision:
+    """The formats of a head: those that it is stored in, with a cache in that of the model that is served."""
+    kept = "fp8" if served.kv.name == "fp8-ds-mla" else served.kv.name  # of latents
+    return replace(native_precision(head), kv=cache_format(find_format(kept), head))
 
 
 def released(precision: Precision) -> Precision:

@@ -22,7 +22,7 @@ from inferplan.table import Report
 @deployment_options
 @load_options
 @technique_options
-@click.option("--concurrency", type=Count(), help="Also the steady state of this many concurrent users.")
+@click.option("--concurrency", type=Count(), help="First the steady state of this many concurrent users.")
 @click.option("--chunk", type=Count(), help="Compute the prompt in chunks of this many tokens.")
 @report_options
 def estimate_command(request: Request, load: StaticLoad, **serving: Any) -> Report:
@@ -32,7 +32,7 @@ def estimate_command(request: Request, load: StaticLoad, **serving: Any) -> Repo
     decoded together: the TTFT of the batch alone is the prefill, TPOT the mean of the decode steps, total latency
     TTFT + (output - 1) TPOT. The TTFT at the server is that of one request when nobody else is there, with what front
     end, launches and scheduling add. Drafts, a hit rate, chunks and KV offload change all figures; "without" stands
-    beside them.
+    beside them. --concurrency is answered first; the batch alone stands below.
 
     Example: inferplan estimate llama-3.1-8b --gpu h100-sxm --batch 8 --prompt 1024 --output 256
     """
@@ -50,7 +50,7 @@ def estimate_command(request: Request, load: StaticLoad, **serving: Any) -> Repo
 
         served = ServedEstimate(deployment=deployment, load=load, techniques=techniques)
         state, table = steady_record(served, users)
-        report = replace(report, record={**report.record, "steady_state": state}, tables=[*report.tables, table])
+        report = replace(report, record={**report.record, "steady_state": state}, tables=[table, *report.tables])
     if request.prune:
         whole = Estimate(deployment=assemble(replace(request, prune=None)), load=load)
         return replace(report, tables=[*report.tables, pruning_table(result, whole)])

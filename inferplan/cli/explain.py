@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from inferplan.answers.explain import Explainer, Explanation
 from inferplan.catalog.assemble import Request
-from inferplan.cli.options import deployment_options, load_options, report_options
+from inferplan.cli.options import Count, deployment_options, load_options, report_options
+from inferplan.cli.technique_options import technique_options, techniques_of
 from inferplan.estimate.load import StaticLoad
 from inferplan.table import Report, Table
 
@@ -15,18 +18,20 @@ from inferplan.table import Report, Table
 @click.argument("number")
 @deployment_options
 @load_options
+@technique_options
+@click.option("--chunk", type=Count(), help="Compute the prompt in chunks of this many tokens.")
 @report_options
-def explain_command(number: str, request: Request, load: StaticLoad) -> Report:
+def explain_command(number: str, request: Request, load: StaticLoad, **serving: Any) -> Report:
     """Where NUMBER of an estimate of MODEL comes from: formula, inputs, YAML lines, sources, page.
 
     NUMBER is ttft (of the batch alone), ttft_at_server (of one request on an idle server), tpot, e2el,
     output_tokens_per_s, ridge, max_batch, max_context, memory.weights, memory.kv, memory.activations, memory.reserve,
     memory.total, prefill.PART or decode.PART with PART one of time, flop, bytes, intensity, mfu, mbu or an operator
-    such as ffn.down; `list` lists them all.
+    such as ffn.down; `list` lists them all. With --draft and the others they are those of the batch with them.
 
     Example: inferplan explain decode.ffn.down llama-3.1-8b --gpu h100-sxm --batch 8
     """
-    explainer = Explainer(request=request, load=load)
+    explainer = Explainer(request=request, load=load, techniques=techniques_of(serving, request))
     if number == "list":
         names = explainer.names()
         table = Table(title="numbers that can be explained", columns=["number"], rows=[[name] for name in names])

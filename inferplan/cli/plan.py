@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from inferplan.answers.sweep import parse_counts, parse_values
+from inferplan.answers.sweep import parse_copies, parse_counts, parse_values
 from inferplan.catalog.assemble import NATIVE, Request, precision_of
 from inferplan.catalog.files import load_hardware, load_model
 from inferplan.catalog.price_lists import PriceBook
@@ -201,10 +201,8 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Que
 
 
 def _copies(text: str | None) -> tuple[int, ...] | None:
-    """None and the numbers of copies that are named; ``None`` where none are. ``"0"`` is none at all."""
-    if text is None:
-        return None
-    return (0,) if text.strip() == "0" else (0, *parse_counts(text))
+    """None and the numbers of copies that are named; ``None`` where none are."""
+    return None if text is None else tuple(dict.fromkeys((0, *parse_copies(text))))
 
 
 def _most(asked: int | None, degrees: dict[str, tuple[int, ...] | None]) -> int:

@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ from inferplan.answers.drafting import Drafting
 from inferplan.answers.sweep import (
     BACKENDS,
     DEGREES,
+    SPREAD,
     Execution,
     Grid,
     Sweep,
+    parse_copies,
     parse_counts,
     parse_values,
     save_parquet,
@@ -48,6 +51,9 @@ _COUNTS = "1,8 or 1-8 or 1-64*2"
 @click.option("--dp", default="1", metavar="COUNTS", help="Attention data parallelism [1].")
 @click.option("--cp", default="1", metavar="COUNTS", help="Context parallelism [1].")
 @click.option("--replicas", default="1", metavar="COUNTS", help="Replicas [1].")
+@click.option("--redundant-experts", metavar="COUNTS", help="Slots for copies of experts: 0,32 [0].")
+@click.option("--two-batch-overlap", is_flag=True, help="Price two half batches that overlap, beside whole ones.")
+@click.option("--expert-skew", metavar="SKEWS", help="Deviations of the logarithm of the experts' popularity: 0,0.5,1.")
 @click.option("--batch", default="1", metavar="COUNTS", help="Sequences per replica [1].")
 @click.option("--prompt", default="1024", metavar="COUNTS", help="Prompt tokens [1024].")
 @click.option("--output", "output_tokens", default="256", metavar="COUNTS", help="Generated tokens [256].")
@@ -92,6 +98,7 @@ def sweep_command(models: str, style: str | None, report_file: str | None, **val
             "quant": parse_values(values["quant"]) if values["quant"] else [None],
             "engine": parse_values(values["engine"]),
             **counts,
+            **_spread(values),
         },
         batch=parse_counts(values["batch"]),
         prompt=parse_counts(values["prompt"]),
@@ -106,6 +113,23 @@ def sweep_command(models: str, style: str | None, report_file: str | None, **val
         click.echo(f"{len(result.columns)} points written to {report_file}", err=True)
         return
     write(_report(result), style, report_file)
+
+
+def _spread(values: dict[str, Any]) -> dict[str, list[Any]]:
+    """The axes of experts that are spread which are asked for. Raises ``UsageError`` for a popularity that is none."""
+    axes: dict[str, list[Any]] = {}
+    if values["redundant_experts"]:
+        axes["redundant"] = list(parse_copies(values["redundant_experts"]))
+    if values["two_batch_overlap"]:
+        axes["two_batch_overlap"] = [False, True]
+    if values["expert_skew"]:
+        try:
+            axes["expert_skew"] = [float(part) for part in parse_values(values["expert_skew"])]
+        except ValueError:
+            axes["expert_skew"] = [nan]
+        if not all(0 <= skew <= 3 for skew in axes["expert_skew"]):
+            raise UsageError(f"--expert-skew: {values['expert_skew']!r} is not in 0 to 3", hint="0,0.5,1")
+    return axes
 
 
 def _drafting(models: list[str], values: dict[str, Any]) -> dict[str, tuple[Drafting, ...]]:
@@ -160,7 +184,8 @@ class _Cells:
 
 _NONE = one_value("", 3)
 _FIGURES = ("ttft_s", "tpot_s", "output_tokens_per_s", "output_tokens_per_s_per_device")
-_AXES = ("model", "gpu", "quant", "engine", *DEGREES, "draft_tokens", "batch", "prompt_tokens", "output_tokens")
+_LOAD = ("batch", "prompt_tokens", "output_tokens")
+_AXES = ("model", "gpu", "quant", "engine", *DEGREES, *SPREAD.values(), "draft_tokens", *_LOAD)
 
 
 def _values(column: Column) -> list[Any]:

@@ -88,6 +88,11 @@ class Estimate:
         last = self.load.prompt + np.maximum(self.load.output - 2.0, 0.0)
         return self._token_seconds(last) * self._anchor("tpot")
 
+    @property
+    def _piece(self) -> str:
+        """What a token of every sequence takes, in words."""
+        return "step"
+
     def _token_seconds(self, past: Num) -> Num:
         """Seconds of a token of every sequence with ``past`` tokens behind it."""
         return decode_phase(self.deployment, self.load, past).time
@@ -215,8 +220,8 @@ class Estimate:
             pair = np.stack([centre - spread, centre + spread])  # one graph: what has no past is priced once
             pair = pair.reshape(2, *(1,) * (len(shape) - centre.ndim), *centre.shape)
             times = np.broadcast_to(self._token_seconds(pair), (2, *shape))
-            early = name(times[0], "step before the middle", "s")  # the two Gauss points of the piece
-            late = name(times[1], "step past the middle", "s")
+            early = name(times[0], f"{self._piece} before the middle", "s")  # the two Gauss points of the piece
+            late = name(times[1], f"{self._piece} past the middle", "s")
             yield name(count, "steps") * (early + late) / 2
 
     def _edges(self, prompt: npt.NDArray[np.float64], steps: npt.NDArray[np.float64]) -> list[npt.NDArray[np.float64]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from inferplan.devices.constants import IDEAL, Calibration
 from inferplan.devices.engine import Engine
@@ -102,6 +103,17 @@ class Deployment:
         bandwidth = named(self.hardware.memory.bandwidth, "bandwidth", "B/s", ("hardware", "memory", "bandwidth"))
         term: Term = named(peak / bandwidth, "ridge", "FLOP/B")
         return term
+
+    def further(self) -> dict[str, Any]:
+        """What else its figures are conditional on beside names, formats and degrees, as JSON holds it."""
+        defaults = self.engine.defaults
+        return {
+            "expert_skew": self.routing.asked,
+            "two_batch_overlap": self.two_batches is not None,
+            "unfused_attention": self.unfused_attention,
+            "gpu_memory_utilization": defaults.memory_fraction,
+            "block_size": defaults.block_size,
+        }
 
     @property
     def division(self) -> str:

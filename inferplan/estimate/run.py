@@ -21,11 +21,17 @@ _WIDEST = 64
 
 def estimate(deployment: Deployment, load: StaticLoad) -> Estimate:
     """The estimate of a static batch; raises ``InfeasibleError`` or ``UsageError`` for a load that cannot run."""
-    diffusion = deployment.model.generation.kind == "diffusion"
-    result = diffusion_estimate(deployment, load) if diffusion else Estimate(deployment=deployment, load=load)
+    result = unchecked(deployment, load)
     require_context(result)
     require_memory(result)
     return result
+
+
+def unchecked(deployment: Deployment, load: StaticLoad) -> Estimate:
+    """The estimate of a batch that may not fit. Raises ``UsageError`` for a diffusion model that lacks its steps."""
+    if deployment.model.generation.kind == "diffusion":
+        return diffusion_estimate(deployment, load)
+    return Estimate(deployment=deployment, load=load)
 
 
 def require_context(result: Estimate) -> None:

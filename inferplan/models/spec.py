@@ -505,6 +505,15 @@ class ModelSpec(Spec):
         return data
 
 
+def require_tokens(model: ModelSpec, what: str) -> None:
+    """Raise ``UsageError`` for ``what`` is only known of models that decode one token after another."""
+    if model.generation.kind == "diffusion":
+        raise UsageError(
+            f"{model.name} denoises blocks: {what} of such a model is not known here",
+            hint="inferplan estimate or sweep: a batch of it alone",
+        )
+
+
 def require_experts(model: ModelSpec, option: str) -> None:
     """Raise ``UsageError`` for an option about routed experts where the model has none."""
     if not model.has_experts:

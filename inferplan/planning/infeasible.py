@@ -47,7 +47,7 @@ def infeasible(question: Question, searched: SearchResult, failed: list[Verified
 def _missed_in_simulation(what: str, slo: Slo, failed: list[Verified]) -> InfeasibleError:
     nearest = min(failed, key=lambda verified: max(verified.violations(slo).values(), default=1.0))
     factors = nearest.violations(slo)
-    over = f"the simulated {percentile_of(slo)} of {nearest.option.deployment.describe()} is over"
+    over = f"the simulated {percentile_of(slo)} of {_named(nearest)} is over"
     bounded = np.isfinite(max(factors.values(), default=np.inf))
     hint = _relaxation(slo, factors) if bounded else "a larger --most, a lower --utilisation, or another --gpu"
     refused = "" if bounded else nearest.refused
@@ -79,13 +79,24 @@ def _missed(what: str, question: Question, searched: SearchResult, miss: Option)
         factors, times, how = miss.violations(slo), {}, ""
     ttft, tpot = times.get("ttft", miss.ttft), times.get("tpot", miss.tpot)
     cost = "" if miss.cost is None or miss.tariff is None else f", {miss.cost:,.2f} {miss.tariff.currency}/h"
-    nearest = f"{miss.replicas} x {miss.deployment.describe()}"
+    nearest = f"{miss.replicas} x {_named(checked)}"
     return InfeasibleError(
         what,
         because=f"of {searched.evaluated:,} candidates: {_counts(searched)}; nearest: {nearest} "
         f"({how}TTFT {format_time(ttft, 3)}, TPOT {format_time(tpot, 3)}{cost})",
         hint=_relaxation(slo, factors),
     )
+
+
+def _named(checked: Verified) -> str:
+    """A candidate with the flags that its figures hold for."""
+    option = checked.option
+    sequences = -(-checked.slots // option.deployment.parallel.dp)
+    flags = f"--max-num-batched-tokens {option.budget} --max-num-seqs {sequences}"
+    if option.prompt_budget is not None:
+        flags += f" --prefill-max-num-batched-tokens {option.prompt_budget}"
+    drafts = f" --draft-tokens {option.speculation.length}" if option.speculation.length else ""
+    return f"{option.deployment.describe()} with {flags}{drafts}"
 
 
 def _counts(searched: SearchResult) -> str:

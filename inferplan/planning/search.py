@@ -13,9 +13,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from inferplan.catalog.files import load_model
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.errors import InferplanError, NotFiniteError
 from inferplan.estimate.deployment import Deployment
+from inferplan.models.spec import require_tokens
 from inferplan.planning.demand import Demand
 from inferplan.planning.grid import Axes, LoadGrid, axes_for, load_grid, load_grids, single
 from inferplan.planning.option import Option, PricedGrid, Sizing, bill, option_at
@@ -82,6 +84,7 @@ def search(space: Space, demand: Demand, slo: Slo, sizing: Sizing, prices: Price
     Raises ``NotFiniteError`` where the price of a step is no number: that is a fault of the model, and no candidate is
     refused for it.
     """
+    require_tokens(load_model(space.base.model), "serving under load")
     state = _Search(demand=demand, slo=slo, sizing=sizing)
     found = candidates(space, state.rejections)
     for _, alike in groupby(found, key=lambda candidate: id(candidate[1].precision)):  # of a device, engine and format

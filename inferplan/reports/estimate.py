@@ -33,6 +33,7 @@ IDEAL_NOTE = (
 def deployment_record(deployment: Deployment) -> dict[str, Any]:
     """What was asked for, as JSON: names, formats by role, degrees of parallelism."""
     precision, parallel = deployment.precision, deployment.parallel
+    tier = deployment.engine.defaults.tier(deployment.hardware)
     return {
         "model": deployment.model.name,
         "gpu": deployment.hardware.name,
@@ -41,6 +42,9 @@ def deployment_record(deployment: Deployment) -> dict[str, Any]:
         "precision": {f.name: getattr(precision, f.name).name for f in fields(precision) if f.name != "exceptions"},
         "parallel": {f.name: getattr(parallel, f.name) for f in fields(parallel)},
         "calibration": deployment.calibration.name,
+        "max_num_seqs": tier.max_sequences,
+        "max_num_batched_tokens": tier.token_budget,
+        **deployment.further(),
     }
 
 
@@ -88,6 +92,7 @@ def estimate_record(estimate: Estimate) -> dict[str, Any]:
             "prompt_tokens": int(load.prompt),
             "output_tokens": int(load.output),
             "kv_cache": load.kv_cache,
+            "all_logits": load.all_logits,
         },
         "memory": memory_record(estimate),
         "prefill": phase_record(estimate.prefill),
@@ -108,11 +113,17 @@ def estimate_record(estimate: Estimate) -> dict[str, Any]:
         **({"diffusion": diffusion_record(estimate)} if isinstance(estimate, DiffusionEstimate) else {}),
         "max_batch": int(estimate.footprint.max_batch()),
         "max_context_tokens": estimate.footprint.max_context(),
-        "rejected_because": refusal(estimate.deployment, load) or None,
+        "rejected_because": _refusal(estimate) or None,
         **({"without": without_record(estimate.without)} if isinstance(estimate, ServedEstimate) else {}),
         "basis": estimate.basis,
         "basis_shares": {"prefill": estimate.prefill.by_basis(), "decode": estimate.decode.by_basis()},
     }
+
+
+def _refusal(estimate: Estimate) -> str:
+    """Why the engine would not run the batch with its drafts, see :func:`refusal`."""
+    width = estimate.techniques.speculation.width if isinstance(estimate, ServedEstimate) else 1
+    return refusal(estimate.deployment, estimate.load, width)
 
 
 @lru_cache(maxsize=2)
@@ -400,7 +411,7 @@ def routing_note(estimate: Estimate) -> str:
 
 def _notes(estimate: Estimate) -> list[str]:
     hardware = estimate.deployment.hardware
-    refused = refusal(estimate.deployment, estimate.load)
+    refused = _refusal(estimate)
     notes = [
         f"warning: {refused}" if refused else "",
         server_note(estimate),

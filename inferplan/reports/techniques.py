@@ -54,6 +54,8 @@ def _speculation(result: ServedEstimate) -> _Part:
     losing = break_even(result.deployment, speculation, context)
     values = {
         "draft": None if speculation.draft is None else speculation.draft.model.name,
+        "length": speculation.length,
+        "branches": speculation.branches,
         "acceptance": speculation.acceptance,
         "acceptance_basis": speculation.basis,
         "tokens_per_step": gain.tokens,
@@ -78,7 +80,12 @@ def _prefix(result: ServedEstimate) -> _Part:
         return "prefix_caching", {}, []
     gain = float(np.max(prefix_gain(result.deployment, result.load.batch, result.load.prompt, rate)))
     line = ["prefix caching", f"{int(np.max(result.cached)):,} tokens of each prompt found ({rate:.0%})"]
-    values = {"cached_tokens": int(np.max(result.cached)), "ttft_s": float(np.max(result.ttft)), "speedup": gain}
+    values = {
+        "hit_rate": rate,
+        "cached_tokens": int(np.max(result.cached)),
+        "ttft_s": float(np.max(result.ttft)),
+        "speedup": gain,
+    }
     return "prefix_caching", values, [line]
 
 
@@ -88,7 +95,13 @@ def _chunks(result: ServedEstimate) -> _Part:
         return "chunked_prefill", {}, []
     prompt, batch = int(np.max(result.load.prompt)), int(np.max(result.load.batch))
     cut = chunked_prefill(result.deployment, prompt, chunk, batch - 1, float(prompt))
-    values = {"ttft_s": cut.total, "chunks": cut.steps, "longest_step_s": cut.longest_gap, "cost": cut.cost}
+    values = {
+        "chunk_tokens": chunk,
+        "ttft_s": cut.total,
+        "chunks": cut.steps,
+        "longest_step_s": cut.longest_gap,
+        "cost": cut.cost,
+    }
     beside = f"beside {batch - 1:,} decodes " if batch > 1 else ""
     line = [
         f"one prompt in {cut.steps} chunks {beside}".strip(),
@@ -103,4 +116,5 @@ def _offload(result: ServedEstimate) -> _Part:
         return "kv_offload", {}, []
     time, gain = float(np.max(result.host_loads)), float(np.max(reload_gain(result.deployment, host, result.cached)))
     line = ["cached part back from the host", f"{format_time(time)} (computing it takes {gain:.3g} times as long)"]
-    return "kv_offload", {"load_s": time, "gain": gain}, [line]
+    tier = {"capacity_bytes": host.capacity, "bandwidth_bytes_per_s": host.bandwidth}
+    return "kv_offload", {**tier, "load_s": time, "gain": gain}, [line]

@@ -137,6 +137,23 @@ def rules_of(
     )
 
 
+def verifying(rules: Rules, width: int, lanes: int = 1) -> Rules:
+    """The rules where each decoding request takes ``width`` tokens of a step, of ``lanes`` that are in flight.
+
+    Where decodes take of the token budget, no more requests run than it holds verifications: engines would cut drafts
+    short instead, of which no acceptance is known. Raises ``UsageError`` where it does not hold one.
+    """
+    if width == 1 or not rules.mixed:
+        return rules
+    if width > rules.budget:
+        raise UsageError(
+            f"a verification of {width:,} tokens is more than a step of {rules.budget:,}",
+            because="the drafts of a request are verified in one step",
+            hint=f"--max-num-batched-tokens {width} or more, or fewer --draft-tokens",
+        )
+    return replace(rules, slots=min(rules.slots, rules.budget // width * lanes))
+
+
 def remedy(reasons: Iterable[str], longest: int) -> str:
     """What admits requests that the rules refuse (:meth:`Rules.refusal`), prompts of up to ``longest`` tokens."""
     hints = {

@@ -13,10 +13,11 @@ from inferplan.estimate.anchoring import anchored_bands, correction
 from inferplan.estimate.bands import serving_bands
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import run_step
+from inferplan.models.spec import require_tokens
 from inferplan.serving.admission import Rules
 from inferplan.serving.cache_transfer import Links
 from inferplan.serving.cluster import Cluster, Fleet, Kind
-from inferplan.serving.flags import Flags, rules_of, with_flags
+from inferplan.serving.flags import Flags, rules_of, verifying, with_flags
 from inferplan.serving.prefix_cache import PrefixCache
 from inferplan.serving.records import NAN, Records
 from inferplan.serving.result import SimulationResult
@@ -77,6 +78,7 @@ def simulate(
     are where they differ from ``deployment`` and ``flags``. Raises ``InfeasibleError`` when the weights leave no room
     for a cache, ``UsageError`` for a trace without times.
     """
+    require_tokens(deployment.model, "serving under load")
     flags, options = flags or Flags(), options or Options()
     given, deployment = deployment, with_flags(deployment, flags)
     apart = options.fleet.prompts(given, flags)
@@ -195,6 +197,7 @@ def _rules(deployment: Deployment, flags: Flags, options: Options, requests: Req
     speculation, host = options.speculation, options.host
     typical = float(np.mean(requests.prompt)), float(np.mean(requests.prompt + requests.output))
     rules, block = rules_of(deployment, flags, *typical, speculation.draft), deployment.engine.defaults.block_size
+    rules = verifying(rules, speculation.width, deployment.parallel.pp)
     counted = rules.growing and speculation.tokens == 1.0
     return replace(
         rules,
@@ -286,6 +289,7 @@ def _conditions(cluster: Cluster, flags: Flags, traffic: Traffic | Requests, opt
         "poll_interval_steps": kind.rules.poll_interval,
         "batch_wait_steps": kind.rules.wait_steps,
         "batch_wait_fill": kind.rules.wait_fill,
+        "balance_steps": kind.rules.balance_steps,
         "client_timeout_s": flags.client_timeout,
         "latency_s": kind.rules.latency,
         "front_end_s": {"request": kind.rules.front_request, "prompt_token": kind.rules.front_token},
@@ -298,6 +302,7 @@ def _conditions(cluster: Cluster, flags: Flags, traffic: Traffic | Requests, opt
         "cache_transfer": None if cluster.links is None else _moved(cluster.links),
         "contiguous": flags.contiguous,
         "prefix_hit_rate_given": options.hit_rate,
+        "kv_offload": None if options.host is None else asdict(options.host),
     }
     if options.speculation is not PLAIN:
         drafts = options.speculation
@@ -325,7 +330,7 @@ def _engine(kind: Kind) -> dict[str, Any]:
         "max_num_seqs": rules.slots,
         "max_num_batched_tokens": rules.budget if rules.budget < 1 << 50 else None,
         "max_model_len": rules.longest if rules.longest < 1 << 50 else None,
-        "block_size": deployment.engine.defaults.block_size,
+        **deployment.further(),
         "chunked_prefill": rules.scheduler.chunked_prefill,
         "prefix_caching": rules.scheduler.prefix_caching,
         "overlapped": rules.overlapped,

@@ -29,9 +29,10 @@ import numpy as np
 from inferplan.errors import UsageError
 from inferplan.estimate.anchoring import correction
 from inferplan.estimate.deployment import Deployment
+from inferplan.models.spec import require_tokens
 from inferplan.serving.admission import Rules
 from inferplan.serving.first_token import IdlePrompt, first_token
-from inferplan.serving.flags import Flags, rules_of, with_flags
+from inferplan.serving.flags import Flags, rules_of, verifying, with_flags
 from inferplan.serving.rounds import Decodes, PromptLoad, coupled_ranks, loaded_rounds, mean_round
 from inferplan.serving.techniques.queueing import mean_wait
 from inferplan.serving.techniques.speculation import PLAIN, Speculation, step_with_drafts
@@ -127,10 +128,12 @@ def steady_state(
 
     Raises ``InfeasibleError`` when the weights leave no room for a cache.
     """
+    require_tokens(deployment.model, "serving under load")
     flags = flags or Flags()
     deployment = with_flags(deployment, flags)
     total = load.prompt + load.output
     rules = rules_of(deployment, flags, float(np.mean(load.prompt)), float(np.mean(total)), speculation.draft)
+    rules = verifying(rules, speculation.width, deployment.parallel.pp)
     return _Loop(deployment=deployment, rules=rules, load=load, speculation=speculation).solve()
 
 

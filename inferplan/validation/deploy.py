@@ -9,14 +9,13 @@ from typing import Any
 
 from inferplan.answers.drafting import measured_drafting
 from inferplan.catalog.assemble import load_calibration, load_kernels, native_precision, routing_of
-from inferplan.catalog.drafts import DraftDeployments, released
+from inferplan.catalog.drafts import head_beside
 from inferplan.catalog.files import load
 from inferplan.devices.constants import Calibration
 from inferplan.devices.engine import Engine, EngineFlags, EngineSpec
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import UnknownNameError, UsageError
 from inferplan.estimate.deployment import Deployment
-from inferplan.models.prediction import MTP, draft_models
 from inferplan.models.spec import ModelSpec
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.validation.names import hardware_of, labelled, model_of
@@ -173,13 +172,10 @@ def drafts_of(run: Run, deployment: Deployment) -> Speculation:
     """
     if run.draft is None or run.draft_tokens is None:
         return PLAIN
-    models = draft_models(deployment.model, run.draft)
-    if models is None:
+    alone = head_beside(deployment, run.draft)
+    if alone is None:
         raise UsageError(f"{deployment.model.name} has no head {run.draft!r} to draft with")
-    precision = released(deployment.precision) if run.draft == MTP else deployment.precision
-    alone = replace(deployment, precision=precision, parallel=Parallelism())
-    whole, first, later = (replace(alone, model=part) for part in (models.whole, models.first, models.later))
-    beside = DraftDeployments(whole, first, later, models.block, True).over(deployment.parallel)
+    beside = alone.over(deployment.parallel)
     return measured_drafting(deployment.model, run.draft, run.draft_tokens).beside(beside)
 
 

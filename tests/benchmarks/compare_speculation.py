@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from inferplan.catalog.acceptance import acceptance_for
 from inferplan.catalog.assemble import Request, assemble
-from inferplan.catalog.drafts import draft_beside
+from inferplan.catalog.drafts import draft_alone
 from inferplan.serving.techniques.speculation import Speculation, speculate
 from inferplan.work.parallel import Parallelism
 
@@ -62,7 +62,7 @@ ROWS = (
 def predicted(row: Published) -> tuple[float, float, float]:
     """The acceptance length taken, the speed-up with it, and seconds that drafts and verification add to a step."""
     length = row.length or acceptance_for(row.request.model, "mtp", row.tokens).length
-    draft = draft_beside(row.request, "mtp", row.request.parallel)
+    draft = draft_alone(row.request, "mtp").over(row.request.parallel).whole
     speculation = Speculation.of_length(length, row.tokens, draft=draft)
     gain = speculate(assemble(row.request), speculation, row.batch, row.context)
     return length, float(gain.speedup), float(gain.verify + gain.draft - gain.plain)

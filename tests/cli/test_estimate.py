@@ -69,6 +69,23 @@ def test_native_formats_are_those_of_none(run: Run, record: dict[str, Any]) -> N
     assert run(*README, "--ideal", "--quant", "native", "--format", "json").json == record
 
 
+def test_every_option_that_changes_the_answer_is_in_the_record(run: Run) -> None:
+    words = ["estimate", "deepseek-r1", "--gpu", "h200-sxm", "--engine", "sglang", "--dp", "8", "--ep", "8"]
+    words += ["--batch", "64", "--two-batch-overlap", "--expert-skew", "0.5", "--redundant-experts", "32"]
+    words += ["--gpu-memory-utilization", "0.85", "--max-num-seqs", "64", "--max-num-batched-tokens", "4096"]
+    words += ["--block-size", "32", "--unfused-attention", "--all-logits"]
+    record = run(*words, "--prefix-hit-rate", "0.5", "--chunk", "512", "--format", "json").json
+    asked = {"two_batch_overlap": True, "expert_skew": 0.5, "gpu_memory_utilization": 0.85, "block_size": 32}
+    asked |= {"max_num_seqs": 64, "max_num_batched_tokens": 4096, "unfused_attention": True}
+    assert {name: record[name] for name in asked} == asked
+    assert (record["parallel"]["redundant"], record["load"]["all_logits"]) == (32, True)
+    assert (record["prefix_caching"]["hit_rate"], record["chunked_prefill"]["chunk_tokens"]) == (0.5, 512)
+
+
+def test_users_come_before_the_batch_alone(run: Run) -> None:
+    assert run(*README, "--concurrency", "64").out.startswith("Steady state of 64 users")
+
+
 def test_numbers_by_hand(record: dict[str, Any]) -> None:
     """Llama-3.1-8B in bf16: 8,030,261,248 parameters, 32 x 8 x 128 x 2 x 2 bytes of KV; H100 989.4e12, 3.35e12."""
     memory = record["memory"]

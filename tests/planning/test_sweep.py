@@ -15,9 +15,10 @@ import pytest
 
 from inferplan.answers import journal
 from inferplan.answers import sweep as module
-from inferplan.answers.sweep import Execution, Grid, Sweep, Task, parse_counts, run, save_parquet, sweep
+from inferplan.answers.sweep import Execution, Grid, Sweep, Task, parse_copies, parse_counts, run, save_parquet, sweep
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.columns import Block
+from inferplan.devices.engine import EngineFlags
 from inferplan.errors import SpecError, UnknownNameError, UsageError
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.load import StaticLoad
@@ -295,3 +296,16 @@ def test_frames_and_parquet(tmp_path: Path, result: Sweep) -> None:
     pytest.importorskip("pyarrow")
     save_parquet(result, str(tmp_path / "grid.parquet"))
     assert len(pd.read_parquet(tmp_path / "grid.parquet")) == len(frame)
+
+
+def test_experts_are_spread_along_axes_too() -> None:
+    axes = {"redundant": [0, 32], "two_batch_overlap": [False, True], "expert_skew": [0.0, 1.0]}
+    base = Request(model="deepseek-v3", gpu="h200-sxm", engine="sglang", parallel=Parallelism(dp=8, ep=8))
+    rows = sweep(Grid(base=base, structure=axes, batch=(256,))).rows
+    assert len({row["tpot_s"] for row in rows}) == len(rows) == 8
+    for row in rows:
+        parallel = replace(base.parallel, redundant=row["redundant_experts"])
+        flags = EngineFlags(two_batch_overlap=row["two_batch_overlap"])
+        asked = replace(base, parallel=parallel, flags=flags, expert_skew=row["expert_skew"])
+        assert row["tpot_s"] == pytest.approx(estimate(assemble(asked), StaticLoad(batch=256.0, output=256.0)).tpot)
+    assert parse_copies("0,32") == (0, 32) and parse_copies("0") == (0,)

@@ -145,10 +145,10 @@ def test_a_prediction_module_drafts() -> None:
 
 def test_a_prediction_module_gains_and_costs() -> None:
     """One module of 61 layers: a token of two steps of 1.8 tokens costs a little more than 1/1.8 of a step."""
-    from inferplan.catalog.drafts import draft_beside
+    from inferplan.catalog.drafts import draft_alone
 
     request = Request(model="deepseek-v3", gpu="h200-sxm", parallel=Parallelism(tp=8))
-    served_by, draft = assemble(request), draft_beside(request, "mtp", request.parallel)
+    served_by, draft = assemble(request), draft_alone(request, "mtp").over(request.parallel).whole
     load = StaticLoad(prompt=1024.0, output=64.0)
     asked = Techniques(speculation=Speculation.of_length(1.8, 1, draft=draft))
     found, plainly = served_estimate(served_by, load, asked), estimate(served_by, load)

@@ -17,12 +17,16 @@ from inferplan.catalog.acceptance import acceptance_for, measured_tokens
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.files import config_root, load_model
 from inferplan.cli.draft_options import draftings_of
+from inferplan.devices.engine import EngineFlags
 from inferplan.errors import MissingFactError, UsageError
 from inferplan.estimate.load import StaticLoad
 from inferplan.planning.space import Rejections, Space, speculations
 from inferplan.reports import plan_file
-from inferplan.serving.techniques.applied import Techniques, served_estimate
+from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.steady import UserLoad, steady_state
+from inferplan.serving.techniques.applied import Techniques, refusal, served_estimate
 from inferplan.serving.techniques.speculation import Speculation, expected_tokens, speculate
+from inferplan.traffic.requests import ClosedLoop, Lengths, Traffic
 from tests.serving.conftest import deployment
 
 CHANCES = st.floats(min_value=0.0, max_value=1.0)
@@ -201,3 +205,22 @@ def test_a_curve_comes_back_from_the_file_of_a_plan() -> None:
     written = {"model": "mtp", "length": 2, "acceptance": [0.9, 0.6], "branches": 1, "basis": "given"}
     drafting = plan_file._Drafting.model_validate(written, strict=True).drafting()
     assert drafting == Drafting(model="mtp", length=2, acceptance=(0.9, 0.6), basis="given")
+
+
+def test_no_more_verifications_than_a_step_holds() -> None:
+    """A step of 64 tokens holds 16 verifications of four tokens, and none of 65."""
+    small = deployment(flags=EngineFlags(token_budget=64, max_sequences=64))
+    load = UserLoad(concurrency=40.0, prompt=32.0, output=64.0)
+    drafts = Speculation(length=3, acceptance=0.5)
+    assert float(steady_state(small, load, speculation=drafts).admissible) == 16
+    assert float(steady_state(small, load).admissible) == 64
+    traffic = Traffic(
+        arrivals=ClosedLoop(concurrency=40, burst=True, ramp=None), prompt=Lengths(mean=32), output=Lengths(mean=64)
+    )
+    run = simulate(small, traffic, options=Options(speculation=drafts))
+    assert run.slots == 16
+    with pytest.raises(UsageError, match="a verification of 65 tokens is more than a step of 64"):
+        simulate(small, traffic, options=Options(speculation=Speculation(length=64, acceptance=0.5)))
+    batch = StaticLoad(batch=17.0, prompt=32.0)
+    assert "68 tokens to verify are more than max_num_batched_tokens 64" in refusal(small, batch, 4)
+    assert not refusal(small, StaticLoad(batch=16.0, prompt=32.0), 4) and not refusal(small, batch)

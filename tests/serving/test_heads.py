@@ -12,7 +12,7 @@ import yaml
 
 from inferplan.answers.drafting import Drafting
 from inferplan.catalog.assemble import Request, assemble
-from inferplan.catalog.drafts import draft_alone
+from inferplan.catalog.drafts import draft_alone, head_beside
 from inferplan.catalog.files import load_model
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
@@ -201,3 +201,19 @@ def test_a_model_with_heads_writes_its_file(tmp_path: Path) -> None:
     path = tmp_path / "model.yaml"
     path.write_text(yaml.safe_dump(llama().to_dict()), encoding="utf-8")
     assert load_model(str(path)).drafts == llama().drafts
+
+
+@pytest.mark.parametrize("quant", [None, "nvfp4"])
+def test_a_head_is_the_same_beside_a_request_and_beside_a_deployment(quant: str | None) -> None:
+    request = Request(model="deepseek-r1", gpu="b200-hgx", engine="trtllm", quant=quant)
+    asked, found = draft_alone(request, "mtp"), head_beside(assemble(request), "mtp")
+    assert found is not None
+    for one, other in zip(asked[:3], found[:3]):
+        assert (one.model.name, one.precision) == (other.model.name, other.precision)
+        assert price(one) == pytest.approx(price(other))
+    assert head_beside(assemble(request), "eagle3") is None
+
+
+def price(draft: Deployment) -> float:
+    """Seconds of a pass over 64 tokens of as many requests."""
+    return float(Round(decodes=Decodes(64.0, 1000.0)).price(draft).total)

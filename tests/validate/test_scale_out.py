@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from inferplan.answers.power import PowerShares, Utilisation
+from inferplan.answers.power import PowerShares, Utilisation, prompt_pieces
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.errors import UsageError
+from inferplan.estimate.phase import run_step
 from inferplan.serving.flags import Flags
 from inferplan.serving.simulator import simulate
 from inferplan.traffic.requests import Requests
@@ -21,6 +22,7 @@ from inferplan.validation.rows import Measured, Row, row_of
 from inferplan.validation.run import Pricing, price_rows
 from inferplan.validation.score import Scored, score, statistics
 from inferplan.work.parallel import Parallelism
+from inferplan.work.step import Segment, Step
 
 NODE = {
     "model": "DeepSeek-R1",
@@ -310,3 +312,22 @@ def test_attention_dp_on_one_node_is_within_15_percent(shared: Path) -> None:
     tpot, throughput = score(found, "tpot", "median"), score(found, "throughput")
     assert tpot is not None and tpot.n == 8 and tpot.mape < 0.15
     assert throughput is not None and throughput.mape < 0.15
+
+
+def test_the_pieces_of_a_prompt_add_up_to_it() -> None:
+    """FLOP of causal attention are in proportion to new*(past + new/2): eight pieces behind each other are the whole.
+
+    8192 tokens in pieces of 1024: the mean piece has 3584 tokens behind it; of a prompt of which half is cached, 6144.
+    """
+    deployment = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm", ideal=True))
+
+    def flop(segment: Segment) -> float:
+        return float(run_step(deployment, Step(segments=(segment,), logits=0.0)).flop)
+
+    piece = prompt_pieces(8192.0, 0.0, 1024.0)
+    assert (piece.batch, piece.new, piece.past) == (1.0, 1024.0, 3584.0)
+    assert 8 * flop(piece) == pytest.approx(flop(Segment(batch=1.0, new=8192.0, past=0.0)), rel=1e-3)
+    half = prompt_pieces(8192.0, 4096.0, 512.0)
+    assert (half.new, half.past) == (512.0, 4096.0 + 1792.0)
+    several = prompt_pieces(1000.0, 0.0, 3000.0)
+    assert (several.batch, several.new, several.past) == (3.0, 1000.0, 0.0)

@@ -20,7 +20,7 @@ from inferplan.estimate.phase import Phase
 from inferplan.estimate.run import estimate
 from inferplan.models.spec import LayerGroup
 from inferplan.serving.first_token import FirstToken
-from inferplan.serving.techniques.applied import served_first_token
+from inferplan.serving.techniques.applied import Techniques, served_estimate, served_first_token
 from inferplan.terms import Field, Term
 from inferplan.work.formats import Format
 from inferplan.work.ops import Op
@@ -73,10 +73,12 @@ class Explainer:
 
     request: Request
     load: StaticLoad
+    techniques: Techniques = Techniques()
 
     @cached_property
     def estimate(self) -> Estimate:
-        return estimate(assemble(self.request), self.load)
+        deployment, asked = assemble(self.request), self.techniques
+        return served_estimate(deployment, self.load, asked) if asked.any else estimate(deployment, self.load)
 
     @cached_property
     def origins(self) -> Origins:
@@ -149,7 +151,7 @@ class Explainer:
 
     @cached_property
     def _first(self) -> FirstToken | None:
-        return served_first_token(self.estimate)
+        return served_first_token(self.estimate, self.techniques)
 
     def _at_server(self) -> Explanation:
         """The first token of one request on an idle server, part by part. Raises ``UsageError`` where it is unknown."""

@@ -13,6 +13,7 @@ from math import ceil
 
 import numpy as np
 
+from inferplan.devices.engine import mixes
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.deployment import Deployment
@@ -143,7 +144,15 @@ class ServedEstimate(Estimate):
         )
 
     def _first(self, name: Naming = plain) -> Num:
-        return (self.host_loads + self.computed) * self._anchor("ttft", name)
+        by = ", by the draft too" if self.techniques.speculation.passes else ""
+        seconds = name(self.computed, f"prompts computed{by}", "s")
+        if self.techniques.host is not None:
+            seconds = name(self.host_loads, "cached part brought back", "s") + seconds
+        return seconds * self._anchor("ttft", name)
+
+    @property
+    def _piece(self) -> str:
+        return "a token's drafts and verification" if self.techniques.speculation.length else super()._piece
 
     def _token_seconds(self, past: Num) -> Num:
         speculation = self.techniques.speculation
@@ -184,8 +193,9 @@ def _require_room_on_host(result: ServedEstimate) -> None:
         )
 
 
-def refusal(deployment: Deployment, load: StaticLoad) -> str:
-    """Why the engine would not run this batch as it stands; empty where it does."""
+def refusal(deployment: Deployment, load: StaticLoad, width: int = 1) -> str:
+    """Why the engine would not run this batch as it stands, of ``width`` tokens each in a decode; empty where it
+    does."""
     tier, engine = deployment.engine.defaults.tier(deployment.hardware), deployment.engine
     prompt, batch = int(np.max(load.prompt)), ceil(float(np.max(load.batch)) / deployment.parallel.dp)
     if not engine.defaults.scheduler.chunked_prefill and prompt > tier.token_budget:
@@ -197,6 +207,12 @@ def refusal(deployment: Deployment, load: StaticLoad) -> str:
         return (
             f"{engine.describe()} runs at most {tier.max_sequences:,} sequences at once, not {batch:,} "
             f"(--max-num-seqs {batch})"
+        )
+    verified = -(-batch // deployment.parallel.pp) * width
+    if width > 1 and mixes(engine.policy) and verified > tier.token_budget:
+        return (
+            f"{engine.describe()} cuts these drafts short: {verified:,} tokens to verify are more than "
+            f"max_num_batched_tokens {tier.token_budget:,} (--max-num-batched-tokens {verified})"
         )
     return ""
 
