@@ -1,4 +1,4 @@
-"""``python -m calibrate`` is ``inferplan calibrate``; ``python -m calibrate fit-tables`` fits kernel tables."""
+"""``python -m calibrate`` is ``inferplan calibrate``; with ``fit-tables`` or ``fit-releases`` it fits tables."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from inferplan.cli import main
 
 def run() -> None:
     """Run the command that the arguments name; every error and exit code is the command's."""
-    if sys.argv[1:2] == ["fit-tables"]:
-        from calibrate.tables.command import fit_tables
+    if sys.argv[1:2] in (["fit-tables"], ["fit-releases"]):
+        from calibrate.tables.command import fit_releases, fit_tables
 
-        del sys.argv[1]
-        fit_tables()
+        (fit_tables if sys.argv.pop(1) == "fit-tables" else fit_releases)()
     sys.argv.insert(1, "calibrate")
     main()
 

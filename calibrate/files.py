@@ -10,10 +10,11 @@ from typing import Any
 import yaml
 
 from inferplan.devices.constants import Calibration
+from inferplan.devices.releases import Releases
 from inferplan.errors import InputFileError
 
 
-def write_calibration(calibration: Calibration, file: Path) -> None:
+def write_calibration(calibration: Calibration | Releases, file: Path) -> None:
     """The calibration as YAML in its JSON form, which loads at once, without the fields that say nothing."""
     data = calibration.model_dump(mode="json", exclude_defaults=True)
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -71,7 +71,7 @@ def split(
     measurements: Sequence[Measurement], share: float = 0.2, seed: int = 0
 ) -> tuple[list[Measurement], list[Measurement]]:
     """Training and held-out parts, by shape: repeats of a shape are on the same side."""
-    keys = [_shape(m.op) for m in measurements]
+    keys = [shape_of(m.op) for m in measurements]
     unique = sorted(set(keys))
     order = np.random.default_rng(seed).permutation(len(unique))
     held = {unique[index] for index in order[: round(share * len(unique))]}
@@ -81,7 +81,8 @@ def split(
     )
 
 
-def _shape(op: Op) -> str:
+def shape_of(op: Op) -> str:
+    """What tells an operator from others, as text: every size and format."""
     return repr([(f.name, getattr(op, f.name)) for f in fields(op) if f.name not in ("name", "count", "ranks")])
 
 

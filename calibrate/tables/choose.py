@@ -60,10 +60,10 @@ def _device(hardware: HardwareSpec, groups: Mapping[tuple[str, Group, str], list
     candidates: dict[tuple[str, Group], dict[str, tuple[float, list[Measurement]]]] = defaultdict(dict)
     impossible = fallbacks = total = 0
     for (library, group, kernel), rows in groups.items():
-        measured = [m for m in rows if not _falls_back(m.op)]
+        measured = [m for m in rows if not falls_back(m.op)]
         total += len(rows)
         fallbacks += len(rows) - len(measured)
-        ratios = [m.seconds / _roofline_seconds(m, hardware) for m in measured]
+        ratios = [m.seconds / roofline_seconds(m, hardware) for m in measured]
         kept = [m for m, ratio in zip(measured, ratios) if ratio > 1.0]
         impossible += len(measured) - len(kept)
         eager = min((m.seconds for m in measured), default=0.0) > EAGER and not group[0].startswith(SLOW)
@@ -92,12 +92,12 @@ def _device(hardware: HardwareSpec, groups: Mapping[tuple[str, Group, str], list
     )
 
 
-def _falls_back(op: Op) -> bool:
+def falls_back(op: Op) -> bool:
     """Decode attention with more query heads a KV head than grouped kernels serve (MLA has kernels of its own)."""
     return isinstance(op, Attention) and op.kernel == "attention.decode" and op.heads > LARGEST_GROUP * op.kv_heads
 
 
-def _roofline_seconds(measurement: Measurement, hardware: HardwareSpec) -> float:
+def roofline_seconds(measurement: Measurement, hardware: HardwareSpec) -> float:
     """Seconds that the operators of the kernel take at the datasheet's rates."""
     ops = (measurement.op, *(op for op in measurement.rest if op.kernel == measurement.op.kernel))
     return sum(float(price(op, hardware, IDEAL).total) for op in ops)

@@ -1,4 +1,4 @@
-"""``python -m calibrate fit-tables``: kernel tables into ``configs/calibration``."""
+"""``python -m calibrate fit-tables`` and ``fit-releases``: kernel tables into ``configs/calibration``."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from calibrate.files import write_calibration
 from calibrate.tables.calibrations import beyond_the_node, calibrate_device, vector_constants
 from calibrate.tables.choose import gather
 from calibrate.tables.read import read_tables
+from calibrate.tables.releases import fitted_releases, read_releases
 from calibrate.tables.transfer import calibrate_unmeasured, with_carried_exchanges
-from inferplan.catalog.files import load_hardware
-from inferplan.devices.constants import MEMORY_CLASSES, memory_class
+from inferplan.catalog.files import config_root, load_hardware, read_yaml, validate
+from inferplan.devices.constants import MEMORY_CLASSES, Calibration, memory_class
 
 DATE = "2026-11-22"
 LICENCE = "Apache-2.0"
@@ -47,3 +48,28 @@ def fit_tables(folder: Path, out: Path, source: str, licence: str, date: str) ->
         file = out / f"_transferred-{memory}.yaml"
         write_calibration(calibration, file)
         click.echo(f"{file}: for devices without measurements", err=True)
+
+
+@click.command("fit-releases")
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder for the files, one a device.")
+@click.option("--source", default=SOURCE, show_default=True, help="Where the tables come from, for the files.")
+@click.option("--licence", default=LICENCE, show_default=True, help="Their licence, for the files.")
+@click.option("--date", default=DATE, show_default=True, help="Day of the fit, for the files.")
+def fit_releases(folder: Path, out: Path, source: str, licence: str, date: str) -> None:
+    """Fit what engine releases in FOLDER/releases took otherwise than the constants on file, and write it to OUT."""
+    timed, skipped = read_releases(folder)
+    for reason, count in skipped.items():
+        click.echo(f"{count} rows skipped, {reason}", err=True)
+    command = f"python -m calibrate fit-releases DIR --out {out.name}"
+    for gpu in sorted({key.gpu for key in timed}):
+        on_file = config_root() / "calibration" / f"{gpu}.yaml"
+        if not on_file.is_file():
+            click.echo(f"{gpu}: no constants on file that a release could differ from", err=True)
+            continue
+        constants = validate(on_file, read_yaml(on_file), Calibration)
+        found = fitted_releases(timed, load_hardware(gpu), constants)
+        provenance = {"source": source, "licence": licence, "date": date, "command": command, **found.provenance}
+        file = out / f"{gpu}.yaml"
+        write_calibration(found.model_copy(update={"provenance": provenance}), file)
+        click.echo(f"{file}: {sum(len(releases) for releases in found.engines.values())} releases", err=True)

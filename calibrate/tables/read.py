@@ -6,12 +6,13 @@ exactly that shape, or the operators that its kernel fuses. Collective ``message
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import pandas as pd
 
@@ -357,7 +358,7 @@ EXCHANGES: dict[str, Callable[[Iterator[Any]], Iterator[Row]]] = {
 
 def read_tables(folder: Path) -> list[Row]:
     """Every row of the known tables in ``folder``. Raises ``InputFileError`` when there is none."""
-    rows = [row for name, reader in READERS.items() for row in _read(folder, name, reader)]
+    rows = [row for name in READERS for row in _read(folder, name)]
     rows += _nccl(folder)
     rows += [row for name, reader in EXCHANGES.items() for row in reader(_records(_frame(folder, name)))]
     rows += kernel_rows(folder)
@@ -380,22 +381,47 @@ def _records(frame: pd.DataFrame | None) -> Iterator[Any]:
         yield from frame.itertuples(index=False)
 
 
-def _read(folder: Path, name: str, reader: Reader) -> Iterator[Row]:
+def _read(folder: Path, name: str) -> Iterator[Row]:
     frame = _frame(folder, name)
     if frame is not None and name in LAUNCHED:
         fastest = frame.groupby(["gpu", "version"]).latency_ms.transform("min")
         frame = frame[frame.latency_ms > LAUNCHED[name] * fastest]
+    skipped: Counter[str] = Counter()
     for row in _records(frame):
-        kernel = str(row.kernel_source)
-        if (name, str(row.framework).lower(), kernel) in ABSORBED:
-            continue
-        short = "attention" in name or "mla" in name
-        few = (name in FOR_MANY and row.isl <= WIDE) or getattr(row, "score_mode", "") == "flat"
-        if few or any(word in kernel for word in SKIPPED) or (short and row.step == 0 and row.isl <= WIDE):
-            continue
-        ops = reader(row)
-        measurement = Measurement(op=ops[0], rest=ops[1:], seconds=float(row.latency_ms) * 1e-3, source=kernel)
-        yield Row(str(row.gpu), str(row.framework).lower(), kernel, measurement)
+        reason = refusal(name, row)
+        if reason is None:
+            measured = measurement_of(name, row)
+            yield Row(str(row.gpu), str(row.framework).lower(), measured.source, measured)
+        elif reason:
+            skipped[reason] += 1
+    for reason, count in skipped.items():
+        click.echo(f"{name}: {count} rows skipped, {reason}", err=True)
+
+
+def measurement_of(name: str, row: Any) -> Measurement:
+    """A row of a table as the operators of its shape."""
+    ops = READERS[name](row)
+    return Measurement(op=ops[0], rest=ops[1:], seconds=float(row.latency_ms) * 1e-3, source=str(row.kernel_source))
+
+
+def refusal(name: str, row: Any) -> str | None:
+    """Why a row of a table is no measurement of an operator; empty where it is one of another operator, which nobody
+    needs to hear of; ``None`` where it is a measurement."""
+    kernel = str(row.kernel_source)
+    short = "attention" in name or "mla" in name
+    few = (name in FOR_MANY and row.isl <= WIDE) or getattr(row, "score_mode", "") == "flat"
+    if (name, str(row.framework).lower(), kernel) in ABSORBED or any(word in kernel for word in SKIPPED):
+        return ""
+    if few or (short and row.step == 0 and row.isl <= WIDE):
+        return ""
+    for column in ("gemm_dtype", "moe_dtype"):
+        stated = getattr(row, column, None)
+        if stated is not None and stated not in FORMATS:
+            return f"{column} {stated!r} is no format on file"
+    for column in ("m", "num_tokens"):
+        if getattr(row, column, 1) < 1:
+            return f"{column} is {getattr(row, column)}"
+    return None if row.latency_ms > 0.0 else f"latency_ms is {row.latency_ms}"
 
 
 def _nccl(folder: Path) -> Iterator[Row]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -15,6 +15,7 @@ from inferplan.devices.anchors import Anchor, Process
 from inferplan.devices.constants import IDEAL, Calibration, SharedStep, memory_class
 from inferplan.devices.engine import Engine, EngineFlags, EngineSpec
 from inferplan.devices.hardware import HardwareSpec
+from inferplan.devices.releases import KERNEL_ROLES, ReleaseDates, Releases
 from inferplan.errors import UsageError
 from inferplan.estimate.anchoring import anchored
 from inferplan.estimate.deployment import Deployment
@@ -105,7 +106,40 @@ def load_kernels(hardware: HardwareSpec, path: str | None, engine: str = "vllm")
     measured = found.name.partition(",")[0]
     if measured != hardware.name and measured in names("hardware"):
         found = found.borrowed()
-    return found.for_vendor(hardware.vendor).for_engine(engine.partition("@")[0])
+    name, _, version = engine.partition("@")
+    if version and path is None:
+        found = with_release(found, name, version)
+    return found.for_vendor(hardware.vendor).for_engine(name)
+
+
+def with_release(
+    calibration: Calibration, engine: str, version: str, roles: Sequence[str] | None = None
+) -> Calibration:
+    """The constants with an engine release's kernels where they were timed on the device, and a note about them.
+
+    roles: those of :data:`inferplan.devices.releases.KERNEL_ROLES`, by default all. Unchanged where nothing is known.
+    """
+    releases, dates = device_releases(calibration.name), release_dates().get(engine)
+    if releases is None or dates is None or engine not in releases.newest:
+        return calibration
+    chosen = releases.chosen(
+        calibration, engine, version, dates, tuple(KERNEL_ROLES) if roles is None else tuple(roles)
+    )
+    return chosen.calibration.model_copy(update={"note": chosen.note})
+
+
+@cache
+def device_releases(device: str) -> Releases | None:
+    """Kernels by engine release on a device; ``None`` where nothing was timed by release."""
+    path = config_root() / "calibration" / "releases" / f"{device}.yaml"
+    return validate(path, read_yaml(path), Releases) if path.is_file() else None
+
+
+@cache
+def release_dates() -> dict[str, ReleaseDates]:
+    """The days of the releases of each engine (``configs/releases.yaml``)."""
+    path = config_root() / "releases.yaml"
+    return {name: validate(path, entry, ReleaseDates) for name, entry in read_yaml(path).items()}
 
 
 def calibration_file(hardware: HardwareSpec, path: str | None) -> Path | None:

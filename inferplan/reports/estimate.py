@@ -416,6 +416,7 @@ def _notes(estimate: Estimate) -> list[str]:
         f"warning: {refused}" if refused else "",
         server_note(estimate),
         basis_note(estimate),
+        estimate.deployment.calibration.note,
         band_note(estimate),
         routing_note(estimate),
         f"hardware: {hardware.name}, confidence {hardware.confidence}",

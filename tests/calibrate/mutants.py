@@ -49,7 +49,7 @@ CALIBRATE_MUTANTS = [
     ),
     SourceMutant(
         name="held out by row",
-        place="calibrate.fit:_shape",
+        place="calibrate.fit:shape_of",
         old='if f.name not in ("name", "count", "ranks")',
         new="",
         changes="repeats of a shape stand on both sides of the split",

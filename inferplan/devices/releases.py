@@ -1,0 +1,208 @@
+"""Kernels by engine release: what a release's own kernels took where it differs from the constants on file.
+
+``configs/calibration/<gpu>.yaml`` holds the newest release of each engine; ``configs/calibration/releases/<gpu>.yaml``
+what earlier ones had otherwise, and the other kernels that a flag chooses. A release that was not timed takes those of
+the nearest that was, kernel by kernel and format by format, and says so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+from pydantic import Field
+
+from inferplan.devices.constants import Calibration, Constants, Fit
+from inferplan.errors import UnknownNameError, UsageError
+from inferplan.spec import Spec
+
+KERNEL_ROLES: dict[str, tuple[str, ...]] = {
+    "experts": ("grouped_matmul",),
+    "attention": ("attention", "mla"),
+    "linear": ("matmul",),
+    "all-reduce": ("collective.all_reduce",),
+}
+"""What a flag chooses kernels for, and the kernels' names (their first parts)."""
+Order = tuple[tuple[int, ...], int, int]
+_VERSION = re.compile(r"v?(\d+(?:\.\d+)*)(?:rc(\d+))?(?:\.?post(\d+))?")
+_FINAL = 1 << 20
+
+
+def release_order(version: str) -> Order | None:
+    """Where a release stands among the others of its engine: 1.2.0rc6 < 1.2.0rc6.post2 < 1.2.0 < 1.2.0.post1.
+
+    ``None`` for a name without a number.
+    """
+    found = _VERSION.match(version)
+    if found is None:
+        return None
+    numbers = [int(part) for part in found[1].split(".")]
+    while numbers and numbers[-1] == 0:
+        numbers.pop()
+    return tuple(numbers), int(found[2]) if found[2] else _FINAL, int(found[3] or 0)
+
+
+class ReleaseDates(Spec):
+    """``configs/releases.yaml``: the day of each release of an engine, oldest first."""
+
+    source: str
+    released: dict[str, date]
+
+    def day(self, version: str) -> int | None:
+        """The day (ordinal) of a release; for one that is not on file that of the last one before it."""
+        wanted = release_order(version)
+        earlier = [day for name, day in self.released.items() if wanted and _order(name) <= wanted]
+        return max(earlier).toordinal() if earlier else None
+
+    def before(self, day: date) -> str | None:
+        """The newest final release that was out on ``day``, by version; ``None`` before the first."""
+        out = [name for name, released in self.released.items() if released <= day]
+        return max(out, key=_order) if out else None
+
+
+def _order(version: str) -> Order:
+    return release_order(version) or ((), 0, 0)
+
+
+class Release(Spec):
+    """What was timed of one release on one device.
+
+    kernels: ``kernels[kernel][label][source]``, the engine's usual one first; ``source`` is the table's name of what
+    ran. same: labels whose usual kernel takes what that of the newest release takes, within the file's share.
+    """
+
+    kernels: dict[str, dict[str, dict[str, Fit]]] = {}
+    same: dict[str, list[str]] = {}
+
+    def usual(self, kernel: str, label: str) -> bool:
+        """Whether the release's usual kernel of a format was timed."""
+        return label in self.same.get(kernel, ()) or bool(self.kernels.get(kernel, {}).get(label))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """Constants with the kernels of a release, and which release each kernel and format came from."""
+
+    calibration: Calibration
+    engine: str
+    version: str
+    taken: Mapping[tuple[str, str], str]
+
+    @property
+    def note(self) -> str:
+        """Which releases' kernels price, and what stands in for the release that was asked for."""
+        kernels: dict[str, set[str]] = {}
+        for (kernel, _), release in self.taken.items():
+            kernels.setdefault(release, set()).add(role_of(kernel))
+        if not kernels:
+            return ""
+        asked = release_order(self.version)
+        if all(release_order(release) == asked for release in kernels):
+            return f"{self.engine} {self.version}: its own kernels"
+        newest_first = sorted(kernels, key=_order, reverse=True)
+        named = (f"{release} ({', '.join(sorted(kernels[release]))})" for release in newest_first)
+        return f"{self.engine} {self.version}: kernels of {', '.join(named)}, the nearest that were timed"
+
+
+def role_of(kernel: str) -> str:
+    """The role of a kernel: ``experts`` for ``grouped_matmul``."""
+    return next((role for role, starts in KERNEL_ROLES.items() if kernel.startswith(starts)), kernel)
+
+
+class Releases(Spec):
+    """The releases of a device. newest: those behind the constants on file, by engine. share: the median difference
+    over shapes from which a release has constants of its own."""
+
+    name: str
+    provenance: dict[str, Any] = {}
+    share: float = Field(gt=0.0)
+    newest: dict[str, str]
+    engines: dict[str, dict[str, Release]] = {}
+
+    def chosen(
+        self, calibration: Calibration, engine: str, version: str, dates: ReleaseDates, roles: Sequence[str]
+    ) -> Chosen:
+        """``calibration`` with the kernels of ``roles`` of the release of ``engine`` that is nearest to ``version``."""
+        own = calibration.libraries.get(engine, {})
+        taken: dict[tuple[str, str], str] = {}
+        changed: Constants = {kernel: dict(formats) for kernel, formats in own.items()}
+        for kernel, label in self._timed(engine):
+            if role_of(kernel) not in roles:
+                continue
+            there = [name for name, found in self.engines[engine].items() if found.usual(kernel, label)]
+            if label in own.get(kernel, {}):
+                there.append(self.newest[engine])
+            nearest = min(dict.fromkeys(there), key=lambda name: _distance(name, version, dates))
+            taken[kernel, label] = nearest
+            release = self.engines[engine].get(nearest, Release())
+            sources = release.kernels.get(kernel, {}).get(label, {})
+            if nearest != self.newest[engine] and sources:
+                source, fit = next(iter(sources.items()))
+                named = fit.model_copy(update={"source": f"{engine} {nearest}: {source}"})
+                changed.setdefault(kernel, {})[label] = named
+        libraries = {**calibration.libraries, engine: changed}
+        return Chosen(
+            calibration=calibration.model_copy(update={"libraries": libraries}),
+            engine=engine,
+            version=version,
+            taken=taken,
+        )
+
+    def _timed(self, engine: str) -> Iterator[tuple[str, str]]:
+        """Every kernel and format that some release before the newest was timed with."""
+        found: dict[tuple[str, str], None] = {}
+        for name, release in self.engines.get(engine, {}).items():
+            if name == self.newest[engine]:
+                continue
+            for kernel, formats in release.kernels.items():
+                found |= dict.fromkeys((kernel, label) for label in formats)
+            for kernel, labels in release.same.items():
+                found |= dict.fromkeys((kernel, label) for label in labels)
+        yield from found
+
+    def backend(self, engine: str, version: str, role: str, name: str, dates: ReleaseDates) -> Constants:
+        """The constants of the kernels of ``role`` whose source names the backend ``name``, of the nearest release.
+
+        Raises ``UsageError`` for a role that has no kernels, ``UnknownNameError`` for a backend that nobody timed.
+        """
+        if role not in KERNEL_ROLES:
+            raise UsageError(f"{role!r} has no kernels to choose", hint=f"one of {', '.join(KERNEL_ROLES)}")
+        wanted = name.lower().replace("-", "_")
+        found: dict[tuple[str, str], dict[str, Fit]] = {}
+        known: set[str] = set()
+        for release, entry in self.engines.get(engine, {}).items():
+            for kernel, label, source, fit in _entries(entry):
+                if kernel.startswith(KERNEL_ROLES[role]):
+                    known.add(source)
+                    if wanted in source.lower():
+                        update = {"source": f"{engine} {release}: {source}"}
+                        found.setdefault((kernel, label), {})[release] = fit.model_copy(update=update)
+        if not found:
+            raise UnknownNameError(
+                f"no kernel {name!r} of {engine} for {role} was timed on {self.name}",
+                hint=f"timed besides the usual: {', '.join(sorted(known)) or 'none'}",
+            )
+        result: Constants = {}
+        for (kernel, label), releases in found.items():
+            nearest = min(releases, key=lambda one: _distance(one, version, dates))
+            result.setdefault(kernel, {})[label] = releases[nearest]
+        return result
+
+
+def _entries(release: Release) -> Iterator[tuple[str, str, str, Fit]]:
+    for kernel, formats in release.kernels.items():
+        for label, sources in formats.items():
+            for source, fit in sources.items():
+                yield kernel, label, source, fit
+
+
+def _distance(name: str, version: str, dates: ReleaseDates) -> tuple[int, int]:
+    """Days between two releases; of two equally near ones the newer."""
+    own, asked = dates.day(name), dates.day(version)
+    newness = -(own or 0)
+    if own is None or asked is None:
+        return (0 if name == version else 1), newness
+    return abs(own - asked), newness

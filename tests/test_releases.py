@@ -1,0 +1,97 @@
+"""Kernels by engine release: which release stands in, and that its constants give what was measured of it."""
+
+from __future__ import annotations
+
+from datetime import date
+
+import pytest
+
+from inferplan.catalog.assemble import load_kernels, release_dates
+from inferplan.catalog.files import load_hardware
+from inferplan.devices.constants import Calibration, Fit
+from inferplan.devices.releases import KERNEL_ROLES, Release, ReleaseDates, Releases, release_order
+from inferplan.errors import UnknownNameError, UsageError
+from inferplan.estimate.roofline import price
+from inferplan.work.formats import find_format
+from inferplan.work.ops import GroupedMatmul, Matmul, Op
+
+H100 = load_hardware("h100-sxm")
+BF16, FP8 = find_format("bf16"), find_format("fp8")
+DATES = ReleaseDates(
+    source="made up", released={"0.1": date(2026, 1, 1), "0.2": date(2026, 1, 20), "0.3": "2026-03-01"}
+)
+NEW, OLD, TRITON = Fit(memory=0.9), Fit(memory=0.5), Fit(memory=0.4)
+ON_FILE = Calibration(name="h100-sxm", libraries={"vllm": {"matmul": {"bf16": NEW, "fp8": NEW}}})
+TABLES = Releases(
+    name="h100-sxm",
+    share=0.05,
+    newest={"vllm": "0.3"},
+    engines={
+        "vllm": {
+            "0.1": Release(
+                kernels={"matmul": {"fp8": {"default": OLD, "triton_mm": TRITON}}}, same={"matmul": ["bf16"]}
+            ),
+        }
+    },
+)
+
+
+def test_candidates_and_later_builds_of_a_release_are_in_the_order_of_pep_440() -> None:
+    ordered = ["1.0.0", "1.2.0rc5", "1.2.0rc6", "1.2.0rc6.post2", "1.2.0", "1.2.0.post1", "1.3.0rc0", "1.10"]
+    shuffled = ordered[::-1]
+    assert sorted(shuffled, key=lambda name: release_order(name) or ((), 0, 0)) == ordered
+    assert release_order("0.19") == release_order("v0.19.0")
+    assert release_order("nightly") is None
+
+
+@pytest.mark.parametrize(
+    ("engine", "day", "release"),
+    [("vllm", date(2026, 4, 10), "0.19.0"), ("sglang", date(2026, 3, 25), "0.5.9"), ("vllm", date(2025, 1, 1), None)],
+)
+def test_a_day_has_the_newest_release_before_it(engine: str, day: date, release: str | None) -> None:
+    """vLLM 0.19.0 is of 3 April and 0.19.1 of 18 April 2026, SGLang 0.5.9 of 23 February (pypi.org)."""
+    assert release_dates()[engine].before(day) == release
+
+
+@pytest.mark.parametrize(("version", "fits"), [("0.1", OLD), ("0.2", OLD), ("0.3", NEW), ("0.4", NEW)])
+def test_the_nearest_release_by_its_day_stands_in(version: str, fits: Fit) -> None:
+    """0.2 is 19 days after 0.1 and 40 before 0.3; what comes after the last one on file counts as of its day."""
+    chosen = TABLES.chosen(ON_FILE, "vllm", version, DATES, tuple(KERNEL_ROLES))
+    found = chosen.calibration.libraries["vllm"]["matmul"]
+    assert found["fp8"].memory == fits.memory
+    assert found["bf16"] == NEW, "bf16 took the same in 0.1"
+
+
+def test_the_note_says_whose_kernels_price() -> None:
+    roles = tuple(KERNEL_ROLES)
+    assert TABLES.chosen(ON_FILE, "vllm", "0.1", DATES, roles).note == "vllm 0.1: its own kernels"
+    stands_in = TABLES.chosen(ON_FILE, "vllm", "0.2", DATES, roles).note
+    assert stands_in == "vllm 0.2: kernels of 0.1 (linear), the nearest that were timed"
+    assert TABLES.chosen(ON_FILE, "vllm", "0.1", DATES, ("experts",)).calibration == ON_FILE
+
+
+def test_a_backend_is_the_kernel_whose_source_names_it() -> None:
+    found = TABLES.backend("vllm", "0.3", "linear", "triton", DATES)
+    assert found["matmul"]["fp8"].memory == TRITON.memory
+    with pytest.raises(UnknownNameError, match="marlin"):
+        TABLES.backend("vllm", "0.3", "linear", "marlin", DATES)
+    with pytest.raises(UsageError, match="sampler"):
+        TABLES.backend("vllm", "0.3", "sampler", "triton", DATES)
+
+
+def seconds(op: Op, engine: str) -> float:
+    return float(price(op, H100, load_kernels(H100, None, engine)).total)
+
+
+def test_what_a_release_changed_is_what_was_measured() -> None:
+    """Kernel tables of vLLM on H100, 0.19 -> 0.24, median over shapes: per-tensor fp8 experts x 3.47, bf16 GEMM x 0.99."""
+    shape = {"experts": 128, "touched": 120.0, "weight": FP8, "input": FP8, "output": BF16}
+    experts = GroupedMatmul(name="gate_up", m=512.0, k=2048, n=1536, **shape)
+    assert seconds(experts, "vllm") / seconds(experts, "vllm@0.19") == pytest.approx(3.47, rel=0.35)
+    dense = Matmul(name="gemm", m=64.0, k=8192, n=8192, weight=BF16, input=BF16, output=BF16)
+    assert seconds(dense, "vllm") / seconds(dense, "vllm@0.19") == pytest.approx(1.0, rel=0.05)
+
+
+def test_a_device_without_releases_keeps_its_constants() -> None:
+    hardware = load_hardware("mi300x")
+    assert load_kernels(hardware, None, "vllm@0.19") == load_kernels(hardware, None, "vllm")
