@@ -41,7 +41,7 @@ CALIBRATE_FLOORS: list[tuple[str, set[str]]] = [
     ("2 operators as torch calls", {"kernels"}),
     ("3 the device, timed", {"device"}),
     ("4 one calibration, or a check", {"session"}),
-    ("5 commands; what is fitted to and said of serving", {"cli", "serving_fit", "accuracy"}),
+    ("5 commands; what is fitted to and said of serving", {"cli", "serving_fit", "accuracy", "published"}),
     ("6 python -m calibrate", {"__main__"}),
 ]
 """The same for the calibrator."""

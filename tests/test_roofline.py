@@ -267,7 +267,9 @@ def test_a_measured_device_is_priced_with_its_own_constants(name: str) -> None:
     assert 0.4 < fit.math <= 1.0 and 0.5 < fit.memory <= 1.0 and 1e-6 < fit.overhead < 1e-5
 
 
-@pytest.mark.parametrize(("name", "known"), [("gh200-96gb", True), ("rtx-4090", True), ("mi300x", False)])
+@pytest.mark.parametrize(
+    ("name", "known"), [("gh200-96gb", True), ("rtx-4090", True), ("mi300x", True), ("mi325x", False), ("mi210", False)]
+)
 def test_other_devices_get_transferred_constants(name: str, known: bool) -> None:
     constants = load_calibration(load_hardware(name), None, False)
     cost = price(matmul(), load_hardware(name), constants)

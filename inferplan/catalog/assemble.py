@@ -80,8 +80,8 @@ def load_engine(name: str, flags: EngineFlags | None = None) -> Engine:
 def load_calibration(hardware: HardwareSpec, path: str | None, ideal: bool, engine: str = "vllm") -> Calibration:
     """The constants to price with, of the kernels that ``engine`` brings (``name`` or ``name@version``) and of a step.
 
-    Those asked for, else the hardware's own, else those carried over from measured devices of its class of memory;
-    :data:`IDEAL` when asked for or when there are none.
+    Those asked for, else the hardware's own, else those of its nearest relative, else of all measured devices of its
+    class of memory; :data:`IDEAL` when asked for or when there are none.
     """
     if ideal:
         if path:
@@ -103,12 +103,12 @@ def load_kernels(hardware: HardwareSpec, path: str | None, engine: str = "vllm")
             hint="inferplan anchor fit RESULTS -o own.yaml, then --anchor own.yaml",
         )
     found = validate(file, data, Calibration)
-    measured = found.name.partition(",")[0]
-    if measured != hardware.name and measured in names("hardware"):
-        found = found.borrowed()
     name, _, version = engine.partition("@")
     if version and path is None:
         found = with_release(found, name, version)
+    measured = found.name.partition(",")[0]
+    if measured != hardware.name and measured in names("hardware"):
+        return _carried(found, hardware, name)
     return found.for_vendor(hardware.vendor).for_engine(name)
 
 
@@ -142,16 +142,48 @@ def release_dates() -> dict[str, ReleaseDates]:
     return {name: validate(path, entry, ReleaseDates) for name, entry in read_yaml(path).items()}
 
 
-def calibration_file(hardware: HardwareSpec, path: str | None) -> Path | None:
-    """The file of the constants: the one asked for, the device's own, that of a device with the same chip, or that of
-    its class of memory.
+def _carried(found: Calibration, hardware: HardwareSpec, engine: str) -> Calibration:
+    """Another device's constants.
+
+    Those of the nearest relative have the errors with which constants were carried between measured relatives, else
+    between devices of the class; where it lacks a kernel or a format, the class's stand in.
     """
-    folder = config_root() / "calibration"
+    if found.name != hardware.relative:
+        return found.borrowed().for_engine(engine)
+    file = class_file(hardware)
+    rest = validate(file, read_yaml(file), Calibration).for_vendor(hardware.vendor)
+    known = (relatives().errors, rest.errors) if hardware.vendor in relatives().vendors else ()
+    return found.borrowed(known).for_engine(engine).beside(rest.for_engine(engine))
+
+
+class Relatives(Spec):
+    """``configs/relatives.yaml``: how far constants are off that are carried to a measured relative."""
+
+    source: str
+    vendors: list[str]
+    """Makers of the devices that were measured; of others no error is known."""
+    provenance: dict[str, Any] = {}
+    errors: dict[str, dict[str, dict[str, dict[str, float]]]]
+
+
+@cache
+def relatives() -> Relatives:
+    """The errors of constants of the nearest relative, by library, kernel and format."""
+    path = config_root() / "relatives.yaml"
+    return validate(path, read_yaml(path), Relatives)
+
+
+def calibration_file(hardware: HardwareSpec, path: str | None) -> Path | None:
+    """The file of the constants: the one asked for, the device's own, its nearest relative's, its class of memory's."""
     if path:
         return Path(path)
-    named = (hardware.name, hardware.chip_of, f"_transferred-{memory_class(hardware)}")
-    files = (folder / f"{name}.yaml" for name in named if name)
-    return next((file for file in files if file.is_file()), None)
+    named = (config_root() / "calibration" / f"{name}.yaml" for name in (hardware.name, hardware.relative) if name)
+    return next((file for file in (*named, class_file(hardware)) if file.is_file()), None)
+
+
+def class_file(hardware: HardwareSpec) -> Path:
+    """The file of the constants that are carried over from measured devices of the same class of memory."""
+    return config_root() / "calibration" / f"_transferred-{memory_class(hardware)}.yaml"
 
 
 def load_anchor(path: str) -> Anchor:

@@ -5,6 +5,7 @@ With :data:`IDEAL` every constant is one or zero: an ideal device. A :class:`Cal
 was not fitted to.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -18,7 +19,11 @@ from inferplan.units import Num
 Constants = dict[str, dict[str, "Fit"]]
 """``constants[kernel][label]``: the fit of a kernel in a format; the label ``any`` is for all others."""
 
+Errors = Mapping[str, Mapping[str, Mapping[str, dict[str, float]]]]
+"""``errors[library][kernel][label]``: held-out errors (:attr:`Fit.error`); :data:`SHARED`: what all engines share."""
+
 ANY = "any"
+SHARED = "shared"
 MEMORY_CLASSES = ("hbm", "other")
 """Stacked memory on data-centre devices, and everything else: what constants are carried within."""
 
@@ -80,6 +85,12 @@ class Fit(Spec):
         if "low" not in self.error or "high" not in self.error:
             return None
         return self.error["low"], self.error["high"]
+
+
+def _error(known: Sequence[Errors], library: str, kernel: str, label: str) -> dict[str, float]:
+    """The first known error of a kernel in a format; empty where there is none."""
+    found = (errors.get(library, {}).get(kernel, {}).get(label) for errors in known)
+    return next((error for error in found if error), {})
 
 
 class StepConstants(Spec):
@@ -170,12 +181,48 @@ class Calibration(Spec):
         """The same for a device of ``vendor``: where none of its devices was measured, no error is known."""
         return self if not self.vendors or vendor in self.vendors else self._each({"error": {}})
 
-    def borrowed(self) -> Self:
-        """The same for another device than the one that was measured: carried over, by a rule that no test stands
-        behind, so that no error is known.
+    def borrowed(self, known: Sequence[Errors] = ()) -> Self:
+        """The same for another device than the one that was measured.
+
+        known: errors that constants carried like this had on measured devices; the first that has the kernel in the
+        format counts. Where none has, no error is known.
         """
-        carried = self._each({"error": {}, "basis": "transferred", "source": f"{self.name}'s constants"})
-        return carried.model_copy(update={"basis": "transferred"})
+
+        def carried(library: str, constants: Constants) -> Constants:
+            return {
+                kernel: {
+                    label: fit.model_copy(update=carried_on | {"error": _error(known, library, kernel, label)})
+                    for label, fit in formats.items()
+                }
+                for kernel, formats in constants.items()
+            }
+
+        carried_on = {"basis": "transferred", "source": f"{self.name}'s constants"}
+        libraries = {name: carried(name, constants) for name, constants in self.libraries.items()}
+        constants = carried(SHARED, self.constants)
+        return self.model_copy(update={"constants": constants, "libraries": libraries, "basis": "transferred"})
+
+    def beside(self, other: Self) -> Self:
+        """The same with the constants of ``other`` for kernels and formats that it lacks, once an engine is chosen."""
+        constants = {kernel: dict(formats) for kernel, formats in self.constants.items()}
+        for kernel, formats in other.constants.items():
+            for label, fit in formats.items():
+                if label not in constants.get(kernel, {}):
+                    source = f"{other.name} constants{fit.source and ', '}{fit.source}"
+                    constants.setdefault(kernel, {})[label] = fit.model_copy(update={"source": source})
+        return self.model_copy(update={"constants": constants})
+
+    @property
+    def errors(self) -> Errors:
+        """The error of every constant that has one, by library, kernel and format."""
+        parts = {SHARED: self.constants, **self.libraries}
+        return {
+            library: {
+                kernel: {label: fit.error for label, fit in formats.items() if fit.error}
+                for kernel, formats in constants.items()
+            }
+            for library, constants in parts.items()
+        }
 
     def _each(self, update: dict[str, Any]) -> Self:
         """The same with every kernel's fit changed so."""

@@ -84,8 +84,8 @@ class HardwareSpec(Spec):
     node: int | None = Field(default=None, ge=1)
     """Devices that one operating system sees; absent where sites differ, as with cards in PCIe slots."""
     year: int | None = None
-    chip_of: str | None = None
-    """A device with the same chip by name, whose measured kernels stand for its own where nobody measured those."""
+    relative: str | None = None
+    """The nearest device that was measured, by name: its kernels stand for this one's where nobody measured those."""
     source: str
     confidence: Literal["high", "medium", "low"]
     notes: list[str] = []

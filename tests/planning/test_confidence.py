@@ -42,7 +42,7 @@ def asked(**changes: object) -> Question:
         "demand": DEMAND,
         "slo": SLO,
         "sizing": Sizing(),
-        "prices": price_book(stated=["l40s=1", "h100-sxm=3", "mi300x=0.5", "b200-hgx=6"]),
+        "prices": price_book(stated=["l40s=1", "h100-sxm=3", "tpu-v7=0.5", "b200-hgx=6"]),
     }
     return Question(**(values | changes))  # type: ignore[arg-type]
 
@@ -125,8 +125,8 @@ def test_a_confidence_is_a_chance_of_a_half_or_more(confidence: float) -> None:
 
 
 def test_no_error_no_confidence() -> None:
-    """No AMD device was measured: there is nothing to be confident in, and the plan says what is missing."""
-    amd = replace(asked().space, gpus=("mi300x",))
+    """No TPU was measured: there is nothing to be confident in, and the plan says what is missing."""
+    amd = replace(asked().space, gpus=("tpu-v7",))
     with pytest.raises(InfeasibleError, match="no plan"):
         plan(asked(space=amd, sizing=Sizing(confidence=0.9)))
     found = plan(asked(space=amd))
@@ -135,10 +135,10 @@ def test_no_error_no_confidence() -> None:
 
 
 def test_another_makers_constants_do_not_beat_measured_ones() -> None:
-    """At a sixth of the price mi300x would win on constants that were carried over; it is named, and left out."""
-    both = replace(asked().space, gpus=("mi300x", "h100-sxm"))
+    """At a sixth of the price tpu-v7 would win on constants that were carried over; it is named, and left out."""
+    both = replace(asked().space, gpus=("tpu-v7", "h100-sxm"))
     found = plan(asked(space=both))
     assert found.option.deployment.hardware.name == "h100-sxm"
-    assert any(carried_over(option) for option in plan(asked(space=replace(both, gpus=("mi300x",)))).searched.options)
-    assert found.searched.rejections.examples["unmeasured"] == "mi300x"
-    assert "mi300x" in render(plan_report(found), "table")
+    assert any(carried_over(option) for option in plan(asked(space=replace(both, gpus=("tpu-v7",)))).searched.options)
+    assert found.searched.rejections.examples["unmeasured"] == "tpu-v7"
+    assert "tpu-v7" in render(plan_report(found), "table")

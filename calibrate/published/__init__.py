@@ -1,0 +1,1 @@
+"""Constants of devices whose kernels nobody tabulated: published figures of single kernels, and serving rows."""

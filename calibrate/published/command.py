@@ -1,0 +1,127 @@
+"""``python -m calibrate fit-served``: constants of devices from published kernels and serving rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from calibrate.files import write_calibration
+from calibrate.published.kernels import shares
+from calibrate.published.serving import UNKNOWNS, Device, Values, errors, expected, fit_rows
+from inferplan.catalog.assemble import class_file
+from inferplan.catalog.files import load_hardware, read_yaml, validate
+from inferplan.devices.constants import Calibration, Fit
+from inferplan.validation.importers import read_file
+from inferplan.validation.rows import Row
+
+SINCE = {"mi300x": "2026-05-01", "mi355x": "2026-02-27"}
+"""The first day of the software whose constants these are. The same run took 24 ms a token on MI300X with SGLang 0.5.9
+in February 2026, and 15 with 0.5.12 in May; on MI355X 31 in December 2025, and 9 since February."""
+FITTED = "fp8-block"
+Errors = dict[str, dict[str, float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Served:
+    """A device and the rows of its present software: those that are fitted, and those of other forms."""
+
+    device: Device
+    rows: list[Row]
+    others: dict[str, list[Row]]
+
+    @property
+    def lightest(self) -> Row:
+        """The row with the fewest users and tokens."""
+        return min(self.rows, key=lambda row: (row.run.concurrency or 0, row.run.prompt + row.run.output))  # type: ignore[union-attr]
+
+
+def served(name: str, rows: Sequence[Row]) -> Served:
+    """A device with what measures it. Constants are carried from its class of memory."""
+    file = class_file(load_hardware(name))
+    carried = validate(file, read_yaml(file), Calibration)
+    found = [row for row in rows if row.run is not None and row.cells["gpu"] == name and _counts(row, SINCE[name])]
+    plain = [row for row in found if not row.cells["speculation"]]
+    return Served(
+        device=Device(
+            name=name,
+            carried=carried,
+            shares={library: shares(carried.for_engine(library)) for library in carried.libraries},
+        ),
+        rows=[row for row in plain if row.cells["weights"] == FITTED],
+        others={
+            "other formats": [row for row in plain if row.cells["weights"] != FITTED],
+            "drafts": [row for row in found if row.cells["speculation"]],
+        },
+    )
+
+
+def _counts(row: Row, since: str) -> bool:
+    cells = row.cells
+    return cells["newest"] == "1" and not cells["suspect"] and cells["date"] >= since
+
+
+def left_out(one: Served, other: Values) -> tuple[Errors, Errors, float]:
+    """Errors under another device's constants: as they are; and on the other rows once one row told the fixed seconds.
+
+    The third is the factor that it told.
+    """
+    known = fit_rows(one.device, [one.lightest], ("fixed",), other)
+    rest = [row for row in one.rows if row is not one.lightest]
+    return errors(one.device, one.rows, other), errors(one.device, rest, known), known["fixed"]
+
+
+@click.command("fit-served")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder for the calibration files.")
+@click.option("--date", default="2026-11-22", show_default=True, help="Day of the fit, for the files.")
+def fit_served(file: Path, out: Path, date: str) -> None:
+    """Fit the constants of MI300X and MI355X to their rows in FILE, a table of InferenceX's runs."""
+    rows = read_file(file, {})[1]
+    devices = {name: served(name, rows) for name in SINCE}
+    values = {name: fit_rows(one.device, one.rows, tuple(UNKNOWNS), expected()) for name, one in devices.items()}
+    for name, one in devices.items():
+        other = next(known for known in SINCE if known != name)
+        carried, one_row, fixed = left_out(one, values[other])
+        held: dict[str, Any] = {
+            f"constants of {other}": carried,
+            f"constants of {other}, fixed seconds of one row ({fixed})": one_row,
+            "own rows, fitted": errors(one.device, one.rows, values[name]),
+            **{what: errors(one.device, others, values[name]) for what, others in one.others.items() if others},
+        }
+        provenance = {
+            "source": "published kernels (calibrate/published/cdna.yaml) and serving rows of DeepSeek-R1, InferenceX",
+            "date": date,
+            "licence": "published figures and results (Apache-2.0)",
+            "command": f"python -m calibrate fit-served FILE --out {out.name}",
+            "rows": len(one.rows),
+            "since": SINCE[name],
+            "fitted": values[name],
+            "carried_from": one.device.carried.provenance.get("devices", []),
+        }
+        found = one.device.calibration(values[name]).model_copy(update={"provenance": provenance})
+        write_calibration(
+            _banded(found, one_row["tpot"]).model_copy(update={"held_out": {"serving": held}}), out / f"{name}.yaml"
+        )
+        click.echo(f"{out / name}.yaml: {values[name]}", err=True)
+        for what, figure in held.items():
+            said = ", ".join(
+                f"{k} {100 * v['mape']:.1f} % ({100 * v['bias']:+.0f}) of {v['n']}" for k, v in figure.items()
+            )
+            click.echo(f"  {what}: {said}", err=True)
+
+
+def _banded(found: Calibration, error: dict[str, float]) -> Calibration:
+    """The same with the error of serving rows under the other device's constants: no kernel was measured alone."""
+
+    def banded(fit: Fit) -> Fit:
+        return fit.model_copy(update={"error": error})
+
+    def each(constants: Any) -> Any:
+        return {kernel: {label: banded(fit) for label, fit in formats.items()} for kernel, formats in constants.items()}
+
+    libraries = {library: each(constants) for library, constants in found.libraries.items()}
+    return found.model_copy(update={"constants": each(found.constants), "libraries": libraries})

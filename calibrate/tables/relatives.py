@@ -1,0 +1,121 @@
+"""How far constants are off that are carried from the nearest relative of a device, where both were measured."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from calibrate.files import write_text
+from calibrate.fit import Stack, ratio_errors, stack
+from calibrate.tables.calibrations import IN_MODULES, VECTOR, module_rest, rest_calibration
+from calibrate.tables.choose import DeviceTables, gather
+from calibrate.tables.exchanges import LIBRARY
+from calibrate.tables.read import read_tables
+from inferplan.catalog.files import config_root, load_hardware, read_yaml, validate
+from inferplan.devices.constants import ANY, SHARED, Calibration, Constants, Fit
+from inferplan.units import Array
+
+Ratios = dict[str, dict[str, dict[str, Array]]]
+"""``ratios[library][kernel][label]``: measured over predicted seconds."""
+SHARED_TABLES = ("nccl", LIBRARY)
+
+
+def constants_of(found: Calibration, library: str) -> Constants:
+    """The constants of a library of the tables, as a calibration file keeps them."""
+    return found.constants if library in SHARED_TABLES else found.libraries.get(library, {})
+
+
+def carried_ratios(device: DeviceTables, found: Calibration) -> Ratios:
+    """Measured over predicted seconds of ``device`` under the constants ``found`` of another one.
+
+    Only where the other has the kernel in that format itself: what it lacks falls to the class.
+    """
+    vector: Fit = found.constants[VECTOR[0]][ANY]
+    rest = rest_calibration(vector)
+    ratios: Ratios = defaultdict(lambda: defaultdict(dict))
+    for library, pool in device.libraries.items():
+        for (kernel, label), rows in pool.items():
+            fit = constants_of(found, library).get(kernel, {}).get(label)
+            if fit is None or fit.basis == "transferred":
+                continue
+            beside = module_rest(found.libraries, rest, library) if kernel in IN_MODULES else rest
+            measured: Stack = stack(rows, device.hardware, tuple(fit.terms), beside)
+            home = SHARED if library in SHARED_TABLES else library
+            ratios[home][kernel][label] = measured.seconds / measured.predict(fit)
+    return ratios
+
+
+def pooled_errors(pairs: Sequence[Ratios]) -> dict[str, dict[str, dict[str, dict[str, float]]]]:
+    """Errors and bands over all pairs of relatives, by library, kernel and format."""
+    pools: dict[tuple[str, str, str], list[Array]] = defaultdict(list)
+    for ratios in pairs:
+        for library, kernels in ratios.items():
+            for kernel, formats in kernels.items():
+                for label, values in formats.items():
+                    pools[library, kernel, label].append(values)
+    found: dict[str, dict[str, dict[str, dict[str, float]]]] = defaultdict(lambda: defaultdict(dict))
+    for (library, kernel, label), parts in sorted(pools.items()):
+        ratios_here = np.concatenate(parts)
+        found[library][kernel][label] = ratio_errors(ratios_here) | {"n": len(ratios_here)}
+    return {
+        library: {kernel: dict(formats) for kernel, formats in kernels.items()} for library, kernels in found.items()
+    }
+
+
+def by_kernel(ratios: Ratios) -> Mapping[str, tuple[float, float]]:
+    """(median, mean) absolute error of each kernel over all libraries and formats."""
+    pools: dict[str, list[Array]] = defaultdict(list)
+    for kernels in ratios.values():
+        for kernel, formats in kernels.items():
+            pools[kernel] += list(formats.values())
+    off = {kernel: np.abs(1.0 / np.concatenate(parts) - 1.0) for kernel, parts in sorted(pools.items())}
+    return {kernel: (float(np.median(values)), float(np.mean(values))) for kernel, values in off.items()}
+
+
+@click.command("fit-relatives")
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="The file of the errors.")
+@click.option("--date", default="2026-11-22", show_default=True, help="Day of the comparison, for the file.")
+def fit_relatives(folder: Path, out: Path, date: str) -> None:
+    """Carry the constants on file between the devices of FOLDER's tables that are each other's nearest relatives."""
+    pairs, names, vendors = [], [], set()
+    for device in gather(read_tables(folder), load_hardware):
+        relative = device.hardware.relative
+        file = config_root() / "calibration" / f"{relative}.yaml"
+        if relative is None or not file.is_file():
+            continue
+        ratios = carried_ratios(device, validate(file, read_yaml(file), Calibration))
+        pairs.append(ratios)
+        names.append(f"{relative} to {device.hardware.name}")
+        vendors.add(device.hardware.vendor)
+        for kernel, (median, mean) in by_kernel(ratios).items():
+            click.echo(f"{names[-1]}: {kernel} median {100 * median:.1f} % mean {100 * mean:.1f} %", err=True)
+    provenance = {"command": f"python -m calibrate fit-relatives DIR --out {out.name}", "date": date, "pairs": names}
+    write_relatives(out, sorted(vendors), provenance, pooled_errors(pairs))
+
+
+def write_relatives(
+    out: Path, vendors: Sequence[str], provenance: Mapping[str, Any], errors: Mapping[str, Any]
+) -> None:
+    """``configs/relatives.yaml``, a line for each format. Raises ``InputFileError`` when it cannot be written."""
+    lines = [
+        "# Written by `python -m calibrate fit-relatives`: errors of constants carried from the nearest relative.",
+        "source: kernel tables of ai-dynamo/aiconfigurator (see NOTICE), priced with the constants of another device",
+        f"vendors: [{', '.join(vendors)}]",
+        f"provenance: {json.dumps(provenance)}",
+        "errors:",
+    ]
+    for library, kernels in errors.items():
+        lines.append(f"  {library}:")
+        for kernel, formats in kernels.items():
+            lines.append(f"    {kernel}:")
+            for label, error in formats.items():
+                figures = ", ".join(f"{name}: {value}" for name, value in error.items())
+                lines.append(f"      {label}: {{{figures}}}")
+    write_text(out, "\n".join(lines) + "\n")

@@ -1,0 +1,74 @@
+"""Constants of the nearest relative: which device takes whose, with which error, and what stands in for the rest."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from calibrate.fit import Measurement
+from calibrate.tables.choose import DeviceTables
+from calibrate.tables.relatives import carried_ratios, pooled_errors
+from inferplan.catalog.assemble import load_kernels, relatives
+from inferplan.catalog.files import config_root, load_hardware, names
+from inferplan.devices.constants import ANY, Calibration, Fit
+from inferplan.work.formats import find_format
+from inferplan.work.ops import Matmul
+
+BF16 = find_format("bf16")
+
+
+@pytest.mark.parametrize("name", names("hardware"))
+def test_a_relative_has_constants_of_its_own_and_the_same_maker(name: str) -> None:
+    device = load_hardware(name)
+    if device.relative is not None:
+        relative = load_hardware(device.relative)
+        assert (config_root() / "calibration" / f"{device.relative}.yaml").is_file()
+        assert (relative.vendor, relative.memory.kind[:3]) == (device.vendor, device.memory.kind[:3])
+
+
+@pytest.mark.parametrize(
+    ("name", "relative"), [("gb300", "b200-hgx"), ("h20", "h100-sxm"), ("mi325x", "mi300x"), ("mi350x", "mi355x")]
+)
+def test_a_device_takes_the_constants_of_its_relative(name: str, relative: str) -> None:
+    own, carried = (load_kernels(load_hardware(one), None, "sglang") for one in (relative, name))
+    fit, other = own.fit("matmul", "bf16"), carried.fit("matmul", "bf16")
+    assert fit is not None and other is not None
+    assert (other.math, other.memory, other.overhead) == (fit.math, fit.memory, fit.overhead)
+    assert (carried.basis, other.basis, other.source) == ("transferred", "transferred", f"{relative}'s constants")
+
+
+def test_its_band_is_that_of_relatives_that_were_measured() -> None:
+    fit = load_kernels(load_hardware("h20"), None, "vllm").fit("matmul", "bf16")
+    assert fit is not None and fit.error == relatives().errors["vllm"]["matmul"]["bf16"]
+    amd = load_kernels(load_hardware("mi325x"), None, "vllm").fit("collective.send", ANY)
+    assert amd is not None and amd.band is None  # of AMD's nothing was carried to a relative, kernel by kernel
+    asked = load_kernels(load_hardware("l40s"), str(config_root() / "calibration" / "h100-sxm.yaml"), "vllm")
+    stranger = asked.fit("matmul", "bf16")
+    assert stranger is not None and stranger.band is None
+
+
+def test_what_the_relative_lacks_is_that_of_the_class() -> None:
+    own = Calibration(name="a", constants={"matmul": {"bf16": Fit(math=0.5)}})
+    rest = Calibration(name="class", constants={"matmul": {"bf16": Fit(), "fp8": Fit(math=0.25)}, "conv": {ANY: Fit()}})
+    found = own.beside(rest)
+    kept, filled = found.fit("matmul", "bf16"), found.fit("matmul", "fp8")
+    assert kept is not None and filled is not None
+    assert (kept.math, filled.math, filled.source) == (0.5, 0.25, "class constants")
+    assert found.fit("conv", ANY) is not None
+
+
+def test_errors_of_carried_constants_by_hand() -> None:
+    """A device whose matmuls take 1.1 and 1.3 times what the other's constants say: 1 - 1/1.1 and 1 - 1/1.3 off."""
+    device = load_hardware("h200-sxm")
+    op = Matmul(name="gemm", m=4096.0, k=4096, n=4096, weight=BF16, input=BF16, output=BF16)
+    ideal = float(op.work().flop) / device.peak_of("bf16")
+    rows = [Measurement(op=op, seconds=ideal / 0.5 * factor) for factor in (1.1, 1.3)]
+    tables = DeviceTables(
+        hardware=device, libraries={"vllm": {("matmul", "bf16"): rows}}, impossible=0, fallbacks=0, rows=2, sources={}
+    )
+    vector = {"norm": {ANY: Fit()}}
+    found = Calibration(name="h100-sxm", constants=vector, libraries={"vllm": {"matmul": {"bf16": Fit(math=0.5)}}})
+    ratios = carried_ratios(tables, found)
+    assert ratios["vllm"]["matmul"]["bf16"] == pytest.approx(np.array([1.1, 1.3]))
+    error = pooled_errors([ratios])["vllm"]["matmul"]["bf16"]
+    assert error["mape"] == pytest.approx(((1 - 1 / 1.1) + (1 - 1 / 1.3)) / 2, rel=1e-3) and error["n"] == 2
