@@ -26,8 +26,8 @@ PLANNING_MUTANTS = [
     SourceMutant(
         name="decode pools fill the cache twice",
         place="inferplan.planning.pools:decode_pool",
-        old="(_decode_cache_use(grid) <= 1)",
-        new="(_decode_cache_use(grid) <= 2)",
+        old="(_decode_cache_use(grid, np.where(room, column, 0)) <= 1)",
+        new="(_decode_cache_use(grid, np.where(room, column, 0)) <= 2)",
         changes="the batch of a decode pool does not fit",
         check=test_sizing.test_the_decode_batch_is_the_largest_that_is_allowed,
     ),

@@ -86,10 +86,21 @@ def _rows(result: SimulationResult, record: Mapping[str, Any]) -> list[list[str]
         *_goodput(record),
         ["wait until admission", _waits(record["queue"])],
         ["decode batch, mean", f"{record['batch_mean']:.1f} of {result.slots} slots"],
-        ["KV cache used", f"mean {kv['use_mean']:.1%}, peak {kv['use_peak']:.1%}{_of_tokens(kv['capacity_tokens'])}"],
+        *_cache_rows(kv),
         ["preemptions", f"{record['preemptions']:,}"],
         ["prefix-cache hits", f"{record['prefix_cache_hit_rate']:.1%} of the prompt tokens"],
         ["steps", f"{record['steps']:,}, {record['prompt_steps']:,} with prompts"],
+    ]
+
+
+def _cache_rows(kv: Mapping[str, Any]) -> list[list[str]]:
+    """The share of the cache in use, of each pool where they are apart."""
+    pools = {"KV cache used": kv}
+    if kv["pools"] is not None:
+        pools = {"KV cache used, prompts": kv["pools"]["prefill"], "KV cache used, decodes": kv["pools"]["decode"]}
+    return [
+        [name, f"mean {of['use_mean']:.1%}, peak {of['use_peak']:.1%}{_of_tokens(of['capacity_tokens'])}"]
+        for name, of in pools.items()
     ]
 
 
@@ -257,6 +268,11 @@ def _warnings(result: SimulationResult, record: Mapping[str, Any]) -> list[str]:
             "percentages beside them are half their 95 % confidence intervals"
         )
     traffic = result.conditions.get("traffic") or {}
+    if result.prompt_pool[0] and traffic.get("prefix", {}).get("turns", 1) > 1:
+        notes.append(
+            "answers are cached where they were decoded: the pool of prompts finds the prompts of earlier turns, and "
+            "computes their answers again"
+        )
     fixed = all(traffic.get(name, {}).get("kind") == "fixed" for name in ("prompt", "output"))
     if fixed and traffic["arrivals"].get("burst") and traffic["arrivals"]["concurrency"] > 1:
         notes.append(

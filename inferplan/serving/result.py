@@ -45,7 +45,9 @@ class SimulationResult:
     """Requests a second that leave when more arrive than can, where that was simulated."""
     basis: str = "roofline"
     capacity: float = 0.0
-    """Tokens that the cache of one attention rank holds."""
+    """Tokens that the cache of one attention rank holds; where pools are apart, of one that decodes."""
+    prompt_pool: tuple[int, float] = (0, 0.0)
+    """Of pools apart: the first meters, of ranks that compute prompts; tokens that the cache of one of them holds."""
     slots: int = 0
     conditions: dict[str, Any] = field(default_factory=dict)
     anchor: tuple[float, float] = (1.0, 1.0)
@@ -214,9 +216,7 @@ class SimulationResult:
     @property
     def kv_use(self) -> dict[str, float]:
         """Share of the cache in use: mean over busy time, and peak."""
-        busy = sum(meter.busy for meter in self.meters)
-        mean = sum(meter.kv_seconds for meter in self.meters) / busy if busy else 0.0
-        return {"mean": mean, "peak": max((meter.kv_peak for meter in self.meters), default=0.0)}
+        return _cache_use(self.meters)
 
     @cached_property
     def hit_rate(self) -> float:
@@ -280,6 +280,26 @@ def while_counting(result: SimulationResult) -> tuple[int, int]:
     return int(np.sum((arrival >= start) & (arrival <= end))), round(result.request_rate * result.duration)
 
 
+def _cache_use(meters: Sequence[Meter]) -> dict[str, float]:
+    busy = sum(meter.busy for meter in meters)
+    mean = sum(meter.kv_seconds for meter in meters) / busy if busy else 0.0
+    return {"mean": mean, "peak": max((meter.kv_peak for meter in meters), default=0.0)}
+
+
+def _cache(result: SimulationResult) -> dict[str, Any]:
+    """The share of the cache in use and its tokens: of all replicas, and of each pool where they are apart."""
+
+    def record(use: Mapping[str, float], capacity: float) -> dict[str, float]:
+        return {"use_mean": use["mean"], "use_peak": use["peak"], "capacity_tokens": capacity}
+
+    (ranks, of_prompts), capacity = result.prompt_pool, result.capacity
+    pools = {
+        "prefill": record(_cache_use(result.meters[:ranks]), of_prompts),
+        "decode": record(_cache_use(result.meters[ranks:]), capacity),
+    }
+    return {**record(result.kv_use, capacity), "pools": pools if ranks else None}
+
+
 def _percentiles(values: Array) -> list[float | None]:
     if not len(values):
         return [None] * (1 + len(PERCENTILES))
@@ -327,11 +347,7 @@ def record_of(result: SimulationResult) -> dict[str, Any]:
             "waited_for_s": _waited(result),
         },
         "batch_mean": result.mean_batch,
-        "kv": {
-            "use_mean": result.kv_use["mean"],
-            "use_peak": result.kv_use["peak"],
-            "capacity_tokens": result.capacity,
-        },
+        "kv": _cache(result),
         "preemptions": result.preemptions,
         "prefix_cache_hit_rate": result.hit_rate,
         "steps": sum(meter.steps for meter in result.meters),

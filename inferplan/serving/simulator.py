@@ -115,6 +115,7 @@ def simulate(
         basis=_basis((prompts, deployment), typical),
         bands=_bands(prompts, deployment, typical),
         capacity=kind.rules.capacity if kind.rules.growing else 0.0,
+        prompt_pool=(len(cluster.front.pool), cluster.kinds[0].rules.capacity) if cluster.back.pool else (0, 0.0),
         slots=kind.rules.slots,
         conditions=_conditions(cluster, flags, traffic if closed is None else _in_loop(traffic, closed), options),
     )

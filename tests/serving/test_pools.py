@@ -12,6 +12,7 @@ from inferplan.catalog.assemble import Request, assemble
 from inferplan.devices.hardware import Link
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
+from inferplan.reports.simulation import simulation_report
 from inferplan.serving.cache_transfer import Transfer
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags
@@ -272,3 +273,40 @@ def test_a_faster_pool_for_prompts_is_faster() -> None:
 def test_what_computes_prompts_needs_replicas() -> None:
     with pytest.raises(UsageError, match="described, and there are none"):
         Fleet(prefill_deployment=on())
+
+
+def test_the_pool_of_prompts_does_not_find_what_was_decoded() -> None:
+    """Turns of 512 tokens and 512 answered: the second prompt of 1536 finds 1024 of them together, 512 apart."""
+    traffic = Traffic(
+        arrivals=ClosedLoop(concurrency=1, burst=True, ramp=None),
+        prompt=parse_lengths("512"),
+        output=parse_lengths("512"),
+        requests_count=2,
+        prefix=SharedPrefix(turns=2),
+    )
+    flags = Flags(prefix_caching=True)
+    together = simulate(on(), traffic, flags)
+    apart = simulate(on(), traffic, flags, Options(fleet=Fleet(prefill=1, decode=1)))
+    assert list(together.records.prompt) == list(apart.records.prompt) == [512, 1536]
+    assert together.records.cached[1] == pytest.approx(1024, abs=16)
+    assert apart.records.cached[1] == 512
+    assert any("computes their answers again" in note for note in simulation_report(apart).notes)
+    assert not any("computes their answers again" in note for note in simulation_report(together).notes)
+
+
+def test_the_cache_of_each_pool_is_counted_apart() -> None:
+    """A prompt of 1000 tokens in a cache of its own until it is sent; 1100 tokens at most where it is decoded."""
+    traffic = Traffic(
+        arrivals=ClosedLoop(concurrency=1, burst=True, ramp=None),
+        prompt=parse_lengths("1000"),
+        output=parse_lengths("100"),
+        requests_count=3,
+    )
+    fleet = Fleet(prefill=1, decode=1, prefill_deployment=on(tp=2))
+    kv = simulate(on(), traffic, Flags(prefix_caching=False), Options(fleet=fleet)).to_dict()["kv"]
+    prompts, decodes = kv["pools"]["prefill"], kv["pools"]["decode"]
+    assert prompts["capacity_tokens"] > 2 * decodes["capacity_tokens"] == 2 * kv["capacity_tokens"]
+    assert prompts["use_peak"] * prompts["capacity_tokens"] == pytest.approx(1000, rel=0.02)
+    assert decodes["use_peak"] * decodes["capacity_tokens"] == pytest.approx(1100, rel=0.02)
+    assert kv["use_peak"] == max(prompts["use_peak"], decodes["use_peak"])
+    assert simulate(on(), traffic).to_dict()["kv"]["pools"] is None
