@@ -75,7 +75,8 @@ def emit_command(target: str, request: Request, **values: Any) -> None:
     started = replace(started, extra=values["extra"], holds=values["quantised"], node=values["gpus_per_node"])
     pools = planned.pools if planned else None
     if planned and pools and planned.prefill:
-        prompts = launch(planned.prefill, context=started.context, checkpoint=values["checkpoint"])
+        own = planned.drafts(planned.prefill)._replace(checkpoint=values["draft_checkpoint"])
+        prompts = launch(planned.prefill, context=started.context, checkpoint=values["checkpoint"], drafts=own)
         pools = pools._replace(prompts=replace(prompts, holds=started.holds, node=started.node))
     if target == "k8s":
         click.echo(_objects(started, pools, Site(values["image"], values["cache_claim"])))

@@ -29,8 +29,11 @@ def prompts_launch_of(plan: Plan) -> Launch | None:
     option = plan.option
     if option.pools is None:
         return None
-    request = option.request if option.prompts is None else option.prompts.request
-    return launch(replace(request, flags=request.flags.model_copy(update={"token_budget": option.prompt_budget})))
+    request, deployment = option.request, option.deployment
+    if option.prompts is not None:
+        request, deployment = option.prompts.request, option.prompts.deployment
+    request = replace(request, flags=request.flags.model_copy(update={"token_budget": option.prompt_budget}))
+    return launch(request, drafts=Drafts(option.speculation.beside(deployment)))
 
 
 def launch_line(plan: Plan) -> str | None:

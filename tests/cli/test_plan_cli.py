@@ -355,6 +355,20 @@ def test_drafts_are_planned_and_emitted(tmp_path: Path) -> None:
     assert line.strip() == record["plan"]["launch"]
 
 
+def test_pools_make_the_same_drafts(planned: Path, tmp_path: Path) -> None:
+    """vLLM's NixlConnector: "P and D instances must" speculate alike."""
+    drafts = {"model": "llama-3.2-1b", "length": 3, "acceptance": 0.7, "branches": 1, "basis": "given"}
+    quant = json.loads(planned.read_text())["plan"]["deployment"]["quant"]
+    prompts = {"gpu": "h200-sxm", "quant": quant, "parallel": ALONE | {"tp": 2}, "token_budget": 4096}
+    pools = {"prefill": 1, "decode": 1}
+    path = rewritten(planned, tmp_path / "two.json", pools=pools, prefill=prompts, speculation=drafts)
+    found = [line for line in run("emit", "vllm", path).splitlines() if "vllm serve" in line]
+    first, second = (json.loads(words[words.index("--speculative-config") + 1]) for words in map(shlex.split, found))
+    assert first.pop("draft_tensor_parallel_size", None) in (None, 2)
+    second.pop("draft_tensor_parallel_size", None)
+    assert first == second and first["num_speculative_tokens"] == 3
+
+
 def test_a_trace_is_a_demand(tmp_path: Path) -> None:
     lines = [
         json.dumps({"timestamp": i * 40, "input_length": 600 + i % 50, "output_length": 60, "hash_ids": [i]})

@@ -47,13 +47,13 @@ class Server(NamedTuple):
 def server(launch: Launch, role: Role, folder: str = "") -> Server:
     """How each server of a pool is started. folder: where it finds its files.
 
-    Raises ``UsageError`` for an engine without pools, and for drafts, which are not modelled beside them.
+    Both pools make the same drafts: the draft's cache of a prompt comes with the model's (vLLM's NixlConnector matrix,
+    docs.vllm.ai/en/stable/features/nixl_connector_compatibility; SGLang's pull request 26445; TensorRT-LLM's
+    docs/source/features/feature-combination-matrix.md). Raises ``UsageError`` for an engine without pools.
     """
     engine = launch.deployment.engine.name
     if engine != "trtllm" and engine not in ROUTERS:
         raise UsageError(f"{engine} has no pools of its own for prompts and decodes", hint="plan with --aggregated")
-    if launch.drafts.speculation.length:
-        raise UsageError("drafts beside pools of their own for prompts and decodes", hint="plan with --aggregated")
     own = in_role(launch, role)
     if engine != "trtllm":
         return Server(served(own), {})
