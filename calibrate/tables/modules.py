@@ -7,7 +7,7 @@ the constants of the same library.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,9 @@ import pandas as pd
 from calibrate.fit import Measurement, Row
 from inferplan.models.layers import LayerContext
 from inferplan.models.layers.mla import Indexer, MlaLayer
+from inferplan.units import Num
 from inferplan.work.formats import Precision, find_format, uniform
-from inferplan.work.ops import IndexSelect, Op
+from inferplan.work.ops import Attention, Elementwise, IndexSelect, Norm, Op
 from inferplan.work.parallel import Parallelism
 from inferplan.work.step import WIDE, Segment
 
@@ -30,8 +31,18 @@ GEMM = {"bfloat16": ("bf16", "bf16"), "fp8_block": ("fp8-block", "fp8"), "nvfp4"
 """The tables' names of formats: weights and inputs of the projections."""
 GRAPHS = 256
 """Sequences of the largest decode that SGLang's benchmark replays from a graph; larger ones are launched one by one."""
+NORM_PASSES, ROTARY_PASSES = 8, (6, 8)
+"""Kernels of torch that a norm and the rotary embedding run as where vLLM is not compiled and its own kernels are off:
+to fp32, square, mean, add, rsqrt, product, back, weight (``RMSNorm.forward_static``); for the queries two products, a
+negation, a stack, a sum and the copy back, and 8 small ones: for the one key the first five, a lookup of cosines and
+sines, two repeats of them (``DeepseekScalingRotaryEmbedding.forward_native``)."""
+OWN_KERNELS = {"b200-hgx": "0.24"}
+"""From which release vLLM's dense modules of a GPU ran its own norms and rotary embedding: the same modules of B200
+then lost 45 us whatever their size, those of Hopper none. Servers are compiled: they pay for none of these passes."""
 NEAR_FLOOR = 2.0
 """Rows that took less than this many times the fastest of their kind are bound by launches from the host."""
+ROPE = 64
+"""Rotary width of the models."""
 LONG = 8192
 """Cached tokens from which the indexer shows in a decode, and below which the sparse core does."""
 
@@ -66,20 +77,21 @@ def module_rows(folder: Path) -> pd.DataFrame | None:
     return rows[rows.mla_dtype != "fp8"]
 
 
+def release_key(version: str) -> list[int]:
+    """What sorts releases by age: ``1.3.0rc10`` after ``1.3.0rc5``."""
+    return [int(part) for part in version.replace("rc", ".").replace(".post", ".").split(".")]
+
+
 def newest(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows of the newest release of each framework on each GPU, table by table."""
-
-    def key(version: str) -> list[int]:
-        return [int(part) for part in version.replace("rc", ".").replace(".post", ".").split(".")]
-
-    last = rows.groupby(["table", "framework", "gpu"]).version.transform(lambda found: max(found.unique(), key=key))
+    last = rows.groupby(["table", "framework", "gpu"]).version.transform(lambda found: max(set(found), key=release_key))
     return rows[rows.version == last]
 
 
 def layer_of(row: Any) -> tuple[MlaLayer, int]:
     """The layer of a row and the model's width: DeepSeek-V3 and V3.2 or GLM-5, with the heads of one rank."""
     glm = bool(row.glm)
-    sizes = (2048, 512, 192, 64, 256) if glm else (1536, 512, 128, 64, 128)
+    sizes = (2048, 512, 192, ROPE, 256) if glm else (1536, 512, 128, ROPE, 128)
     names = ("q_lora", "kv_lora", "nope_dim", "rope_dim", "value_dim")
     index = None
     if row.indexed:
@@ -96,18 +108,66 @@ def precision_of(row: Any) -> Precision:
     return replace(uniform(), weights=weights, activations=inputs, kv=kv)
 
 
-def module_ops(row: Any, segment: Segment, **given: Any) -> list[Op]:
-    """The operators of the module for a segment; ``row`` gives layer and formats, ``given`` goes to the context."""
+def in_graphs(rows: pd.DataFrame) -> Any:
+    """Which modules were replayed from graphs rather than launched kernel by kernel: vLLM's and TRT-LLM's but vLLM's
+    sparse prompts (``collect_mla_module.py`` of aiconfigurator), SGLang's decodes up to :data:`GRAPHS` sequences."""
+    decode = ~rows.table.str.contains("context|prefill")
+    vllm = (rows.framework == "vllm") & (decode | ~rows["indexed"])
+    sglang = (rows.framework == "sglang") & decode & (rows.batch_size <= GRAPHS)
+    return vllm | sglang | (rows.framework == "trtllm")
+
+
+def worked(op: Op) -> Num:
+    """The FLOP of an operator."""
+    return op.work().flop
+
+
+def takes_form(row: Any, otherwise: Callable[[Op], Num]) -> Callable[[Op], Num]:
+    """The time by which a dense layer chooses the form that the row names: vLLM on Hopper absorbs short prompts, which
+    it computes as decodes, and expands the rest, as other engines do all prompts; sparse layers by ``otherwise``."""
+    if row.indexed:
+        return otherwise
+    absorbed = row.kernel_source.endswith("MLA")
+
+    def seconds(op: Op) -> Num:
+        return float(isinstance(op, Attention) and op.shared_value != absorbed)
+
+    return seconds
+
+
+def uncompiled(row: Any, ops: list[Op]) -> list[Op]:
+    """The passes of torch that stand for norms and rotary embedding in a module of vLLM that was not compiled."""
+    own = OWN_KERNELS.get(row.gpu)
+    if row.framework != "vllm" or row.indexed or (own is not None and row.version >= own):
+        return ops
+    passes: list[Op] = []
+    for op in ops:
+        if isinstance(op, Norm):
+            passes.append(op.repeated(NORM_PASSES))
+        elif isinstance(op, Elementwise):
+            whole, small = ROTARY_PASSES
+            passes += [op.repeated(whole), replace(op, name=f"{op.name}.key", width=ROPE).repeated(small)]
+        else:
+            passes.append(op)
+    return passes
+
+
+def module_ops(
+    row: Any, segment: Segment, time: Callable[[Op], Num] = worked, peaks: frozenset[str] | None = None
+) -> list[Op]:
+    """The operators of the module for a segment; ``row`` gives layer, formats and form, ``peaks`` the arithmetic that
+    the device has (all), ``time`` what an operator takes, by which sparse layers choose a form (their FLOP)."""
     layer, width = layer_of(row)
-    dense = row.framework == "sglang"
     context = LayerContext(
         d_model=width,
         precision=precision_of(row),
         parallel=Parallelism(),
         segments=(segment,),
-        **{"dense_short": dense} | given,
+        dense_short=row.framework == "sglang",
+        peaks=peaks,
+        time=takes_form(row, time),
     )
-    return list(layer.ops(context))
+    return uncompiled(row, list(layer.ops(context)))
 
 
 def kernel_rows(folder: Path) -> Iterator[Row]:

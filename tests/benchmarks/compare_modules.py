@@ -5,9 +5,9 @@
 Every row of the newest release of each framework: the constants of the kernels are fitted to the other GPUs' tables, as
 for a device that nobody measured, and so is the time of a launch from the host. A module that is launched kernel by
 kernel takes ``(t^4 + (c*n)^4)^(1/4)``: t seconds of its n operators, c seconds a launch, one constant for the prompts
-and one for the decodes of a framework. What is replayed from graphs has no launches: SGLang's decodes of up to 256
-sequences, TensorRT-LLM's sparse modules on Blackwell (their fastest rows take a third of those on Hopper). The last
-columns are the same with the constants of the GPU itself, as shipped; launches are still those of the others.
+and one for the decodes of a framework. What is replayed from graphs has no launches
+(:func:`calibrate.tables.modules.in_graphs`). The last columns are the same with the constants of the GPU itself, as
+shipped; launches are still those of the others.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ from scipy.optimize import minimize_scalar
 
 from calibrate.tables.calibrations import vector_constants
 from calibrate.tables.choose import DeviceTables, gather
-from calibrate.tables.modules import GRAPHS, module_ops, module_rows, newest
-from calibrate.tables.read import read_tables
+from calibrate.tables.fastest import with_fastest
+from calibrate.tables.guard import guarded
+from calibrate.tables.modules import in_graphs, module_ops, module_rows, newest
+from calibrate.tables.read import older_releases, read_tables
 from calibrate.tables.transfer import calibrate_unmeasured
 from inferplan.affine import dense
 from inferplan.catalog.assemble import load_calibration, shared_step
@@ -37,14 +39,27 @@ from inferplan.work.ops import Op
 from inferplan.work.step import WIDE, Segment
 
 KERNELS = ("matmul", "mla", "index_select", "top_k", "conv")
-KINDS = ["table", "framework", "glm", "shared", "wide", "num_heads", "gemm_type", "kv_cache_dtype"]
+KINDS = [
+    "table",
+    "framework",
+    "version",
+    "kernel_source",
+    "glm",
+    "shared",
+    "wide",
+    "num_heads",
+    "gemm_type",
+    "kv_cache_dtype",
+    "gpu",
+]
 """Columns that decide the operators: rows that agree in them are priced as one grid."""
 
 
 def devices_of(folder: Path) -> list[DeviceTables]:
     """The tables of every device, of the kernels that a module runs."""
     rows = [row for row in read_tables(folder) if row.measurement.op.kernel.startswith(KERNELS)]
-    return gather(rows, load_hardware)
+    older = older_releases(folder)
+    return [with_fastest(guarded(device, older)[0]) for device in gather(rows, load_hardware)]
 
 
 def left_out(devices: list[DeviceTables], gpu: str) -> Calibration:
@@ -77,10 +92,16 @@ def device_seconds(
     return rows[rows[name].notna()]
 
 
+def unexplained(rows: pd.DataFrame) -> Any:
+    """Modules that take far longer than their kernels though a graph replays them: TRT-LLM's sparse ones on Hopper (no
+    smaller than 240 us, three times those of B200), vLLM's sparse decodes. A time for each operator stands for it."""
+    hopper = (rows.framework == "trtllm") & (rows.gpu != "b200-hgx")
+    return rows["indexed"] & (hopper | (rows.framework == "vllm"))
+
+
 def launched(rows: pd.DataFrame, launch: float, name: str = "device") -> Any:
     """Seconds of modules whose kernels the host launches one by one, ``launch`` seconds each."""
-    graphs = (rows.framework == "sglang") & ~rows.wide & (rows.batch_size <= GRAPHS)
-    graphs |= (rows.framework == "trtllm") & rows["indexed"] & (rows.gpu == "b200-hgx")
+    graphs = in_graphs(rows) & ~unexplained(rows)
     floor = np.where(graphs, 0.0, launch * rows.launches)
     return (rows[name] ** 4 + floor**4) ** 0.25
 
