@@ -100,6 +100,7 @@ def calibrate_device(
         measured = [m for rows in pool.values() for m in rows]
         alone = [m for m in measured if m.op.kernel not in IN_MODULES]
         libraries[library], held_out[library], ranges[library] = fit_all(alone, device.hardware, rest=rest)
+        libraries[library] = noted(libraries[library], library, device)
     for kernel in IN_MODULES:
         for library, pool in device.libraries.items():
             measured = [m for (name, _), rows in pool.items() if name == kernel for m in rows]
@@ -118,12 +119,24 @@ def calibrate_device(
             "rows_faster_than_the_roofline": device.impossible,
             "rows_of_very_large_groups": device.fallbacks,
             "kernels": {name: device.sources[name] for name in sorted(device.sources)},
+            "refused": {f"{name} {'/'.join(group)}": note for (name, group), note in device.refused.items()},
         },
         constants=shared,
         libraries=with_exchanged({name: with_fallbacks(libraries[name]) for name in ENGINES if name in libraries}),
         held_out=held_out,
         range=ranges,
     )
+
+
+def noted(constants: Constants, library: str, device: DeviceTables) -> Constants:
+    """The same with what stands in for a refused kernel as the source of its constants."""
+    return {
+        kernel: {
+            label: fit.model_copy(update={"source": device.refused.get((library, (kernel, label)), fit.source)})
+            for label, fit in formats.items()
+        }
+        for kernel, formats in constants.items()
+    }
 
 
 def without_launches(constants: Constants) -> Constants:

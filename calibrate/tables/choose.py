@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -33,6 +33,7 @@ class DeviceTables:
     """One device's rows, by library and kernel.
 
     impossible, fallbacks: rows left out as physically impossible, and as decode attention of very large groups.
+    refused: by library and kernel, what the guard refused and what stands in (:mod:`calibrate.tables.guard`).
     """
 
     hardware: HardwareSpec
@@ -41,6 +42,7 @@ class DeviceTables:
     fallbacks: int
     rows: int
     sources: dict[str, dict[str, str]]
+    refused: dict[tuple[str, Group], str] = field(default_factory=dict)
 
 
 def gather(rows: Iterable[Row], hardware_of: Callable[[str], HardwareSpec]) -> list[DeviceTables]:
@@ -90,6 +92,13 @@ def _device(hardware: HardwareSpec, groups: Mapping[tuple[str, Group, str], list
         rows=total,
         sources=dict(sources),
     )
+
+
+def chosen(rows: list[Measurement], hardware: HardwareSpec) -> list[Measurement]:
+    """The rows of one kernel that count; none where they are too few or were bound by their launches."""
+    kept = [m for m in rows if m.seconds > roofline_seconds(m, hardware)]
+    slow = min((m.seconds for m in rows), default=0.0) > EAGER and not rows[0].op.kernel.startswith(SLOW)
+    return [] if slow or len(kept) < FEWEST else kept
 
 
 def falls_back(op: Op) -> bool:

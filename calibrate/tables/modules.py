@@ -15,6 +15,7 @@ from typing import Any
 import pandas as pd
 
 from calibrate.fit import Measurement, Row
+from inferplan.devices.releases import release_order
 from inferplan.models.layers import LayerContext
 from inferplan.models.layers.mla import Indexer, MlaLayer
 from inferplan.units import Num
@@ -77,14 +78,15 @@ def module_rows(folder: Path) -> pd.DataFrame | None:
     return rows[rows.mla_dtype != "fp8"]
 
 
-def release_key(version: str) -> list[int]:
-    """What sorts releases by age: ``1.3.0rc10`` after ``1.3.0rc5``."""
-    return [int(part) for part in version.replace("rc", ".").replace(".post", ".").split(".")]
+def age(version: str) -> tuple[Any, ...]:
+    """What sorts releases of one engine, the oldest first."""
+    return release_order(version) or ((), 0, 0)
 
 
 def newest(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows of the newest release of each framework on each GPU, table by table."""
-    last = rows.groupby(["table", "framework", "gpu"]).version.transform(lambda found: max(set(found), key=release_key))
+
+    last = rows.groupby(["table", "framework", "gpu"]).version.transform(lambda found: max(set(found), key=age))
     return rows[rows.version == last]
 
 

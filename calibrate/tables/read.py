@@ -16,9 +16,9 @@ import click
 import numpy as np
 import pandas as pd
 
-from calibrate.fit import Measurement, Row
+from calibrate.fit import Group, Measurement, Row
 from calibrate.tables import exchanges
-from calibrate.tables.modules import kernel_rows
+from calibrate.tables.modules import age, kernel_rows
 from inferplan.errors import InputFileError
 from inferplan.models.layers.gated_delta_net import delta_flops
 from inferplan.units import Array
@@ -381,11 +381,59 @@ def _records(frame: pd.DataFrame | None) -> Iterator[Any]:
         yield from frame.itertuples(index=False)
 
 
+def without_scales(folder: Path, frame: pd.DataFrame) -> pd.DataFrame:
+    """TensorRT-LLM's matmuls in fp8 without the kernels that look for the scale of their input, which an engine with
+    static scales does not run: they are timed alone too (``computescale``), 7 to 8 us of rows of 12 us and more."""
+    scales = _frame(folder, "releases/computescale")
+    if scales is None:
+        return frame
+    frame, scales = frame.copy(), scales[scales.framework == "trtllm"]
+    for gpu, timed in scales.groupby("gpu"):
+        typical = timed.groupby(timed.m * timed.k).latency_ms.median()
+        rows = (frame.gpu == gpu) & (frame.framework.str.lower() == "trtllm") & (frame.gemm_dtype == "fp8")
+        scale = np.interp(np.log((frame.m * frame.k)[rows].clip(lower=1)), np.log(typical.index), typical)
+        frame.loc[rows, "latency_ms"] -= scale
+    return frame
+
+
+def older_releases(folder: Path) -> Callable[[str, str, Group], Iterator[tuple[str, str, list[Measurement]]]]:
+    """What earlier releases took for a kernel, from the tables by release: of a GPU, library and group the release, the
+    kernel's name and its rows, the newest release first; nothing where there are none."""
+
+    def found(gpu: str, library: str, group: Group) -> Iterator[tuple[str, str, list[Measurement]]]:
+        name = {"grouped_matmul": "moe", "matmul": "gemm"}.get(group[0], "")
+        newest, frame = _frame(folder, name), _frame(folder, f"releases/{name}")
+        if newest is None or frame is None:
+            return
+        newest, frame = (one[(one.gpu == gpu) & (one.framework.str.lower() == library)] for one in (newest, frame))
+        column = "moe_dtype" if name == "moe" else "gemm_dtype"
+        known = frame[column].map(lambda dtype: dtype in FORMATS and _label(dtype) == group[1])
+        frame = frame[known & ~frame.version.isin(newest.version)]
+        for release in sorted(frame.version.unique(), key=age, reverse=True):
+            part = frame[frame.version == release]
+            for kernel, rows in part.groupby("kernel_source"):
+                yield release, str(kernel), [row.measurement for row in _measured(rows, name)]
+
+    return found
+
+
+def _label(dtype: str) -> str:
+    """The label of a matmul in one of the tables' formats."""
+    weight, inputs = _formats(dtype)
+    return Matmul(name="gemm", m=1.0, k=1, n=1, weight=weight, input=inputs, output=BF16).label
+
+
 def _read(folder: Path, name: str) -> Iterator[Row]:
     frame = _frame(folder, name)
     if frame is not None and name in LAUNCHED:
         fastest = frame.groupby(["gpu", "version"]).latency_ms.transform("min")
         frame = frame[frame.latency_ms > LAUNCHED[name] * fastest]
+    if frame is not None and name == "gemm":
+        frame = without_scales(folder, frame)
+    return _measured(frame, name)
+
+
+def _measured(frame: pd.DataFrame | None, name: str) -> Iterator[Row]:
     skipped: Counter[str] = Counter()
     for row in _records(frame):
         reason = refusal(name, row)

@@ -15,7 +15,8 @@ from scipy.optimize import least_squares
 from calibrate.fit import Group, Measurement, Stack, fit_all, shape_of, split, stack, stack_errors
 from calibrate.tables.calibrations import VECTOR, rest_calibration
 from calibrate.tables.choose import EAGER, ENGINES, falls_back, roofline_seconds
-from calibrate.tables.read import measurement_of, refusal
+from calibrate.tables.fastest import KERNEL, WIDE
+from calibrate.tables.read import measurement_of, refusal, without_scales
 from inferplan.devices.constants import ANY, Calibration, Fit
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.devices.releases import Release, Releases, release_order
@@ -75,7 +76,8 @@ def read_releases(folder: Path) -> tuple[Timed, Counter[str]]:
         path = folder / "releases" / f"{file}.csv.gz"
         if not path.is_file():
             continue
-        for row in _records(pd.read_csv(path, low_memory=False)):
+        frame = pd.read_csv(path, low_memory=False)
+        for row in _records(without_scales(folder, frame) if file == "gemm" else frame):
             reason = refusal(table, row)
             if reason is not None:
                 if reason:
@@ -173,6 +175,8 @@ def fitted_releases(timed: Timed, hardware: HardwareSpec, calibration: Calibrati
     engines: dict[str, dict[str, Release]] = defaultdict(lambda: defaultdict(Release))
     dropped: dict[str, list[str]] = {}
     for (engine, group), versions in sorted(by_format.items()):
+        if engine == "trtllm" and group[0] == KERNEL and group[1] != WIDE:
+            continue  # its tables time the quantisation with them; those on file are the fastest library's
         order = {version: _usual(sources, hardware) for version, sources in versions.items()}
         usual = {version: versions[version][order[version][0]] for version in versions}
         slow = off_the_fast_path(usual)

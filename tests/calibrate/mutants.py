@@ -153,7 +153,7 @@ CALIBRATE_MUTANTS = [
     ),
     SourceMutant(
         name="microseconds for milliseconds",
-        place="calibrate.tables.read:_read",
+        place="calibrate.tables.read:measurement_of",
         old="float(row.latency_ms) * 1e-3",
         new="float(row.latency_ms) * 1e-6",
         changes="every row of the tables is a thousand times too fast",
