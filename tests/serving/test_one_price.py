@@ -82,6 +82,7 @@ def disagreements(deployment: Deployment) -> list[str]:
     each, own = BATCH, BATCH * pp  # sequences of a batch in flight, and of an attention rank
     table = step_times(deployment, Reach(sequences=8, tokens=1100, context=1600))
     latent = any(isinstance(layer.mixer, MlaLayer) for layer, _ in deployment.model.distinct)
+    between = 2.5e-2 if latent else 5e-3  # padding to tiles of 128 between knots; attention weighs most on MI300X
     said = []
 
     def agree(what: str, got: float, expected: float, tolerance: float = 1e-9) -> None:
@@ -105,7 +106,7 @@ def disagreements(deployment: Deployment) -> list[str]:
     prompts = Prompts(1.0, PROMPT, PAST)
     alone = Round(prompts=prompts).price(deployment)
     chunk = Chunk(1, PROMPT, PROMPT * PAST + PROMPT * (PROMPT + 1) / 2)
-    agree("tables, prompt", table.mixed(0, 0.0, chunk), float(alone.passage), 1.5e-2 if latent else 5e-3)
+    agree("tables, prompt", table.mixed(0, 0.0, chunk), float(alone.passage), between)
     whole = Round(prompts=Prompts(1.0, PROMPT, 0.0)).price(deployment).passage
     agree("grid, prompt", float(grid.prompt_alone[0][0]), float(whole))
     if not any(table.floors):  # estimates have no floor of eager launches
@@ -114,7 +115,7 @@ def disagreements(deployment: Deployment) -> list[str]:
 
     both = Round(decodes=Decodes(own, PROMPT), prompts=prompts).price(deployment)
     mixed = table.mixed(int(each), PROMPT, chunk)
-    agree("tables, both", mixed, float(both.passage), 1.5e-2 if latent else 5e-3)
+    agree("tables, both", mixed, float(both.passage), between)
     if not any(table.floors):
         segments = (Segment(batch=each, new=1.0, past=PROMPT), Segment(batch=1.0, new=PROMPT, past=PAST))
         step = price_batches(deployment, Batches(fullest=Step(segments=segments))).time
