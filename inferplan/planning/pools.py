@@ -148,16 +148,17 @@ class Halves:
         self.decodes: dict[tuple[str, str, int], list[Half]] = defaultdict(list)
 
     def add(self, priced: PricedGrid, prompts: bool = True, decodes: bool = True) -> None:
-        """Another structure, without stages: what it costs to carry the demand with it as the pools that it is a
-        candidate for. A pair makes as many drafts in both: the cache of a draft moves with that of its model.
+        """Another structure: what it costs to carry the demand with it as the pools that it is a candidate for. A pair
+        makes as many drafts in both: the cache of a draft moves with that of its model.
 
         The limit on TTFT is taken for tokens that cost no time, which no pair beats. What stages do to the slow end of
-        TTFT the closed form does not see, so that they would win too often.
+        TTFT the closed form does not see, so that they would win too often: none are where prompts are computed.
         """
         demand, slo, sizing = self.asked
         grid, tariff = priced.grid, priced.tariff
-        if tariff is None or grid.deployment.parallel.pp > 1 or demand.requests_per_second is None:
+        if tariff is None or demand.requests_per_second is None:
             return
+        prompts = prompts and grid.deployment.parallel.pp == 1
         key = grid.deployment.engine.name, grid.deployment.precision.kv.name, grid.speculation.length
         grain = float(tariff.cost(1))
         each = grain / tariff.filled(1)
