@@ -106,9 +106,8 @@ def coverage(result: Outcome, bands: Outcome) -> str:
 
 
 def bands(found: Sequence[MeasuredSystem], process: Process) -> dict[str, tuple[float, float]]:
-    """For ``configs/anchors.yaml``: the deviations that hold 80 % of the rows beside three that were suggested."""
-    three = suggested(3, process)
-    return {metric: outcome(found, process, metric, three).band() for metric in METRICS}
+    """For ``configs/anchors.yaml``: the deviations that hold 80 % of the rows beside three drawn at random."""
+    return {metric: outcome(found, process, metric, drawn(3)).band() for metric in METRICS}
 
 
 def anchors_section(scored: Sequence[Scored]) -> str:
@@ -117,7 +116,7 @@ def anchors_section(scored: Sequence[Scored]) -> str:
     found = systems(scored, process)
     lines = []
     for metric in ("tpot", "ttft"):
-        of_bands = outcome(found, process, metric, suggested(3, process))
+        of_bands = outcome(found, process, metric, drawn(3))
         cases = {
             **{f"{count} at random ({_DRAWS} draws)": drawn(count) for count in (1, 3, 5)},
             **{f"{count} suggested": suggested(count, process) for count in (1, 3, 5)},
@@ -134,7 +133,7 @@ def anchors_section(scored: Sequence[Scored]) -> str:
             f"{sum(len(system.points) for system in found)} possible rows of {len(found)} systems (model, GPU, engine, "
             "format), predicted by constants that saw neither the model on the GPU; some rows are taken as measured "
             "([anchors](anchors.md)) and the others of the system are scored. The last column is the share of them "
-            "inside the 80 % band, whose width is that of the other (model, GPU) pairs.\n",
+            "inside the 80 % band, whose width is that of the other (model, GPU) pairs with three rows at random.\n",
             markdown(("measured runs", *HEADS, "inside"), lines),
         ]
     )

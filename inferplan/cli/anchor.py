@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from math import exp
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import numpy as np
 
 from inferplan.catalog.assemble import Request
 from inferplan.cli.options import Count, deployment_options, report_options, writable, write_text
 from inferplan.cli.validate import facts_of, priced, supplied_options
+from inferplan.devices.anchors import METRICS, Anchor, Metric
 from inferplan.errors import UsageError
 from inferplan.table import Report, Table
 
@@ -158,10 +161,19 @@ def fit_command(files: tuple[str, ...], anchor_file: str, style: str | None, **v
     write(_fitted(found, anchor_file), style or "table")
 
 
-def _fitted(found: Fitted, path: str) -> Report:
-    from math import exp
+def _clipped(metric: Metric, anchor: Anchor) -> str:
+    """How many runs are farther off than counts, and why that is; empty for none."""
+    clip = anchor.process.clip
+    count = int(np.sum(np.abs(anchor.measured(metric)[1]) > clip))
+    if not count:
+        return ""
+    return (
+        f"{_NAMES[metric]} of {count} runs is off by more than x {exp(clip):.2f} and counts as that: look for what the "
+        "results do not state, such as slots, the token budget, a prefix cache or another precision"
+    )
 
-    from inferplan.devices.anchors import METRICS
+
+def _fitted(found: Fitted, path: str) -> Report:
     from inferplan.validation.anchor import left_over
 
     anchor = found.anchor
@@ -184,6 +196,7 @@ def _fitted(found: Fitted, path: str) -> Report:
         for metric, one in crossed.items()
         if one is not None
     ]
+    notes += [_clipped(metric, anchor) for metric in METRICS if _clipped(metric, anchor)]
     notes += [f"left out: {where}: {reason}" for where, reason in found.left_out]
     notes.append(f"{len(anchor.rows)} runs written; use them with --anchor {path}")
     record = {

@@ -40,7 +40,10 @@ class CatalogueName(click.types.StringParamType):
 
 
 def with_completion(command: click.Command) -> click.Command:
-    """The command, its model, GPU and engine names completing from the catalogue."""
+    """The command, its model, GPU and engine names completing from the catalogue; those below a group too."""
+    if isinstance(command, click.Group):
+        for below in command.commands.values():
+            with_completion(below)
     for param in command.params:
         kind = _CATALOGUES.get(param.name or "")
         if kind and isinstance(param.type, click.types.StringParamType):
@@ -55,7 +58,9 @@ def current(commands: frozenset[str]) -> Settings:
 
 
 def options_of(command: click.Command) -> dict[str, click.Parameter]:
-    """Option names without dashes, to parameters."""
+    """Option names without dashes, to parameters; of a group those of all commands below it."""
+    if isinstance(command, click.Group):
+        return {name: param for below in command.commands.values() for name, param in options_of(below).items()}
     return {
         option.lstrip("-"): param
         for param in command.params
@@ -66,8 +71,18 @@ def options_of(command: click.Command) -> dict[str, click.Parameter]:
 
 
 def defaults_for(name: str, command: click.Command, settings: Settings) -> dict[str, Any]:
-    """Click's default map of a command. Raises ``UsageError`` for an unknown option in the command's own section."""
-    options = options_of(command)
+    """Click's default map of a command, or of each below a group.
+
+    Raises ``UsageError`` for an unknown option in the command's own section.
+    """
+    if isinstance(command, click.Group):
+        known = _defaults(name, options_of(command), settings)
+        own = {below: {param.name for param in one.params} for below, one in command.commands.items()}
+        return {below: {param: value for param, value in known.items() if param in own[below]} for below in own}
+    return _defaults(name, options_of(command), settings)
+
+
+def _defaults(name: str, options: dict[str, click.Parameter], settings: Settings) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for option, setting in settings.of(name).items():
         param = options.get(option)

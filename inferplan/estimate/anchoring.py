@@ -47,8 +47,11 @@ def system_of(deployment: Deployment) -> System:
 def fingerprint(deployment: Deployment) -> str:
     """A digest of the constants behind its prices: what was measured over what they predict holds for them alone."""
     calibration, serving = deployment.calibration, deployment.engine.serving
-    facts = calibration.model_dump(mode="json", include={"constants", "step", "fused", "basis"})
-    facts |= {"serving": serving.model_dump(mode="json", exclude={"source"}), "routing": repr(deployment.routing)}
+    facts = calibration.model_dump(
+        mode="json", include={"constants", "step", "fused", "basis"}, exclude_defaults=True
+    )  # a constant that is new tomorrow changes no price at its default
+    facts["serving"] = serving.model_dump(mode="json", exclude={"source"}, exclude_defaults=True)
+    facts["routing"] = repr(deployment.routing)
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -117,6 +117,7 @@ def estimate_record(estimate: Estimate) -> dict[str, Any]:
         **({"without": without_record(estimate.without)} if isinstance(estimate, ServedEstimate) else {}),
         "basis": estimate.basis,
         "basis_shares": {"prefill": estimate.prefill.by_basis(), "decode": estimate.decode.by_basis()},
+        "anchor": _correction(estimate),
     }
 
 
@@ -352,13 +353,21 @@ def basis_note(estimate: Estimate) -> str:
     return f"basis: {estimate.basis}, constants {calibration.name} (decode time: {shares}){_anchored(estimate)}"
 
 
-def _anchored(estimate: Estimate) -> str:
+def _correction(estimate: Estimate) -> dict[str, Any] | None:
+    """What measured runs make of this load, and how many they are; ``None`` without any."""
     anchor, load = estimate.deployment.calibration.anchor, estimate.load
     if anchor is None:
+        return None
+    ttft, tpot = correction(estimate.deployment, load.batch, load.prompt, load.output)
+    return {"runs": len(anchor.rows), "ttft": float(np.mean(ttft)), "tpot": float(np.mean(tpot))}
+
+
+def _anchored(estimate: Estimate) -> str:
+    found = _correction(estimate)
+    if found is None:
         return ""
-    found = correction(estimate.deployment, load.batch, load.prompt, load.output)
-    ttft, tpot = (float(np.mean(value)) for value in found)
-    return f"; anchored to {len(anchor.rows)} measured runs: at this load TTFT x {ttft:.3f}, TPOT x {tpot:.3f}"
+    factors = f"TTFT x {found['ttft']:.3f}, TPOT x {found['tpot']:.3f}"
+    return f"; anchored to {found['runs']} measured runs: at this load {factors}"
 
 
 def server_note(estimate: Estimate) -> str:

@@ -35,6 +35,14 @@ def test_the_command_line_wins_over_the_environment_over_the_file(tmp_path: Path
     assert record["gpu"] == "h200-sxm"
 
 
+def test_commands_below_a_group_have_them_too(tmp_path: Path) -> None:
+    (tmp_path / "inferplan.yaml").write_text("gpu: h100-sxm\nanchor:\n  runs: 2\n  prompt: 512\n")
+    record = loaded(inferplan("anchor", "suggest", "llama-3.1-8b", "--format", "json", cwd=tmp_path))
+    assert (record["system"]["gpu"], len(record["runs"])) == ("h100-sxm", 2)
+    (tmp_path / "inferplan.yaml").write_text("gpu: h100-sxm\nanchor:\n  rums: 2\n")
+    assert "did you mean runs" in inferplan("anchor", "suggest", "llama-3.1-8b", cwd=tmp_path).stderr
+
+
 def test_a_file_elsewhere_is_named_by_the_environment(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("gpu: l4\n")
     (tmp_path / "sub").mkdir()

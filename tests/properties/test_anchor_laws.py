@@ -27,7 +27,7 @@ from tests.properties.test_laws import law
 from tests.strategies import deployments, loads
 
 SYSTEM = System(model="m", gpu="g", engine="e", weights="bf16")
-ratios = st.floats(-0.9, 0.9)
+ratios = st.floats(-0.45, 0.45)
 anchor_rows = st.builds(
     AnchorRow,
     users=st.integers(1, 512).map(float),
@@ -115,6 +115,15 @@ def test_a_repeat_of_a_run_without_noise_gives_its_ratio(row: AnchorRow, metric:
     low, high = anchor.band(metric, row.load)
     assert low == pytest.approx(1.0, abs=1e-4)
     assert high == pytest.approx(1.0, abs=1e-4)
+
+
+@law
+@given(anchor_rows, st.floats(0.5, 9.0), metrics)
+def test_a_run_that_is_far_off_counts_as_one_that_is_less_so(row: AnchorRow, error: float, metric: Metric) -> None:
+    """``exp(0.5)`` is the most that any number of runs makes of a prediction; what is unknown stays as it is."""
+    far, near = (row.model_copy(update={f"{metric}_ln_ratio": value}) for value in (error, 0.5))
+    assert an_anchor([far]).factor(metric, row.load) == an_anchor([near]).factor(metric, row.load)
+    assert an_anchor([far] * 9, noise=1e-3).factor(metric, row.load) <= exp(0.5) * (1 + 1e-6)
 
 
 @law
