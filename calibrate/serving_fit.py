@@ -126,7 +126,7 @@ def predict_group(rows: Sequence[Row], vectors: Sequence[dict[str, float]]) -> A
     result = np.full((len(vectors), len(rows), 2), np.nan)
     for index, values in enumerate(vectors):
         for column, run in enumerate(runs):
-            bare = replace(deployment_of(run)[0], calibration=kernels_of(run.gpu, run.library))
+            bare = replace(deployment_of(run)[0], calibration=kernels_of(run))
             deployment = with_flags(_with_constants(bare, values, run.campaign), flags_of(run))
             if values["launch"] not in tables:
                 tables[values["launch"]] = step_times(deployment, reach)

@@ -12,6 +12,9 @@ from inferplan.devices.constants import Calibration, Fit
 from inferplan.devices.releases import KERNEL_ROLES, Release, ReleaseDates, Releases, release_order
 from inferplan.errors import UnknownNameError, UsageError
 from inferplan.estimate.roofline import price
+from inferplan.validation.releases import release_of
+from inferplan.validation.rows import row_of
+from inferplan.validation.run import Pricing, price_row
 from inferplan.work.formats import find_format
 from inferplan.work.ops import GroupedMatmul, Matmul, Op
 
@@ -62,9 +65,16 @@ def test_the_nearest_release_by_its_day_stands_in(version: str, fits: Fit) -> No
     assert found["bf16"] == NEW, "bf16 took the same in 0.1"
 
 
+def test_a_line_of_releases_is_its_last_one() -> None:
+    """0.5 is no release of SGLang but a line, as in its defaults on file; 0.19 of vLLM is 0.19.0."""
+    dates = release_dates()
+    assert dates["sglang"].day("0.5") == dates["sglang"].day("0.5.23")
+    assert dates["vllm"].day("0.19") == date(2026, 4, 3).toordinal()
+
+
 def test_the_note_says_whose_kernels_price() -> None:
     roles = tuple(KERNEL_ROLES)
-    assert TABLES.chosen(ON_FILE, "vllm", "0.1", DATES, roles).note == "vllm 0.1: its own kernels"
+    assert TABLES.chosen(ON_FILE, "vllm", "0.1", DATES, roles).note == "vllm 0.1: its own kernels for linear"
     stands_in = TABLES.chosen(ON_FILE, "vllm", "0.2", DATES, roles).note
     assert stands_in == "vllm 0.2: kernels of 0.1 (linear), the nearest that were timed"
     assert TABLES.chosen(ON_FILE, "vllm", "0.1", DATES, ("experts",)).calibration == ON_FILE
@@ -99,3 +109,33 @@ def test_what_a_release_changed_is_what_was_measured() -> None:
 def test_a_device_without_releases_keeps_its_constants() -> None:
     hardware = load_hardware("mi300x")
     assert load_kernels(hardware, None, "vllm@0.19") == load_kernels(hardware, None, "vllm")
+
+
+def test_a_row_without_a_version_is_of_the_newest_release_of_its_day() -> None:
+    """SGLang 0.5.8.post1 is of 5 February 2026, 0.5.9 of the 23rd; a stated version needs no day."""
+    assert release_of("sglang", {"engine_version": "nightly-dev-20260216-d3bae71e"})[0] == "0.5.8.post1"
+    assert release_of("sglang", {"date": "2026-02-24"})[0] == "0.5.9"
+    assert release_of("sglang", {"engine_version": "0.5.12-cu130", "date": "2026-02-24"}) == ("0.5.12", ())
+    assert release_of("trtllm", {"engine_version": "1.2.0rc6.post2"}) == ("1.2.0rc6.post2", ())
+    assert release_of("vllm", {}) == release_of("vllm", {"date": "2020-01-01"}) == (None, ())
+    assert release_of("llama.cpp", {"date": "2026-02-24"}) == (None, ())
+
+
+def test_the_note_of_a_row_says_which_release_priced_it() -> None:
+    """Attention of SGLang 0.5.6 took 17.3 us at least on H100 where 0.5.14 takes 9.0 (kernel tables): a longer step."""
+    facts = {
+        "model": "qwen3-32b",
+        "gpu": "h100-sxm",
+        "engine": "sglang",
+        "precision": "bf16",
+        "isl": "128",
+        "osl": "64",
+    }
+    facts |= {"concurrency": "1", "tp": "2", "ttft_ms": "30", "tpot_ms": "12"}
+    old, new = (row_of("row", facts, {"engine_version": version}) for version in ("0.5.6.post2", "0.5.14"))
+    scored = [price_row(row, Pricing()) for row in (old, new)]
+    first, second = (one.prediction for one in scored)
+    assert first is not None and second is not None
+    assert "sglang 0.5.6.post2: its own kernels for attention" in first.notes
+    extra = (17.3e-6 - 9.0e-6) * 64
+    assert first.tpot - second.tpot == pytest.approx(extra, rel=0.5)  # type: ignore[operator]

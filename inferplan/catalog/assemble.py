@@ -77,20 +77,25 @@ def load_engine(name: str, flags: EngineFlags | None = None) -> Engine:
     return spec.running(flags.applied(defaults), version if note else "", note)
 
 
-def load_calibration(hardware: HardwareSpec, path: str | None, ideal: bool, engine: str = "vllm") -> Calibration:
+def load_calibration(
+    hardware: HardwareSpec, path: str | None, ideal: bool, engine: str = "vllm", roles: Sequence[str] | None = None
+) -> Calibration:
     """The constants to price with, of the kernels that ``engine`` brings (``name`` or ``name@version``) and of a step.
 
     Those asked for, else the hardware's own, else those of its nearest relative, else of all measured devices of its
-    class of memory; :data:`IDEAL` when asked for or when there are none.
+    class of memory; :data:`IDEAL` when asked for or when there are none. roles: what a version has its own kernels for,
+    by default all that were timed (:func:`with_release`).
     """
     if ideal:
         if path:
             raise UsageError("--ideal and --calibration exclude each other", hint="leave one out")
         return IDEAL
-    return load_kernels(hardware, path, engine).with_step(shared_step())
+    return load_kernels(hardware, path, engine, roles).with_step(shared_step())
 
 
-def load_kernels(hardware: HardwareSpec, path: str | None, engine: str = "vllm") -> Calibration:
+def load_kernels(
+    hardware: HardwareSpec, path: str | None, engine: str = "vllm", roles: Sequence[str] | None = None
+) -> Calibration:
     """:func:`load_calibration` without the constants of a step."""
     file = calibration_file(hardware, path)
     if file is None:
@@ -105,7 +110,7 @@ def load_kernels(hardware: HardwareSpec, path: str | None, engine: str = "vllm")
     found = validate(file, data, Calibration)
     name, _, version = engine.partition("@")
     if version and path is None:
-        found = with_release(found, name, version)
+        found = with_release(found, name, version, roles)
     measured = found.name.partition(",")[0]
     if measured != hardware.name and measured in names("hardware"):
         return _carried(found, hardware, name)
@@ -125,7 +130,7 @@ def with_release(
     chosen = releases.chosen(
         calibration, engine, version, dates, tuple(KERNEL_ROLES) if roles is None else tuple(roles)
     )
-    return chosen.calibration.model_copy(update={"note": chosen.note})
+    return chosen.calibration.model_copy(update={"release": f"{engine}@{version}", "note": chosen.note})
 
 
 @cache

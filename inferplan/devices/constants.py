@@ -142,8 +142,9 @@ class Calibration(Spec):
     range: dict[str, Any] = {}
     fused: bool = False
     """Epilogues (residuals, rotary, activation products, KV writes, norms) cost nothing of their own."""
+    release: str = ""
+    """The engine release whose kernels were asked for (``vllm@0.19``), and in ``note`` what they are, for people."""
     note: str = ""
-    """Which engine release the kernels are of, where one was asked for."""
 
     def fit(self, kernel: str, label: str) -> Fit | None:
         """The constants of a kernel in a format; ``None`` when nobody has measured it or anything like it.

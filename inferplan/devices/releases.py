@@ -50,10 +50,17 @@ class ReleaseDates(Spec):
 
     source: str
     released: dict[str, date]
+    rows: list[str] = []
+    """Of :data:`KERNEL_ROLES`: what a measured row takes from its own release rather than the newest, where that helps
+    on other rows (docs/calibration.md)."""
 
     def day(self, version: str) -> int | None:
-        """The day (ordinal) of a release; for one that is not on file that of the last one before it."""
+        """The day (ordinal) of a release; for one that is not on file that of the last one before it, for a line of
+        releases (``0.5``) that of the last one in it."""
         wanted = release_order(version)
+        line = [name for name in self.released if name.startswith(f"{version}.")]
+        if line and not any(_order(name) == wanted for name in self.released):
+            wanted = max(map(_order, line))
         earlier = [day for name, day in self.released.items() if wanted and _order(name) <= wanted]
         return max(earlier).toordinal() if earlier else None
 
@@ -101,7 +108,8 @@ class Chosen:
             return ""
         asked = release_order(self.version)
         if all(release_order(release) == asked for release in kernels):
-            return f"{self.engine} {self.version}: its own kernels"
+            own = sorted({role for roles in kernels.values() for role in roles})
+            return f"{self.engine} {self.version}: its own kernels for {', '.join(own)}"
         newest_first = sorted(kernels, key=_order, reverse=True)
         named = (f"{release} ({', '.join(sorted(kernels[release]))})" for release in newest_first)
         return f"{self.engine} {self.version}: kernels of {', '.join(named)}, the nearest that were timed"

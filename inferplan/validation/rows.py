@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from inferplan.errors import UsageError
 from inferplan.validation.clients import scripted
+from inferplan.validation.releases import release_of
 
 Facts = dict[str, str]
 
@@ -30,7 +31,7 @@ INPUTS = (
     *("decode_ranks", "dp_attention", "workers", "gpus", "redundant_experts", "speculation", "draft_tokens"),
     *("disaggregated", "decode_batch_per_rank", "prefill_ranks", "prefill_dp_attention", "prefill_workers"),
     *("prefill_gpus", "prefill_tp", "prefill_ep", "prefill_redundant_experts", "prefill_max_num_batched_tokens"),
-    *("prefill_memory_fraction", "kernels"),
+    *("prefill_memory_fraction", "kernels", "date"),
 )
 MEASURES = (
     *("ttft_ms", "tpot_ms", "itl_ms", "e2el_ms", "output_tokens_per_s", "statistic"),
@@ -125,8 +126,9 @@ class Run:
     One of ``concurrency`` (closed loop), ``rate`` (open loop, requests a second) and ``batch`` (static) is set. Where
     prompts and decodes are served apart ``prefill`` has the workers of the prompts, and the division, flags and
     ``workers`` of the run are those of the decodes. expert_slots: places for
-    experts over all ranks, those of copies too (0: one for each). kernels: whose the engine's flags name, where they
-    are another engine's. draft: the head that drafts, ``draft_tokens`` a step.
+    experts over all ranks, those of copies too (0: one for each). kernels: whose they are, where the flags name another
+    engine's; ``engine`` for the newest, ``engine@release`` for all of a release. release: where a version, an image
+    or a day tells. draft: the head that drafts, ``draft_tokens`` a step.
     """
 
     model: str
@@ -166,13 +168,14 @@ class Run:
     prefill: Pool | None = None
     expert_slots: int = 0
     kernels: str | None = None
+    release: str | None = None
     draft: str | None = None
     draft_tokens: int | None = None
 
     @property
     def library(self) -> str:
-        """The engine whose kernels run."""
-        return self.kernels or self.engine
+        """The engine whose kernels run, with its release where that is known (``name@release``)."""
+        return self.kernels or (f"{self.engine}@{self.release}" if self.release else self.engine)
 
     @property
     def devices(self) -> int:
@@ -380,6 +383,7 @@ def interpret(facts: Mapping[str, str]) -> tuple[Run, tuple[str, ...]]:
     requests = whole(facts, "requests", 1)
     assumed = concurrency is not None and requests is None
     steady = ("requests not stated: steady state, without the first burst",) if assumed else ()
+    release, dated = release_of(_needed(facts, "engine").lower(), facts)
     run = Run(
         model=_needed(facts, "model"),
         gpu=_needed(facts, "gpu"),
@@ -404,6 +408,7 @@ def interpret(facts: Mapping[str, str]) -> tuple[Run, tuple[str, ...]]:
         prefill=prefill,
         expert_slots=whole(facts, "redundant_experts") or 0,
         kernels=given(facts, "kernels"),
+        release=release,
         draft=draft,
         draft_tokens=drafted,
         requests=requests,
@@ -413,7 +418,7 @@ def interpret(facts: Mapping[str, str]) -> tuple[Run, tuple[str, ...]]:
         campaign=given(facts, "campaign") or "",
         **_flags(facts),
     )
-    return run, (*steady, *dict.fromkeys((*told, *paired)))
+    return run, (*steady, *dict.fromkeys((*told, *paired)), *dated)
 
 
 def _flags(facts: Mapping[str, str]) -> dict[str, Any]:

@@ -43,6 +43,7 @@ def facts(launch: Launch) -> dict[str, str]:
         "gpu": deployment.hardware.name,
         "engine": deployment.engine.name,
         "engine_version": deployment.engine.defaults.version,
+        "kernels": deployment.calibration.release or deployment.engine.name,
         "weights": precision.weights.name,
         **experts,
         "kv": precision.kv.name,

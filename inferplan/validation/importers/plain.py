@@ -22,6 +22,7 @@ _RENAMED = {
     "output_tokens_per_s": "output_tokens_per_s",
     "rate": "rate_per_s",
     "expert_parallel": "ep",
+    "measured": "date",
 }
 _SECONDS = {"ttft_mean_s": "ttft_ms", "tpot_mean_s": "tpot_ms", "e2el_mean_s": "e2el_ms"}
 _ANSWERS = ("ttft_predicted_ms", "tpot_predicted_ms", "refused")
