@@ -12,7 +12,7 @@ from inferplan.errors import IndivisibleError
 from inferplan.models.layers import LayerContext, kinds, parse_layer
 from inferplan.models.layers.base import tensor_of
 from inferplan.work.formats import uniform
-from inferplan.work.ops import Attention, GroupedMatmul, IndexSelect, Matmul
+from inferplan.work.ops import Attention, Collective, GroupedMatmul, IndexSelect, Matmul
 from inferplan.work.parallel import Parallelism
 from inferplan.work.step import Segment
 
@@ -165,3 +165,14 @@ def test_mamba2_copies_its_groups_when_there_are_more_ranks():
     assert by_name["in.zxdt"] == (2 * 128 + 8) * WIDTH / 4
     names = [op.name for op in part.ops(context(tp=4))]
     assert "mamba.norm_all_reduce" in names
+
+
+def test_a_norm_over_all_heads_adds_up_two_sums_of_squares_a_token() -> None:
+    """vLLM's MiniMaxText01RMSNormTP.forward_qk: one all-reduce of two fp32 sums, 8 bytes a token."""
+    layer = parse_layer({"kind": "attention", "heads": 8, "kv_heads": 2, "head_dim": 64, "qk_norm": "full"})
+    reduced = {op.name: op for op in layer.ops(context(32.0, tp=2)) if isinstance(op, Collective)}
+    sums = reduced["attn.qk_norm.all_reduce"]
+    assert sums.elements * sums.format.width == 2 * 32 * 8
+    assert not any("qk_norm.all_reduce" in op.name for op in layer.ops(context(32.0)))
+    head = parse_layer({"kind": "attention", "heads": 8, "kv_heads": 2, "head_dim": 64, "qk_norm": "head"})
+    assert not any("qk_norm.all_reduce" in op.name for op in head.ops(context(32.0, tp=2)))

@@ -6,7 +6,8 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from inferplan.models.layers.base import Cache, LayerContext, Mixer, Weight
-from inferplan.work.ops import Attention, Copy, Elementwise, Mask, Op
+from inferplan.work.formats import find_format
+from inferplan.work.ops import Attention, Collective, Copy, Elementwise, Mask, Op
 from inferplan.work.parallel import Parallelism, require_divides
 from inferplan.work.step import Segment
 
@@ -126,6 +127,7 @@ class AttentionLayer(Mixer):
         yield from context.linear("attn.qkv", context.d_model * self.input_scale, n)
         tokens = context.tokens
         if self.qk_norm != "none":
+            yield from self._norm_sums(context)
             yield context.normalise("attn.qk_norm", self.head_dim, rows=tokens * (heads + own), style="rms")
         if self.rotary:
             width = (heads + own) * self.head_dim
@@ -157,6 +159,19 @@ class AttentionLayer(Mixer):
             )
         yield from context.linear("attn.out", out, context.d_model)
         yield from context.all_reduce("attn.all_reduce", context.d_model)
+
+    def _norm_sums(self, context: LayerContext) -> Iterator[Op]:
+        """The sums of squares of queries and keys over all heads, which ranks add up in fp32 before the norm."""
+        if self.qk_norm == "full" and context.parallel.tp > 1:
+            yield Collective(
+                name="attn.qk_norm.all_reduce",
+                ranks=context.ranks,
+                pattern="all_reduce",
+                elements=context.tokens * (1 if self.shares_cache else 2),
+                group=context.parallel.tp,
+                span=context.parallel.tp,
+                format=find_format("fp32"),
+            )
 
     def _core(self, context: LayerContext, segment: Segment, heads: int, kv: int) -> Iterator[Op]:
         """Attention of one segment, with the traffic of context parallelism.
