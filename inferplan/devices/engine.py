@@ -121,6 +121,9 @@ class PoolsApart(Spec):
     source: str = ""
     sending: CacheSending = "after"
     first_token: FirstAnswer = "prompts"
+    handoff: float = Field(default=0.0, ge=0.0)
+    """Decode steps from the end of a transfer until the request may join the batch, beside the step that it waits for:
+    servers shake hands, make room and look for what has come between two steps."""
 
 
 class ExchangeRules(Spec):

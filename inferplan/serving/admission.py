@@ -58,6 +58,8 @@ class Rules:
     """Seconds after which a client gives up."""
     tokens_per_step: float = 1.0
     """Tokens that a decode step adds to a request: more than one when drafts are accepted."""
+    handoff: float = 0.0
+    """Decode steps that a request whose prompt was computed elsewhere waits when its cache has come."""
     load_token: float = 0.0
     """Seconds to bring one token's cache back from the host."""
     hit_rate: float = 0.0

@@ -110,11 +110,12 @@ class Apart:
         requests: npt.NDArray[np.int64] = incoming.requests[mine]
         times, metering = incoming.times[mine], Metering(self.records, self.metering.fill)
         meters, sent = [router.pool[turn].meter for turn in turns], 0
+        at_once = 1 if incoming.computed and router.pool[0].rules.handoff else _BLOCK  # it depends on who decodes
         begin, end = incoming.window or (inf, inf)
         for until, mark in ((begin, metering.begin), (end, metering.end), (inf, None)):
             stop = int(np.searchsorted(times, until))
             while sent < stop:
-                block = slice(sent, min(sent + _BLOCK, stop))
+                block = slice(sent, min(sent + at_once, stop))
                 self._send(router, incoming.computed, (mine[block] % size, requests[block], times[block]))
                 sent = block.stop
                 self.engines[engine].advance(float(times[sent]) if sent < stop else until)
@@ -137,4 +138,15 @@ class Apart:
             if self.back.pool:
                 router.home[request] = turn
             scheduler = router.pool[turn]
-            (scheduler.receive if computed else scheduler.submit)(request, time)
+            if computed:
+                self.receive(scheduler, request, time)
+            else:
+                scheduler.submit(request, time)
+
+    def receive(self, scheduler: Scheduler, request: int, time: float) -> None:
+        """The cache of a request has come: it waits for so many steps of those that decode there now."""
+        steps, lane = scheduler.rules.handoff, scheduler.decodes
+        if steps:
+            context = lane.context / lane.size if lane.size else float(self.records.prompt[request])
+            time += steps * self.engines[self.engine_of[scheduler]].times.decode(max(lane.size, 1), context)
+        scheduler.receive(request, time)

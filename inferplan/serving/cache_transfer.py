@@ -143,16 +143,23 @@ def sending_of(sender: Deployment, asked: CacheSending | None = None) -> CacheSe
     return "after" if sender.parallel.pp > 1 else asked or sender.engine.apart.sending
 
 
+def handoff_of(decodes: Deployment) -> float:
+    """Decode steps that a request waits, beside the transfer, until the pool that decodes takes it; none at the bare
+    roofline.
+    """
+    return 0.0 if decodes.calibration.basis == "roofline" else decodes.engine.apart.handoff
+
+
 def steps_to_answer(decodes: Deployment) -> float:
     """Mean decode steps from when a cache is there until its client sees the first token.
 
-    Half of the step in progress, one more where steps are composed ahead, and the first own one where that makes or
-    brings the token; none where the pool of prompts has answered.
+    The handoff, half of the step in progress, one more where steps are composed ahead, and the first own one where that
+    makes or brings the token; none where the pool of prompts has answered.
     """
     answers = decodes.engine.apart.first_token
     if answers == "prompts":
         return 0.0
-    return 0.5 + overlaps(decodes) + (answers == "decodes")
+    return handoff_of(decodes) + 0.5 + overlaps(decodes) + (answers == "decodes")
 
 
 class Sent(NamedTuple):

@@ -308,7 +308,7 @@ class Cluster(Apart):
         time, request, what = event
         if what == _CACHED:
             scheduler = self.back.pool[self.back.send(request, time)]
-            scheduler.receive(request, time)
+            self.receive(scheduler, request, time)
             return self.engine_of[scheduler]
         following = self.senders.next(request) if what == _ANSWERED else (request, 0.0)
         if what in (_BEGIN, _END) or following is None:

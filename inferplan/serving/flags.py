@@ -133,6 +133,7 @@ def rules_of(
         latency=0.0 if ideal else serving.latency,
         front_request=0.0 if ideal else serving.front_request,
         front_token=0.0 if ideal else serving.front_token,
+        handoff=0.0 if ideal else engine.apart.handoff,
         timeout=flags.client_timeout or inf,
     )
 

@@ -32,7 +32,7 @@ class Pipeline:
     """
 
     def __init__(self, times: StepTimes, schedulers: Sequence[Scheduler]) -> None:
-        self.ranks = Ranks(times, schedulers)
+        self.times, self.ranks = times, Ranks(times, schedulers)
         self.rules = schedulers[0].rules
         self.lanes = len(schedulers[0].lanes)
         self.overlapped = self.rules.overlapped and self.lanes == 1

@@ -53,9 +53,9 @@ class RequestQueue:
             meter.waited["front end"] = waited
 
     def receive(self, request: int, time: float) -> None:
-        """A request that is past the front end of another engine; it can be seen from ``time`` on."""
+        """A request that is past the front end of another engine; it can be seen from ``time`` on, in its turn."""
         self.queued_tokens += self.records.prompt[request]
-        self.inbox.append((time, request))
+        self.inbox.append((max(time, self.inbox[-1][0]) if self.inbox else time, request))
 
     def look(self, seen: float, decoding: bool) -> None:
         """Queue what could be seen at ``seen``; while requests decode, only every ``poll_interval`` steps."""

@@ -173,7 +173,7 @@ def prompts_of(run: Run, decodes: Deployment) -> Deployment | None:
     if pool is None:
         return None
     copies = _copies(decodes.model, pool.expert_slots, pool.ep)
-    flags = EngineFlags(token_budget=pool.token_budget, memory_fraction=pool.memory_fraction)
+    flags = EngineFlags(token_budget=pool.token_budget, max_sequences=pool.slots, memory_fraction=pool.memory_fraction)
     defaults = engine_of(run.engine, run.engine_version, flags)[0].defaults
     return replace(
         decodes,

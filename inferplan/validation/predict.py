@@ -113,7 +113,11 @@ def options_of(run: Run, deployment: Deployment) -> Options:
     if run.prefill is None or prompts is None:
         return Options(warmup=run.warmup, speculation=drafts)
     pool = run.prefill
-    flags = Flags(max_num_batched_tokens=pool.token_budget, gpu_memory_utilization=pool.memory_fraction)
+    flags = Flags(
+        max_num_seqs=pool.slots,
+        max_num_batched_tokens=pool.token_budget,
+        gpu_memory_utilization=pool.memory_fraction,
+    )
     fleet = Fleet(prefill=pool.workers, decode=run.workers, prefill_deployment=prompts, prefill_flags=flags)
     return Options(warmup=run.warmup, fleet=fleet, speculation=drafts)
 

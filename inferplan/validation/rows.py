@@ -31,7 +31,7 @@ INPUTS = (
     *("decode_ranks", "dp_attention", "workers", "gpus", "redundant_experts", "speculation", "draft_tokens"),
     *("disaggregated", "decode_batch_per_rank", "prefill_ranks", "prefill_dp_attention", "prefill_workers"),
     *("prefill_gpus", "prefill_tp", "prefill_ep", "prefill_redundant_experts", "prefill_max_num_batched_tokens"),
-    *("prefill_memory_fraction", "kernels", "date"),
+    *("prefill_max_num_seqs", "prefill_memory_fraction", "kernels", "date"),
 )
 MEASURES = (
     *("ttft_ms", "tpot_ms", "itl_ms", "e2el_ms", "output_tokens_per_s", "statistic"),
@@ -111,6 +111,7 @@ class Pool:
     ep: int = 1
     expert_slots: int = 0
     token_budget: int | None = None
+    slots: int | None = None
     memory_fraction: float | None = None
 
     @property
@@ -340,6 +341,7 @@ def _pools(facts: Mapping[str, str]) -> tuple[Pool | None, int, tuple[str, ...]]
         ep=degrees["ep"],
         expert_slots=whole(facts, "prefill_redundant_experts") or 0,
         token_budget=whole(facts, "prefill_max_num_batched_tokens") or None,
+        slots=whole(facts, "prefill_max_num_seqs") or None,
         memory_fraction=_share(facts, "prefill_memory_fraction"),
     )
     return pool, workers, notes

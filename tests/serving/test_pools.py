@@ -118,15 +118,26 @@ def test_each_pool_takes_its_own_steps() -> None:
     assert last == near(seconds(20, 20, 10) + 2.0 + 3 * 1.1)
 
 
+def apart_as(deployment: Deployment, **facts: object) -> Deployment:
+    """The deployment under an engine that does this where pools are apart."""
+    apart = deployment.engine.apart.model_copy(update=facts)
+    return replace(deployment, engine=deployment.engine.model_copy(update={"apart": apart}))
+
+
 @pytest.mark.parametrize(("answers", "seen"), [("prompts", 6.0), ("cache", 8.0), ("decodes", 9.1)])
 def test_the_first_token_comes_from_the_pool_that_the_engine_answers_with(answers: str, seen: float) -> None:
     """A prompt of 50 is done at 6 s, its 200 bytes take 2 s, a decode step 1.1 s."""
-    deployment = slow_link(plain())
-    apart = deployment.engine.apart.model_copy(update={"first_token": answers})
-    deployment = replace(deployment, engine=deployment.engine.model_copy(update={"apart": apart}))
+    deployment = apart_as(slow_link(plain()), first_token=answers)
     first, last = served(deployment, requests((0.0, 50, 4)), fleet=Fleet(prefill=1, decode=1))
     assert first == near(seen)
     assert last == near(8.0 + 3 * 1.1)
+
+
+def test_a_handoff_is_steps_of_those_that_decode_and_keeps_no_link() -> None:
+    """Two prompts of 50 are done together, their caches sent after 2 s and 4; each waits for two steps of 1.1 s."""
+    deployment = apart_as(slow_link(plain()), handoff=2.0, first_token="cache")
+    first, _ = served(deployment, requests((0.0, 50, 4), (0.0, 50, 4)), fleet=Fleet(prefill=1, decode=2))
+    assert first == near(seconds(100) + 2.0 + 2.2, seconds(100) + 4.0 + 2.2)
 
 
 def test_engines_answer_as_their_sources_say() -> None:
