@@ -87,7 +87,10 @@ def correction(deployment: Deployment, users: Num, prompt: Num, output: Num) -> 
 def anchored_bands(
     deployment: Deployment, users: Num | None, prompt: Num, output: Num | None = None
 ) -> dict[str, Band]:
-    """The 80 % bands of its corrected latencies; the widest over usual loads where the load is not known."""
+    """The 80 % bands of the latencies that it corrects; the widest over usual loads where the load is not known.
+
+    They were measured on devices whose own error is known: where that is not, neither are they.
+    """
     anchor = deployment.calibration.anchor
     if anchor is None:
         return {}
@@ -96,4 +99,4 @@ def anchored_bands(
         users = np.geomspace(1.0, float(most), _UNKNOWN_USERS)[:, None]
         output = np.array(_UNKNOWN_OUTPUTS)
     load = Load(np.maximum(users, 1.0), prompt, output, deployment.parallel)
-    return {metric: anchor.band(metric, load) for metric in METRICS}
+    return {metric: anchor.band(metric, load) for metric in METRICS if len(anchor.measured(metric)[1])}

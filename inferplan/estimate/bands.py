@@ -20,14 +20,13 @@ def serving_bands(deployment: Deployment, prompt: float) -> dict[str, Band]:
     it, widened by what serving adds. With measured runs of its own, the widest of what they leave open over usual
     loads. A metric whose band nothing stands behind is left out.
     """
-    if deployment.calibration.anchor is not None:
-        return anchored_bands(deployment, None, prompt)
     added = deployment.calibration.bands
     if not added:
         return {}
     steps = {"ttft": prefill(1.0, prompt), "tpot": decode(1.0, prompt)}
     found = {name: widened(run_step(deployment, step).band, added.get(name)) for name, step in steps.items()}
-    return {name: band for name, band in found.items() if band is not None}
+    measured = anchored_bands(deployment, None, prompt)
+    return {name: measured.get(name, band) for name, band in found.items() if band is not None}
 
 
 def quantile(band: Band, confidence: float) -> float:

@@ -160,11 +160,11 @@ class Estimate:
                 return None
             share = float(np.mean(self.ttft / self.e2el))
             return share * first[0] + (1 - share) * rest[0], share * first[1] + (1 - share) * rest[1]
-        if self.deployment.calibration.anchor is not None:
-            load = self.load
-            return anchored_bands(self.deployment, load.batch, load.prompt, load.output)[metric]
-        phase = self.prefill if metric == "ttft" else self.decode
-        return widened(phase.band, self.deployment.calibration.bands.get(metric))
+        phase, load = self.prefill if metric == "ttft" else self.decode, self.load
+        band = widened(phase.band, self.deployment.calibration.bands.get(metric))
+        if band is None or self.deployment.calibration.anchor is None:
+            return band
+        return anchored_bands(self.deployment, load.batch, load.prompt, load.output).get(metric, band)
 
     @cached_property
     def e2el(self) -> Num:

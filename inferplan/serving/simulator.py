@@ -273,11 +273,11 @@ def _anchored(result: SimulationResult, deployment: Deployment, users: float | N
     engines = result.conditions["replicas"] / deployment.parallel.dp
     here = (result.in_system if users is None else float(users)) / engines
     prompt, output = float(np.mean(result.records.prompt)), float(np.mean(result.records.output))
-    measured = correction(deployment, here, prompt, output)
+    measured, bands = correction(deployment, here, prompt, output), anchored_bands(deployment, here, prompt, output)
     return replace(
         result,
         anchor=(float(measured.ttft), float(measured.tpot)),
-        bands=anchored_bands(deployment, here, prompt, output),
+        bands={name: bands.get(name, band) for name, band in result.bands.items()},
     )
 
 

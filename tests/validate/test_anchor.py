@@ -194,6 +194,25 @@ def test_the_basis_names_the_runs_and_the_band_is_theirs(tmp_path: Path) -> None
     assert "1 rows of tpot_ln_ratio" in out
 
 
+def test_no_band_is_made_up(tmp_path: Path) -> None:
+    """It is that of the constants for a latency that no run has, and unknown where theirs is."""
+    deployment = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm"))
+    rows = (AnchorRow(users=2, prompt=256, output=32, tpot_ln_ratio=0.1),)
+    facts: dict[str, Any] = {"system": system_of(deployment), "priced_with": fingerprint(deployment)}
+    moved = anchored(deployment, Anchor(process=anchor_process(), rows=rows, **facts), "own.yaml")
+    load = StaticLoad(batch=2.0, prompt=256.0, output=32.0)
+    bare, corrected = (Estimate(deployment=each, load=load) for each in (deployment, moved))
+    assert corrected.band("ttft") == bare.band("ttft")
+    assert corrected.ttft == bare.ttft
+    assert corrected.band("tpot") != bare.band("tpot")
+    target = str(tmp_path / "own.yaml")
+    (tmp_path / "rows.csv").write_text(f"{HEAD}\n{CELLS}\n")
+    assert run_cli("anchor", "fit", str(tmp_path / "rows.csv"), "--ideal", "-o", target)[0] == 0
+    record = json.loads(run_cli("estimate", *BARE, "--ideal", "--anchor", target, "--format", "json")[1])
+    assert record["anchor"]["runs"] == 1
+    assert record["tpot_low_s"] is None
+
+
 def test_another_system_is_refused_by_name(tmp_path: Path) -> None:
     target = str(own_file(tmp_path))
     for other in (
