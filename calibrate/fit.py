@@ -43,8 +43,8 @@ TERMS_OF: dict[str, tuple[str, ...]] = {
     "collective.all_to_all": ("hops", "ramp"),
     "dispatch.low_latency": ("nodes", "handled", "experts"),
     "combine.low_latency": ("nodes", "handled", "experts"),
-    "dispatch.normal": ("nodes", "handled", "copied"),
-    "combine.normal": ("nodes", "handled", "copied"),
+    "dispatch.normal": ("nodes", "handled", "copied", "forwarded"),
+    "combine.normal": ("nodes", "handled", "copied", "forwarded"),
     "dispatch.nvlink": ("hops", "handled"),
     "combine.nvlink": ("hops", "handled"),
     "scan.prefill": ("depth",),
@@ -237,7 +237,9 @@ def _main(stacked: Stack) -> tuple[str, ...]:
     memory = any(np.any(asked.memory + asked.wire > 0) for asked in stacked.demands)
     both = math and memory
     beyond = any(np.any(asked.outer > 0) for asked in stacked.demands)
-    present = {"math": math, "memory": memory, "overhead": True, "sharpness": both or beyond, "scale_out": beyond}
+    blocks = any(TERMS[name].effect == "blocks" and np.any(count) for name, count in stacked.demands[0].counts.items())
+    sharp = both or beyond or blocks
+    present = {"math": math, "memory": memory, "overhead": True, "sharpness": sharp, "scale_out": beyond}
     return tuple(name for name, there in present.items() if there)
 
 

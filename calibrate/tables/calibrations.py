@@ -70,14 +70,15 @@ def beyond_the_node(devices: Sequence[DeviceTables]) -> Constants:
 
 def carried_beyond(constants: Constants, beyond: Constants) -> Constants:
     """A device's exchanges with what those measured over several nodes say of the network: its share of the bandwidth,
-    how it hides behind the links inside, the time for each doubling of the nodes."""
+    how it hides behind the links inside, the time for each doubling of the nodes and for what is passed on between."""
 
     def carried(kernel: str, label: str, fit: Fit) -> Fit:
         other = beyond.get(kernel, {}).get(label)
         if other is None or "nodes" in fit.terms or fit.scale_out < 1.0:
             return fit
-        terms = fit.terms | {name: other.terms[name] for name in ("nodes",) if name in other.terms}
-        return fit.model_copy(update={"scale_out": other.scale_out, "sharpness": other.sharpness, "terms": terms})
+        terms = fit.terms | {name: other.terms[name] for name in ("nodes", "forwarded") if name in other.terms}
+        own = {} if "copied" in fit.terms else {"sharpness": other.sharpness}
+        return fit.model_copy(update={"scale_out": other.scale_out, "terms": terms} | own)
 
     return {
         kernel: {label: carried(kernel, label, fit) for label, fit in formats.items()}

@@ -36,7 +36,7 @@ from inferplan.work.ops import (
 
 Basis = Literal["roofline", "calibrated", "transferred", "extrapolated"]
 Bound = Literal["math", "memory", "wire", "overhead"]
-Effect = Literal["seconds", "math", "wire"]
+Effect = Literal["seconds", "math", "wire", "blocks"]
 _IDEAL_FIT = Fit()
 _BANDWIDTH = ("hardware", "memory", "bandwidth")
 TILE = 128
@@ -70,6 +70,7 @@ class FurtherTerm:
     """A further physical constant ``c``: what it multiplies (``count``, zero or more) and what the product does.
 
     seconds: ``c*count`` is added. wire: it is added to the time on the innermost links, which links beyond may hide.
+    blocks: seconds of the thread blocks that carry an exchange, which links of any kind may hide.
     math: its time grows by the factor ``1 + c*count``. scale: a usual size of the constant. limit: the largest that the
     physics allows. counted: what ``count`` is the number of.
     """
@@ -222,6 +223,7 @@ def fitted_time(asked: IdealTime, fit: Fit) -> FittedTime:
     """The one formula: a demand priced with the constants of a fit."""
     overhead: Num = fit.overhead * fit.launch
     stretch: Num = 1.0
+    blocks: Num = 0.0
     wire: Num = asked.wire / fit.memory
     for name, constant in fit.terms.items():
         spent = constant * asked.counts[name]
@@ -229,9 +231,13 @@ def fitted_time(asked: IdealTime, fit: Fit) -> FittedTime:
             overhead = overhead + spent
         elif TERMS[name].effect == "wire":
             wire = wire + spent
+        elif TERMS[name].effect == "blocks":
+            blocks = blocks + spent
         else:
             stretch = stretch + spent
     math, memory = asked.math * (stretch / fit.math), asked.memory / fit.memory
+    if not (isinstance(blocks, float) and blocks == 0.0):
+        wire = soft_maximum(wire, blocks, fit.sharpness)
     if not (isinstance(asked.outer, float) and asked.outer == 0.0):
         wire = soft_maximum(wire, asked.outer / fit.scale_out, fit.sharpness)
     total = affine(soft_maximum(math, memory, fit.sharpness)) + (overhead + wire)
@@ -432,6 +438,13 @@ def _copied(op: Op, hardware: HardwareSpec) -> Num:
     return sum(_sent(op, hardware), start=0.0) / _carriers(op, hardware)
 
 
+def _forwarded(op: Op, hardware: HardwareSpec) -> Num:
+    """Bytes that each thread block of an exchange passes on between the links of a domain and those beyond."""
+    if not isinstance(op, Exchange):
+        return 0.0
+    return sum(_sent(op, hardware)[1:], start=0.0) / _carriers(op, hardware)
+
+
 def _sent(op: Wired, hardware: HardwareSpec) -> tuple[Num, ...]:
     levels = hardware.levels(op.group, op.span)
     return op.sent([level.size for level in levels], [level.link.switch_reduces for level in levels])
@@ -460,7 +473,10 @@ TERMS: dict[str, FurtherTerm] = {
         effect="wire", scale=1e-10, unit="s/B", counted="own bytes of a thread block", count=_handled
     ),
     "copied": FurtherTerm(
-        effect="wire", scale=1e-11, unit="s/B", counted="sent bytes of a thread block", count=_copied
+        effect="blocks", scale=1e-11, unit="s/B", counted="sent bytes of a thread block", count=_copied
+    ),
+    "forwarded": FurtherTerm(
+        effect="blocks", scale=1e-11, unit="s/B", counted="bytes that a thread block passes on", count=_forwarded
     ),
     "ramp": FurtherTerm(
         effect="seconds", scale=1e-3, unit="s^0.5", counted="square root of the wire seconds", count=_ramp
