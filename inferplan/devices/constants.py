@@ -38,7 +38,7 @@ class Fit(Spec):
 
     ``t = overhead + sum(c*count) + ((F/math)^p + (B/memory)^p)^(1/p)`` with ``p = sharpness``, F and B the seconds at
     the datasheet's rates; on links ``((W/memory)^p + (O/scale_out)^p)^(1/p)``, O the seconds on links beyond the
-    innermost, those of the thread blocks that carry them a third part. Efficiencies are in (0, 1], sharpness is at least
+    innermost, those of thread blocks that carry them a third part. Efficiencies are in (0, 1], sharpness is at least
     1 and every further constant is at least 0, so no constant makes a kernel faster than its roofline.
     """
 
