@@ -268,7 +268,7 @@ def test_a_measured_device_is_priced_with_its_own_constants(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "known"), [("gh200-96gb", True), ("rtx-4090", True), ("mi300x", True), ("mi325x", False), ("mi210", False)]
+    ("name", "known"), [("gh200-96gb", True), ("rtx-4090", True), ("mi300x", True), ("mi325x", True), ("mi210", False)]
 )
 def test_other_devices_get_transferred_constants(name: str, known: bool) -> None:
     constants = load_calibration(load_hardware(name), None, False)

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 
 from calibrate.files import write_calibration
 from calibrate.published.kernels import shares
-from calibrate.published.serving import UNKNOWNS, Device, Values, errors, expected, fit_rows
+from calibrate.published.serving import UNKNOWNS, Device, Values, errors, expected, fit_rows, ratios_of
 from inferplan.catalog.assemble import class_file
 from inferplan.catalog.files import load_hardware, read_yaml, validate
 from inferplan.devices.constants import Calibration, Fit
@@ -64,14 +65,11 @@ def _counts(row: Row, since: str) -> bool:
     return cells["newest"] == "1" and not cells["suspect"] and cells["date"] >= since
 
 
-def left_out(one: Served, other: Values) -> tuple[Errors, Errors, float]:
-    """Errors under another device's constants: as they are; and on the other rows once one row told the fixed seconds.
-
-    The third is the factor that it told.
-    """
+def told(one: Served, other: Values) -> tuple[Errors, float]:
+    """Errors with another device's constants once one row told the fixed seconds, on the others; and what it told."""
     known = fit_rows(one.device, [one.lightest], ("fixed",), other)
     rest = [row for row in one.rows if row is not one.lightest]
-    return errors(one.device, one.rows, other), errors(one.device, rest, known), known["fixed"]
+    return errors(ratios_of(one.device, rest, known)), known["fixed"]
 
 
 @click.command("fit-served")
@@ -83,35 +81,44 @@ def fit_served(file: Path, out: Path, date: str) -> None:
     rows = read_file(file, {})[1]
     devices = {name: served(name, rows) for name in SINCE}
     values = {name: fit_rows(one.device, one.rows, tuple(UNKNOWNS), expected()) for name, one in devices.items()}
+    other_of = dict(zip(SINCE, reversed(SINCE)))
+    carried = {name: ratios_of(one.device, one.rows, values[other_of[name]]) for name, one in devices.items()}
+    both_ways = np.concatenate(list(carried.values()))
     for name, one in devices.items():
-        other = next(known for known in SINCE if known != name)
-        carried, one_row, fixed = left_out(one, values[other])
-        held: dict[str, Any] = {
-            f"constants of {other}": carried,
-            f"constants of {other}, fixed seconds of one row ({fixed})": one_row,
-            "own rows, fitted": errors(one.device, one.rows, values[name]),
-            **{what: errors(one.device, others, values[name]) for what, others in one.others.items() if others},
+        one_row, fixed = told(one, values[other_of[name]])
+        held = {
+            f"constants of {other_of[name]}": errors(carried[name]),
+            f"constants of {other_of[name]}, fixed seconds of one row ({fixed})": one_row,
+            "own rows, fitted": errors(ratios_of(one.device, one.rows, values[name])),
         }
-        provenance = {
-            "source": "published kernels (calibrate/published/cdna.yaml) and serving rows of DeepSeek-R1, InferenceX",
-            "date": date,
-            "licence": "published figures and results (Apache-2.0)",
-            "command": f"python -m calibrate fit-served FILE --out {out.name}",
-            "rows": len(one.rows),
-            "since": SINCE[name],
-            "fitted": values[name],
-            "carried_from": one.device.carried.provenance.get("devices", []),
+        for what, others in one.others.items():
+            held |= {what: errors(ratios_of(one.device, others, values[name]))} if others else {}
+        found = _banded(one.device.calibration(values[name]), one_row["tpot"])
+        facts = {"date": date, "command": f"python -m calibrate fit-served FILE --out {out.name}"}
+        update = {
+            "provenance": _provenance(one, values[name]) | facts,
+            "held_out": {"serving": held},
+            "carried": errors(both_ways)["tpot"],
         }
-        found = one.device.calibration(values[name]).model_copy(update={"provenance": provenance})
-        write_calibration(
-            _banded(found, one_row["tpot"]).model_copy(update={"held_out": {"serving": held}}), out / f"{name}.yaml"
-        )
+        write_calibration(found.model_copy(update=update), out / f"{name}.yaml")
         click.echo(f"{out / name}.yaml: {values[name]}", err=True)
         for what, figure in held.items():
-            said = ", ".join(
-                f"{k} {100 * v['mape']:.1f} % ({100 * v['bias']:+.0f}) of {v['n']}" for k, v in figure.items()
-            )
-            click.echo(f"  {what}: {said}", err=True)
+            click.echo(f"  {what}: {_said(figure)}", err=True)
+
+
+def _provenance(one: Served, fitted: Values) -> dict[str, Any]:
+    return {
+        "source": "published kernels (calibrate/published/cdna.yaml) and serving rows of DeepSeek-R1, InferenceX",
+        "licence": "published figures and results (Apache-2.0)",
+        "rows": len(one.rows),
+        "since": SINCE[one.device.name],
+        "fitted": fitted,
+        "carried_from": one.device.carried.provenance.get("devices", []),
+    }
+
+
+def _said(figure: Errors) -> str:
+    return ", ".join(f"{k} {100 * v['mape']:.1f} % ({100 * v['bias']:+.0f}) of {v['n']}" for k, v in figure.items())
 
 
 def _banded(found: Calibration, error: dict[str, float]) -> Calibration:

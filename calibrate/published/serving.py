@@ -204,9 +204,14 @@ def _step(values: Values, error: Array, slopes: Array) -> dict[str, float]:
     return {name: float(f"{np.exp(c + x):.4g}") for name, c, x in zip(values, centre, found.x)}
 
 
-def errors(device: Device, rows: Sequence[Row], values: Values) -> dict[str, dict[str, float]]:
+def ratios_of(device: Device, rows: Sequence[Row], values: Values) -> Array:
+    """Measured over predicted TPOT and TTFT of each row: shape (rows, 2)."""
+    found: Array = measured(rows) / predicted(device, rows, values)
+    return found
+
+
+def errors(ratios: Array) -> dict[str, dict[str, float]]:
     """Errors of TPOT and TTFT (:func:`calibrate.fit.ratio_errors`) with how many rows there are."""
-    ratios = measured(rows) / predicted(device, rows, values)
     found = {}
     for column, (name, _) in enumerate(FIGURES):
         known = ratios[np.isfinite(ratios[:, column]), column]

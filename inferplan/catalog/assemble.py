@@ -158,7 +158,7 @@ def _carried(found: Calibration, hardware: HardwareSpec, engine: str) -> Calibra
     file = class_file(hardware)
     rest = validate(file, read_yaml(file), Calibration).for_vendor(hardware.vendor)
     known = (relatives().errors, rest.errors) if hardware.vendor in relatives().vendors else ()
-    return found.borrowed(known).for_engine(engine).beside(rest.for_engine(engine))
+    return found.borrowed(known, found.carried).for_engine(engine).beside(rest.for_engine(engine))
 
 
 class Relatives(Spec):

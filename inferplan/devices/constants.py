@@ -139,6 +139,8 @@ class Calibration(Spec):
     anchor: Anchor | None = None
     """Measured runs of the system that is priced, from a file of its own (``--anchor``)."""
     held_out: dict[str, Any] = {}
+    carried: dict[str, float] = {}
+    """The error that these constants and those of a relative had on each other's device, where no kernel was timed."""
     range: dict[str, Any] = {}
     fused: bool = False
     """Epilogues (residuals, rotary, activation products, KV writes, norms) cost nothing of their own."""
@@ -182,17 +184,20 @@ class Calibration(Spec):
         """The same for a device of ``vendor``: where none of its devices was measured, no error is known."""
         return self if not self.vendors or vendor in self.vendors else self._each({"error": {}})
 
-    def borrowed(self, known: Sequence[Errors] = ()) -> Self:
+    def borrowed(self, known: Sequence[Errors] = (), otherwise: dict[str, float] | None = None) -> Self:
         """The same for another device than the one that was measured.
 
         known: errors that constants carried like this had on measured devices; the first that has the kernel in the
-        format counts. Where none has, no error is known.
+        format counts. Where none has, it is ``otherwise``; without that no error is known.
         """
+
+        def error(library: str, kernel: str, label: str) -> dict[str, float]:
+            return _error(known, library, kernel, label) or otherwise or {}
 
         def carried(library: str, constants: Constants) -> Constants:
             return {
                 kernel: {
-                    label: fit.model_copy(update=carried_on | {"error": _error(known, library, kernel, label)})
+                    label: fit.model_copy(update=carried_on | {"error": error(library, kernel, label)})
                     for label, fit in formats.items()
                 }
                 for kernel, formats in constants.items()

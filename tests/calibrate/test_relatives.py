@@ -41,7 +41,8 @@ def test_its_band_is_that_of_relatives_that_were_measured() -> None:
     fit = load_kernels(load_hardware("h20"), None, "vllm").fit("matmul", "bf16")
     assert fit is not None and fit.error == relatives().errors["vllm"]["matmul"]["bf16"]
     amd = load_kernels(load_hardware("mi325x"), None, "vllm").fit("collective.send", ANY)
-    assert amd is not None and amd.band is None  # of AMD's nothing was carried to a relative, kernel by kernel
+    assert amd is not None and amd.band is not None  # each way to the other GPU, which is 24 and 34 % off
+    assert amd.band[0] < 0.8 and amd.band[1] > 1.2
     asked = load_kernels(load_hardware("l40s"), str(config_root() / "calibration" / "h100-sxm.yaml"), "vllm")
     stranger = asked.fit("matmul", "bf16")
     assert stranger is not None and stranger.band is None
