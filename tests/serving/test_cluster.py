@@ -187,12 +187,15 @@ def test_arrivals_that_are_not_in_order_are_served_in_order() -> None:
 
 def test_an_engine_shares_requests_out_over_its_own_ranks() -> None:
     """Two replicas in turn, of two ranks each: even shares first, then fewest prompt tokens (TensorRT-LLM)."""
-    records = SimpleNamespace(prompt=[100, 10, 50, 60, 70, 80, 90], follows=None)
+    records = SimpleNamespace(prompt=[100, 90, 50, 60, 70, 80, 90], follows=None)
     router = Router("round-robin", [None] * 4, records, shared=2)  # type: ignore[list-item, arg-type]
     assert [router.send(request, 0.0) for request in range(4)] == [0, 2, 1, 3]
     router.leave(0, 1.0)
     assert router.send(4, 1.0) == 0  # the rank that lost one
-    assert router.send(5, 1.0) == 2  # both have one: 10 tokens are fewer than 60
+    assert router.send(5, 1.0) == 3  # both have one: 60 tokens are fewer than 90
     router.leave(2, 2.0)
     router.leave(4, 2.5)
     assert router.send(6, 2.2) == 1  # the other one is still there
+    long = SimpleNamespace(prompt=[1000, 10, 10, 5], follows=None)
+    one = Router("round-robin", [None] * 2, long, shared=2)  # type: ignore[list-item, arg-type]
+    assert [one.send(request, 0.0) for request in range(4)] == [0, 1, 1, 0]  # two are rank 1's even share
