@@ -35,6 +35,11 @@ _REASONS = {
 """What requests wait for, by the name in the record."""
 _REST = "the step in progress and the server's latency"
 """What requests wait for when none of those reasons holds them."""
+_ANSWERS = {
+    "prompts": "as soon as the prompt is done",
+    "cache": "with the cache, {steps:g} decode steps after its transfer",
+    "decodes": "with the first decode step, {steps:g} others after the transfer",
+}
 _SENDING = {"after": "after the prompt", "pieces": "piece by piece", "layers": "layer by layer"}
 _MAIN_REASON = 0.2
 """Below this share of the wait no reason is named; the rest is where it is as much."""
@@ -116,6 +121,7 @@ def _simulated(conditions: Mapping[str, Any]) -> list[list[str]]:
         ["prompts", f"{conditions['pools']['prefill']} x {(prompts or conditions)['deployment']}{flags}"],
         ["decodes", f"{conditions['pools']['decode']} x {deployment}"],
         ["cache of a mean prompt", f"{format_time(moved['seconds'])}, {_SENDING[moved['sending']]}: {way}"],
+        ["first token", _ANSWERS[moved["first_token"]].format(steps=moved["handoff_steps"])],
     ]
 
 

@@ -15,7 +15,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import run_step
 from inferplan.models.spec import require_tokens
 from inferplan.serving.admission import Rules
-from inferplan.serving.cache_transfer import Links
+from inferplan.serving.cache_transfer import Links, handoff_of
 from inferplan.serving.cluster import Cluster, Fleet, Kind
 from inferplan.serving.flags import Flags, rules_of, verifying, with_flags
 from inferplan.serving.prefix_cache import PrefixCache
@@ -346,6 +346,8 @@ def _moved(links: Links) -> dict[str, Any]:
         "prompt_tokens": tokens,
         "sending": links.sending,
         "seconds": transfer.seconds(tokens),
+        "handoff_steps": handoff_of(transfer.receiver.deployment),
+        "first_token": transfer.receiver.deployment.engine.apart.first_token,
         **{f"{name}_bytes_a_rank": float(of(tokens)) for name, _, of in sides},
         **{f"{name}_over": f"{side.link.name} of {side.deployment.hardware.name}" for name, side, _ in sides},
     }

@@ -140,6 +140,12 @@ def test_a_handoff_is_steps_of_those_that_decode_and_keeps_no_link() -> None:
     assert first == near(seconds(100) + 2.0 + 2.2, seconds(100) + 4.0 + 2.2)
 
 
+def test_the_record_says_who_answers_and_when() -> None:
+    run = simulate(on(engine="sglang"), requests((0.0, 500, 4)), None, Options(fleet=Fleet(prefill=1, decode=1)))
+    moved = run.conditions["cache_transfer"]
+    assert (moved["first_token"], moved["handoff_steps"]) == ("cache", 15.0)
+
+
 def test_engines_answer_as_their_sources_say() -> None:
     """vLLM's and TensorRT-LLM's decode servers stream their own steps, SGLang's the token that comes with the cache."""
     found = {name: on(engine=name).engine.apart.first_token for name in ("vllm", "trtllm", "sglang", "none")}
