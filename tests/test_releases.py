@@ -6,10 +6,10 @@ from datetime import date
 
 import pytest
 
-from inferplan.catalog.assemble import load_kernels, release_dates
+from inferplan.catalog.assemble import load_calibration, load_kernels, release_dates, with_backends
 from inferplan.catalog.files import load_hardware
 from inferplan.devices.constants import Calibration, Fit
-from inferplan.devices.releases import KERNEL_ROLES, Release, ReleaseDates, Releases, release_order
+from inferplan.devices.releases import KERNEL_ROLES, OnFile, Release, ReleaseDates, Releases, release_order
 from inferplan.errors import UnknownNameError, UsageError
 from inferplan.estimate.roofline import price
 from inferplan.validation.releases import release_of
@@ -81,12 +81,12 @@ def test_the_note_says_whose_kernels_price() -> None:
 
 
 def test_a_backend_is_the_kernel_whose_source_names_it() -> None:
-    found = TABLES.backend("vllm", "0.3", "linear", "triton", DATES)
+    found = TABLES.backend("vllm", "0.3", "linear", "triton", OnFile(DATES, {}, {}))
     assert found["matmul"]["fp8"].memory == TRITON.memory
     with pytest.raises(UnknownNameError, match="marlin"):
-        TABLES.backend("vllm", "0.3", "linear", "marlin", DATES)
+        TABLES.backend("vllm", "0.3", "linear", "marlin", OnFile(DATES, {}, {}))
     with pytest.raises(UsageError, match="sampler"):
-        TABLES.backend("vllm", "0.3", "sampler", "triton", DATES)
+        TABLES.backend("vllm", "0.3", "sampler", "triton", OnFile(DATES, {}, {}))
 
 
 def seconds(op: Op, engine: str) -> float:
@@ -139,3 +139,26 @@ def test_the_note_of_a_row_says_which_release_priced_it() -> None:
     assert "sglang 0.5.6.post2: its own kernels for attention" in first.notes
     extra = (17.3e-6 - 9.0e-6) * 64
     assert first.tpot - second.tpot == pytest.approx(extra, rel=0.5)  # type: ignore[operator]
+
+
+def test_a_flag_chooses_the_kernel_that_was_timed() -> None:
+    """Experts of SGLang 0.5.14 on B200 in bf16, 512 rows over 128 experts of 2048 x 768: kernel tables, by backend.
+
+    The usual one is FlashInfer's of TensorRT-LLM; Triton's took 1.5 to 3 times as long at such shapes.
+    """
+    b200 = load_hardware("b200-hgx")
+    shape = {"experts": 128, "touched": 125.0, "weight": BF16, "input": BF16, "output": BF16}
+    experts = GroupedMatmul(name="gate_up", m=512.0, k=2048, n=1536, **shape)
+
+    def taken(*backends: tuple[str, str], engine: str = "sglang") -> float:
+        calibration = load_calibration(b200, None, False, engine)
+        chosen = with_backends(calibration, engine, b200, backends) if backends else calibration
+        return float(price(experts, b200, chosen).total)
+
+    assert 1.3 < taken(("experts", "triton")) / taken() < 3.5
+    assert taken(("experts", "flashinfer_trtllm")) == taken()
+    assert taken(("experts", "flashinfer_trtllm"), engine="sglang@0.5.9") == taken()
+    with pytest.raises(UnknownNameError, match="marlin2"):
+        taken(("experts", "marlin2"))
+    with pytest.raises(UsageError, match="would do nothing"):
+        with_backends(load_calibration(b200, None, True), "sglang", b200, (("experts", "triton"),))

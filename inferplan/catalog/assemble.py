@@ -15,7 +15,7 @@ from inferplan.devices.anchors import Anchor, Process
 from inferplan.devices.constants import IDEAL, Calibration, SharedStep, memory_class
 from inferplan.devices.engine import Engine, EngineFlags, EngineSpec
 from inferplan.devices.hardware import HardwareSpec
-from inferplan.devices.releases import KERNEL_ROLES, ReleaseDates, Releases
+from inferplan.devices.releases import KERNEL_ROLES, OnFile, ReleaseDates, Releases
 from inferplan.errors import UsageError
 from inferplan.estimate.anchoring import anchored
 from inferplan.estimate.deployment import Deployment
@@ -131,6 +131,39 @@ def with_release(
         calibration, engine, version, dates, tuple(KERNEL_ROLES) if roles is None else tuple(roles)
     )
     return chosen.calibration.model_copy(update={"release": f"{engine}@{version}", "note": chosen.note})
+
+
+def with_backends(
+    calibration: Calibration, engine: str, hardware: HardwareSpec, backends: Sequence[tuple[str, str]]
+) -> Calibration:
+    """Constants chosen for an engine, with the kernels of ``backends`` (role, name) in place of the usual ones.
+
+    Those of the release that is nearest to the engine's version, by default the newest. Raises ``UsageError`` where
+    nothing was timed by backend, ``UnknownNameError`` for one that nobody timed.
+    """
+    name, _, version = engine.partition("@")
+    releases, dates = device_releases(hardware.name), release_dates().get(name)
+    if calibration.basis == "roofline" or releases is None or dates is None or name not in releases.newest:
+        raise UsageError(
+            f"--backend {backends[0][0]}={backends[0][1]} would do nothing",
+            because=f"no kernels of {name} by backend are on file for {hardware.name}"
+            if calibration.basis != "roofline"
+            else "an ideal device runs no kernel",
+            hint="leave --backend out",
+        )
+    usual = calibration.provenance.get("kernels", {}).get(name, {})
+    on_file = OnFile(dates, usual, load_kernels(hardware, None, name).constants)
+    launch, constants = calibration.step.launch, {kernel: dict(fits) for kernel, fits in calibration.constants.items()}
+    words = []
+    for role, backend in backends:
+        found = releases.backend(name, version or releases.newest[name], role, backend, on_file)
+        for kernel, fits in found.items():
+            own = {label: fit.model_copy(update={"launch": launch}) for label, fit in fits.items()}
+            constants.setdefault(kernel, {}).update(own)
+        formats = ", ".join(sorted({label for labels in found.values() for label in labels}))
+        words.append(f"{role} by {backend} (timed in {formats})")
+    note = "; ".join([calibration.note or f"{name} {version or releases.newest[name]}", *words])
+    return calibration.model_copy(update={"constants": constants, "note": note})
 
 
 @cache
@@ -334,11 +367,18 @@ def assemble(
         precision=precision_of(request, model, hardware),
         parallel=request.parallel,
         engine=load_engine(request.engine, request.flags),
-        calibration=load_calibration(hardware, request.calibration, request.ideal, request.engine),
+        calibration=_priced_with(request, hardware),
         unfused_attention=request.unfused_attention,
         routing=routing_of(request.expert_skew),
     )
     return deployment if request.anchor is None else anchored(deployment, load_anchor(request.anchor), request.anchor)
+
+
+def _priced_with(request: Request, hardware: HardwareSpec) -> Calibration:
+    """The constants of a request, with the kernels of the backends that its flags choose."""
+    calibration = load_calibration(hardware, request.calibration, request.ideal, request.engine)
+    chosen = request.flags.backends
+    return with_backends(calibration, request.engine, hardware, chosen) if chosen else calibration
 
 
 def with_generation(model: ModelSpec, fields: dict[str, int | bool]) -> ModelSpec:

@@ -124,6 +124,7 @@ _FLAGS = {
     "max_sequences": "max_num_seqs",
     "block_size": "block_size",
     "two_batch_overlap": "two_batch_overlap",
+    "backends": "backend",
 }
 """Fields of ``EngineFlags`` and the options that set them."""
 _REDUNDANT = "Slots for copies of popular experts (EPLB), beyond one for each."
@@ -181,7 +182,25 @@ def engine_flag_options() -> list[Callable[[Any], Any]]:
             default=None,
             help="Cut a step into two half batches: experts are exchanged while the other half computes.",
         ),
+        click.option(
+            "--backend",
+            metavar="ROLE=NAME",
+            multiple=True,
+            callback=_backends,
+            help="Kernels that a flag of the engine chooses: experts=triton, attention=flashinfer, as they were timed.",
+        ),
     ]
+
+
+def _backends(ctx: click.Context, _: click.Parameter, given: tuple[str, ...]) -> tuple[tuple[str, str], ...] | None:
+    """Callback of ``--backend``: pairs of role and name. Raises ``UsageError``."""
+    from inferplan.errors import UsageError
+
+    pairs = [one.partition("=") for one in given]
+    for role, equals, name in pairs:
+        if not (role and equals and name):
+            raise UsageError(f"--backend {role}{equals}{name} is no ROLE=NAME", hint="--backend experts=triton")
+    return tuple((role, name) for role, _, name in pairs) or None
 
 
 def expert_options() -> list[Callable[[Any], Any]]:

@@ -204,6 +204,8 @@ class EngineFlags(Spec):
     max_sequences: int | None = Field(default=None, ge=1)
     block_size: int | None = Field(default=None, ge=1)
     two_batch_overlap: bool = False
+    backends: tuple[tuple[str, str], ...] = ()
+    """Kernels by role (:data:`inferplan.devices.releases.KERNEL_ROLES`) where they are not the engine's usual ones."""
 
     def applied(self, version: EngineVersion) -> EngineVersion:
         """The version with these flags in place of its defaults."""

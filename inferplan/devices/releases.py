@@ -120,6 +120,16 @@ def role_of(kernel: str) -> str:
     return next((role for role, starts in KERNEL_ROLES.items() if kernel.startswith(starts)), kernel)
 
 
+@dataclass(frozen=True)
+class OnFile:
+    """What is known of an engine beside its releases: their days, the sources of the usual kernels
+    (``{"grouped_matmul/bf16": "sglang_fused_moe_triton"}``) and their constants."""
+
+    dates: ReleaseDates
+    usual: Mapping[str, str]
+    constants: Constants
+
+
 class Releases(Spec):
     """The releases of a device. newest: those behind the constants on file, by engine. share: the median difference
     over shapes from which a release has constants of its own."""
@@ -171,31 +181,37 @@ class Releases(Spec):
                 found |= dict.fromkeys((kernel, label) for label in labels)
         yield from found
 
-    def backend(self, engine: str, version: str, role: str, name: str, dates: ReleaseDates) -> Constants:
-        """The constants of the kernels of ``role`` whose source names the backend ``name``, of the nearest release.
+    def backend(self, engine: str, version: str, role: str, name: str, given: OnFile) -> Constants:
+        """The constants of the kernels of ``role`` whose source names the backend ``name``, of the nearest release; on
+        file for a format whose usual kernel it is.
 
         Raises ``UsageError`` for a role that has no kernels, ``UnknownNameError`` for a backend that nobody timed.
         """
         if role not in KERNEL_ROLES:
             raise UsageError(f"{role!r} has no kernels to choose", hint=f"one of {', '.join(KERNEL_ROLES)}")
         wanted = name.lower().replace("-", "_")
+        usual = {place: source for place, source in given.usual.items() if place.startswith(KERNEL_ROLES[role])}
+        known: set[str] = set(usual.values())
         found: dict[tuple[str, str], dict[str, Fit]] = {}
-        known: set[str] = set()
+        result: Constants = {}
         for release, entry in self.engines.get(engine, {}).items():
             for kernel, label, source, fit in _entries(entry):
                 if kernel.startswith(KERNEL_ROLES[role]):
                     known.add(source)
-                    if wanted in source.lower():
+                    if wanted in source.lower() and wanted not in usual.get(f"{kernel}/{label}", "").lower():
                         update = {"source": f"{engine} {release}: {source}"}
                         found.setdefault((kernel, label), {})[release] = fit.model_copy(update=update)
-        if not found:
+        if not any(wanted in source.lower() for source in known):
             raise UnknownNameError(
                 f"no kernel {name!r} of {engine} for {role} was timed on {self.name}",
-                hint=f"timed besides the usual: {', '.join(sorted(known)) or 'none'}",
+                hint=f"timed: {', '.join(sorted(known)) or 'none'}",
             )
-        result: Constants = {}
+        for place, source in usual.items():
+            kernel, _, label = place.partition("/")
+            if wanted in source.lower() and label in given.constants.get(kernel, {}):
+                result.setdefault(kernel, {})[label] = given.constants[kernel][label]
         for (kernel, label), releases in found.items():
-            nearest = min(releases, key=lambda one: _distance(one, version, dates))
+            nearest = min(releases, key=lambda one: _distance(one, version, given.dates))
             result.setdefault(kernel, {})[label] = releases[nearest]
         return result
 

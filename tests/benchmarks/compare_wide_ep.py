@@ -29,7 +29,7 @@ REST = rest_calibration(load_kernels(load_hardware("h200-sxm"), None).constants[
 
 def rows(folder: Path) -> list[Row]:
     """The rows of the tables of wide expert parallelism."""
-    return [row for name in TABLES for row in read._read(folder, name, read.READERS[name])]
+    return [row for name in TABLES for row in read._read(folder, name)]
 
 
 def line(what: str, ratios: Array) -> None:

@@ -428,6 +428,7 @@ CHANGED: dict[str, Any] = {
     "flags.token_budget": 3072,
     "flags.max_sequences": 24,
     "flags.block_size": 64,
+    "flags.backends": (("attention", "fl"),),  # part of the name of a kernel of each engine
     "flags.two_batch_overlap": True,
     "parallel.tp": 8,
     "parallel.pp": 2,

@@ -15,6 +15,8 @@ TAKES = frozenset(
         "flags.memory_fraction",
         "flags.block_size",
         "flags.two_batch_overlap",
+        "flags.backends.experts",
+        "flags.backends.attention",
     }
     | {f"speculation.{field}" for field in ("length", "branches", "draft", "first", "later", "block")}
 )
@@ -46,6 +48,8 @@ def sglang(launch: Launch) -> list[str]:
     if parallel.redundant:
         flags += ["--enable-eplb", "--ep-num-redundant-experts", str(parallel.redundant)]
     flags += ["--enable-two-batch-overlap"] if asked.two_batch_overlap else []
+    for role, name in asked.backends:
+        flags += [{"experts": "--moe-runner-backend", "attention": "--attention-backend"}[role], name]
     flags += [] if launch.context is None else ["--context-length", str(launch.context)]
     if asked.max_sequences is not None:
         flags += ["--max-running-requests", str(launch.sequences * parallel.dp)]
