@@ -8,10 +8,7 @@ import click
 
 from calibrate.files import write_calibration
 from calibrate.tables.calibrations import beyond_the_node, calibrate_device, vector_constants
-from calibrate.tables.choose import gather
-from calibrate.tables.fastest import with_fastest
-from calibrate.tables.guard import guarded
-from calibrate.tables.read import older_releases, read_tables
+from calibrate.tables.devices import devices_of
 from calibrate.tables.releases import fitted_releases, read_releases
 from calibrate.tables.transfer import calibrate_unmeasured, with_carried_exchanges
 from inferplan.catalog.files import config_root, load_hardware, read_yaml, validate
@@ -35,12 +32,7 @@ def fit_tables(folder: Path, out: Path, source: str, licence: str, date: str) ->
     """
     command = f"python -m calibrate fit-tables DIR --out {out.name}"
     provenance = {"source": source, "licence": licence, "date": date, "command": command}
-    devices = []
-    for gathered in gather(read_tables(folder), load_hardware):
-        device, refused = guarded(gathered, older_releases(folder))
-        devices.append(with_fastest(device))
-        for line in refused:
-            click.echo(line, err=True)
+    devices = devices_of(folder)
     vector, beyond = vector_constants(devices), beyond_the_node(devices)
     carried = {memory: calibrate_unmeasured(devices, memory, vector, provenance) for memory in MEMORY_CLASSES}
     for device in devices:

@@ -14,10 +14,10 @@ import numpy as np
 from calibrate.files import write_text
 from calibrate.fit import Stack, ratio_errors, stack
 from calibrate.tables.calibrations import IN_MODULES, VECTOR, module_rest, rest_calibration
-from calibrate.tables.choose import DeviceTables, gather
+from calibrate.tables.choose import DeviceTables
+from calibrate.tables.devices import devices_of
 from calibrate.tables.exchanges import LIBRARY
-from calibrate.tables.read import read_tables
-from inferplan.catalog.files import config_root, load_hardware, read_yaml, validate
+from inferplan.catalog.files import config_root, read_yaml, validate
 from inferplan.devices.constants import ANY, SHARED, Calibration, Constants, Fit
 from inferplan.units import Array
 
@@ -85,7 +85,7 @@ def by_kernel(ratios: Ratios) -> Mapping[str, tuple[float, float]]:
 def fit_relatives(folder: Path, out: Path, date: str) -> None:
     """Carry the constants on file between the devices of FOLDER's tables that are each other's nearest relatives."""
     pairs, names, vendors = [], [], set()
-    for device in gather(read_tables(folder), load_hardware):
+    for device in devices_of(folder):
         relative = device.hardware.relative
         file = config_root() / "calibration" / f"{relative}.yaml"
         if relative is None or not file.is_file():

@@ -23,11 +23,9 @@ import pandas as pd
 from scipy.optimize import minimize_scalar
 
 from calibrate.tables.calibrations import vector_constants
-from calibrate.tables.choose import DeviceTables, gather
-from calibrate.tables.fastest import with_fastest
-from calibrate.tables.guard import guarded
+from calibrate.tables.choose import DeviceTables
+from calibrate.tables.devices import devices_of
 from calibrate.tables.modules import in_graphs, module_ops, module_rows, newest
-from calibrate.tables.read import older_releases, read_tables
 from calibrate.tables.transfer import calibrate_unmeasured
 from inferplan.affine import dense
 from inferplan.catalog.assemble import load_calibration, shared_step
@@ -53,13 +51,6 @@ KINDS = [
     "gpu",
 ]
 """Columns that decide the operators: rows that agree in them are priced as one grid."""
-
-
-def devices_of(folder: Path) -> list[DeviceTables]:
-    """The tables of every device, of the kernels that a module runs."""
-    rows = [row for row in read_tables(folder) if row.measurement.op.kernel.startswith(KERNELS)]
-    older = older_releases(folder)
-    return [with_fastest(guarded(device, older)[0]) for device in gather(rows, load_hardware)]
 
 
 def left_out(devices: list[DeviceTables], gpu: str) -> Calibration:
@@ -121,7 +112,7 @@ def predicted(folder: Path) -> pd.DataFrame:
     if found is None:
         raise SystemExit(f"no module tables in {folder}")
     rows = newest(found[found.gpu != "l40s"]).assign(seconds=lambda all_rows: all_rows.latency_ms * 1e-3)
-    devices = devices_of(folder)
+    devices = devices_of(folder, lambda row: row.measurement.op.kernel.startswith(KERNELS))
     carried = {gpu: left_out(devices, gpu) for gpu in rows.gpu.unique()}
     priced = pd.concat(
         both(group, str(gpu), str(engine), carried[gpu]) for (gpu, engine), group in rows.groupby(["gpu", "framework"])
