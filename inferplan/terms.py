@@ -300,4 +300,7 @@ def _number(term: Term) -> str:
         form = format_time(value, 6) if term.unit == "s" else format_quantity(value, term.unit, 6)
         text, _, unit = form.replace(",", "").partition(" ")
         return f"{text.rstrip('0').rstrip('.') if '.' in text else text} {unit}"
-    return f"{value:.0f}" if abs(value) < 1e15 and value == round(value) else f"{value:.6g}"
+    if abs(value) < 1e15 and value == round(value):
+        return f"{value:.0f}"
+    text = f"{value:.6g}"
+    return f"{text}.0" if text.lstrip("-").isdigit() else text  # a whole number stands for itself alone

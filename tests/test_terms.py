@@ -75,3 +75,10 @@ def test_printed_numbers_stand_for_what_rounds_to_them() -> None:
     found = read("1.23456 kB * 3")
     assert (found.low, found.high) == pytest.approx((3 * 1234.555, 3 * 1234.565), rel=1e-12)
     assert read("floor(7 / 2) + ceil(7 / 2)^2") == Between(19.0, 19.0)
+
+
+def test_a_number_that_is_not_whole_is_not_printed_as_one() -> None:
+    """Six digits of 123,456.4 are those of a whole number, which stands for itself alone."""
+    count, each = named(123456.4, "count"), named(2.0, "each")
+    assert (count * each).numbers == "123456.0 * 2"
+    assert read((count * each).numbers).low <= 123456.4 * 2 <= read((count * each).numbers).high

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from inferplan.catalog.assemble import Request, assemble
@@ -19,6 +19,7 @@ from inferplan.terms import Term
 from inferplan.units import Num
 from inferplan.work.parallel import Parallelism
 from tests.printed import read
+from tests.properties.test_laws import law
 from tests.strategies import deployments, loads
 
 RULES = {"vllm": "of_total", "sglang": "static_of_total", "trtllm": "of_free", "llama.cpp": "all", "none": "all"}
@@ -71,7 +72,7 @@ def check(numbers: Iterable[Number]) -> list[float]:
     return widths
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)  # CI tries a fixed share
+@law
 @given(st.sampled_from(sorted(RULES)).flatmap(lambda engine: deployments(engine=engine)), loads, st.booleans())
 def test_terms_are_the_numbers_of_random_deployments(
     deployment: Deployment, load: dict[str, float], kv_cache: bool
