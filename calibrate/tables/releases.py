@@ -185,11 +185,13 @@ def fitted_releases(timed: Timed, hardware: HardwareSpec, calibration: Calibrati
         on_file = calibration.libraries.get(engine, {}).get(group[0], {}).get(group[1])
         for version in _ordered(set(versions) - set(slow)):
             fits: dict[str, Fit | None] = {}
-            if on_file is not None:
-                last = usual.get(newest[engine])
-                own = None if version == newest[engine] else _own(usual[version], last, on_file, given)
+            if on_file is not None and version == newest[engine]:
+                named = calibration.provenance.get("kernels", {}).get(engine, {}).get("/".join(group), "")
+                fits = {source: None for source in order[version] if source in named}
+            elif on_file is not None:
+                own = _own(usual[version], usual.get(newest[engine]), on_file, given)
                 fits[order[version][0]] = own
-                if own is None and version != newest[engine]:
+                if own is None:
                     engines[engine][version].same.setdefault(group[0], []).append(group[1])
             fits |= {name: _fit(versions[version][name], given) for name in order[version] if name not in fits}
             found = {name: fit for name, fit in fits.items() if fit is not None}

@@ -166,10 +166,15 @@ def with_backends(
     return calibration.model_copy(update={"constants": constants, "note": note})
 
 
+def releases_file(device: str) -> Path:
+    """The file of a device's kernels by engine release; it need not be there."""
+    return config_root() / "calibration" / "releases" / f"{device}.yaml"
+
+
 @cache
 def device_releases(device: str) -> Releases | None:
     """Kernels by engine release on a device; ``None`` where nothing was timed by release."""
-    path = config_root() / "calibration" / "releases" / f"{device}.yaml"
+    path = releases_file(device)
     return validate(path, read_yaml(path), Releases) if path.is_file() else None
 
 

@@ -157,7 +157,7 @@ class Releases(Spec):
             taken[kernel, label] = nearest
             release = self.engines[engine].get(nearest, Release())
             sources = release.kernels.get(kernel, {}).get(label, {})
-            if nearest != self.newest[engine] and sources:
+            if sources and (nearest != self.newest[engine] or label not in own.get(kernel, {})):
                 source, fit = next(iter(sources.items()))
                 named = fit.model_copy(update={"source": f"{engine} {nearest}: {source}"})
                 changed.setdefault(kernel, {})[label] = named
@@ -170,11 +170,9 @@ class Releases(Spec):
         )
 
     def _timed(self, engine: str) -> Iterator[tuple[str, str]]:
-        """Every kernel and format that some release before the newest was timed with."""
+        """Every kernel and format that some release was timed with."""
         found: dict[tuple[str, str], None] = {}
-        for name, release in self.engines.get(engine, {}).items():
-            if name == self.newest[engine]:
-                continue
+        for release in self.engines.get(engine, {}).values():
             for kernel, formats in release.kernels.items():
                 found |= dict.fromkeys((kernel, label) for label in formats)
             for kernel, labels in release.same.items():

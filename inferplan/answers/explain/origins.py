@@ -10,7 +10,7 @@ from typing import Any
 
 from inferplan.answers.explain.explanation import Input
 from inferplan.catalog import files as catalog
-from inferplan.catalog.assemble import Request, calibration_file, shared_step
+from inferplan.catalog.assemble import Request, calibration_file, releases_file, shared_step
 from inferplan.devices.constants import ANY
 from inferplan.errors import UnknownNameError
 from inferplan.estimate.deployment import Deployment
@@ -132,11 +132,24 @@ class Origins:
             ("libraries", name) for name in sorted(libraries, key=lambda name: name != engine)
         ]
         for name in (label, label.rsplit("-d", 1)[0], ANY):
+            place = self._release_place(kernel, name, key)
+            if place is not None:
+                return place
             for book in [*books, ("constants",)]:
                 found = libraries.get(book[1], {}) if len(book) > 1 else data.get("constants", {})
                 if name in found.get(kernel, {}):
                     return self.at(file, *book, kernel, name, *key)
         raise KeyError(f"{kernel}/{label} in {file}")  # as the fit was found
+
+    def _release_place(self, kernel: str, label: str, key: list[str | int]) -> str | None:
+        """Where a constant of a release or of a backend stands; ``None`` for one of the device's own file."""
+        calibration = self.deployment.calibration
+        fit = calibration.constants.get(kernel, {}).get(label)
+        words, _, source = ("" if fit is None else fit.source).partition(": ")
+        engine, _, release = words.partition(" ")
+        file = releases_file(calibration.name)
+        path = ("engines", engine, release, "kernels", kernel, label, source, *key)
+        return self.at(file, *path) if file.is_file() and _states(file, path[:7]) else None
 
     def _format(self, role: str, fmt: Format) -> tuple[str, str]:
         asked = self.request.quant or self.request.roles
