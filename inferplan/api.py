@@ -88,6 +88,9 @@ class SweepAxes(TypedDict, total=False):
     dp: Sequence[int]
     cp: Sequence[int]
     replicas: Sequence[int]
+    redundant: Sequence[int]
+    two_batch_overlap: Sequence[bool]
+    expert_skew: Sequence[float]
     batch: Sequence[int]
     prompt: Sequence[int]
     output: Sequence[int]
@@ -192,7 +195,8 @@ def compare_deployments(
 
 
 def run_sweep(model: str, gpu: Sequence[str], execution: Execution | None = None, **axes: Unpack[SweepAxes]) -> Sweep:
-    """A grid. ``axes``: lists for ``quant``, ``engine``, ``tp`` and other degrees, ``batch``, ``prompt``, ``output``.
+    """A grid. ``axes``: lists for ``quant``, ``engine``, ``tp`` and other degrees, ``redundant``, ``two_batch_overlap``,
+    ``expert_skew``, ``batch``, ``prompt``, ``output``.
 
     ``ideal=True`` leaves the fitted constants out. ``execution`` says where it runs; one process unless it is given.
     Raises ``UsageError`` for an unknown axis.

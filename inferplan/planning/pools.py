@@ -44,6 +44,8 @@ CAPACITY_ERROR = 1.25
 
 A choice, not a measurement: with it, plans find what brute force finds (python -m tests.benchmarks.compare_plans).
 """
+_ROOM = 2.0
+"""Replicas that decode are started with slots for more than the batch they are planned for, up to about so many times."""
 _MAX_BUSY = 1 - 1e-9
 """A queue that is busier has no steady state."""
 
@@ -302,13 +304,14 @@ def _seconds_beside_prefill(prompts: LoadGrid, decodes: LoadGrid, demand: Demand
 
 
 def _decode_budget(grid: LoadGrid) -> npt.NDArray[np.intp]:
-    """The place of the fewest tokens of a step, among the rising budgets of the grid, that hold a decode of each batch;
-    beyond the last where none does. Engines whose decodes are steps of their own hold any with the first.
+    """The place of the fewest tokens of a step, among the rising budgets of the grid, that hold a decode of each batch
+    with room; of the last where it holds one without, beyond it where not. Engines whose decodes are steps of their
+    own hold any with the first.
     """
-    rows = grid.axes.batch / grid.deployment.parallel.pp * grid.speculation.width
+    budget, rows = grid.axes.budget, grid.axes.batch / grid.deployment.parallel.pp * grid.speculation.width
     if not mixes(grid.deployment.engine.policy):
         rows = np.zeros_like(rows)
-    return np.searchsorted(grid.axes.budget, rows)
+    return np.searchsorted(budget, np.where(rows <= budget[-1], np.minimum(_ROOM * rows, budget[-1]), rows))
 
 
 def _decode_cache_use(grid: LoadGrid, column: npt.NDArray[np.intp]) -> Array:

@@ -21,6 +21,7 @@ from inferplan.planning.plan import Plan, plan
 from inferplan.planning.question import Question
 from inferplan.planning.search import pareto, point, search
 from inferplan.planning.space import Rejections, Space, candidates, default_gpus, default_quants, divisions
+from inferplan.planning.verify import slots_for
 from inferplan.reports.plan import plan_report
 from inferplan.reports.plan_record import plan_record
 from inferplan.serving.flags import Flags
@@ -452,8 +453,10 @@ def test_each_pool_has_a_token_budget_of_its_own() -> None:
     assert apart
     for option in apart:
         assert option.prompt_budget is not None and option.budget >= option.batch
-        fewer = [budget for budget in (512, 1024, 1536, 2048) if option.batch <= budget < option.budget]
-        assert not fewer
+        roomy = [budget for budget in (512, 1024, 1536, 2048) if 2 * option.batch <= budget < option.budget]
+        assert not roomy
+        wide = replace(option, concurrency=10_000.0)  # vLLM takes no fewer tokens of a step than sequences
+        assert slots_for(wide, demand, 0.8) <= option.budget
 
 
 def test_users_who_begin_one_after_another_do_not_wait_for_the_last() -> None:
