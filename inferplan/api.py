@@ -195,8 +195,8 @@ def compare_deployments(
 
 
 def run_sweep(model: str, gpu: Sequence[str], execution: Execution | None = None, **axes: Unpack[SweepAxes]) -> Sweep:
-    """A grid. ``axes``: lists for ``quant``, ``engine``, ``tp`` and other degrees, ``redundant``, ``two_batch_overlap``,
-    ``expert_skew``, ``batch``, ``prompt``, ``output``.
+    """A grid. ``axes``: lists for ``quant``, ``engine``, ``tp`` and other degrees, ``redundant``,
+    ``two_batch_overlap``, ``expert_skew``, ``batch``, ``prompt``, ``output``.
 
     ``ideal=True`` leaves the fitted constants out. ``execution`` says where it runs; one process unless it is given.
     Raises ``UsageError`` for an unknown axis.

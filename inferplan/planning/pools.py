@@ -45,7 +45,7 @@ CAPACITY_ERROR = 1.25
 A choice, not a measurement: with it, plans find what brute force finds (python -m tests.benchmarks.compare_plans).
 """
 _ROOM = 2.0
-"""Replicas that decode are started with slots for more than the batch they are planned for, up to about so many times."""
+"""Replicas that decode are started with slots for up to about so many times the batch that they are planned for."""
 _MAX_BUSY = 1 - 1e-9
 """A queue that is busier has no steady state."""
 
