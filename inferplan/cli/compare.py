@@ -120,5 +120,10 @@ def _report(result: Comparison) -> Report:
     notes += dict.fromkeys(
         c.estimate.deployment.engine.note for c in result.candidates if c.estimate and c.estimate.deployment.engine.note
     )
+    notes += dict.fromkeys(
+        c.estimate.deployment.calibration.note
+        for c in result.candidates
+        if c.estimate and c.estimate.deployment.calibration.note
+    )
     record = {"baseline": result.baseline.label, "candidates": result.rows()}
     return Report(record=record, tables=[figures, why], notes=notes, rows=result.rows())

@@ -42,6 +42,7 @@ def deployment_record(deployment: Deployment) -> dict[str, Any]:
         "precision": {f.name: getattr(precision, f.name).name for f in fields(precision) if f.name != "exceptions"},
         "parallel": {f.name: getattr(parallel, f.name) for f in fields(parallel)},
         "calibration": deployment.calibration.name,
+        "kernels": deployment.calibration.note or None,
         "max_num_seqs": tier.max_sequences,
         "max_num_batched_tokens": tier.token_budget,
         **deployment.further(),

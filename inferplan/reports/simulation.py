@@ -253,6 +253,7 @@ def _notes(result: SimulationResult, record: Mapping[str, Any]) -> list[str]:
         f"{record['verdict']}: {_MEANING[record['verdict']]}{_of_ttft(record)}",
         *_warnings(result, record),
         f"conditional on {given.get('engine', 'the engine')}: {', '.join(flags)}{engines}; and on the load generator",
+        *([f"kernels: {given['kernels']}"] if given.get("kernels") else []),
         f"basis: {record['basis']}{_anchored(result)}",
     ]
 

@@ -327,6 +327,7 @@ def _engine(kind: Kind) -> dict[str, Any]:
     deployment, rules = kind.deployment, kind.rules
     return {
         "engine": deployment.engine.describe(),
+        "kernels": deployment.calibration.note or None,
         "policy": rules.policy,
         "max_num_seqs": rules.slots,
         "max_num_batched_tokens": rules.budget if rules.budget < 1 << 50 else None,
