@@ -150,7 +150,9 @@ def group_operators(
             if counts is not None and not counts(built["base"][stage].ops[index]):
                 continue
             unchanged = {name for name, stages in works.items() if _close(work, stages[stage][index])}
-            if "rows" not in unchanged:
+            if not any(stages[stage][index][-1] for stages in works.values()):
+                name = "prompt"  # the form that latent attention takes for other prompts than these
+            elif "rows" not in unchanged:
                 name = "head"
             elif "beside" in probes and "beside" not in unchanged:
                 name = "experts"

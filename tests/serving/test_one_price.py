@@ -1,8 +1,8 @@
 """One price for a step: estimate, planning grid, steady state and the simulator's tables over the whole catalogue.
 
 Every model on every calibrated GPU, with divisions and engines in turn, so that each model meets each GPU and every
-(division, engine) meets many models. What shares a formula agrees to 1e-9; what reads a table agrees to half a percent,
-or to one and a half where latent attention expands its cache, whose kernel is padded to tiles between two knots.
+(division, engine) meets many models. What shares a formula agrees to 1e-9; what reads a table agrees to half a
+percent.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from inferplan.catalog.files import names
 from inferplan.errors import InferplanError, NotFiniteError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import Batches, decode_cycle, price_batches, prompt_drain
-from inferplan.models.layers.mla import MlaLayer
 from inferplan.planning.demand import Demand
 from inferplan.planning.grid import Axes, load_grid, load_grids
 from inferplan.serving.rounds import Decodes, PromptLoad, Prompts, Round, loaded_rounds
@@ -81,8 +80,6 @@ def disagreements(deployment: Deployment) -> list[str]:
     pp, dp = deployment.parallel.pp, deployment.parallel.dp
     each, own = BATCH, BATCH * pp  # sequences of a batch in flight, and of an attention rank
     table = step_times(deployment, Reach(sequences=8, tokens=1100, context=1600))
-    latent = any(isinstance(layer.mixer, MlaLayer) for layer, _ in deployment.model.distinct)
-    between = 2.5e-2 if latent else 5e-3  # padding to tiles of 128 between knots; attention weighs most on MI300X
     said = []
 
     def agree(what: str, got: float, expected: float, tolerance: float = 1e-9) -> None:
@@ -106,7 +103,7 @@ def disagreements(deployment: Deployment) -> list[str]:
     prompts = Prompts(1.0, PROMPT, PAST)
     alone = Round(prompts=prompts).price(deployment)
     chunk = Chunk(1, PROMPT, PROMPT * PAST + PROMPT * (PROMPT + 1) / 2)
-    agree("tables, prompt", table.mixed(0, 0.0, chunk), float(alone.passage), between)
+    agree("tables, prompt", table.mixed(0, 0.0, chunk), float(alone.passage), 5e-3)
     whole = Round(prompts=Prompts(1.0, PROMPT, 0.0)).price(deployment).passage
     agree("grid, prompt", float(grid.prompt_alone[0][0]), float(whole))
     if not any(table.floors):  # estimates have no floor of eager launches
@@ -115,7 +112,7 @@ def disagreements(deployment: Deployment) -> list[str]:
 
     both = Round(decodes=Decodes(own, PROMPT), prompts=prompts).price(deployment)
     mixed = table.mixed(int(each), PROMPT, chunk)
-    agree("tables, both", mixed, float(both.passage), between)
+    agree("tables, both", mixed, float(both.passage), 5e-3)
     if not any(table.floors):
         segments = (Segment(batch=each, new=1.0, past=PROMPT), Segment(batch=1.0, new=PROMPT, past=PAST))
         step = price_batches(deployment, Batches(fullest=Step(segments=segments))).time
