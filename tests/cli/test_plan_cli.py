@@ -121,7 +121,8 @@ def test_pools_of_a_plan_are_emitted(planned: Path, tmp_path: Path, target: str)
 
 def test_pools_that_are_not_alike_are_emitted_each_as_it_is(planned: Path, tmp_path: Path) -> None:
     prompts = {"gpu": "h200-sxm", "quant": None, "parallel": ALONE | {"tp": 2}, "token_budget": 4096}
-    path = rewritten(planned, tmp_path / "two.json", pools={"prefill": 2, "decode": 3}, prefill=prompts)
+    pools, decodes = {"prefill": 2, "decode": 3}, {"gpu": "h100-sxm", "parallel": ALONE}
+    path = rewritten(planned, tmp_path / "two.json", pools=pools, prefill=prompts, **decodes)
     first, second = (line for line in run("emit", "vllm", path).splitlines() if "vllm serve" in line)
     assert "--tensor-parallel-size 2" in first and "--max-num-batched-tokens 4096" in first and "producer" in first
     assert "--tensor-parallel-size" not in second and "consumer" in second
