@@ -6,7 +6,7 @@ from datetime import date
 
 import pytest
 
-from inferplan.catalog.assemble import load_calibration, load_kernels, release_dates, with_backends
+from inferplan.catalog.assemble import load_calibration, load_engine, load_kernels, release_dates, with_backends
 from inferplan.catalog.files import load_hardware
 from inferplan.devices.constants import Calibration, Fit
 from inferplan.devices.releases import KERNEL_ROLES, OnFile, Release, ReleaseDates, Releases, release_order
@@ -104,6 +104,15 @@ def test_what_a_release_changed_is_what_was_measured() -> None:
     assert seconds(narrow, "vllm@0.19") / seconds(narrow, "vllm@0.14") == pytest.approx(0.5, rel=0.1)
     dense = Matmul(name="gemm", m=64.0, k=8192, n=8192, weight=BF16, input=BF16, output=BF16)
     assert seconds(dense, "vllm") / seconds(dense, "vllm@0.19") == pytest.approx(1.0, rel=0.05)
+
+
+def test_a_release_before_the_defaults_on_file_is_priced_with_the_oldest_of_them() -> None:
+    """vLLM 0.14 is timed (January 2026); the oldest defaults on file are those of 0.18. Nothing is known of 0.0.1."""
+    engine = load_engine("vllm@0.14")
+    assert engine.defaults.version == "0.18" and "defaults of 0.18, the oldest on file" in engine.note
+    assert load_kernels(H100, None, "vllm@0.14").note.startswith("vllm 0.14: ")
+    with pytest.raises(UnknownNameError, match="older than every version"):
+        load_engine("vllm@0.0.1")
 
 
 def test_a_device_without_releases_keeps_its_constants() -> None:

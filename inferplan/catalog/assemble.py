@@ -13,10 +13,10 @@ from pydantic import Field
 from inferplan.catalog.files import config_root, load, load_hardware, load_model, names, read_yaml, validate
 from inferplan.devices.anchors import Anchor, Process
 from inferplan.devices.constants import IDEAL, Calibration, SharedStep, memory_class
-from inferplan.devices.engine import Engine, EngineFlags, EngineSpec
+from inferplan.devices.engine import Engine, EngineFlags, EngineSpec, EngineVersion
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.devices.releases import KERNEL_ROLES, OnFile, ReleaseDates, Releases
-from inferplan.errors import UsageError
+from inferplan.errors import UnknownNameError, UsageError
 from inferplan.estimate.anchoring import anchored
 from inferplan.estimate.deployment import Deployment
 from inferplan.models.layers.mla import MlaLayer
@@ -71,10 +71,21 @@ def load_engine(name: str, flags: EngineFlags | None = None) -> Engine:
     """
     bare, _, version = name.partition("@")
     spec = load("engines", bare, EngineSpec)
-    flags, (defaults, note) = flags or EngineFlags(), spec.at(version or None)
+    flags, (defaults, note) = flags or EngineFlags(), _defaults(spec, version or None)
     if defaults.kv_rule == "all" and flags.memory_fraction is not None:
         raise UsageError(f"{name} sets no share of the memory aside", hint="leave --gpu-memory-utilization out")
     return spec.running(flags.applied(defaults), version if note else "", note)
+
+
+def _defaults(spec: EngineSpec, version: str | None) -> tuple[EngineVersion, str]:
+    """:meth:`EngineSpec.at`; for a release that is older than every one on file, and whose day is known, the oldest."""
+    try:
+        return spec.at(version)
+    except UnknownNameError as error:
+        dates, oldest = release_dates().get(spec.name), spec.versions[0]
+        if version is None or "older" not in error.what or dates is None or dates.day(version) is None:
+            raise
+        return oldest, f"{spec.name} {version}: defaults of {oldest.version}, the oldest on file"
 
 
 def load_calibration(
