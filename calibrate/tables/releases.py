@@ -45,6 +45,8 @@ FAR, NEAR = np.log(1.5), np.log(1.25)
 that are within ``NEAR`` of each other."""
 
 
+PLAIN = "fp8"
+"""Matmuls of TensorRT-LLM whose search for a scale is timed alone and taken off the rows of every release."""
 PULL = 1.0
 """How strongly a factor on a constant is held to 1: one e away costs as much as one row does."""
 REACH = np.log(8.0)
@@ -175,7 +177,7 @@ def fitted_releases(timed: Timed, hardware: HardwareSpec, calibration: Calibrati
     engines: dict[str, dict[str, Release]] = defaultdict(lambda: defaultdict(Release))
     dropped: dict[str, list[str]] = {}
     for (engine, group), versions in sorted(by_format.items()):
-        if engine == "trtllm" and group[0] == KERNEL and group[1] != WIDE:
+        if engine == "trtllm" and group[0] == KERNEL and group[1] not in (WIDE, PLAIN):
             continue  # its tables time the quantisation with them; those on file are the fastest library's
         order = {version: _usual(sources, hardware) for version, sources in versions.items()}
         usual = {version: versions[version][order[version][0]] for version in versions}
