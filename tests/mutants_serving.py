@@ -649,8 +649,8 @@ SERVING_MUTANTS = [
     SourceMutant(
         name="steady: prompts come in every step",
         place="inferplan.serving.rounds:holding",
-        old="1.0 - np.exp(-coming * ranks)",
-        new="1.0 + 0.0 * coming",
+        old="np.maximum(1.0 - np.exp(-coming), filled)",
+        new="np.maximum(1.0 + 0.0 * coming, filled)",
         changes="every step holds a prompt",
         check=steady.test_prompts_come_with_the_steps_in_proportion,
     ),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
-from math import inf
+from math import ceil, exp, inf, log
 
 from inferplan.planning.confidence import slowed
 from inferplan.planning.option import Option
@@ -28,6 +28,8 @@ _NARROW = 1.3
 """A limit that is missed by less may be kept with another token budget. Where not to try is a choice: it saves time."""
 BUDGETS = (512, 2048, 8192)
 """Token budgets that are tried then, where the question names none."""
+_HOPELESS = 1.1
+"""Nor is a budget tried that would miss a limit by more, if it is as much better or worse as at another size."""
 
 
 class OutOfSimulations(Exception):
@@ -38,12 +40,14 @@ class OutOfSimulations(Exception):
 class Simulations:
     """Counts simulations, and says when there have been enough.
 
-    budgets: try other token budgets where a size misses a limit by little. known: what was simulated before.
+    budgets: try other token budgets where a size misses a limit by little. known: what was simulated before. hopeful:
+    the closed form's guess of an option before missed a limit by far.
     """
 
     most: int
     done: int = 0
     budgets: bool = True
+    hopeful: bool = False
     known: dict[Hashable, Verified] = field(default_factory=dict)
 
     @property
@@ -72,6 +76,8 @@ class Sizer:
     question: Question
     simulations: Simulations
     trials: dict[tuple[int, tuple[int, int] | None], Verified] = field(default_factory=dict)
+    budgets: dict[int, float] = field(default_factory=dict)
+    """By how much the worst latency under a token budget was seen to exceed that under the first one."""
 
     def trial(self, replicas: int, pools: tuple[int, int] | None = None) -> Verified:
         """So many replicas under ``1/utilisation`` times the load."""
@@ -86,14 +92,20 @@ class Sizer:
         worst = max(tried.violations(self.question.slo).values(), default=1.0)
         if sized.pools or not self.simulations.budgets or not 1.0 < worst < _NARROW:
             return tried
+        own = self.budgets.setdefault(sized.budget, 1.0)
         for budget in self.question.space.budgets or BUDGETS:
-            if budget == sized.budget:
+            if budget == sized.budget or worst * self.budgets.get(budget, 0.0) / own > _HOPELESS:
                 continue
             other = self._simulated(with_budget(sized, self.question, budget))
+            self.budgets[budget] = own * max(self._shares(other).values()) / worst
             if self.meets(other):
                 self.option = with_budget(self.option, self.question, budget)  # the first to be tried at other sizes
                 return other
         return tried
+
+    def _shares(self, trial: Verified) -> dict[str, float]:
+        """Each limited latency over its limit."""
+        return {name: trial.achieved[name] / limit for name, limit in self.question.slo.limits.items()}
 
     def _simulated(self, sized: Option) -> Verified:
         return self.simulations.of(sized, self.question, 1 / self.question.sizing.utilisation)
@@ -112,19 +124,47 @@ class Sizer:
             return self.option if (self.option.cost or 0.0) < below else None
         if self.option.pools is not None:
             return self._fewest_in_pools(below)
-        option = self.option
+        option, simulations = self.option, self.simulations
         most = self._affordable(option.sized, option.replicas, below)
         guess = min(option.replicas, most)
-        if most >= 1 and self._by_far(guess) and not self.meets(self.trial(option.filled(most))):
+        if most < 1:
             return None
-        size = least(lambda size: self.meets(self.trial(option.filled(size))), guess, most)
-        return None if size is None else self.trial(option.filled(size)).option
+        size = None
+        if simulations.hopeful or not option.screened:  # a guess that is worth little
+            size = narrowed(self._holds, 0, most, self._between) if self._holds(most) else None
+        elif not self._by_far(guess):
+            size = least(self._holds, guess, most, self._between)
+        else:
+            simulations.hopeful = True
+            if guess < most and self._holds(most):
+                size = narrowed(self._holds, guess, most, self._between)
+        return None if size is None else self._filled(size).option
+
+    def _filled(self, size: int) -> Verified:
+        """At least so many replicas: as many as the same bill holds."""
+        return self.trial(self.option.filled(size))
+
+    def _holds(self, size: int) -> bool:
+        return self.meets(self._filled(size))
+
+    def _between(self, low: int, high: int) -> int:
+        """The least size that keeps every limit, if the worst latency is a power of it: through the two sizes seen so
+        far that come closest to the limit, of those with the same token budget and no queue that grows; or through one,
+        in proportion to the load of a replica.
+        """
+        same = self._filled(high).option.budget
+        seen = [
+            (log(max(self._shares(trial).values())), log(size))
+            for (size, _), trial in self.trials.items()
+            if trial.option.budget == same and trial.verdict != "overloaded"
+        ]
+        (first, near), (second, far) = sorted(seen + [(inf, 0.0)] * 2, key=lambda point: abs(point[0]))[:2]
+        slope = -1.0 if second == inf else (far - near) / (second - first) if first != second else 0.0
+        return ceil(exp(near - first * slope) - 1e-9) if slope < 0.0 and first < inf else middle(low, high)
 
     def _by_far(self, size: int) -> bool:
         """Whether a guess misses a limit by so much that it has to be seen first whether any size will do."""
-        if not self.option.screened:
-            return True
-        trial = self.trial(self.option.filled(size))
+        trial = self._filled(size)
         return not self.meets(trial) and max(trial.violations(self.question.slo).values(), default=1.0) > _FAR
 
     def _fewest_in_pools(self, below: float) -> Option | None:
@@ -170,25 +210,44 @@ def with_budget(option: Option, question: Question, budget: int) -> Option:
     )
 
 
-def least(holds: Callable[[int], bool], guess: int, most: int) -> int | None:
+def middle(low: int, high: int) -> int:
+    """Where to look next between a size that does not hold and one that does."""
+    return (low + high) // 2
+
+
+def least(
+    holds: Callable[[int], bool], guess: int, most: int, between: Callable[[int, int], int] = middle
+) -> int | None:
     """The smallest number from 1 to ``most`` that holds, if larger ones do as well; ``None`` when ``most`` does not."""
     if most < 1:
         return None
-    low, high, step = 0, None, 1
-    size = min(max(guess, 1), most)
-    while high is None or high - low > 1:
-        if holds(size):
-            high = size
-        else:
-            low = size
-            if low >= most:
-                return None
-        if high is None:
-            size, step = min(low + step, most), 2 * step
-        elif low == 0 and high > 1:
+    size, step = min(max(guess, 1), most), 1
+    if holds(size):
+        high = size
+        while high > 1:
             size, step = max(high - step, 1), 2 * step
-        else:
-            size = (low + high) // 2
+            if not holds(size):
+                return narrowed(holds, size, high, between)
+            high = size
+        return high
+    while size < most:
+        low, size, step = size, min(size + step, most), 2 * step
+        if holds(size):
+            return narrowed(holds, low, size, between)
+    return None
+
+
+def narrowed(holds: Callable[[int], bool], low: int, high: int, between: Callable[[int, int], int] = middle) -> int:
+    """The smallest number that holds, above ``low``, which does not, and up to ``high``, which does.
+
+    between: a guess from two such numbers. Where two guesses in a row leave more than half, the next is the middle.
+    """
+    slow = 0
+    while high - low > 1:
+        wide, size = high - low, middle(low, high) if slow == 2 else between(low, high)
+        size = min(max(size, low + 1), high - 1)
+        low, high = (low, size) if holds(size) else (size, high)
+        slow = 0 if 2 * (high - low) <= wide + 1 else slow + 1
     return high
 
 

@@ -12,20 +12,23 @@ from inferplan.errors import InferplanError, NotFiniteError
 from inferplan.planning.demand import Demand
 from inferplan.planning.option import Option
 from inferplan.planning.question import Question
-from inferplan.serving.batch_means import Precision
+from inferplan.serving.batch_means import Precision, student_95
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.run_length import simulate_steady
 from inferplan.serving.simulator import Options, simulate
 from inferplan.traffic.requests import OpenLoop, Requests, Slo, Traffic
+from inferplan.units import Array
 
 _LIVES, _MOST = 14, 12_000
 """Requests of a run that sizes: so many times those in the system at once, up to a bound."""
 _GLANCE, _LOOK = 600, 2_000
 """At least so many, and where the first run is not clear, so many."""
 _CLEARLY_KEPT, _CLEARLY_MISSED = 0.85, 1.25
-"""A run is clear where the worst latency is less, or more, than so many times its limit."""
+"""A run is clear where the worst latency is less, or more, than so many times its limit, ..."""
+_PARTS, _LEAST_ERROR = 5, 0.02
+"""... or off it by more than its error: by the spread of so many parts of the run, and this share of it at least."""
 _FEWEST_LIVES = 8
 """A run of a large fleet is longer than the most, so that it holds so many times one request."""
 QUOTED = Precision(tolerance=0.03, fewest=4_000, most=24_000)
@@ -150,7 +153,7 @@ def verify(option: Option, question: Question, factor: float = 1.0, precision: P
         slots = slots_for(option, demand, question.sizing.utilisation)
         return Verified(option=option, slots=slots, achieved=_screened(option))
     first = _run(option, question, factor, _LOOK if precision else _GLANCE, precision)
-    if first.verdict == "too short to tell" and demand.trace is None:
+    if precision is None and first.verdict == "too short to tell" and demand.trace is None:
         return _run(option, question, factor, 4 * _LOOK, precision)
     return first if precision or _clear(first, slo) else _run(option, question, factor, _LOOK, None)
 
@@ -161,10 +164,25 @@ def _screened(option: Option) -> dict[str, float]:
 
 def _clear(checked: Verified, slo: Slo) -> bool:
     """Whether a longer run would say the same: limits are kept or missed by far, or this run was long already."""
-    if checked.result is None or checked.result.counts["arrived"] >= _LOOK / 2:
+    result = checked.result
+    if result is None or result.counts["arrived"] >= _LOOK / 2 or checked.verdict == "overloaded":
         return True
-    worst = max((checked.achieved[name] / limit for name, limit in slo.limits.items()), default=0.0)
-    return checked.verdict == "overloaded" or not _CLEARLY_KEPT <= worst <= _CLEARLY_MISSED
+    kept = True
+    for name, limit in slo.limits.items():
+        share, error = checked.achieved[name] / limit, _error(getattr(result, name), slo.percentile)
+        if share > _CLEARLY_MISSED or share * (1.0 - error) > 1.0:
+            return True
+        kept = kept and (share < _CLEARLY_KEPT or share * (1.0 + error) < 1.0)
+    return kept
+
+
+def _error(values: Array, percentile: float) -> float:
+    """Half the width of the 95 % confidence interval of a percentile over its value, by parts of a short run."""
+    if len(values) < _PARTS**2:
+        return inf
+    parts = [np.percentile(part, percentile) for part in np.array_split(values, _PARTS)]
+    spread = student_95(_PARTS) * float(np.std(parts, ddof=1) / np.mean(parts)) / sqrt(_PARTS)
+    return max(spread, _LEAST_ERROR)
 
 
 def _run(option: Option, question: Question, factor: float, fewest: int, precision: Precision | None) -> Verified:

@@ -98,6 +98,26 @@ class DecodeBatch:
             records.gap_weights.append(steps * alive * each)
         return taken
 
+    def make_one(self, time: float, records: Records) -> float:
+        """:meth:`make` of one step whose tokens are there at ``time``, where steps are interleaved."""
+        each = self.tokens_per_step
+        if time <= self.token_time:
+            return self.make(time, 1, 0.0, records)
+        taken = self.phases[-self.steps % self.page] * self.block
+        self.steps += 1
+        self.context += self.size * each
+        alive, gaps, weights = len(self.requests), records.gaps, records.gap_weights
+        if self.joined:
+            for joined in self.joined.values():
+                gaps.append((time - joined) / each)
+                weights.append(each)
+            alive -= len(self.joined)
+            self.joined.clear()
+        gaps.append((time - self.token_time) / each)
+        weights.append((alive if alive > 0 else 0) * each)
+        self.token_time = time
+        return taken
+
     def done(self) -> list[tuple[int, float, float]]:
         """Take out the requests that are done.
 

@@ -191,6 +191,9 @@ class Pipeline:
         """How many cycles the batches in flight could go round unchanged, and before when each must be sent."""
         rules, count, bound = self.rules, 1 << 60, until
         lanes = len(self.flying)
+        for scheduler in self.ranks.schedulers:  # mostly one of many ranks has a piece of a prompt
+            if scheduler.partial is not None:
+                return 0, bound
         for rank, scheduler in enumerate(self.ranks.schedulers):
             queue, running = scheduler.queue, len(scheduler.admitted.running)
             if scheduler.clients.unseen or scheduler.partial is not None or scheduler.short:

@@ -32,6 +32,27 @@ class Batch(NamedTuple):
     """When it leaves the last stage, in seconds."""
 
 
+def _in_flight(rank: int, partial: int | None, flying: Sequence[Batch]) -> bool:
+    """TensorRT-LLM schedules no request that is in flight: the next piece of a prompt waits for the one before."""
+    if partial is None:
+        return False
+    pieces = [batch.loads[rank].prompts for batch in flying]
+    return any(prompts is not None and prompts.partial == partial for prompts in pieces)
+
+
+def _decode_once(scheduler: Scheduler, back: float) -> None:
+    """:meth:`Scheduler.run_decodes` of one step whose tokens are there at ``back``, in one piece: most steps are."""
+    decodes, admitted = scheduler.decodes, scheduler.admitted
+    tokens = decodes.size * decodes.tokens_per_step
+    taken = decodes.make_one(back, scheduler.records)
+    if scheduler.grows:
+        admitted.used += taken
+        admitted.grown += taken
+    admitted.remaining -= tokens
+    scheduler.meter.decode_tokens += tokens
+    decodes.token_time = back
+
+
 class Ranks:
     """The schedulers of a replica's attention ranks, and what they meter together."""
 
@@ -43,6 +64,9 @@ class Ranks:
         """Batches sent since then."""
         self.unbalanced = 0
         """Batches composed since every rank had a prompt, or none was waited for any longer."""
+        tables = isinstance(times, StepTimes) and not (times.drafts or any(times.cut_from))
+        self.alike = tables and len(schedulers) > 1
+        """Ranks that only decode are priced together."""
         for scheduler in schedulers:
             for lane in scheduler.lanes:
                 lane.interleaved = True
@@ -123,25 +147,25 @@ class Ranks:
         ``seen``: what had arrived by then is known; ``flying``: the batches in flight.
         """
         loads, changed = [], False
+        trtllm, capacity = self.rules.policy == "trtllm", self.rules.capacity
         for scheduler in self.schedulers:
             queue, scheduler.decodes = scheduler.queue, scheduler.lanes[lane]
-            if queue.inbox:
+            if queue.inbox and queue.inbox[0][0] <= seen:
                 known = len(queue.waiting)
                 queue.look(seen, scheduler.decodes.size > 0)
                 changed = changed or len(queue.waiting) > known
         held = self.rules.balance_steps > 0 and self._held_back()
         for rank, scheduler in enumerate(self.schedulers):
-            decodes = scheduler.decodes
-            prompts, admitted = None, scheduler.admitted
+            decodes, admitted = scheduler.decodes, scheduler.admitted
             running = len(admitted.running)
             waits = not held and (scheduler.queue.waiting or scheduler.partial is not None)
-            if waits and not self._in_flight(rank, scheduler.partial, flying):
+            if waits and not (trtllm and _in_flight(rank, scheduler.partial, flying)):
                 prompts = scheduler.plan(now)
-            if prompts is not None:
-                changed = True
-                loads.append(Load(decodes.size if scheduler.mixed else 0, prompts))
-                continue
-            if scheduler.grows and decodes.size * decodes.block > self.rules.capacity - admitted.used:
+                if prompts is not None:
+                    changed = True
+                    loads.append(Load(decodes.size if scheduler.mixed else 0, prompts))
+                    continue
+            if scheduler.grows and decodes.size * decodes.block > capacity - admitted.used:
                 scheduler.make_room(now)
             changed = changed or len(admitted.running) != running
             loads.append(Load(decodes.size, None))
@@ -161,13 +185,6 @@ class Ranks:
             return False
         return True
 
-    def _in_flight(self, rank: int, partial: int | None, flying: Sequence[Batch]) -> bool:
-        """TensorRT-LLM schedules no request that is in flight: the next piece of a prompt waits for the one before."""
-        if self.rules.policy != "trtllm" or partial is None:
-            return False
-        pieces = [batch.loads[rank].prompts for batch in flying]
-        return any(prompts is not None and prompts.partial == partial for prompts in pieces)
-
     def seconds(self, lane: int, loads: Sequence[Load], later: float = 0.0) -> list[float]:
         """Seconds of a lane's batch on the host and on each stage: those of the slowest rank.
 
@@ -179,14 +196,19 @@ class Ranks:
             rows = sum([times.rows(decodes, prompts) for decodes, prompts in loads if prompts is not None])
             rows += times.width * sum([decodes for decodes, prompts in loads if prompts is None])
             mean = rows / len(loads)
+        alone: list[tuple[int, float]] = []
         for scheduler, (decodes, prompts) in zip(self.schedulers, loads):
-            if decodes or prompts is not None:
+            if prompts is None and decodes and self.alike and not scheduler.admitted.host_loads:
+                alone.append((decodes, scheduler.lanes[lane].context / decodes + later))
+            elif decodes or prompts is not None:
                 context = scheduler.lanes[lane].context / decodes + later if decodes else 0.0
                 stations = times.stations(decodes, context, NO_PROMPTS if prompts is None else prompts, mean)
                 if scheduler.admitted.host_loads:
                     stations[1] += scheduler.admitted.host_loads
                     scheduler.admitted.host_loads = 0.0
                 ranks.append(stations)
+        if alone and mean is not None:
+            ranks.append(times.slowest(alone, mean))
         return ranks[0] if len(ranks) == 1 else list(map(max, *ranks))
 
     def book(self, loads: Sequence[Load], back: float) -> None:
@@ -202,8 +224,7 @@ class Ranks:
                 queue.steps_since_look += 1
                 queue.steps_held_back = queue.steps_held_back + 1 if queue.waiting else 0
             if load.decodes:
-                scheduler.run_decodes(back, 1, 0.0)
-                scheduler.decodes.token_time = back
+                _decode_once(scheduler, back)
 
     def book_cycles(self, batch: Batch, was: float, back: float, cycles: int) -> None:
         """Count what a batch makes that goes round ``cycles`` times between two times at which it is back."""
@@ -262,13 +283,15 @@ class Ranks:
     def meter(self, now: float, flying: Sequence[Batch]) -> None:
         """Count the time since the last batch was sent, with what each rank has in flight."""
         if flying and (self.sent or now > self.metered):
+            last = flying[-1].loads
             for rank, scheduler in enumerate(self.schedulers):
-                decodes, prompts = 0, None
-                busy = False
-                for batch in flying:
-                    decoding, prompts = batch.loads[rank]
-                    decodes += decoding
-                    busy = busy or decoding > 0 or prompts is not None
+                decodes, prompts = last[rank]
+                busy = decodes > 0 or prompts is not None
+                if len(flying) > 1:
+                    for batch in list(flying)[:-1]:
+                        decoding, others = batch.loads[rank]
+                        decodes += decoding
+                        busy = busy or decoding > 0 or others is not None
                 if busy:
                     tokens = 0.0 if prompts is None or not self.sent else prompts.tokens  # of the batch sent last
                     scheduler.book_time(self.metered, now - self.metered, self.sent, decodes, tokens)

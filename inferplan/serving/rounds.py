@@ -118,14 +118,16 @@ def holding(coming: Num, new: Num, room: Num, groups: tuple[Num, int]) -> Holdin
     """How ``coming`` prompts a round and rank, of ``new`` tokens to compute, fall into batches with ``room`` tokens.
 
     groups: batches in flight ``m``, and attention ranks that step together ``g``. Arrivals are independent, so a batch
-    holds prompts with ``q = 1 - exp(-x/m)``, more where its room spreads them, and a round with ``1 - exp(-x*g)``: one
-    batch of one rank is enough to make it long. A batch that holds any has ``x*I/(m*q)`` tokens, no more than its room.
+    holds prompts with ``q = 1 - exp(-x/m)``, a round of one rank with ``r = 1 - exp(-x)``, both more where the room
+    spreads prompts in pieces, and a round of all ranks with ``1 - (1 - r)^g``: one batch of one rank is enough to make
+    it long. A batch that holds any has ``x*I/(m*q)`` tokens, no more than its room.
     """
     flight, ranks = groups
     tokens = coming * new / flight
     filled = tokens / room
     batch_share = np.minimum(np.maximum(1.0 - np.exp(-coming / flight), filled), 1.0)
-    share = np.minimum(np.maximum(1.0 - np.exp(-coming * ranks), filled), 1.0)
+    one = np.minimum(np.maximum(1.0 - np.exp(-coming), filled), 1.0)  # of the rounds, on one rank
+    share = one if ranks == 1 else 1.0 - (1.0 - one) ** ranks
     held = tokens / np.maximum(batch_share, 1e-12)
     number = np.maximum(held / new, 1.0)
     alike = ranks == 1 and bool(np.all(np.asarray(flight) == 1.0))

@@ -377,6 +377,22 @@ class StepTimes:
             times.append(time)
         return times
 
+    def slowest(self, decodes: Sequence[tuple[int, float]], beside: float) -> list[float]:
+        """The longest :meth:`stations` of ranks that only decode, each of a batch and its mean context, to the same
+        last bit; without drafts and stages that are cut into halves.
+        """
+        contexts = self.contexts
+        where = [(batch, context, bisect_right(contexts, context)) for batch, context in decodes]
+        times = [self.host + self.host_sequence * max([batch for batch, _ in decodes])]
+        for table in self.narrow:
+            passes, longest = table.passes, -inf
+            for batch, context, at in where:
+                base, slope = (passes.get(batch) or self._pass_lines(table, batch))[at]
+                time = base + slope * context
+                longest = max(longest, time)
+            times.append(longest + _read(table.experts, beside) if table.experts else longest)
+        return times
+
     def _segment_lines(self, table: StageTable, batch: int) -> Lines:
         """The decode segment's own operators."""
         knots = table.batch_knots

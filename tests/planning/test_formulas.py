@@ -43,7 +43,7 @@ def test_batches_in_flight_and_ranks_that_step_together_are_in_the_formula() -> 
     assert share("llama-3.1-8b") == "p = min(max(1 - exp(-x), x * I / (M - B)), 1)"
     assert share("llama-3.1-8b", pp=2) == "p = min(max(1 - exp(-x), x * I / m / (M - B / m)), 1)"
     assert share("llama-3.1-8b", dp=2) == share("llama-3.1-8b")  # nothing is shared: each rank for itself
-    assert share("mixtral-8x7b-v0.1", dp=2) == "p = min(max(1 - exp(-x * g), x * I / (M - B)), 1)"
+    assert share("mixtral-8x7b-v0.1", dp=2) == "p = 1 - (1 - min(max(1 - exp(-x), x * I / (M - B)), 1))^g"
 
 
 def test_prompts_in_steps_of_their_own_are_in_the_formula() -> None:

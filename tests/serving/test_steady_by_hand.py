@@ -10,7 +10,7 @@ import pytest
 from inferplan.devices.constants import Calibration
 from inferplan.estimate.deployment import Deployment
 from inferplan.serving.flags import Flags, rules_of, with_flags
-from inferplan.serving.rounds import Decodes, PromptLoad, loaded_rounds
+from inferplan.serving.rounds import Decodes, PromptLoad, holding, loaded_rounds
 from inferplan.serving.simulator import simulate
 from inferplan.serving.steady import UserLoad, admissible, steady_state
 from inferplan.traffic.requests import ClosedLoop, Lengths, Traffic
@@ -146,3 +146,12 @@ def test_who_waits_waits_for_the_queue_before_him() -> None:
 def test_a_step_is_what_the_deployment_says() -> None:
     closed = steady_state(plain(), UserLoad(concurrency=1.0, prompt=10.0, output=100_001.0))
     assert float(closed.tpot) == pytest.approx(HOST + EACH, rel=1e-3)
+
+
+def test_any_rank_with_a_piece_of_a_prompt_makes_the_round_long() -> None:
+    """A prompt of 8,000 tokens in pieces of 1,000 keeps a rank busy for 8 rounds: at 0.02 prompts a round and rank each
+    of 8 ranks holds a piece in 0.16 of the rounds, and none does in (1 - 0.16)^8 = 0.2479 of them.
+    """
+    held = holding(0.02, 8000.0, 1000.0, (1.0, 8))
+    assert held.share == pytest.approx(1 - 0.2479, abs=1e-4)
+    assert holding(0.02, 8000.0, 8000.0, (1.0, 8)).share == pytest.approx(1 - exp(-0.16), rel=1e-9)  # in one piece
