@@ -17,7 +17,7 @@ from inferplan.planning.plan import Plan, plan
 from inferplan.planning.question import Question
 from inferplan.planning.sizing import capacity, least
 from inferplan.planning.space import Space
-from inferplan.planning.verify import Verified
+from inferplan.planning.verify import QUOTED, Verified
 from inferplan.serving.flags import Flags
 from inferplan.serving.simulator import Options, simulate
 from inferplan.traffic.requests import Lengths, OpenLoop, Slo
@@ -74,7 +74,7 @@ def fleet(found: Plan, rate: float, seed: int) -> dict[str, float]:
     option = found.option
     deployment = replace(option.deployment, parallel=Parallelism(replicas=option.replicas))
     flags = Flags(max_num_seqs=found.best.slots, max_num_batched_tokens=option.budget)
-    load = replace(found.question.demand.traffic(1.0, 12_000, seed=seed), arrivals=OpenLoop(rate=rate))
+    load = replace(found.question.demand.traffic(1.0, 12_000, seed=seed), arrivals=OpenLoop(rate=rate, exact=True))
     result = simulate(deployment, load, flags, Options(trim=True))
     return {name: float(np.percentile(getattr(result, name), 95)) for name in ("ttft", "tpot")}
 
@@ -93,12 +93,15 @@ def test_the_utilisation_means_what_it_says(utilisation: float) -> None:
 
 
 def test_quoted_percentiles_are_those_of_the_whole_fleet() -> None:
-    """Every n-th request of a Poisson stream is what one of n replicas sees that are fed in turn."""
+    """Every n-th request of a Poisson stream is what one of n replicas sees that are fed in turn.
+
+    A quoted percentile is as sure as ``QUOTED``, and so is that of a run of 12,000 requests of the fleet: it is held to
+    the mean of five, at the rate itself, because drawn arrivals are up to 1.5 % more or fewer.
+    """
     found = plan(asked(Demand(**LENGTHS, rate=60.0)))
-    for seed in (1, 2, 3):
-        seen = fleet(found, 60.0, seed)
-        assert found.best.achieved["tpot"] == pytest.approx(seen["tpot"], rel=0.03)
-        assert found.best.achieved["ttft"] == pytest.approx(seen["ttft"], rel=0.05)
+    seen = [fleet(found, 60.0, seed) for seed in range(1, 6)]
+    for name in ("ttft", "tpot"):
+        assert found.best.achieved[name] == pytest.approx(np.mean([one[name] for one in seen]), rel=QUOTED.tolerance)
 
 
 def test_an_instance_is_paid_for_whole_and_filled() -> None:

@@ -154,4 +154,4 @@ def test_any_rank_with_a_piece_of_a_prompt_makes_the_round_long() -> None:
     """
     held = holding(0.02, 8000.0, 1000.0, (1.0, 8))
     assert held.share == pytest.approx(1 - 0.2479, abs=1e-4)
-    assert holding(0.02, 8000.0, 8000.0, (1.0, 8)).share == pytest.approx(1 - exp(-0.16), rel=1e-9)  # in one piece
+    assert holding(0.02, 8000.0, 16000.0, (1.0, 8)).share == pytest.approx(1 - exp(-0.16), rel=1e-9)  # in one piece
