@@ -20,7 +20,7 @@ from inferplan.models.layers import LayerContext
 from inferplan.models.layers.mla import Indexer, MlaLayer
 from inferplan.units import Num
 from inferplan.work.formats import Precision, find_format, uniform
-from inferplan.work.ops import Attention, Elementwise, IndexSelect, Norm, Op
+from inferplan.work.ops import Attention, Elementwise, IndexSelect, Norm, Op, TopK
 from inferplan.work.parallel import Parallelism
 from inferplan.work.step import WIDE, Segment
 
@@ -44,6 +44,8 @@ NEAR_FLOOR = 2.0
 """Rows that took less than this many times the fastest of their kind are bound by launches from the host."""
 ROPE = 64
 """Rotary width of the models."""
+CHOOSES = (IndexSelect, TopK)
+"""Operators of the indexer's choice."""
 LONG = 8192
 """Cached tokens from which the indexer shows in a decode, and below which the sparse core does."""
 
@@ -154,6 +156,12 @@ def uncompiled(row: Any, ops: list[Op]) -> list[Op]:
     return passes
 
 
+def dense(row: Any) -> bool:
+    """Whether a row of SGLang names dense attention, which scores nothing: of few new tokens, too, where a step
+    of decodes would score."""
+    return "dense" in row.kernel_source
+
+
 def module_ops(
     row: Any, segment: Segment, time: Callable[[Op], Num] = worked, peaks: frozenset[str] | None = None
 ) -> list[Op]:
@@ -169,7 +177,7 @@ def module_ops(
         peaks=peaks,
         time=takes_form(row, time),
     )
-    return uncompiled(row, list(layer.ops(context)))
+    return uncompiled(row, [op for op in layer.ops(context) if not (dense(row) and isinstance(op, CHOOSES))])
 
 
 def kernel_rows(folder: Path) -> Iterator[Row]:

@@ -20,6 +20,7 @@ from calibrate.tables.calibrations import (
 )
 from calibrate.tables.choose import ENGINES, DeviceTables
 from calibrate.tables.exchanges import LIBRARY
+from calibrate.tables.guard import FASTER
 from inferplan.devices.constants import ANY, Calibration, Constants, Fit, memory_class
 from inferplan.devices.hardware import HardwareSpec
 
@@ -69,6 +70,18 @@ def carried_terms(kernel: str, devices: int) -> tuple[str, ...]:
     return tuple(term for term in terms if term != "padding") if devices == 1 and kernel == "matmul" else terms
 
 
+def lagging(own: Stacks, beside: Sequence[Stacks]) -> set[str]:
+    """Devices on which a kernel takes over :data:`FASTER` times as long as those of the other libraries would (the
+    median of them): what a library has not made fast on one generation says nothing of the next."""
+    found = set()
+    for name, measured in own.items():
+        neighbours = [fit_stack(stacks[name]) for stacks in beside if name in stacks]
+        times = [float(np.median(measured.seconds / measured.predict(fit))) for fit in neighbours]
+        if times and float(np.median(times)) > FASTER:
+            found.add(name)
+    return found
+
+
 def _order(pool: tuple[tuple[str, Group], Measured]) -> tuple[int, str, Group]:
     """Kernels that are timed in whole modules come after those that the modules are priced with."""
     (library, group), _ = pool
@@ -80,14 +93,17 @@ def calibrate_unmeasured(
 ) -> Calibration:
     """Constants for devices without measurements: one fit over the measured devices of the memory class.
 
-    The error is that on each device left out (``held_out``).
+    The error is that on each device left out (``held_out``). A library's modules on a device are left out from the
+    first kernel on that is far behind there (:func:`lagging`); another library stands in where that leaves none.
     """
     rest = rest_calibration(vector)
     own = [device for device in devices if memory_class(device.hardware) == memory]
     other = pooled([device for device in devices if device not in own])
     libraries: dict[str, Constants] = defaultdict(lambda: defaultdict(dict))
     left_out: dict[str, Any] = defaultdict(lambda: defaultdict(dict))
-    for (library, (kernel, label)), measured in sorted(pooled(own).items(), key=_order):
+    pools_here = pooled(own)
+    behind: dict[str, set[str]] = defaultdict(set)
+    for (library, (kernel, label)), measured in sorted(pools_here.items(), key=_order):
         terms_here = carried_terms(kernel, len(own))
         beside = module_rest(libraries, rest, library) if kernel in IN_MODULES else rest
 
@@ -95,6 +111,16 @@ def calibrate_unmeasured(
             return {hardware.name: stack(rows, hardware, terms, beside) for hardware, rows in pools}
 
         stacks = stacked(measured)
+        if kernel in IN_MODULES:
+            others = [
+                stacked(pool, beside=module_rest(libraries, rest, name))
+                for (name, group), pool in pools_here.items()
+                if name != library and group == (kernel, label)
+            ]
+            behind[library] |= lagging(stacks, others)
+            stacks = {name: one for name, one in stacks.items() if name not in behind[library]}
+        if not stacks:
+            continue
         fit = fit_stack(join(list(stacks.values())))
         moved = carried(stacks, stacked(other.get((library, (kernel, label)), [])))
         carrier = banded(fit, moved.values())

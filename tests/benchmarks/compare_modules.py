@@ -2,27 +2,28 @@
 
 ``python -m tests.benchmarks.compare_modules [FOLDER of the kernel tables]``
 
-Every row of the newest release of each framework: the constants of the kernels are fitted to the other GPUs' tables, as
-for a device that nobody measured, and so is the time of a launch from the host. A module that is launched kernel by
-kernel takes ``(t^4 + (c*n)^4)^(1/4)``: t seconds of its n operators, c seconds a launch, one constant for the prompts
-and one for the decodes of a framework. What is replayed from graphs has no launches
-(:func:`calibrate.tables.modules.in_graphs`). The last columns are the same with the constants of the GPU itself, as
-shipped; launches are still those of the others.
+Every row of the newest release of each framework: the constants of the kernels are those that a device has which
+nobody measured, of its nearest relative's tables and else of all other GPUs', and so is the time of the host. No table
+of the GPU itself is used, of modules or of kernels. A module that is launched kernel by kernel takes
+``(t^4 + (c*n + e)^4)^(1/4)``: t seconds of its n operators, c seconds a launch and e seconds that the host spends on
+scores of an indexer, constants of the prompts and of the decodes of a framework. What is replayed from graphs has no
+launches (:func:`calibrate.tables.modules.in_graphs`). The last columns are the same with the constants of the GPU
+itself, as shipped; launches are still those of the others.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.optimize import minimize_scalar
+from scipy.optimize import minimize
 
-from calibrate.tables.calibrations import vector_constants
+from calibrate.tables.calibrations import calibrate_device, vector_constants
 from calibrate.tables.choose import DeviceTables
 from calibrate.tables.devices import devices_of
 from calibrate.tables.modules import in_graphs, module_ops, module_rows, newest
@@ -33,10 +34,12 @@ from inferplan.catalog.files import load_hardware
 from inferplan.devices.constants import Calibration
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.estimate.roofline import price
-from inferplan.work.ops import Op
+from inferplan.work.ops import IndexSelect, Op
 from inferplan.work.step import WIDE, Segment
 
 KERNELS = ("matmul", "mla", "index_select", "top_k", "conv")
+START = (np.log(4e-5), np.log(4e-4))
+"""Where the seconds of a launch and of scores are looked for first (logarithms)."""
 KINDS = [
     "table",
     "framework",
@@ -53,16 +56,26 @@ KINDS = [
 """Columns that decide the operators: rows that agree in them are priced as one grid."""
 
 
-def left_out(devices: list[DeviceTables], gpu: str) -> Calibration:
-    """Constants for ``gpu`` from the other devices with stacked memory."""
+def left_out(devices: list[DeviceTables], gpu: str, engines: Iterable[str]) -> dict[str, Calibration]:
+    """Constants for ``gpu`` by engine: its nearest relative's where that was measured, beside those of all other
+    devices with stacked memory (as ``inferplan.catalog.assemble`` carries them)."""
     others = [device for device in devices if device.hardware.name != gpu]
-    return calibrate_unmeasured(others, "hbm", vector_constants(others), {}).with_step(shared_step())
+    vector = vector_constants(others)
+    everyone = calibrate_unmeasured(others, "hbm", vector, {})
+    relative = next((device for device in others if device.hardware.name == load_hardware(gpu).relative), None)
+    if relative is None:
+        return {engine: everyone.for_engine(engine).with_step(shared_step()) for engine in engines}
+    near = calibrate_device(relative, vector, {}).borrowed()
+    return {
+        engine: near.for_engine(engine).beside(everyone.for_engine(engine)).with_step(shared_step())
+        for engine in engines
+    }
 
 
 def device_seconds(
     rows: pd.DataFrame, hardware: HardwareSpec, calibration: Calibration, name: str = "device"
 ) -> pd.DataFrame:
-    """The rows with ``device`` seconds (``name``) and the number of operators.
+    """The rows with ``device`` seconds (``name``), the number of operators and how many of them score.
 
     What the device has no arithmetic for is left out.
     """
@@ -70,7 +83,7 @@ def device_seconds(
     def seconds(op: Op) -> Any:
         return dense(price(op, hardware, calibration).all_runs)
 
-    rows = rows.assign(**{name: np.nan}, launches=np.nan, wide=rows.isl > WIDE)
+    rows = rows.assign(**{name: np.nan}, launches=np.nan, scored=np.nan, wide=rows.isl > WIDE)
     for _, group in rows.groupby(KINDS):
         row: Any = next(group.itertuples(index=False))
         if row.gemm_type == "nvfp4" and "fp4" not in hardware.peak:
@@ -80,6 +93,8 @@ def device_seconds(
         ops = module_ops(row, segment, peaks=frozenset(hardware.peak), time=seconds)
         rows.loc[group.index, name] = sum((seconds(op) for op in ops), start=np.zeros(len(group)))
         rows.loc[group.index, "launches"] = sum((op.count for op in ops), start=np.zeros(len(group)))
+        scores = (op.count for op in ops if isinstance(op, IndexSelect))
+        rows.loc[group.index, "scored"] = sum(scores, start=np.zeros(len(group)))
     return rows[rows[name].notna()]
 
 
@@ -90,20 +105,25 @@ def unexplained(rows: pd.DataFrame) -> Any:
     return rows["indexed"] & (hopper | (rows.framework == "vllm"))
 
 
-def launched(rows: pd.DataFrame, launch: float, name: str = "device") -> Any:
-    """Seconds of modules whose kernels the host launches one by one, ``launch`` seconds each."""
+def launched(rows: pd.DataFrame, host: Sequence[float], name: str = "device") -> Any:
+    """Seconds of modules that the host launches kernel by kernel; host: seconds of a launch, and of scores."""
+    launch, scoring = host
     graphs = in_graphs(rows) & ~unexplained(rows)
-    floor = np.where(graphs, 0.0, launch * rows.launches)
+    floor = np.where(graphs, 0.0, launch * rows.launches + scoring * rows.scored)
     return (rows[name] ** 4 + floor**4) ** 0.25
 
 
-def launch_seconds(rows: pd.DataFrame) -> float:
-    """Seconds of a launch: the least mean error of the logarithm."""
+def host_seconds(rows: pd.DataFrame) -> tuple[float, float]:
+    """Seconds of a launch and of an indexer's scores on the host: the least mean error of the logarithm. The second is
+    zero where all rows score or none does: nothing tells it from launches."""
 
-    def loss(exponent: float) -> float:
-        return float(np.mean(np.abs(np.log(launched(rows, np.exp(exponent)) / rows.seconds))))
+    def loss(host: Sequence[float]) -> float:
+        return float(np.mean(np.abs(np.log(launched(rows, host) / rows.seconds))))
 
-    return float(np.exp(minimize_scalar(loss, bounds=(np.log(1e-7), np.log(3e-4)), method="bounded").x))
+    told_apart = rows.scored.nunique() > 1
+    found = minimize(lambda x: loss((np.exp(x[0]), np.exp(x[1]) if told_apart else 0.0)), START, method="Nelder-Mead")
+    launch, scoring = np.exp(found.x)
+    return float(launch), float(scoring) if told_apart else 0.0
 
 
 def predicted(folder: Path) -> pd.DataFrame:
@@ -113,22 +133,23 @@ def predicted(folder: Path) -> pd.DataFrame:
         raise SystemExit(f"no module tables in {folder}")
     rows = newest(found[found.gpu != "l40s"]).assign(seconds=lambda all_rows: all_rows.latency_ms * 1e-3)
     devices = devices_of(folder, lambda row: row.measurement.op.kernel.startswith(KERNELS))
-    carried = {gpu: left_out(devices, gpu) for gpu in rows.gpu.unique()}
+    carried = {gpu: left_out(devices, gpu, rows.framework.unique()) for gpu in rows.gpu.unique()}
     priced = pd.concat(
-        both(group, str(gpu), str(engine), carried[gpu]) for (gpu, engine), group in rows.groupby(["gpu", "framework"])
+        both(group, str(gpu), str(engine), carried[gpu][engine])
+        for (gpu, engine), group in rows.groupby(["gpu", "framework"])
     )
     for (_, gpu), group in priced.groupby([priced.table + priced.framework, "gpu"]):
         beside = priced[(priced.table == group.table.iloc[0]) & (priced.framework == group.framework.iloc[0])]
-        launch = launch_seconds(beside[beside.gpu != gpu])
-        priced.loc[group.index, "predicted"] = launched(group, launch)
-        priced.loc[group.index, "calibrated"] = launched(group, launch, "own")
+        host = host_seconds(beside[beside.gpu != gpu])
+        priced.loc[group.index, "predicted"] = launched(group, host)
+        priced.loc[group.index, "calibrated"] = launched(group, host, "own")
     return priced
 
 
 def both(rows: pd.DataFrame, gpu: str, engine: str, carried: Calibration) -> pd.DataFrame:
     """The rows of one GPU and framework with seconds by carried constants, and by those shipped for the GPU."""
     own = load_calibration(load_hardware(gpu), None, False, engine)
-    priced = device_seconds(rows, load_hardware(gpu), carried.for_engine(engine))
+    priced = device_seconds(rows, load_hardware(gpu), carried)
     return device_seconds(priced, load_hardware(gpu), own, "own")
 
 

@@ -27,7 +27,7 @@ from calibrate.shapes import operand_bytes
 from calibrate.tables.calibrations import with_fallbacks
 from calibrate.tables.choose import DeviceTables, gather
 from calibrate.tables.read import _dealt, routed
-from calibrate.tables.transfer import banded, carried, carried_terms
+from calibrate.tables.transfer import banded, carried, carried_terms, lagging
 from inferplan.catalog.files import load_hardware
 from inferplan.devices.constants import Fit
 from inferplan.devices.hardware import HardwareSpec
@@ -115,6 +115,13 @@ def test_a_device_left_out_gets_the_constants_of_the_others() -> None:
     assert {name: pytest.approx(fit.memory, rel=1e-3) for name, (_, fit) in moved.items()} == {"a": 0.8, "b": 0.5}
     assert carried({"a": own["a"]}, {"b": own["b"]})["a"][1].memory == pytest.approx(0.8, rel=1e-3)
     assert carried({"a": own["a"]}, {}) == {}
+
+
+def test_a_kernel_far_behind_the_other_libraries_of_its_device_is_not_carried() -> None:
+    """A third and a half of a neighbour's bandwidth: 3 and 2 times as long; only the first is over twice."""
+    own = {"a": stacked(0.2), "b": stacked(0.3), "c": stacked(0.1)}
+    assert lagging(own, [{"a": stacked(0.6), "b": stacked(0.6)}]) == {"a"}
+    assert lagging({"a": stacked(0.2)}, [{"a": stacked(0.6)}, {"a": stacked(0.2)}, {"a": stacked(0.3)}]) == set()
 
 
 def test_transferred_constants_carry_the_errors_of_the_devices_left_out() -> None:
