@@ -28,6 +28,8 @@ _NARROW = 1.3
 """A limit that is missed by less may be kept with another token budget. Where not to try is a choice: it saves time."""
 BUDGETS = (512, 2048, 8192)
 """Token budgets that are tried then, where the question names none."""
+_FAR_OFF = 2.0
+"""Nor is a budget tried that misses a limit by more in closed form: such runs are long, because little ever leaves."""
 _HOPELESS = 1.1
 """Nor is a budget tried that would miss a limit by more, if it is as much better or worse as at another size."""
 
@@ -96,7 +98,10 @@ class Sizer:
         for budget in self.question.space.budgets or BUDGETS:
             if budget == sized.budget or worst * self.budgets.get(budget, 0.0) / own > _HOPELESS:
                 continue
-            other = self._simulated(with_budget(sized, self.question, budget))
+            there = with_budget(sized, self.question, budget)
+            if max(there.violations(self.question.slo).values(), default=1.0) > _FAR_OFF:
+                continue
+            other = self._simulated(there)
             self.budgets[budget] = own * max(self._shares(other).values()) / worst
             if self.meets(other):
                 self.option = with_budget(self.option, self.question, budget)  # the first to be tried at other sizes
