@@ -130,8 +130,9 @@ def test_published_runs_at_scale(run: PublicRun) -> None:
 
 @pytest.mark.parametrize(("name", "run", "gained"), GAINS, ids=[name for name, _, _ in GAINS])
 def test_two_batches_gain_what_was_published(name: str, run: PublicRun, gained: tuple[float, float]) -> None:
+    """Within a twentieth of the published ratio of the two step times: 19 % where 256 sequences gained 25.5."""
     least, most = gained
-    assert least - 0.06 <= run.gain() <= most + 0.06
+    assert least * 0.95 <= run.gain() <= most * 1.05
 
 
 def test_two_batches_pay_from_the_published_size_on() -> None:
