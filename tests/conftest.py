@@ -6,8 +6,17 @@ import os
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[1]
+SECONDS = {"ms": 1e-3, "us": 1e-6}
+
+
+def fitted(engine: str, name: str) -> float:
+    """A serving constant as it stands in the engine's file, in seconds or bare: read here by other means than ours."""
+    serving = yaml.safe_load((ROOT / "configs/engines" / f"{engine}.yaml").read_text())["serving"]
+    number, _, unit = str(serving[name]).partition(" ")
+    return float(number) * SECONDS.get(unit, 1.0)
 
 
 @pytest.fixture(scope="session")

@@ -17,6 +17,7 @@ from inferplan.estimate.load import StaticLoad
 from inferplan.reports.estimate import estimate_record
 from inferplan.serving.techniques.applied import Techniques, served_estimate
 from inferplan.work.parallel import Parallelism
+from tests.conftest import fitted
 from tests.printed import read
 
 CASES = [
@@ -209,7 +210,7 @@ def test_what_a_file_leaves_out_is_said_to_be_the_default() -> None:
 
 
 def test_the_first_token_at_the_server_is_its_parts() -> None:
-    """16.2 ms and 1.5 ms + 1.55 us x 1,024 of constants, each with its line of configs/engines/vllm.yaml."""
+    """Latency and front end are constants, each with its line of configs/engines/vllm.yaml."""
     found = Explainer(request=Request(model="llama-3.1-8b", gpu="h100-sxm"), load=StaticLoad(batch=8.0))
     explained = found.explain("ttft_at_server_s")
     printed = read(explained.substituted)
@@ -218,8 +219,10 @@ def test_the_first_token_at_the_server_is_its_parts() -> None:
         "ttft_at_server = alone + latency + (front_request + front_token * prompt)"
     ) or ("front_request + front_token * prompt" in explained.formula)
     places = {entry.symbol: entry for entry in explained.inputs}
-    for name, value in (("latency", "16.20 ms"), ("front_request", "1.500 ms"), ("front_token", "1.550 us")):
-        assert places[name].value == value and places[name].origin.startswith("configs/engines/vllm.yaml:")
+    for name in ("latency", "front_request", "front_token"):
+        assert places[name].origin.startswith("configs/engines/vllm.yaml:")
+        shown = read(places[name].value)
+        assert shown.low <= fitted("vllm", name) <= shown.high
     assert explained.value == pytest.approx(found.explain("ttft").value, rel=1)
     unknown = Explainer(request=Request(model="llama-3.1-8b", gpu="h100-sxm", engine="llama.cpp"), load=StaticLoad())
     assert "ttft_at_server" not in unknown.names()

@@ -14,27 +14,30 @@ from inferplan.serving.steady import UserLoad, steady_state
 from inferplan.serving.techniques.speculation import Speculation
 from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Traffic
 from inferplan.work.parallel import Parallelism
+from tests.conftest import fitted
 from tests.serving.conftest import deployment
 
 
 def test_a_breakdown_by_hand() -> None:
     """Llama-3.1-8B on an H100 under vLLM, 1,024 tokens; constants of configs/engines/vllm.yaml.
 
-    16.2 ms of latency; 1.5 ms and 1,024 x 1.55 us of front end; 32 layers x 0.422 ms = 13.504 ms of launches beside
-    the prefill's t ms, together (t^4 + 13.504^4)^(1/4); and one decode step until the token is seen.
+    Latency; a front end for the request and for each of 1,024 tokens; the launches of 32 layers beside the prefill's t
+    seconds, together (t^4 + launches^4)^(1/4); and one decode step until the token is seen.
     """
+    latency, launched = fitted("vllm", "latency"), 32 * fitted("vllm", "eager_layer")
+    front_end = fitted("vllm", "front_request") + 1024 * fitted("vllm", "front_token")
     served = deployment("llama-3.1-8b", "h100-sxm", ideal=False)
     alone = estimate(served, StaticLoad(prompt=1024.0, output=2.0))
     found = first_token(served, IdlePrompt(new=1024.0, cached=0.0, budget=8192.0))
     prefill, step = float(alone.ttft), float(alone.tpot)
-    assert float(found.latency) == 16.2e-3
-    assert float(found.front_end) == pytest.approx(1.5e-3 + 1024 * 1.55e-6)
+    assert float(found.latency) == pytest.approx(latency)
+    assert float(found.front_end) == pytest.approx(front_end)
     assert float(found.alone) == pytest.approx(prefill)
-    assert float(found.launches) == pytest.approx((prefill**4 + 0.013504**4) ** 0.25 - prefill, rel=1e-9)
+    assert float(found.launches) == pytest.approx((prefill**4 + launched**4) ** 0.25 - prefill, rel=1e-9)
     assert float(found.seen_late) == pytest.approx(step, rel=1e-9)
     assert float(found.at_server) == pytest.approx(sum(float(part) for part in found.parts().values()))
     assert float(found.at_server) == pytest.approx(
-        16.2e-3 + 3.0872e-3 + (prefill**4 + 0.013504**4) ** 0.25 + step, rel=1e-9
+        latency + front_end + (prefill**4 + launched**4) ** 0.25 + step, rel=1e-9
     )
 
 

@@ -16,6 +16,7 @@ from inferplan.serving.rounds import launch_floors
 from inferplan.serving.step_times import Chunk, Reach, step_times
 from inferplan.work.parallel import Parallelism
 from inferplan.work.step import prefill
+from tests.conftest import fitted
 
 WIDE = Parallelism(dp=8, ep=8)
 
@@ -115,9 +116,9 @@ def test_the_simulator_has_the_same_price(engine: str) -> None:
 
 @pytest.mark.parametrize(("overlap", "launches"), [(False, 1.0), (True, 2.0)])
 def test_kernels_of_halves_are_launched_twice(overlap: bool, launches: float) -> None:
-    """27 layers of latent attention and experts: 422 us * 1.11 * 3 a layer and launch of SGLang's (docs/serving.md)."""
+    """27 layers of latent attention and experts: three times a layer's launches of SGLang's (docs/serving.md)."""
     made, step = deployment(overlap=overlap), prefill(1.0, 2000.0, 0.0)
-    floor = launches * 27 * 422e-6 * 1.11 * 3
+    floor = launches * 27 * fitted("sglang", "eager_layer") * fitted("sglang", "eager_moe") * 3
     assert launch_floors(made, step) == [pytest.approx(floor)]
     times, chunk = step_times(made, Reach(sequences=8, tokens=4096, context=4096)), Chunk(1, 2000.0, 2000 * 2001 / 2)
     bare = sum(replace(times, floors=[0.0]).stations(0, 0.0, chunk))
