@@ -121,7 +121,7 @@ CASES = [
     Case(
         name="conversations of 4 turns",
         shows="hits",
-        traffic=_load(6.0, "600", "200", turns=4, think=ThinkTime(kind="exponential", mean=10.0)),
+        traffic=_load(6.1, "600", "200", turns=4, think=ThinkTime(kind="exponential", mean=10.0)),
     ),
     Case(
         name="conversations of 4 turns, short of cache",
