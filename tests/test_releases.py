@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import date
 
 import pytest
@@ -78,6 +79,24 @@ def test_the_note_says_whose_kernels_price() -> None:
     stands_in = TABLES.chosen(ON_FILE, "vllm", "0.2", DATES, roles).note
     assert stands_in == "vllm 0.2: kernels of 0.1 (linear), the nearest that were timed"
     assert TABLES.chosen(ON_FILE, "vllm", "0.1", DATES, ("experts",)).calibration == ON_FILE
+
+
+def test_another_kernel_of_a_release_does_not_stand_in_for_its_usual_one() -> None:
+    """The usual one takes what the newest takes; the other was timed beside it, for a flag."""
+    beside = Release(kernels={"matmul": {"bf16": {"triton_mm": TRITON}}}, same={"matmul": ["bf16"]})
+    tables = TABLES.model_copy(update={"engines": {"vllm": {"0.1": beside}}})
+    found = tables.chosen(ON_FILE, "vllm", "0.1", DATES, tuple(KERNEL_ROLES))
+    assert found.calibration.libraries["vllm"]["matmul"]["bf16"] == NEW
+    assert load_kernels(load_hardware("l40s"), None, "trtllm@1.0.0").constants["grouped_matmul"]["bf16"].source == ""
+
+
+def test_a_release_whose_kernels_were_refused_names_the_one_that_stands_in() -> None:
+    """Experts of vLLM 0.24 in fp8 are off their fast path on Hopper: 0.19's price on H100, 0.22's on H200."""
+    for gpu, release in (("h100-sxm", "0.19.0"), ("h200-sxm", "0.22.0")):
+        note = load_kernels(load_hardware(gpu), None, "vllm@0.24").note
+        assert any(part.startswith(release) and "experts" in part for part in re.findall(r"[\d.]+ \([^)]*\)", note)), (
+            note
+        )
 
 
 def test_a_backend_is_the_kernel_whose_source_names_it() -> None:

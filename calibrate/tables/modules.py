@@ -142,7 +142,7 @@ def takes_form(row: Any, otherwise: Callable[[Op], Num]) -> Callable[[Op], Num]:
 def uncompiled(row: Any, ops: list[Op]) -> list[Op]:
     """The passes of torch that stand for norms and rotary embedding in a module of vLLM that was not compiled."""
     own = OWN_KERNELS.get(row.gpu)
-    if row.framework != "vllm" or row.indexed or (own is not None and row.version >= own):
+    if row.framework != "vllm" or row.indexed or (own is not None and age(row.version) >= age(own)):
         return ops
     passes: list[Op] = []
     for op in ops:

@@ -165,7 +165,9 @@ class Sizer:
         ]
         (first, near), (second, far) = sorted(seen + [(inf, 0.0)] * 2, key=lambda point: abs(point[0]))[:2]
         slope = -1.0 if second == inf else (far - near) / (second - first) if first != second else 0.0
-        return ceil(exp(near - first * slope) - 1e-9) if slope < 0.0 and first < inf else middle(low, high)
+        if slope >= 0.0 or first == inf:
+            return middle(low, high)
+        return ceil(exp(min(near - first * slope, log(high))) - 1e-9)
 
     def _by_far(self, size: int) -> bool:
         """Whether a guess misses a limit by so much that it has to be seen first whether any size will do."""

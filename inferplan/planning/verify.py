@@ -88,13 +88,13 @@ def slots_for(option: Option, demand: Demand, utilisation: float) -> int:
     """Sequences to admit to one replica: its load with room, and three standard deviations more, in eights.
 
     By Little's law a replica holds ``rate*e2el`` requests. The room is 1.3, or what the utilisation leaves. Where
-    decodes share the token budget with prompts, it holds a token (with drafts, a verification) of each: vLLM does not
-    start with fewer tokens of a step than sequences (``config/scheduler.py``).
+    decodes share the token budget with prompts, a step holds a token (with drafts, a verification) of each in it: vLLM
+    does not start with fewer tokens of a step than sequences, whatever the stages (``config/scheduler.py``).
     """
     engine, parallel = option.deployment.engine, option.deployment.parallel
     each = engine.defaults.tier(option.deployment.hardware).max_sequences
     if mixes(engine.policy):
-        each = max(min(each, option.budget // option.speculation.width * parallel.pp), 1)
+        each = max(min(each, option.budget, option.budget // option.speculation.width * parallel.pp), 1)
     most = each * parallel.dp
     held = option.concurrency
     if demand.users is not None:

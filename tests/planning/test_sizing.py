@@ -263,6 +263,9 @@ def test_slots_hold_the_fluctuation_of_the_load() -> None:
     assert slots_for(option(e2el=10.0), DEMAND, 0.5) == 272  # room for twice the load: 220 + 3*sqrt(220) = 264.5
     assert slots_for(option(e2el=0.01), DEMAND, 0.8) == 8
     assert slots_for(option(), replace(DEMAND, rate=None, users=300), 0.8) == 168  # 130 + 3*sqrt(130) = 164.2
+    two_stages = replace(assemble(REQUEST), parallel=Parallelism(pp=2))
+    small = option(e2el=100.0, deployment=two_stages, budget=256)  # vLLM's scheduler asks as much of a pipeline
+    assert slots_for(small, DEMAND, 0.8) == 256
     drawn = np.random.default_rng(1).poisson(143.0, 100_000)
     assert float(np.mean(drawn > slots)) < 0.002
     assert float(np.mean(drawn > 143)) > 0.4  # what the mean alone would turn away

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from inferplan.planning.demand import Demand
 from inferplan.planning.option import Sizing
 from inferplan.planning.plan import Plan, plan
 from inferplan.planning.question import Question
-from inferplan.planning.sizing import capacity, least
+from inferplan.planning.sizing import Simulations, Sizer, capacity, least
 from inferplan.planning.space import Space
 from inferplan.planning.verify import QUOTED, Verified
 from inferplan.serving.flags import Flags
@@ -40,6 +41,19 @@ def test_the_least_is_found_from_any_guess(most: int, guess: int, threshold: int
 
 def test_nothing_is_tried_where_nothing_is_affordable() -> None:
     assert least(lambda size: pytest.fail(str(size)), 3, 0) is None
+
+
+def test_sizes_that_are_equally_slow_within_rounding_are_no_line_to_follow() -> None:
+    """5 and 6 replicas miss by 3.0 % and a millionth less: that line would meet the limit at e^5000 replicas."""
+
+    def seen(size: int, share: float) -> Verified:
+        return Verified(option=SimpleNamespace(budget=512), slots=8, achieved={"ttft": share}, verdict="stable")  # type: ignore[arg-type]
+
+    question = replace(asked(Demand(**LENGTHS, rate=1.0)), slo=Slo(ttft=1.0, percentile=95.0))
+    sizer = Sizer(option=SimpleNamespace(filled=int), question=question, simulations=Simulations(most=9))  # type: ignore[arg-type]
+    sizer.trials.update({(5, None): seen(5, 1.030000), (6, None): seen(6, 1.029999), (12, None): seen(12, 0.7)})
+    sizer.trial = lambda size, pools=None: sizer.trials[size, pools]  # type: ignore[method-assign]
+    assert 6 < sizer._between(6, 12) <= 12
 
 
 @pytest.mark.parametrize("carries", [1.27, 1.9, 7.0, 0.4])
