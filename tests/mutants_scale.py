@@ -25,8 +25,8 @@ SCALE_MUTANTS = [
     ),
     SourceMutant(
         name="pieces in flight together",
-        place=f"{_RANKS}._in_flight",
-        old='self.rules.policy != "trtllm" or partial is None',
+        place="inferplan.serving.ranks:_in_flight",
+        old="partial is None",
         new="True",
         changes="TensorRT-LLM schedules a request that is in flight",
         check=pipeline.test_pieces_of_a_prompt_follow_each_other_through_the_stages,
