@@ -7,9 +7,18 @@ from datetime import date
 
 import pytest
 
-from inferplan.catalog.assemble import load_calibration, load_engine, load_kernels, release_dates, with_backends
+from inferplan.catalog.assemble import (
+    Request,
+    assemble,
+    load_calibration,
+    load_engine,
+    load_kernels,
+    release_dates,
+    with_backends,
+)
 from inferplan.catalog.files import load_hardware
 from inferplan.devices.constants import Calibration, Fit
+from inferplan.devices.engine import EngineFlags
 from inferplan.devices.releases import KERNEL_ROLES, OnFile, Release, ReleaseDates, Releases, release_order
 from inferplan.errors import UnknownNameError, UsageError
 from inferplan.estimate.roofline import price
@@ -106,6 +115,19 @@ def test_a_backend_is_the_kernel_whose_source_names_it() -> None:
         TABLES.backend("vllm", "0.3", "linear", "marlin", OnFile(DATES, {}, {}))
     with pytest.raises(UsageError, match="sampler"):
         TABLES.backend("vllm", "0.3", "sampler", "triton", OnFile(DATES, {}, {}))
+
+
+def test_a_backend_of_another_engine_is_none_of_this_one() -> None:
+    """Matmuls in fp8 on file are of the fastest library: TensorRT-LLM's torch_flow is no choice of vLLM's."""
+    constants = load_calibration(H100, None, False, "vllm")
+    with pytest.raises(UnknownNameError, match="torch_flow"):
+        with_backends(constants, "vllm", H100, (("linear", "torch_flow"),))
+    assert "fp8" in with_backends(constants, "vllm", H100, (("linear", "cutlass"),)).note
+
+
+def test_experts_are_chosen_where_there_are_some() -> None:
+    with pytest.raises(UsageError, match="no routed experts"):
+        assemble(Request(model="llama-3.1-8b", gpu="h100-sxm", flags=EngineFlags(backends=(("experts", "triton"),))))
 
 
 def seconds(op: Op, engine: str) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NoReturn
 
 from inferplan.catalog.acceptance import acceptance_for
 from inferplan.catalog.assemble import Request
@@ -45,7 +46,12 @@ class Drafting:
         )
 
     def on(self, request: Request, parallel: Parallelism) -> Speculation:
-        """The drafting on the devices of ``request``'s model. Raises ``InferplanError`` where it cannot be divided."""
+        """The drafting on the devices of ``request``'s model.
+
+        Raises ``InferplanError`` where it cannot be divided, and where the model is anchored to runs without drafts.
+        """
+        if request.anchor is not None:
+            refuse_anchor()
         if self.model is None:
             return self.beside(None)
         return self.beside(_alone(replace(request, parallel=Parallelism()), self.model).over(parallel))
@@ -54,6 +60,15 @@ class Drafting:
         """The drafting in words: ``"llama-3.2-1b drafts of 4 tokens, acceptance 0.7"``."""
         tree = f" x {self.branches}" if self.branches > 1 else ""
         return f"{self.model or 'free'} drafts of {self.length}{tree} tokens, {self.beside(None).accepted}"
+
+
+def refuse_anchor() -> NoReturn:
+    """Raise ``UsageError``: measured runs are of steps that make one token."""
+    raise UsageError(
+        "an anchor is of runs without drafts",
+        because="a step that verifies drafts is another than those that were measured",
+        hint="leave --anchor out, or the drafts",
+    )
 
 
 def measured_drafting(model: ModelSpec, name: str, length: int, mode: str = "") -> Drafting:

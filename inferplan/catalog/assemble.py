@@ -15,7 +15,7 @@ from inferplan.devices.anchors import Anchor, Process
 from inferplan.devices.constants import IDEAL, Calibration, SharedStep, memory_class
 from inferplan.devices.engine import Engine, EngineFlags, EngineSpec, EngineVersion
 from inferplan.devices.hardware import HardwareSpec
-from inferplan.devices.releases import KERNEL_ROLES, OnFile, ReleaseDates, Releases
+from inferplan.devices.releases import KERNEL_ROLES, OnFile, ReleaseDates, Releases, own_source
 from inferplan.errors import UnknownNameError, UsageError
 from inferplan.estimate.anchoring import anchored
 from inferplan.estimate.deployment import Deployment
@@ -162,7 +162,8 @@ def with_backends(
             else "an ideal device runs no kernel",
             hint="leave --backend out",
         )
-    usual = calibration.provenance.get("kernels", {}).get(name, {})
+    on_file_for = calibration.provenance.get("kernels", {}).get(name, {})
+    usual = {place: own_source(source, name) for place, source in on_file_for.items()}
     on_file = OnFile(dates, usual, load_kernels(hardware, None, name).constants)
     launch, constants = calibration.step.launch, {kernel: dict(fits) for kernel, fits in calibration.constants.items()}
     words = []
@@ -377,6 +378,9 @@ def assemble(
         hardware = with_memory(hardware, request.memory)
     if request.expert_skew is not None:
         require_experts(model, "--expert-skew")
+    for role, backend in request.flags.backends:
+        if role == "experts":
+            require_experts(model, f"--backend {role}={backend}")
     deployment = Deployment(
         model=model,
         hardware=hardware,

@@ -92,7 +92,9 @@ def draft_alone(request: Request, name: str, loader: Callable[[str], ModelSpec] 
     """
     model = loader(request.model)
     models, reads_states = _load(name, model, loader)
-    flags = request.flags.model_copy(update={"two_batch_overlap": False})  # one device exchanges nothing
+    own = [(role, kernel) for role, kernel in request.flags.backends if role != "experts" or models.whole.has_experts]
+    changed = {"two_batch_overlap": False, "backends": tuple(own)}  # one device exchanges nothing
+    flags = request.flags.model_copy(update=changed)
     skew = request.expert_skew if models.whole.has_experts else None
     alone = replace(request, anchor=None, prune=None, generation=(), parallel=Parallelism(), flags=flags)
     alone = replace(alone, expert_skew=skew)

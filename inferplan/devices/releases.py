@@ -222,6 +222,13 @@ def _entries(release: Release) -> Iterator[tuple[str, str, str, Fit]]:
                 yield kernel, label, source, fit
 
 
+def own_source(source: str, engine: str) -> str:
+    """The kernel of ``engine`` among those that ``the fastest of trtllm torch_flow, vllm Cutlass...`` names."""
+    pooled = source.removeprefix("the fastest of ")
+    own = [part for part in pooled.split(", ") if part.startswith(f"{engine} ")]
+    return source if pooled == source else ", ".join(own)
+
+
 def _behind(calibration: Calibration, engine: str, place: str) -> str | None:
     """The older release whose rows stand in on file for refused ones of the newest (``vllm_fused_moe of 0.19.0``)."""
     named = calibration.provenance.get("kernels", {}).get(engine, {}).get(place, "").rpartition(" of ")[2]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from inferplan.answers.drafting import Drafting
+from inferplan.answers.drafting import Drafting, refuse_anchor
 from inferplan.catalog.assemble import (
     Request,
     assemble,
@@ -62,7 +62,9 @@ class Space:
     """A file of measured runs of one of the systems, which are that system's alone."""
 
     def __post_init__(self) -> None:
-        """Raise ``UsageError`` for options about experts that no candidate can have."""
+        """Raise ``UsageError`` for options about experts that no candidate can have, for drafts beside an anchor."""
+        if self.anchor is not None and self.drafting:
+            refuse_anchor()
         if self.base.expert_skew is not None:
             require_experts(_model(self.base.model), "--expert-skew")
         engines = [load_engine(name) for name in self.engines]

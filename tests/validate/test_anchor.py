@@ -339,3 +339,23 @@ def test_the_command_prints_table_and_json() -> None:
     assert record["loads"] == 4
     assert {run["tp"] for run in record["runs"]} <= {1, 2}
     assert run_cli(*asked, "--division", "two")[0] == 2
+
+
+@pytest.mark.parametrize("command", ["simulate", "estimate", "explain ttft", "plan"])
+def test_runs_without_drafts_say_nothing_of_steps_that_verify_them(command: str, tmp_path: Path) -> None:
+    name, *number = command.split()
+    deployment, own = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm")), tmp_path / "own.yaml"
+    rows = (AnchorRow(users=4, prompt=512, output=64, tpot_ln_ratio=0.1),)
+    facts = {"system": system_of(deployment), "priced_with": fingerprint(deployment)}
+    own.write_text(anchor_yaml(Anchor(process=anchor_process(), rows=rows, **facts)))
+    drafts = ["--draft", "free", "--draft-tokens", "3", "--acceptance", "0.7", "--anchor", str(own)]
+    load = (
+        ["--concurrency", "4"]
+        if name == "simulate"
+        else ["--workload", "chat", "--rate", "1", "--ttft", "1s"]
+        if name == "plan"
+        else []
+    )
+    code, _, error = run_cli(name, *number, "llama-3.1-8b", "--gpu", "h100-sxm", *load, *drafts)
+    assert code == 2
+    assert "an anchor is of runs without drafts" in error
