@@ -14,8 +14,8 @@ from inferplan.planning.confidence import slowed
 from inferplan.planning.option import Option
 from inferplan.planning.question import Question
 from inferplan.planning.search import point
-from inferplan.planning.verify import QUOTED, Verified, verify
-from inferplan.traffic.requests import Slo
+from inferplan.planning.verify import QUOTED, Verified, traffic_of, verify
+from inferplan.traffic.requests import Slo, Traffic
 
 CAPACITY_TOLERANCE = 0.03
 """Capacities are bisected as close as this."""
@@ -259,8 +259,13 @@ def narrowed(holds: Callable[[int], bool], low: int, high: int, between: Callabl
 
 
 def quoted(option: Option, question: Question) -> Verified:
-    """The option under the load itself, in a run that is long enough to quote percentiles from."""
-    return verify(option, question, precision=QUOTED)
+    """The option under the load itself, in a run that is long enough to quote percentiles from.
+
+    It may be as long as one that sizes, which holds many times one request however many are in a fleet at once.
+    """
+    traffic = None if question.demand.offline else traffic_of(question.demand, option)
+    fewest = traffic.requests_count if isinstance(traffic, Traffic) else None
+    return verify(option, question, precision=replace(QUOTED, most=max(QUOTED.most, fewest or 0)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,6 +32,7 @@ from inferplan.planning.pools import (
 )
 from inferplan.planning.question import Question
 from inferplan.planning.search import cheapest_point, in_order, search
+from inferplan.planning.sizing import quoted
 from inferplan.planning.space import Space
 from inferplan.planning.verify import slots_for, verify
 from inferplan.reports.cost import cost_table
@@ -252,6 +253,17 @@ def test_the_bill_of_a_grid() -> None:
 def test_output_tokens_of_a_device() -> None:
     assert option().per_device == pytest.approx(1010.0)
     assert option(pools=(1, 2)).per_device == pytest.approx(1010.0)
+
+
+def test_a_large_fleet_is_quoted_from_a_run_of_many_of_its_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """33 requests a second of 300 s each are 9,900 in pools at once: 24,000 requests would be gone before the system is
+    as full as it gets, and no queue that grows is seen. Eight times as many as are in it at once are sent.
+    """
+    asked_for: list[int] = []
+    monkeypatch.setattr("inferplan.planning.sizing.verify", lambda *_, precision: asked_for.append(precision.most))
+    quoted(option(e2el=300.0, pools=(1, 2)), asked())
+    quoted(option(e2el=3.0, pools=(1, 2)), asked())
+    assert asked_for == [8 * 9900, 24_000]
 
 
 def test_slots_hold_the_fluctuation_of_the_load() -> None:
