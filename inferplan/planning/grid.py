@@ -95,7 +95,7 @@ class LoadGrid:
     memory_use: Array
     """Tokens' worth of state over the cache, at two standard deviations above the mean."""
     prefill_use: Array
-    """Prompt tokens that must be computed over those that the steps have room for."""
+    """Prompt tokens to compute over those that the steps have room for; infinite where a whole prompt has none."""
     slots: float
     speculation: Speculation = PLAIN
     prompts: PromptsAlone | None = None
@@ -129,12 +129,16 @@ def prompt_alone(deployment: Deployment, budget: Array, prompt: float, cached: f
     return PromptsAlone([deployment], budget, prompt, cached).times[id(deployment)]
 
 
-def axes_for(deployment: Deployment, budgets: list[int] | None = None) -> Axes:
-    """Every batch to 128, then 2.5 % apart up to the engine's slots; the engine's budget and others about it."""
+def axes_for(deployment: Deployment, budgets: list[int] | None = None, longest: float = 0.0) -> Axes:
+    """Every batch to 128, then 2.5 % apart up to the engine's slots; the engine's budget and others about it.
+
+    longest: tokens of a prompt that is never cut; one more budget holds it whole, with room for decodes.
+    """
     tier = deployment.engine.defaults.tier(deployment.hardware)
     most = min(tier.max_sequences, 4096)
     batch = _batches(float(most))
-    chosen = budgets or sorted({512, 1024, 1536, 2048, 3072, 4096, 8192, 16384, tier.token_budget})
+    usual = {512, 1024, 1536, 2048, 3072, 4096, 8192, 16384, tier.token_budget}
+    chosen = budgets or sorted(usual | ({(int(longest) // 1024 + 1) * 1024} if longest else set()))
     return Axes(batch=batch, budget=np.array([float(budget) for budget in chosen]))
 
 
@@ -143,6 +147,15 @@ def _batches(most: float) -> Array:
     dense = min(128.0, most)
     count = max(round(np.log(most / dense) / np.log(1.025)), 1)
     return np.unique(np.round(np.concatenate([np.arange(1, dense + 1), np.geomspace(dense, most, count + 1)])))
+
+
+def longest_whole(deployment: Deployment, demand: Demand, percentile: float) -> float:
+    """Tokens of a prompt that a step must have room for, or it waits until nothing decodes and is refused where the
+    budget alone is less: those at the percentile, 0 where the engine cuts prompts.
+    """
+    if deployment.engine.defaults.scheduler.chunked_prefill:
+        return 0.0
+    return demand.prompt.quantile(percentile / 100)
 
 
 def load_grid(
@@ -187,6 +200,7 @@ def _grid(
     ideal = deployment.calibration.basis == "roofline"
     steps = (demand.output.average - 1.0) / speculation.tokens
     batch, prompt = axes.batch[:, None], demand.prompt.average
+    room = axes.budget - (batch / deployment.parallel.pp * speculation.width if mixed else 0.0)
     share, pieces = np.asarray(rounds.held.share), rounds.pieces
     decode = np.broadcast_to(rounds.decode.total, batch.shape)
     own = np.broadcast_to(rounds.own.total, share.shape)
@@ -223,7 +237,7 @@ def _grid(
         e2el=ttft + steps * step,
         concurrency=concurrency * dp,
         memory_use=_cache_use(deployment, demand, axes, concurrency, speculation.draft),
-        prefill_use=np.asarray(rounds.held.filled),
+        prefill_use=np.where(room < longest_whole(deployment, demand, percentile), np.inf, rounds.held.filled),
         slots=float(deployment.engine.defaults.tier(deployment.hardware).max_sequences * dp),
         prompts=prompts,
         speculation=speculation,

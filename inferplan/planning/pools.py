@@ -27,7 +27,7 @@ from inferplan.devices.engine import mixes
 from inferplan.errors import MissingFactError, UsageError
 from inferplan.estimate.memory import Footprint
 from inferplan.planning.demand import Demand, tail
-from inferplan.planning.grid import LoadGrid, single
+from inferplan.planning.grid import LoadGrid, longest_whole, single
 from inferplan.planning.option import Option, PricedGrid, PromptPool, Sizing
 from inferplan.serving.cache_transfer import Transfer, sending_of, steps_to_answer
 from inferplan.serving.techniques.queueing import mean_wait, tail_wait
@@ -252,6 +252,7 @@ def prefill_pool(grid: LoadGrid, demand: Demand, limit: TtftLimit, before: Num, 
     ttft: Array = before + np.maximum(alone * longest + mean, alone + np.maximum(tail_of_wait, mean))
     good = (
         _holds(grid, demand.prompt.quantile(1 - limit.share))
+        & (budget >= longest_whole(grid.deployment, demand, 100 * (1 - limit.share)))
         & (ttft <= limit.seconds)
         & (replicas >= fewest)
         & (replicas <= most)

@@ -19,7 +19,7 @@ from inferplan.errors import InferplanError, NotFiniteError
 from inferplan.estimate.deployment import Deployment
 from inferplan.models.spec import require_tokens
 from inferplan.planning.demand import Demand
-from inferplan.planning.grid import Axes, LoadGrid, axes_for, load_grid, load_grids, single
+from inferplan.planning.grid import Axes, LoadGrid, axes_for, load_grid, load_grids, longest_whole, single
 from inferplan.planning.option import Option, PricedGrid, Sizing, bill, option_at
 from inferplan.planning.pools import CAPACITY_ERROR, Halves, cheapest_pools
 from inferplan.planning.space import Rejections, Space, candidates, speculations
@@ -92,7 +92,7 @@ def search(space: Space, demand: Demand, slo: Slo, sizing: Sizing, prices: Price
         fitting = [deployment for _, deployment in members if _weights_fit(deployment)]
         grids = _plain_grids(space, demand, slo, fitting)
         for request, deployment in members:
-            axes = _axes(space, deployment)
+            axes = _axes(space, deployment, demand, slo)
             if not any(deployment is one for one in fitting):
                 state.rejections.add("weights", axes.batch.size * axes.budget.size, deployment.describe())
                 state.evaluated += axes.batch.size * axes.budget.size
@@ -116,8 +116,9 @@ def search(space: Space, demand: Demand, slo: Slo, sizing: Sizing, prices: Price
     return state.result()
 
 
-def _axes(space: Space, deployment: Deployment) -> Axes:
-    return axes_for(deployment, list(space.budgets) if space.budgets else None)
+def _axes(space: Space, deployment: Deployment, demand: Demand, slo: Slo) -> Axes:
+    budgets = list(space.budgets) if space.budgets else None
+    return axes_for(deployment, budgets, longest_whole(deployment, demand, slo.percentile))
 
 
 def _plain_grids(space: Space, demand: Demand, slo: Slo, deployments: list[Deployment]) -> dict[int, LoadGrid]:
@@ -132,7 +133,7 @@ def _plain_grids(space: Space, demand: Demand, slo: Slo, deployments: list[Deplo
     found: dict[int, LoadGrid] = {}
     for group in groups.values():
         try:
-            grids = load_grids(group, demand, slo.percentile, _axes(space, group[0]))
+            grids = load_grids(group, demand, slo.percentile, _axes(space, group[0], demand, slo))
         except NotFiniteError:
             raise
         except InferplanError:

@@ -95,8 +95,8 @@ def test_the_search_finds_what_brute_force_finds(
 ) -> None:
     demand, slo = replace(DEMAND, rate=rate), Slo(**limits, percentile=95.0)
 
-    def thinned(deployment, budgets=None):
-        axes = axes_for(deployment, budgets)
+    def thinned(deployment, budgets=None, longest: float = 0.0):
+        axes = axes_for(deployment, budgets, longest)
         return replace(axes, batch=axes.batch[::9])
 
     monkeypatch.setattr("inferplan.planning.search.axes_for", thinned)
@@ -457,6 +457,18 @@ def test_each_pool_has_a_token_budget_of_its_own() -> None:
         assert not roomy
         wide = replace(option, concurrency=10_000.0)  # vLLM takes no fewer tokens of a step than sequences
         assert slots_for(wide, demand, 0.8) <= option.budget
+
+
+@pytest.mark.parametrize("tokens", [4000, 20000])
+def test_a_prompt_that_is_never_cut_has_room_in_a_step(tokens: int) -> None:
+    """TensorRT-LLM refuses a prompt longer than a step; one that does not fit beside decodes waits for their end."""
+    base = Request(model="llama-3.1-8b", gpu="", ideal=True)
+    space = Space(base=base, gpus=("h100-sxm",), quants=(None,), tp=(1,), pp=(1,), engines=("trtllm",))
+    demand = Demand(prompt=Lengths(mean=tokens), output=Lengths(mean=200), rate=5.0)
+    options = search(space, demand, Slo(ttft=5.0, tpot=0.05), Sizing(), price_book(stated=["h100-sxm=3"])).options
+    apart = [option.prompt_budget or 0 for option in options if option.pools is not None]
+    together = [option.budget - option.batch for option in options if option.pools is None]
+    assert apart and together and min(apart + together) >= tokens
 
 
 def test_users_who_begin_one_after_another_do_not_wait_for_the_last() -> None:
