@@ -27,8 +27,13 @@ _BANDS = ((1, 4), (5, 16), (17, 64), (65, 256), (257, 1024), (1025, 1 << 20))
 _WARM = "2026-02"
 """The month from which no run begins with a 99th percentile of 10 to 100 s at any load; rows state their date."""
 _HEADLINE = (("tpot", "median"), ("ttft", "median"), ("throughput", "mean"))
+_FITTED = ("mi300x", "mi355x")
+"""GPUs without tables of kernels: four constants of each come from its block-scaled fp8 rows (``calibrate fit-served``)."""
 FORMS: dict[str, Callable[[Scored], bool]] = {
     "aggregated": lambda one: _form(one) == (False, False, False),
+    "aggregated, GPUs that nothing is fitted to here": lambda one: (
+        _form(one) == (False, False, False) and one.row.cells["gpu"] not in _FITTED
+    ),
     "aggregated, attention-DP": lambda one: _form(one) == (False, True, False),
     "aggregated, MTP": lambda one: _form(one) == (False, False, True),
     "aggregated, attention-DP, MTP": lambda one: _form(one) == (False, True, True),
@@ -113,7 +118,8 @@ def _band(one: Scored) -> str:
 
 def _system(one: Scored) -> str:
     cells = one.row.cells
-    return f"{cells['gpu']}, {cells['framework']}, {cells['weights']}"
+    fitted = " (four constants fitted to such rows)" if cells["gpu"] in _FITTED and cells["weights"] == "fp8-block" else ""
+    return f"{cells['gpu']}, {cells['framework']}, {cells['weights']}{fitted}"
 
 
 def _worst(rows: Sequence[Scored], count: int = 15) -> str:
