@@ -28,7 +28,7 @@ _WARM = "2026-02"
 """The month from which no run begins with a 99th percentile of 10 to 100 s at any load; rows state their date."""
 _HEADLINE = (("tpot", "median"), ("ttft", "median"), ("throughput", "mean"))
 _FITTED = ("mi300x", "mi355x")
-"""GPUs without tables of kernels: four constants of each come from its block-scaled fp8 rows (``calibrate fit-served``)."""
+"""GPUs without tables of kernels: four constants of each are fitted to its fp8-block rows (``fit-served``)."""
 FORMS: dict[str, Callable[[Scored], bool]] = {
     "aggregated": lambda one: _form(one) == (False, False, False),
     "aggregated, GPUs that nothing is fitted to here": lambda one: (
@@ -118,8 +118,9 @@ def _band(one: Scored) -> str:
 
 def _system(one: Scored) -> str:
     cells = one.row.cells
-    fitted = " (four constants fitted to such rows)" if cells["gpu"] in _FITTED and cells["weights"] == "fp8-block" else ""
-    return f"{cells['gpu']}, {cells['framework']}, {cells['weights']}{fitted}"
+    fitted = cells["gpu"] in _FITTED and cells["weights"] == "fp8-block"
+    marked = " (four constants fitted to such rows)" if fitted else ""
+    return f"{cells['gpu']}, {cells['framework']}, {cells['weights']}{marked}"
 
 
 def _worst(rows: Sequence[Scored], count: int = 15) -> str:
