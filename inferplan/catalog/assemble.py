@@ -69,7 +69,9 @@ def load_engine(name: str, flags: EngineFlags | None = None) -> Engine:
 
     Raises ``UnknownNameError`` for a version of which nothing is known.
     """
-    bare, _, version = name.partition("@")
+    bare, at, version = name.partition("@")
+    if at and not version:
+        raise UsageError(f"{name} names no version", hint=f"{bare} for the newest, or {bare}@VERSION")
     spec = load("engines", bare, EngineSpec)
     flags, (defaults, note) = flags or EngineFlags(), _defaults(spec, version or None)
     if defaults.kv_rule == "all" and flags.memory_fraction is not None:

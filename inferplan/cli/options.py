@@ -6,6 +6,7 @@ import functools
 import os
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable
 from math import isfinite, isnan
 from pathlib import Path
@@ -200,6 +201,9 @@ def _backends(ctx: click.Context, _: click.Parameter, given: tuple[str, ...]) ->
     for role, equals, name in pairs:
         if not (role and equals and name):
             raise UsageError(f"--backend {role}{equals}{name} is no ROLE=NAME", hint="--backend experts=triton")
+    twice = [role for role, count in Counter(role for role, _, _ in pairs).items() if count > 1]
+    if twice:
+        raise UsageError(f"--backend {twice[0]}= is given more than once", hint="one kernel library for each role")
     return tuple((role, name) for role, _, name in pairs) or None
 
 

@@ -45,6 +45,8 @@ def run(words: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch:
         ((*LLAMA, "--activations", "fp8"), 2, "would do nothing"),
         ((*LLAMA, "--engine", "none", "--gpu-memory-utilization", "0.5"), 2, "no share"),
         ((*LLAMA, "--experts", "fp8"), 2, "no routed experts"),
+        ((*LLAMA, "--engine", "vllm@"), 2, "vllm@ names no version"),
+        ((*LLAMA, "--backend", "linear=a", "--backend", "linear=b"), 2, "linear= is given more than once"),
         (("estimate", "llama-3.2-1b", "--gpu", "h100-sxm", "--head", "fp8"), 2, "no head of its own"),
         ((*LLAMA, "--expert-skew", "1"), 2, "llama-3.1-8b has no routed experts for --expert-skew"),
         ((*LLAMA, "--tp", "2", "--redundant-experts", "8"), 2, "no routed experts for --redundant-experts"),
