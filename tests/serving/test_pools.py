@@ -273,7 +273,7 @@ def test_tokens_are_conserved() -> None:
 
 @pytest.mark.parametrize("routing", ["round-robin", "least-loaded"])
 def test_more_replicas_for_prompts_never_raise_ttft(routing: str) -> None:
-    """But for the step of the decodes that the answer comes out of: when in it the cache arrives is uniform, so the mean
+    """But for the step of decodes that the answer comes out of: when in it the cache arrives is uniform, so the mean
     over n requests moves by step / sqrt(12 n), and the difference of two means by sqrt(2) times that; three of these.
     """
     times, steps, count = [], [], 400
