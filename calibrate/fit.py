@@ -52,6 +52,15 @@ TERMS_OF: dict[str, tuple[str, ...]] = {
 """The further terms of each kernel that earned their place on held-out shapes (docs/calibration.md)."""
 
 
+class Unknown(NamedTuple):
+    """A constant to fit: what is expected of it, and between which values physics allows it."""
+
+    start: float
+    low: float
+    high: float
+    meaning: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
     """One timed kernel. ``rest`` are operators whose time ``seconds`` includes (the second half of a fused kernel)."""

@@ -17,13 +17,14 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import yaml
 from scipy.optimize import brentq, least_squares
 
+from calibrate.fit import Unknown
 from inferplan.catalog.assemble import shared_step
 from inferplan.catalog.files import config_root
 from inferplan.devices.constants import SharedStep, StepConstants
@@ -39,16 +40,6 @@ from inferplan.validation.deploy import deployment_of, kernels_of
 from inferplan.validation.importers import read_file
 from inferplan.validation.predict import client_of, flags_of, impossible, request_time, traffic_of
 from inferplan.validation.rows import Row
-
-
-class Unknown(NamedTuple):
-    """A constant to fit: what is expected of it (docs/serving.md), and between which values physics allows it."""
-
-    start: float
-    low: float
-    high: float
-    meaning: str
-
 
 UNKNOWNS: dict[str, Unknown] = {
     "host": Unknown(0.6e-3, 1e-4, 3e-3, "seconds of a step: scheduling, inputs, sampling"),

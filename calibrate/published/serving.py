@@ -11,28 +11,18 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy.optimize import least_squares
 
 from calibrate.files import write_calibration
-from calibrate.fit import ratio_errors
+from calibrate.fit import Unknown, ratio_errors
 from calibrate.published.kernels import Shares
 from inferplan.devices.constants import ANY, Calibration, Constants, Fit
 from inferplan.units import Array
 from inferplan.validation.rows import Row
 from inferplan.validation.run import Pricing, price_rows
-
-
-class Unknown(NamedTuple):
-    """A constant to fit: what is expected of it, and between which values physics allows it."""
-
-    start: float
-    low: float
-    high: float
-    meaning: str
-
 
 UNKNOWNS: dict[str, Unknown] = {
     "fixed": Unknown(1.0, 0.3, 4.0, "factor on the fixed seconds of every kernel"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -19,12 +20,21 @@ LICENCE = "Apache-2.0"
 SOURCE = "kernel tables of ai-dynamo/aiconfigurator (see NOTICE)"
 
 
+def provenance_options(command: Callable[..., None]) -> Callable[..., None]:
+    """What the written files say of where the tables come from."""
+    for option in (
+        click.option("--date", default=DATE, show_default=True, help="Day of the fit, for the files."),
+        click.option("--licence", default=LICENCE, show_default=True, help="Their licence, for the files."),
+        click.option("--source", default=SOURCE, show_default=True, help="Where the tables come from, for the files."),
+    ):
+        command = option(command)
+    return command
+
+
 @click.command("fit-tables")
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder for the calibration files.")
-@click.option("--source", default=SOURCE, show_default=True, help="Where the tables come from, for the files.")
-@click.option("--licence", default=LICENCE, show_default=True, help="Their licence, for the files.")
-@click.option("--date", default=DATE, show_default=True, help="Day of the fit, for the files.")
+@provenance_options
 def fit_tables(folder: Path, out: Path, source: str, licence: str, date: str) -> None:
     """Fit the constants of every device in FOLDER's kernel tables and write them to OUT.
 
@@ -52,9 +62,7 @@ def fit_tables(folder: Path, out: Path, source: str, licence: str, date: str) ->
 @click.command("fit-releases")
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder for the files, one a device.")
-@click.option("--source", default=SOURCE, show_default=True, help="Where the tables come from, for the files.")
-@click.option("--licence", default=LICENCE, show_default=True, help="Their licence, for the files.")
-@click.option("--date", default=DATE, show_default=True, help="Day of the fit, for the files.")
+@provenance_options
 def fit_releases(folder: Path, out: Path, source: str, licence: str, date: str) -> None:
     """Fit what engine releases in FOLDER/releases took otherwise than the constants on file, and write it to OUT."""
     timed, skipped = read_releases(folder)

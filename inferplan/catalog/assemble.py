@@ -16,7 +16,7 @@ from inferplan.devices.constants import IDEAL, Calibration, SharedStep, memory_c
 from inferplan.devices.engine import Engine, EngineFlags, EngineSpec, EngineVersion
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.devices.releases import KERNEL_ROLES, OnFile, ReleaseDates, Releases, own_source
-from inferplan.errors import UnknownNameError, UsageError
+from inferplan.errors import UsageError
 from inferplan.estimate.anchoring import anchored
 from inferplan.estimate.deployment import Deployment
 from inferplan.models.layers.mla import MlaLayer
@@ -81,13 +81,10 @@ def load_engine(name: str, flags: EngineFlags | None = None) -> Engine:
 
 def _defaults(spec: EngineSpec, version: str | None) -> tuple[EngineVersion, str]:
     """:meth:`EngineSpec.at`; for a release that is older than every one on file, and whose day is known, the oldest."""
-    try:
-        return spec.at(version)
-    except UnknownNameError as error:
-        dates, oldest = release_dates().get(spec.name), spec.versions[0]
-        if version is None or "older" not in error.what or dates is None or dates.day(version) is None:
-            raise
+    dates, oldest = release_dates().get(spec.name), spec.versions[0]
+    if version and spec.predates(version) and dates is not None and dates.day(version) is not None:
         return oldest, f"{spec.name} {version}: defaults of {oldest.version}, the oldest on file"
+    return spec.at(version)
 
 
 def load_calibration(

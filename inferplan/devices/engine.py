@@ -243,9 +243,9 @@ class EngineSpec(Spec):
         wanted, known = _key(version), f"known: {', '.join(entry.version for entry in self.versions)}"
         if not wanted:
             raise UnknownNameError(f"{version!r} is no version of {self.name}", hint=known)
-        newest, oldest = _key(self.versions[-1].version), _key(self.versions[0].version)
-        if wanted[: len(newest)] > newest or wanted < oldest:
-            age = "older" if wanted < oldest else "newer"
+        newest, older = _key(self.versions[-1].version), self.predates(version)
+        if wanted[: len(newest)] > newest or older:
+            age = "older" if older else "newer"
             raise UnknownNameError(
                 f"{self.name} {version} is {age} than every version on file",
                 because="nothing is known of its defaults",
@@ -256,6 +256,10 @@ class EngineSpec(Spec):
             return found, ""
         note = f"{self.name} {version}: defaults of {found.version}, the newest on file that is not newer ({known})"
         return found, note
+
+    def predates(self, version: str) -> bool:
+        """Whether a version is older than every one on file; not a name without a number."""
+        return () < _key(version) < _key(self.versions[0].version)
 
     def running(self, defaults: EngineVersion, asked: str = "", note: str = "") -> "Engine":
         """The engine under ``defaults``, which stand for the version ``asked`` for where that is not on file."""

@@ -150,15 +150,17 @@ class Releases(Spec):
         for kernel, label in self._timed(engine):
             if role_of(kernel) not in roles:
                 continue
+            on_file = label in own.get(kernel, {})
             there = [name for name, found in self.engines[engine].items() if found.usual(kernel, label)]
-            if label in own.get(kernel, {}):
+            if on_file:
                 there.append(self.newest[engine])
             nearest = min(dict.fromkeys(there), key=lambda name: _distance(name, version, dates))
-            release, on_file = self.engines[engine].get(nearest, Release()), label in own.get(kernel, {})
-            newest = nearest == self.newest[engine] and on_file
-            taken[kernel, label] = _behind(calibration, engine, f"{kernel}/{label}") or nearest if newest else nearest
+            release = self.engines[engine].get(nearest, Release())
+            newest = on_file and nearest == self.newest[engine]
+            taken[kernel, label] = (newest and _behind(calibration, engine, f"{kernel}/{label}")) or nearest
+            kept = newest or (on_file and label in release.same.get(kernel, ()))
             sources = release.kernels.get(kernel, {}).get(label, {})
-            if sources and not newest and not (on_file and label in release.same.get(kernel, ())):
+            if sources and not kept:
                 source, fit = next(iter(sources.items()))
                 named = fit.model_copy(update={"source": f"{engine} {nearest}: {source}"})
                 changed.setdefault(kernel, {})[label] = named
