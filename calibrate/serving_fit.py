@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import yaml
-from scipy.optimize import brentq, least_squares
+from scipy.optimize import brentq
 
-from calibrate.fit import Unknown
+from calibrate.fit import Unknown, pulled_step
 from inferplan.catalog.assemble import shared_step
 from inferplan.catalog.files import config_root
 from inferplan.devices.constants import SharedStep, StepConstants
@@ -57,8 +57,6 @@ OWN_CLIENT = "fixed-length"
 _STEP = ("host", "sequence", "launch")
 _ENGINE = ("eager_layer", "eager_moe", "eager_linear", "latency", "front_request", "front_token")
 ENGINES = ("vllm", "sglang", "trtllm")
-SOFT = 0.15
-"""Errors beyond this size (of the logarithm) count in proportion, smaller ones by their square."""
 _NUDGE = 1.15
 PULL = 5.0
 """How strongly a constant is held to what is expected of it: a factor e away costs as much as so many rows do that are
@@ -164,22 +162,11 @@ class Linearised:
 
     def step(self, chosen: npt.NDArray[np.bool_]) -> dict[str, float]:
         """The constants that fit the ``chosen`` rows best, at most a factor away and inside their bounds."""
-        names = list(UNKNOWNS)
-        centre = np.log([self.at[name] for name in names])
-        low = np.maximum(np.log([UNKNOWNS[name].low for name in names]) - centre, -_REACH) - 1e-9
-        high = np.minimum(np.log([UNKNOWNS[name].high for name in names]) - centre, _REACH) + 1e-9
         weight = np.sqrt(self.weight[chosen, None])
         error, slope = (self.error[chosen] * weight).ravel(), self.slope[chosen] * weight[..., None]
-        slope = slope.reshape(-1, len(names))
-        expected = np.log([UNKNOWNS[name].start for name in names]) - centre
-        known = np.isfinite(error) & np.all(np.isfinite(slope), axis=1)
-        error, slope = error[known], slope[known]
-
-        def residual(x: Array) -> Array:
-            return np.concatenate([error + slope @ x, PULL * (x - expected)])
-
-        found = least_squares(residual, np.zeros(len(names)), bounds=(low, high), loss="soft_l1", f_scale=SOFT)
-        values = {name: float(np.exp(c + x)) for name, c, x in zip(names, centre, found.x)}
+        at = [self.at[name] for name in UNKNOWNS]
+        found = pulled_step(list(UNKNOWNS.values()), at, error, slope.reshape(-1, len(at)), PULL, _REACH)
+        values = {name: float(value) for name, value in zip(UNKNOWNS, found)}
         return {name: min(max(value, UNKNOWNS[name].low), UNKNOWNS[name].high) for name, value in values.items()}
 
 

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.optimize import least_squares
 
 from calibrate.files import write_calibration
-from calibrate.fit import Unknown, ratio_errors
+from calibrate.fit import Unknown, pulled_step, ratio_errors
 from calibrate.published.kernels import Shares
 from inferplan.devices.constants import ANY, Calibration, Constants, Fit
 from inferplan.units import Array
@@ -32,7 +31,6 @@ UNKNOWNS: dict[str, Unknown] = {
 }
 FIGURES = (("tpot", 1.0), ("ttft", 0.5))
 """What is fitted, and its weight: the median TTFT of a few rows of 40 requests is twice as far off from run to run."""
-SOFT = 0.15
 PULL = 0.3
 """How strongly a constant is held to what is expected: a factor e away costs as much as such an error of one row."""
 _NUDGE, _REACH, _STEPS = 1.2, 0.6, 3
@@ -179,19 +177,10 @@ def fit_rows(device: Device, rows: Sequence[Row], names: Sequence[str], start: V
 
 def _step(values: Values, error: Array, slopes: Array) -> dict[str, float]:
     """One Gauss-Newton step inside the bounds."""
-    known = np.isfinite(error) & np.all(np.isfinite(slopes), axis=0)
     unknowns = [UNKNOWNS[name] for name in values]
-    centre = np.log(list(values.values()))
-    usual = np.log([unknown.start for unknown in unknowns])
-    low = np.maximum(np.log([unknown.low for unknown in unknowns]) - centre, -_REACH) - 1e-9
-    high = np.minimum(np.log([unknown.high for unknown in unknowns]) - centre, _REACH) + 1e-9
-
-    def residual(x: Array) -> Array:
-        off = error + np.tensordot(x, slopes, axes=1)
-        return np.concatenate([off[known], PULL * (centre + x - usual)])
-
-    found = least_squares(residual, np.clip(0.0, low, high), bounds=(low, high), loss="soft_l1", f_scale=SOFT)
-    return {name: float(f"{np.exp(c + x):.4g}") for name, c, x in zip(values, centre, found.x)}
+    flat = slopes.reshape(len(unknowns), -1).T
+    found = pulled_step(unknowns, list(values.values()), error.ravel(), flat, PULL, _REACH)
+    return {name: float(f"{value:.4g}") for name, value in zip(values, found)}
 
 
 def ratios_of(device: Device, rows: Sequence[Row], values: Values) -> Array:
