@@ -42,14 +42,14 @@ class OutOfSimulations(Exception):
 class Simulations:
     """Counts simulations, and says when there have been enough.
 
-    budgets: try other token budgets where a size misses a limit by little. known: what was simulated before. hopeful:
-    the closed form's guess of an option before missed a limit by far.
+    budgets: try other token budgets where a size misses a limit by little. known: what was simulated before. doubted:
+    the closed form's guess of an option before missed a limit by far, so that guesses are worth little.
     """
 
     most: int
     done: int = 0
     budgets: bool = True
-    hopeful: bool = False
+    doubted: bool = False
     known: dict[Hashable, Verified] = field(default_factory=dict)
 
     @property
@@ -135,12 +135,12 @@ class Sizer:
         if most < 1:
             return None
         size = None
-        if simulations.hopeful or not option.screened:  # a guess that is worth little
+        if simulations.doubted or not option.screened:
             size = narrowed(self._holds, 0, most, self._between) if self._holds(most) else None
         elif not self._by_far(guess):
             size = least(self._holds, guess, most, self._between)
         else:
-            simulations.hopeful = True
+            simulations.doubted = True
             if guess < most and self._holds(most):
                 size = narrowed(self._holds, guess, most, self._between)
         return None if size is None else self._filled(size).option

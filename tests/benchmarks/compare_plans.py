@@ -120,21 +120,21 @@ def question(scenario: Scenario) -> Question:
 
 @dataclass(frozen=True)
 class Service:
-    """A fleet and its flags; ``slots`` of one attention rank, absent for the engine's own. prompts: what computes them,
-    and its token budget, where it is not what decodes."""
+    """A fleet and its flags; ``slots`` of one attention rank, absent for the engine's own. prompts: what computes them
+    where it is not what decodes, and the token budget of the pool that does."""
 
     deployment: Deployment
     budget: int
     replicas: int
     pools: tuple[int, int] | None = None
     slots: int | None = None
-    prompts: tuple[Deployment, int] | None = None
+    prompts: tuple[Deployment | None, int] | None = None
 
     def run(self, demand: Demand, rate: float, seed: int) -> SimulationResult:
         """The whole fleet, fed in turn."""
         apart = Fleet(prefill=self.pools[0], decode=self.pools[1]) if self.pools else Fleet()
         if self.prompts:
-            own = Flags(max_num_seqs=self.slots, max_num_batched_tokens=self.prompts[1])
+            own = Flags(max_num_batched_tokens=self.prompts[1])
             apart = replace(apart, prefill_deployment=self.prompts[0], prefill_flags=own)
         count = 1 if self.pools else self.replicas
         deployment = Deployment(**(vars_of(self.deployment) | {"parallel": replicated(self.deployment, count)}))
@@ -223,7 +223,9 @@ def long_runs(found: Plan) -> list[bool]:
         option.replicas,
         option.pools,
         ceil(found.best.slots / option.deployment.parallel.dp),
-        None if option.prompts is None else (option.prompts.deployment, option.prompts.budget),
+        None
+        if option.prompt_budget is None
+        else (option.prompts and option.prompts.deployment, option.prompt_budget),
     )
     return [keeps(service.run(asked.demand, asked.demand.rate or 0.0, seed), asked.slo) for seed in SEEDS]
 
