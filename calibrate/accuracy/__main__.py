@@ -1,7 +1,8 @@
 """``python -m calibrate.accuracy SHARED --held-out HELD_OUT.csv``: write docs/accuracy.md.
 
 ``HELD_OUT.csv`` is what ``python -m calibrate.serving_fit --held-out`` writes. ``python -m calibrate.accuracy scale-out
-SHARED`` writes docs/accuracy-scale-out.md alone; ``python -m calibrate.accuracy anchors HELD_OUT.csv`` prints what
+SHARED`` writes docs/accuracy-scale-out.md alone, ``... devices SHARED`` docs/accuracy-devices.md;
+``python -m calibrate.accuracy anchors HELD_OUT.csv`` prints what
 measured runs of a system are worth.
 """
 
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from calibrate.accuracy.anchors import anchors_section, bands, systems
 from calibrate.accuracy.closed_loop import read_held_out, without_suspects
+from calibrate.accuracy.devices import devices_page
 from calibrate.accuracy.page import document
 from calibrate.accuracy.scale_out import scale_out_page
 from inferplan.catalog.assemble import anchor_process
@@ -49,6 +51,13 @@ def _scale_out() -> None:
         options.rows.write_text(rows_csv(scored), encoding="utf-8")
 
 
+def _devices() -> None:
+    what = "Write docs/accuracy-devices.md: devices without tables of kernels, predicted against published rows."
+    parser = _parser("accuracy-devices.md", what, "python -m calibrate.accuracy devices")
+    options = parser.parse_args(sys.argv[2:])
+    options.out.write_text(devices_page(options.shared, options.date), encoding="utf-8")
+
+
 def _anchors() -> None:
     parser = argparse.ArgumentParser(prog="python -m calibrate.accuracy anchors", description=_anchors_help)
     parser.add_argument("held_out", type=Path, help="what calibrate.serving_fit --held-out wrote")
@@ -68,4 +77,4 @@ def _told(done: int) -> None:
 
 
 if __name__ == "__main__":
-    {"scale-out": _scale_out, "anchors": _anchors}.get(" ".join(sys.argv[1:2]), _accuracy)()
+    {"scale-out": _scale_out, "devices": _devices, "anchors": _anchors}.get(" ".join(sys.argv[1:2]), _accuracy)()
