@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from inferplan.catalog.assemble import cache_format
-from inferplan.catalog.files import load_model
-from inferplan.errors import UnknownNameError, UsageError
+from inferplan.catalog.assemble import Request, assemble, cache_format
+from inferplan.catalog.files import load_hardware, load_model, names
+from inferplan.errors import MissingFactError, UnknownNameError, UsageError
+from inferplan.estimate.phase import run_step
+from inferplan.validation.deploy import deployment_of
+from inferplan.validation.rows import Run
 from inferplan.work.formats import arithmetic, find_format, parse_precision
+from inferplan.work.step import decode
 
 HOPPER = frozenset({"fp32", "bf16", "fp16", "fp8", "int8"})
 AMPERE = frozenset({"fp32", "bf16", "fp16", "int8"})
@@ -126,3 +132,52 @@ def test_caches_of_latents() -> None:
         cache_format(fmt, load_model("llama-3.1-8b"))
     with pytest.raises(UsageError, match="not heads"):
         cache_format(find_format("int8-token-head"), load_model("deepseek-v3"))
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "taken"),
+    [
+        ("llama-3.2-3b", "t4", "fp16"),  # Turing multiplies no bf16: vLLM falls back to float16
+        ("llama-2-7b", "gaudi2", "bf16"),  # the data sheet has bf16 and fp8 alone
+        ("llama-2-7b", "tpu-v6e", "bf16"),
+        ("llama-2-7b", "h100-sxm", "fp16"),
+    ],
+)
+def test_sixteen_bits_that_the_device_multiplies(model: str, gpu: str, taken: str) -> None:
+    """Without --quant the weights stay as wide, so bytes are those of the checkpoint; the note says what was taken."""
+    found = assemble(Request(model=model, gpu=gpu, memory="90GB", ideal=True))
+    assert {found.precision.base.name, found.precision.weights.name, found.precision.kv.name} == {taken}
+    assert found.precision.base.width == 2.0
+    assert (f"16 bits are {taken}: {gpu} has no" in found.formats_note) is (taken != found.model.native.base)
+    row = Run(
+        model=model, gpu=gpu, engine="vllm", engine_version=None, precision=None, weights=found.model.native.base,
+        experts=None, kv=None, activations=None, prompt=128.0, output=8.0, batch=1,
+    )  # fmt: skip
+    priced, notes = deployment_of(row, ideal=True)
+    assert priced.precision.weights.name == taken
+    assert ([found.formats_note] if found.formats_note else []) == [note for note in notes if "16 bits" in note]
+
+
+@pytest.mark.parametrize("gpu", names("hardware"))
+@pytest.mark.parametrize("quant", [None, "bf16", "fp16", "int8", "fp8", "nvfp4", "w4a8", "q4_k_m"])
+def test_a_hint_works_when_followed(gpu: str, quant: str | None) -> None:
+    """A format that is refused for want of arithmetic runs in the one that the refusal names."""
+    asked = Request(model="llama-3.1-8b", gpu=gpu, quant=quant, memory="90GB", ideal=True)
+    try:
+        assemble(asked)
+    except MissingFactError as error:
+        if not load_hardware(gpu).peak:
+            assert "copy of the hardware YAML" in (error.hint or "")
+            return
+        option, value = re.search(r"--(quant|activations) (\w+)", error.hint or "").groups()  # type: ignore[union-attr]
+        followed = {"quant": value} if option == "quant" else {"quant": quant, "roles": ((option, value),)}
+        fields = {"model": asked.model, "gpu": gpu, "memory": "90GB", "ideal": True}
+        step = run_step(assemble(Request(**(fields | followed))), decode(1.0, 128.0))  # type: ignore[arg-type]
+        assert float(step.time) > 0.0
+
+
+def test_inputs_asked_for_in_the_missing_format() -> None:
+    with pytest.raises(MissingFactError) as refused:
+        assemble(Request(model="llama-3.1-8b", gpu="t4", roles=(("weights", "fp8"), ("activations", "bf16"))))
+    assert refused.value.hint == "--activations fp16"
+    assemble(Request(model="llama-3.1-8b", gpu="t4", roles=(("weights", "fp8"), ("activations", "fp16"))))

@@ -24,7 +24,7 @@ from inferplan.models.prune import parse_prune, prune
 from inferplan.models.spec import ModelSpec, require_experts
 from inferplan.spec import Spec
 from inferplan.units import parse_quantity
-from inferplan.work.formats import Format, Precision, find_format, parse_precision, uniform
+from inferplan.work.formats import WIDE, Format, Precision, find_format, held_by, parse_precision, uniform
 from inferplan.work.parallel import Parallelism
 from inferplan.work.routing import Routing
 
@@ -301,7 +301,10 @@ def native_precision(model: ModelSpec) -> Precision:
 
 
 def precision_of(request: Request, model: ModelSpec, hardware: HardwareSpec) -> Precision:
-    """The formats asked for; without ``--quant`` those of the released checkpoint."""
+    """The formats asked for; without ``--quant`` those of the released checkpoint.
+
+    Where the device lacks the checkpoint's 16-bit format they are in the other one (:func:`held_by`).
+    """
     peaks = frozenset(hardware.peak)
     base = native_precision(model)
     if request.quant:
@@ -312,6 +315,8 @@ def precision_of(request: Request, model: ModelSpec, hardware: HardwareSpec) -> 
             base = file_precision(model, name)
         else:
             base = parse_precision(request.quant, peaks, model.native.base)
+    if (request.quant or "").lower().strip() not in WIDE:
+        base = held_by(base, peaks)
     chosen: dict[str, Any] = {}
     _require_roles(request, model)
     for role, name in request.roles:

@@ -13,7 +13,7 @@ from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.models.prediction import MTP, DraftModels, draft_models, head_models
 from inferplan.models.spec import DraftHead, ModelSpec
-from inferplan.work.formats import Precision, find_format
+from inferplan.work.formats import Precision, find_format, held_by
 from inferplan.work.parallel import Parallelism
 
 _PADDING = 1024
@@ -135,9 +135,9 @@ def deployments(whole: Deployment, models: DraftModels, reads_states: bool) -> D
 
 
 def head_formats(head: ModelSpec, served: Precision) -> Precision:
-    """The formats of a head: those that it is stored in, with a cache in that of the model that is served."""
+    """The formats of a head: those that it is stored in, 16 bits as the model's, with a cache in that of the model."""
     kept = "fp8" if served.kv.name == "fp8-ds-mla" else served.kv.name  # of latents
-    return replace(native_precision(head), kv=cache_format(find_format(kept), head))
+    return replace(held_by(native_precision(head), (served.base.name,)), kv=cache_format(find_format(kept), head))
 
 
 def released(precision: Precision) -> Precision:

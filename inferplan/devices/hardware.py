@@ -106,13 +106,21 @@ class HardwareSpec(Spec):
     def peak_of(self, math: str) -> float:
         """Dense FLOP/s in that arithmetic. Raises ``MissingFactError`` when the device has none on file."""
         if math not in self.peak:
-            wide = "bf16" if "bf16" in self.peak else "fp16" if "fp16" in self.peak else "fp32"
             raise MissingFactError(
                 f"{self.name} has no {math} arithmetic on file",
                 because=f"dense peaks known: {', '.join(self.peak) or 'none'}; not supported, or not published",
-                hint=f"keep the activations wide (--activations {wide}), choose another --quant, or another GPU",
+                hint=self._instead_of(math),
             )
         return self.peak[math]
+
+    def _instead_of(self, math: str) -> str:
+        """What to ask for where ``math`` is missing: a base format that is there, or wide inputs of narrow weights."""
+        wide = next((name for name in ("bf16", "fp16", "fp32") if name in self.peak), None)
+        if wide is None:
+            return "another GPU, or its peaks in a copy of the hardware YAML"
+        if math in ("bf16", "fp16", "tf32", "fp32"):
+            return f"--quant {wide}, or another GPU"
+        return f"keep the activations wide (--activations {wide}), choose another --quant, or another GPU"
 
     def ridge(self, math: str) -> float:
         """Arithmetic intensity [FLOP/B] above which that arithmetic, not the memory, is the limit."""

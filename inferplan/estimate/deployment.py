@@ -15,6 +15,8 @@ from inferplan.work.formats import Precision, arithmetic
 from inferplan.work.parallel import Parallelism, require_even, split_layers
 from inferplan.work.routing import UNIFORM, Routing
 
+_SIXTEEN_BITS = 16
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Deployment:
@@ -80,12 +82,23 @@ class Deployment:
             try:
                 self.hardware.peak_of(math)
             except MissingFactError as error:
-                raise MissingFactError(f"{error.what}, which {self.formats} needs", error.because, error.hint) from None
+                inputs = precision.activations
+                odd = inputs.bits == _SIXTEEN_BITS and math == inputs.math != precision.base.math
+                hint = f"--activations {precision.base.name}" if odd else error.hint
+                raise MissingFactError(f"{error.what}, which {self.formats} needs", error.because, hint) from None
 
     @property
     def formats(self) -> str:
         """Its formats in words, of the roles that its model has: ``"weights fp8, activations fp8"``."""
         return self.precision.describe(self.model.has_experts)
+
+    @property
+    def formats_note(self) -> str:
+        """What stands for the checkpoint's 16-bit format where the device multiplies only the other one; else empty."""
+        native, base = self.model.native.base, self.precision.base
+        if base.name == native or base.bits != _SIXTEEN_BITS or native in self.hardware.peak:
+            return ""
+        return f"16 bits are {base.name}: {self.hardware.name} has no {native} arithmetic on file"
 
     @property
     def math(self) -> str:

@@ -426,6 +426,7 @@ def _notes(estimate: Estimate) -> list[str]:
         f"warning: {refused}" if refused else "",
         server_note(estimate),
         basis_note(estimate),
+        estimate.deployment.formats_note,
         estimate.deployment.calibration.note,
         band_note(estimate),
         routing_note(estimate),

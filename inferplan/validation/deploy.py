@@ -20,7 +20,7 @@ from inferplan.models.spec import ModelSpec
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.validation.names import hardware_of, labelled, model_of
 from inferplan.validation.rows import Run
-from inferplan.work.formats import Format, Precision, find_format
+from inferplan.work.formats import Format, Precision, find_format, held_by
 from inferplan.work.parallel import Parallelism
 
 _WIDE = 16
@@ -87,7 +87,8 @@ def precision_of(run: Run, model: ModelSpec, hardware: HardwareSpec) -> Precisio
 
     ``fp8``: 8-bit inputs; 4-bit floats: their own where the device has the arithmetic (mxfp4 experts: 8-bit), else the
     base format, as for ``int4``. A label alone names the linear weights and the experts; ``fp4`` is the checkpoint's
-    own 4-bit format where it has one, else nvfp4. An empty ``kv`` is the engine's ``auto``, the base format.
+    own 4-bit format where it has one, else nvfp4. An empty ``kv`` is the engine's ``auto``, the base format. Of the two
+    16-bit formats that one counts which the device multiplies.
     """
     native = _served(native_precision(model), run)
     label = (run.precision or "native").lower()
@@ -101,7 +102,7 @@ def precision_of(run: Run, model: ModelSpec, hardware: HardwareSpec) -> Precisio
         precision = replace(native, weights=weights, experts=experts, **tables)
     inputs = find_format(run.activations) if run.activations else _inputs(precision, hardware)
     keys = find_format(_CACHES.get(run.kv, run.kv)) if run.kv and run.kv != "auto" else precision.base
-    return replace(precision, activations=inputs, kv=keys)
+    return held_by(replace(precision, activations=inputs, kv=keys), hardware.peak)
 
 
 _CACHES = {"f16": "fp16", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
@@ -164,7 +165,7 @@ def deployment_of(run: Run, calibration: str | None = None, ideal: bool = False)
         calibration=calibration_of(run, calibration, ideal),
         routing=routing_of(),
     )
-    return deployment, tuple(one for one in (note, deployment.calibration.note) if one)
+    return deployment, tuple(one for one in (note, deployment.formats_note, deployment.calibration.note) if one)
 
 
 def prompts_of(run: Run, decodes: Deployment) -> Deployment | None:

@@ -7,9 +7,11 @@ the arithmetic that two operands of this format run in; a weight-only format (W4
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import prod
+from typing import Any
 
 from inferplan.errors import UnknownNameError, UsageError
 
@@ -251,6 +253,27 @@ class Precision:
         return ", ".join(odd) if odd else self.base.name
 
 
+WIDE = ("bf16", "fp16", "fp32", "tf32")
+"""Formats that a whole model can run in."""
+_SIXTEEN = {"bf16": "fp16", "fp16": "bf16"}
+"""The two 16-bit formats: each stands for the other where a device has no arithmetic for one of them."""
+
+
+def held_by(precision: Precision, peaks: Collection[str]) -> Precision:
+    """The same with bf16 for fp16, or fp16 for bf16, where a device of arithmetic ``peaks`` has only the other one.
+
+    As engines load a checkpoint there (vLLM: "Your device doesn't support torch.bfloat16. Falling back to
+    torch.float16"). The bytes are the same.
+    """
+    swaps = {name: find_format(other) for name, other in _SIXTEEN.items() if name not in peaks and other in peaks}
+    if not swaps:
+        return precision
+    roles: dict[str, Any] = {f.name: getattr(precision, f.name) for f in fields(precision) if f.name != "exceptions"}
+    changed = {role: swaps.get(fmt.name, fmt) for role, fmt in roles.items()}
+    exceptions = tuple((tensor, swaps.get(fmt.name, fmt), layers) for tensor, fmt, layers in precision.exceptions)
+    return replace(precision, exceptions=exceptions, **changed)
+
+
 _WAKV = re.compile(r"w(?P<w>\d+)a(?P<a>\d+)(?:kv(?P<kv>\d+))?")
 _WEIGHTS = {("4", "4"): "nvfp4", ("4", "8"): "int4", ("4", "16"): "int4", ("8", "8"): "int8", ("8", "16"): "int8"}
 _WEIGHTS |= {("16", "16"): "base"}
@@ -275,7 +298,7 @@ def parse_precision(text: str, peaks: frozenset[str], base: str = "bf16") -> Pre
     """
     name = text.lower().strip()
     eight = find_format("fp8" if "fp8" in peaks else "int8")
-    if name in ("bf16", "fp16", "fp32", "tf32"):
+    if name in WIDE:
         return uniform(name)
     wide = uniform(base)
     if name in ("fp8", "fp8-block", "nvfp4", "mxfp4", "int8"):
