@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from tests import test_explain, test_step_time
+from tests import test_explain, test_routes, test_step_time
 from tests.mutants_source import SourceMutant
 from tests.serving import test_pipeline as pipeline
 from tests.serving import test_scheduling_rules as rules
@@ -38,6 +38,20 @@ SCALE_MUTANTS = [
         new="list(map(min, *ranks))",
         changes="ranks that share experts do not wait for the slowest",
         check=pipeline.test_ranks_that_share_experts_wait_for_the_slowest,
+    ),
+    SourceMutant(
+        name="a lone prompt crowds everybody",
+        place="inferplan.work.ops:Exchange.sent",
+        old="np.maximum(self.crowding * self.mean_share, 1.0)",
+        new="self.crowding",
+        changes="an exchange of one rank's rows waits as if every rank had as many",
+        check=partial(
+            test_routes.test_all_wait_for_the_fullest_sender_or_the_busiest_receiver,
+            "low_latency",
+            1.5,
+            1 / 16,
+            (1.0, 1.0),
+        ),
     ),
     SourceMutant(
         name="experts of one rank's rows",

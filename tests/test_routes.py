@@ -197,6 +197,44 @@ def test_tokens_travel_with_their_scales() -> None:
     assert exchange(tokens=1.0).work().wire == pytest.approx(sum(exchange().copies((16.0,))) * 7392)
 
 
+@pytest.mark.parametrize(
+    ("mode", "crowding", "mean_share", "longer"),
+    [
+        ("low_latency", 1.5, 1.0, (1.5, 1.5)),
+        ("low_latency", 1.5, 1 / 16, (1.0, 1.0)),  # one rank sends everything: who receives most gets 1.5/16 of it
+        ("low_latency", 3.0, 0.5, (1.5, 1.5)),
+        ("normal", 2.0, 1.0, (2.0, 1 / 0.996510)),
+        ("normal", 2.0, 0.6, (1.2, 1.0)),
+        ("normal", 16.0, 0.5, (0.5 / 0.407705, 1.0)),
+    ],
+)
+def test_all_wait_for_the_fullest_sender_or_the_busiest_receiver(
+    mode: str, crowding: float, mean_share: float, longer: tuple[float, float]
+) -> None:
+    """Of two nodes of 8: a rank has an expert of a token with 1 - C(240, 8)/C(256, 8) = 0.407705, a node with
+    1 - C(128, 8)/C(256, 8) = 0.996510, so that they get at most 1/0.4077 and 1/0.9965 times what a mean one does."""
+    once = exchange(mode).sent((8.0, 2.0), (False, False))
+    most = exchange(mode, crowding=crowding, mean_share=mean_share).sent((8.0, 2.0), (False, False))
+    assert [a / b for a, b in zip(most, once)] == pytest.approx(longer, rel=1e-5)
+
+
+def test_a_lone_prompt_crowds_nobody() -> None:
+    """DeepSeek-V3, 8 ranks, one prompt of 4,096 tokens on one of them: its dispatch carries its own copies, in fp8
+    with scales 7,392 bytes a token, whoever is popular; where every rank has one it lasts until the busiest has all."""
+    deployment = assemble(
+        Request(model="deepseek-v3", gpu="gb200", engine="sglang", parallel=Parallelism(dp=8, ep=8), expert_skew=0.8)
+    )
+
+    def dispatch(prompts: float) -> OpCost:
+        step = Step(segments=(Segment(batch=prompts, new=4096.0, past=0.0),))
+        return {cost.op.name: cost for cost in run_step(deployment, step).costs}["ffn.dispatch"]
+
+    lone, every = dispatch(1.0), dispatch(8.0)
+    assert isinstance(lone.op, Exchange)
+    assert float(lone.work.wire) == pytest.approx(4096 * 7392 * sum(lone.op.copies((8.0,))), rel=1e-12)
+    assert float(every.work.wire) > 1.1 * float(lone.work.wire)
+
+
 def moe_costs(gpu: str, engine: str, tokens: float, wide: bool, ranks: int) -> dict[str, OpCost]:
     parallel = Parallelism(dp=ranks, ep=ranks)
     deployment = assemble(Request(model="deepseek-v3", gpu=gpu, engine=engine, ideal=True, parallel=parallel))

@@ -6,6 +6,7 @@ name:
 
 - those that see only the sum of rows (every matmul): a table over the rows of the step, exact at every integer;
 - experts under attention data parallelism, which see the rows of all ranks: a table of their own, as exact;
+- the exchange with those experts, which lasts until the fullest rank has sent and the busiest one received: two tables;
 - those of the head, which see the rows of logits: exact at every integer;
 - those of one segment (attention, scans): a table over (batch, context) for decodes, over (prompts, new, past) for
   prompts, with linear interpolation between knots that are 12 to 25 % apart.
@@ -31,7 +32,7 @@ from inferplan.estimate.phase import Overlap, launched, overlap_of, require_fini
 from inferplan.estimate.roofline import price
 from inferplan.serving.rounds import eager_floors
 from inferplan.units import Array, Num
-from inferplan.work.ops import Op
+from inferplan.work.ops import Exchange, Op
 from inferplan.work.step import WIDE, Segment, Step
 
 PromptGrid = list[list[list[float]]]
@@ -41,6 +42,8 @@ contexts below the first knot, which take the seconds of that; beyond the last k
 _DENSE_ROWS = 256
 """Up to this batch every integer is priced; beyond, every 3 %."""
 _PROMPTS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 256.0)
+_NOBODY = 1e-6
+"""Rows of the mean rank over those of one that is as good as alone."""
 _ROOM = 2**15
 """Tokens of the largest step that is priced at every integer."""
 
@@ -68,6 +71,8 @@ class Grouping:
     """See the sum of the rows of both segments."""
     experts: tuple[int, ...] = ()
     """See the rows of all attention ranks."""
+    exchanges: tuple[int, ...] = ()
+    """See the rows of this rank and those of all."""
     head: tuple[int, ...] = ()
     decode: tuple[int, ...] = ()
     prompt: tuple[int, ...] = ()
@@ -145,7 +150,8 @@ def group_operators(
     works = {name: _works(stages) for name, stages in built.items()}
     result = []
     for stage in range(deployment.parallel.pp):
-        groups: dict[str, list[int]] = {"shared": [], "experts": [], "head": [], "decode": [], "prompt": []}
+        kinds = ("shared", "experts", "exchanges", "head", "decode", "prompt")
+        groups: dict[str, list[int]] = {kind: [] for kind in kinds}
         for index, work in enumerate(works["base"][stage]):
             if counts is not None and not counts(built["base"][stage].ops[index]):
                 continue
@@ -155,7 +161,7 @@ def group_operators(
             elif "rows" not in unchanged:
                 name = "head"
             elif "beside" in probes and "beside" not in unchanged:
-                name = "experts"
+                name = "exchanges" if isinstance(built["base"][stage].ops[index], Exchange) else "experts"
             elif "same_sum" in unchanged:
                 name = "shared"
             else:
@@ -195,7 +201,11 @@ class StageTable:
     shared: list[float]
     """Seconds by rows of the step."""
     experts: list[float]
-    """Seconds by rows that the mean attention rank brings to the experts."""
+    """Seconds by rows that the mean attention rank brings to the experts, with an exchange that waits for who receives
+    most."""
+    exchanges: tuple[list[float], list[float]]
+    """Seconds of an exchange by rows of the mean rank until who receives most is done; by rows of a rank until it has
+    sent."""
     head: list[float]
     """Seconds by sequences that need logits."""
     batch_knots: list[float]
@@ -349,7 +359,7 @@ class StepTimes:
         shared, head, last = table.shared, table.head, int(batch * self.width + chunk.prompts)
         time = table.layers + _read(shared, rows[0]) + (head[last] if last < len(head) else _whole(head, last))
         if table.experts:
-            time += _read(table.experts, rows[1])
+            time += _experts(table, *rows)
         if chunk.tokens:
             time += self._prompts(table, chunk.prompts, chunk.tokens, chunk.pairs)
         if batch:
@@ -373,7 +383,8 @@ class StepTimes:
             base, slope = (table.passes.get(batch) or self._pass_lines(table, batch))[at]
             time = base + slope * context
             if table.experts:
-                time += _read(table.experts, batch * self.width if beside is None else beside)
+                rows = batch * self.width
+                time += _experts(table, rows, rows if beside is None else beside)
             times.append(time)
         return times
 
@@ -389,8 +400,10 @@ class StepTimes:
             for batch, context, at in where:
                 base, slope = (passes.get(batch) or self._pass_lines(table, batch))[at]
                 time = base + slope * context
+                if table.experts:
+                    time += _experts(table, batch * self.width, beside)
                 longest = max(longest, time)
-            times.append(longest + _read(table.experts, beside) if table.experts else longest)
+            times.append(longest)
         return times
 
     def _segment_lines(self, table: StageTable, batch: int) -> Lines:
@@ -454,6 +467,13 @@ def _lines(knots: list[float], values: list[float]) -> Lines:
     slopes = [(right - left) / (stop - start) for left, right, start, stop in zip(values, values[1:], knots, knots[1:])]
     lines = [(value - slope * knot, slope) for value, slope, knot in zip(values, slopes, knots)]
     return [(values[0], 0.0), *lines, lines[-1]]
+
+
+def _experts(table: StageTable, rows: float, brought: float) -> float:
+    """Seconds of the experts and their exchange for a rank of ``rows`` where the mean rank brings ``brought``."""
+    seconds = _read(table.experts, brought)
+    received, sent = table.exchanges
+    return seconds + max(_read(sent, rows) - _read(received, brought), 0.0) if rows > brought and sent else seconds
 
 
 def _whole(table: list[float], rows: int) -> float:
@@ -604,15 +624,7 @@ class _TableBuilder(NamedTuple):
         half = _Probe(decode=(rows / 2 / width, 64.0), prompt=(rows / 2 * cp / new, new, 0.0))
         shared = pricer.seconds([group.shared for group in groupings], half)
         base = _Probe(decode=(1.0, 64.0), prompt=(1.0, new, 0.0))
-        experts: list[Array] = []
-        if any(group.experts for group in groupings):
-            least = min(width / parallel.dp, 0.5)  # one sequence on one rank, nothing on the others
-            brought = np.concatenate([[least], rows])
-            beside = replace(base, beside=brought / (width + new / cp))
-            experts = [
-                _from_zero(np.broadcast_to(seconds, brought.shape), least)
-                for seconds in pricer.seconds([group.experts for group in groupings], beside)
-            ]
+        experts = self._experts(groupings, rows, (new, cp))
         logits = np.arange(1.0, width * reach.sequences + 2)
         head = pricer.seconds([group.head for group in groupings], replace(base, rows=logits))
         batches = [float(b) for b in range(1, min(reach.sequences, _DENSE_ROWS) + 1)]
@@ -628,7 +640,8 @@ class _TableBuilder(NamedTuple):
                 continue
             tables[id(stage)] = StageTable(
                 shared=[0.0, *np.broadcast_to(shared[index], rows.shape).tolist()],
-                experts=experts[index].tolist() if experts else [],
+                experts=(experts[0][index] + experts[1][index]).tolist() if experts else [],
+                exchanges=(experts[1][index].tolist(), experts[2][index].tolist()) if experts else ([], []),
                 head=[0.0, *np.broadcast_to(head[index], logits.shape).tolist()],
                 batch_knots=batches,
                 decode_grid=np.broadcast_to(decode[index], (len(batches), len(self.knots.contexts))),
@@ -636,6 +649,27 @@ class _TableBuilder(NamedTuple):
                 layers=step.layer * stage.layers,
             )
         return [tables[id(stage)] for stage in stages]
+
+    def _experts(self, groupings: list[Grouping], rows: Array, prompt: tuple[float, int]) -> list[list[Array]]:
+        """Seconds, from 0 rows on, of the experts of every stage by rows of the mean attention rank, of their exchange
+        where all ranks are alike, and of it where this one sends and the others nothing; empty without experts.
+
+        prompt: tokens of the one that stands by, and ranks that share its rows.
+        """
+        if not any(group.experts or group.exchanges for group in groupings):
+            return []
+        pricer, (new, share), width = self.pricer, prompt, self.pricer.width
+        least = min(width / pricer.deployment.parallel.dp, 0.5)  # one sequence on one rank, nothing on the others
+        brought = np.concatenate([[least], rows])
+        base = _Probe(decode=(1.0, 64.0), prompt=(1.0, new, 0.0), beside=brought / (width + new / share))
+        alike = _Probe(decode=(brought / 2 / width, 64.0), prompt=(brought / 2 * share / new, new, 0.0))
+        exchanges = [group.exchanges for group in groupings]
+        priced = (
+            pricer.seconds([group.experts for group in groupings], base),
+            pricer.seconds(exchanges, alike),
+            pricer.seconds(exchanges, replace(alike, beside=_NOBODY)),
+        )
+        return [[_from_zero(np.broadcast_to(one, brought.shape), least) for one in every] for every in priced]
 
     def prompts(self, few: list[Grouping], many: list[Grouping]) -> list[PromptGrid]:
         """Seconds of prompts of every stage; narrow and wide ones run different kernels and are priced apart."""

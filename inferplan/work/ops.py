@@ -621,8 +621,9 @@ class Exchange(Wired):
     domain that holds one of its experts (:func:`inferplan.work.routes.reached`), and in low-latency mode once for each
     of its experts: DeepSeek-V3 (2412.19437) section 3.2.2; DeepEP README. groups, top_groups: group-limited routing.
     balanced: a token's experts are dealt over the ranks as evenly as they can be. blocks: thread blocks that carry it
-    in normal mode. crowding: rows of the busiest rank over those of the mean one; all wait for it. A domain gets one
-    copy of every token at most.
+    in normal mode. mean_share: tokens of the mean rank over those of this one, which has most. crowding: rows of the
+    rank that receives most over those of the mean one. All wait for who sends most and who receives most,
+    ``max(1, crowding*mean_share)`` times these tokens; a domain gets one copy of every token at most.
     """
 
     kind: ClassVar[str] = "exchange"
@@ -641,6 +642,7 @@ class Exchange(Wired):
     balanced: bool = False
     blocks: int = 20
     crowding: Num = 1.0
+    mean_share: Num = 1.0
 
     def work(self) -> Work:
         return Work(wire=self.sent((self.group,), (False,))[0])
@@ -650,9 +652,11 @@ class Exchange(Wired):
         if isinstance(self.crowding, float) and self.crowding == 1.0:
             return tuple(copies * message for copies in self.copies(sizes))
         if self.mode == "low_latency":
-            return tuple(copies * message * self.crowding for copies in self.copies(sizes))
+            most = np.maximum(self.crowding * self.mean_share, 1.0)
+            return tuple(copies * message * most for copies in self.copies(sizes))
         domains = accumulate(sizes[:-1], mul, initial=1.0)  # ranks of those that a level joins
-        times = (np.minimum(self.crowding, 1.0 / self._reached(ranks)) for ranks in domains)
+        crowded = (np.minimum(self.crowding, 1.0 / self._reached(ranks)) for ranks in domains)
+        times = (np.maximum(most * self.mean_share, 1.0) for most in crowded)
         return tuple(copies * message * more for copies, more in zip(self.copies(sizes), times))
 
     def copies(self, sizes: Sequence[float]) -> tuple[float, ...]:

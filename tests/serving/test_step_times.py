@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inferplan.estimate.phase import run_step
+from inferplan.estimate.phase import Batches, price_batches, run_step
 from inferplan.serving.step_times import Chunk, Reach, step_times
 from inferplan.work.parallel import Parallelism
 from inferplan.work.step import Segment, Step, decode
@@ -42,6 +42,24 @@ def test_steps_cost_what_the_roofline_says(model: str, parallel: Parallelism, id
         both = float(run_step(served, Step(segments=segments)).time)
         chunk = Chunk(prompts, prompts * new, prompts * (new * past + new * (new + 1) / 2))
         assert prices.mixed(batch, context, chunk) == pytest.approx(both, rel=5e-3)
+
+
+@pytest.mark.parametrize("share", [1 / 8, 0.5, 0.8, 0.95])
+@pytest.mark.parametrize("new", [600.0, 4096.0])
+def test_ranks_that_hold_different_batches(new: float, share: float) -> None:
+    """8 decodes beside a prompt on the fullest of 8 ranks, the mean one with a share of it. Just below an even share
+    the tables leave out what a rank's own rows cost it while it waits for who receives most: 1 % of a step."""
+    served = deployment("deepseek-v3", "gb200", False, engine="sglang", parallel=Parallelism(dp=8, ep=8))
+    times = step_times(served, Reach(sequences=64, tokens=8192, context=8192))
+    times.floors = [0.0]
+
+    def step(part: float) -> Step:
+        segments = (Segment(batch=8 * part, new=1.0, past=2000.0), Segment(batch=part, new=new, past=0.0))
+        return Step(segments=segments, logits=9 * part)
+
+    wanted = price_batches(served, Batches(fullest=step(1.0), beside=step(share))).time
+    stations = times.stations(8, 2000.0, Chunk(1, new, new * (new + 1) / 2), share * (new + 8))
+    assert sum(stations) == pytest.approx(float(wanted), rel=1e-2)
 
 
 @pytest.mark.parametrize("stages", [2, 3])

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from inferplan.affine import affine
+from inferplan.affine import affine, dense
 from inferplan.devices.engine import ExchangeRules
 from inferplan.spec import Spec
 from inferplan.units import Num
@@ -194,6 +194,14 @@ class LayerContext:
         if self.mean_segments is None:
             return self.parallel.dp * self.tokens
         return self.parallel.dp * affine(sum((self.rows(segment) for segment in self.mean_segments), start=0.0))
+
+    @cached_property
+    def mean_share(self) -> Num:
+        """Rows of the mean attention rank over those of this one."""
+        if self.mean_segments is None:
+            return 1.0
+        share: Num = dense(self.stage_tokens) / (self.parallel.dp * dense(self.tokens))
+        return share
 
     @property
     def ranks(self) -> int:

@@ -162,11 +162,12 @@ class MoeLayer(FeedForward):
         skew = routing.skew_of(self.skew)
         return busiest(self.experts, self.top_k, parallel.ep, parallel.redundant, skew, unforeseen)
 
-    def crowding(self, context: LayerContext, tokens: Num) -> Num:
-        """Rows of the busiest group of experts over those of the mean one, of ``tokens`` tokens of all ranks."""
+    def crowding(self, context: LayerContext) -> Num:
+        """Rows of the busiest group of experts over those of the mean one."""
         if context.parallel.ep == 1 or context.routing.even:
             return 1.0
-        rows: Num = self._busiest(context).rows(tokens) * context.parallel.ep / (dense(tokens) * self.top_k)
+        tokens = dense(context.stage_tokens)
+        rows: Num = self._busiest(context).rows(tokens) * context.parallel.ep / (tokens * self.top_k)
         return rows
 
 
