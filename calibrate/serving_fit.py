@@ -36,7 +36,7 @@ from inferplan.serving.rounds import eager_floors
 from inferplan.serving.simulator import Options, simulate
 from inferplan.serving.step_times import Reach, StepTimes, step_times
 from inferplan.units import Array
-from inferplan.validation.deploy import deployment_of, kernels_of
+from inferplan.validation.deploy import bare_deployment_of, deployment_of
 from inferplan.validation.importers import read_file
 from inferplan.validation.predict import client_of, flags_of, impossible, request_time, traffic_of
 from inferplan.validation.rows import Row
@@ -88,11 +88,12 @@ def _structure(row: Row) -> tuple[object, ...]:
     run = row.run
     assert run is not None
     formats = (run.precision, run.weights, run.experts, run.kv, run.activations)
-    return (run.model, run.gpu, run.engine, run.library, run.engine_version, *formats, run.tp, run.pp, run.ep, run.dp)
+    names = (run.model, run.gpu, run.engine, run.library, run.engine_version, run.backends)
+    return (*names, *formats, run.tp, run.pp, run.ep, run.dp)
 
 
 def _with_constants(deployment: Deployment, values: dict[str, float], campaign: str) -> Deployment:
-    """The deployment under constants; its calibration must be without a step (:func:`kernels_of`)."""
+    """The deployment under constants; its calibration must be without a step (:func:`bare_deployment_of`)."""
     shared = SharedStep(source="fit", step=StepConstants(**{name: values[name] for name in _STEP}))
     update: dict[str, Any] = {name: values[name] for name in _ENGINE}
     if campaign == OWN_CLIENT:
@@ -115,7 +116,7 @@ def predict_group(rows: Sequence[Row], vectors: Sequence[dict[str, float]]) -> A
     result = np.full((len(vectors), len(rows), 2), np.nan)
     for index, values in enumerate(vectors):
         for column, run in enumerate(runs):
-            bare = replace(deployment_of(run)[0], calibration=kernels_of(run))
+            bare = bare_deployment_of(run)
             deployment = with_flags(_with_constants(bare, values, run.campaign), flags_of(run))
             if values["launch"] not in tables:
                 tables[values["launch"]] = step_times(deployment, reach)

@@ -242,9 +242,9 @@ def test_a_batch_with_drafts_is_explained_with_them(number: str) -> None:
 
 
 def test_a_constant_of_a_release_is_shown_where_it_stands() -> None:
-    """Attention of vLLM 0.18 on H100 is that of 0.19.0, the nearest release timed there."""
-    request = Request(model="qwen3-30b-a3b", gpu="h100-sxm", engine="vllm@0.18")
+    """Attention of SGLang 0.5.6 on H100 is that of 0.5.6.post2, the nearest release timed there."""
+    request = Request(model="qwen3-30b-a3b", gpu="h100-sxm", engine="sglang@0.5.6")
     load = StaticLoad(batch=8.0, prompt=256.0, output=32.0)
     found = Explainer(request=request, load=load).explain("decode.attn.core")
     origins = [one.origin for one in found.inputs if "calibration" in one.origin]
-    assert any("engines.vllm.0.19.0.kernels.attention.decode" in origin for origin in origins), origins
+    assert any("engines.sglang.0.5.6.post2.kernels.attention.decode" in origin for origin in origins), origins

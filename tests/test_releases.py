@@ -4,31 +4,47 @@ from __future__ import annotations
 
 import re
 from datetime import date
+from typing import Any
 
 import pytest
 
 from inferplan.catalog.assemble import (
     Request,
     assemble,
+    device_releases,
     load_calibration,
     load_engine,
     load_kernels,
     release_dates,
-    with_backends,
 )
-from inferplan.catalog.files import load_hardware
+from inferplan.catalog.drafts import draft_alone
+from inferplan.catalog.files import config_root, load_hardware, read_yaml, validate
 from inferplan.devices.constants import Calibration, Fit
 from inferplan.devices.engine import EngineFlags
-from inferplan.devices.releases import KERNEL_ROLES, OnFile, Release, ReleaseDates, Releases, release_order
+from inferplan.devices.releases import (
+    KERNEL_ROLES,
+    REDUCED,
+    OnFile,
+    Release,
+    ReleaseDates,
+    Releases,
+    release_order,
+    role_of,
+)
 from inferplan.errors import UnknownNameError, UsageError
+from inferplan.estimate.anchoring import fingerprint
+from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.roofline import price
+from inferplan.validation.deploy import deployment_of
 from inferplan.validation.releases import release_of
 from inferplan.validation.rows import row_of
 from inferplan.validation.run import Pricing, price_row
 from inferplan.work.formats import find_format
 from inferplan.work.ops import GroupedMatmul, Matmul, Op
+from inferplan.work.parallel import Parallelism
 
 H100 = load_hardware("h100-sxm")
+FILE = config_root() / "calibration" / "h100-sxm.yaml"
 BF16, FP8 = find_format("bf16"), find_format("fp8")
 DATES = ReleaseDates(
     source="made up", released={"0.1": date(2026, 1, 1), "0.2": date(2026, 1, 20), "0.3": "2026-03-01"}
@@ -119,10 +135,61 @@ def test_a_backend_is_the_kernel_whose_source_names_it() -> None:
 
 def test_a_backend_of_another_engine_is_none_of_this_one() -> None:
     """Matmuls in fp8 on file are of the fastest library: TensorRT-LLM's torch_flow is no choice of vLLM's."""
-    constants = load_calibration(H100, None, False, "vllm")
     with pytest.raises(UnknownNameError, match="torch_flow"):
-        with_backends(constants, "vllm", H100, (("linear", "torch_flow"),))
-    assert "fp8" in with_backends(constants, "vllm", H100, (("linear", "cutlass"),)).note
+        chosen(("linear", "torch_flow"))
+    assert "timed in fp8; matmul in bf16 as usual" in chosen(("linear", "cutlass")).calibration.note
+
+
+def chosen(*backends: tuple[str, str], **changes: Any) -> Deployment:
+    """Llama-3.1-8B in fp8 on one H100 under vLLM, with kernels that flags choose."""
+    asked: dict[str, Any] = {"model": "llama-3.1-8b", "gpu": "h100-sxm", "quant": "fp8"}
+    return assemble(Request(**{**asked, **changes}, flags=EngineFlags(backends=backends)))
+
+
+def test_a_backend_that_would_do_nothing_is_refused_with_the_formats_that_it_has() -> None:
+    """Cutlass was timed in fp8: bf16 weights run another kernel. One device adds nothing up. An ideal one, and one with
+    constants of the user's own, runs no kernel that was timed elsewhere."""
+    with pytest.raises(UsageError, match="linear=cutlass would do nothing") as refusal:
+        chosen(("linear", "cutlass"), quant="bf16")
+    assert refusal.value.hint == "timed in fp8 on h100-sxm"
+    with pytest.raises(UsageError, match="all-reduce=vllm would do nothing"):
+        chosen((REDUCED, "vllm"))
+    assert f"{REDUCED} by vllm" in chosen((REDUCED, "vllm"), parallel=Parallelism(tp=2)).calibration.note
+    with pytest.raises(UsageError, match="would replace constants of"):
+        chosen(("linear", "cutlass"), calibration=str(config_root() / "calibration" / "h100-sxm.yaml"))
+    with pytest.raises(UsageError, match="would do nothing"):
+        chosen(("linear", "cutlass"), ideal=True)
+
+
+def test_a_draft_without_what_the_choice_is_of_keeps_its_usual_kernels() -> None:
+    """The choice is the served model's: a dense model has no experts to run by Triton."""
+    flags = EngineFlags(backends=(("experts", "triton"),))
+    asked = Request(model="qwen3-30b-a3b", gpu="b200-hgx", quant="bf16", engine="sglang", flags=flags)
+    assert "experts by triton" in assemble(asked).calibration.note
+    assert "experts by" not in draft_alone(asked, "qwen3-0.6b").whole.calibration.note
+
+
+def test_kernels_of_a_release_are_taken_by_name() -> None:
+    """Those that no serving row speaks for are asked for: GEMM in fp8 of vLLM 0.19 on H100 took half of 0.14's."""
+    narrow = Matmul(name="gemm", m=512.0, k=8192, n=8192, weight=FP8, input=FP8, output=BF16)
+    new, old = (price(narrow, H100, chosen(("linear", f"@{one}")).calibration).total for one in ("0.19", "0.14"))
+    assert new / old == pytest.approx(0.5, rel=0.1)
+    with pytest.raises(UnknownNameError, match=r"no release '0\.0\.1'"):
+        chosen(("linear", "@0.0.1"))
+
+
+def test_whoever_asks_gets_the_kernels_that_own_lists() -> None:
+    """A deployment and a measured row of one release have one price: SGLang's takes attention from it and no more."""
+    asked = assemble(Request(model="qwen3-32b", gpu="h100-sxm", engine="sglang@0.5.6", parallel=Parallelism(tp=2)))
+    facts = {"model": "qwen3-32b", "gpu": "h100-sxm", "precision": "bf16", "isl": "128", "osl": "64", "tp": "2"}
+    facts |= {"concurrency": "1", "ttft_ms": "30", "tpot_ms": "12"}
+    for stated in ({"engine": "sglang", "engine_version": "0.5.6"}, {"engine": "sglang", "kernels": "sglang@0.5.6"}):
+        run = row_of("row", facts | stated, {}).run
+        assert run is not None
+        assert fingerprint(deployment_of(run)[0]) == fingerprint(asked)
+    newest = load_calibration(H100, None, False, "sglang").constants
+    differs = {kernel for kernel, fits in asked.calibration.constants.items() if fits != newest[kernel]}
+    assert {role_of(kernel) for kernel in differs} == {"attention"}
 
 
 def test_experts_are_chosen_where_there_are_some() -> None:
@@ -131,7 +198,14 @@ def test_experts_are_chosen_where_there_are_some() -> None:
 
 
 def seconds(op: Op, engine: str) -> float:
-    return float(price(op, H100, load_kernels(H100, None, engine)).total)
+    """Priced with all kernels of a release, those that no serving row speaks for too."""
+    name, _, version = engine.partition("@")
+    constants = load_kernels(H100, None, name)
+    if version:
+        tables, raw = device_releases("h100-sxm"), validate(FILE, read_yaml(FILE), Calibration)
+        assert tables is not None
+        constants = tables.chosen(raw, name, version, release_dates()[name], tuple(KERNEL_ROLES)).calibration
+    return float(price(op, H100, constants.for_engine(name)).total)
 
 
 def test_what_a_release_changed_is_what_was_measured() -> None:
@@ -210,14 +284,11 @@ def test_a_flag_chooses_the_kernel_that_was_timed() -> None:
     experts = GroupedMatmul(name="gate_up", m=512.0, k=2048, n=1536, **shape)
 
     def taken(*backends: tuple[str, str], engine: str = "sglang") -> float:
-        calibration = load_calibration(b200, None, False, engine)
-        chosen = with_backends(calibration, engine, b200, backends) if backends else calibration
-        return float(price(experts, b200, chosen).total)
+        deployment = chosen(*backends, model="qwen3-30b-a3b", gpu="b200-hgx", quant="bf16", engine=engine)
+        return float(price(experts, b200, deployment.calibration).total)
 
     assert 1.3 < taken(("experts", "triton")) / taken() < 3.5
     assert taken(("experts", "flashinfer_trtllm")) == taken()
     assert taken(("experts", "flashinfer_trtllm"), engine="sglang@0.5.9") == taken()
     with pytest.raises(UnknownNameError, match="marlin2"):
         taken(("experts", "marlin2"))
-    with pytest.raises(UsageError, match="would do nothing"):
-        with_backends(load_calibration(b200, None, True), "sglang", b200, (("experts", "triton"),))

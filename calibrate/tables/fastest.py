@@ -15,6 +15,7 @@ import numpy as np
 
 from calibrate.fit import TERMS_OF, Measurement, fit_stack, stack
 from calibrate.tables.choose import ENGINES, FEWEST, DeviceTables, Pool
+from inferplan.devices.releases import FASTEST
 
 KERNEL, WIDE = "matmul", "bf16"
 
@@ -33,7 +34,7 @@ def with_fastest(device: DeviceTables) -> DeviceTables:
             continue
         called = ", ".join(f"{name} {sources[name]['/'.join(group)]}" for name in timed)
         for name in timed:
-            libraries[name][group], sources[name]["/".join(group)] = rows, f"the fastest of {called}"
+            libraries[name][group], sources[name]["/".join(group)] = rows, f"{FASTEST}{called}"
     return replace(device, libraries=libraries, sources=sources)
 
 

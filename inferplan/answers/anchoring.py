@@ -154,4 +154,6 @@ def _fit(launches: Sequence[Launch], runs: Sequence[SuggestedRun]) -> str:
         given = facts(started)
         stated = [name for name in ("gpu", "weights", "experts", "kv") if name in given]
         words += [word for name in stated for word in (f"--{name}", given[name])]
+        words += ["--engine", started.request.engine] if "@" in started.request.engine else []
+        words += [word for pair in started.request.flags.backends for word in ("--backend", "=".join(pair))]
     return shell([*words, "-o", "own.yaml"])

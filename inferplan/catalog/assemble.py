@@ -12,13 +12,14 @@ from pydantic import Field
 
 from inferplan.catalog.files import config_root, load, load_hardware, load_model, names, read_yaml, validate
 from inferplan.devices.anchors import Anchor, Process
-from inferplan.devices.constants import IDEAL, Calibration, SharedStep, memory_class
+from inferplan.devices.constants import IDEAL, Calibration, Constants, SharedStep, memory_class
 from inferplan.devices.engine import Engine, EngineFlags, EngineSpec, EngineVersion
 from inferplan.devices.hardware import HardwareSpec
-from inferplan.devices.releases import KERNEL_ROLES, OnFile, ReleaseDates, Releases, own_source
+from inferplan.devices.releases import OnFile, ReleaseDates, Releases, own_source, role_of
 from inferplan.errors import UsageError
 from inferplan.estimate.anchoring import anchored
 from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.graph import build_rank
 from inferplan.models.layers.mla import MlaLayer
 from inferplan.models.prune import parse_prune, prune
 from inferplan.models.spec import ModelSpec, require_experts
@@ -27,6 +28,7 @@ from inferplan.units import parse_quantity
 from inferplan.work.formats import WIDE, Format, Precision, find_format, held_by, parse_precision, uniform
 from inferplan.work.parallel import Parallelism
 from inferplan.work.routing import Routing
+from inferplan.work.step import Segment, Step
 
 ROLES = ("weights", "activations", "kv", "experts", "embedding", "head")
 NATIVE = "native"
@@ -80,32 +82,32 @@ def load_engine(name: str, flags: EngineFlags | None = None) -> Engine:
 
 
 def _defaults(spec: EngineSpec, version: str | None) -> tuple[EngineVersion, str]:
-    """:meth:`EngineSpec.at`; for a release that is older than every one on file, and whose day is known, the oldest."""
-    dates, oldest = release_dates().get(spec.name), spec.versions[0]
-    if version and spec.predates(version) and dates is not None and dates.day(version) is not None:
-        return oldest, f"{spec.name} {version}: defaults of {oldest.version}, the oldest on file"
+    """:meth:`EngineSpec.at`; for a release beyond all on file whose day is known, the oldest or the newest."""
+    dates = release_dates().get(spec.name)
+    if version and dates is not None:
+        oldest, newest = spec.versions[0].version, spec.versions[-1].version
+        if spec.predates(version) and dates.day(version) is not None:
+            return spec.versions[0], f"{spec.name} {version}: defaults of {oldest}, the oldest on file"
+        if spec.follows(version) and dates.lists(version):
+            return spec.versions[-1], f"{spec.name} {version}: defaults of {newest}, the newest on file"
     return spec.at(version)
 
 
-def load_calibration(
-    hardware: HardwareSpec, path: str | None, ideal: bool, engine: str = "vllm", roles: Sequence[str] | None = None
-) -> Calibration:
+def load_calibration(hardware: HardwareSpec, path: str | None, ideal: bool, engine: str = "vllm") -> Calibration:
     """The constants to price with, of the kernels that ``engine`` brings (``name`` or ``name@version``) and of a step.
 
     Those asked for, else the hardware's own, else those of its nearest relative, else of all measured devices of its
-    class of memory; :data:`IDEAL` when asked for or when there are none. roles: what a version has its own kernels for,
-    by default all that were timed (:func:`with_release`).
+    class of memory; :data:`IDEAL` when asked for or when there are none. What a version has its own kernels for says
+    :func:`with_release`.
     """
     if ideal:
         if path:
             raise UsageError("--ideal and --calibration exclude each other", hint="leave one out")
         return IDEAL
-    return load_kernels(hardware, path, engine, roles).with_step(shared_step())
+    return load_kernels(hardware, path, engine).with_step(shared_step())
 
 
-def load_kernels(
-    hardware: HardwareSpec, path: str | None, engine: str = "vllm", roles: Sequence[str] | None = None
-) -> Calibration:
+def load_kernels(hardware: HardwareSpec, path: str | None, engine: str = "vllm") -> Calibration:
     """:func:`load_calibration` without the constants of a step."""
     file = calibration_file(hardware, path)
     if file is None:
@@ -120,61 +122,112 @@ def load_kernels(
     found = validate(file, data, Calibration)
     name, _, version = engine.partition("@")
     if version and path is None:
-        found = with_release(found, name, version, roles)
+        found = with_release(found, name, version)
     measured = found.name.partition(",")[0]
     if measured != hardware.name and measured in names("hardware"):
         return _carried(found, hardware, name)
     return found.for_vendor(hardware.vendor).for_engine(name)
 
 
-def with_release(
-    calibration: Calibration, engine: str, version: str, roles: Sequence[str] | None = None
-) -> Calibration:
+def with_release(calibration: Calibration, engine: str, version: str) -> Calibration:
     """The constants with an engine release's kernels where they were timed on the device, and a note about them.
 
-    roles: those of :data:`inferplan.devices.releases.KERNEL_ROLES`, by default all. Unchanged where nothing is known.
+    Of the roles that ``own`` of ``configs/releases.yaml`` lists for the engine, whoever asks: deployments, measured
+    rows and anchors have one price. Unchanged where nothing is known.
     """
     releases, dates = device_releases(calibration.name), release_dates().get(engine)
     if releases is None or dates is None or engine not in releases.newest:
         return calibration
-    chosen = releases.chosen(
-        calibration, engine, version, dates, tuple(KERNEL_ROLES) if roles is None else tuple(roles)
-    )
+    chosen = releases.chosen(calibration, engine, version, dates, dates.own)
     return chosen.calibration.model_copy(update={"release": f"{engine}@{version}", "note": chosen.note})
 
 
-def with_backends(
-    calibration: Calibration, engine: str, hardware: HardwareSpec, backends: Sequence[tuple[str, str]]
-) -> Calibration:
-    """Constants chosen for an engine, with the kernels of ``backends`` (role, name) in place of the usual ones.
+@dataclass(frozen=True, kw_only=True)
+class Backends:
+    """Kernels that flags of an engine choose: pairs of a role and a name, of ``engine`` (``name`` or
+    ``name@version``). path: a file of constants that was asked for."""
 
-    Those of the release that is nearest to the engine's version, by default the newest. Raises ``UsageError`` where
-    nothing was timed by backend, ``UnknownNameError`` for one that nobody timed.
+    engine: str
+    chosen: Sequence[tuple[str, str]]
+    path: str | None = None
+
+
+def with_backends(deployment: Deployment, asked: Backends, strict: bool = True) -> Deployment:
+    """The deployment with the kernels asked for in place of the usual ones.
+
+    Those of the release that is nearest to the engine's version, by default the newest; ``@RELEASE`` for a name is
+    that release's usual kernel. Raises ``UsageError`` where nothing was timed by backend, where constants of a file
+    would be replaced, and where nothing that it runs was timed so (unless not ``strict``: that keeps its usual
+    kernels); ``UnknownNameError`` for a backend that nobody timed.
     """
-    name, _, version = engine.partition("@")
-    releases, dates = device_releases(hardware.name), release_dates().get(name)
-    if calibration.basis == "roofline" or releases is None or dates is None or name not in releases.newest:
-        raise UsageError(
-            f"--backend {backends[0][0]}={backends[0][1]} would do nothing",
-            because=f"no kernels of {name} by backend are on file for {hardware.name}"
-            if calibration.basis != "roofline"
-            else "an ideal device runs no kernel",
-            hint="leave --backend out",
-        )
-    on_file_for = calibration.provenance.get("kernels", {}).get(name, {})
-    usual = {place: own_source(source, name) for place, source in on_file_for.items()}
-    on_file = OnFile(dates, usual, load_kernels(hardware, None, name).constants)
-    launch, constants = calibration.step.launch, {kernel: dict(fits) for kernel, fits in calibration.constants.items()}
-    words = []
-    for role, backend in backends:
+    if not asked.chosen:
+        return deployment
+    releases, dates, calibration = _timed(deployment, asked)
+    name, _, version = asked.engine.partition("@")
+    on_file_for = load_kernels(deployment.hardware, None, name)
+    named = on_file_for.provenance.get("kernels", {}).get(name, {})
+    usual = {place: own_source(source, name) for place, source in named.items()}
+    on_file = OnFile(dates, usual, on_file_for.constants)
+    words = [calibration.note or f"{name} {version or releases.newest[name]}"]
+    for role, backend in asked.chosen:
         found = releases.backend(name, version or releases.newest[name], role, backend, on_file)
-        for kernel, fits in found.items():
-            own = {label: fit.model_copy(update={"launch": launch}) for label, fit in fits.items()}
-            constants.setdefault(kernel, {}).update(own)
+        calibration, left = _replaced(deployment, calibration, role, found)
         formats = ", ".join(sorted({label for labels in found.values() for label in labels}))
-        words.append(f"{role} by {backend} (timed in {formats})")
-    note = "; ".join([calibration.note or f"{name} {version or releases.newest[name]}", *words])
-    return calibration.model_copy(update={"constants": constants, "note": note})
+        if strict and left is None:
+            raise UsageError(
+                f"--backend {role}={backend} would do nothing",
+                because=f"{deployment.describe()} runs no kernel of it in a format that was timed so",
+                hint=f"timed in {formats} on {deployment.hardware.name}",
+            )
+        kept = f"; {', '.join(left)} as usual" if left else ""
+        words += [] if left is None else [f"{role} by {backend} (timed in {formats}{kept})"]
+    return replace(deployment, calibration=calibration.model_copy(update={"note": "; ".join(words)}))
+
+
+def _replaced(
+    deployment: Deployment, calibration: Calibration, role: str, found: Constants
+) -> tuple[Calibration, list[str] | None]:
+    """``calibration`` with other kernels of a role, and what the deployment runs of it that keeps its own; ``None``
+    where that is all of it, or where it runs none."""
+    launch = {"launch": calibration.step.launch}
+    own = {
+        kernel: {label: fit.model_copy(update=launch) for label, fit in fits.items()} for kernel, fits in found.items()
+    }
+    constants = {kernel: {**calibration.constants.get(kernel, {}), **fits} for kernel, fits in own.items()}
+    changed = calibration.model_copy(update={"constants": {**calibration.constants, **constants}})
+    run = sorted(place for place in kernels_run(deployment) if role_of(place[0]) == role)
+    fits = [fit for labels in own.values() for fit in labels.values()]
+    left = [place for place in run if not any(changed.fit(*place) is fit for fit in fits)]
+    return changed, None if len(left) == len(run) else [f"{kernel} in {label}" for kernel, label in left]
+
+
+def _timed(deployment: Deployment, asked: Backends) -> tuple[Releases, ReleaseDates, Calibration]:
+    """What was timed by backend on the device. Raises ``UsageError`` where nothing was, or where it may not price."""
+    calibration, name = deployment.calibration, asked.engine.partition("@")[0]
+    releases, dates = device_releases(deployment.hardware.name), release_dates().get(name)
+    role, backend = asked.chosen[0]
+    if asked.path is not None:
+        raise UsageError(
+            f"--backend {role}={backend} would replace constants of {asked.path}",
+            because="kernels by backend were timed elsewhere, and those of --calibration are what this device took",
+            hint="leave one of them out",
+        )
+    if calibration.basis == "roofline":
+        why = "an ideal device runs no kernel"
+    elif releases is None or dates is None or name not in releases.newest:
+        why = f"no kernels of {name} by backend are on file for {deployment.hardware.name}"
+    else:
+        return releases, dates, calibration
+    raise UsageError(f"--backend {role}={backend} would do nothing", because=why, hint="leave --backend out")
+
+
+def kernels_run(deployment: Deployment) -> set[tuple[str, str]]:
+    """Kernels, each with its format, of a step that computes prompts and of one that decodes."""
+    segments = (Segment(batch=1.0, new=1024.0, past=0.0), Segment(batch=1.0, new=1.0, past=1024.0))
+    stages = [
+        stage for segment in segments for stage in build_rank(deployment, Step(segments=(segment,)), alternatives=True)
+    ]
+    return {(op.kernel, op.label) for stage in stages for op in stage.ops}
 
 
 def releases_file(device: str) -> Path:
@@ -382,27 +435,21 @@ def assemble(
         hardware = with_memory(hardware, request.memory)
     if request.expert_skew is not None:
         require_experts(model, "--expert-skew")
-    for role, backend in request.flags.backends:
-        if role == "experts":
-            require_experts(model, f"--backend {role}={backend}")
+    if any(role == "experts" for role, _ in request.flags.backends):
+        require_experts(model, "--backend experts")
     deployment = Deployment(
         model=model,
         hardware=hardware,
         precision=precision_of(request, model, hardware),
         parallel=request.parallel,
         engine=load_engine(request.engine, request.flags),
-        calibration=_priced_with(request, hardware),
+        calibration=load_calibration(hardware, request.calibration, request.ideal, request.engine),
         unfused_attention=request.unfused_attention,
         routing=routing_of(request.expert_skew),
     )
+    backends = Backends(engine=request.engine, chosen=request.flags.backends, path=request.calibration)
+    deployment = with_backends(deployment, backends)
     return deployment if request.anchor is None else anchored(deployment, load_anchor(request.anchor), request.anchor)
-
-
-def _priced_with(request: Request, hardware: HardwareSpec) -> Calibration:
-    """The constants of a request, with the kernels of the backends that its flags choose."""
-    calibration = load_calibration(hardware, request.calibration, request.ideal, request.engine)
-    chosen = request.flags.backends
-    return with_backends(calibration, request.engine, hardware, chosen) if chosen else calibration
 
 
 def with_generation(model: ModelSpec, fields: dict[str, int | bool]) -> ModelSpec:

@@ -7,7 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from inferplan.catalog.assemble import Request, assemble, cache_format, native_precision, precision_of
+from inferplan.catalog.assemble import (
+    Backends,
+    Request,
+    assemble,
+    cache_format,
+    native_precision,
+    precision_of,
+    with_backends,
+)
 from inferplan.catalog.files import load_hardware, load_model, read_yaml, validate
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
@@ -92,20 +100,21 @@ def draft_alone(request: Request, name: str, loader: Callable[[str], ModelSpec] 
     """
     model = loader(request.model)
     models, reads_states = _load(name, model, loader)
-    own = [(role, kernel) for role, kernel in request.flags.backends if role != "experts" or models.whole.has_experts]
-    changed = {"two_batch_overlap": False, "backends": tuple(own)}  # one device exchanges nothing
-    flags = request.flags.model_copy(update=changed)
+    bare = {"two_batch_overlap": False, "backends": ()}  # one device exchanges nothing
+    flags = request.flags.model_copy(update=bare)
+    backends = Backends(engine=request.engine, chosen=request.flags.backends, path=request.calibration)
     skew = request.expert_skew if models.whole.has_experts else None
     alone = replace(request, anchor=None, prune=None, generation=(), parallel=Parallelism(), flags=flags)
     alone = replace(alone, expert_skew=skew)
     if reads_states and name != MTP:
         served = precision_of(replace(request, prune=None), model, load_hardware(request.gpu))
         whole = assemble(replace(alone, quant=None, roles=()), model_loader=lambda _: models.whole)
-        return deployments(replace(whole, precision=head_formats(models.whole, served)), models, reads_states)
+        whole = replace(whole, precision=head_formats(models.whole, served))
+        return deployments(with_backends(whole, backends, strict=False), models, reads_states)
     whole = assemble(alone, model_loader=lambda _: models.whole)
     if name == MTP:
         whole = replace(whole, precision=released(whole.precision))
-    return deployments(whole, models, reads_states)
+    return deployments(with_backends(whole, backends, strict=False), models, reads_states)
 
 
 def head_beside(served: Deployment, name: str) -> DraftDeployments | None:

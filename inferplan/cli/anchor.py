@@ -149,12 +149,13 @@ def fit_command(files: tuple[str, ...], anchor_file: str, style: str | None, **v
     Example: inferplan anchor fit run-1.json run-2.json run-3.json -o own.yaml
     """
     from inferplan.cli.options import write
-    from inferplan.validation.anchor import anchor_of, anchor_yaml
+    from inferplan.validation.anchor import anchor_of, anchor_yaml, require_unopposed
     from inferplan.validation.importers import read_file
     from inferplan.validation.run import Pricing
 
     supplied = facts_of(values)
     rows = [row for path in files for row in read_file(Path(path), supplied)[1]]
+    require_unopposed(rows)
     pricing = Pricing(calibration=values["calibration"], ideal=values["ideal"], processes=values["jobs"])
     found = anchor_of(priced(rows, pricing), pricing, ", ".join(files))
     write_text(anchor_file, anchor_yaml(found.anchor))

@@ -128,6 +128,7 @@ _FLAGS = {
     "backends": "backend",
 }
 """Fields of ``EngineFlags`` and the options that set them."""
+BACKEND = "Kernels that a flag of the engine chooses: experts=triton, attention=flashinfer, linear=@0.19."
 _REDUNDANT = "Slots for copies of popular experts (EPLB), beyond one for each."
 SKEW = "Deviation of the logarithm of the experts' popularity; 0 is uniform [measured, or configs/routing.yaml]."
 _DEGREES = {
@@ -183,17 +184,16 @@ def engine_flag_options() -> list[Callable[[Any], Any]]:
             default=None,
             help="Cut a step into two half batches: experts are exchanged while the other half computes.",
         ),
-        click.option(
-            "--backend",
-            metavar="ROLE=NAME",
-            multiple=True,
-            callback=_backends,
-            help="Kernels that a flag of the engine chooses: experts=triton, attention=flashinfer, as they were timed.",
-        ),
+        backend_option(),
     ]
 
 
-def _backends(ctx: click.Context, _: click.Parameter, given: tuple[str, ...]) -> tuple[tuple[str, str], ...] | None:
+def backend_option() -> Callable[[Any], Any]:
+    """``--backend``: pairs of a role and the name of its kernels, or ``None``."""
+    return click.option("--backend", metavar="ROLE=NAME", multiple=True, callback=backends, help=BACKEND)
+
+
+def backends(ctx: click.Context, _: click.Parameter, given: tuple[str, ...]) -> tuple[tuple[str, str], ...] | None:
     """Callback of ``--backend``: pairs of role and name. Raises ``UsageError``."""
     from inferplan.errors import UsageError
 

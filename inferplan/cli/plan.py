@@ -19,8 +19,20 @@ from inferplan.catalog.files import load_hardware, load_model
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.catalog.workloads import WorkloadSpec, load_limits, load_workload
 from inferplan.cli.draft_options import draft_options, draftings_of
-from inferplan.cli.options import IDEAL, SKEW, Count, Within, known_engines, picture, report_options, write_text
+from inferplan.cli.options import (
+    BACKEND,
+    IDEAL,
+    SKEW,
+    Count,
+    Within,
+    backends,
+    known_engines,
+    picture,
+    report_options,
+    write_text,
+)
 from inferplan.cli.price_options import price_options
+from inferplan.devices.engine import EngineFlags
 from inferplan.errors import UsageError
 from inferplan.extras import require
 from inferplan.planning.confidence import MIDDLE
@@ -109,6 +121,7 @@ _OPTIONS = [
     ),
     _Option("--kv", metavar="FORMAT", help="Format of the KV cache [that of --quant: most are wide, also nvfp4's]."),
     _Option("--engine", default="vllm", show_default=True, metavar="LIST", callback=known_engines, help="Engines."),
+    _Option("--backend", metavar="ROLE=NAME", multiple=True, callback=backends, help=BACKEND),
     _Option("--most", type=Count(), help="Largest number of GPUs in one replica [8, or what the degrees make]."),
     _Option("--tp", metavar="COUNTS", help="Tensor parallelism [1,2,4,...]."),
     _Option("--pp", metavar="COUNTS", help="Pipeline stages [1,2,4,...]."),
@@ -180,6 +193,7 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Que
             ideal=values["ideal"],
             expert_skew=values["expert_skew"],
             roles=roles,
+            flags=EngineFlags(backends=values["backend"] or ()),
         ),
         gpus=gpus,
         quants=quants,

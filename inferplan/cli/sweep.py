@@ -28,9 +28,10 @@ from inferplan.answers.sweep import (
 )
 from inferplan.catalog.assemble import Request
 from inferplan.cli.draft_options import draft_options, draftings_of
-from inferplan.cli.options import IDEAL, anchor_option, engine_option, write
+from inferplan.cli.options import BACKEND, IDEAL, anchor_option, backends, engine_option, write
 from inferplan.cli.technique_options import option_group
 from inferplan.columns import Block, Column, one_value, plain_values
+from inferplan.devices.engine import EngineFlags
 from inferplan.errors import UsageError
 from inferplan.extras import require
 from inferplan.table import FORMATS, Report, Table, format_of
@@ -38,6 +39,14 @@ from inferplan.units import format_time
 
 draft_group = option_group(*(click.option(*names, **keywords) for names, keywords in draft_options(several=True)))
 _COUNTS = "1,8 or 1-8 or 1-64*2"
+
+
+def _kernels(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> Any:
+    """Callback of ``--backend``, which was the name of ``--executor``: a word of that is still taken, and said."""
+    places = [word for word in given if word in BACKENDS]
+    for place in places:
+        click.echo(f"note: --backend {place} is now --executor {place}; --backend names kernels", err=True)
+    return places[-1:], backends(ctx, parameter, tuple(word for word in given if word not in BACKENDS))
 
 
 @click.command("sweep")
@@ -62,7 +71,8 @@ _COUNTS = "1,8 or 1-8 or 1-64*2"
 @anchor_option()
 @click.option("--ideal", is_flag=True, help=IDEAL)
 @click.option("--simulate", "simulated", is_flag=True, help="Simulate each point as a closed loop of --batch users.")
-@click.option("--backend", type=click.Choice(BACKENDS), default="joblib", show_default=True, help="Where it runs.")
+@click.option("--backend", metavar="ROLE=NAME", multiple=True, callback=_kernels, help=BACKEND)
+@click.option("--executor", type=click.Choice(BACKENDS), help="Where it runs. [joblib]")
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes [all cores].")
 @click.option("--scheduler", metavar="ADDRESS", help="dask: tcp://host:8786 of a running cluster [a local one].")
 @click.option(
@@ -88,9 +98,16 @@ def sweep_command(models: str, style: str | None, report_file: str | None, **val
         require("parquet", "a Parquet file")
     style = "table" if parquet else format_of(report_file, style)
     counts = {name: parse_counts(values[name]) for name in DEGREES}
+    places, chosen = values["backend"]
+    values["executor"] = values["executor"] or next(iter(places), "joblib")
     grid = Grid(
         base=Request(
-            model="", gpu="", calibration=values["calibration"], ideal=values["ideal"], anchor=values["anchor"]
+            model="",
+            gpu="",
+            calibration=values["calibration"],
+            ideal=values["ideal"],
+            anchor=values["anchor"],
+            flags=EngineFlags(backends=chosen or ()),
         ),
         structure={
             "model": parse_values(models),
@@ -140,7 +157,7 @@ def _drafting(models: list[str], values: dict[str, Any]) -> dict[str, tuple[Draf
 
 def _run(grid: Grid, values: dict[str, Any]) -> Sweep:
     execution = {
-        "backend": values["backend"],
+        "backend": values["executor"],
         "jobs": values["jobs"],
         "scheduler": values["scheduler"],
         "journal": Path(values["journal"]) if values["journal"] else None,

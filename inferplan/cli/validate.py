@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from inferplan.cli.options import Count, anchor_option, picture, report_options, write_text
+from inferplan.cli.options import Count, anchor_option, backend_option, picture, report_options, write_text
 from inferplan.errors import InputFileError, ToleranceError, UsageError
 from inferplan.table import Report
 
@@ -39,6 +39,7 @@ _FACTS = {"quant": "precision"}
 
 def supplied_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the facts that a file may leave out."""
+    command = backend_option()(command)
     for name in reversed(_SUPPLIED):
         command = click.option(f"--{name}", metavar="VALUE", help=_SUPPLIED[name])(command)
     return command
@@ -79,6 +80,9 @@ def facts_of(values: dict[str, Any]) -> dict[str, str]:
     """The facts that :func:`supplied_options` state, taken from ``values``."""
     named = {name: values.pop(name.replace("-", "_")) for name in _SUPPLIED}
     facts = {_FACTS.get(name, name).replace("-", "_"): value for name, value in named.items() if value is not None}
+    backends = values.pop("backend")
+    if backends:
+        facts["backends"] = ",".join("=".join(pair) for pair in backends)
     if "@" in facts.get("engine", ""):
         facts["engine"], _, facts["engine_version"] = facts["engine"].partition("@")
     return facts

@@ -106,17 +106,25 @@ class Load(NamedTuple):
 
 
 class System(Spec):
-    """What an anchor is of: names of the catalogue, formats of the linear weights and of the routed experts."""
+    """What an anchor is of: names of the catalogue, formats of the linear weights, of the routed experts and of the
+    cache (``None`` in files that do not say)."""
 
     model: str
     gpu: str
     engine: str
     weights: str
     experts: str | None = None
+    kv: str | None = None
+
+    def same(self, other: "System") -> bool:
+        """Whether both are one system, as far as they say."""
+        kv = self.kv or other.kv
+        return self.model_copy(update={"kv": kv}) == other.model_copy(update={"kv": other.kv or kv})
 
     def describe(self) -> str:
         experts = f", experts {self.experts}" if self.experts and self.experts != self.weights else ""
-        return f"{self.model} in {self.weights}{experts} on {self.gpu} under {self.engine}"
+        cache = f", cache {self.kv}" if self.kv and self.kv != "bf16" else ""
+        return f"{self.model} in {self.weights}{experts}{cache} on {self.gpu} under {self.engine}"
 
 
 class AnchorRow(Spec):

@@ -243,9 +243,8 @@ class EngineSpec(Spec):
         wanted, known = _key(version), f"known: {', '.join(entry.version for entry in self.versions)}"
         if not wanted:
             raise UnknownNameError(f"{version!r} is no version of {self.name}", hint=known)
-        newest, older = _key(self.versions[-1].version), self.predates(version)
-        if wanted[: len(newest)] > newest or older:
-            age = "older" if older else "newer"
+        if self.follows(version) or self.predates(version):
+            age = "newer" if self.follows(version) else "older"
             raise UnknownNameError(
                 f"{self.name} {version} is {age} than every version on file",
                 because="nothing is known of its defaults",
@@ -260,6 +259,11 @@ class EngineSpec(Spec):
     def predates(self, version: str) -> bool:
         """Whether a version is older than every one on file; not a name without a number."""
         return () < _key(version) < _key(self.versions[0].version)
+
+    def follows(self, version: str) -> bool:
+        """Whether a version is newer than every release line on file."""
+        newest = _key(self.versions[-1].version)
+        return _key(version)[: len(newest)] > newest
 
     def running(self, defaults: EngineVersion, asked: str = "", note: str = "") -> "Engine":
         """The engine under ``defaults``, which stand for the version ``asked`` for where that is not on file."""

@@ -19,13 +19,16 @@ from inferplan.devices.constants import Calibration, Constants, Fit
 from inferplan.errors import UnknownNameError, UsageError
 from inferplan.spec import Spec
 
+REDUCED = "all-reduce"
 KERNEL_ROLES: dict[str, tuple[str, ...]] = {
     "experts": ("grouped_matmul",),
     "attention": ("attention", "mla"),
     "linear": ("matmul",),
-    "all-reduce": ("collective.all_reduce",),
+    REDUCED: ("collective.all_reduce",),
 }
 """What a flag chooses kernels for, and the kernels' names (their first parts)."""
+FASTEST = "the fastest of "
+"""How the name of a kernel begins that is several libraries' (:mod:`calibrate.tables.fastest`)."""
 Order = tuple[tuple[int, ...], int, int]
 _VERSION = re.compile(r"v?(\d+(?:\.\d+)*)(?:rc(\d+))?(?:\.?post(\d+))?")
 _FINAL = 1 << 20
@@ -50,9 +53,9 @@ class ReleaseDates(Spec):
 
     source: str
     released: dict[str, date]
-    rows: list[str] = []
-    """Of :data:`KERNEL_ROLES`: what a measured row takes from its own release rather than the newest, where that helps
-    on other rows (docs/calibration.md)."""
+    own: tuple[str, ...] = ()
+    """Of :data:`KERNEL_ROLES`: what a deployment of a stated release takes from it rather than from the newest, where
+    that is nearer to measured rows of other systems (docs/calibration.md)."""
 
     def day(self, version: str) -> int | None:
         """The day (ordinal) of a release; for one that is not on file that of the last one before it, for a line of
@@ -63,6 +66,10 @@ class ReleaseDates(Spec):
             wanted = max(map(_order, line))
         earlier = [day for name, day in self.released.items() if wanted and _order(name) <= wanted]
         return max(earlier).toordinal() if earlier else None
+
+    def lists(self, version: str) -> bool:
+        """Whether this very release is on file."""
+        return any(_order(name) == release_order(version) for name in self.released)
 
     def before(self, day: date) -> str | None:
         """The newest final release that was out on ``day``, by version; ``None`` before the first."""
@@ -91,28 +98,45 @@ class Release(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen:
-    """Constants with the kernels of a release, and which release each kernel and format came from."""
+    """Constants with the kernels of a release, and which release each kernel and format came from.
+
+    taken: of the roles that are the release's own. newest: of the others. fastest: formats of matmuls that are the
+    fastest library's, of whatever release.
+    """
 
     calibration: Calibration
     engine: str
     version: str
     taken: Mapping[tuple[str, str], str]
+    newest: Mapping[tuple[str, str], str]
+    fastest: Sequence[str] = ()
 
     @property
     def note(self) -> str:
         """Which releases' kernels price, and what stands in for the release that was asked for."""
-        kernels: dict[str, set[str]] = {}
-        for (kernel, _), release in self.taken.items():
-            kernels.setdefault(release, set()).add(role_of(kernel))
-        if not kernels:
-            return ""
-        asked = release_order(self.version)
-        if all(release_order(release) == asked for release in kernels):
-            own = sorted({role for roles in kernels.values() for role in roles})
-            return f"{self.engine} {self.version}: its own kernels for {', '.join(own)}"
-        newest_first = sorted(kernels, key=_order, reverse=True)
-        named = (f"{release} ({', '.join(sorted(kernels[release]))})" for release in newest_first)
-        return f"{self.engine} {self.version}: kernels of {', '.join(named)}, the nearest that were timed"
+        own, rest = _by_release(self.taken), _by_release(self.newest)
+        asked, words = release_order(self.version), []
+        if own and all(release_order(release) == asked for release in own):
+            words.append(f"its own kernels for {', '.join(sorted(set().union(*own.values())))}")
+        elif own:
+            words.append(f"kernels of {_listed(own)}, the nearest that were timed")
+        if rest:
+            words.append(f"{'' if own else 'kernels '}of the newest, {_listed(rest)}")
+        if self.fastest:
+            words.append(f"linear in {', '.join(self.fastest)} of the fastest library")
+        return f"{self.engine} {self.version}: {'; '.join(words)}" if words else ""
+
+
+def _by_release(taken: Mapping[tuple[str, str], str]) -> dict[str, set[str]]:
+    """The roles of the kernels that each release gave, the newest first."""
+    kernels: dict[str, set[str]] = {}
+    for (kernel, _), release in taken.items():
+        kernels.setdefault(release, set()).add(role_of(kernel))
+    return dict(sorted(kernels.items(), key=lambda item: _order(item[0]), reverse=True))
+
+
+def _listed(kernels: Mapping[str, set[str]]) -> str:
+    return ", ".join(f"{release} ({', '.join(sorted(roles))})" for release, roles in kernels.items())
 
 
 def role_of(kernel: str) -> str:
@@ -146,31 +170,53 @@ class Releases(Spec):
         """``calibration`` with the kernels of ``roles`` of the release of ``engine`` that is nearest to ``version``."""
         own = calibration.libraries.get(engine, {})
         taken: dict[tuple[str, str], str] = {}
+        newest: dict[tuple[str, str], str] = {}
+        fastest = []
         changed: Constants = {kernel: dict(formats) for kernel, formats in own.items()}
-        for kernel, label in self._timed(engine):
-            if role_of(kernel) not in roles:
-                continue
+        for place in self._timed(engine):
+            kernel, label = place
             on_file = label in own.get(kernel, {})
-            there = [name for name, found in self.engines[engine].items() if found.usual(kernel, label)]
-            if on_file:
-                there.append(self.newest[engine])
-            nearest = min(dict.fromkeys(there), key=lambda name: _distance(name, version, dates))
-            release = self.engines[engine].get(nearest, Release())
-            newest = on_file and nearest == self.newest[engine]
-            taken[kernel, label] = (newest and _behind(calibration, engine, f"{kernel}/{label}")) or nearest
-            kept = newest or (on_file and label in release.same.get(kernel, ()))
-            sources = release.kernels.get(kernel, {}).get(label, {})
-            if sources and not kept:
-                source, fit = next(iter(sources.items()))
-                named = fit.model_copy(update={"source": f"{engine} {nearest}: {source}"})
-                changed.setdefault(kernel, {})[label] = named
+            mine = role_of(kernel) in roles
+            if not mine and not on_file:
+                continue
+            release, fit = (
+                self._nearest(engine, version, place, on_file, dates) if mine else (self.newest[engine], None)
+            )
+            if fit is not None:
+                changed.setdefault(kernel, {})[label] = fit
+            named = calibration.provenance.get("kernels", {}).get(engine, {}).get(f"{kernel}/{label}", "")
+            if fit is None and named.startswith(FASTEST):
+                fastest.append(label)
+            elif release == self.newest[engine]:
+                (taken if mine else newest)[place] = _behind(named) or release
+            else:
+                taken[place] = release
         libraries = {**calibration.libraries, engine: changed}
         return Chosen(
             calibration=calibration.model_copy(update={"libraries": libraries}),
             engine=engine,
             version=version,
             taken=taken,
+            newest=newest,
+            fastest=sorted(fastest),
         )
+
+    def _nearest(
+        self, engine: str, version: str, place: tuple[str, str], on_file: bool, dates: ReleaseDates
+    ) -> tuple[str, Fit | None]:
+        """The release nearest to ``version`` with the usual kernel of a place, and its constants; ``None`` for those
+        on file."""
+        kernel, label = place
+        there = [name for name, found in self.engines[engine].items() if found.usual(kernel, label)]
+        there += [self.newest[engine]] if on_file else []
+        nearest = min(dict.fromkeys(there), key=lambda name: _distance(name, version, dates))
+        release = self.engines[engine].get(nearest, Release())
+        sources = release.kernels.get(kernel, {}).get(label, {})
+        kept = on_file and (nearest == self.newest[engine] or label in release.same.get(kernel, ()))
+        if kept or not sources:
+            return nearest, None
+        source, fit = next(iter(sources.items()))
+        return nearest, fit.model_copy(update={"source": f"{engine} {nearest}: {source}"})
 
     def _timed(self, engine: str) -> Iterator[tuple[str, str]]:
         """Every kernel and format that some release was timed with."""
@@ -184,12 +230,14 @@ class Releases(Spec):
 
     def backend(self, engine: str, version: str, role: str, name: str, given: OnFile) -> Constants:
         """The constants of the kernels of ``role`` whose source names the backend ``name``, of the nearest release; on
-        file for a format whose usual kernel it is.
+        file for a format whose usual kernel it is. ``@RELEASE`` for a name: the usual kernels of that release.
 
         Raises ``UsageError`` for a role that has no kernels, ``UnknownNameError`` for a backend that nobody timed.
         """
         if role not in KERNEL_ROLES:
             raise UsageError(f"{role!r} has no kernels to choose", hint=f"one of {', '.join(KERNEL_ROLES)}")
+        if name.startswith("@"):
+            return self._of_release(engine, name[1:], role, given)
         wanted = name.lower().replace("-", "_")
         usual = {place: source for place, source in given.usual.items() if place.startswith(KERNEL_ROLES[role])}
         known: set[str] = set(usual.values())
@@ -216,6 +264,21 @@ class Releases(Spec):
             result.setdefault(kernel, {})[label] = releases[nearest]
         return result
 
+    def _of_release(self, engine: str, version: str, role: str, given: OnFile) -> Constants:
+        """The usual kernels of ``role`` of the release nearest to ``version``. Raises ``UnknownNameError`` for none."""
+        if given.dates.day(version) is None:
+            raise UnknownNameError(
+                f"no release {version!r} of {engine} is on file", hint=f"--backend {role}=@{self.newest[engine]}"
+            )
+        result: Constants = {}
+        for kernel, label in self._timed(engine):
+            if role_of(kernel) == role:
+                on_file = given.constants.get(kernel, {}).get(label) if f"{kernel}/{label}" in given.usual else None
+                fit = self._nearest(engine, version, (kernel, label), on_file is not None, given.dates)[1] or on_file
+                if fit is not None:
+                    result.setdefault(kernel, {})[label] = fit
+        return result
+
 
 def _entries(release: Release) -> Iterator[tuple[str, str, str, Fit]]:
     for kernel, formats in release.kernels.items():
@@ -226,15 +289,15 @@ def _entries(release: Release) -> Iterator[tuple[str, str, str, Fit]]:
 
 def own_source(source: str, engine: str) -> str:
     """The kernel of ``engine`` among those that ``the fastest of trtllm torch_flow, vllm Cutlass...`` names."""
-    pooled = source.removeprefix("the fastest of ")
+    pooled = source.removeprefix(FASTEST)
     own = [part for part in pooled.split(", ") if part.startswith(f"{engine} ")]
     return source if pooled == source else ", ".join(own)
 
 
-def _behind(calibration: Calibration, engine: str, place: str) -> str | None:
+def _behind(named: str) -> str | None:
     """The older release whose rows stand in on file for refused ones of the newest (``vllm_fused_moe of 0.19.0``)."""
-    named = calibration.provenance.get("kernels", {}).get(engine, {}).get(place, "").rpartition(" of ")[2]
-    return named if _VERSION.fullmatch(named) else None
+    release = named.rpartition(" of ")[2]
+    return release if _VERSION.fullmatch(release) else None
 
 
 def _distance(name: str, version: str, dates: ReleaseDates) -> tuple[int, int]:

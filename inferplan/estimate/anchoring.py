@@ -20,6 +20,10 @@ _UNKNOWN_OUTPUTS = (16.0, 64.0, 256.0, 1024.0, 4096.0)
 """Loads among which the widest band is taken where the load is not known."""
 
 
+NEWEST = "the newest"
+"""Whose kernels price where no release and no backend was asked for."""
+
+
 class Correction(NamedTuple):
     """Measured over predicted latencies at a load; 1 where nothing was measured."""
 
@@ -41,6 +45,7 @@ def system_of(deployment: Deployment) -> System:
         engine=deployment.engine.name,
         weights=precision.weights.name,
         experts=precision.experts.name if experts else None,
+        kv=precision.kv.name,
     )
 
 
@@ -61,7 +66,7 @@ def anchored(deployment: Deployment, anchor: Anchor, name: str) -> Deployment:
     Raises ``UsageError`` for runs of another system, or predicted with other constants.
     """
     own = system_of(deployment)
-    if own != anchor.system:
+    if not own.same(anchor.system):
         raise UsageError(
             f"{name} is anchored to {anchor.system.describe()}, not to {own.describe()}",
             hint="inferplan anchor suggest says which runs of this one to measure",
@@ -69,8 +74,9 @@ def anchored(deployment: Deployment, anchor: Anchor, name: str) -> Deployment:
     if fingerprint(deployment) != anchor.priced_with:
         raise UsageError(
             f"{name} was fitted to predictions of other constants",
-            because="what was measured over what they predict corrects theirs alone",
-            hint="inferplan anchor fit RESULTS with the same --calibration as here",
+            because="what was measured over what they predict corrects theirs alone; kernels of its runs: "
+            f"{anchor.provenance.get('kernels', 'not said')}; here: {deployment.calibration.note or NEWEST}",
+            hint="the same --engine NAME@VERSION, --backend and --calibration here and at inferplan anchor fit RESULTS",
         )
     return replace(deployment, calibration=deployment.calibration.model_copy(update={"anchor": anchor}))
 

@@ -10,18 +10,22 @@ from functools import lru_cache
 
 from inferplan.answers.drafting import Drafting, refuse_anchor
 from inferplan.catalog.assemble import (
+    Backends,
     Request,
     assemble,
+    kernels_run,
     load_anchor,
     load_engine,
     native_precision,
     precision_of,
+    with_backends,
 )
 from inferplan.catalog.files import load_hardware, load_model
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.devices.anchors import System
 from inferplan.devices.engine import EngineFlags
 from inferplan.devices.hardware import HardwareSpec
+from inferplan.devices.releases import REDUCED, role_of
 from inferplan.errors import InferplanError, UsageError
 from inferplan.estimate.anchoring import anchored, system_of
 from inferplan.estimate.deployment import Deployment
@@ -166,26 +170,29 @@ def candidates(space: Space, rejections: Rejections) -> Iterator[tuple[Request, 
     shapes = divisions(model, space)
     runs, seen = load_anchor(space.anchor) if space.anchor else None, set[System]()
     for gpu, engine in itertools.product(space.gpus, space.engines):
-        known: Deployment | None = None
+        plain: Deployment | None = None
         for quant in space.quants or default_quants(model, load_hardware(gpu)):
             request = replace(space.base, gpu=gpu, engine=engine, quant=quant, parallel=Parallelism())
             try:
-                known = _in_format(request, known)
+                plain = _in_format(request, plain)
+                known = _with_backends(request, plain)
                 _ = known.hardware.usable
             except InferplanError as error:
                 rejections.add("impossible", len(shapes), error.what)
                 continue
             seen.add(system_of(known))
-            base = anchored(known, runs, str(space.anchor)) if runs and runs.system == system_of(known) else known
+            base = known
+            if runs and runs.system.same(system_of(known)):
+                base = anchored(known, runs, str(space.anchor))
             for parallel in shapes:
                 for flags in _flags(space, request, parallel):
                     try:
                         own = known.engine if flags is request.flags else load_engine(engine, flags)
                         made = replace(base, parallel=parallel, engine=own)
-                        yield replace(request, parallel=parallel, flags=flags), made
+                        yield replace(request, parallel=parallel, flags=_own_backends(flags, made)), made
                     except InferplanError as error:
                         rejections.add("impossible", 1, error.what)
-    if runs is not None and runs.system not in seen:
+    if runs is not None and not any(runs.system.same(system) for system in seen):
         raise UsageError(
             f"{space.anchor} is anchored to {runs.system.describe()}, which is no candidate",
             because=f"candidates are {'; '.join(sorted(system.describe() for system in seen))}",
@@ -202,8 +209,25 @@ def _flags(space: Space, request: Request, parallel: Parallelism) -> list[Engine
 def _in_format(request: Request, known: Deployment | None) -> Deployment:
     """The deployment on one device; from one in another format everything but the formats is taken over."""
     if known is None:
-        return assemble(request, model_loader=_model)
+        bare = request.flags.model_copy(update={"backends": ()})
+        return assemble(replace(request, flags=bare), model_loader=_model)
     return replace(known, precision=precision_of(request, known.model, known.hardware))
+
+
+def _with_backends(request: Request, deployment: Deployment) -> Deployment:
+    """The deployment with the kernels that the request chooses; those of an all-reduce wait for a division."""
+    for reduced in (False, True):
+        chosen = tuple(one for one in request.flags.backends if (one[0] == REDUCED) == reduced)
+        asked = Backends(engine=request.engine, chosen=chosen, path=request.calibration)
+        deployment = with_backends(deployment, asked, strict=not reduced)
+    return deployment
+
+
+def _own_backends(flags: EngineFlags, deployment: Deployment) -> EngineFlags:
+    """The flags without the kernels of an all-reduce where the division has none."""
+    if REDUCED not in dict(flags.backends) or any(role_of(kernel) == REDUCED for kernel, _ in kernels_run(deployment)):
+        return flags
+    return flags.model_copy(update={"backends": tuple(one for one in flags.backends if one[0] != REDUCED)})
 
 
 def speculations(space: Space, request: Request, deployment: Deployment, rejections: Rejections) -> list[Speculation]:

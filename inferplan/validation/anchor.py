@@ -12,9 +12,9 @@ import yaml
 from inferplan.catalog.assemble import anchor_process
 from inferplan.devices.anchors import METRICS, Anchor, AnchorRow, Load, Metric
 from inferplan.errors import UsageError
-from inferplan.estimate.anchoring import fingerprint, system_of
+from inferplan.estimate.anchoring import NEWEST, fingerprint, system_of
 from inferplan.validation.deploy import deployment_of
-from inferplan.validation.rows import Measured, Run
+from inferplan.validation.rows import Measured, Row, Run
 from inferplan.validation.run import Pricing
 from inferplan.validation.score import Scored
 from inferplan.work.parallel import Parallelism
@@ -47,6 +47,7 @@ def anchor_of(scored: Sequence[Scored], pricing: Pricing, source: str) -> Fitted
     ``UsageError`` when no row is left, or rows of more than one system.
     """
     rows: dict[tuple[Any, ...], list[AnchorRow]] = {}
+    kernels: dict[str, str] = {}
     left_out: list[tuple[str, str]] = []
     for one in scored:
         reason, row = _refusal(one), None if one.row.run is None else _row(one, one.row.run)
@@ -55,12 +56,17 @@ def anchor_of(scored: Sequence[Scored], pricing: Pricing, source: str) -> Fitted
             continue
         deployment = deployment_of(one.row.run, pricing.calibration, pricing.ideal)[0]
         static = one.row.run.batch is not None
-        rows.setdefault((system_of(deployment), fingerprint(deployment), static), []).append(row)
+        digest = fingerprint(deployment)
+        kernels[digest] = deployment.calibration.note or NEWEST
+        rows.setdefault((system_of(deployment), digest, static), []).append(row)
     if not rows:
         reasons = "; ".join(dict.fromkeys(reason for _, reason in left_out))
         raise UsageError("no run to anchor to", because=reasons or "the files hold no rows")
     if len(rows) > 1:
-        named = [system.describe() + (", static batches" if static else "") for system, _, static in rows]
+        named = [
+            f"{system.describe()}{', static batches' if static else ''}, kernels {kernels[digest]}"
+            for system, digest, static in rows
+        ]
         raise UsageError(
             f"an anchor is of one system, not of {len(rows)}",
             because="; ".join(named[:4]),
@@ -71,12 +77,23 @@ def anchor_of(scored: Sequence[Scored], pricing: Pricing, source: str) -> Fitted
         Anchor(
             system=system,
             priced_with=digest,
-            provenance={"runs": source},
+            provenance={"runs": source, "kernels": kernels[digest]},
             process=anchor_process(),
             rows=tuple(members),
         ),
         left_out,
     )
+
+
+def require_unopposed(rows: Sequence[Row]) -> None:
+    """Raise ``UsageError`` where a file states otherwise than the command line: an anchor is of what ran."""
+    for row in rows:
+        if row.opposed:
+            raise UsageError(
+                f"{row.where} says {row.opposed[0]}",
+                because="options fill what a file does not record, and an anchor is of what ran",
+                hint="leave the option out, or mend the file",
+            )
 
 
 def _refusal(one: Scored) -> str:

@@ -8,7 +8,14 @@ from functools import cache
 from typing import Any
 
 from inferplan.answers.drafting import measured_drafting
-from inferplan.catalog.assemble import load_calibration, load_kernels, native_precision, release_dates, routing_of
+from inferplan.catalog.assemble import (
+    Backends,
+    load_calibration,
+    load_kernels,
+    native_precision,
+    routing_of,
+    with_backends,
+)
 from inferplan.catalog.drafts import head_beside
 from inferplan.catalog.files import load
 from inferplan.devices.constants import Calibration
@@ -32,33 +39,20 @@ def _engine_spec(name: str) -> EngineSpec:
     return load("engines", name, EngineSpec)
 
 
-def calibration_of(run: Run, path: str | None, ideal: bool) -> Calibration:
-    """The constants of a run's device under its engine; those in ``path`` when given."""
-    return _calibration(run.gpu, run.library, _roles(run), path, ideal)
+@cache
+def _calibration(gpu: str, engine: str, path: str | None, ideal: bool) -> Calibration:
+    return load_calibration(hardware_of(gpu), path, ideal, engine)
+
+
+def bare_deployment_of(run: Run) -> Deployment:
+    """:func:`deployment_of` with the constants of its kernels, without those of the step."""
+    deployment = replace(deployment_of(run)[0], calibration=_kernels(run.gpu, run.library))
+    return with_backends(deployment, Backends(engine=run.library, chosen=run.backends))
 
 
 @cache
-def _calibration(gpu: str, engine: str, roles: tuple[str, ...] | None, path: str | None, ideal: bool) -> Calibration:
-    return load_calibration(hardware_of(gpu), path, ideal, engine, roles)
-
-
-def kernels_of(run: Run) -> Calibration:
-    """The constants of a run's kernels, without those of the step."""
-    return _kernels(run.gpu, run.library, _roles(run))
-
-
-@cache
-def _kernels(gpu: str, engine: str, roles: tuple[str, ...] | None) -> Calibration:
-    return load_kernels(hardware_of(gpu), None, engine, roles)
-
-
-def _roles(run: Run) -> tuple[str, ...] | None:
-    """What a run takes from the kernels of its release: everything where it names them, else what ``rows`` of
-    ``configs/releases.yaml`` says of the engine."""
-    if run.kernels is not None and "@" in run.kernels:
-        return None
-    dates = release_dates().get(run.engine)
-    return () if dates is None else tuple(dates.rows)
+def _kernels(gpu: str, engine: str) -> Calibration:
+    return load_kernels(hardware_of(gpu), None, engine)
 
 
 def engine_of(name: str, version: str | None, flags: EngineFlags) -> tuple[Engine, str]:
@@ -162,9 +156,10 @@ def deployment_of(run: Run, calibration: str | None = None, ideal: bool = False)
             redundant=_copies(model, run.expert_slots, run.ep),
         ),
         engine=engine,
-        calibration=calibration_of(run, calibration, ideal),
+        calibration=_calibration(run.gpu, run.library, calibration, ideal),
         routing=routing_of(),
     )
+    deployment = with_backends(deployment, Backends(engine=run.library, chosen=run.backends, path=calibration))
     return deployment, tuple(one for one in (note, deployment.formats_note, deployment.calibration.note) if one)
 
 

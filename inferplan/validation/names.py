@@ -32,7 +32,7 @@ def resolved(facts: Mapping[str, str]) -> dict[str, str]:
 
     What is unknown stays as it is: the row is refused for it elsewhere.
     """
-    model, gpu = (_filed(kind, str(facts.get(name) or "")) for kind, name in (("models", "model"), ("hardware", "gpu")))
+    model, gpu = (filed(kind, str(facts.get(name) or "")) for kind, name in (("models", "model"), ("hardware", "gpu")))
     found = {**facts, "model": model, "gpu": gpu}
     if not facts.get("weights") and facts.get("precision"):
         found["weights"] = _weights(model, gpu, str(facts["precision"]).lower())
@@ -40,7 +40,8 @@ def resolved(facts: Mapping[str, str]) -> dict[str, str]:
 
 
 @cache
-def _filed(kind: str, name: str) -> str:
+def filed(kind: str, name: str) -> str:
+    """The catalogue's name of a model or of hardware; one that is unknown as it is."""
     try:
         return find(kind, name).stem if name else ""
     except InferplanError:

@@ -12,8 +12,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NamedTuple
 
+from inferplan.devices.releases import release_order
 from inferplan.errors import UsageError
 from inferplan.validation.clients import scripted
+from inferplan.validation.names import filed
 from inferplan.validation.releases import release_of
 
 Facts = dict[str, str]
@@ -31,7 +33,7 @@ INPUTS = (
     *("decode_ranks", "dp_attention", "workers", "gpus", "redundant_experts", "speculation", "draft_tokens"),
     *("disaggregated", "decode_batch_per_rank", "prefill_ranks", "prefill_dp_attention", "prefill_workers"),
     *("prefill_gpus", "prefill_tp", "prefill_ep", "prefill_redundant_experts", "prefill_max_num_batched_tokens"),
-    *("prefill_max_num_seqs", "prefill_memory_fraction", "kernels", "date"),
+    *("prefill_max_num_seqs", "prefill_memory_fraction", "kernels", "backends", "date"),
 )
 MEASURES = (
     *("ttft_ms", "tpot_ms", "itl_ms", "e2el_ms", "output_tokens_per_s", "statistic"),
@@ -126,10 +128,10 @@ class Run:
 
     One of ``concurrency`` (closed loop), ``rate`` (open loop, requests a second) and ``batch`` (static) is set. Where
     prompts and decodes are served apart ``prefill`` has the workers of the prompts, and the division, flags and
-    ``workers`` of the run are those of the decodes. expert_slots: places for
-    experts over all ranks, those of copies too (0: one for each). kernels: whose they are, where the flags name another
-    engine's; ``engine`` for the newest, ``engine@release`` for all of a release. release: where a version, an image
-    or a day tells. draft: the head that drafts, ``draft_tokens`` a step.
+    ``workers`` of the run are those of the decodes. expert_slots: places for experts over all ranks, those of copies
+    too (0: one for each). kernels: whose they are, ``engine`` for the newest or ``engine@release``: another engine's
+    that flags name, or of the release that a version, an image or a day tells. backends: kernels that flags chose, as
+    pairs of a role and a name. draft: the head that drafts, ``draft_tokens`` a step.
     """
 
     model: str
@@ -169,14 +171,14 @@ class Run:
     prefill: Pool | None = None
     expert_slots: int = 0
     kernels: str | None = None
-    release: str | None = None
+    backends: tuple[tuple[str, str], ...] = ()
     draft: str | None = None
     draft_tokens: int | None = None
 
     @property
     def library(self) -> str:
         """The engine whose kernels run, with its release where that is known (``name@release``)."""
-        return self.kernels or (f"{self.engine}@{self.release}" if self.release else self.engine)
+        return self.kernels or self.engine
 
     @property
     def devices(self) -> int:
@@ -214,7 +216,9 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A row of a file. ``cells`` is the row as the file had it; ``refused`` says why there is no ``run``."""
+    """A row of a file. ``cells`` is the row as the file had it; ``refused`` says why there is no ``run``; ``opposed``
+    what it states otherwise than the command line, in words.
+    """
 
     where: str
     cells: dict[str, str]
@@ -222,6 +226,7 @@ class Row:
     measured: Measured
     refused: str = ""
     notes: tuple[str, ...] = field(default=())
+    opposed: tuple[str, ...] = ()
 
 
 class Unusable(ValueError):
@@ -409,8 +414,8 @@ def interpret(facts: Mapping[str, str]) -> tuple[Run, tuple[str, ...]]:
         workers=workers,
         prefill=prefill,
         expert_slots=whole(facts, "redundant_experts") or 0,
-        kernels=given(facts, "kernels"),
-        release=release,
+        kernels=given(facts, "kernels") or (f"{_needed(facts, 'engine').lower()}@{release}" if release else None),
+        backends=_backends(facts),
         draft=draft,
         draft_tokens=drafted,
         requests=requests,
@@ -421,6 +426,15 @@ def interpret(facts: Mapping[str, str]) -> tuple[Run, tuple[str, ...]]:
         **_flags(facts),
     )
     return run, (*steady, *dict.fromkeys((*told, *paired)), *dated)
+
+
+def _backends(facts: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Kernels that flags chose: ``experts=triton,attention=fa3``. Raises ``Unusable``."""
+    pairs = [part.strip().partition("=") for part in (given(facts, "backends") or "").split(",") if part.strip()]
+    wrong = ["".join(pair) for pair in pairs if not all(pair)]
+    if wrong:
+        raise Unusable(f"backends {wrong[0]!r} is no ROLE=NAME")
+    return tuple((role, name) for role, _, name in pairs)
 
 
 def _flags(facts: Mapping[str, str]) -> dict[str, Any]:
@@ -493,12 +507,15 @@ def _positive(facts: Mapping[str, str], name: str) -> float | None:
 
 def row_of(where: str, facts: Facts, supplied: Mapping[str, str], cells: dict[str, str] | None = None) -> Row:
     """A row from facts and from what the command line supplies for those that are empty."""
-    filled = dict(facts)
+    filled, opposed = dict(facts), []
     for name, value in supplied.items():
         if name not in INPUTS:
             raise UsageError(f"{name} is no input of a measured row", hint=f"known: {', '.join(INPUTS)}")
-        if given(filled, name) is None:
+        own = given(filled, name)
+        if own is None:
             filled[name] = value
+        elif not _alike(name, own, value):
+            opposed.append(f"{name} {own}, not {value}")
     shown = facts if cells is None else cells
     result = Measured()
     other, told = scripted(filled)
@@ -507,7 +524,28 @@ def row_of(where: str, facts: Facts, supplied: Mapping[str, str], cells: dict[st
         run, notes = interpret({**filled, **other})
     except Unusable as error:
         return Row(where=where, cells=shown, run=None, measured=result, refused=str(error))
-    return Row(where=where, cells=shown, run=run, measured=result, notes=(*notes, *told))
+    stands = tuple(f"the file says {words}" for words in opposed)
+    return Row(
+        where=where,
+        cells=shown,
+        run=run,
+        measured=result,
+        notes=(*notes, *told, *stands),
+        opposed=tuple(opposed),
+    )
+
+
+def _alike(name: str, one: str, other: str) -> bool:
+    """Whether a fact of a file and one of the command line say the same: names, numbers, or words."""
+    kind = {"model": "models", "gpu": "hardware"}.get(name)
+    if kind is not None:
+        return filed(kind, one) == filed(kind, other)
+    if name == "engine_version" and release_order(one) is not None:
+        return release_order(one) == release_order(other)
+    try:
+        return float(one) == float(other)
+    except ValueError:
+        return one.lower().strip() == other.lower().strip()
 
 
 def run_record(run: Run) -> dict[str, Any]:

@@ -337,7 +337,7 @@ def test_a_dense_model_has_no_format_of_experts(run: Run, command: str) -> None:
 def test_versions_of_engines(run: Run, command: str) -> None:
     """vLLM 0.18, 0.20 and 0.33 are on file: 0.25 is said to have the defaults of 0.20, 99 is refused."""
     words = [*command.split(), "llama-3.1-8b", "--gpu", "h100-sxm"]
-    words += {"simulate": ["--rate", "1", "--requests", "5"], "sweep": ["--batch", "1", "--backend", "serial"]}.get(
+    words += {"simulate": ["--rate", "1", "--requests", "5"], "sweep": ["--batch", "1", "--executor", "serial"]}.get(
         command, []
     )
     newer = run(*words, "--engine", "vllm@99")

@@ -167,7 +167,7 @@ def test_the_file_says_the_same_when_it_is_read_again(tmp_path: Path) -> None:
         ["explain", "tpot", *BARE],
         ["cost", *BARE, "--price", "h100-sxm=2"],
         ["simulate", *BARE, "--concurrency", "2", "--requests", "8"],
-        ["sweep", *BARE, "--backend", "joblib", "--jobs", "1"],
+        ["sweep", *BARE, "--executor", "joblib", "--jobs", "1"],
         ["compare", "llama-3.1-8b", "--gpu", "h100-sxm"],
     ],
     ids=lambda command: command[0],
@@ -233,6 +233,53 @@ def test_another_system_is_refused_by_name(tmp_path: Path) -> None:
     assert "which is no candidate" in error
     pools = ["--concurrency", "2", "--prefill-replicas", "1", "--decode-replicas", "1", "--requests", "4"]
     assert "not of pools" in run_cli("simulate", *BARE, *pools, "--anchor", target)[2]
+
+
+def test_a_cache_in_another_format_is_another_system(tmp_path: Path) -> None:
+    """Half the bytes of a cached token: twice the requests fit, and a step reads half."""
+    target = own_file(tmp_path)
+    code, _, error = run_cli("estimate", *BARE, "--kv", "fp8", "--anchor", str(target))
+    assert code == 2
+    assert "not to llama-3.1-8b in bf16, cache fp8 on h100-sxm" in error
+    older = yaml.safe_load(target.read_text())
+    del older["system"]["kv"]
+    target.write_text(yaml.safe_dump(older))
+    assert run_cli("estimate", *BARE, "--anchor", str(target))[0] == 0  # it says nothing of its cache
+
+
+def test_what_a_file_says_is_not_overruled(tmp_path: Path) -> None:
+    """An anchor is of the engine that ran, of its release and of the kernels that its flags chose."""
+    (tmp_path / "rows.csv").write_text(f"{HEAD}\n{CELLS}\n")
+    rows, target = str(tmp_path / "rows.csv"), str(tmp_path / "own.yaml")
+    code, _, error = run_cli("anchor", "fit", rows, "--engine", "sglang", "-o", target)
+    assert code == 2
+    assert "rows.csv:2 says engine vllm, not sglang" in error
+    same = ["--gpu", "H100-SXM", "--tp", "1", "--weights", "BF16"]
+    assert run_cli("anchor", "fit", rows, *same, "-o", target)[0] == 0
+    assert "the file says tp 1, not 2" in row_of("here", FACTS, {"tp": "2"}).notes
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [["--engine", "sglang@0.5.6"], ["--engine", "sglang", "--backend", "attention=@0.5.6"]],
+    ids=["release", "backend"],
+)
+def test_runs_of_a_release_or_of_a_backend_anchor_what_is_priced_with_it(flags: list[str], tmp_path: Path) -> None:
+    """What `anchor suggest` prints for `anchor fit` makes the anchor of that deployment, and of no other."""
+    asked = ["anchor", "suggest", *BARE, *flags, "--runs", "1", "--format", "json"]
+    words = shlex.split(json.loads(run_cli(*asked)[1])["fit"])
+    assert words[:3] == ["inferplan", "anchor", "fit"]
+    head = HEAD.replace("gpu,engine,weights,", "")
+    cells = CELLS.replace("h100-sxm,vllm,bf16,", "")
+    (tmp_path / "run.csv").write_text(f"{head}\n{cells}\n")
+    target = str(tmp_path / "own.yaml")
+    options = [word for word in words[3:-2] if word != "run-1.jsonl"]
+    more = [] if "--engine" in options else ["--engine", "sglang"]
+    assert run_cli("anchor", "fit", str(tmp_path / "run.csv"), *options, *more, "-o", target)[0] == 0
+    assert run_cli("estimate", *BARE, *flags, "--anchor", target)[0] == 0
+    code, _, error = run_cli("estimate", *BARE, "--engine", "sglang", "--anchor", target)
+    assert code == 2
+    assert "kernels of its runs: " in error and "0.5.6" in error and "here: the newest" in error
 
 
 def test_files_of_other_kinds_are_refused_with_what_to_do(tmp_path: Path) -> None:

@@ -42,8 +42,9 @@ def facts(launch: Launch) -> dict[str, str]:
     return {
         "gpu": deployment.hardware.name,
         "engine": deployment.engine.name,
-        "engine_version": deployment.engine.defaults.version,
+        "engine_version": deployment.engine.asked or deployment.engine.defaults.version,
         "kernels": deployment.calibration.release or deployment.engine.name,
+        **({"backends": chosen} if (chosen := chosen_kernels(launch)) else {}),
         "weights": precision.weights.name,
         **experts,
         "kv": precision.kv.name,
@@ -52,6 +53,11 @@ def facts(launch: Launch) -> dict[str, str]:
         "max_num_batched_tokens": str(launch.token_budget),
         "memory_fraction": f"{launch.fraction:g}",
     }
+
+
+def chosen_kernels(launch: Launch) -> str:
+    """The kernels that ``--backend`` chose, as one fact: ``experts=triton,attention=fa3``."""
+    return ",".join(f"{role}={name}" for role, name in launch.request.flags.backends)
 
 
 def _random(load: Load) -> list[str]:
