@@ -14,9 +14,9 @@ from inferplan.planning.grid import prompt_alone
 from inferplan.planning.option import Option, PricedGrid
 from inferplan.planning.question import Question
 from inferplan.planning.search import SearchResult, cheapest_of_each_structure, cheapest_point, in_order
-from inferplan.planning.sizing import BUDGETS, OutOfSimulations, Simulations, Sizer
+from inferplan.planning.sizing import BUDGETS, OutOfSimulations, Simulations, Sizer, larger
 from inferplan.planning.space import Rejections
-from inferplan.planning.verify import Verified, verify
+from inferplan.planning.verify import QUOTED, SHOWN, Verified, verify
 
 MAX_SIMULATIONS = 60
 """More are not run in one search for the cheapest (with and without drafts, at each confidence); the plan says so where
@@ -35,7 +35,8 @@ _NEAREST = 3
 
 @dataclass(kw_only=True, eq=False)
 class Finalists:
-    """What simulation made of the options. passed: sized, and within the limits; failed: the last trial of others.
+    """What simulation made of the options. passed: sized, and within the limits in runs that are long enough for their
+    percentile; failed: the nearest trial of others.
 
     unseen: options that might be cheaper and were not simulated, because there were too many.
     """
@@ -126,7 +127,7 @@ def _nearest(options: list[Option], question: Question) -> list[Verified]:
     """The fastest of those whose long prompts are too slow alone, with room to spare: how near the nearest miss is."""
     fastest = sorted(options, key=lambda option: option.ttft)[:_NEAREST]
     roomy = [option.sized(option.filled(2 * option.replicas)) for option in fastest if option.pools is None]
-    return [verify(option, question) for option in roomy]
+    return [verify(option, question, precision=SHOWN) for option in roomy]
 
 
 def too_long_alone(option: Option, question: Question) -> bool:
@@ -145,20 +146,39 @@ def too_long_alone(option: Option, question: Question) -> bool:
 
 
 def _size(option: Option, question: Question, below: float, so_far: tuple[Finalists, Simulations]) -> bool:
-    """Size one option; whether a size below a cost keeps the limits."""
+    """Size one option; whether a size below a cost keeps the limits, in the long run too."""
     found, simulations = so_far
     sizer = Sizer(option=option, question=question, simulations=simulations)
     try:
         sized = sizer.fewest(below)
     except OutOfSimulations:
         sized = None
-    if sized is None:
+    kept = None if sized is None else sizer.confirmed(sized, below)
+    if kept is None:
         slo = question.slo
-        nearest = min(sizer.trials.values(), key=lambda v: max(v.violations(slo).values(), default=inf), default=None)
+        missed = [trial for trial in sizer.trials.values() if not trial.meets(slo)]
+        nearest = min(missed, key=lambda trial: max(trial.violations(slo).values(), default=inf), default=None)
         found.failed += [] if nearest is None else [nearest]
         return False
-    found.passed.append(verify(sized, question))
+    found.passed.append(kept)
     return True
+
+
+def kept_in_the_long_run(found: Finalists, question: Question, known: dict[Hashable, Verified]) -> Verified | None:
+    """The cheapest that also keeps the limits in a run that is long enough to quote from; ``found`` is left with the
+    others. One that does not is a size larger, and then has to be the cheapest still.
+    """
+    simulations = Simulations(most=0, known=known)
+    while (best := found.cheapest) is not None:
+        found.passed.remove(best)
+        checked = simulations.long(best.option, question, precision=QUOTED)
+        if checked.meets(question.slo):
+            return checked
+        found.failed.append(checked)
+        sizer = Sizer(option=best.option, question=question, simulations=simulations)
+        grown = sizer.confirmed(larger(best.option)) if len(found.failed) < MAX_SIMULATIONS else None
+        found.passed += [] if grown is None else [grown]
+    return None
 
 
 def _add_other_gpus(

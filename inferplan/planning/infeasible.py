@@ -9,7 +9,7 @@ from inferplan.planning.demand import percentile_of
 from inferplan.planning.option import Option
 from inferplan.planning.question import Question
 from inferplan.planning.search import SearchResult, nearest_miss
-from inferplan.planning.verify import Verified, verify
+from inferplan.planning.verify import SHOWN, TOO_SHORT, Verified, verify
 from inferplan.traffic.requests import Slo
 from inferplan.units import format_time
 
@@ -39,13 +39,24 @@ def infeasible(question: Question, searched: SearchResult, failed: list[Verified
         f" under {asked}" if asked else ""
     )
     if failed:
-        return _missed_in_simulation(what, slo, failed)
+        return _missed_in_simulation(what, question, failed)
     miss = nearest_miss(searched, question.demand, slo, question.sizing)
     return _nothing_runs(what, question, searched) if miss is None else _missed(what, question, searched, miss)
 
 
-def _missed_in_simulation(what: str, slo: Slo, failed: list[Verified]) -> InfeasibleError:
-    nearest = min(failed, key=lambda verified: max(verified.violations(slo).values(), default=1.0))
+def _missed_in_simulation(what: str, question: Question, failed: list[Verified]) -> InfeasibleError:
+    """The finalist that comes closest, at the load that replicas are sized for, in a run that can be quoted."""
+    slo = question.slo
+    tried = min(failed, key=lambda verified: max(verified.violations(slo).values(), default=1.0))
+    nearest = verify(tried.option, question, 1 / question.sizing.utilisation, SHOWN)
+    if nearest.verdict == TOO_SHORT:
+        traced = question.demand.trace is not None
+        return InfeasibleError(
+            what,
+            because=f"no run is long enough to tell whether {_named(nearest)} keeps the limits",
+            hint="a longer trace, or --rate with --prompt and --output" if traced else "a lower --percentile",
+        )
+    nearest = nearest if nearest.violations(slo) else tried
     factors = nearest.violations(slo)
     over = f"the simulated {percentile_of(slo)} of {_named(nearest)} is over"
     bounded = np.isfinite(max(factors.values(), default=np.inf))
@@ -72,7 +83,7 @@ def _nothing_runs(what: str, question: Question, searched: SearchResult) -> Infe
 def _missed(what: str, question: Question, searched: SearchResult, miss: Option) -> InfeasibleError:
     """The candidate that comes closest, simulated: the closed form may call a miss narrow that is not."""
     slo = question.slo
-    checked = verify(miss, question)
+    checked = verify(miss, question, precision=SHOWN)
     factors = checked.violations(slo)
     times, how = (checked.achieved, "simulated ") if checked.result is not None else ({}, "")
     if not factors or not np.isfinite([*factors.values(), *times.values()]).all():

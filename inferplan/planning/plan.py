@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from inferplan.planning.confidence import MIDDLE, SAFE, slowness
 from inferplan.planning.finalists import (
     Finalists,
     by_cost,
+    kept_in_the_long_run,
     safe_options,
     simulate_finalists,
     supported,
@@ -21,16 +22,13 @@ from inferplan.planning.infeasible import infeasible
 from inferplan.planning.option import Option
 from inferplan.planning.question import Question
 from inferplan.planning.search import SearchResult, nearest_miss, search
-from inferplan.planning.sizing import Capacity, capacity, quoted
-from inferplan.planning.verify import SHOWN, Verified, verify
+from inferplan.planning.sizing import Capacity, Simulations, capacity
+from inferplan.planning.verify import SHOWN, TOO_SHORT, Verified, verify
 from inferplan.table import frame
 from inferplan.terms import ceil
 
 if TYPE_CHECKING:
     import pandas as pd
-
-_MOST_GROWTH = 8
-"""Sizes tried beyond one that kept the limits at its inflated load and misses them in the long run."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -49,6 +47,8 @@ class Plan:
     other: Verified | None = None
     measured: Verified | None = None
     unseen: int = 0
+    known: dict[Hashable, Verified] = field(default_factory=dict, repr=False)
+    """What was simulated."""
 
     @property
     def option(self) -> Option:
@@ -90,18 +90,25 @@ class Plan:
         """What the fleet carries, by simulation; ``None`` for an offline job, which runs at full speed."""
         if self.question.demand.offline:
             return None
-        return capacity(lambda factor: verify(self.option, self.question, factor), self.question)
+        return capacity(self._at, self.question)
+
+    def _at(self, factor: float) -> Verified:
+        """The fleet under so many times the load, in a run that is long enough for its percentile."""
+        return Simulations(most=0, known=self.known).long(self.option, self.question, factor)
 
     @cached_property
     def holds_at_the_slow_end(self) -> bool | None:
         """Whether the plan keeps the limits under the load itself where devices are as slow as 9 in 10 measurements
-        allow, without the headroom that is planned; ``None`` where no error is known.
+        allow, without the headroom that is planned; ``None`` where no error is known, or no run is long enough to tell.
         """
         question, option = self.question, self.option
         if question.demand.offline or not self.supported:
             return None
         slow = slowness(option.deployment, question.demand.prompt.average, question.slo, SAFE)
-        return None if slow is None else verify(replace(option, slow=slow), question).meets(question.slo)
+        if slow is None:
+            return None
+        checked = verify(replace(option, slow=slow), question, precision=SHOWN)
+        return None if checked.verdict == TOO_SHORT else checked.meets(question.slo)
 
     @property
     def binding(self) -> str:
@@ -134,7 +141,7 @@ class Plan:
     def cheaper_verified(self) -> Verified | None:
         """That option with what the simulator says of it: the closed form may call a miss narrow that is not."""
         factor = 1 / self.question.sizing.utilisation
-        return None if self.cheaper is None else verify(self.cheaper, self.question, factor)
+        return None if self.cheaper is None else verify(self.cheaper, self.question, factor, SHOWN)
 
     def cheapest(self, drafted: bool) -> Verified | None:
         """The cheapest finalist that meets the limits with speculation, or without it."""
@@ -156,7 +163,7 @@ class Plan:
         slo = self.question.slo
         rows = []
         for factor in (0.8, 1.1, 1.25, 1.5):
-            checked = verify(self.option, self.question, factor, SHOWN)
+            checked = self._at(factor)
             rows.append(
                 {
                     "load": factor,
@@ -237,12 +244,13 @@ def plan(question: Question) -> Plan:
         raise infeasible(question, searched)
     known: dict[Hashable, Verified] = {}
     found = _finalists(options, question, known, others=True)
-    best = _kept_in_the_long_run(found, question)
+    best = kept_in_the_long_run(found, question, known)
     if best is None:
         raise infeasible(question, searched, found.failed)
     measured = None
     if not question.demand.offline and not supported(best.option, question):
-        measured = _finalists([option for option in options if supported(option, question)], question, known).cheapest
+        those = [option for option in options if supported(option, question)]
+        measured = kept_in_the_long_run(_finalists(those, question, known), question, known)
     return Plan(
         question=question,
         best=best,
@@ -251,6 +259,7 @@ def plan(question: Question) -> Plan:
         other=_at_the_other_confidence(searched, question, known),
         measured=measured,
         unseen=found.unseen,
+        known=known,
     )
 
 
@@ -271,31 +280,6 @@ def _finalists(
     )
 
 
-def _kept_in_the_long_run(found: Finalists, question: Question) -> Verified | None:
-    """The cheapest that also keeps the limits in a run that is long enough to quote from.
-
-    One that does not is a size larger, and then has to be the cheapest still. ``found`` is left with what passed.
-    """
-    for _ in range(_MOST_GROWTH):
-        best = found.cheapest
-        if best is None:
-            return None
-        found.passed.remove(best)
-        checked = quoted(best.option, question)
-        if checked.meets(question.slo):
-            return checked
-        found.failed.append(checked)
-        found.passed.append(replace(best, option=_larger(best.option)))
-    return None
-
-
-def _larger(option: Option) -> Option:
-    """The next size: of pools apart one replica more in each."""
-    if option.pools is None:
-        return option.sized(option.filled(option.replicas + 1))
-    return option.sized(option.replicas + 2, (option.pools[0] + 1, option.pools[1] + 1))
-
-
 def _at_the_other_confidence(
     searched: SearchResult, question: Question, known: dict[Hashable, Verified]
 ) -> Verified | None:
@@ -304,4 +288,4 @@ def _at_the_other_confidence(
         return None
     middle = question.sizing.confidence == MIDDLE
     options = safe_options(searched, question, SAFE) if middle else searched.options
-    return _finalists(options, question, known).cheapest
+    return kept_in_the_long_run(_finalists(options, question, known), question, known)

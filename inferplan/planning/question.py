@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isinf
 
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.errors import UsageError
@@ -10,6 +11,7 @@ from inferplan.planning.confidence import MIDDLE
 from inferplan.planning.demand import Demand
 from inferplan.planning.option import Sizing
 from inferplan.planning.space import Space
+from inferplan.serving.batch_means import batch_size
 from inferplan.traffic.requests import Slo
 
 
@@ -17,8 +19,8 @@ from inferplan.traffic.requests import Slo
 class Question:
     """Everything that a plan answers to.
 
-    Raises ``UsageError`` for a utilisation outside (0, 1], a confidence outside [0.5, 1), and for an online demand
-    without a limit on latency.
+    Raises ``UsageError`` for a utilisation outside (0, 1], a confidence outside [0.5, 1), for the 100th percentile of
+    what has no end, and for an online demand without a limit on latency.
     """
 
     space: Space
@@ -34,6 +36,10 @@ class Question:
             raise UsageError("--confidence is in [0.5, 1)", hint="0.5 is the prediction itself, 0.9 its slow end")
         if self.sizing.confidence > MIDDLE and self.space.base.ideal:
             raise UsageError("--confidence needs measured constants", because="--ideal has no known error")
+        if isinf(batch_size(self.slo.percentile)) and not self.demand.offline and self.demand.trace is None:
+            raise UsageError(
+                "no run is long enough to know the slowest of all requests", hint="a --percentile below 100, such as 99"
+            )
         described = self.space.prefill_redundant or self.space.prefill_two_batches is not None
         if described and (self.demand.offline or self.demand.users is not None):
             raise UsageError(

@@ -14,11 +14,14 @@ from inferplan.planning.confidence import slowed
 from inferplan.planning.option import Option
 from inferplan.planning.question import Question
 from inferplan.planning.search import point
-from inferplan.planning.verify import QUOTED, Verified, traffic_of, verify
-from inferplan.traffic.requests import Slo, Traffic
+from inferplan.planning.verify import SHOWN, Verified, verify
+from inferplan.serving.batch_means import Precision
+from inferplan.traffic.requests import Slo
 
 CAPACITY_TOLERANCE = 0.03
 """Capacities are bisected as close as this."""
+_MOST_FITTED = 6
+"""Loads after which the rest are tried in the middle."""
 _MOST_CAPACITY = 64.0
 """Times its load beyond which the capacity of a fleet is not looked for."""
 
@@ -32,6 +35,10 @@ _FAR_OFF = 2.0
 """Nor is a budget tried that misses a limit by more in closed form: such runs are long, because little ever leaves."""
 _HOPELESS = 1.1
 """Nor is a budget tried that would miss a limit by more, if it is as much better or worse as at another size."""
+
+
+_MOST_GROWTH = 8
+"""Sizes tried beyond one that kept the limits at its inflated load and misses them in the long run."""
 
 
 class OutOfSimulations(Exception):
@@ -58,16 +65,29 @@ class Simulations:
 
     def of(self, option: Option, question: Question, factor: float) -> Verified:
         """One simulation, or what is known of it. Raises ``OutOfSimulations``."""
-        prompts = None if option.prompts is None else id(option.prompts.deployment), option.prompt_budget
-        structure = id(option.deployment), prompts, option.speculation.length, option.slow
-        point = option.batch, option.budget, option.concurrency, option.e2el
-        key = (*structure, *point, option.replicas, option.pools, factor)
+        key = (*self._key(option), factor)
         if key not in self.known:
             if not self.left:
                 raise OutOfSimulations
             self.done += 1
             self.known[key] = verify(option, question, factor)
         return self.known[key]
+
+    def long(self, option: Option, question: Question, factor: float = 1.0, precision: Precision = SHOWN) -> Verified:
+        """The same in a run that is long enough for its percentile, which is not counted."""
+        key = (*self._key(option), factor)
+        seen, long = self.known.get(key), (*key, precision)
+        if long not in self.known:
+            whole = precision is SHOWN and seen is not None and seen.holds(SHOWN.fewest, question.slo)
+            self.known[long] = seen if whole and seen else verify(option, question, factor, precision)
+        return self.known[long]
+
+    def _key(self, option: Option) -> tuple[Hashable, ...]:
+        """What tells one simulation from another."""
+        prompts = None if option.prompts is None else id(option.prompts.deployment), option.prompt_budget
+        structure = id(option.deployment), prompts, option.speculation.length, option.slow
+        point = option.batch, option.budget, option.concurrency, option.e2el
+        return (*structure, *point, option.replicas, option.pools)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -102,15 +122,11 @@ class Sizer:
             if max(there.violations(self.question.slo).values(), default=1.0) > _FAR_OFF:
                 continue
             other = self._simulated(there)
-            self.budgets[budget] = own * max(self._shares(other).values()) / worst
+            self.budgets[budget] = own * max(shares(other, self.question.slo).values()) / worst
             if self.meets(other):
                 self.option = with_budget(self.option, self.question, budget)  # the first to be tried at other sizes
                 return other
         return tried
-
-    def _shares(self, trial: Verified) -> dict[str, float]:
-        """Each limited latency over its limit."""
-        return {name: trial.achieved[name] / limit for name, limit in self.question.slo.limits.items()}
 
     def _simulated(self, sized: Option) -> Verified:
         return self.simulations.of(sized, self.question, 1 / self.question.sizing.utilisation)
@@ -145,6 +161,23 @@ class Sizer:
                 size = narrowed(self._holds, guess, most, self._between)
         return None if size is None else self._filled(size).option
 
+    def confirmed(self, sized: Option, below: float = inf, precision: Precision = SHOWN) -> Verified | None:
+        """A size under the load, where it also keeps the limits at ``1/utilisation`` times it in a run that is long
+        enough for its percentile. One that does not is a size larger, for as long as that costs less than ``below``.
+        """
+        question = self.question
+        for _ in range(_MOST_GROWTH):
+            if (sized.cost or 0.0) >= below:
+                break
+            seen = self.simulations.long(sized, question, 1 / question.sizing.utilisation)
+            if seen.meets(question.slo):
+                seen = self.simulations.long(sized, question, precision=precision)
+                if seen.meets(question.slo):
+                    return seen
+            self.trials[sized.replicas, sized.pools] = seen
+            sized = larger(sized)
+        return None
+
     def _filled(self, size: int) -> Verified:
         """At least so many replicas: as many as the same bill holds."""
         return self.trial(self.option.filled(size))
@@ -159,7 +192,7 @@ class Sizer:
         """
         same = self._filled(high).option.budget
         seen = [
-            (log(max(self._shares(trial).values())), log(size))
+            (log(max(shares(trial, self.question.slo).values())), log(size))
             for (size, _), trial in self.trials.items()
             if trial.option.budget == same and trial.verdict != "overloaded"
         ]
@@ -200,6 +233,13 @@ class Sizer:
             middle = (low + high) // 2
             low, high = (middle, high) if (sized(middle).cost or 0.0) < below else (low, middle)
         return low
+
+
+def larger(option: Option) -> Option:
+    """The next size: of pools apart one replica more in each."""
+    if option.pools is None:
+        return option.sized(option.filled(option.replicas + 1))
+    return option.sized(option.replicas + 2, (option.pools[0] + 1, option.pools[1] + 1))
 
 
 def with_budget(option: Option, question: Question, budget: int) -> Option:
@@ -258,16 +298,6 @@ def narrowed(holds: Callable[[int], bool], low: int, high: int, between: Callabl
     return high
 
 
-def quoted(option: Option, question: Question) -> Verified:
-    """The option under the load itself, in a run that is long enough to quote percentiles from.
-
-    It may be as long as one that sizes, which holds many times one request however many are in a fleet at once.
-    """
-    traffic = None if question.demand.offline else traffic_of(question.demand, option)
-    fewest = traffic.requests_count if isinstance(traffic, Traffic) else None
-    return verify(option, question, precision=replace(QUOTED, most=max(QUOTED.most, fewest or 0)))
-
-
 @dataclass(frozen=True, kw_only=True)
 class Capacity:
     """What a fleet carries.
@@ -287,8 +317,11 @@ def capacity(at: Callable[[float], Verified], question: Question) -> Capacity:
     at: the fleet under so many times the demand, simulated.
     """
     low, high, factor, broken = 0.0, inf, 1 / question.sizing.utilisation, ""
+    seen: list[tuple[float, float]] = []
     while high / max(low, 1e-9) > 1 + CAPACITY_TOLERANCE:
         checked = at(factor)
+        if checked.verdict != "overloaded":
+            seen.append((log(max(shares(checked, question.slo).values())), log(factor)))
         if checked.meets(question.slo):
             low = factor
         else:
@@ -297,8 +330,35 @@ def capacity(at: Callable[[float], Verified], question: Question) -> Capacity:
             return Capacity(factor=low, broken="", open=True)
         if high < 0.05:
             break
-        factor = 1.2 * low if high == inf else high / 1.3 if low == 0.0 else (low * high) ** 0.5
+        factor = 1.2 * low if high == inf else high / 1.3 if low == 0.0 else _within(low, high, seen)
     return Capacity(factor=low, broken=broken)
+
+
+def _within(low: float, high: float, seen: list[tuple[float, float]]) -> float:
+    """The next load to try: half a tolerance to one side of where the worst latency is at its limit, if it is a power
+    of the load, so that two tries close the bracket; in the middle where that is outside, or many were tried.
+    """
+    at, half = power_law(seen), 1 + 0.45 * CAPACITY_TOLERANCE
+    for guess in (exp(at) / half, exp(at) * half) if at is not None and len(seen) < _MOST_FITTED else ():
+        if low * half < guess < high / half:
+            return guess
+    return (low * high) ** 0.5
+
+
+def shares(checked: Verified, slo: Slo) -> dict[str, float]:
+    """Each limited latency over its limit."""
+    return {name: checked.achieved[name] / limit for name, limit in slo.limits.items()}
+
+
+def power_law(seen: list[tuple[float, float]]) -> float | None:
+    """The logarithm of the size, or load, at which the worst latency is at its limit, if it is a power of that: through
+    the two of (logarithm of latency over limit, logarithm of size) that come closest to the limit; ``None`` for fewer
+    than two, and for two that are equally slow.
+    """
+    if len(seen) < 2:
+        return None
+    (first, near), (second, far) = sorted(seen, key=lambda point: abs(point[0]))[:2]
+    return near - first * (far - near) / (second - first) if first != second else None
 
 
 def breaks_first(checked: Verified, question: Question) -> str:

@@ -12,7 +12,7 @@ from inferplan.errors import InferplanError, NotFiniteError
 from inferplan.planning.demand import Demand
 from inferplan.planning.option import Option
 from inferplan.planning.question import Question
-from inferplan.serving.batch_means import Precision, student_95
+from inferplan.serving.batch_means import Precision, batch_size, fewest_values, student_95
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags
 from inferplan.serving.result import SimulationResult
@@ -24,7 +24,12 @@ from inferplan.units import Array
 _LIVES, _MOST = 14, 12_000
 """Requests of a run that sizes: so many times those in the system at once, up to a bound."""
 _GLANCE, _LOOK = 600, 2_000
-"""At least so many, and where the first run is not clear, so many."""
+"""At least so many, and where the first run is not clear, so many: at the 95th percentile and below."""
+_MOST_FOR_TAIL = 5.0
+"""A percentile further out takes more of both, in proportion to the values that a batch takes, up to the 99th's."""
+_DOUBLINGS = 4
+"""How often a run that is too short to tell is repeated with twice as many requests."""
+TOO_SHORT = "too short to tell"
 _CLEARLY_KEPT, _CLEARLY_MISSED = 0.85, 1.25
 """A run is clear where the worst latency is less, or more, than so many times its limit, ..."""
 _PARTS, _LEAST_ERROR = 5, 0.02
@@ -33,8 +38,9 @@ _FEWEST_LIVES = 8
 """A run of a large fleet is longer than the most, so that it holds so many times one request."""
 QUOTED = Precision(tolerance=0.03, fewest=4_000, most=24_000)
 """How sure the percentiles that a plan states are."""
-SHOWN = Precision(tolerance=0.05, fewest=2_000, most=4_000)
-"""How sure those of other loads are, which are shown beside it."""
+SHOWN = Precision(tolerance=0.05, fewest=4_000, most=4_000)
+"""What is shown beside it, alternatives and other loads, comes from so many requests where its percentile takes no
+more."""
 _LOAD_WITH_ROOM = 1.3
 """A replica is started with slots for so many times its load: fewer save nothing and are a cliff in a busy hour."""
 
@@ -44,7 +50,8 @@ class Verified:
     """An option with what the simulator says of it; ``result`` is absent where the simulator cannot run it.
 
     achieved: latencies at the SLO's percentile, in seconds, as slow as the option takes the devices to be. slots:
-    sequences that one replica is started with.
+    sequences that one replica is started with. verdict: that of the run; of a run to quote from also "too short to
+    tell" where it has too few requests for the percentile.
     """
 
     option: Option
@@ -69,6 +76,11 @@ class Verified:
         share = self.result.counts["rejected"] / self.result.counts["arrived"]
         return f"{share:.1%} of the requests are refused: {'; '.join(self.result.records.refused)}"
 
+    def holds(self, requests: int, slo: Slo) -> bool:
+        """Whether so many requests were sent, and as many counted as the percentile takes."""
+        result = self.result
+        return result is not None and result.counts["arrived"] >= requests and _enough(result, slo)
+
     def violations(self, slo: Slo) -> dict[str, float]:
         """Limits that are not met, with the factor by which they are missed; an overloaded run misses without bound."""
         if self.verdict == "overloaded":
@@ -80,8 +92,10 @@ class Verified:
         }
 
     def meets(self, slo: Slo) -> bool:
-        """Whether every limit is kept by a run that is not overloaded; a request that is refused is late."""
-        return not self.violations(slo) and not self.verdict.startswith(("overloaded", "refused"))
+        """Whether every limit is kept by a run that is neither overloaded nor too short to tell; a request that is
+        refused is late.
+        """
+        return not self.violations(slo) and not self.verdict.startswith(("overloaded", "refused", TOO_SHORT))
 
 
 def slots_for(option: Option, demand: Demand, utilisation: float) -> int:
@@ -105,17 +119,19 @@ def slots_for(option: Option, demand: Demand, utilisation: float) -> int:
     return min(ceil((wanted + 3 * sqrt(wanted)) / 8) * 8, most)
 
 
-def traffic_of(demand: Demand, option: Option, factor: float = 1.0, fewest: int = _LOOK) -> Traffic | Requests:
-    """The traffic of one replica (of all of them where pools are apart), of at least so many requests.
+def traffic_of(
+    demand: Demand, option: Option, factor: float = 1.0, fewest: int = _LOOK, whole: bool = False
+) -> Traffic | Requests:
+    """The traffic of one replica (of all of them where pools are apart, or ``whole``), of at least so many requests.
 
     A fleet is fed in turn, so one of ``n`` replicas sees every n-th request: gaps of a Poisson stream add up by n, and
     are then gamma distributed with n times the shape.
     """
-    share = 1 if option.pools else option.replicas
+    share = 1 if option.pools or whole else option.replicas
     lasting = option.e2el / option.slow.step  # in the time of the run
     if demand.users is not None:
         users = max(ceil(demand.users * factor / share), 1)
-        count = max(int(np.clip(_LIVES * users, fewest, _MOST)), _FEWEST_LIVES * users)
+        count = max(min(_LIVES * users, _MOST), fewest, _FEWEST_LIVES * users)
         count *= demand.prefix.turns  # of conversations, every user's later turns too
         return demand.traffic(users, count, lasting)
     if demand.trace is not None and demand.trace.arrival is not None:
@@ -123,7 +139,7 @@ def traffic_of(demand: Demand, option: Option, factor: float = 1.0, fewest: int 
     rate = (demand.requests_per_second or 0.0) * factor / share
     held = rate * lasting
     lives = _FEWEST_LIVES if option.pools else _LIVES  # of pools all replicas are simulated: percentiles are of more
-    count = max(int(np.clip(lives * held, fewest, _MOST)), round(_FEWEST_LIVES * held))
+    count = max(int(min(lives * held, _MOST)), fewest, round(_FEWEST_LIVES * held))
     return demand.one_of(share).traffic(rate, count)
 
 
@@ -144,28 +160,48 @@ def verify(option: Option, question: Question, factor: float = 1.0, precision: P
     """Simulate one replica under its share of ``factor`` times the demand; an offline job needs no latencies and is not
     simulated.
 
-    A short run decides where it is clear, a longer one where it is not; precision: run an open loop until its
-    percentiles are as sure as this. Devices that are slower by a factor are simulated in their own time: under so much
-    more load, and every second of the run lasts so much longer. Raises ``NotFiniteError`` for a price that is none.
+    A short run decides where it is clear, a longer one where it is not, and one that is too short to tell is repeated
+    with more requests; precision: a run to quote from. In an open loop it goes on until its percentiles are as sure as
+    this, and it holds enough requests for the percentile in any case; of a trace it is the whole fleet's. Devices that
+    are slower by a factor are simulated in their own time: under so much more load, and every second of the run lasts
+    so much longer. Raises ``NotFiniteError`` for a price that is none.
     """
     demand, slo = question.demand, question.slo
     if demand.offline:
         slots = slots_for(option, demand, question.sizing.utilisation)
         return Verified(option=option, slots=slots, achieved=_screened(option))
-    first = _run(option, question, factor, _LOOK if precision else _GLANCE, precision)
-    if precision is None and first.verdict == "too short to tell" and demand.trace is None:
-        return _run(option, question, factor, 4 * _LOOK, precision)
-    return first if precision or _clear(first, slo) else _run(option, question, factor, _LOOK, None)
+    more = min(max(batch_size(slo.percentile) / batch_size(95.0), 1.0), _MOST_FOR_TAIL)
+    glance, look = round(_GLANCE * more), round(_LOOK * more)
+    if precision is not None:
+        return _told(option, question, factor, look, replace(precision, percentile=slo.percentile))
+    first = _told(option, question, factor, glance)
+    return first if _clear(first, slo, look) else _told(option, question, factor, look)
+
+
+def _told(
+    option: Option, question: Question, factor: float, fewest: int, precision: Precision | None = None
+) -> Verified:
+    """A run of at least so many requests, of more where that is too short to tell: twice as many each time, of a trace
+    those of the whole fleet.
+    """
+    whole, trace = precision is not None and question.demand.trace is not None, question.demand.trace is not None
+    checked = _run(option, question, factor, fewest, precision, whole)
+    for _ in range(_DOUBLINGS):
+        if checked.verdict != TOO_SHORT or checked.result is None or (trace and (whole or option.pools)):
+            break
+        whole, fewest = trace, 2 * checked.result.counts["arrived"]
+        checked = _run(option, question, factor, fewest, precision, whole)
+    return checked
 
 
 def _screened(option: Option) -> dict[str, float]:
     return {name: getattr(option, name) for name in ("ttft", "tpot", "e2el")}
 
 
-def _clear(checked: Verified, slo: Slo) -> bool:
-    """Whether a longer run would say the same: limits are kept or missed by far, or this run was long already."""
+def _clear(checked: Verified, slo: Slo, look: int) -> bool:
+    """Whether a longer run would say the same: limits are kept or missed by far, or this run is long: half a look."""
     result = checked.result
-    if result is None or result.counts["arrived"] >= _LOOK / 2 or checked.verdict == "overloaded":
+    if result is None or result.counts["arrived"] >= look / 2 or checked.verdict == "overloaded":
         return True
     kept = True
     for name, limit in slo.limits.items():
@@ -185,14 +221,17 @@ def _error(values: Array, percentile: float) -> float:
     return max(spread, _LEAST_ERROR)
 
 
-def _run(option: Option, question: Question, factor: float, fewest: int, precision: Precision | None) -> Verified:
-    """One simulation of at least so many requests."""
-    demand, slo = question.demand, question.slo
+def _run(
+    option: Option, question: Question, factor: float, fewest: int, precision: Precision | None, whole: bool
+) -> Verified:
+    """One simulation of at least so many requests; ``whole``: of all replicas, else of one where there is one pool."""
+    demand, slo, deployment = question.demand, question.slo, option.deployment
+    if whole and not option.pools:
+        deployment = replace(deployment, parallel=replace(deployment.parallel, replicas=option.replicas))
     slots = slots_for(option, demand, question.sizing.utilisation)
     slower = 1.0 if demand.users is not None else option.slow.step
-    traffic = traffic_of(demand, option, factor * slower, fewest)
-    dp = option.deployment.parallel.dp
-    flags = Flags(max_num_seqs=ceil(slots / dp), max_num_batched_tokens=option.budget)
+    traffic = traffic_of(demand, option, factor * slower, fewest, whole)
+    flags = Flags(max_num_seqs=ceil(slots / deployment.parallel.dp), max_num_batched_tokens=option.budget)
     options = Options(
         slo=slo,
         fleet=_fleet(option, flags),
@@ -202,10 +241,11 @@ def _run(option: Option, question: Question, factor: float, fewest: int, precisi
     )
     try:
         if precision is not None and isinstance(traffic, Traffic) and isinstance(traffic.arrivals, OpenLoop):
-            precision = replace(precision, percentile=slo.percentile)
-            result = simulate_steady(option.deployment, traffic, flags, options, precision)
+            least = max(precision.fewest, fewest)
+            precision = replace(precision, fewest=least, most=max(precision.most, traffic.requests_count or 0))
+            result = simulate_steady(deployment, traffic, flags, options, precision)
         else:
-            result = simulate(option.deployment, traffic, flags, options)
+            result = simulate(deployment, traffic, flags, options)
     except NotFiniteError:
         raise
     except InferplanError as error:
@@ -214,7 +254,17 @@ def _run(option: Option, question: Question, factor: float, fewest: int, precisi
     step, first = option.slow
     late = achieved["ttft"] * step * (first - 1.0)
     achieved = {name: value * step + (late if name != "tpot" else 0.0) for name, value in achieved.items()}
-    return Verified(option=option, slots=slots, achieved=achieved, result=result, verdict=result.verdict)
+    told = precision is None or demand.trace is not None or result.verdict == "overloaded" or _enough(result, slo)
+    verdict = result.verdict if told else TOO_SHORT
+    return Verified(option=option, slots=slots, achieved=achieved, result=result, verdict=verdict)
+
+
+def _enough(result: SimulationResult, slo: Slo) -> bool:
+    """Whether a run holds as many values of each limited latency as its percentile takes; where nothing ran, all are
+    late.
+    """
+    least = fewest_values(slo.percentile)
+    return not len(result.e2el) or all(len(getattr(result, name)) >= least for name in slo.limits)
 
 
 def _fleet(option: Option, flags: Flags) -> Fleet:

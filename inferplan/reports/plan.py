@@ -8,7 +8,7 @@ from inferplan.planning.infeasible import METRIC_NAMES, REASONS
 from inferplan.planning.option import Option
 from inferplan.planning.plan import Plan, row
 from inferplan.planning.sizing import CAPACITY_TOLERANCE
-from inferplan.planning.verify import Verified
+from inferplan.planning.verify import TOO_SHORT, Verified
 from inferplan.reports.cost import cost_table, energy_table
 from inferplan.reports.plan_figures import cost_of, devices, energy_of, formats, gpus, money, quants, shape
 from inferplan.reports.plan_notes import answer, notes
@@ -161,7 +161,8 @@ def sensitivity_table(plan: Plan) -> Table:
     for entry in plan.sensitivity:
         cells = [f"{entry['load']:.0%}"]
         cells += ["-" if entry["verdict"] == "overloaded" else format_time(entry[f"{name}_s"], 3) for name in limits]
-        verdict = "yes" if entry["meets"] else "overloaded" if entry["verdict"] == "overloaded" else "no"
+        said = entry["verdict"] in ("overloaded", TOO_SHORT)
+        verdict = "yes" if entry["meets"] else entry["verdict"] if said else "no"
         rows.append([*cells, verdict, str(entry["replicas_needed"] or "-")])
     names = [METRIC_NAMES[name] for name in limits]
     columns = ["load", *names, "meets", "replicas for this load"]

@@ -10,6 +10,7 @@ from inferplan.planning.confidence import MIDDLE
 from inferplan.planning.demand import percentile_of
 from inferplan.planning.infeasible import METRIC_NAMES
 from inferplan.planning.plan import Plan
+from inferplan.planning.verify import TOO_SHORT
 from inferplan.reports.plan_figures import (
     break_even_batch,
     cheapest_drafting,
@@ -122,7 +123,7 @@ def cheaper_line(plan: Plan) -> str:
     drafts = f" with {option.speculation.length} drafts" if option.speculation.length else ""
     what = f"{option.replicas} x {option.deployment.describe()}{drafts} at {money(option)}"
     if checked.result is not None and not checked.violations(plan.question.slo):
-        return ""
+        return f"{what} costs less: {TOO_SHORT} whether it keeps the limits" if checked.verdict == TOO_SHORT else ""
     if not all(isfinite(factor) for factor in factors.values()):
         return f"the cheaper candidate that comes closest, {what}, does not keep up with the load"
     relaxed = " and ".join(

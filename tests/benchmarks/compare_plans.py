@@ -223,9 +223,7 @@ def long_runs(found: Plan) -> list[bool]:
         option.replicas,
         option.pools,
         ceil(found.best.slots / option.deployment.parallel.dp),
-        None
-        if option.prompt_budget is None
-        else (option.prompts and option.prompts.deployment, option.prompt_budget),
+        None if option.prompt_budget is None else (option.prompts and option.prompts.deployment, option.prompt_budget),
     )
     return [keeps(service.run(asked.demand, asked.demand.rate or 0.0, seed), asked.slo) for seed in SEEDS]
 

@@ -15,7 +15,7 @@ from inferplan.answers.sweep import Grid, sweep
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.bills import Bill, Offer, Tariff
 from inferplan.catalog.price_lists import price_book
-from inferplan.errors import NotFiniteError
+from inferplan.errors import InferplanError, NotFiniteError
 from inferplan.estimate.load import StaticLoad
 from inferplan.planning.demand import Demand
 from inferplan.planning.grid import Axes, LoadGrid
@@ -32,9 +32,9 @@ from inferplan.planning.pools import (
 )
 from inferplan.planning.question import Question
 from inferplan.planning.search import cheapest_point, in_order, search
-from inferplan.planning.sizing import quoted
+from inferplan.planning.sizing import Simulations
 from inferplan.planning.space import Space
-from inferplan.planning.verify import slots_for, verify
+from inferplan.planning.verify import QUOTED, slots_for, verify
 from inferplan.reports.cost import cost_table
 from inferplan.serving.records import FINISHED, Records
 from inferplan.serving.result import SimulationResult
@@ -260,9 +260,14 @@ def test_a_large_fleet_is_quoted_from_a_run_of_many_of_its_requests(monkeypatch:
     as full as it gets, and no queue that grows is seen. Eight times as many as are in it at once are sent.
     """
     asked_for: list[int] = []
-    monkeypatch.setattr("inferplan.planning.sizing.verify", lambda *_, precision: asked_for.append(precision.most))
-    quoted(option(e2el=300.0, pools=(1, 2)), asked())
-    quoted(option(e2el=3.0, pools=(1, 2)), asked())
+
+    def seen(*arguments: object) -> None:
+        asked_for.append(arguments[-1].most)  # type: ignore[attr-defined]
+        raise InferplanError("seen")
+
+    monkeypatch.setattr("inferplan.planning.verify.simulate_steady", seen)
+    Simulations(most=1).long(option(e2el=300.0, pools=(1, 2)), asked(), precision=QUOTED)
+    Simulations(most=1).long(option(e2el=3.0, pools=(1, 2)), asked(), precision=QUOTED)
     assert asked_for == [8 * 9900, 24_000]
 
 
