@@ -15,7 +15,7 @@ from calibrate.published.kernels import shares
 from calibrate.published.serving import UNKNOWNS, Device, Values, errors, expected, fit_rows, ratios_of
 from inferplan.catalog.assemble import class_file
 from inferplan.catalog.files import load_hardware, read_yaml, validate
-from inferplan.devices.constants import Calibration, Fit
+from inferplan.devices.constants import Calibration
 from inferplan.validation.importers import read_file
 from inferplan.validation.rows import Row
 
@@ -23,6 +23,12 @@ SINCE = {"mi300x": "2026-05-01", "mi355x": "2026-02-27"}
 """The first day of the software whose constants these are. The same run took 24 ms a token on MI300X with SGLang 0.5.9
 in February 2026, and 15 with 0.5.12 in May; on MI355X 31 in December 2025, and 9 since February."""
 FITTED = "fp8-block"
+SERVED = (
+    *("norm", "elementwise", "copy", "gather", "collective.all_reduce", "collective.all_gather", "matmul", "grouped_matmul"),
+    *("attention.decode", "attention.prefill", "mla.decode", "mla.prefill"),
+)
+"""What rows of these devices run: DeepSeek-R1 divided by tensors inside a node, and Llama 3.1, to which nothing was fitted.
+Nobody has published a run with experts over ranks, over several nodes, or of sparse attention."""
 Errors = dict[str, dict[str, float]]
 
 
@@ -122,13 +128,19 @@ def _said(figure: Errors) -> str:
 
 
 def _banded(found: Calibration, error: dict[str, float]) -> Calibration:
-    """The same with the error of serving rows under the other device's constants: no kernel was measured alone."""
+    """The same with the error of serving rows under the other device's constants: no kernel was measured alone.
 
-    def banded(fit: Fit) -> Fit:
-        return fit.model_copy(update={"error": error})
+    Kernels that none of those rows runs (:data:`SERVED`) have no known error.
+    """
 
     def each(constants: Any) -> Any:
-        return {kernel: {label: banded(fit) for label, fit in formats.items()} for kernel, formats in constants.items()}
+        return {
+            kernel: {
+                label: fit.model_copy(update={"error": error if kernel in SERVED else {}})
+                for label, fit in formats.items()
+            }
+            for kernel, formats in constants.items()
+        }
 
     libraries = {library: each(constants) for library, constants in found.libraries.items()}
     return found.model_copy(update={"constants": each(found.constants), "libraries": libraries})

@@ -252,14 +252,17 @@ def release_dates() -> dict[str, ReleaseDates]:
 def _carried(found: Calibration, hardware: HardwareSpec, engine: str) -> Calibration:
     """Another device's constants.
 
-    Those of the nearest relative have the errors with which constants were carried between measured relatives, else
-    between devices of the class; where it lacks a kernel or a format, the class's stand in.
+    Those of the nearest relative have the errors with which constants were carried between measured devices of the same
+    chip, or of another one as the two are, else between devices of the class; where it lacks a kernel or a format, the
+    class's stand in.
     """
     if found.name != hardware.relative:
         return found.borrowed().for_engine(engine)
     file = class_file(hardware)
     rest = validate(file, read_yaml(file), Calibration).for_vendor(hardware.vendor)
-    known = (relatives().errors, rest.errors) if hardware.vendor in relatives().vendors else ()
+    pairs = relatives()
+    alike = pairs.same_chip if hardware.same_chip else pairs.other_chip
+    known = (alike, rest.errors) if hardware.vendor in pairs.vendors else ()
     return found.borrowed(known, found.carried).for_engine(engine).beside(rest.for_engine(engine))
 
 
@@ -270,12 +273,15 @@ class Relatives(Spec):
     vendors: list[str]
     """Makers of the devices that were measured; of others no error is known."""
     provenance: dict[str, Any] = {}
-    errors: dict[str, dict[str, dict[str, dict[str, float]]]]
+    same_chip: dict[str, dict[str, dict[str, dict[str, float]]]]
+    """By library, kernel and format: between devices of one chip."""
+    other_chip: dict[str, dict[str, dict[str, dict[str, float]]]]
+    """The same between chips of neighbouring generations."""
 
 
 @cache
 def relatives() -> Relatives:
-    """The errors of constants of the nearest relative, by library, kernel and format."""
+    """The errors of constants that are carried from one device to another."""
     path = config_root() / "relatives.yaml"
     return validate(path, read_yaml(path), Relatives)
 

@@ -188,16 +188,17 @@ class Calibration(Spec):
         """The same for another device than the one that was measured.
 
         known: errors that constants carried like this had on measured devices; the first that has the kernel in the
-        format counts. Where none has, it is ``otherwise``; without that no error is known.
+        format counts. Where none has, it is ``otherwise`` for a constant that has an error on its own device; else no
+        error is known.
         """
 
-        def error(library: str, kernel: str, label: str) -> dict[str, float]:
-            return _error(known, library, kernel, label) or otherwise or {}
+        def error(library: str, kernel: str, label: str, fit: Fit) -> dict[str, float]:
+            return _error(known, library, kernel, label) or (fit.error and otherwise) or {}
 
         def carried(library: str, constants: Constants) -> Constants:
             return {
                 kernel: {
-                    label: fit.model_copy(update=carried_on | {"error": error(library, kernel, label)})
+                    label: fit.model_copy(update=carried_on | {"error": error(library, kernel, label, fit)})
                     for label, fit in formats.items()
                 }
                 for kernel, formats in constants.items()

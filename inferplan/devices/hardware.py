@@ -86,6 +86,8 @@ class HardwareSpec(Spec):
     year: int | None = None
     relative: str | None = None
     """The nearest device that was measured, by name: its kernels stand for this one's where nobody measured those."""
+    same_chip: bool = False
+    """Whether ``relative`` has the same chip: units and clock within 5 %, a power limit no higher, whatever the memory."""
     source: str
     confidence: Literal["high", "medium", "low"]
     notes: list[str] = []
@@ -96,6 +98,8 @@ class HardwareSpec(Spec):
     """From the fastest and smallest domain to the widest."""
     units: int | None = None
     """Streaming multiprocessors, compute units or cores."""
+    thread_blocks: bool = True
+    """Whether kernels are cut into thread blocks that its units take; the one or two cores of a TPU run a kernel whole."""
     clock: Hertz | None = None
     cache: Bytes | None = None
     """Last-level cache."""
@@ -121,6 +125,11 @@ class HardwareSpec(Spec):
         if math in ("bf16", "fp16", "tf32", "fp32"):
             return f"--quant {wide}, or another GPU"
         return f"keep the activations wide (--activations {wide}), choose another --quant, or another GPU"
+
+    @property
+    def multiprocessors(self) -> int | None:
+        """The units that take thread blocks; ``None`` where their number is not on file, or there are no such blocks."""
+        return self.units if self.thread_blocks else None
 
     def ridge(self, math: str) -> float:
         """Arithmetic intensity [FLOP/B] above which that arithmetic, not the memory, is the limit."""

@@ -301,7 +301,7 @@ def _spread(op: Op, hardware: HardwareSpec) -> Num:
 
     Blocks are counted in parts of a tile beyond the first, so that one more row never makes a kernel faster.
     """
-    if not hardware.units:
+    if not hardware.multiprocessors:
         return 0.0
     if isinstance(op, Matmul):
         blocks = op.batch * np.maximum(op.m / TILE, 1.0) * np.maximum(op.n / TILE, 1.0)
@@ -314,7 +314,7 @@ def _spread(op: Op, hardware: HardwareSpec) -> Num:
         blocks = op.batch * np.maximum(op.new / op.query_shards * op.heads / TILE, 1.0)
     else:
         return 0.0
-    share: Num = hardware.units / blocks
+    share: Num = hardware.multiprocessors / blocks
     return share
 
 
@@ -343,14 +343,14 @@ def _items(op: Op, hardware: HardwareSpec) -> Num:
     if not isinstance(op, Attention):
         return 0.0
     items = op.batch * op.new * op.kv_heads * np.ceil(op.heads / op.kv_heads / 16)
-    return items / hardware.units if hardware.units else 0.0
+    return items / hardware.multiprocessors if hardware.multiprocessors else 0.0
 
 
 def _blocks(op: Op, hardware: HardwareSpec) -> Num:
     """Thread blocks of 128 queries of a head for each multiprocessor."""
-    if not isinstance(op, Attention) or not hardware.units:
+    if not isinstance(op, Attention) or not hardware.multiprocessors:
         return 0.0
-    return op.batch * op.heads * _tiles(op.new / op.query_shards) / hardware.units
+    return op.batch * op.heads * _tiles(op.new / op.query_shards) / hardware.multiprocessors
 
 
 def _windowed(op: Op, hardware: HardwareSpec) -> Num:
@@ -394,11 +394,11 @@ def _padded_heads(op: Attention) -> Num:
 
 def _rows(op: Op, hardware: HardwareSpec) -> Num:
     """Input rows to quantise, or rows of scores to choose from, for each multiprocessor: a thread block takes one."""
-    if isinstance(op, TopK) and hardware.units:
-        return op.rows / hardware.units
-    if not isinstance(op, Matmul) or op.input.bits >= op.output.bits or not hardware.units:
+    if isinstance(op, TopK) and hardware.multiprocessors:
+        return op.rows / hardware.multiprocessors
+    if not isinstance(op, Matmul) or op.input.bits >= op.output.bits or not hardware.multiprocessors:
         return 0.0
-    return op.m / hardware.units
+    return op.m / hardware.multiprocessors
 
 
 def _experts(op: Op, hardware: HardwareSpec) -> Num:
@@ -420,7 +420,7 @@ def _nodes(op: Op, hardware: HardwareSpec) -> Num:
 
 def _carriers(op: Exchange, hardware: HardwareSpec) -> float:
     """Thread blocks that carry an exchange: those of normal mode, else one an expert on as many SMs as there are."""
-    units = float(hardware.units or op.blocks)
+    units = float(hardware.multiprocessors or op.blocks)
     return {"normal": float(op.blocks), "low_latency": min(float(op.experts), units)}.get(op.mode, units)
 
 
