@@ -138,7 +138,8 @@ bands = st.tuples(st.floats(0.3, 1.0), st.floats(1.0, 3.0))
 @st.composite
 def fits(draw: st.DrawFn) -> Fit:
     """Every constant of a kernel: efficiencies, overhead, sharpness, up to four terms, its error and its range."""
-    names = draw(st.lists(st.sampled_from(sorted(TERMS)), unique=True, max_size=4))
+    smooth = sorted(set(TERMS) - {"fallback"})  # which steps up at 8 MiB, where throughput may fall as the batch grows
+    names = draw(st.lists(st.sampled_from(smooth), unique=True, max_size=4))
     low, high = draw(bands)
     return Fit(
         math=draw(st.floats(0.1, 1.0)),

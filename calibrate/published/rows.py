@@ -27,6 +27,16 @@ LOOPS = ("Optimum Habana (static batch)",)
 LOOP = "1000 requests"
 USERS_TURNS = {"3 prompts a user": 3}
 """Requests of each user where a source says how many."""
+FLAGS: dict[tuple[str, str], Facts] = {
+    ("Azure AI-benchmarking-guide", "vllm"): {
+        "kv": "fp8",
+        "max_num_seqs": "3000",
+        "max_num_batched_tokens": "131072",
+        "poll_interval_steps": "10",
+    }
+}
+"""By the beginning of a source and by engine, what its published scripts set: Azure's Benchmarks/AMD/LLMBenchmark.py and
+config.json run rocm/vllm-dev:20241121-tuned with --num-scheduler-steps 10, and report output tokens a second."""
 _KEY = ("source", "model", "hardware", "engine", "weights", "kv", "tp", "batch", "concurrency", "isl", "osl")
 
 
@@ -67,7 +77,8 @@ def _facts(run: list[dict[str, str]]) -> Facts:
         "isl": line["isl"],
         "osl": line["osl"],
     }
-    return facts | _load(line) | {name: value for one in run for name, value in _figures(one).items()}
+    set_by_script = next((flags for (of, by), flags in FLAGS.items() if line["source"].startswith(of) and by == engine), {})
+    return facts | set_by_script | _load(line) | {name: value for one in run for name, value in _figures(one).items()}
 
 
 def _load(line: Mapping[str, str]) -> Facts:

@@ -34,6 +34,8 @@ FIGURES = (("tpot", 1.0), ("ttft", 0.5))
 PULL = 0.3
 """How strongly a constant is held to what is expected: a factor e away costs as much as such an error of one row."""
 _NUDGE, _REACH, _STEPS = 1.2, 0.6, 3
+LIMITED = ("vllm",)
+"""Libraries whose own all-reduce leaves messages over 8 MiB to RCCL, which then takes its own fixed seconds."""
 BLOCK = "fp8-blockxfp8"
 FOUR_BITS = "mxfp4xfp8"
 """Nobody timed it; AITER runs both formats with the same launches, so the block-fp8 kernel stands for it."""
@@ -54,7 +56,7 @@ class Device:
     def calibration(self, values: Values) -> Calibration:
         """The constants of every library under the values of the unknowns."""
         libraries = {
-            library: _library(constants, self.shares[library], values)
+            library: _library(constants, self.shares[library], values, library in LIMITED)
             for library, constants in self.carried.libraries.items()
         }
         any_share = next(iter(self.shares.values()))
@@ -88,13 +90,15 @@ def _shared(constants: Constants, shares: Shares, values: Values) -> Constants:
     return _each(constants, change)
 
 
-def _library(constants: Constants, shares: Shares, values: Values) -> Constants:
-    """The kernels of a library on this device."""
+def _library(constants: Constants, shares: Shares, values: Values, limited: bool) -> Constants:
+    """The kernels of a library on this device; ``limited``: its own all-reduce takes no large messages."""
 
     def change(kernel: str, label: str, fit: Fit) -> dict[str, Any]:
         update: dict[str, Any] = {"overhead": fit.overhead * values["fixed"], "error": {}, "basis": "transferred"}
         if kernel.startswith("collective"):
-            return update | {"memory": shares.all_reduce.memory}
+            later = max(shares.all_reduce.overhead - update["overhead"], 0.0)
+            fallback = {"fallback": later} if limited and kernel == "collective.all_reduce" else {}
+            return update | {"memory": shares.all_reduce.memory, "terms": fit.terms | fallback}
         update["memory"] = min(fit.memory, shares.stream)
         if kernel == "matmul":
             reached = shares.matmul["bf16" if label.endswith("bf16") or label == ANY else "fp8"]

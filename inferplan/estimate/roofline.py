@@ -42,6 +42,9 @@ _BANDWIDTH = ("hardware", "memory", "bandwidth")
 TILE = 128
 """Rows and columns that one thread block of a matmul works on, queries and keys that one of an attention does."""
 
+OWN_LIMIT = 8 * 2**20
+"""Bytes: the largest message that vLLM's own all-reduce takes (``CustomAllreduce(max_size=8192 * 1024)``)."""
+
 
 class IdealTime(NamedTuple):
     """What one run of a kernel asks of a device: seconds at the datasheet's rates, and what further terms count."""
@@ -455,6 +458,13 @@ def _ramp(op: Op, hardware: HardwareSpec) -> Num:
     return root(larger(*_wire_seconds(op, hardware))) if isinstance(op, Collective) else 0.0
 
 
+def _fallback(op: Op, hardware: HardwareSpec) -> Num:
+    """One for an all-reduce of a message over :data:`OWN_LIMIT`, which an engine leaves to the collective library."""
+    if not isinstance(op, Collective) or op.pattern != "all_reduce":
+        return 0.0
+    return np.where(dense(op.elements) * op.format.width > OWN_LIMIT, 1.0, 0.0)
+
+
 TERMS: dict[str, FurtherTerm] = {
     "spread": FurtherTerm(effect="math", scale=0.3, unit="", counted="SMs for each thread block", count=_spread),
     "depth": FurtherTerm(effect="seconds", scale=1e-7, counted="serial steps of a thread block", count=_depth),
@@ -481,4 +491,5 @@ TERMS: dict[str, FurtherTerm] = {
     "ramp": FurtherTerm(
         effect="seconds", scale=1e-3, unit="s^0.5", counted="square root of the wire seconds", count=_ramp
     ),
+    "fallback": FurtherTerm(effect="seconds", scale=1e-5, counted="messages over 8 MiB", count=_fallback),
 }
