@@ -78,44 +78,28 @@ class DecodeBatch:
     def make(self, start: float, steps: int, price: float, records: Records) -> float:
         """Run ``steps`` steps from ``start`` on, ``price`` seconds each: gives the tokens of cache that they take.
 
-        The time between tokens goes to ``records``. The first gap has what came in between.
+        The time between tokens goes to ``records``. The first gap has what came in between. Most calls of an
+        interleaved batch are for one step whose tokens are there at ``start``, at a price of 0.
         """
-        each, alive = self.tokens_per_step, len(self.requests)
+        each, alive, gaps, weights = self.tokens_per_step, len(self.requests), records.gaps, records.gap_weights
         taken = self.phases[-self.steps % self.page] * self.block if steps == 1 else self.taken(steps)
         self.steps += steps
         self.context += steps * self.size * each
         if self.interleaved:
             if start > self.token_time:
-                for joined in self.joined.values():
-                    records.gaps.append((start - joined + price) / each)
-                    records.gap_weights.append(each)
-                records.gaps.append((start - self.token_time + price) / each)
-                records.gap_weights.append(max(alive - len(self.joined), 0) * each)
+                others = alive
+                if self.joined:
+                    for joined in self.joined.values():
+                        gaps.append((start - joined + price) / each)
+                        weights.append(each)
+                    others -= len(self.joined)
+                gaps.append((start - self.token_time + price) / each)
+                weights.append(others * each if others > 0 else 0.0)
                 steps -= 1
             self.joined.clear()
         if steps:
-            records.gaps.append(price / each)
-            records.gap_weights.append(steps * alive * each)
-        return taken
-
-    def make_one(self, time: float, records: Records) -> float:
-        """:meth:`make` of one step whose tokens are there at ``time``, where steps are interleaved."""
-        each = self.tokens_per_step
-        if time <= self.token_time:
-            return self.make(time, 1, 0.0, records)
-        taken = self.phases[-self.steps % self.page] * self.block
-        self.steps += 1
-        self.context += self.size * each
-        alive, gaps, weights = len(self.requests), records.gaps, records.gap_weights
-        if self.joined:
-            for joined in self.joined.values():
-                gaps.append((time - joined) / each)
-                weights.append(each)
-            alive -= len(self.joined)
-            self.joined.clear()
-        gaps.append((time - self.token_time) / each)
-        weights.append((alive if alive > 0 else 0) * each)
-        self.token_time = time
+            gaps.append(price / each)
+            weights.append(steps * alive * each)
         return taken
 
     def done(self) -> list[tuple[int, float, float]]:

@@ -40,19 +40,6 @@ def _in_flight(rank: int, partial: int | None, flying: Sequence[Batch]) -> bool:
     return any(prompts is not None and prompts.partial == partial for prompts in pieces)
 
 
-def _decode_once(scheduler: Scheduler, back: float) -> None:
-    """:meth:`Scheduler.run_decodes` of one step whose tokens are there at ``back``, in one piece: most steps are."""
-    decodes, admitted = scheduler.decodes, scheduler.admitted
-    tokens = decodes.size * decodes.tokens_per_step
-    taken = decodes.make_one(back, scheduler.records)
-    if scheduler.grows:
-        admitted.used += taken
-        admitted.grown += taken
-    admitted.remaining -= tokens
-    scheduler.meter.decode_tokens += tokens
-    decodes.token_time = back
-
-
 class Ranks:
     """The schedulers of a replica's attention ranks, and what they meter together."""
 
@@ -224,7 +211,8 @@ class Ranks:
                 queue.steps_since_look += 1
                 queue.steps_held_back = queue.steps_held_back + 1 if queue.waiting else 0
             if load.decodes:
-                _decode_once(scheduler, back)
+                scheduler.run_decodes(back, 1, 0.0)
+                scheduler.decodes.token_time = back
 
     def book_cycles(self, batch: Batch, was: float, back: float, cycles: int) -> None:
         """Count what a batch makes that goes round ``cycles`` times between two times at which it is back."""
