@@ -7,6 +7,7 @@ and their queues are longer. What the error of TTFT exceeds it by is added to TT
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import NamedTuple
 
 from inferplan.estimate.bands import serving_bands, slow_end
@@ -30,6 +31,7 @@ class Slowness(NamedTuple):
 AS_PREDICTED = Slowness()
 
 
+@lru_cache(maxsize=4096)
 def slowness(deployment: Deployment, prompt: float, slo: Slo, confidence: float) -> Slowness | None:
     """How much slower the devices may be; ``None`` where no measurement says so for one of the limits.
 

@@ -209,7 +209,8 @@ def safe_options(searched: SearchResult, question: Question, confidence: float) 
     Structures whose error nobody knows, and pools apart, are left out.
     """
     options = []
-    able = {id(option.deployment) for option in searched.options}  # what is too slow as predicted is too slow here
+    # what is too slow in one pool as predicted is too slow here
+    able = {id(option.deployment) for option in searched.options if option.pools is None}
     for request, grid, tariff in searched.grids:
         if tariff is None or id(grid.deployment) not in able:
             continue

@@ -83,6 +83,8 @@ class Option:
     speculation: Speculation = PLAIN
     bound: float = 0.0
     """The least that this structure may cost, as far as the closed form can be wrong."""
+    least: tuple[int, int] = (1, 1)
+    """The replicas of each pool that are taken for this, where they are apart."""
     screened: bool = True
     """Whether the closed form meets the limits; if not, it misses them by less than it can be wrong."""
     slow: Slowness = AS_PREDICTED

@@ -128,7 +128,9 @@ def pair(prompts: PricedGrid, decodes: PricedGrid, demand: Demand, slo: Slo, siz
         prompts=None if same else PromptPool(prompts.request, first, prompts.tariff),
         speculation=grid.speculation,
     ).sized(total, (prefill.replicas, decode.replicas))
-    return replace(found, bound=_least_cost(found, prefill, decode))
+    # if the closed form is as much too careful as it can be, and prompts never waited
+    fewest = max(ceil(prefill.busy / CAPACITY_ERROR), 1), max(ceil(decode.needed / CAPACITY_ERROR), 1)
+    return replace(found, least=fewest, bound=found.sized(sum(fewest), fewest).cost or 0.0)
 
 
 class Half(NamedTuple):
@@ -193,12 +195,6 @@ def frontier(halves: list[Half]) -> list[Half]:
         if not of_kind or half.carrying < of_kind[-1].carrying:
             of_kind.append(half)
     return list(itertools.chain(*kept.values()))
-
-
-def _least_cost(option: Option, prefill: PrefillPool, decode: DecodePool) -> float:
-    """What the pools would cost if the closed form is as much too careful as it can be, and prompts never waited."""
-    fewest = [max(ceil(size / CAPACITY_ERROR), 1) for size in (prefill.busy, decode.needed)]
-    return option.sized(sum(fewest), (fewest[0], fewest[1])).cost or 0.0
 
 
 def decode_pool(grid: LoadGrid, demand: Demand, slo: Slo, sizing: Sizing) -> DecodePool | None:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from math import ceil, exp, inf, log
 
+import numpy as np
+
 from inferplan.planning.confidence import slowed
 from inferplan.planning.option import Option
 from inferplan.planning.question import Question
@@ -37,6 +39,7 @@ _HOPELESS = 1.1
 """Nor is a budget tried that would miss a limit by more, if it is as much better or worse as at another size."""
 
 
+_HARDLY = 0.01
 _MOST_GROWTH = 8
 """Sizes tried beyond one that kept the limits at its inflated load and misses them in the long run."""
 
@@ -208,20 +211,42 @@ class Sizer:
         return not self.meets(trial) and max(trial.violations(self.question.slo).values(), default=1.0) > _FAR
 
     def _fewest_in_pools(self, below: float) -> Option | None:
-        """First the prompts' pool by TTFT, beside decodes that have room, then the decodes' pool by every limit."""
-        assert self.option.pools is not None
-        prefill, decode = self.option.pools
-        roomy = max(round(1.5 * decode), decode + 1)
-        most = self._affordable(lambda size: self.option.sized(size + 1, (size, 1)), prefill, below)
-        first = least(lambda size: self._prompts_keep_up(size, roomy), min(prefill, most), most)
+        """First the prompts' pool by TTFT, beside as many decodes as the closed form asks for or can be paid, then the
+        decodes' pool by every limit. Sizes that the closed form rules out, however wrong it is, are not simulated.
+        """
+        option = self.option
+        assert option.pools is not None
+        (prefill, decode), (fewest, least_decode) = option.pools, option.least
+
+        def decodes(size: int) -> int:
+            """The most decode replicas that can be paid beside so many for prompts."""
+            return self._affordable(lambda other: option.sized(size + other, (size, other)), decode, below)
+
+        def keep_up(size: int) -> bool:
+            return size >= fewest and self._prompts_keep_up(size, min(decode, decodes(size)))
+
+        most = self._affordable(lambda size: option.sized(size + least_decode, (size, least_decode)), prefill, below)
+        first = least(keep_up, min(prefill, most), most)
         if first is None:
             return None
-        most = self._affordable(lambda size: self.option.sized(first + size, (first, size)), decode, below)
-        second = least(lambda size: self.meets(self.trial(first + size, (first, size))), min(decode, most), most)
-        return None if second is None else self.option.sized(first + second, (first, second))
+
+        def all_kept(size: int) -> bool:
+            return size >= least_decode and self.meets(self.trial(first + size, (first, size)))
+
+        most = decodes(first)
+        second = least(all_kept, min(decode, most), most)
+        return None if second is None else option.sized(first + second, (first, second))
 
     def _prompts_keep_up(self, prefill: int, decode: int) -> bool:
-        return self.meets(self.trial(prefill + decode, (prefill, decode)), {"ttft"})
+        """Whether so many replicas keep the limit on TTFT; where requests wait for decodes, beside more of those."""
+        assert self.option.pools is not None
+        most = 4 * self.option.pools[1] + 2
+        while True:
+            seen = self.trial(prefill + decode, (prefill, decode))
+            kept = self.meets(seen, {"ttft"})
+            if kept or decode >= most or not waits_for_decodes(seen):
+                return kept
+            decode = min(max(round(1.5 * decode), decode + 1), most)
 
     def _affordable(self, sized: Callable[[int], Option], guess: int, below: float) -> int:
         """The largest size that costs less than ``below``; four times the guess where anything may cost."""
@@ -233,6 +258,17 @@ class Sizer:
             middle = (low + high) // 2
             low, high = (middle, high) if (sized(middle).cost or 0.0) < below else (low, middle)
         return low
+
+
+def waits_for_decodes(seen: Verified) -> bool:
+    """Whether requests of pools apart wait for those that decode for more than a hundredth of TTFT, or it is not known;
+    if not, more decodes would hardly change it.
+    """
+    result = seen.result
+    if result is None:
+        return True
+    waited = sum(sum(meter.waited.values()) for meter in result.meters[result.prompt_pool[0] :])
+    return waited > _HARDLY * float(np.sum(result.ttft))
 
 
 def larger(option: Option) -> Option:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inferplan.catalog.assemble import Request
@@ -70,6 +71,48 @@ def test_capacities_are_bisected_within_three_percent(carries: float) -> None:
     assert found.broken == "ttft" and not found.open
     assert tried[0] == 1.25  # what it was sized for
     assert len(tried) < 20
+
+
+@settings(deadline=None)
+@given(
+    guess=st.tuples(st.integers(1, 30), st.integers(1, 30)),
+    needed=st.tuples(st.integers(1, 30), st.integers(1, 30)),
+    below=st.integers(3, 90),
+    waits=st.booleans(),
+)
+def test_pools_are_as_small_as_can_be_from_any_guess(
+    guess: tuple[int, int], needed: tuple[int, int], below: int, waits: bool
+) -> None:
+    """``needed`` replicas of each pool keep the limits, one less of either does not; one costs 1, or 2 to decode.
+    Where too few decode, requests wait for them before they are answered, or all is only slower.
+    """
+
+    def seen(option: Any, *_: object) -> Any:
+        prompts, decodes = option.pools
+        late = prompts < needed[0] or (waits and decodes < needed[1])
+        achieved = {"ttft": 2.0 if late else 0.5, "tpot": 0.5 if decodes >= needed[1] else 2.0}
+        waited = 100.0 if waits and decodes < needed[1] else 0.0
+        meters = [SimpleNamespace(waited={}), SimpleNamespace(waited={"slots": waited})]
+        run = SimpleNamespace(meters=meters, prompt_pool=(1, 0.0), ttft=np.ones(10))
+        return Verified(option=option, slots=8, achieved=achieved, result=run, verdict="stable")  # type: ignore[arg-type]
+
+    def sized(size: int, pools: tuple[int, int]) -> Any:
+        return SimpleNamespace(replicas=size, pools=pools, cost=pools[0] + 2 * pools[1], sized=sized, budget=512)
+
+    question = replace(asked(Demand(**LENGTHS, rate=1.0)), slo=Slo(ttft=1.0, tpot=1.0, percentile=95.0))
+    simulations = Simulations(most=200)
+    simulations.of = seen  # type: ignore[method-assign]
+    option = sized(sum(guess), guess)
+    option.least = tuple(max(size // 2, 1) for size in needed)
+    sizer = Sizer(option=option, question=question, simulations=simulations)
+    found = sizer.fewest(float(below))
+    cost = needed[0] + 2 * needed[1]
+    most = [4 * one + 2 for one in guess]
+    if cost >= below or needed[0] > most[0] or needed[1] > most[1]:
+        assert found is None
+    else:
+        assert found is not None and found.pools == needed
+        assert len(sizer.trials) <= (8 if guess == needed else 40)
 
 
 LENGTHS = {"prompt": Lengths(mean=512), "output": Lengths(mean=128)}
