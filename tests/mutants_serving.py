@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from tests import test_step_time as step_time
 from tests.mutants_source import SourceMutant
 from tests.serving import test_applied as applied
 from tests.serving import test_cluster as cluster
@@ -14,6 +15,7 @@ from tests.serving import test_run_length as run_length
 from tests.serving import test_scheduling_rules as rules
 from tests.serving import test_slices as slices
 from tests.serving import test_steady_by_hand as steady
+from tests.serving import test_step_times as step_times
 from tests.serving import test_verdict as verdict
 
 _SCHEDULER, _ADMISSION = "inferplan.serving.scheduler:Scheduler", "inferplan.serving.admission:Admitted"
@@ -159,12 +161,22 @@ SERVING_MUTANTS = [
         check=rules.test_a_preempted_request_comes_before_those_that_wait,
     ),
     SourceMutant(
-        name="the overlapped scheduler's last step is free",
+        name="the last step of tokens that are seen late is free",
         place=f"{_REPLICA}._show_last",
         old="self.clock += self.times.decode(len(requests), context)",
         new="self.clock += 0.0",
         changes="the last token is seen a step early",
-        check=rules.test_an_overlapped_scheduler_sees_tokens_a_step_late,
+        check=partial(
+            rules.test_tokens_are_seen_with_their_step_or_the_next_one, {"overlapped": True, "seen_late": True}, 1
+        ),
+    ),
+    SourceMutant(
+        name="tokens of an overlapped scheduler are seen late",
+        place="inferplan.serving.rounds:seen_late",
+        old="and deployment.engine.serving.seen_late",
+        new="",
+        changes="vLLM's clients see every token a step late",
+        check=partial(rules.test_tokens_are_seen_with_their_step_or_the_next_one, {"overlapped": True}, 0),
     ),
     SourceMutant(
         name="an overlapped scheduler sees arrivals at once",
@@ -577,10 +589,34 @@ SERVING_MUTANTS = [
     SourceMutant(
         name="steady: tokens are seen at once",
         place=f"{_STEADY}._times",
-        old="step if rules.overlapped else 0.0",
-        new="0.0",
-        changes="overlapped scheduling does not delay the first token",
-        check=partial(steady.test_overlapped_scheduling_is_two_steps_late, 2, 2 * 1.2),
+        old="(rules.overlapped, rules.seen_late)",
+        new="(rules.overlapped, False)",
+        changes="the first token is never seen late",
+        check=partial(steady.test_overlapped_scheduling_is_a_step_late_and_another_until_it_is_seen, 2, 1, 2 * 1.2),
+    ),
+    SourceMutant(
+        name="every segment has an attention kernel of its own",
+        place="inferplan.estimate.roofline:ideal_time",
+        old="isinstance(op, Attention) and op.joined",
+        new="False",
+        changes="a mixed step of vLLM launches attention twice a layer",
+        check=partial(step_time.test_a_mixed_step_launches_attention_once_or_twice, "vllm", "h100-sxm", "bf16", 32),
+    ),
+    SourceMutant(
+        name="prompts alone launch nothing",
+        place="inferplan.serving.step_times:StepTimes._stage",
+        old="time += table.launch[chunk.tokens > WIDE * chunk.prompts]",
+        new="pass",
+        changes="in the simulator's tables a step of prompts has attention without a launch",
+        check=partial(step_times.test_prompts_alone_launch_what_they_share_with_decodes, 300.0),
+    ),
+    SourceMutant(
+        name="steady: arrivals join at once",
+        place=f"{_STEADY}._times",
+        old="(rules.overlapped, rules.seen_late)",
+        new="(False, rules.seen_late)",
+        changes="overlapped scheduling does not delay the prompts of those who find others decoding",
+        check=partial(steady.test_overlapped_scheduling_is_a_step_late_and_another_until_it_is_seen, 2, 0, 1.2),
     ),
     SourceMutant(
         name="steady: a user alone meets himself",
@@ -641,10 +677,10 @@ SERVING_MUTANTS = [
     SourceMutant(
         name="idle server: the first token is seen at once",
         place="inferplan.serving.first_token:first_token",
-        old="if overlaps(deployment) else 0.0",
+        old="if seen_late(deployment) else 0.0",
         new="* 0.0",
-        changes="overlapped scheduling does not delay the first token of a user alone",
-        check=partial(steady.test_overlapped_scheduling_is_two_steps_late, 1, 1.1),
+        changes="the first token of a user alone is never seen late",
+        check=partial(steady.test_overlapped_scheduling_is_a_step_late_and_another_until_it_is_seen, 1, 1, 1.1),
     ),
     SourceMutant(
         name="steady: prompts come in every step",

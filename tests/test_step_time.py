@@ -9,8 +9,10 @@ import pytest
 
 from inferplan.devices.constants import StepConstants
 from inferplan.estimate.load import StaticLoad
-from inferplan.estimate.phase import StepTime, decode_phase, launched, prefill_phase
+from inferplan.estimate.phase import StepTime, decode_phase, launched, prefill_phase, run_step
 from inferplan.work.parallel import Parallelism
+from inferplan.work.step import Segment, Step
+from tests.serving.conftest import deployment as served
 from tests.serving.plain_time import CLOSE, HOST, plain, seconds
 
 STATIONS = [(1.0, 2.0, 3.0), (3.0, 1.0, 1.0), (2.0, 2.0, 2.0), (0.0, 5.0, 4.0, 1.0)]
@@ -127,3 +129,32 @@ def test_the_fullest_rank_ends_the_step(batch: float, fullest: int) -> None:
     """Sequences are whole: five on four ranks are two on one of them."""
     phase = decode_phase(plain(parallel=Parallelism(dp=4)), StaticLoad(batch=batch), 10.0)
     assert float(phase.time) == pytest.approx(seconds(fullest), rel=CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("engine", "gpu", "kv", "saved"),
+    [
+        ("vllm", "h100-sxm", "bf16", 32),  # FlashAttention 3: one call over all tokens
+        ("vllm", "a100-80gb-sxm", "bf16", 32),
+        ("vllm", "h100-sxm", "fp8", 32),
+        ("vllm", "a100-80gb-sxm", "fp8", 0),  # FlashAttention 2 reads no fp8: FlashInfer
+        ("vllm", "b200-hgx", "bf16", 0),  # FlashInfer: one call for the decodes, one for the prompts
+        ("trtllm", "h100-sxm", "bf16", 0),  # a context and a generation kernel
+    ],
+)
+def test_a_mixed_step_launches_attention_once_or_twice(engine: str, gpu: str, kv: str, saved: int) -> None:
+    """Llama-3.1-8B, 32 layers, kernels of a constant 4 us overhead: a mixed step's attention is that of its decodes and
+    that of its prompts, less 4 us a layer where one kernel takes both."""
+    made = served("llama-3.1-8b", gpu, ideal=False, engine=engine, roles=(("kv", kv),))
+    decodes, prompts = Segment(batch=40.0, new=1.0, past=900.0), Segment(batch=2.0, new=300.0, past=0.0)
+    alone = sum(float(run_step(made, Step(segments=(one,))).by("attn.core")) for one in (decodes, prompts))
+    both = float(run_step(made, Step(segments=(decodes, prompts))).by("attn.core"))
+    assert alone - both == pytest.approx(saved * 4e-6, abs=1e-9)
+
+
+def test_latent_attention_is_called_for_decodes_and_prompts_apart() -> None:
+    """DeepSeek-V2-Lite under vLLM (v1/attention/backends/mla): the same operators in a mixed step as in two steps."""
+    made = served("deepseek-v2-lite", "h100-sxm", ideal=False)
+    decodes, prompts = Segment(batch=40.0, new=1.0, past=900.0), Segment(batch=2.0, new=300.0, past=0.0)
+    alone = sum(float(run_step(made, Step(segments=(one,))).by("attn.core")) for one in (decodes, prompts))
+    assert float(run_step(made, Step(segments=(decodes, prompts))).by("attn.core")) == pytest.approx(alone, rel=1e-9)

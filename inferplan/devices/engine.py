@@ -77,7 +77,9 @@ class ServingConstants(Spec):
     front_token: Seconds = 0.0
     """Serial work of the front end for each prompt token."""
     overlapped: bool = False
-    """A step is composed while the one before it runs: arrivals and finished tokens are seen one step late."""
+    """A step is composed while the one before it runs: arrivals join one step late."""
+    seen_late: bool = False
+    """Where steps are overlapped, clients see what a step has made when the next one is done; else with its own end."""
     eager_layer: Seconds = 0.0
     """Host time for each layer of a step that holds a prompt, which is launched kernel by kernel."""
     graph_tokens: int = Field(default=0, ge=0)
@@ -88,6 +90,19 @@ class ServingConstants(Spec):
     """Factor on ``eager_layer`` for layers of latent attention, whose prompts take more kernels."""
     eager_linear: Seconds = 0.0
     """Further host time of such a step for each layer with a recurrent state."""
+
+
+class AttentionCalls(Spec):
+    """How an engine calls attention in a step that holds decodes and prompts."""
+
+    source: str = ""
+    one_call: dict[str, list[str]] = {}
+    """By format of the cache the devices, by the beginning of their names, on which one kernel takes both; elsewhere
+    each has one of its own."""
+
+    def joined(self, hardware: HardwareSpec, cache: str) -> bool:
+        """Whether one kernel takes decodes and prompts with a cache of that format."""
+        return any(hardware.name.startswith(name) for name in self.one_call.get(cache, []))
 
 
 class WideExperts(Spec):
@@ -230,6 +245,7 @@ class EngineSpec(Spec):
     serving: ServingConstants = ServingConstants()
     apart: PoolsApart = PoolsApart()
     exchange: ExchangeRules = ExchangeRules()
+    attention: AttentionCalls = AttentionCalls()
     versions: list[EngineVersion]
 
     def at(self, version: str | None) -> tuple[EngineVersion, str]:
@@ -274,6 +290,7 @@ class EngineSpec(Spec):
             serving=self.serving,
             apart=self.apart,
             exchange=self.exchange,
+            attention=self.attention,
             asked=asked,
             note=note,
         )
@@ -292,6 +309,7 @@ class Engine(Spec):
     serving: ServingConstants = ServingConstants()
     apart: PoolsApart = PoolsApart()
     exchange: ExchangeRules = ExchangeRules()
+    attention: AttentionCalls = AttentionCalls()
     asked: str = ""
     """The version that was asked for, where it is not on file and another one's defaults stand for it."""
     note: str = ""

@@ -163,6 +163,8 @@ def _context(deployment: Deployment, step: Step, mean: Step | None) -> LayerCont
         peaks=frozenset(deployment.hardware.peak),
         time=partial(_seconds, deployment),
         exchange=deployment.engine.exchange.on(deployment.hardware, deployment.parallel.expert_ranks),
+        one_kernel=deployment.parallel.cp == 1
+        and deployment.engine.attention.joined(deployment.hardware, deployment.precision.kv.name),
     )
 
 

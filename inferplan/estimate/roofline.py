@@ -56,6 +56,8 @@ class IdealTime(NamedTuple):
     counts: dict[str, Num]
     outer: Num = 0.0
     """On the slowest of the links beyond."""
+    launches: float = 1.0
+    """0 for what runs within a kernel that is launched for something else."""
 
 
 class FittedTime(NamedTuple):
@@ -208,6 +210,7 @@ def ideal_time(
         wire=wire,
         counts={term: name(TERMS[term].count(op, hardware), TERMS[term].counted) for term in terms},
         outer=outer,
+        launches=0.0 if isinstance(op, Attention) and op.joined else 1.0,
     )
 
 
@@ -224,7 +227,7 @@ def _wire_seconds(op: Wired, hardware: HardwareSpec, name: Naming = plain) -> tu
 
 def fitted_time(asked: IdealTime, fit: Fit) -> FittedTime:
     """The one formula: a demand priced with the constants of a fit."""
-    overhead: Num = fit.overhead * fit.launch
+    overhead: Num = fit.overhead * fit.launch if asked.launches else 0.0
     stretch: Num = 1.0
     blocks: Num = 0.0
     wire: Num = asked.wire / fit.memory

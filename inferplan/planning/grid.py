@@ -29,6 +29,7 @@ from inferplan.serving.rounds import (
     mean_round,
     overlaps,
     price_rounds,
+    seen_late,
 )
 from inferplan.serving.techniques.queueing import mean_wait, tail_wait
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
@@ -207,15 +208,15 @@ def _grid(
     step = np.asarray(mean_round(share, decode, own, mixed))
     square = mean_round(share, decode**2, own**2, mixed) / (2 * step) / deployment.parallel.pp
     line, through = pieces * rounds.own.interval, rounds.own.passage + (pieces - 1.0) * rounds.own.interval
-    late = step if overlaps(deployment) else 0.0
+    late = step * (overlaps(deployment) + seen_late(deployment))
     front = 0.0 if ideal else serving.latency + serving.front_request + serving.front_token * prompt
     busy = np.minimum(share, 0.98)
     queue = np.where(pieces > 1, mean_wait(line, busy) * busy, 0.0)
-    mean = front + square + queue + 2 * late + through
+    mean = front + square + queue + late + through
     held = share * own / step  # of the time, in rounds with prompts: a late arrival finds one of those in progress
     rest = np.where(held > tail(percentile), own, decode) * (percentile / 100) / deployment.parallel.pp
     crowd = tail_wait(line, np.clip(rounds.held.filled, 0.0, 0.999), tail(percentile))
-    ttft = np.maximum(front + rest + 2 * late + through + crowd, mean)
+    ttft = np.maximum(front + rest + late + through + crowd, mean)
     if deployment.calibration.anchor is not None:
         users = np.asarray(in_system(departures(batch, steps, step), mean, steps, step)) * dp
         measured = correction(deployment, users, prompt, demand.output.average)

@@ -44,6 +44,9 @@ class Rules:
     growing: bool = True
     """Whether the cache of a request grows with its tokens at all."""
     overlapped: bool = False
+    """Arrivals join one step late (:func:`inferplan.serving.rounds.overlaps`)."""
+    seen_late: bool = False
+    """Clients see tokens one step late (:func:`inferplan.serving.rounds.seen_late`)."""
     poll_interval: int = 1
     """Decode steps between two looks at the queue of new requests."""
     wait_steps: int = 0

@@ -15,7 +15,7 @@ import numpy as np
 from inferplan.estimate.anchoring import correction
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import StepTime, prompt_drain
-from inferplan.serving.rounds import launch_floors, overlaps
+from inferplan.serving.rounds import launch_floors, seen_late
 from inferplan.serving.techniques.speculation import PLAIN, Speculation, prompt_with_drafts, step_with_drafts
 from inferplan.terms import Field, Term, named
 from inferplan.units import Num
@@ -40,7 +40,7 @@ class FirstToken:
     launches: Num
     """What steps that hold prompts add to it: kernels launched one by one, pieces no longer than the token budget."""
     seen_late: Num
-    """The next step, which an overlapped scheduler composes before it looks at what this one has made."""
+    """The next step, where clients see what this one has made only when that is done."""
 
     @property
     def alone(self) -> Num:
@@ -68,8 +68,9 @@ class FirstToken:
             named(self.latency, "latency", "s", ("serving", "latency")),
             front if np.any(self.front_end) and anchor is None else named(self.front_end, "front end", "s"),
             named(self.launches, "launches", "s", ("serving", "eager_layer")),
-            named(self.seen_late, "seen late", "s", ("serving", "overlapped")),
         ]
+        if np.any(self.seen_late):
+            parts.append(named(self.seen_late, "seen late", "s", ("serving", "seen_late")))
         term: Term = named(sum(parts[1:], start=parts[0]), "ttft_at_server", "s")
         return term
 
@@ -111,7 +112,7 @@ def first_token(deployment: Deployment, prompt: IdlePrompt, speculation: Specula
     serving, ideal = deployment.engine.serving, deployment.calibration.basis == "roofline"
     tokens = prompt.new + prompt.cached
     whole = prompt_with_drafts(deployment, speculation, 1.0, prompt.new, prompt.cached).passage
-    late: Num = step_with_drafts(deployment, speculation, 1.0, tokens).total if overlaps(deployment) else 0.0
+    late: Num = step_with_drafts(deployment, speculation, 1.0, tokens).total if seen_late(deployment) else 0.0
     front = 0.0 if ideal else serving.front_request + serving.front_token * tokens
     return FirstToken(
         latency=0.0 if ideal else serving.latency,

@@ -14,7 +14,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.stage_memory import StageMemory
 from inferplan.serving.admission import Rules
-from inferplan.serving.rounds import overlaps
+from inferplan.serving.rounds import overlaps, seen_late
 from inferplan.units import format_bytes
 
 _UNLIMITED = 1 << 60
@@ -126,6 +126,7 @@ def rules_of(
         else tuple((share / unit, size) for share, size in _bounded(stage, total)),
         growing=growing and not flags.contiguous,
         overlapped=overlaps(deployment),
+        seen_late=seen_late(deployment),
         poll_interval=flags.poll_interval_steps,
         wait_steps=flags.batch_wait_steps,
         wait_fill=flags.batch_wait_fill,

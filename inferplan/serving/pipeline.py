@@ -37,6 +37,7 @@ class Pipeline:
         self.lanes = len(schedulers[0].lanes)
         self.overlapped = self.rules.overlapped and self.lanes == 1
         """With several batches in flight, composing one is always hidden behind the others."""
+        self.seen_late = self.rules.seen_late and self.lanes == 1
         self.reactive = self.pause = False
         self.clock = 0.0
         """When the scheduler can compose the next batch."""
@@ -108,9 +109,9 @@ class Pipeline:
         return True
 
     def _show_last(self) -> None:
-        """Nothing runs: an overlapped scheduler learns so from one more step, which it had launched already."""
+        """Nothing runs: who sees tokens late learns so from one more step, which had been launched already."""
         self.previous = self.clock
-        self.clock += self.ranks.last_step() if self.overlapped else 0.0
+        self.clock += self.ranks.last_step() if self.seen_late else 0.0
         self.ranks.show(self.clock)
 
     def _send(self) -> bool:
@@ -138,7 +139,7 @@ class Pipeline:
         self.flying.popleft()
         self.idle.appendleft(batch.lane)
         self.waits = False
-        if self.ranks.finish(batch, self.overlapped):
+        if self.ranks.finish(batch, self.seen_late):
             self.unchanged = 0
 
     # --- cycles that are alike --------------------------------------------------------------------------------------

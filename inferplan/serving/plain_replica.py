@@ -158,7 +158,7 @@ class PlainReplica(Replica):
             else:
                 unseen.append((request, HANDOFF if left else LAST))
                 scheduler.admitted.release(request, tokens)
-        if not self.rules.overlapped:
+        if not self.rules.seen_late:
             clients.show(clock)
 
     def _decode_runs(self, until: float) -> None:
@@ -204,7 +204,7 @@ class PlainReplica(Replica):
                 clients.show(start + first)
             if decodes.ends[0][0] == decodes.steps:
                 self._finish()
-                if not overlapped:
+                if not rules.seen_late:
                     clients.show(clock)
             if self.pause or waiting or clock >= until or not decodes.size or (inbox and inbox[0][0] <= clock):
                 return

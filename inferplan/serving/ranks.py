@@ -230,15 +230,15 @@ class Ranks:
                     scheduler.run_decodes(was, cycles, (back - was) / cycles)
                 scheduler.decodes.token_time = back
 
-    def finish(self, batch: Batch, overlapped: bool) -> bool:
-        """A batch is back: requests leave or start to decode, and clients see tokens, one batch late if overlapped.
+    def finish(self, batch: Batch, late: bool) -> bool:
+        """A batch is back: requests leave or start to decode, clients see tokens (if ``late``, those of the last one).
 
         Gives whether any request came or went.
         """
         changed = False
         for scheduler, load in zip(self.schedulers, batch.loads):
             scheduler.decodes = scheduler.lanes[batch.lane]
-            if overlapped and scheduler.clients.unseen:
+            if late and scheduler.clients.unseen:
                 scheduler.clients.show(batch.back)
             running = len(scheduler.admitted.running)
             if load.decodes and scheduler.decodes.ends[0][0] <= scheduler.decodes.steps:
@@ -246,7 +246,7 @@ class Ranks:
             if load.prompts is not None:
                 scheduler.finish_prompts(load.prompts.completed, batch.back)
             changed = changed or load.prompts is not None or len(scheduler.admitted.running) < running
-            if not overlapped and scheduler.clients.unseen:
+            if not late and scheduler.clients.unseen:
                 scheduler.clients.show(batch.back)
         return changed
 

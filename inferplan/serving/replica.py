@@ -88,9 +88,9 @@ class Replica:
         return True
 
     def _show_last(self) -> None:
-        """The batch is empty: an overlapped scheduler learns so from one more step, which it had launched already."""
+        """The batch is empty: who sees tokens late learns so from one more step, which had been launched already."""
         scheduler = self.scheduler
-        if self.rules.overlapped:
+        if self.rules.seen_late:
             records, requests = scheduler.records, [request for request, _ in scheduler.clients.unseen]
             context = sum(records.prompt[request] + records.output[request] for request in requests) / len(requests)
             self.previous = self.clock
@@ -132,7 +132,7 @@ class Replica:
         if batch and decodes.ends[0][0] <= decodes.steps:
             scheduler.finish_decodes()
         scheduler.finish_prompts(chunk.completed, self.clock)
-        if not rules.overlapped and clients.unseen:
+        if not rules.seen_late and clients.unseen:
             clients.show(self.clock)
 
     def _decode_run(self, until: float) -> None:
@@ -172,7 +172,7 @@ class Replica:
             clients.show(start + (price if run == 1 else decode(batch, mean)))
         if run == ends:
             scheduler.finish_decodes()
-            if clients.unseen and not rules.overlapped:
+            if clients.unseen and not rules.seen_late:
                 clients.show(self.clock)
 
     def _steps_until_look(self, start: float, price: float) -> int:

@@ -78,12 +78,17 @@ def _latent(layer: LayerGroup) -> bool:
 
 
 def overlaps(deployment: Deployment) -> bool:
-    """Whether a step is composed while the one before it runs, so that tokens are seen one step late.
+    """Whether a step is composed while the one before it runs, so that arrivals join one step late.
 
     Not in a pipeline, where composing a batch hides behind the others in flight anyway, nor on an ideal device.
     """
     ideal, pp = deployment.calibration.basis == "roofline", deployment.parallel.pp
     return deployment.engine.serving.overlapped and not ideal and pp == 1
+
+
+def seen_late(deployment: Deployment) -> bool:
+    """Whether clients see what a step has made when the next one is done, rather than when it is itself."""
+    return overlaps(deployment) and deployment.engine.serving.seen_late
 
 
 def coupled_ranks(deployment: Deployment) -> int:

@@ -336,6 +336,7 @@ def _engine(kind: Kind) -> dict[str, Any]:
         "chunked_prefill": rules.scheduler.chunked_prefill,
         "prefix_caching": rules.scheduler.prefix_caching,
         "overlapped": rules.overlapped,
+        "seen_late": rules.seen_late,
     }
 
 

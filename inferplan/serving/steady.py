@@ -6,7 +6,7 @@ Arrivals are taken as independent, so a share ``p = 1 - exp(-x)`` of the steps h
 
     TPOT = (1 - p)*t_decode(B) + p*t_mixed(B, x*I/p)      decodes and prompts share a step (vllm, trtllm)
     TPOT = t_decode(B) + p*t_prompt(x*I/p)                prompts run alone, decodes stand still (sglang)
-    TTFT = front end + rest of the step in progress + queue + own steps [+ 2 steps, overlapped scheduling]
+    TTFT = front end + rest of the step in progress + queue + own steps [+ 1 step, overlapped; + 1, seen late]
     rate = C/(TTFT + (O - 1)*TPOT)                        Little's law: every one of C users has one request
 
 and ``B = rate*(O - 1)*TPOT`` closes the loop. The batch is what slots and cache admit, never more: the
@@ -261,9 +261,9 @@ class _Loop:
         queue = np.where(new > rounds.room, mean_wait(line, busy) * busy, 0.0)
         queue = np.minimum(queue, np.maximum(inside - 1.0, 0.0) * line / 2)
         rest = square / (2 * step) / deployment.parallel.pp * met
-        late = step if rules.overlapped else 0.0
+        late, seen_late = (step if delays else 0.0 for delays in (rules.overlapped, rules.seen_late))
         front = rules.latency + rules.front_request + rules.front_token * prompt
-        before, after = front + rest + late * met + queue, own.passage + (pieces - 1.0) * own.interval + late
+        before, after = front + rest + late * met + queue, own.passage + (pieces - 1.0) * own.interval + seen_late
         company = np.minimum(np.maximum(together - 1.0, 0.0), 1.0)
         if np.all(company == 1.0):
             return step, before, after, share

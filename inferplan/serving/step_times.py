@@ -32,7 +32,7 @@ from inferplan.estimate.phase import Overlap, launched, overlap_of, require_fini
 from inferplan.estimate.roofline import price
 from inferplan.serving.rounds import eager_floors
 from inferplan.units import Array, Num
-from inferplan.work.ops import Exchange, Op
+from inferplan.work.ops import Attention, Exchange, Op
 from inferplan.work.step import WIDE, Segment, Step
 
 PromptGrid = list[list[list[float]]]
@@ -214,6 +214,8 @@ class StageTable:
     """Seconds of the prompt segments, by number of prompts, new and past knot."""
     layers: float
     """Fixed seconds of the stage, for its layers."""
+    launch: tuple[float, float] = (0.0, 0.0)
+    """Seconds more of narrow prompts, and of wide ones, where no decodes are beside them whose kernels they join."""
     cut: list[StageTable] = field(default_factory=list)
     """Parts of two halves of the batch (:data:`inferplan.estimate.graph.OVERLAP_PARTS`), where the engine overlaps
     those."""
@@ -303,6 +305,8 @@ class StepTimes:
             low, high, at = self.segment
             base, slope = lines[at if low <= context < high else self.line_at(context)]
             seconds += base + slope * context
+        else:
+            seconds += table.launch[wide]
         time, floor = self.host + self.host_sequence * (batch + prompts) + seconds, self.floors[0]
         if floor and batch * self.width + tokens > self.graph_tokens:
             return float((time**4 + floor**4) ** 0.25)
@@ -367,6 +371,8 @@ class StepTimes:
             low, high, at = self.segment
             base, slope = lines[at if low <= context < high else self.line_at(context)]
             time += base + slope * context
+        elif chunk.tokens:
+            time += table.launch[chunk.tokens > WIDE * chunk.prompts]
         return time
 
     def _pass(self, batch: int, context: float, beside: float | None) -> list[float]:
@@ -507,6 +513,14 @@ class Reach:
     context: int
 
 
+class PromptPrices(NamedTuple):
+    """Seconds of the prompt segments of a stage beside decodes, and what their launch takes where there are none."""
+
+    grid: PromptGrid
+    launch: tuple[float, float]
+    """Of narrow prompts, and of wide ones."""
+
+
 class _Knots(NamedTuple):
     contexts: Array
     new: Array
@@ -615,7 +629,7 @@ class _TableBuilder(NamedTuple):
     reach: Reach
     knots: _Knots
 
-    def tables(self, groupings: list[Grouping], prompts: list[PromptGrid], new: float) -> list[StageTable]:
+    def tables(self, groupings: list[Grouping], prompts: list[PromptPrices], new: float) -> list[StageTable]:
         """The tables of every stage, stages that are alike sharing one; ``new`` tokens in a prompt that stands by."""
         pricer, reach, width = self.pricer, self.reach, int(self.pricer.width)
         parallel, step = pricer.deployment.parallel, pricer.deployment.calibration.step
@@ -645,8 +659,9 @@ class _TableBuilder(NamedTuple):
                 head=[0.0, *np.broadcast_to(head[index], logits.shape).tolist()],
                 batch_knots=batches,
                 decode_grid=np.broadcast_to(decode[index], (len(batches), len(self.knots.contexts))),
-                prompt_grid=prompts[index],
+                prompt_grid=prompts[index].grid,
                 layers=step.layer * stage.layers,
+                launch=prompts[index].launch,
             )
         return [tables[id(stage)] for stage in stages]
 
@@ -671,7 +686,7 @@ class _TableBuilder(NamedTuple):
         )
         return [[_from_zero(np.broadcast_to(one, brought.shape), least) for one in every] for every in priced]
 
-    def prompts(self, few: list[Grouping], many: list[Grouping]) -> list[PromptGrid]:
+    def prompts(self, few: list[Grouping], many: list[Grouping]) -> list[PromptPrices]:
         """Seconds of prompts of every stage; narrow and wide ones run different kernels and are priced apart."""
         count = np.asarray(_PROMPTS)[:, None, None]
         news, pasts = self.knots.new, self.knots.past
@@ -681,4 +696,21 @@ class _TableBuilder(NamedTuple):
             shape = (len(_PROMPTS), len(new), len(pasts))
             times = self.pricer.seconds([group.prompt for group in groupings], probe)
             parts.append([np.broadcast_to(seconds, shape) for seconds in times])
-        return [np.concatenate([low, high], axis=1).tolist() for low, high in zip(*parts)]
+        grids = [np.concatenate([low, high], axis=1).tolist() for low, high in zip(*parts)]
+        launches = zip(self._launches(few, float(WIDE)), self._launches(many, 2048.0))
+        return [PromptPrices(grid, launch) for grid, launch in zip(grids, launches)]
+
+    def _launches(self, groupings: list[Grouping], new: float) -> list[float]:
+        """Seconds to launch by itself what runs in the kernels of the decodes beside it, for every stage."""
+        deployment = self.pricer.deployment
+        stages = self.pricer.build(_Probe(prompt=(1.0, new, 0.0)))
+
+        def own(op: Op) -> float:
+            if not (isinstance(op, Attention) and op.joined):
+                return 0.0
+            joined, alone = (
+                price(kernel, deployment.hardware, deployment.calibration) for kernel in (op, replace(op, joined=False))
+            )
+            return float(np.max(alone.total - joined.total))
+
+        return [sum(own(stage.ops[i]) for i in group.prompt) for stage, group in zip(stages, groupings)]

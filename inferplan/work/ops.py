@@ -257,7 +257,8 @@ class Attention(Op):
     Reads Q, the reachable K and V once for each KV head and writes the output (FlashAttention, 2205.14135, section 3:
     scores never reach memory). ``shared_value``: V is a slice of K (MLA's absorbed form), so it is read once.
     ``fused = False`` writes and reads the score matrix twice (before and after softmax), as an unfused kernel does.
-    query_shards, key_shards: context parallelism divides a prefill's queries or a decode's keys.
+    query_shards, key_shards: context parallelism divides a prefill's queries or a decode's keys. joined: it runs within
+    the kernel of the segment before it, which one launch starts for both.
     """
 
     kind: ClassVar[str] = "attention"
@@ -275,6 +276,7 @@ class Attention(Op):
     fused: bool = True
     query_shards: int = 1
     key_shards: int = 1
+    joined: bool = False
 
     def work(self) -> Work:
         pairs = affine(self.batch * self.mask.pairs(self.new, self.past)) / (self.query_shards * self.key_shards)

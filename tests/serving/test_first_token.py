@@ -18,15 +18,16 @@ from tests.conftest import fitted
 from tests.serving.conftest import deployment
 
 
-def test_a_breakdown_by_hand() -> None:
-    """Llama-3.1-8B on an H100 under vLLM, 1,024 tokens; constants of configs/engines/vllm.yaml.
+@pytest.mark.parametrize(("engine", "late"), [("vllm", 0), ("sglang", 1)])
+def test_a_breakdown_by_hand(engine: str, late: int) -> None:
+    """Llama-3.1-8B on an H100, 1,024 tokens; constants of configs/engines/*.yaml.
 
     Latency; a front end for the request and for each of 1,024 tokens; the launches of 32 layers beside the prefill's t
-    seconds, together (t^4 + launches^4)^(1/4); and one decode step until the token is seen.
+    seconds, together (t^4 + launches^4)^(1/4); under SGLang one decode step until the token is seen, under vLLM none.
     """
-    latency, launched = fitted("vllm", "latency"), 32 * fitted("vllm", "eager_layer")
-    front_end = fitted("vllm", "front_request") + 1024 * fitted("vllm", "front_token")
-    served = deployment("llama-3.1-8b", "h100-sxm", ideal=False)
+    latency, launched = fitted(engine, "latency"), 32 * fitted(engine, "eager_layer")
+    front_end = fitted(engine, "front_request") + 1024 * fitted(engine, "front_token")
+    served = deployment("llama-3.1-8b", "h100-sxm", ideal=False, engine=engine)
     alone = estimate(served, StaticLoad(prompt=1024.0, output=2.0))
     found = first_token(served, IdlePrompt(new=1024.0, cached=0.0, budget=8192.0))
     prefill, step = float(alone.ttft), float(alone.tpot)
@@ -34,10 +35,10 @@ def test_a_breakdown_by_hand() -> None:
     assert float(found.front_end) == pytest.approx(front_end)
     assert float(found.alone) == pytest.approx(prefill)
     assert float(found.launches) == pytest.approx((prefill**4 + launched**4) ** 0.25 - prefill, rel=1e-9)
-    assert float(found.seen_late) == pytest.approx(step, rel=1e-9)
+    assert float(found.seen_late) == pytest.approx(late * step, rel=1e-9)
     assert float(found.at_server) == pytest.approx(sum(float(part) for part in found.parts().values()))
     assert float(found.at_server) == pytest.approx(
-        latency + front_end + (prefill**4 + launched**4) ** 0.25 + step, rel=1e-9
+        latency + front_end + (prefill**4 + launched**4) ** 0.25 + late * step, rel=1e-9
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -61,21 +63,23 @@ def _figures(run: SimulationResult) -> dict[str, object]:
     }
 
 
-def hold_to_the_general_one(name: str, overlapped: bool) -> None:
+def hold_to_the_general_one(name: str, overlapped: bool, late: bool = False) -> None:
     """Run a case both ways."""
     traffic, flags, options = CASES[name]
     replicas = 3 if options.fleet.routing == "least-loaded" else 1
     served = deployment(ideal=not overlapped, parallel=Parallelism(replicas=replicas))
+    seen = served.engine.serving.model_copy(update={"seen_late": late})
+    served = replace(served, engine=served.engine.model_copy(update={"serving": seen}))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plain_replica, "is_plain", lambda scheduler: False)
         general = _figures(simulate(served, traffic, flags, options))
     assert _figures(simulate(served, traffic, flags, options)) == general
 
 
-@pytest.mark.parametrize("overlapped", [True, False])
+@pytest.mark.parametrize(("overlapped", "late"), [(True, True), (True, False), (False, False)])
 @pytest.mark.parametrize("name", CASES)
-def test_the_plain_replica_is_the_general_one(name: str, overlapped: bool) -> None:
-    hold_to_the_general_one(name, overlapped)
+def test_the_plain_replica_is_the_general_one(name: str, overlapped: bool, late: bool) -> None:
+    hold_to_the_general_one(name, overlapped, late)
 
 
 def test_usual_loads_are_plain(monkeypatch: pytest.MonkeyPatch) -> None:

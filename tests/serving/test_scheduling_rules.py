@@ -74,19 +74,24 @@ def test_reserving_the_whole_never_preempts() -> None:
     assert last == near(alone, 2 * alone)
 
 
-def test_an_overlapped_scheduler_sees_tokens_a_step_late() -> None:
-    """Ten prompt tokens, three of output: each token is seen when the step after it has run, the last one too."""
-    sent = requests((0.0, 10, 3))
-    assert served(plain(), sent) == (near(2.0), near(2.0 + 2 * 1.1))
-    assert served(plain(serving={"overlapped": True}), sent) == (near(2.0 + 1.1), near(2.0 + 2 * 1.1 + 1.1))
+@pytest.mark.parametrize(
+    ("serving", "steps"),
+    [({}, 0), ({"overlapped": True}, 0), ({"overlapped": True, "seen_late": True}, 1), ({"seen_late": True}, 0)],
+)
+def test_tokens_are_seen_with_their_step_or_the_next_one(serving: dict[str, bool], steps: int) -> None:
+    """Ten prompt tokens, three of output: 2 s and 1.1 s a token; seen late, the last one too."""
+    first, last = served(plain(serving=serving), requests((0.0, 10, 3)))
+    assert (first, last) == (near(2.0 + 1.1 * steps), near(2.0 + 2 * 1.1 + 1.1 * steps))
 
 
 def test_an_overlapped_scheduler_sees_arrivals_a_step_late() -> None:
     """B comes at 0.5 s, while A's prompt runs: the step at 2 s is composed already, that at 3.1 s has B's 10 tokens.
 
-    Its first token is made at 5.2 s and seen when the next step (two decodes) is over.
+    Its first token is made at 5.2 s, and where tokens are seen late when the next step (two decodes) is over.
     """
-    first, _ = served(plain(serving={"overlapped": True}), requests((0.0, 10, 20), (0.5, 10, 20)))
+    sent = requests((0.0, 10, 20), (0.5, 10, 20))
+    assert served(plain(serving={"overlapped": True}), sent)[0] == near(2.0, 3.1 + seconds(11))
+    first, _ = served(plain(serving={"overlapped": True, "seen_late": True}), sent)
     assert first == near(3.1, 3.1 + seconds(11) + seconds(2))
 
 

@@ -65,8 +65,8 @@ def test_a_timeline_shows_how_the_cache_fills() -> None:
 
 
 @pytest.mark.parametrize("policy", ["vllm", "sglang", "trtllm", "static"])
-@pytest.mark.parametrize("overlapped", [False, True])
-def test_any_slices_of_time_are_one_run(policy: Policy, overlapped: bool) -> None:
+@pytest.mark.parametrize(("overlapped", "late"), [(False, False), (True, False), (True, True)])
+def test_any_slices_of_time_are_one_run(policy: Policy, overlapped: bool, late: bool) -> None:
     """Arrivals that are sent ahead, or when they come, are seen in the same step."""
     for seed in range(80):
         rng = random.Random(seed)
@@ -80,6 +80,7 @@ def test_any_slices_of_time_are_one_run(policy: Policy, overlapped: bool) -> Non
             budget=1 << 50 if policy == "static" else rng.choice([40, 200]),
             capacity=10.0**9 if policy == "sglang" else float(rng.choice([120, 10**9])),
             overlapped=overlapped and policy != "static",
+            seen_late=late and policy != "static",
             poll_interval=1 if policy == "static" else rng.choice([1, 1, 3, 8]),
         )
         times = Times(stages=1, host=rng.choice([0.0, 0.3]), row=0.02, pair=1e-3, fixed=rng.uniform(0.1, 1.0))
@@ -94,9 +95,9 @@ def test_any_slices_of_time_are_one_run(policy: Policy, overlapped: bool) -> Non
 
 def test_a_freed_slot_is_taken_by_who_is_there() -> None:
     """One slot, steps of a second, overlapped: the second request came while the first ran, and starts when that is
-    done; the first one's last token is seen with the next step.
+    done; the first one's last token is seen late, with the next step.
     """
-    made = rules(slots=1, overlapped=True)
+    made = rules(slots=1, overlapped=True, seen_late=True)
     records, _ = served([(0.0, 10, 5), (1.5, 10, 2)], Times(1, row=0.0, fixed=1.0), made, [])
     assert list(records.admitted) == [0.0, 5.0]
     assert records.finish[0] == 6.0

@@ -62,6 +62,24 @@ def test_ranks_that_hold_different_batches(new: float, share: float) -> None:
     assert sum(stations) == pytest.approx(float(wanted), rel=1e-2)
 
 
+@pytest.mark.parametrize("new", [12.0, 300.0])
+def test_prompts_alone_launch_what_they_share_with_decodes(new: float) -> None:
+    """Llama-3.1-8B on an H100 under vLLM, short prompts after long prefixes: alone, beside decodes, and whole."""
+    served = deployment(ideal=False)
+    prices = step_times(served, REACH)
+    prices.floors = [0.0]
+    for past in (0.0, 5000.0):
+        chunk = Chunk(2, 2 * new, 2 * (new * past + new * (new + 1) / 2))
+        prompts, decodes = Segment(batch=2.0, new=new, past=past), Segment(batch=40.0, new=1.0, past=900.0)
+        alone, both = (float(run_step(served, Step(segments=made)).time) for made in ((prompts,), (decodes, prompts)))
+        assert prices.mixed(0, 0.0, chunk) == pytest.approx(alone, rel=2e-3)
+        assert prices.mixed(40, 900.0, chunk) == pytest.approx(both, rel=2e-3)
+        assert sum(prices.stations(0, 0.0, chunk)) == pytest.approx(alone, rel=2e-3)
+        if not past:
+            assert prices.whole_prompts(0, 0.0, 2, int(2 * new), chunk.pairs) == pytest.approx(alone, rel=2e-3)
+            assert prices.whole_prompts(40, 900.0, 2, int(2 * new), chunk.pairs) == pytest.approx(both, rel=2e-3)
+
+
 @pytest.mark.parametrize("stages", [2, 3])
 def test_a_batch_passes_every_station_of_a_pipeline(stages: int) -> None:
     """Host and stages as the roofline prices them for one batch; a batch alone takes their sum."""

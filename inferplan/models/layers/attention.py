@@ -144,8 +144,8 @@ class AttentionLayer(Mixer):
                 source=base,
                 target=context.precision.kv,
             )
-        for segment in context.segments:
-            yield from self._core(context, segment, heads, kv)
+        for place, segment in enumerate(context.segments):
+            yield from self._core(context, segment, (heads, kv), joined=context.one_kernel and place > 0)
         if self.output_gate:
             yield Elementwise(
                 name="attn.gate",
@@ -173,12 +173,13 @@ class AttentionLayer(Mixer):
                 format=find_format("fp32"),
             )
 
-    def _core(self, context: LayerContext, segment: Segment, heads: int, kv: int) -> Iterator[Op]:
+    def _core(self, context: LayerContext, segment: Segment, on_rank: tuple[int, int], joined: bool) -> Iterator[Op]:
         """Attention of one segment, with the traffic of context parallelism.
 
-        Keys and values gathered, or outputs merged.
+        Keys and values gathered, or outputs merged. on_rank: query heads and KV heads. joined: within the kernel of the
+        segment before it.
         """
-        cp = context.parallel.cp
+        (heads, kv), cp = on_rank, context.parallel.cp
         mask = self.mask if segment.causal else Mask(kind="full")
         yield Attention(
             name="attn.core",
@@ -196,6 +197,7 @@ class AttentionLayer(Mixer):
             fused=not context.unfused,
             query_shards=cp if segment.wide else 1,
             key_shards=1 if segment.wide else cp,
+            joined=joined,
         )
         span = context.parallel.tp * cp
         if segment.wide:

@@ -139,7 +139,7 @@ class LayerContext:
     the arithmetic that the device has, ``None`` for all. time: what one run of an operator takes, by which a layer
     chooses between forms; its FLOP where no device is known. alternatives: operators that other loads of this kind
     would run are written down too, with a count of 0, so that the list is the same for all.
-    exchange: how tokens travel to their experts.
+    exchange: how tokens travel to their experts. one_kernel: attention of all segments is one kernel.
     """
 
     d_model: int
@@ -156,6 +156,7 @@ class LayerContext:
     time: Callable[[Op], Num] = lambda op: op.work().flop
     alternatives: bool = False
     exchange: ExchangeRules = ExchangeRules()
+    one_kernel: bool = False
 
     def computes(self, math: str) -> bool:
         """Whether the device has this arithmetic."""
