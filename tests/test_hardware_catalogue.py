@@ -23,7 +23,9 @@ every_device = pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS.keys())
 ARITHMETIC = {"fp32", "tf32", "fp16", "bf16", "fp8", "int8", "fp4", "int4"}
 FP8_AT_BF16_RATE = {"gaudi3", "inferentia2", "tpu-v5p", "tpu-v6e"}
 """Devices that store fp8 but multiply it no faster than bf16."""
-FP4_OVER_FP8 = {"b300-hgx": 3, "gb300": 3, "rtx-5090": 4}
+FP8_OVER_BF16 = {"trainium3": 2517 / 671, "vr200-preliminary": 17.5 / 4}
+"""As their makers print them."""
+FP4_OVER_FP8 = {"b300-hgx": 3, "gb300": 3, "rtx-5090": 4, "trainium3": 1}
 """Blackwell Ultra has more fp4 units; GeForce halves fp8 (fp32 accumulate) but not fp4."""
 FP16_IS_SLOWER = {"gaudi3"}
 SWITCH_REDUCES = {"h100-sxm", "h200-sxm", "b200-hgx", "b300-hgx", "gb200", "gb300"}
@@ -104,7 +106,7 @@ def test_peaks_are_dense(spec: HardwareSpec) -> None:
     if "fp16" in peak and "bf16" in peak:
         assert (peak["fp16"] == peak["bf16"]) is (spec.name not in FP16_IS_SLOWER)
     if "fp8" in peak:
-        expected = 1 if spec.name in FP8_AT_BF16_RATE else 2
+        expected = 1 if spec.name in FP8_AT_BF16_RATE else FP8_OVER_BF16.get(spec.name, 2)
         assert peak["fp8"] / peak["bf16"] == pytest.approx(expected, rel=0.03)
     if "fp4" in peak:
         expected = FP4_OVER_FP8.get(spec.name, 2)
@@ -159,6 +161,35 @@ def test_bytes_a_program_sees_on_h100() -> None:
 )
 def test_devices_of_a_node(name: str, devices: int | None) -> None:
     assert SPECS[name].node == devices
+
+
+@every_device
+def test_the_same_chip_has_as_many_units_at_the_same_clock(spec: HardwareSpec) -> None:
+    """Within 5 %, and no lower a power limit: else it is another chip for the errors of carried constants."""
+    if not spec.same_chip:
+        return
+    other = SPECS[str(spec.relative)]
+    assert spec.units == pytest.approx(other.units, rel=0.05)
+    assert spec.clock == pytest.approx(other.clock, rel=0.05)
+    assert spec.power is None or other.power is None or spec.power >= other.power
+
+
+@pytest.mark.parametrize("name", ["h20", "h20-141gb", "h100-pcie", "b300-hgx", "gb300", "h200-nvl", "b100"])
+def test_another_chip_of_the_generation_is_not_the_same(name: str) -> None:
+    """Fewer SMs (H20 78, H100 PCIe 114 of 132), a lower power limit (NVL 600, B100 700 W), or Blackwell Ultra."""
+    assert SPECS[name].relative and not SPECS[name].same_chip
+
+
+@every_device
+def test_announced_figures_are_in_the_name(spec: HardwareSpec) -> None:
+    """Every command prints the name of the device that it prices."""
+    assert spec.preliminary is spec.name.endswith("-preliminary")
+
+
+@pytest.mark.parametrize("name", ["tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu-v7", "trainium2", "trainium3"])
+def test_a_few_large_cores_take_no_thread_blocks(name: str) -> None:
+    assert SPECS[name].units in (1, 2, 8) and SPECS[name].multiprocessors is None
+    assert SPECS["h100-sxm"].multiprocessors == 132
 
 
 def gaps() -> dict[str, set[str]]:

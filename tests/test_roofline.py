@@ -110,6 +110,13 @@ def test_collective_terms_are_hops_and_pipeline() -> None:
     assert seconds(op, fit) == pytest.approx(4e-6 + 2e-6 + 1e-3 * wire**0.5 + wire / 0.5)
 
 
+@pytest.mark.parametrize(("tokens", "times"), [(1023.0, 0.0), (1024.0, 0.0), (1025.0, 1.0)])
+def test_large_all_reduces_fall_back_to_the_library(tokens: float, times: float) -> None:
+    """1,024 tokens of 4,096 channels in 16 bits are 8 MiB, which vLLM's own kernel still takes."""
+    op = Collective(name="c", pattern="all_reduce", elements=tokens * 4096, group=8, format=BF16, span=8)
+    assert ideal_time(op, op.work(), device(), ["fallback"]).counts["fallback"] == times
+
+
 def test_every_term_counts_nothing_where_the_units_are_unknown() -> None:
     hardware = device(units=None)
     for name in ("spread", "items", "blocks", "windowed", "rows"):

@@ -15,8 +15,8 @@ Section = Callable[[Path], str]
 SECTIONS: Sequence[Section] = ()
 HEAD = """# Accuracy on further devices
 
-Devices of which nobody has published tables of kernels. Computed on DATE by `python -m calibrate.accuracy devices SHARED` from
-published measurements, each with its source. Errors are of predicted over measured, in percent.
+Devices of which nobody has published tables of kernels. Computed on DATE by `python -m calibrate.accuracy devices
+SHARED` from published measurements, each with its source. Errors are of predicted over measured, in percent.
 """
 
 

@@ -24,11 +24,11 @@ SINCE = {"mi300x": "2026-05-01", "mi355x": "2026-02-27"}
 in February 2026, and 15 with 0.5.12 in May; on MI355X 31 in December 2025, and 9 since February."""
 FITTED = "fp8-block"
 SERVED = (
-    *("norm", "elementwise", "copy", "gather", "collective.all_reduce", "collective.all_gather", "matmul", "grouped_matmul"),
-    *("attention.decode", "attention.prefill", "mla.decode", "mla.prefill"),
+    *("norm", "elementwise", "copy", "gather", "collective.all_reduce", "collective.all_gather"),
+    *("matmul", "grouped_matmul", "attention.decode", "attention.prefill", "mla.decode", "mla.prefill"),
 )
-"""What rows of these devices run: DeepSeek-R1 divided by tensors inside a node, and Llama 3.1, to which nothing was fitted.
-Nobody has published a run with experts over ranks, over several nodes, or of sparse attention."""
+"""What rows of these devices run: DeepSeek-R1 divided by tensors inside a node, and Llama 3.1, to which nothing was
+fitted. Nobody has published a run with experts over ranks, over several nodes, or of sparse attention."""
 Errors = dict[str, dict[str, float]]
 
 

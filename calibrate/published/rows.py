@@ -15,7 +15,7 @@ from inferplan.validation.rows import Facts, Row, row_of
 
 DEVICES = {"MI300X": "mi300x", "H200": "h200-sxm", "H100 SXM": "h100-sxm", "Gaudi 3": "gaudi3", "TPU v6e": "tpu-v6e"}
 MODELS = {"mistral-7b": "mistral-7b-v0.3"}
-"""Published names of which the catalogue has several: Habana's benchmarks of Mistral 7B attend to everything, as v0.3."""
+"""Published names of which the catalogue has several: Habana's runs of Mistral 7B attend to everything, as v0.3."""
 ENGINES = {
     "vllm ~0.6.4": ("vllm", "0.6.4"),
     "trt-llm": ("trtllm", ""),
@@ -35,8 +35,8 @@ FLAGS: dict[tuple[str, str], Facts] = {
         "poll_interval_steps": "10",
     }
 }
-"""By the beginning of a source and by engine, what its published scripts set: Azure's Benchmarks/AMD/LLMBenchmark.py and
-config.json run rocm/vllm-dev:20241121-tuned with --num-scheduler-steps 10, and report output tokens a second."""
+"""By the beginning of a source and by engine, what its published scripts set: Azure's Benchmarks/AMD/LLMBenchmark.py
+and config.json run rocm/vllm-dev:20241121-tuned with --num-scheduler-steps 10, and report output tokens a second."""
 _KEY = ("source", "model", "hardware", "engine", "weights", "kv", "tp", "batch", "concurrency", "isl", "osl")
 
 
@@ -77,8 +77,10 @@ def _facts(run: list[dict[str, str]]) -> Facts:
         "isl": line["isl"],
         "osl": line["osl"],
     }
-    set_by_script = next((flags for (of, by), flags in FLAGS.items() if line["source"].startswith(of) and by == engine), {})
-    return facts | set_by_script | _load(line) | {name: value for one in run for name, value in _figures(one).items()}
+    scripts = (flags for (of, by), flags in FLAGS.items() if line["source"].startswith(of) and by == engine)
+    return (
+        facts | next(scripts, {}) | _load(line) | {name: value for one in run for name, value in _figures(one).items()}
+    )
 
 
 def _load(line: Mapping[str, str]) -> Facts:

@@ -28,8 +28,8 @@ SHARED_TABLES = ("nccl", LIBRARY)
 KINDS = ("same_chip", "other_chip")
 """How the device that constants are carried from is related."""
 NEIGHBOURS = {"h100-sxm": ("b200-hgx",), "h200-sxm": ("b200-hgx",), "b200-hgx": ("h100-sxm", "h200-sxm")}
-"""Measured devices with another chip of the generation before or after, between which most kernels are alike. A100 is left
-out: its kernels know no asynchronous copies, and its latent decode is 60 % and more off either way."""
+"""Measured devices with another chip of the generation before or after, between which most kernels are alike. A100 is
+left out: its kernels know no asynchronous copies, and its latent decode is 60 % and more off either way."""
 
 
 def constants_of(found: Calibration, library: str) -> Constants:

@@ -123,6 +123,8 @@ def load_kernels(hardware: HardwareSpec, path: str | None, engine: str = "vllm")
     name, _, version = engine.partition("@")
     if version and path is None:
         found = with_release(found, name, version)
+    if hardware.preliminary:
+        found = found.for_vendor("")
     measured = found.name.partition(",")[0]
     if measured != hardware.name and measured in names("hardware"):
         return _carried(found, hardware, name)

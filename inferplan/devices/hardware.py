@@ -84,10 +84,12 @@ class HardwareSpec(Spec):
     node: int | None = Field(default=None, ge=1)
     """Devices that one operating system sees; absent where sites differ, as with cards in PCIe slots."""
     year: int | None = None
+    preliminary: bool = False
+    """The figures are announced ones; its name says so wherever it is printed, and no error of its prices is known."""
     relative: str | None = None
     """The nearest device that was measured, by name: its kernels stand for this one's where nobody measured those."""
     same_chip: bool = False
-    """Whether ``relative`` has the same chip: units and clock within 5 %, a power limit no higher, whatever the memory."""
+    """Whether ``relative`` has the same chip: units and clock within 5 %, no lower a power limit, any memory."""
     source: str
     confidence: Literal["high", "medium", "low"]
     notes: list[str] = []
@@ -99,7 +101,7 @@ class HardwareSpec(Spec):
     units: int | None = None
     """Streaming multiprocessors, compute units or cores."""
     thread_blocks: bool = True
-    """Whether kernels are cut into thread blocks that its units take; the one or two cores of a TPU run a kernel whole."""
+    """Whether kernels are cut into thread blocks that its units take; the few cores of a TPU run a kernel whole."""
     clock: Hertz | None = None
     cache: Bytes | None = None
     """Last-level cache."""
@@ -128,7 +130,7 @@ class HardwareSpec(Spec):
 
     @property
     def multiprocessors(self) -> int | None:
-        """The units that take thread blocks; ``None`` where their number is not on file, or there are no such blocks."""
+        """The units that take thread blocks; ``None`` where their number is not on file or there are no blocks."""
         return self.units if self.thread_blocks else None
 
     def ridge(self, math: str) -> float:
