@@ -11,6 +11,7 @@ COMMANDS = {
     "fit-tables": ("calibrate.tables.command", "fit_tables"),
     "fit-releases": ("calibrate.tables.command", "fit_releases"),
     "fit-relatives": ("calibrate.tables.relatives", "fit_relatives"),
+    "fit-llama": ("calibrate.published.command", "fit_llama"),
     "fit-served": ("calibrate.published.command", "fit_served"),
 }
 """Where the commands are that make the files of ``configs`` from kernel tables, published figures and serving rows."""

@@ -1,9 +1,9 @@
 """``python -m calibrate.accuracy SHARED --held-out HELD_OUT.csv``: write docs/accuracy.md.
 
 ``HELD_OUT.csv`` is what ``python -m calibrate.serving_fit --held-out`` writes. ``python -m calibrate.accuracy scale-out
-SHARED`` writes docs/accuracy-scale-out.md alone, ``... devices SHARED`` docs/accuracy-devices.md;
-``python -m calibrate.accuracy anchors HELD_OUT.csv`` prints what
-measured runs of a system are worth.
+SHARED`` writes docs/accuracy-scale-out.md alone, ``python -m calibrate.accuracy devices SHARED``
+docs/accuracy-devices.md; ``python -m calibrate.accuracy anchors HELD_OUT.csv`` prints what measured runs of a system
+are worth.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``python -m calibrate fit-served``: constants of devices from published kernels and serving rows."""
+"""``python -m calibrate fit-served`` and ``fit-llama``: constants from published kernels, serving rows, llama-bench."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import click
 import numpy as np
 
 from calibrate.files import write_calibration
+from calibrate.published import llama
 from calibrate.published.kernels import shares
 from calibrate.published.serving import UNKNOWNS, Device, Values, errors, expected, fit_rows, ratios_of
 from inferplan.catalog.assemble import class_file
@@ -144,3 +145,31 @@ def _banded(found: Calibration, error: dict[str, float]) -> Calibration:
 
     libraries = {library: each(constants) for library, constants in found.libraries.items()}
     return found.model_copy(update={"constants": each(found.constants), "libraries": libraries})
+
+
+@click.command("fit-llama")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder for the calibration files.")
+@click.option("--date", default="2026-11-22", show_default=True, help="Day of the fit, for the files.")
+def fit_llama(file: Path, out: Path, date: str) -> None:
+    """Fit llama.cpp's constants to FILE, a table of llama-bench rows, for each class of devices."""
+    rows, slow = llama.read_rows(file)
+    for name, published in llama.figures().items():
+        own = [row for row in rows if llama.class_of(row.card) == name]
+        found = llama.calibration(name, own)
+        facts = {
+            "source": f"llama-bench of May 2024 on {', '.join(sorted({row.card for row in own}))}; {published.source}",
+            "licence": "published figures",
+            "rows": len(own),
+            "left_out": [run for run in slow if llama.class_of(run.partition(",")[0]) == name],
+            "date": date,
+            "command": f"python -m calibrate fit-llama FILE --out {out.name}",
+        }
+        write_calibration(found.model_copy(update={"provenance": facts | found.provenance}), out / f"{name}.yaml")
+        click.echo(f"{out / name}.yaml: {found.provenance['fitted']}", err=True)
+        for what in ("tokens", "prompts"):
+            error = found.held_out[what]
+            said = (
+                f"{100 * error['median']:.1f} % median, {100 * error['mape']:.1f} mean, {100 * error['bias']:+.1f} bias"
+            )
+            click.echo(f"  cards left out, {what}: {said} of {error['n']:.0f}", err=True)

@@ -109,7 +109,7 @@ def load_calibration(hardware: HardwareSpec, path: str | None, ideal: bool, engi
 
 def load_kernels(hardware: HardwareSpec, path: str | None, engine: str = "vllm") -> Calibration:
     """:func:`load_calibration` without the constants of a step."""
-    file = calibration_file(hardware, path)
+    file = calibration_file(hardware, path, engine)
     if file is None:
         return IDEAL
     data = read_yaml(file)
@@ -125,6 +125,8 @@ def load_kernels(hardware: HardwareSpec, path: str | None, engine: str = "vllm")
         found = with_release(found, name, version)
     if hardware.preliminary:
         found = found.for_vendor("")
+    if path is None and own_kernels(hardware, name) == file:
+        return _beside_class(found.for_vendor(hardware.vendor), hardware, name)
     measured = found.name.partition(",")[0]
     if measured != hardware.name and measured in names("hardware"):
         return _carried(found, hardware, name)
@@ -268,6 +270,14 @@ def _carried(found: Calibration, hardware: HardwareSpec, engine: str) -> Calibra
     return found.borrowed(known, found.carried).for_engine(engine).beside(rest.for_engine(engine))
 
 
+def _beside_class(found: Calibration, hardware: HardwareSpec, engine: str) -> Calibration:
+    """An engine's own constants; kernels that nobody measured in it are those of the device's class."""
+    file = class_file(hardware)
+    rest = validate(file, read_yaml(file), Calibration).for_vendor(hardware.vendor).for_engine(engine)
+    lacking = {kernel: fits for kernel, fits in rest.constants.items() if kernel not in found.constants}
+    return found.beside(rest.model_copy(update={"constants": lacking}))
+
+
 class Relatives(Spec):
     """``configs/relatives.yaml``: how far constants are off that are carried to a measured relative."""
 
@@ -288,12 +298,24 @@ def relatives() -> Relatives:
     return validate(path, read_yaml(path), Relatives)
 
 
-def calibration_file(hardware: HardwareSpec, path: str | None) -> Path | None:
-    """The file of the constants: the one asked for, the device's own, its nearest relative's, its class of memory's."""
+def calibration_file(hardware: HardwareSpec, path: str | None, engine: str = "vllm") -> Path | None:
+    """The file of the constants: the one asked for, that of the engine's own kernels, the device's own, its nearest
+    relative's, its class of memory's."""
     if path:
         return Path(path)
+    own = own_kernels(hardware, engine.partition("@")[0])
     named = (config_root() / "calibration" / f"{name}.yaml" for name in (hardware.name, hardware.relative) if name)
-    return next((file for file in (*named, class_file(hardware)) if file.is_file()), None)
+    files = (*(() if own is None else (own,)), *named, class_file(hardware))
+    return next((file for file in files if file.is_file()), None)
+
+
+def own_kernels(hardware: HardwareSpec, engine: str) -> Path | None:
+    """The file of an engine's own kernels on a device; ``None`` where it runs those of a library of the device."""
+    if engine not in names("engines"):
+        return None
+    spec = load("engines", engine, EngineSpec)
+    file = next((own.file for own in spec.kernels if own.hold_for(hardware)), None)
+    return file and config_root() / "calibration" / f"{file}.yaml"
 
 
 def class_file(hardware: HardwareSpec) -> Path:

@@ -87,6 +87,11 @@ class Fit(Spec):
         return self.error["low"], self.error["high"]
 
 
+def alike(label: str) -> tuple[str, ...]:
+    """The labels whose constants stand for those of ``label``, the nearest first (:meth:`Calibration.fit`)."""
+    return label, label.rsplit("-d", 1)[0], f"{ANY}x{label.rpartition('x')[2]}", ANY
+
+
 def _error(known: Sequence[Errors], library: str, kernel: str, label: str) -> dict[str, float]:
     """The first known error of a kernel in a format; empty where there is none."""
     found = (errors.get(library, {}).get(kernel, {}).get(label) for errors in known)
@@ -151,8 +156,9 @@ class Calibration(Spec):
     def fit(self, kernel: str, label: str) -> Fit | None:
         """The constants of a kernel in a format; ``None`` when nobody has measured it or anything like it.
 
-        A head size that nobody has measured (``bf16-d64``) takes the format's own constants, a format the kernel's;
-        experts whose rows are exchanged those of experts.
+        A head size that nobody has measured (``bf16-d64``) takes the format's own constants, weights in a format that
+        nobody has those of any weights with their inputs (``anyxq8_1``), a format the kernel's; experts whose rows are
+        exchanged those of experts.
         """
         general, _, form = kernel.partition(".")
         if form == "exchanged":
@@ -161,7 +167,8 @@ class Calibration(Spec):
         formats = self.constants.get(kernel)
         if formats is None:
             return None
-        return formats.get(label) or formats.get(label.rsplit("-d", 1)[0]) or formats.get(ANY)
+        own = formats.get(label)
+        return own or next((formats[name] for name in alike(label) if name in formats), None)
 
     def for_engine(self, engine: str) -> Self:
         """The same with the kernels of ``engine`` chosen.

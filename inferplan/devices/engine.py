@@ -1,14 +1,17 @@
 """What a serving engine of a version does by default: how it sizes its cache, its token budget, its pages."""
 
 import re
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from inferplan.devices.hardware import HardwareSpec
+from inferplan.devices.constants import memory_class
+from inferplan.devices.hardware import HardwareSpec, Segment
 from inferplan.errors import UnknownNameError, UsageError
 from inferplan.spec import Spec
 from inferplan.units import Bytes, Seconds
+from inferplan.work.formats import Precision, find_format
 from inferplan.work.ops import ExchangeMode
 
 KvRule = Literal["of_total", "static_of_total", "of_free", "all"]
@@ -198,6 +201,9 @@ class EngineVersion(Spec):
     wide: WideExperts = WideExperts()
     two_batch_overlap: bool = False
     """Steps are cut into two half batches that overlap."""
+    block_inputs: str = ""
+    """The format that inputs of quantised matmuls are multiplied in where the device has its arithmetic; elsewhere, and
+    where it is empty, they keep theirs."""
     expert_multiple: dict[str, int] = {}
     """By expert format: the multiple that its kernels pad an expert's last dimension to."""
     notes: list[str] = []
@@ -235,6 +241,27 @@ class EngineFlags(Spec):
         return version.model_copy(update=update)
 
 
+class OwnKernels(Spec):
+    """Constants of kernels that an engine runs whatever the device's library, for the devices that it names."""
+
+    file: str
+    """The name of a file in ``configs/calibration``."""
+    vendors: list[str] = []
+    """Makers; none: any."""
+    memory: Literal["hbm", "other"] | None = None
+    """The class of memory; absent: either."""
+    segments: list[Segment] = []
+    """What the devices are sold for; none: anything."""
+
+    def hold_for(self, hardware: HardwareSpec) -> bool:
+        """Whether these are the constants of a device."""
+        return (
+            (not self.vendors or hardware.vendor in self.vendors)
+            and self.memory in (None, memory_class(hardware))
+            and (not self.segments or hardware.segment in self.segments)
+        )
+
+
 class EngineSpec(Spec):
     """An engine and the versions whose defaults are on file, oldest first."""
 
@@ -246,6 +273,8 @@ class EngineSpec(Spec):
     apart: PoolsApart = PoolsApart()
     exchange: ExchangeRules = ExchangeRules()
     attention: AttentionCalls = AttentionCalls()
+    kernels: list[OwnKernels] = []
+    """The first that holds for a device has the constants of its kernels; where none does, they are the device's."""
     versions: list[EngineVersion]
 
     def at(self, version: str | None) -> tuple[EngineVersion, str]:
@@ -314,6 +343,13 @@ class Engine(Spec):
     """The version that was asked for, where it is not on file and another one's defaults stand for it."""
     note: str = ""
     """The same for people, with what is on file."""
+
+    def inputs(self, precision: Precision, hardware: HardwareSpec) -> Precision:
+        """Formats as it multiplies them: inputs of quantised matmuls that nobody narrowed may be (``block_inputs``)."""
+        name = self.defaults.block_inputs
+        if not name or precision.activations != precision.base or find_format(name).math not in hardware.peak:
+            return precision
+        return replace(precision, activations=find_format(name))
 
     def describe(self) -> str:
         stands = f" (for {self.asked})" if self.asked else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from inferplan.devices.constants import IDEAL, Calibration
@@ -75,8 +76,13 @@ class Deployment:
                     hint="--dp 2 or more, or leave it out",
                 )
 
+    @cached_property
+    def running(self) -> Precision:
+        """Its formats as the engine multiplies them (:meth:`Engine.inputs`)."""
+        return self.engine.inputs(self.precision, self.hardware)
+
     def _check_arithmetic(self) -> None:
-        precision = self.precision
+        precision = self.running
         for weights in {precision.weights, precision.experts, precision.base, precision.head}:
             math = arithmetic(weights, precision.linear_input(weights))
             try:
@@ -103,7 +109,7 @@ class Deployment:
     @property
     def math(self) -> str:
         """The arithmetic of its linear layers, which sets the ridge point."""
-        return arithmetic(self.precision.weights, self.precision.linear_input(self.precision.weights))
+        return arithmetic(self.running.weights, self.running.linear_input(self.running.weights))
 
     @property
     def ridge(self) -> float:

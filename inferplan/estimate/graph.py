@@ -151,7 +151,7 @@ def _stages(
 def _context(deployment: Deployment, step: Step, mean: Step | None) -> LayerContext:
     return LayerContext(
         d_model=deployment.model.d_model,
-        precision=deployment.precision,
+        precision=deployment.running,
         parallel=deployment.parallel,
         segments=step.segments,
         mean_segments=None if mean is None else mean.segments,

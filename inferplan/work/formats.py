@@ -190,6 +190,15 @@ FORMATS: dict[str, Format] = {
             Format(name=f"int{bits}-kivi", bits=bits, scale_bits=16, zero_bits=16, group=32, math="int4", source=_KIVI)
             for bits in (4, 2)
         ),
+        Format(
+            name="q8_1",
+            bits=8,
+            scale_bits=16,
+            zero_bits=16,
+            group=32,
+            math="int8",
+            source="block_q8_1 of llama.cpp's ggml-common.h: inputs of quantised matmuls, fp16 scale and sum of 32",
+        ),
         Format(name="fp8-ds-mla", bits=656 * 8 / 576, math="fp8", source=_DS_MLA),
         *(
             Format(name=name, bits=bits, scale_bits=scale, zero_bits=zero, group=group, math="fp16", source=_GGML)

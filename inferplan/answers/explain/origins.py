@@ -10,8 +10,8 @@ from typing import Any
 
 from inferplan.answers.explain.explanation import Input
 from inferplan.catalog import files as catalog
-from inferplan.catalog.assemble import Request, calibration_file, releases_file, shared_step
-from inferplan.devices.constants import ANY
+from inferplan.catalog.assemble import Request, calibration_file, class_file, releases_file, shared_step
+from inferplan.devices.constants import alike
 from inferplan.errors import UnknownNameError
 from inferplan.estimate.deployment import Deployment
 from inferplan.models.spec import LayerGroup
@@ -118,20 +118,28 @@ class Origins:
         """A constant of a step: of the shared file, or of a calibration that has its own."""
         if self.deployment.calibration.step == shared_step().step:
             return self.at(catalog.config_root() / "step.yaml", "step", name)
-        file = calibration_file(self.deployment.hardware, self.request.calibration)
+        file = calibration_file(self.deployment.hardware, self.request.calibration, self.request.engine)
         return f"no constants (step.{name} is 0)" if file is None else self.at(file, "step", name)
 
     def _constant(self, kernel: str, label: str, key: list[str | int]) -> str:
         """Where a constant of a kernel stands: the engine's own library first, as it was chosen."""
-        file = calibration_file(self.deployment.hardware, self.request.calibration)
+        file = calibration_file(self.deployment.hardware, self.request.calibration, self.request.engine)
         assert file is not None  # a kernel with constants has them from a file
+        rest = class_file(self.deployment.hardware)
+        place = self._stated(file, kernel, label, key) or self._stated(rest, kernel, label, key)
+        if place is None:
+            raise KeyError(f"{kernel}/{label} in {file}")  # as the fit was found
+        return place
+
+    def _stated(self, file: Path, kernel: str, label: str, key: list[str | int]) -> str | None:
+        """Where a file has a constant of a kernel in a format; ``None`` where it has none."""
         data = catalog.read_yaml(file)
         engine = self.request.engine.partition("@")[0]
         libraries = data.get("libraries", {})
         books: list[tuple[str, ...]] = [
             ("libraries", name) for name in sorted(libraries, key=lambda name: name != engine)
         ]
-        for name in (label, label.rsplit("-d", 1)[0], ANY):
+        for name in alike(label):
             place = self._release_place(kernel, name, key)
             if place is not None:
                 return place
@@ -139,7 +147,7 @@ class Origins:
                 found = libraries.get(book[1], {}) if len(book) > 1 else data.get("constants", {})
                 if name in found.get(kernel, {}):
                     return self.at(file, *book, kernel, name, *key)
-        raise KeyError(f"{kernel}/{label} in {file}")  # as the fit was found
+        return None
 
     def _release_place(self, kernel: str, label: str, key: list[str | int]) -> str | None:
         """Where a constant of a release or of a backend stands; ``None`` for one of the device's own file."""
