@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from calibrate.accuracy.data_centre import data_centre_section
+
 Section = Callable[[Path], str]
 """From the folder of the reference data to Markdown that starts with a heading of level 2."""
 
-SECTIONS: Sequence[Section] = ()
+SECTIONS: Sequence[Section] = (data_centre_section,)
 HEAD = """# Accuracy on further devices
 
 Devices of which nobody has published tables of kernels. Computed on DATE by `python -m calibrate.accuracy devices

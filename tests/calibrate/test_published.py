@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from calibrate.accuracy.data_centre import one_factor
+from calibrate.accuracy.published_rows import serving_rows
+from calibrate.accuracy.scores import pairs_of
 from calibrate.fit import stack
 from calibrate.published.command import SINCE
 from calibrate.published.kernels import all_reduces, attentions, figures, matmuls, shares
@@ -129,3 +134,59 @@ def test_files_say_how_far_off_they_are_on_the_other_gpu(name: str) -> None:
     held = validate(file, read_yaml(file), Calibration).held_out["serving"]
     (other,) = set(SINCE) - {name}
     assert held[f"constants of {other}"]["tpot"]["mape"] > held["own rows, fitted"]["tpot"]["mape"]
+
+
+HEADING = "id,source,model,hardware,gpus,tp,pp,engine,weights,kv,batch,concurrency,isl,osl,quantity,value,unit,notes\n"
+
+
+def test_lines_of_one_run_are_one_row(tmp_path: Path) -> None:
+    """8 users of three prompts each: mean TTFT and mean ITL of one run; the kernel's line is none."""
+    file = tmp_path / "rows.csv"
+    run = '"sgl (3 prompts a user)",Qwen3-8B,TPU v6e,4,4,,sglang (TPU),bf16,,,8,1024,1024'
+    kernel = "c,somebody,,MI300X,1,,,,fp8,,,,,,hipBLASLt GEMM 1024x1024x1024,278.2,TFLOP/s,\n"
+    file.write_text(f"{HEADING}a,{run},mean TTFT,117.55,ms,\nb,{run},mean ITL,5.99,ms,\n{kernel}")
+    (row,) = serving_rows(file)
+    assert row.run is not None
+    assert (row.run.model, row.run.gpu, row.run.engine, row.run.tp) == ("qwen3-8b", "tpu-v6e", "sglang", 4)
+    assert (row.run.concurrency, row.run.requests) == (8, 24)
+    assert row.measured.at("ttft", "mean") == pytest.approx(0.11755)
+    assert row.measured.at("tpot", "mean") == pytest.approx(5.99e-3)
+
+
+def test_a_batch_is_told_as_tokens_a_second(tmp_path: Path) -> None:
+    """4 x 2,048 tokens in 129.32 s are 63.3 a second; a loop over static batches has no engine."""
+    file = tmp_path / "rows.csv"
+    served = "a,Azure AI-benchmarking-guide,Llama-3.1-8B,MI300X,1,1,,vllm,fp8,,max,,128,128"
+    batch = 'b,x,Llama-3.1-405B,MI300X,8,8.0,,vllm ~0.6.4,fp8,fp8,4,,32784.0,2048.0,batch latency,129.3197857,s,""'
+    static = "c,intel.com,Mistral 7b,Gaudi 3,1,1,,Optimum Habana (static batch),fp8,fp8,44,,2048,2048"
+    served += ',"output throughput, 1000 requests",18149,tok/s,'
+    static += ",output throughput,4970,tok/s,"
+    file.write_text(f"{HEADING}{served}\n{batch}\n{static}\n")
+    azure, dstack, gaudi = (row.run for row in serving_rows(file))
+    assert azure and dstack and gaudi
+    assert (azure.concurrency, azure.requests, azure.slots, azure.kv) == (1000, 1000, 3000, "fp8")
+    assert (dstack.engine_version, dstack.concurrency, dstack.batch) == ("0.6.4", 4, None)
+    assert serving_rows(file)[1].measured.at("rate", "mean") == pytest.approx(63.347, rel=1e-4)
+    assert (gaudi.engine, gaudi.batch, gaudi.model) == ("none", 44, "mistral-7b-v0.3")
+
+
+@pytest.mark.parametrize(
+    ("name", "every", "metric", "limit"),
+    [("gaudi3.csv", 1, "rate", 0.2), ("tpu_v6e.csv", 6, "tpot", 0.2), ("tpu_v6e.csv", 6, "ttft", 0.2)],
+)
+def test_devices_without_any_fit_are_within_a_fifth(
+    shared: Path, name: str, every: int, metric: str, limit: float
+) -> None:
+    """Median error of Intel's table of static batches, and of SGL-JAX's of Qwen3 on four TPU v6e."""
+    rows = [row for row in serving_rows(shared / "measured" / "published" / name) if row.measured.at(metric, "mean")]
+    scored = price_rows(rows[::every])
+    off = [abs(ours / theirs - 1.0) for ours, theirs in pairs_of(scored, metric, "mean")]
+    assert len(off) >= 5 and float(np.median(off)) < limit
+
+
+def test_one_factor_comes_from_the_other_models() -> None:
+    """Twice and four times too fast: times 4 and 2, the second model's factor first. One model alone tells nothing."""
+    made = {(("d", "e"), "TPOT", "a"): [(1.0, 2.0)], (("d", "e"), "TPOT", "b"): [(1.0, 4.0)]}
+    (line,) = one_factor(made | {(("x", "y"), "TPOT", "a"): [(1.0, 1.0)]})
+    assert line[0] == "d, e: TPOT" and line[1] == "2"
+    assert line[-1] == "+25.0"  # 4/2 - 1 = 100 % and 2/4 - 1 = -50 %

@@ -41,7 +41,7 @@ _KEY = ("source", "model", "hardware", "engine", "weights", "kv", "tp", "batch",
 
 
 def serving_rows(path: Path) -> list[Row]:
-    """The rows of a table that are runs of a model; lines of single kernels are left out (:mod:`.kernels`)."""
+    """The rows of a table that are runs of a model; :mod:`calibrate.published.kernels` has those of single kernels."""
     with path.open(encoding="utf-8", newline="") as file:
         lines = [line for line in csv.DictReader(file) if line["model"]]
     runs: dict[tuple[str, ...], list[dict[str, str]]] = defaultdict(list)
