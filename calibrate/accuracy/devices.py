@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from calibrate.accuracy.data_centre import data_centre_section
+from calibrate.accuracy.llama import llama_section
 
 Section = Callable[[Path], str]
 """From the folder of the reference data to Markdown that starts with a heading of level 2."""
 
-SECTIONS: Sequence[Section] = (data_centre_section,)
+SECTIONS: Sequence[Section] = (llama_section, data_centre_section)
 HEAD = """# Accuracy on further devices
 
 Devices of which nobody has published tables of kernels. Computed on DATE by `python -m calibrate.accuracy devices
