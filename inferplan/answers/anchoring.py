@@ -8,7 +8,7 @@ from math import floor
 
 import numpy as np
 
-from inferplan.answers.emit import Launch, command_line, launch
+from inferplan.answers.emit import Launch, launch, node_script
 from inferplan.answers.emit.benchmark import CLIENTS, SILENT, benchmark, facts
 from inferplan.answers.emit.engines import shell
 from inferplan.catalog.assemble import Request, anchor_process, assemble
@@ -126,7 +126,7 @@ def _bands(process: Process, known: Array, points: Array) -> dict[str, Band]:
 def _run(started: Launch, load: Load, number: int) -> SuggestedRun:
     suffix = "jsonl" if started.deployment.engine.name in SILENT else "json"
     result = f"run-{number}.{suffix}"
-    server, refused = _words(lambda: command_line(started))
+    server, refused = _words(lambda: node_script(started))
     client, unknown = _words(lambda: shell(benchmark(started, load, result)))
     return SuggestedRun(
         load=load,

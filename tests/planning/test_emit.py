@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from inferplan.answers.anchoring import Loads, suggest
 from inferplan.answers.drafting import Drafting
 from inferplan.answers.emit import (
     ENGINES,
@@ -277,6 +278,22 @@ def test_a_replica_over_nodes_is_a_command_for_each() -> None:
     assert ranks == ["0", "1"]
     with pytest.raises(UsageError, match="not started by flags alone"):
         over_nodes(launch(replace(experts, engine="vllm"), context=4096))
+
+
+def test_slurm_starts_tensorrt_llm_on_every_node() -> None:
+    """NVIDIA/TensorRT-LLM examples/llm-api/llm_mgmn_trtllm_serve.sh: 2 nodes with 8 tasks each, as many processes as
+    the world is large, srun -l --mpi=pmix ... trtllm-llmapi-launch trtllm-serve MODEL --tp_size 16 ... --host 0.0.0.0."""
+    wide = launch(request("trtllm", model="llama-3.1-405b", tp=8, pp=2), context=4096)
+    (words,) = over_nodes(wide)
+    assert " ".join(words).startswith(
+        "srun --nodes 2 --ntasks 16 --ntasks-per-node 8 --mpi=pmix trtllm-llmapi-launch trtllm-serve"
+    )
+    assert flags(words)["--tp_size"] == "8" and flags(words)["--pp_size"] == "2"
+    assert words[-2:] == ["--host", "0.0.0.0"]
+    with pytest.raises(UsageError, match="16 devices, more than the 8 of one node"):
+        command(wide)
+    found = suggest([wide.request], Loads((4,), (512,), (64,)), 1)
+    assert str(found.runs[0].server).startswith("srun --nodes 2 ")
 
 
 def test_how_many_devices_a_node_holds_is_not_guessed() -> None:

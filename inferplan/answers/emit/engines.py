@@ -37,7 +37,7 @@ def command(launch: Launch) -> list[str]:
         raise UsageError(
             f"one replica has {ranks} devices, more than the {launch.devices_of_a_node} of one node",
             because="one command, and one pod, starts on one node",
-            hint="fewer devices a replica; inferplan emit vllm or sglang prints the commands of all nodes",
+            hint="fewer devices a replica; inferplan emit vllm, sglang or trtllm prints the commands of all nodes",
         )
     return _words(launch)
 
@@ -51,7 +51,8 @@ def _words(launch: Launch) -> list[str]:
 
 
 def over_nodes(launch: Launch) -> list[list[str]]:
-    """The commands of one replica, one for each of its nodes; one alone where it has a single node.
+    """The commands of one replica, one for each of its nodes; one alone where it has a single node, and for
+    TensorRT-LLM, whose processes Slurm starts on all of them.
 
     Raises ``UsageError`` for nodes that are not filled, for an engine whose nodes are not started by flags, and where
     nobody says how many devices a node holds.
@@ -60,13 +61,16 @@ def over_nodes(launch: Launch) -> list[list[str]]:
     if each is None or one_node(launch):
         return [command(launch)]
     nodes = -(-parallel.ranks // each)
-    if parallel.ranks % each or engine.name not in _NODES or (parallel.dp > 1 and engine.name == "vllm"):
+    started = engine.name in (*_NODES, "trtllm")
+    if parallel.ranks % each or not started or (parallel.dp > 1 and engine.name == "vllm"):
         raise UsageError(
             f"{engine.describe()} over {nodes} nodes ({parallel.describe()}) is not started by flags alone",
-            because=f"a node has {each} devices; vLLM and SGLang fill whole nodes, vLLM without --dp",
+            because=f"a node has {each} devices; vLLM, SGLang and TensorRT-LLM fill whole nodes, vLLM without --dp",
             hint="fewer devices a replica, or another division",
         )
     words = _words(launch)
+    if engine.name == "trtllm":
+        return [[*trtllm.slurm(nodes, each), *words, "--host", "0.0.0.0"]]
     return [[*words, *_NODES[engine.name](nodes, rank)] for rank in range(nodes)]
 
 

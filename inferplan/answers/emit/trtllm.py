@@ -76,6 +76,13 @@ def trtllm(launch: Launch) -> list[str]:
     return flags + (["--extra_llm_api_options", launch.extra] if config and launch.extra else [])
 
 
+def slurm(nodes: int, each: int) -> list[str]:
+    """What starts a server over several nodes: a process for each of its devices in one MPI world, of which the first
+    serves (``examples/llm-api/llm_mgmn_trtllm_serve.sh`` at 0bd8871). Weights lie in a folder that all nodes see."""
+    ranks = ["--nodes", str(nodes), "--ntasks", str(nodes * each), "--ntasks-per-node", str(each)]
+    return ["srun", *ranks, "--mpi=pmix", "trtllm-llmapi-launch"]
+
+
 def trtllm_router_config(prefill: list[str], decode: list[str]) -> dict[str, Any]:
     """The file of ``trtllm-serve disaggregated -c``: where the servers of both pools are, as ``host:port``."""
     pools = {"context_servers": prefill, "generation_servers": decode}
