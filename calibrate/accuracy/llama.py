@@ -115,27 +115,18 @@ def _apple(path: Path) -> Iterator[tuple[str, tuple[float, float]]]:
 
 
 def _rows(folder: Path) -> Iterator[tuple[str, tuple[float, float]]]:
-    slow = set(llama.read_rows(folder / "llama_cpp.csv")[1])
-    with (folder / "llama_cpp.csv").open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            what, tokens, gpus = row["quantity"][:2], int(row["quantity"][2:]), int(row["gpus"])
-            bench = llama.Bench(
-                card=llama.CARDS[row["hardware"]],
-                model=row["model"].lower(),
-                weights=row["weights"],
-                what="pp" if what == "pp" else "tg",
-                tokens=tokens,
-            )
-            if what == "pp" and (gpus > 1 or ", ".join(bench.run) in slow):
-                continue  # prompts over several cards overlap there in pieces of 512 tokens
-            try:
-                seconds = _seconds(bench, gpus)
-            except InferplanError:
-                continue
-            name = _CLASSES[llama.class_of(bench.card)]
-            words = f"May 2024, {name}, {'tokens' if what == 'tg' else 'prompts'}"
-            split = ", layers over 2 to 8 cards" if gpus > 1 else ""
-            yield words + split, (seconds, (tokens if what == "pp" else 1) / float(row["value"]))
+    file = folder / "llama_cpp.csv"
+    slow = set(llama.read_rows(file)[1])
+    for row, cards in llama.all_rows(file):
+        if row.what == "pp" and (cards > 1 or ", ".join(row.run) in slow):
+            continue  # prompts over several cards overlap there in pieces of 512 tokens
+        try:
+            seconds = _seconds(row, cards)
+        except InferplanError:
+            continue
+        split = ", layers over 2 to 8 cards" if cards > 1 else ""
+        words = f"{_CLASSES[llama.class_of(row.card)]}, {'tokens' if row.what == 'tg' else 'prompts'}"
+        yield f"May 2024, {words}{split}", (seconds, row.seconds)
 
 
 def _seconds(row: llama.Bench, cards: int) -> float:

@@ -110,17 +110,27 @@ class Bench:
 
 def read_rows(path: Path) -> tuple[list[Bench], list[str]]:
     """The rows of one device, and what was left out: runs whose short prompts were not at speed."""
-    found = []
-    with path.open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            if row["gpus"] != "1":
-                continue
-            what, tokens = row["quantity"][:2], int(row["quantity"][2:])
-            seconds = (tokens if what == "pp" else 1.0) / float(row["value"])
-            made = {"card": CARDS[row["hardware"]], "model": row["model"].lower(), "weights": row["weights"]}
-            found.append(Bench(what="pp" if what == "pp" else "tg", tokens=tokens, seconds=seconds, **made))
+    found = [row for row, cards in all_rows(path) if cards == 1]
     slow = _not_at_speed(found)
     return [row for row in found if row.what == "tg" or row.run not in slow], [", ".join(run) for run in sorted(slow)]
+
+
+def all_rows(path: Path) -> list[tuple[Bench, int]]:
+    """Every row, and over how many cards its layers were split."""
+    found = []
+    with path.open(encoding="utf-8", newline="") as file:
+        for line in csv.DictReader(file):
+            prompt, tokens = line["quantity"].startswith("pp"), int(line["quantity"][2:])
+            row = Bench(
+                card=CARDS[line["hardware"]],
+                model=line["model"].lower(),
+                weights=line["weights"],
+                what="pp" if prompt else "tg",
+                tokens=tokens,
+                seconds=(tokens if prompt else 1.0) / float(line["value"]),
+            )
+            found.append((row, int(line["gpus"])))
+    return found
 
 
 def _not_at_speed(rows: Iterable[Bench]) -> set[tuple[str, str, str]]:
@@ -199,7 +209,7 @@ def _solve(rows: Sequence[Bench], names: Sequence[str], known: Known) -> dict[st
     seconds = np.array([row.seconds for row in rows])
     rest = np.array(
         [
-            predicted(row, known | dict.fromkeys(names, np.inf) | ({"layer": 0.0} if "layer" in names else {}))
+            predicted(row, {**known, **dict.fromkeys(names, np.inf), **({"layer": 0.0} if "layer" in names else {})})
             for row in rows
         ]
     )
@@ -241,7 +251,7 @@ def integers(one: Published, values: Known) -> float:
     for card in one.measured_on:
         row = Bench(card=card, model=model, weights=weights, what="pp", tokens=tokens, integers=True)
         products = demand(row)["quantised"]
-        rest = predicted(row, values | {"quantised": np.inf})
+        rest = predicted(row, {**values, "quantised": np.inf})
         found.append(products / (products / (one.integers or np.inf) - rest))
     return float(f"{np.mean(found):.4g}")
 

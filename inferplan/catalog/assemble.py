@@ -315,7 +315,7 @@ def own_kernels(hardware: HardwareSpec, engine: str) -> Path | None:
         return None
     spec = load("engines", engine, EngineSpec)
     file = next((own.file for own in spec.kernels if own.hold_for(hardware)), None)
-    return file and config_root() / "calibration" / f"{file}.yaml"
+    return None if file is None else config_root() / "calibration" / f"{file}.yaml"
 
 
 def class_file(hardware: HardwareSpec) -> Path:
