@@ -144,9 +144,13 @@ class Apart:
                 scheduler.submit(request, time)
 
     def receive(self, scheduler: Scheduler, request: int, time: float) -> None:
-        """The cache of a request has come: it waits for so many steps of those that decode there now."""
-        steps, lane = scheduler.rules.handoff, scheduler.decodes
+        """The cache of a request has come: it waits for so many steps of those that decode there now; ranks that step
+        together take those of the fullest.
+        """
+        steps, engine = scheduler.rules.handoff, self.engines[self.engine_of[scheduler]]
         if steps:
+            together = engine.ranks.schedulers if isinstance(engine, Pipeline) else [scheduler]
+            lane = max((one.decodes for one in together), key=lambda lane: lane.size)
             context = lane.context / lane.size if lane.size else float(self.records.prompt[request])
-            time += steps * self.engines[self.engine_of[scheduler]].times.decode(max(lane.size, 1), context)
+            time += steps * engine.times.decode(max(lane.size, 1), context)
         scheduler.receive(request, time)

@@ -143,10 +143,15 @@ def deployment_of(run: Run, calibration: str | None = None, ideal: bool = False)
     model, hardware = model_of(run.model), hardware_of(run.gpu)
     flags = EngineFlags(token_budget=run.token_budget, max_sequences=run.slots, memory_fraction=run.memory_fraction)
     engine, note = engine_of(run.engine, run.engine_version, flags)
+    precision = precision_of(run, model, hardware)
+    if run.dispatch is not None:
+        inputs, travels = precision.linear_input(precision.experts), find_format(run.dispatch)
+        exchange = engine.exchange.model_copy(update={"formats": engine.exchange.formats | {inputs.name: travels.name}})
+        engine = engine.model_copy(update={"exchange": exchange})
     deployment = Deployment(
         model=model,
         hardware=hardware,
-        precision=precision_of(run, model, hardware),
+        precision=precision,
         parallel=Parallelism(
             tp=run.tp,
             pp=run.pp,
@@ -157,7 +162,7 @@ def deployment_of(run: Run, calibration: str | None = None, ideal: bool = False)
         ),
         engine=engine,
         calibration=_calibration(run.gpu, run.library, calibration, ideal),
-        routing=routing_of(),
+        routing=replace(routing_of(), in_order=run.copies_in_order),
     )
     deployment = with_backends(deployment, Backends(engine=run.library, chosen=run.backends, path=calibration))
     return deployment, tuple(one for one in (note, deployment.formats_note, deployment.calibration.note) if one)

@@ -33,7 +33,8 @@ INPUTS = (
     *("decode_ranks", "dp_attention", "workers", "gpus", "redundant_experts", "speculation", "draft_tokens"),
     *("disaggregated", "decode_batch_per_rank", "prefill_ranks", "prefill_dp_attention", "prefill_workers"),
     *("prefill_gpus", "prefill_tp", "prefill_ep", "prefill_redundant_experts", "prefill_max_num_batched_tokens"),
-    *("prefill_max_num_seqs", "prefill_memory_fraction", "kernels", "backends", "date"),
+    *("prefill_max_num_seqs", "prefill_memory_fraction", "expert_copies_in_order", "dispatch_format"),
+    *("kernels", "backends", "date"),
 )
 MEASURES = (
     *("ttft_ms", "tpot_ms", "itl_ms", "e2el_ms", "output_tokens_per_s", "statistic"),
@@ -129,7 +130,8 @@ class Run:
     One of ``concurrency`` (closed loop), ``rate`` (open loop, requests a second) and ``batch`` (static) is set. Where
     prompts and decodes are served apart ``prefill`` has the workers of the prompts, and the division, flags and
     ``workers`` of the run are those of the decodes. expert_slots: places for experts over all ranks, those of copies
-    too (0: one for each). kernels: whose they are, ``engine`` for the newest or ``engine@release``: another engine's
+    too (0: one for each); copies_in_order: no balancer placed them. dispatch: the format in which tokens travel to
+    their experts. kernels: whose they are, ``engine`` for the newest or ``engine@release``: another engine's
     that flags name, or of the release that a version, an image or a day tells. backends: kernels that flags chose, as
     pairs of a role and a name. draft: the head that drafts, ``draft_tokens`` a step.
     """
@@ -170,6 +172,8 @@ class Run:
     workers: int = 1
     prefill: Pool | None = None
     expert_slots: int = 0
+    copies_in_order: bool = False
+    dispatch: str | None = None
     kernels: str | None = None
     backends: tuple[tuple[str, str], ...] = ()
     draft: str | None = None
@@ -414,6 +418,8 @@ def interpret(facts: Mapping[str, str]) -> tuple[Run, tuple[str, ...]]:
         workers=workers,
         prefill=prefill,
         expert_slots=whole(facts, "redundant_experts") or 0,
+        copies_in_order=truth(facts, "expert_copies_in_order"),
+        dispatch=given(facts, "dispatch_format"),
         kernels=given(facts, "kernels") or (f"{_needed(facts, 'engine').lower()}@{release}" if release else None),
         backends=_backends(facts),
         draft=draft,

@@ -41,13 +41,15 @@ class Routing:
     asked: the standard deviation of the logarithm of the experts' popularity, as a user states it. usual: that of
     models for which none was measured. even: every rank gets the mean, as under a perfect balance (an ideal device, and
     sums of work over all ranks). unforeseen: of the skew the share that belongs to the prompts of a step, which no
-    balancer of copies knows; many decodes are many texts.
+    balancer of copies knows; many decodes are many texts. in_order: copies are those of the first experts, whatever
+    their popularity (:func:`in_order`).
     """
 
     asked: float | None = None
     usual: float = 0.0
     even: bool = False
     unforeseen: float = 0.0
+    in_order: bool = False
 
     def skew_of(self, measured: float | None) -> float:
         """What is asked for, else what was measured of the layer's own experts, else the usual."""
@@ -205,27 +207,38 @@ def busiest(
 ) -> Busiest:
     """The busiest of ``ranks`` that hold ``experts`` and ``redundant`` copies of the most popular ones.
 
-    Without copies an engine places experts in their order, whatever their popularity. unforeseen: of the ``skew`` the
-    share that is the step's own, which the balancer of the copies does not know (:func:`unforeseen_chances`).
+    unforeseen: of the ``skew`` the share that is the step's own, which the balancer of the copies does not know
+    (:func:`unforeseen_chances`).
     """
-    chances = np.array(popularity(experts, top_k, skew))
-    generator = np.random.default_rng(0)
-    if redundant:
-        known = np.array(popularity(experts, top_k, skew * (1.0 - unforeseen**2) ** 0.5))
-        slots, copies = balanced(known, ranks, redundant)
-        draws = range(_STEPS) if unforeseen and skew else ()
-        own = skew * unforeseen * _deviates(experts)
-        steps = [unforeseen_chances(known, top_k, generator.permutation(own)) for _ in draws]
-        return Busiest(np.array([(step / copies)[slots] for step in steps or [known]]))
-    held = -(-experts // ranks)
-    base, more = divmod(experts, ranks)
+    if not redundant:
+        return in_order(experts, top_k, ranks, 0, skew)
+    known = np.array(popularity(experts, top_k, skew * (1.0 - unforeseen**2) ** 0.5))
+    slots, copies = balanced(known, ranks, redundant)
+    draws = range(_STEPS) if unforeseen and skew else ()
+    own, generator = skew * unforeseen * _deviates(experts), np.random.default_rng(0)
+    steps = [unforeseen_chances(known, top_k, generator.permutation(own)) for _ in draws]
+    return Busiest(np.array([(step / copies)[slots] for step in steps or [known]]))
+
+
+@lru_cache(maxsize=256)
+def in_order(experts: int, top_k: int, ranks: int, redundant: int = 0, skew: float = 0.0) -> Busiest:
+    """The busiest of ``ranks`` that hold experts in their order, then those from the first on again, whatever their
+    popularity: engines without a balancer. An expert's rows are spread over its copies.
+
+    SGLang without ``--enable-eplb`` and ``--init-expert-location``: ``srt/eplb/expert_location.py``, ``init_trivial``.
+    """
+    chances, generator = np.array(popularity(experts, top_k, skew)), np.random.default_rng(0)
+    slots = np.arange(experts + redundant) % experts
+    copies = np.bincount(slots)
+    held = -(-len(slots) // ranks)
+    base, more = divmod(len(slots), ranks)
     ends = np.cumsum([base + (rank < more) for rank in range(ranks)])
     shuffles = [] if skew else [chances]
     while len(shuffles) * ranks < _DRAWS and skew:
         shuffles.append(generator.permutation(chances))
     placed = np.zeros((len(shuffles), ranks, held))
     for shuffle, order in zip(placed, shuffles):
-        for rank, part in enumerate(np.split(order, ends[:-1])):
+        for rank, part in enumerate(np.split((order / copies)[slots], ends[:-1])):
             shuffle[rank, : len(part)] = part
     return Busiest(placed)
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inferplan.units import Array
-from inferplan.work.routing import Routing, at_most, busiest, popularity, reached
+from inferplan.work.routing import Routing, at_most, busiest, in_order, popularity, reached
 
 
 def drawn(experts: int, top_k: int, tokens: int, draws: int, skew: float = 0.0) -> Array:
@@ -46,6 +46,24 @@ def test_busiest_rank_of_skewed_routing_is_that_of_draws(experts: int, top_k: in
     found = busiest(experts, top_k, ranks, skew=0.8)
     assert found.rows(256.0) == pytest.approx(shards.sum(axis=2).max(axis=1).mean(), rel=0.05)
     assert found.touched(256.0) == pytest.approx((shards > 0).sum(axis=2).max(axis=1).mean(), rel=0.02)
+
+
+def test_copies_in_order_by_hand() -> None:
+    """256 experts and copies of the first 32 on 8 ranks of 36 slots: the first holds experts 0 to 35, 32 of them with
+    half of their rows, the next six 36 whole ones, the last 252 to 255 and the copies. The mean is 32 experts' rows."""
+    even = in_order(256, 8, 8, 32)
+    assert even.chances[0].sum(axis=1) * 256 / 8 == pytest.approx([20.0, *[36.0] * 6, 20.0])
+    assert even.rows(1e6) == pytest.approx(1e6 * 36 / 32, rel=5e-3)
+
+
+def test_copies_in_order_are_those_of_draws() -> None:
+    """Each of the first 32 experts sends its rows to either of its copies."""
+    counts = drawn(256, 8, 256, 300, skew=0.8)
+    first = np.random.default_rng(1).binomial(counts[:, :32].astype(int), 0.5)
+    slots = np.concatenate([first, counts[:, 32:], counts[:, :32] - first], axis=1).reshape(300, 8, 36)
+    found = in_order(256, 8, 8, 32, skew=0.8)
+    assert found.rows(256.0) == pytest.approx(slots.sum(axis=2).max(axis=1).mean(), rel=0.05)
+    assert found.touched(256.0) == pytest.approx((slots > 0).sum(axis=2).max(axis=1).mean(), rel=0.02)
 
 
 def test_experts_reached_under_skew_are_those_of_draws() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,13 +15,16 @@ from inferplan.devices.hardware import Link
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.reports.simulation import simulation_report
+from inferplan.serving.apart import Apart
 from inferplan.serving.cache_transfer import Transfer
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags
+from inferplan.serving.pipeline import Pipeline
 from inferplan.serving.simulator import Options, simulate
 from inferplan.traffic.requests import ClosedLoop, OpenLoop, SharedPrefix, Traffic, parse_lengths
 from inferplan.work.parallel import Parallelism
 from tests.serving.plain_time import CLOSE, plain, requests, seconds, served
+from tests.serving.test_pipeline import Even
 
 
 def on(model: str = "llama-3.1-8b", gpu: str = "h100-sxm", engine: str = "vllm", **parallel: int) -> Deployment:
@@ -139,6 +143,27 @@ def test_a_handoff_is_steps_of_those_that_decode_and_keeps_no_link() -> None:
     deployment = apart_as(slow_link(plain()), handoff=2.0, first_token="cache")
     first, _ = served(deployment, requests((0.0, 50, 4), (0.0, 50, 4)), fleet=Fleet(prefill=1, decode=2))
     assert first == near(seconds(100) + 2.0 + 2.2, seconds(100) + 4.0 + 2.2)
+
+
+def test_a_handoff_waits_for_the_steps_of_all_ranks() -> None:
+    """A rank that decodes nothing beside one with three sequences, of a second for each row: two steps are 6 s."""
+    received: list[tuple[int, float]] = []
+    idle, full = (SimpleNamespace(size=size, context=10.0 * size) for size in (0, 3))
+    ranks = [SimpleNamespace(rules=SimpleNamespace(handoff=2.0), decodes=lane) for lane in (full, idle)]
+    apart, pipeline = object.__new__(Apart), object.__new__(Pipeline)
+    pipeline.times, pipeline.ranks = Even(1), SimpleNamespace(schedulers=ranks)  # type: ignore[assignment]
+
+    class Idle(SimpleNamespace):
+        def __hash__(self) -> int:
+            return id(self)
+
+        def receive(self, request: int, time: float) -> None:
+            received.append((request, time))
+
+    one = Idle(**vars(ranks[1]))
+    apart.engines, apart.engine_of = [pipeline], {one: 0}  # type: ignore[dict-item]
+    apart.receive(one, 7, 1.0)  # type: ignore[arg-type]
+    assert received == [(7, 1.0 + 2 * 3.0)]
 
 
 def test_the_record_says_who_answers_and_when() -> None:

@@ -11,7 +11,7 @@ import pytest
 from inferplan.answers.power import PowerShares, Utilisation, prompt_pieces
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.errors import UsageError
-from inferplan.estimate.phase import run_step
+from inferplan.estimate.phase import decode_cycle, run_step
 from inferplan.serving.flags import Flags
 from inferplan.serving.simulator import simulate
 from inferplan.traffic.requests import Requests
@@ -21,6 +21,7 @@ from inferplan.validation.predict import Prediction
 from inferplan.validation.rows import Measured, Row, row_of
 from inferplan.validation.run import Pricing, price_rows
 from inferplan.validation.score import Scored, score, statistics
+from inferplan.work.ops import Exchange
 from inferplan.work.parallel import Parallelism
 from inferplan.work.step import Segment, Step
 
@@ -134,6 +135,32 @@ def test_what_the_run_script_sets_stands_in_for_the_table() -> None:
     assert any("dsr1_fp8_h200.sh" in note for note in told.notes)
     other = row(NODE, engine="sglang", dp_attention="0", ep="1", campaign="my own")
     assert other.run is not None and other.run.kv == "fp8"
+
+
+@pytest.mark.parametrize(
+    ("weights", "ranks", "in_order"), [("fp8-block", 32, True), ("fp8-block", 48, False), ("nvfp4", 48, True)]
+)
+def test_recipes_without_a_balancer_keep_copies_in_order(weights: str, ranks: int, in_order: bool) -> None:
+    """--init-expert-location was given for 48 ranks of decodes in fp8 alone, --enable-eplb never."""
+    told = row(
+        RACK, engine="sglang", weights=weights, experts=weights, decode_ranks=str(ranks), tp=str(ranks), ep=str(ranks)
+    )
+    assert told.run is not None and told.run.copies_in_order == in_order
+    decodes, _ = deployment_of(told.run)
+    prompts = prompts_of(told.run, decodes)
+    assert prompts is not None and decodes.routing.in_order == prompts.routing.in_order == in_order
+
+
+def test_tokens_travel_in_the_format_that_the_recipe_sets() -> None:
+    """SGLANG_MOE_NVFP4_DISPATCH=1: 7,168 values of 4 bits and a byte of scale for 16 of them are 4,032 bytes; bf16 is
+    14,336, in which nvfp4 inputs travel without it."""
+    changes = {"engine": "sglang", "weights": "nvfp4", "experts": "nvfp4"}
+    for campaign, sent in (("inferencex", 4032.0), ("my own", 14336.0)):
+        run = row(RACK, **changes, campaign=campaign).run
+        assert run is not None
+        costs = decode_cycle(deployment_of(run)[0], 32.0, 1000.0).costs
+        op = next(cost.op for cost in costs if cost.op.name == "ffn.dispatch")
+        assert isinstance(op, Exchange) and 7168 * op.format.width == sent
 
 
 def test_a_flag_that_the_engine_never_reads_is_not_simulated() -> None:

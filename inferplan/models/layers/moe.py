@@ -12,7 +12,7 @@ from inferplan.models.layers.mlp import mlp_ops
 from inferplan.units import Num
 from inferplan.work.ops import Elementwise, GroupedMatmul, Op
 from inferplan.work.parallel import Parallelism, require_divides, require_slots
-from inferplan.work.routing import Busiest, busiest, reached
+from inferplan.work.routing import Busiest, busiest, in_order, reached
 
 
 class MoeLayer(FeedForward):
@@ -160,6 +160,8 @@ class MoeLayer(FeedForward):
         parallel, routing = context.parallel, context.routing
         unforeseen = routing.unforeseen if any(segment.wide for segment in context.segments) else 0.0
         skew = routing.skew_of(self.skew)
+        if routing.in_order:
+            return in_order(self.experts, self.top_k, parallel.ep, parallel.redundant, skew)
         return busiest(self.experts, self.top_k, parallel.ep, parallel.redundant, skew, unforeseen)
 
     def crowding(self, context: LayerContext) -> Num:
