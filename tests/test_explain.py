@@ -248,3 +248,18 @@ def test_a_constant_of_a_release_is_shown_where_it_stands() -> None:
     found = Explainer(request=request, load=load).explain("decode.attn.core")
     origins = [one.origin for one in found.inputs if "calibration" in one.origin]
     assert any("engines.sglang.0.5.6.post2.kernels.attention.decode" in origin for origin in origins), origins
+
+
+def test_what_overlapping_halves_hide_has_a_name() -> None:
+    """Of two halves an operator shows the share of both that the slower in each slot leaves (docs/formulas/step.md)."""
+    request = Request(
+        model="deepseek-v2-lite",
+        gpu="h200-sxm",
+        engine="sglang",
+        flags=EngineFlags(two_batch_overlap=True),
+        parallel=Parallelism(dp=8, ep=8),
+    )
+    found = Explainer(request=request, load=StaticLoad(batch=8 * 64.0)).explain("decode.ffn.dispatch")
+    assert found.formula.startswith("ffn.dispatch = share that overlapping halves do not hide * one run * runs")
+    printed = read(found.substituted)
+    assert printed.low <= found.value <= printed.high

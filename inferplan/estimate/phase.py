@@ -322,7 +322,7 @@ class Phase:
         if operator not in self.by_operator():
             raise KeyError(operator)
         found = []
-        weights = _counted(self, self._weights(named)[1:])
+        weights = _counted(self, self._weights(named)[1:], named)
         for (most, usual), costs, means in zip(weights, self.stages, self.mean_stages):
             for cost, mean in zip(costs, means):
                 if cost.op.name == operator:
@@ -407,14 +407,19 @@ class Phase:
         return name(self.time, "time", "s", ("part", "time")) * rate * ranks
 
 
-def _counted(phase: Phase, weights: list[tuple[Num, Num]]) -> list[tuple[Num, Num]]:
+def _counted(phase: Phase, weights: list[tuple[Num, Num]], name: Naming = plain) -> list[tuple[Num, Num]]:
     """How often the seconds of each stage's kernels count, whose station counts as ``weights`` say: of overlapping
     halves what they do not hide."""
     if phase.deployment.two_batches is None:
         return weights
+
+    def seen(costs: Sequence[OpCost], halves: Num) -> Num:
+        share = _seen(phase.deployment, costs, halves)
+        return share if name is plain else name(float(np.max(share)), "share that overlapping halves do not hide")
+
+    most, usual = phase.halves
     pairs = zip(weights, phase.stages, phase.mean_stages)
-    (most, usual), one = phase.halves, phase.deployment
-    return [(a * _seen(one, costs, most), b * _seen(one, means, usual)) for (a, b), costs, means in pairs]
+    return [(a * seen(costs, most), b * seen(means, usual) if np.any(b) else b) for (a, b), costs, means in pairs]
 
 
 def host_seconds(deployment: Deployment, sequences: Num, name: Naming = plain) -> Num:
@@ -505,7 +510,7 @@ def overlap_of(deployment: Deployment, ops: Iterable[Op]) -> Overlap:
     modes = {op.mode for op in ops if isinstance(op, Exchange)}
     if deployment.calibration.basis == "roofline" or not modes:
         return Overlap()
-    mode, rules = modes.pop(), deployment.engine.exchange
+    (mode,), rules = modes, deployment.engine.exchange  # dispatch and combine of a step run in one
     return Overlap(
         computes=rules.computes.get(mode, 0.0),
         shows=rules.shows.get(mode, 0.0),

@@ -144,8 +144,8 @@ def deployment_of(run: Run, calibration: str | None = None, ideal: bool = False)
     flags = EngineFlags(token_budget=run.token_budget, max_sequences=run.slots, memory_fraction=run.memory_fraction)
     engine, note = engine_of(run.engine, run.engine_version, flags)
     precision = precision_of(run, model, hardware)
-    if run.dispatch is not None:
-        inputs, travels = precision.linear_input(precision.experts), find_format(run.dispatch)
+    if run.spread.dispatch is not None:
+        inputs, travels = precision.linear_input(precision.experts), find_format(run.spread.dispatch)
         exchange = engine.exchange.model_copy(update={"formats": engine.exchange.formats | {inputs.name: travels.name}})
         engine = engine.model_copy(update={"exchange": exchange})
     deployment = Deployment(
@@ -158,11 +158,11 @@ def deployment_of(run: Run, calibration: str | None = None, ideal: bool = False)
             ep=run.ep,
             dp=run.dp,
             replicas=run.workers if run.prefill is None else 1,
-            redundant=_copies(model, run.expert_slots, run.ep),
+            redundant=_copies(model, run.spread.slots, run.ep),
         ),
         engine=engine,
         calibration=_calibration(run.gpu, run.library, calibration, ideal),
-        routing=replace(routing_of(), in_order=run.copies_in_order),
+        routing=replace(routing_of(), in_order=run.spread.in_order),
     )
     deployment = with_backends(deployment, Backends(engine=run.library, chosen=run.backends, path=calibration))
     return deployment, tuple(one for one in (note, deployment.formats_note, deployment.calibration.note) if one)

@@ -104,6 +104,17 @@ class Waits(NamedTuple):
     """For a prompt at every attention rank."""
 
 
+class Spread(NamedTuple):
+    """How experts lie on the ranks, and how tokens get there."""
+
+    slots: int = 0
+    """Places for experts over all ranks, those of copies too; 0: one for each."""
+    in_order: bool = False
+    """No balancer has placed the copies."""
+    dispatch: str | None = None
+    """The format in which tokens travel to their experts; ``None``: the engine's."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pool:
     """Workers that serve prompts only, each of ``ranks`` GPUs."""
@@ -129,11 +140,10 @@ class Run:
 
     One of ``concurrency`` (closed loop), ``rate`` (open loop, requests a second) and ``batch`` (static) is set. Where
     prompts and decodes are served apart ``prefill`` has the workers of the prompts, and the division, flags and
-    ``workers`` of the run are those of the decodes. expert_slots: places for experts over all ranks, those of copies
-    too (0: one for each); copies_in_order: no balancer placed them. dispatch: the format in which tokens travel to
-    their experts. kernels: whose they are, ``engine`` for the newest or ``engine@release``: another engine's
-    that flags name, or of the release that a version, an image or a day tells. backends: kernels that flags chose, as
-    pairs of a role and a name. draft: the head that drafts, ``draft_tokens`` a step.
+    ``workers`` of the run are those of the decodes. kernels: whose they are, ``engine`` for the newest or
+    ``engine@release``: another engine's that flags name, or of the release that a version, an image or a day tells.
+    backends: kernels that flags chose, as pairs of a role and a name. draft: the head that drafts, ``draft_tokens`` a
+    step.
     """
 
     model: str
@@ -171,9 +181,7 @@ class Run:
     timeout: float | None = None
     workers: int = 1
     prefill: Pool | None = None
-    expert_slots: int = 0
-    copies_in_order: bool = False
-    dispatch: str | None = None
+    spread: Spread = Spread()
     kernels: str | None = None
     backends: tuple[tuple[str, str], ...] = ()
     draft: str | None = None
@@ -417,9 +425,11 @@ def interpret(facts: Mapping[str, str]) -> tuple[Run, tuple[str, ...]]:
         dp=degrees["dp"],
         workers=workers,
         prefill=prefill,
-        expert_slots=whole(facts, "redundant_experts") or 0,
-        copies_in_order=truth(facts, "expert_copies_in_order"),
-        dispatch=given(facts, "dispatch_format"),
+        spread=Spread(
+            slots=whole(facts, "redundant_experts") or 0,
+            in_order=truth(facts, "expert_copies_in_order"),
+            dispatch=given(facts, "dispatch_format"),
+        ),
         kernels=given(facts, "kernels") or (f"{_needed(facts, 'engine').lower()}@{release}" if release else None),
         backends=_backends(facts),
         draft=draft,
@@ -557,4 +567,5 @@ def _alike(name: str, one: str, other: str) -> bool:
 def run_record(run: Run) -> dict[str, Any]:
     """A run as JSON, without what is left to defaults."""
     record = {f.name: value for f in fields(run) if (value := getattr(run, f.name)) not in (None, "")}
-    return record | {"waits": run.waits._asdict()} | ({"prefill": asdict(run.prefill)} if run.prefill else {})
+    record |= {"waits": run.waits._asdict(), "spread": run.spread._asdict()}
+    return record | ({"prefill": asdict(run.prefill)} if run.prefill else {})

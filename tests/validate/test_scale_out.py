@@ -96,7 +96,7 @@ def test_ranks_are_data_parallel_attention_or_tensor_parallel() -> None:
 def test_pools_have_divisions_and_experts_of_their_own() -> None:
     run = row(RACK).run
     assert run is not None and run.prefill is not None
-    assert (run.dp, run.ep, run.slots, run.expert_slots) == (32, 32, 64, 288)
+    assert (run.dp, run.ep, run.slots, run.spread.slots) == (32, 32, 64, 288)
     assert (run.prefill.workers, run.prefill.dp, run.prefill.ep, run.devices) == (1, 8, 8, 40)
     decodes, _ = deployment_of(run)
     prompts = prompts_of(run, decodes)
@@ -145,7 +145,7 @@ def test_recipes_without_a_balancer_keep_copies_in_order(weights: str, ranks: in
     told = row(
         RACK, engine="sglang", weights=weights, experts=weights, decode_ranks=str(ranks), tp=str(ranks), ep=str(ranks)
     )
-    assert told.run is not None and told.run.copies_in_order == in_order
+    assert told.run is not None and told.run.spread.in_order == in_order
     decodes, _ = deployment_of(told.run)
     prompts = prompts_of(told.run, decodes)
     assert prompts is not None and decodes.routing.in_order == prompts.routing.in_order == in_order
