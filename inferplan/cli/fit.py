@@ -178,7 +178,7 @@ def _picture(fitting: Fitting, prices: PriceBook) -> Report:
     bill = _bill(fitting, prices)
     footprint, deployment = fitting.footprint, fitting.deployment
     length = fitting.deployment.model.max_context or fitting.context
-    length = int(min(length, max(fitting.longest, 1)))
+    length = footprint.longest_start(int(min(length, max(fitting.longest, 1))))
     concurrency = footprint.concurrency(length)
     log = [
         f"GPU KV cache size: {footprint.cache_tokens(length):,} tokens",

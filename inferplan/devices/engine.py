@@ -10,7 +10,7 @@ from inferplan.devices.constants import memory_class
 from inferplan.devices.hardware import HardwareSpec, Segment
 from inferplan.errors import UnknownNameError, UsageError
 from inferplan.spec import Spec
-from inferplan.units import Bytes, Seconds
+from inferplan.units import Bytes, Num, Seconds
 from inferplan.work.formats import Precision, find_format
 from inferplan.work.ops import ExchangeMode
 
@@ -177,6 +177,45 @@ class ExchangeRules(Spec):
         return self.model_copy(update={"prefill": self.racks, "decode": self.racks}) if joins_nodes else self
 
 
+WindowRule = Literal["window", "pool", "all"]
+"""What layers that see a window or a chunk keep of a sequence. window: what they see. pool: the same, in a memory of
+their own that has ``share`` of the tokens of the other layers' (SGLang). all: every token, as other layers do."""
+
+
+class Windows(Spec):
+    """How a version keeps the cache of layers that see a window or a chunk. See docs/formulas/memory.md."""
+
+    source: str = ""
+    keeps: WindowRule = "window"
+    named: list[str] = []
+    """Beginnings of the names of models that ``keeps`` holds for, where the engine goes by architecture: other models
+    keep all. Empty: every model."""
+    share: float = Field(default=1.0, gt=0.0, le=1.0)
+    """For ``pool``: its tokens for each token of the other layers' memory."""
+    steps: int = Field(default=0, ge=0)
+    """Steps of a full token budget whose tokens are kept beside the window until they are settled: what a request must
+    find free when it starts, and what the start-up check counts for the longest one."""
+    staged: bool = False
+    """Each pipeline stage adds such a step."""
+    tokens: int = Field(default=0, ge=0)
+    """Tokens that are kept beside the windows whatever the budget (llama.cpp's physical batch)."""
+    spare_blocks: int = Field(default=0, ge=0)
+    """Blocks of a window beyond its tokens, because it may start inside of one."""
+    grouped: bool = False
+    """Every block is one of equally many layers: kinds of layer are filled up to groups of one size."""
+    logs_blocks: bool = False
+    """The start-up line gives the blocks of one kind's share in tokens, instead of requests times their length."""
+
+    def of(self, model: str) -> "Windows":
+        """The rule for a model."""
+        meant = not self.named or any(model.startswith(name) for name in self.named)
+        return self if meant else self.model_copy(update={"keeps": "all"})
+
+    def flight(self, budget: Num, stages: int) -> Num:
+        """Tokens of one pass through ``stages`` pipeline stages that are not settled, at a token budget."""
+        return self.tokens + (self.steps + (stages if self.staged else 0)) * budget
+
+
 class EngineVersion(Spec):
     """The defaults of one version."""
 
@@ -198,6 +237,7 @@ class EngineVersion(Spec):
     scheduler: Scheduler = Scheduler()
     dense_short_prompts: bool = False
     """Prompts that sparse attention would choose whole run dense attention on expanded keys and are not scored."""
+    windows: Windows = Windows()
     wide: WideExperts = WideExperts()
     two_batch_overlap: bool = False
     """Steps are cut into two half batches that overlap."""

@@ -88,7 +88,7 @@ class DeviceMemory:
         return found
 
     def state_of(self, stage: StageMemory) -> Num:
-        """Bytes of KV cache and recurrent state of the whole batch on one stage's devices, ideal."""
+        """Bytes of KV cache and recurrent state of the whole batch on one stage's devices, as :attr:`state`."""
         return self._state(stage)
 
     def _stage_total(self, stage: StageMemory) -> Num:
@@ -117,15 +117,23 @@ class DeviceMemory:
         if not self.cached:
             return name(0.0, "state of a sequence", "B")
         context = name(self.context, "tokens of a sequence", "", ("load", "context"))
-        own = name(stage.state(context, name=name), "state of a sequence", "B")
+        own = name(stage.held(context, name=name), "state of a sequence", "B")
         return own + self._drafted(self.context) if self._draft is not None else own
 
     def _drafted(self, context: Num, block: int = 1) -> Num:
         """Bytes that the draft keeps of one sequence, in whole pages of ``block`` tokens."""
-        return 0.0 if self._draft is None else self._draft.state(context, block)
+        return 0.0 if self._draft is None else self._draft.held(context, block)
+
+    def _in_flight(self, stage: StageMemory, context: Num) -> Num:
+        """Bytes that windows take beside the state of all sequences while steps are not settled."""
+        if not self.cached:
+            return 0.0
+        own = self.deployment.engine.defaults.tier(self.deployment.hardware).token_budget
+        return stage.in_flight(context, float(own) if self.budget is None else self.budget)
 
     def _state(self, stage: StageMemory, name: Naming = plain) -> Num:
-        return self._sequences(name) * self._each(stage, name)
+        kept, flight = self._sequences(name) * self._each(stage, name), self._in_flight(stage, self.context)
+        return kept + name(flight, "windows of steps in flight", "B") if np.any(flight) else kept
 
     def _activations(self, stage: StageMemory, name: Naming = plain) -> Num:
         return stage.activations(*self.step(name), name)
@@ -159,15 +167,15 @@ class DeviceMemory:
 
     @property
     def state(self) -> Num:
-        """Bytes of KV cache and recurrent state of the whole batch, ideal: no page is partly empty."""
+        """Bytes of KV cache and recurrent state of the whole batch by the engine's rule, if no page is partly empty."""
         return self.state_of(self.stage)
 
     @property
     def state_allocated(self) -> Num:
         """The same in whole pages of the engine."""
         block = self.deployment.engine.defaults.block_size
-        each = self.stage.state(self.context, block) + self._drafted(self.context, block) if self.cached else 0.0
-        return self._sequences() * each
+        each = self.stage.held(self.context, block) + self._drafted(self.context, block) if self.cached else 0.0
+        return self._sequences() * each + self._in_flight(self.stage, self.context)
 
     @property
     def activations(self) -> Num:
@@ -242,7 +250,10 @@ class Footprint(DeviceMemory):
             tokens = name(self.prompt * 1.0, "tokens of the longest pass", "", ("load", "prompt"))
             activations = stage.activations(tokens, name(self.logits, "logits of a sequence"), name)
             each = each + name(activations, "activations of a sequence", "B")
-        return floor(np.maximum(name(self._pool(stage, name), "pool", "B"), 0.0) / each)
+        pool, flight = name(self._pool(stage, name), "pool", "B"), self._in_flight(stage, self.context)
+        if np.any(flight):
+            pool = pool - name(flight, "windows of steps in flight", "B")
+        return floor(np.maximum(pool, 0.0) / each)
 
     def max_context(self) -> float:
         """The longest context at this batch, in tokens, up to the model's own limit; 0 when not even one token fits.
@@ -260,8 +271,9 @@ class Footprint(DeviceMemory):
     def _needed(self, stage: StageMemory, context: int) -> float:
         """Bytes that the batch needs of a stage's pool at a context."""
         sequences = float(np.max(self._sequences()))
-        each = stage.state(float(context)) + self._drafted(float(context))
+        each = stage.held(float(context)) + self._drafted(float(context))
         held = sequences * float(np.max(each)) if self.cached else 0.0
+        held += float(np.max(self._in_flight(stage, float(context))))
         if self.deployment.engine.name == "none":
             tokens, rows = self.step() if self.cached else (sequences * context, sequences * self.logits)
             held += float(np.max(stage.activations(tokens, rows)))
@@ -270,19 +282,37 @@ class Footprint(DeviceMemory):
     def cache_tokens(self, max_model_len: int) -> int:
         """The tokens vLLM's start-up line reports: concurrency at ``max_model_len`` times that length.
 
-        vllm/v1/core/kv_cache_utils.py:1061-1128: blocks over the blocks that one request of that length needs.
+        vllm/v1/core/kv_cache_utils.py:1061-1128: blocks over the blocks that one request of that length needs. Versions
+        that log blocks give those of the pool instead, shared out among the groups of layers (0.18.1, same file).
         """
+        defaults = self.deployment.engine.defaults
+        if defaults.windows.logs_blocks and all(stage.per_token for stage in self.stages):
+            return int(
+                min(stage.logged_tokens(max(self.pool(stage), 0.0), defaults.block_size) for stage in self.stages)
+            )
         return int(self.concurrency(max_model_len) * max_model_len)
 
     def concurrency(self, max_model_len: int) -> float:
-        """Requests of ``max_model_len`` tokens that the pool holds: vLLM's ``Maximum concurrency`` line."""
-        block = self.deployment.engine.defaults.block_size
-        length = float(max_model_len)
+        """Requests of ``max_model_len`` tokens that the pool holds: vLLM's ``Maximum concurrency`` line.
+
+        Each counts with what it takes at most while its prompt is computed; requests that decode take less.
+        """
+        defaults, length = self.deployment.engine.defaults, float(max_model_len)
+        budget, block = float(defaults.tier(self.deployment.hardware).token_budget), defaults.block_size
         ratios = [
-            max(self.pool(stage), 0.0) / max(float(stage.state(length, block) + self._drafted(length, block)), 1e-9)
+            max(self.pool(stage), 0.0)
+            / max(float(stage.reserved(length, budget, block) + self._drafted(length, block)), 1e-9)
             for stage in self.stages
         ]
         return min(ratios)
+
+    def longest_start(self, tokens: int) -> int:
+        """The longest ``max_model_len`` up to ``tokens`` that the engine starts with: the cache holds its pages."""
+        low, high = 1, tokens
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if self.concurrency(middle) >= 1 else (low, middle - 1)
+        return low
 
     def terms(self, number: str) -> Term:
         """One of its numbers with its formula, of the device that decides it.

@@ -6,14 +6,16 @@ when that is :func:`inferplan.terms.named`.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
+from inferplan.devices.engine import Windows
 from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.windows import Kind, bounded, kind_of, kinds, padding, paged, reach
 from inferplan.models.layers import Cache, Weight
 from inferplan.models.spec import LayerGroup, count_distinct
 from inferplan.terms import Naming, Term, named, plain, total
@@ -106,30 +108,120 @@ class StageMemory:
             if cache.per_token or cache.state
         ]
 
-    def state(self, tokens: Num, block: int = 1, name: Naming = plain) -> Num:
-        """Bytes that one sequence of ``tokens`` keeps on this device, in pages of ``block`` tokens."""
-        paged = tokens if block == 1 else np.ceil(tokens / block) * block
-        sizes = self._sizes if name is plain else self._token_sizes(name)
-        cached = total((size * name(mask.cached(paged), "cached tokens") for size, mask in sizes), _KINDS)
+    def state(self, tokens: Num) -> Num:
+        """Bytes of one sequence of ``tokens`` that layers of this device may still look at, whatever is kept."""
+        return total((size * mask.cached(tokens) for size, mask in self._sizes), _KINDS) + self.recurrent
+
+    def held(self, tokens: Num, block: int = 1, name: Naming = plain) -> Num:
+        """Bytes of the engine's cache that one sequence of ``tokens`` takes, in pages of ``block`` tokens.
+
+        All its tokens are settled: what a step keeps beside that is :meth:`in_flight`.
+        """
+        sizes = self._kept if name is plain else self._token_sizes(name, padded=True)
+        if self._pooled:
+            cached = self._in_pools(tokens, block, name)
+        else:
+            kept = ((size, mask, self._pages(mask, reach(mask, tokens, 0.0), block)) for size, mask in sizes)
+            cached = total((size * name(tokens_of, "cached tokens") for size, _, tokens_of in kept), _KINDS)
         if not self.recurrent:
             return cached
         return cached + name(self.recurrent, "state of constant size", "B")
+
+    def in_flight(self, tokens: Num, budget: Num) -> Num:
+        """Bytes that windows take beside :meth:`held`, once for all, for steps of ``budget`` tokens in flight."""
+        return total(
+            (size * np.clip(tokens - window, 0.0, most) for size, window, most in self.flights(budget)), _KINDS
+        )
+
+    def flights(self, budget: Num) -> list[tuple[Num, float, Num]]:
+        """Of each kind with a window: bytes of a token, the window, and the tokens beyond it that may be in flight."""
+        if self._pooled:
+            return []
+        flight = self._windows.flight(budget, self.deployment.parallel.pp)
+        windowed = ((size, mask) for size, mask in self._kept if bounded(mask))
+        return [(size, float(mask.size), reach(mask, np.inf, flight) - mask.size) for size, mask in windowed]
+
+    def reserved(self, tokens: Num, budget: Num, block: int = 1) -> Num:
+        """Bytes that one sequence of ``tokens`` takes at most while steps of ``budget`` tokens compute it."""
+        if self._pooled:
+            return self.held(tokens, block)
+        flight = self._windows.flight(budget, self.deployment.parallel.pp)
+        kept = ((size, self._pages(mask, reach(mask, tokens, flight), block)) for size, mask in self._kept)
+        return total((size * tokens_of for size, tokens_of in kept), _KINDS) + self.recurrent
+
+    @cached_property
+    def bends(self) -> list[float]:
+        """Tokens from which on a further one adds less to :meth:`held`, or more."""
+        sizes = sorted({float(mask.size) for _, mask in self._kept if bounded(mask)})
+        return sorted({*sizes, *(size / self._windows.share for size in sizes)}) if self._pooled else sizes
+
+    def logged_tokens(self, pool: float, block: int) -> float:
+        """Tokens of ``pool`` bytes where all its blocks are shared out among the kinds of layer (vLLM until 0.19)."""
+        layers = self._layers_paid
+        widest = max(kind[0] for kind in layers)
+        elements = sum(widest * count for count in layers.values())
+        per_token = elements * self.per_token / sum(kind[0] * count for kind, count in self._kinds.items())
+        return pool // (per_token * block) * block
+
+    @cached_property
+    def _windows(self) -> Windows:
+        return self.deployment.engine.defaults.windows.of(self.deployment.model.name)
+
+    @cached_property
+    def _pooled(self) -> bool:
+        """Whether layers with windows have a memory of their own beside that of others."""
+        return self._windows.keeps == "pool" and len({bounded(mask) for _, mask in self._sizes}) == 2
+
+    def _in_pools(self, tokens: Num, block: int, name: Naming) -> Num:
+        """Of two memories the fuller one decides: ``(full + share*windowed) * max(n, min(n, window)/share)`` bytes."""
+        share = self._windows.share
+        windowed = [(size, mask) for size, mask in self._kept if bounded(mask)]
+        full = sum(size for size, mask in self._kept if not bounded(mask))
+        widest = max((mask for _, mask in windowed), key=lambda mask: mask.size)
+        short = self._pages(widest, widest.cached(tokens), block) / share
+        fuller = np.maximum(self._pages(Mask(), tokens, block), short)
+        unit = full + share * sum(size for size, _ in windowed)
+        return name(unit, "bytes a token of both pools", "B") * name(fuller, "tokens of the fuller pool")
+
+    def _pages(self, mask: Mask, tokens: Num, block: int) -> Num:
+        return paged(self._windows, mask, tokens, block)
+
+    @cached_property
+    def _kinds(self) -> Counter[Kind]:
+        return kinds(self.caches)
+
+    @cached_property
+    def _paid(self) -> dict[Kind, float]:
+        """Layers paid for each layer of a kind."""
+        if not self._windows.grouped or self.recurrent:
+            return dict.fromkeys(self._kinds, 1.0)
+        return padding(kinds(self.deployment.model.caches()), self._kinds)
+
+    @property
+    def _layers_paid(self) -> dict[Kind, float]:
+        return {kind: self._paid[kind] * count for kind, count in self._kinds.items()}
 
     @cached_property
     def _sizes(self) -> list[tuple[Num, Mask]]:
         return list(self._token_sizes())
 
-    def _token_sizes(self, name: Naming = plain) -> Iterator[tuple[Num, Mask]]:
-        """Bytes of one cached token in each kind of layer, and which tokens that kind keeps."""
+    @cached_property
+    def _kept(self) -> list[tuple[Num, Mask]]:
+        return list(self._token_sizes(padded=True))
+
+    def _token_sizes(self, name: Naming = plain, padded: bool = False) -> Iterator[tuple[Num, Mask]]:
+        """Bytes of a cached token in each kind of layer, and which tokens it looks at; ``padded``: the engine keeps."""
         parallel, width = self.deployment.parallel, self.deployment.precision.kv.width
         for cache, count in self.caches:
             if cache.per_token:
+                layers = count * self._paid[kind_of(cache)] if padded else count
+                mask = Mask() if padded and self._windows.keeps == "all" and bounded(cache.mask) else cache.mask
                 share = name(cache.copies(cache.units, parallel.tp) / parallel.cp, "share of this rank")
-                size = name(count, "layers") * name(cache.per_token - cache.apart, "elements") * share
-                yield size * name(width, "bytes an element", "", ("format", "kv")), cache.mask
+                size = name(layers, "layers") * name(cache.per_token - cache.apart, "elements") * share
+                yield size * name(width, "bytes an element", "", ("format", "kv")), mask
                 if cache.apart_format is not None:
-                    keys = name(count, "layers") * name(cache.apart, "index elements") * share
-                    yield keys * name(cache.apart_format.width, "bytes an index element"), cache.mask
+                    keys = name(layers, "layers") * name(cache.apart, "index elements") * share
+                    yield keys * name(cache.apart_format.width, "bytes an index element"), mask
 
     @cached_property
     def recurrent(self) -> float:

@@ -264,9 +264,9 @@ def _cache_use(
     footprint = Footprint(deployment=deployment, batch=1.0, prompt=1.0, context=1.0, budget=axes.budget)
     beside = None if draft is None else single(draft).stage
     for stage in dict.fromkeys(known.stages):
-        pool, state = footprint.pools(stage), stage.state(held)
+        pool, state = footprint.pools(stage) - stage.in_flight(held, axes.budget), stage.held(held)
         if beside is not None:
-            pool, state = pool - beside.weights, state + beside.state(held)
+            pool, state = pool - beside.weights, state + beside.held(held)
         use = np.maximum(use, np.where(pool > 0, concurrency * state / np.where(pool > 0, pool, 1.0), np.inf))
     return use
 

@@ -268,7 +268,7 @@ def _holds(grid: LoadGrid, tokens: float) -> BoolArray:
     footprint = Footprint(deployment=deployment, batch=1.0, prompt=1.0, context=1.0, budget=budget)
     enough = np.ones(budget.shape, dtype=bool)
     for stage in dict.fromkeys(single(deployment).stages):
-        enough &= footprint.pools(stage) >= stage.state(tokens)
+        enough &= footprint.pools(stage) >= stage.held(tokens) + stage.in_flight(tokens, budget)
     return enough
 
 

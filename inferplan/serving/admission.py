@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from math import ceil, inf
 from typing import Literal, NamedTuple
 
+import numpy as np
+
 from inferplan.devices.engine import Admission, Policy, Scheduler, mixes
 from inferplan.serving.prefix_cache import PrefixCache
 from inferplan.serving.records import Records
 from inferplan.traffic.conversations import own_names
+from inferplan.units import Num
 
 Reason = Literal["slots", "budget", "cache", "batch"]
 """Why the first request of the queue waits: every slot of the batch is taken, the step has no room for its prompt, the
@@ -41,6 +44,9 @@ class Rules:
     """Tokens of a block, where blocks are counted."""
     windows: tuple[tuple[float, float], ...] = ()
     """Layers of bounded state: (tokens of capacity that a full window takes, its size); size 0 is constant state."""
+    in_flight: tuple[tuple[float, float, float], ...] = ()
+    """Layers with windows: (tokens of capacity that a token of theirs takes, window, tokens beyond it that are kept
+    until the steps that compute them are settled). A request must find that room when it starts, and gives it back."""
     growing: bool = True
     """Whether the cache of a request grows with its tokens at all."""
     overlapped: bool = False
@@ -84,6 +90,10 @@ class Rules:
         windows = sum(share * (min(total, size) / size if size else 1.0) for share, size in self.windows)
         return self.overhead + windows
 
+    def unsettled(self, prompt: Num) -> Num:
+        """Tokens of capacity that a prompt takes for a while beside :meth:`held`: windows let go of what is settled."""
+        return sum((share * np.clip(prompt - window, 0.0, most) for share, window, most in self.in_flight), start=0.0)
+
     def paged(self, tokens: float) -> float:
         """Tokens of capacity in the blocks of ``tokens``; none where the cache does not grow with them."""
         return -(-tokens // self.page) * self.page if self.growing else 0.0
@@ -98,7 +108,7 @@ class Rules:
         """Why a request of ``prompt`` and, with its output, ``total`` tokens can never run; empty when it can."""
         if total > self.longest:
             return f"longer than max_model_len {self.longest}"
-        if self.held(total, total) > self.capacity:
+        if self.held(total, total) + (self.unsettled(prompt) if self.in_flight else 0.0) > self.capacity:
             return f"more than the cache holds, {int(self.capacity)} tokens"
         if not self.scheduler.chunked_prefill and prompt > self.budget:
             return f"prompt longer than max_num_batched_tokens {self.budget}, without chunked prefill"
@@ -209,8 +219,9 @@ class Admitted:
         total = records.prompt[request] + records.output[request]
         whole = total if self.reserves else compute
         need = rules.held(total, whole) - found.shared
-        tight = self.ratio or need > rules.capacity - self.used - len(self.running) * self.block
-        if tight and self.running and need > self._free(output, growth(), ratio_steps):
+        room = need + rules.unsettled(compute) if rules.in_flight else need
+        tight = self.ratio or room > rules.capacity - self.used - len(self.running) * self.block
+        if tight and self.running and room > self._free(output, growth(), ratio_steps):
             return "cache"
         self.running[request] = None
         self.remaining += output

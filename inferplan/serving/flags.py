@@ -124,6 +124,11 @@ def rules_of(
         windows=((float(longest), 0.0),)
         if flags.contiguous
         else tuple((share / unit, size) for share, size in _bounded(stage, total)),
+        in_flight=tuple(
+            (float(size) / unit, window, float(most))
+            for size, window, most in stage.flights(float(tier.token_budget))
+            if window < total and not flags.contiguous
+        ),
         growing=growing and not flags.contiguous,
         overlapped=overlaps(deployment),
         seen_late=seen_late(deployment),
@@ -173,7 +178,7 @@ def _tightest_stage(deployment: Deployment, total: float) -> tuple[StageMemory, 
     best: tuple[float, StageMemory, float] | None = None
     for stage in footprint.stages:
         pool = footprint.pool(stage)
-        requests = pool / max(float(stage.state(total)), 1e-9)
+        requests = pool / max(float(stage.held(total)), 1e-9)
         if best is None or requests < best[0]:
             best = (requests, stage, pool)
     assert best is not None
@@ -192,18 +197,17 @@ def _slope(stage: StageMemory, total: float) -> float:
 
     A window that such a sequence does not fill grows with it like any other cache.
     """
-    return float(stage.state(total) - stage.state(total - 1.0))
+    return float(stage.held(total) - stage.held(total - 1.0))
 
 
 def _bounded(stage: StageMemory, total: float) -> list[tuple[float, float]]:
     """State that stops growing before ``total`` tokens: (bytes when full, tokens at which it is full).
 
-    Constant state is (bytes, 0).
+    Constant state is (bytes, 0); what starts to grow where a memory of windows is full is negative.
     """
-    sizes = sorted({float(cache.mask.size) for cache, _ in stage.caches if cache.mask.cached(total) < total})
     bounded = []
-    for size in sizes:
-        bend = float(stage.state(size) - stage.state(size - 1)) - float(stage.state(size + 1) - stage.state(size))
+    for size in (size for size in stage.bends if size < total):
+        bend = float(stage.held(size) - stage.held(size - 1)) - float(stage.held(size + 1) - stage.held(size))
         bounded.append((bend * size, size))
     if stage.recurrent:
         bounded.append((stage.recurrent, 0.0))

@@ -141,24 +141,26 @@ def admissible(rules: Rules, prompt: Num, output: Num) -> Num:
     """Requests that one engine admits: slots, and what the cache holds when their ages are evenly spread.
 
     ``prompt`` admission fills the cache with requests that hold ``prompt + output/2`` on average;
-    ``reserve`` keeps ``prompt + output`` for each; ``ratio`` keeps back a share of what all may still write.
+    ``reserve`` keeps ``prompt + output`` for each; ``ratio`` keeps back a share of what all may still write. The room
+    that windows take while a prompt is computed stays free for the next one.
     """
     total = prompt + output
     fixed = rules.overhead + sum(
         (share * (np.minimum(total, size) / size if size else 1.0) for share, size in rules.windows), start=0.0
     )
+    capacity = rules.capacity - rules.unsettled(prompt)
     if not rules.growing:
-        return np.minimum(float(rules.slots), np.floor(rules.capacity / np.maximum(fixed, 1e-9)))
+        return np.minimum(float(rules.slots), np.floor(np.maximum(capacity, 0.0) / np.maximum(fixed, 1e-9)))
     held: Num
     if rules.admission == "reserve":
-        held = np.floor(rules.capacity / (total + fixed))
+        held = np.floor(capacity / (total + fixed))
     elif rules.admission == "ratio":
         last = rules.scheduler.growth_ratio[1]
         reserve = prompt + np.minimum(output, float(rules.scheduler.longest_growth))
-        held = 1.0 + np.maximum(rules.capacity - reserve - fixed, 0.0) / (prompt + output / 2 * (1 + last) + fixed)
+        held = 1.0 + np.maximum(capacity - reserve - fixed, 0.0) / (prompt + output / 2 * (1 + last) + fixed)
     else:
-        held = rules.capacity / (prompt + output / 2 + fixed)
-    fits = (total + fixed) <= rules.capacity
+        held = capacity / (prompt + output / 2 + fixed)
+    fits = (total + fixed) <= capacity
     limited: Num = np.where(fits, np.minimum(float(rules.slots), np.maximum(held, 1.0)), 0.0)
     return limited
 
