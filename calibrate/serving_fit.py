@@ -225,30 +225,54 @@ def fit_serving(rows: Sequence[Row], folds: int = 5, rounds: int = 1, every: int
     return ServingFit(constants=around.step(everything), by_fold=by_fold, rows=scored, held_out=held_out)
 
 
-def extra_band(kernels: Sequence[tuple[float, float]], ratios: Array, share: float = 0.1) -> tuple[float, float]:
-    """What serving adds: the band that, with each row's band of kernels, leaves ``share`` of ``ratios`` on either side.
+@dataclass(frozen=True, kw_only=True)
+class Widening:
+    """From the band of a step's kernels to that of a latency, below and above.
 
-    ``ratios`` are measured over predicted.
+    added: factors that serving adds. kernels: the share of the logarithms of the kernels' band that is left, less than
+    1 where that alone holds more than it should.
+    """
+
+    added: tuple[float, float]
+    kernels: tuple[float, float]
+
+
+def extra_band(
+    kernels: Sequence[tuple[float, float]], ratios: Array, weights: Array | None = None, share: float = 0.1
+) -> Widening:
+    """What leaves ``share`` of ``ratios``, measured over predicted, on either side of each row's band.
+
+    Bands of kernels that are too narrow are widened by an error of serving (squares of logarithms add); those that are
+    too wide are cut to a share. ``weights`` of the rows: alike by default.
     """
     logs = np.log(ratios)
+    weight = np.ones(len(logs)) if weights is None else weights
+    weight = weight / weight.sum()
     low = np.array([np.log(min(k[0], 1.0)) for k in kernels])
     high = np.array([np.log(max(k[1], 1.0)) for k in kernels])
+    ends = [_end(-low, -logs, weight, share), _end(high, logs, weight, share)]
+    added = (float(f"{np.exp(-ends[0][0]):.3f}"), float(f"{np.exp(ends[1][0]):.3f}"))
+    return Widening(added=added, kernels=(ends[0][1], ends[1][1]))
 
-    def below(width: float) -> float:
-        return float(np.mean(logs < -np.hypot(low, width))) - share
 
-    def above(width: float) -> float:
-        return float(np.mean(logs > np.hypot(high, width))) - share
+def _end(kernels: Array, beyond: Array, weight: Array, share: float) -> tuple[float, float]:
+    """Of one side, in logarithms: the width that is added to the kernels', and the share of theirs that is left."""
 
-    ends = [brentq(f, 0.0, 5.0, xtol=1e-3) if f(0.0) > 0 else 0.0 for f in (below, above)]
-    return float(f"{np.exp(-ends[0]):.3f}"), float(f"{np.exp(ends[1]):.3f}")
+    def outside(width: float, left: float = 1.0) -> float:
+        return float(np.sum(weight * (beyond > np.hypot(left * kernels, width)))) - share
+
+    if outside(0.0) > 0:
+        return float(brentq(outside, 0.0, 5.0, xtol=1e-3)), 1.0
+    if outside(0.0, 0.0) <= 0:
+        return 0.0, 0.0
+    return 0.0, float(f"{brentq(lambda left: outside(0.0, left), 0.0, 1.0, xtol=1e-3):.3f}")
 
 
 def _rounded(value: float) -> float:
     return float(f"{value:.3g}")
 
 
-def step_yaml(fit: ServingFit, bands: dict[str, tuple[float, float]], command: str) -> str:
+def step_yaml(fit: ServingFit, bands: dict[str, Widening], command: str) -> str:
     """``configs/step.yaml``."""
     spread = {
         name: [_rounded(min(fold[name] for fold in fit.by_fold)), _rounded(max(fold[name] for fold in fit.by_fold))]
@@ -264,7 +288,8 @@ def step_yaml(fit: ServingFit, bands: dict[str, tuple[float, float]], command: s
             "range_over_folds": spread,
         },
         "step": {name: _rounded(fit.constants[name]) for name in _STEP},
-        "bands": {name: list(band) for name, band in bands.items()},
+        "bands": {name: list(band.added) for name, band in bands.items()},
+        "kernels": {name: list(band.kernels) for name, band in bands.items()},
     }
     head = "# Written by `python -m calibrate.serving_fit`; how far off it is stands in docs/accuracy.md.\n"
     return head + yaml.safe_dump(record, sort_keys=False, width=120)
@@ -311,19 +336,37 @@ def kernel_bands(rows: Sequence[Row]) -> dict[str, list[tuple[float, float] | No
     return found
 
 
-def held_out_bands(fit: ServingFit) -> dict[str, tuple[float, float]]:
-    """What serving adds to the bands of the kernels, from the held-out rows that are not suspect."""
-    bands = kernel_bands(fit.rows)
-    result = {}
-    for column, name in enumerate(("ttft", "tpot")):
-        kernels, ratios = [], []
-        for row, band, predicted in zip(fit.rows, bands[name], fit.held_out[:, column]):
-            measured = getattr(row.measured, name)
-            if row.run and not row.run.suspect and band is not None and measured and np.isfinite(predicted):
-                kernels.append(band)
-                ratios.append(measured / predicted)
-        result[name] = extra_band(kernels, np.array(ratios))
-    return result
+def held_out_bands(fit: ServingFit) -> dict[str, Widening]:
+    """From the bands of the kernels to those of latencies, by the held-out rows of known clients, none suspect."""
+    kernels, every = kernel_bands(fit.rows), np.ones(len(fit.rows), dtype=bool)
+    return {
+        name: widening(fit.rows, kernels[name], fit.held_out[:, column], name, every)
+        for column, name in enumerate(("ttft", "tpot"))
+    }
+
+
+def widening(
+    rows: Sequence[Row],
+    kernels: Sequence[tuple[float, float] | None],
+    predicted: Array,
+    metric: str,
+    chosen: npt.NDArray[np.bool_],
+) -> Widening:
+    """The same of one metric from the ``chosen`` rows, weighted as in the fit; ``predicted`` in seconds.
+
+    Where the client is not recorded, what it adds to a latency is not an error of the prediction.
+    """
+    bands, ratios, pairs = [], [], []
+    for row, band, value, taken in zip(rows, kernels, predicted, chosen):
+        measured, run = row.measured.at(metric), row.run
+        if not taken or run is None or run.suspect or client_of(run).start == "spread":
+            continue
+        if band is not None and measured and np.isfinite(value):
+            bands.append(band)
+            ratios.append(measured / value)
+            pairs.append(run.pair)
+    sizes = Counter(pairs)
+    return extra_band(bands, np.array(ratios), np.array([sizes[pair] ** -0.5 for pair in pairs]))
 
 
 def main(path: Path, root: Path, folds: int = 5, every: int = 1) -> ServingFit:
@@ -368,7 +411,7 @@ def _command() -> None:
     for name, unknown in UNKNOWNS.items():
         low, high = (f(fold[name] for fold in fit.by_fold) for f in (min, max))
         print(f"{name:15s} {fit.constants[name]:10.3g}  folds {low:.3g} to {high:.3g}  ({unknown.meaning})")  # noqa: T201
-    print(f"bands: {shared_step().bands}")  # noqa: T201
+    print(f"bands: {shared_step().bands}, of the kernels' {shared_step().kernels}")  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -58,11 +58,19 @@ def systems(scored: Sequence[Scored], process: Process) -> list[MeasuredSystem]:
     for name, members in groups.items():
         loads = [load_of(one.row.run, one.row.measured) for one in members if one.row.run]
         errors: dict[Metric, Array] = {
-            metric: -np.log1p([one.error(metric) or 0.0 for one in members]) for metric in METRICS
+            metric: np.array([log_error(one, metric) for one in members]) for metric in METRICS
         }
         points = np.concatenate([process.points(load) for load in loads if load is not None])
         found.append(MeasuredSystem(pair=(name[0], name[1]), points=points, errors=errors))
     return found
+
+
+def log_error(one: Scored, metric: Metric) -> float:
+    """ln(measured/predicted) of a row that has both; raises ``ValueError`` for one that has not."""
+    error = one.error(metric)
+    if error is None:
+        raise ValueError(f"{one.row.where} has no {metric}, measured and predicted")
+    return -float(np.log1p(error))
 
 
 def outcome(found: Sequence[MeasuredSystem], process: Process, metric: Metric, choice: Choice) -> Outcome:

@@ -25,7 +25,8 @@ def open_loop_section(path: Path) -> str:
         for metric in ("ttft", "tpot", "e2el"):
             value, real = getattr(found, metric), getattr(measured, metric)
             error = one.error(metric)
-            cells += [f"{real * 1e3:,.1f}", f"{value * 1e3:,.1f}", f"{100 * (error or 0):+.0f}"]
+            shown = "-" if error is None else f"{100 * error:+.0f}"
+            cells += [*("-" if seconds is None else f"{seconds * 1e3:,.1f}" for seconds in (real, value)), shown]
         lines.append(cells)
     heads = ["stage", "TTFT ms", "predicted", "%", "TPOT ms", "predicted", "%", "end-to-end ms", "predicted", "%"]
     table = {

@@ -21,11 +21,9 @@ def document(shared: Path, held_out: Path, today: str, every: int = 1) -> str:
     """The page."""
     prose = (Path(__file__).parent / "notes.md").read_text(encoding="utf-8")
     rows = read_file(shared / "measured" / "serving.csv", {})[1]
-    shipped, unseen = price_rows(rows[::every], Pricing()), read_held_out(held_out)
     serving = ClosedLoop(
-        held_out=unseen,
-        banded=with_bands(unseen[::every], shipped),
-        shipped=shipped,
+        held_out=with_bands(read_held_out(held_out)),
+        shipped=price_rows(rows[::every], Pricing()),
         roofline=price_rows(rows[::every], Pricing(ideal=True)),
     )
     head, causes = prose.split("<!-- figures -->\n")

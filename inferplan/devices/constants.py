@@ -115,13 +115,15 @@ class SharedStep(Spec):
     """``configs/step.yaml``: what a step costs on every device, fitted to serving rows.
 
     bands: for ``ttft`` and ``tpot`` the factors between which 80 % of held-out rows lie once the bands of the kernels
-    are taken off (docs/accuracy.md).
+    are taken off (docs/accuracy.md). kernels: the share of those that is left of a whole step, below and above, on a
+    device whose own kernels were timed: they are of single shapes, and a step runs many, whose errors even out.
     """
 
     source: str
     provenance: dict[str, Any] = {}
     step: StepConstants
     bands: dict[str, tuple[float, float]] = {}
+    kernels: dict[str, tuple[float, float]] = {}
 
 
 class Calibration(Spec):
@@ -141,6 +143,8 @@ class Calibration(Spec):
     step: StepConstants = StepConstants()
     bands: dict[str, tuple[float, float]] = {}
     """What serving adds to the bands of the kernels, by metric; see :class:`SharedStep`."""
+    kernel_shares: dict[str, tuple[float, float]] = {}
+    """What is left of the bands of the kernels, by metric: all of what was carried over from other devices."""
     anchor: Anchor | None = None
     """Measured runs of the system that is priced, from a file of its own (``--anchor``)."""
     held_out: dict[str, Any] = {}
@@ -264,7 +268,8 @@ class Calibration(Spec):
 
         libraries = {name: replayed(constants) for name, constants in self.libraries.items()}
         update = {"constants": replayed(self.constants), "libraries": libraries}
-        return self.model_copy(update=update | {"step": shared.step, "bands": shared.bands})
+        shares = shared.kernels if self.basis == "calibrated" else {}
+        return self.model_copy(update=update | {"step": shared.step, "bands": shared.bands, "kernel_shares": shares})
 
     def band(self, kernel: str, label: str) -> tuple[float, float] | None:
         """The 80 % band of a kernel, as factors on its time; ``None`` when no held-out error stands behind it."""

@@ -20,13 +20,18 @@ def serving_bands(deployment: Deployment, prompt: float) -> dict[str, Band]:
     it, widened by what serving adds. With measured runs of its own, the widest of what they leave open over usual
     loads. A metric whose band nothing stands behind is left out.
     """
-    added = deployment.calibration.bands
-    if not added:
+    if not deployment.calibration.bands:
         return {}
     steps = {"ttft": prefill(1.0, prompt), "tpot": decode(1.0, prompt)}
-    found = {name: widened(run_step(deployment, step).band, added.get(name)) for name, step in steps.items()}
+    found = {name: latency_band(deployment, name, run_step(deployment, step).band) for name, step in steps.items()}
     measured = anchored_bands(deployment, None, prompt)
     return {name: measured.get(name, band) for name, band in found.items() if band is not None}
+
+
+def latency_band(deployment: Deployment, metric: str, kernels: Band | None) -> Band | None:
+    """The band of ``ttft`` or ``tpot`` from that of its step's kernels: what is left of them, and what is added."""
+    constants = deployment.calibration
+    return widened(kernels, constants.bands.get(metric), constants.kernel_shares.get(metric, (1.0, 1.0)))
 
 
 def quantile(band: Band, confidence: float) -> float:

@@ -20,9 +20,10 @@ import numpy.typing as npt
 from inferplan.devices.anchors import Metric
 from inferplan.errors import UsageError
 from inferplan.estimate.anchoring import Correction, anchored_bands, correction
+from inferplan.estimate.bands import latency_band
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.graph import build, masks
-from inferplan.estimate.load import Band, StaticLoad, widened
+from inferplan.estimate.load import Band, StaticLoad
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.phase import Phase, decode_phase, prefill_phase
 from inferplan.terms import Naming, Term, named, plain, total
@@ -161,7 +162,7 @@ class Estimate:
             share = float(np.mean(self.ttft / self.e2el))
             return share * first[0] + (1 - share) * rest[0], share * first[1] + (1 - share) * rest[1]
         phase, load = self.prefill if metric == "ttft" else self.decode, self.load
-        band = widened(phase.band, self.deployment.calibration.bands.get(metric))
+        band = latency_band(self.deployment, metric, phase.band)
         if band is None or self.deployment.calibration.anchor is None:
             return band
         return anchored_bands(self.deployment, load.batch, load.prompt, load.output).get(metric, band)

@@ -43,10 +43,13 @@ UNKNOWN_SHARE = 0.02
 """The share of a time that operators without a known error may have before its band is unknown."""
 
 
-def widened(kernels: Band | None, step: Band | None) -> Band | None:
-    """The band of a latency from its kernels' and from what serving adds: independent, so the squares of logs add."""
+def widened(kernels: Band | None, step: Band | None, shares: Band = (1.0, 1.0)) -> Band | None:
+    """The band of a latency from its kernels' and from what serving adds: independent, so the squares of logs add.
+
+    shares: of the logarithms of the kernels' band, below and above, that are left of a whole step.
+    """
     if kernels is None or step is None:
         return None
-    low = float(np.hypot(np.log(min(kernels[0], 1.0)), np.log(min(step[0], 1.0))))
-    high = float(np.hypot(np.log(max(kernels[1], 1.0)), np.log(max(step[1], 1.0))))
+    low = float(np.hypot(shares[0] * np.log(min(kernels[0], 1.0)), np.log(min(step[0], 1.0))))
+    high = float(np.hypot(shares[1] * np.log(max(kernels[1], 1.0)), np.log(max(step[1], 1.0))))
     return float(np.exp(-low)), float(np.exp(high))

@@ -271,9 +271,9 @@ CALIBRATE_MUTANTS = [
     ),
     SourceMutant(
         name="bands added, not their squares",
-        place="calibrate.serving_fit:extra_band",
-        old="-np.hypot(low, width)",
-        new="low - width",
+        place="calibrate.serving_fit:_end",
+        old="np.hypot(left * kernels, width)",
+        new="left * kernels + width",
         changes="the band of TTFT is too narrow below",
         check=by_hand.test_bands_add_as_squares_of_logarithms,
     ),

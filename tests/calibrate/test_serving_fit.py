@@ -16,7 +16,7 @@ from calibrate import serving_fit
 from calibrate.accuracy.closed_loop import read_held_out
 from calibrate.accuracy.page import document
 from calibrate.accuracy.scores import figures
-from calibrate.serving_fit import UNKNOWNS, ServingFit, extra_band, fit_serving, folds_of, predict_all, usable
+from calibrate.serving_fit import UNKNOWNS, ServingFit, Widening, extra_band, fit_serving, folds_of, predict_all, usable
 from inferplan.catalog.files import config_root
 from inferplan.validation.rows import Row, row_of
 
@@ -93,11 +93,12 @@ def test_a_pair_is_in_one_fold(rows: list[Row]) -> None:
 
 def test_the_band_leaves_a_tenth_on_either_side() -> None:
     ratios = np.exp(np.random.default_rng(0).normal(0.0, 0.2, 4000))
-    low, high = extra_band([(1.0, 1.0)] * len(ratios), ratios)
+    low, high = extra_band([(1.0, 1.0)] * len(ratios), ratios).added
     assert low == pytest.approx(np.exp(-1.2816 * 0.2), rel=0.02)
     assert high == pytest.approx(np.exp(1.2816 * 0.2), rel=0.02)
     wide = extra_band([(0.5, 2.0)] * len(ratios), ratios)
-    assert wide == (1.0, 1.0)  # the kernels' own band is wide enough
+    assert wide.added == (1.0, 1.0)  # the kernels' own band is wide enough: 1.2816*0.2/ln(2) = 0.37 of it is left
+    assert wide.kernels == pytest.approx((0.37, 0.37), abs=0.01)
 
 
 def test_what_is_written_is_what_was_fitted(fit: ServingFit, tmp_path: Path) -> None:
@@ -109,7 +110,10 @@ def test_what_is_written_is_what_was_fitted(fit: ServingFit, tmp_path: Path) -> 
         assert float(str(written["latency"]).split()[0]) * 1e-3 == pytest.approx(fit.constants["latency"], rel=0.01)
     client = yaml.safe_load((tmp_path / "clients.yaml").read_text())[serving_fit.OWN_CLIENT]["latency"]
     assert float(client.split()[0]) * 1e-3 == pytest.approx(fit.constants["client_latency"], rel=0.01)
-    step = yaml.safe_load(serving_fit.step_yaml(fit, {"ttft": (0.8, 1.3)}, "the command"))
+    step = yaml.safe_load(
+        serving_fit.step_yaml(fit, {"ttft": Widening(added=(0.8, 1.3), kernels=(1.0, 0.5))}, "the command")
+    )
+    assert (step["bands"]["ttft"], step["kernels"]["ttft"]) == ([0.8, 1.3], [1.0, 0.5])
     assert step["step"]["host"] == pytest.approx(fit.constants["host"], rel=0.01)
     assert step["provenance"]["pairs"] == len(SYSTEMS)
 
@@ -166,7 +170,7 @@ def test_the_page_is_made_from_a_small_sample(fit: ServingFit, tmp_path: Path) -
         assert heading in page
     assert "| tiny, 2/s |" in page and "nan" not in page
     for metric, (low, high) in yaml.safe_load((config_root() / "step.yaml").read_text())["bands"].items():
-        assert f"| {metric.upper()} | {low:g} | {high:g} |" in page
+        assert f"| {metric.upper()} | {low:g} | {high:g} |" in page, metric
     assert "{" not in page, "nothing of Python is on the page"
 
 
