@@ -129,7 +129,8 @@ def _form(run: Run) -> str:
 
 def _vintage(run: Run) -> str:
     """Its engine with the release, without candidates and patches."""
-    found = re.match(r"\d+(\.\d+)*", run.release or "")
+    library, _, release = run.library.partition("@")
+    found = re.match(r"\d+(\.\d+)*", release if library == run.engine else run.engine_version or "")
     return f"{run.engine} {found[0]}" if found else f"{run.engine}, release not known"
 
 
