@@ -425,7 +425,7 @@ def test_a_sweep_without_points_says_why() -> None:
 
 
 def test_sweep_compare_recipe_cost_and_plot(tmp_path: Path) -> None:
-    table = run("sweep", "llama-3.1-8b", "--gpu", "h100-sxm,t4", "--batch", "1-4*2", "--jobs", "1")
+    table = run("sweep", "llama-3.1-8b", "--gpu", "h100-sxm,t4", "--quant", "fp8", "--batch", "1-4*2", "--jobs", "1")
     assert "3 points" in table
     assert "cannot exist" in table
     frame = tmp_path / "grid.csv"
