@@ -16,7 +16,7 @@ from inferplan.devices.constants import IDEAL, Calibration, Constants, SharedSte
 from inferplan.devices.engine import Engine, EngineFlags, EngineSpec, EngineVersion
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.devices.releases import OnFile, ReleaseDates, Releases, own_source, role_of
-from inferplan.errors import UsageError
+from inferplan.errors import InferplanError, UsageError
 from inferplan.estimate.anchoring import anchored
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.graph import build_rank
@@ -79,6 +79,17 @@ def load_engine(name: str, flags: EngineFlags | None = None) -> Engine:
     if defaults.kv_rule == "all" and flags.memory_fraction is not None:
         raise UsageError(f"{name} sets no share of the memory aside", hint="leave --gpu-memory-utilization out")
     return spec.running(flags.applied(defaults), version if note else "", note)
+
+
+def usual_engine(model: str, gpu: str) -> str:
+    """The engine where none is named: the one that is usual for a device's maker or a checkpoint's form, else vLLM."""
+    try:
+        vendor = load_hardware(gpu).vendor
+    except InferplanError:
+        return "vllm"  # whoever reads the name again says what is wrong with it
+    specs = (load("engines", name, EngineSpec) for name in names("engines"))
+    usual = (one for one in specs if vendor in one.usual_for.vendors or model.endswith(tuple(one.usual_for.suffixes)))
+    return next((one.name for one in usual), "vllm")
 
 
 def _defaults(spec: EngineSpec, version: str | None) -> tuple[EngineVersion, str]:

@@ -32,6 +32,8 @@ SpecType = TypeVar("SpecType", bound=Spec)
 _BASE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _ALIASES = re.compile(r"^aliases: *\[(.*?)\]", re.MULTILINE)
 _LONGEST_NAME = 200
+_MAKERS = ("nvidia", "amd", "intel", "google", "aws")
+"""Makers that tools put before a device's name."""
 _HUB_ID = re.compile(r"(?!.*(?:--|\.\.|\.git$))\w(?:[\w.-]*\w)?/\w(?:[\w.-]{0,94}\w)?")
 _SUFFIXES = ("-hf", "-instruct", "-chat", "-base", "-it")
 
@@ -95,6 +97,19 @@ def _exists(name: str) -> bool:
         return False
 
 
+def _candidates(kind: str, name: str) -> list[str]:
+    """How a name may stand in the catalogue, as typed first; a model without its owner and variant, a device with
+    dashes for blanks and without its maker."""
+    typed = name.lower()
+    if kind == "models":
+        return [typed, typed.rsplit("/", 1)[-1], normalise(name)]
+    if kind != "hardware":
+        return [typed]
+    dashed = "-".join(typed.split())
+    maker, _, rest = dashed.partition("-")
+    return [typed, dashed, *([rest] if maker in _MAKERS else [])]
+
+
 def find(kind: str, name: str) -> Path:
     """The file of a name, an alias or a path. Raises ``UnknownNameError`` with close matches."""
     if name.startswith(("./", "../", "/")) and not _exists(name):
@@ -105,9 +120,7 @@ def find(kind: str, name: str) -> Path:
     folder = config_root() / kind
     if len(name) > _LONGEST_NAME:
         raise UnknownNameError(f"no name has {len(name)} characters", hint="a name or a path")
-    candidates = (
-        [name.lower()] if kind != "models" else [name.lower(), name.lower().rsplit("/", 1)[-1], normalise(name)]
-    )
+    candidates = _candidates(kind, name)
     for candidate in candidates:
         path = folder / f"{candidate}.yaml"
         if "/" not in candidate and path.is_file():

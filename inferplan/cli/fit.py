@@ -12,7 +12,7 @@ from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.bills import Bill
 from inferplan.catalog.files import load_hardware, load_model, names
 from inferplan.catalog.price_lists import PriceBook
-from inferplan.cli.options import Count, engine_option, report_options
+from inferplan.cli.options import USUAL, Count, engine_option, report_options, usual_engine
 from inferplan.cli.price_options import price_options
 from inferplan.errors import InfeasibleError, InferplanError
 from inferplan.reports.cost import bill_record
@@ -31,7 +31,7 @@ _RIGHT = frozenset({"GPUs", "KV pool", "requests", "longest context", "bytes", "
 @click.option("--context", type=Count(), help="Tokens of a request, prompt and output [8192].")
 @click.option("--users", type=Count(), default=1, show_default=True, help="Concurrent requests that must fit.")
 @click.option("--most", type=Count(), default=8, show_default=True, help="Largest number of GPUs to try.")
-@engine_option("Engine and version: vllm, vllm@0.20, sglang, none.")
+@engine_option("Engine and version: vllm, vllm@0.20, sglang, llama.cpp, none.", show_default=USUAL)
 @click.option("--memory", metavar="SIZE", help="Usable memory of one device, such as 64GB.")
 @price_options
 @report_options
@@ -43,7 +43,9 @@ def fit_command(gpu: str | None, **values: Any) -> Report:
 
     Example: inferplan fit llama-3.1-70b --context 32k --users 8
     """
-    return _one(gpu, **values) if gpu else _all(**values)
+    if not gpu:
+        return _all(**values)
+    return _one(gpu, **values | {"engine": usual_engine(values | {"gpu": gpu})})
 
 
 def _request(model: str, gpu: str, **values: Any) -> Request:

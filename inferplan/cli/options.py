@@ -141,9 +141,24 @@ _DEGREES = {
 }
 
 
+USUAL = "vllm; llama.cpp for GGUF files and on Apple's chips"
+"""The default of ``--engine`` where one device is named (:func:`inferplan.catalog.assemble.usual_engine`)."""
+
+
+def usual_engine(values: dict[str, Any]) -> str:
+    """The engine that was named, else the usual one of the model and the device."""
+    from inferplan.catalog import assemble
+
+    source = click.get_current_context().get_parameter_source("engine")
+    if source is not click.core.ParameterSource.DEFAULT or not values["gpu"]:
+        return str(values["engine"])
+    return assemble.usual_engine(values["model"], values["gpu"])
+
+
 def engine_option(text: str, **more: Any) -> Callable[[Any], Any]:
     """``--engine`` with a help text, checked by :func:`known_engines`."""
-    return click.option("--engine", default="vllm", show_default=True, callback=known_engines, help=text, **more)
+    more = {"show_default": True} | more
+    return click.option("--engine", default="vllm", callback=known_engines, help=text, **more)
 
 
 def anchor_option() -> Callable[[Any], Any]:
@@ -241,6 +256,7 @@ def deployment_options(command: Command) -> Command:
         flags = EngineFlags(
             **{field: value for field, option in _FLAGS.items() if (value := values.pop(option)) is not None}
         )
+        values["engine"] = usual_engine(values)
         chosen = {name: values.pop(name, None) for name in (*names, "expert_skew", "anchor")}
         request = Request(generation=generation, flags=flags, parallel=parallel, roles=roles, **chosen)
         return command(request=request, **values)
@@ -262,7 +278,7 @@ def deployment_options(command: Command) -> Command:
             for name, text in _DEGREES.items()
         ),
         *expert_options(),
-        engine_option("Engine and version: vllm, vllm@0.20, none."),
+        engine_option("Engine and version: vllm, vllm@0.20, llama.cpp, none.", show_default=USUAL),
         *engine_flag_options(),
         *_constant_options(),
         click.option("--memory", metavar="SIZE", help="Usable memory of one device, such as 64GB."),

@@ -302,6 +302,15 @@ class OwnKernels(Spec):
         )
 
 
+class UsualFor(Spec):
+    """What an engine is taken for where none is named."""
+
+    vendors: list[str] = []
+    """Makers of devices."""
+    suffixes: list[str] = []
+    """How the names of its checkpoints end."""
+
+
 class EngineSpec(Spec):
     """An engine and the versions whose defaults are on file, oldest first."""
 
@@ -315,6 +324,7 @@ class EngineSpec(Spec):
     attention: AttentionCalls = AttentionCalls()
     kernels: list[OwnKernels] = []
     """The first that holds for a device has the constants of its kernels; where none does, they are the device's."""
+    usual_for: UsualFor = UsualFor()
     versions: list[EngineVersion]
 
     def at(self, version: str | None) -> tuple[EngineVersion, str]:

@@ -1,0 +1,73 @@
+"""Devices at home on the command line: names as tools print them, the engine that is usual there, plans and fits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from inferplan.catalog.assemble import usual_engine
+from inferplan.catalog.files import find
+from inferplan.errors import UnknownNameError
+from tests.cli.conftest import Run
+
+EIGHT = ["llama-3.1-8b", "--quant", "q4_k_m"]
+
+
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [
+        ("RTX 4090", "rtx-4090"),
+        ("NVIDIA GeForce RTX 3080 Ti", "rtx-3080-ti"),
+        ("NVIDIA RTX A6000", "rtx-a6000"),
+        ("NVIDIA RTX 6000 Ada Generation", "rtx-6000-ada"),
+        ("Apple M4 Max", "m4-max"),
+        ("M3 Max", "m3-max"),
+        ("AMD Radeon RX 7900 XTX", "rx-7900-xtx"),
+        ("5080", "rtx-5080"),
+    ],
+)
+def test_devices_have_the_names_that_tools_print(name: str, device: str) -> None:
+    assert find("hardware", name).stem == device
+
+
+def test_an_unknown_device_is_refused_all_the_same() -> None:
+    with pytest.raises(UnknownNameError, match="no GPU named 'NVIDIA Voodoo 2'"):
+        find("hardware", "NVIDIA Voodoo 2")
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "engine"),
+    [
+        ("llama-3.1-8b", "m4-max", "llama.cpp"),
+        ("some/where/model.gguf", "rtx-4090", "llama.cpp"),
+        ("llama-3.1-8b", "rtx-4090", "vllm"),
+        ("llama-3.1-8b", "nothing like it", "vllm"),
+    ],
+)
+def test_the_usual_engine(model: str, gpu: str, engine: str) -> None:
+    assert usual_engine(model, gpu) == engine
+
+
+def test_a_named_engine_stays(run: Run) -> None:
+    assert "vllm 0.33 defaults" in run("estimate", *EIGHT, "--gpu", "m4-max", "--engine", "vllm").out
+    assert "llama.cpp 2025 defaults" in run("estimate", *EIGHT, "--gpu", "m4-max").out
+    assert "llama.cpp 2025" in run("fit", *EIGHT, "--gpu", "m4-max").out
+
+
+def test_every_apple_chip_answers(run: Run) -> None:
+    """A 1B in q4_k_m fits them all. On M1: a file of 0.808 GB at 0.92 x 68.25 GB/s is 12.9 ms, 16 layers 3.0 ms,
+    attention to 1,151 tokens 4 x 2,048 x 1,151 x 16 = 151 MFLOP at 1.234 % of 2.617 TFLOP/s 4.7 ms."""
+    for path in sorted(Path(find("hardware", "m1")).parent.glob("m[1-5]*.yaml")):
+        record = run("estimate", "llama-3.2-1b", "--quant", "q4_k_m", "--gpu", path.stem, "--format", "json").json
+        assert record["tpot_s"] > 0 and record["ttft_s"] > 0, path.stem
+        if path.stem == "m1":
+            assert record["tpot_s"] == pytest.approx(20.6e-3, rel=0.02)
+
+
+def test_a_plan_at_home(run: Run) -> None:
+    found = run(
+        *("plan", *EIGHT, "--gpu", "rtx-4090", "--engine", "llama.cpp", "--workload", "chat"),
+        *("--rate", "0.5", "--ttft", "2s", "--tpot", "40ms", "--format", "json"),
+    ).json
+    assert "rtx-4090" in str(found) and "llama.cpp" in str(found)
