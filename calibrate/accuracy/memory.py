@@ -11,7 +11,7 @@ from inferplan.validation.deploy import deployment_of, engine_of
 from inferplan.validation.rows import Run
 
 _LOGS = (
-    ("vLLM, Llama-3.1-8B bf16, 79.14 GiB at 0.90, 256 sequences: KV pool", "h100-sxm", "0.18", 256, 54.93),
+    ("vLLM, Llama-3.1-8B bf16, 79.14 GiB at 0.90, 256 sequences (in sample): KV pool", "h100-sxm", "0.18", 256, 54.93),
     ("vLLM, Llama-3.1-8B bf16, 22.07 GiB at 0.90, 256 sequences: KV pool", "a10g", "0.18", 256, 4.6),
 )
 
@@ -44,12 +44,24 @@ def memory_section() -> str:
         lines.append([name, f"{logged:.2f} GiB", f"{pool:.2f} GiB", f"{100 * (pool / logged - 1):+.1f}"])
         weights = footprint.weights / 2**30
         lines.append(
-            [name.replace("KV pool", "weights"), "14.99 GiB", f"{weights:.2f} GiB", f"{weights / 14.99 - 1:+.2%}"]
+            [
+                name.replace(" (in sample)", "").replace("KV pool", "weights"),
+                "14.99 GiB",
+                f"{weights:.2f} GiB",
+                f"{weights / 14.99 - 1:+.2%}",
+            ]
         )
+    name, logged = "vLLM 0.24, Gemma 4 31B bf16, H200, 262,144 tokens: pool over tokens", 108.2  # configiq issue 112
+    run = replace(_RUN, model="gemma-4-31b", gpu="h200-sxm", engine_version="0.24")
+    footprint = Footprint(deployment=deployment_of(run)[0], batch=1.0, prompt=1.0, context=262144.0)
+    each = footprint.kv_pool / footprint.cache_tokens(262144) / 2**10
+    lines.append([name, f"{logged:.1f} KiB", f"{each:.1f} KiB", f"{100 * (each / logged - 1):+.1f}"])
     return "\n".join(
         [
             "## Memory\n",
-            "Start-up logs; `inferplan validate LOG --gpu ...` makes the same comparison with any other.\n",
+            "Start-up logs; `inferplan validate LOG --gpu ...` makes the same comparison with any other. The "
+            "activation peak of the log in sample is one of those that the bytes of a logit are from "
+            "(`configs/engines/vllm.yaml`).\n",
             markdown(("log", "logged", "predicted", "%"), lines),
         ]
     )

@@ -31,7 +31,11 @@ def open_loop_section(path: Path) -> str:
     heads = ["stage", "TTFT ms", "predicted", "%", "TPOT ms", "predicted", "%", "end-to-end ms", "predicted", "%"]
     table = {
         f"{name}, {label}": pairs_of(rows, metric)
-        for metric, name in (("ttft", "mean TTFT"), ("tpot", "mean TPOT"), ("e2el", "mean end-to-end"))
+        for metric, name in (
+            ("ttft", "mean TTFT (client in sample)"),
+            ("tpot", "mean TPOT"),
+            ("e2el", "mean end-to-end"),
+        )
         for label, rows in (("all stages", scored), ("under capacity", steady))
     }
     return "\n".join(
