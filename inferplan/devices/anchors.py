@@ -5,7 +5,7 @@ Two loads of one system err alike where they are alike, so the error at one is t
 (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, equations 2.25 and 2.26), with
 
     k(a, b) = shared^2 + local^2 exp(-|a - b|^2 / (2 length^2))
-    x = (ln users, ln prompt, 0.5 ln output, 0.7 log2 tp, 0.7 log2 ep, 0.7 log2 dp, 0.7 log2 pp)
+    x = (ln users, ln prompt, 0.5 ln output, 1.15 log2 tp, 1.15 log2 ep, 1.15 log2 dp, 1.15 log2 pp)
 
 ``shared`` is what all loads of a system have in common, ``local`` what near ones have. Without rows the mean is 0.
 """

@@ -282,7 +282,8 @@ def test_a_replica_over_nodes_is_a_command_for_each() -> None:
 
 def test_slurm_starts_tensorrt_llm_on_every_node() -> None:
     """NVIDIA/TensorRT-LLM examples/llm-api/llm_mgmn_trtllm_serve.sh: 2 nodes with 8 tasks each, as many processes as
-    the world is large, srun -l --mpi=pmix ... trtllm-llmapi-launch trtllm-serve MODEL --tp_size 16 ... --host 0.0.0.0."""
+    the world is large, srun -l --mpi=pmix ... trtllm-llmapi-launch trtllm-serve MODEL --tp_size 16 ... --host 0.0.0.0.
+    """
     wide = launch(request("trtllm", model="llama-3.1-405b", tp=8, pp=2), context=4096)
     (words,) = over_nodes(wide)
     assert " ".join(words).startswith(

@@ -78,7 +78,7 @@ def test_one_row_by_hand() -> None:
 
 def test_coordinates_by_hand() -> None:
     load = Load(e, np.array([e**2, e**3]), e**2, Parallelism(tp=4, ep=2, pp=8))
-    expected = [[1.0, 2.0, 1.0, 1.4, 0.7, 0.0, 2.1], [1.0, 3.0, 1.0, 1.4, 0.7, 0.0, 2.1]]
+    expected = [[1.0, 2.0, 1.0, 2.3, 1.15, 0.0, 3.45], [1.0, 3.0, 1.0, 2.3, 1.15, 0.0, 3.45]]
     assert anchor_process().points(load) == pytest.approx(np.array(expected))
 
 
@@ -89,7 +89,7 @@ def test_the_textbook_written_out(rows: list[AnchorRow], asked: AnchorRow, metri
 
     def place(one: AnchorRow) -> list[float]:
         halves = [np.log(one.users), np.log(one.prompt), 0.5 * np.log(one.output)]
-        return [*halves, *(0.7 * np.log2(degree) for degree in (one.tp, one.ep, one.dp, one.pp))]
+        return [*halves, *(1.15 * np.log2(degree) for degree in (one.tp, one.ep, one.dp, one.pp))]
 
     shared, local, length, noise = (0.25, 0.45, 1.5, 0.15) if metric == "ttft" else (0.15, 0.12, 2.0, 0.05)
 
