@@ -23,6 +23,7 @@ from inferplan.devices.engine import Engine, EngineFlags, EngineSpec
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import UnknownNameError, UsageError
 from inferplan.estimate.deployment import Deployment
+from inferplan.models.gguf_formats import file_precision, is_file_type
 from inferplan.models.spec import ModelSpec
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.validation.names import hardware_of, labelled, model_of
@@ -82,11 +83,14 @@ def precision_of(run: Run, model: ModelSpec, hardware: HardwareSpec) -> Precisio
     ``fp8``: 8-bit inputs; 4-bit floats: their own where the device has the arithmetic (mxfp4 experts: 8-bit), else the
     base format, as for ``int4``. A label alone names the linear weights and the experts; ``fp4`` is the checkpoint's
     own 4-bit format where it has one, else nvfp4. An empty ``kv`` is the engine's ``auto``, the base format. Of the two
-    16-bit formats that one counts which the device multiplies.
+    16-bit formats that one counts which the device multiplies. A GGUF file type (``q4_k_m``) is its mix.
     """
-    native = _served(native_precision(model), run)
+    mixed = run.weights is not None and is_file_type(run.weights)
+    native = native_precision(model) if mixed else _served(native_precision(model), run)
     label = (run.precision or "native").lower()
-    if run.weights is None:
+    if run.weights is not None and mixed:
+        precision = file_precision(model, run.weights)
+    elif run.weights is None:
         precision = native if label == "native" else labelled(label, native, hardware)
     else:
         weights = _format(run.weights, native.weights)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from inferplan.catalog.files import load_hardware, read_yaml
 from inferplan.devices.constants import Calibration
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.load import StaticLoad
+from inferplan.validation.importers import read_file
+from inferplan.validation.run import Pricing, price_rows
 
 TRUE = {"stream": 0.8, "cache": 0.5, "layer": 5e-5, "wide": 0.6, "quantised": 0.4, "attention": 0.1}
 """Constants that made-up rows have."""
@@ -174,3 +177,27 @@ def test_integers_only_where_the_device_has_them() -> None:
 
     assert (arithmetic("rtx-3060", "q4_k_m"), arithmetic("strix-halo", "q8_0")) == ("int8", "int8")
     assert (arithmetic("m4-pro", "q4_k_m"), arithmetic("rtx-3060", "fp16")) == ("bf16", "fp16")
+
+
+def test_a_llama_bench_file_is_scored_with_the_mix_of_its_file_type(tmp_path: Path) -> None:
+    """XiongjieDai's row of the RTX 4090, May 2024: 8B in Q4_K_M, 512 tokens at 130.58 a second (7.66 ms each).
+
+    llama.cpp prints the file as ``llama 8B Q4_K - Medium`` and the card by NVIDIA's name. Today's launches are cheaper.
+    """
+    record = {
+        "gpu_info": "NVIDIA GeForce RTX 4090",
+        "model_filename": "Llama-3-8B-Q4_K_M.gguf",
+        "model_type": "llama 8B Q4_K - Medium",
+        "n_ubatch": 512,
+        "type_k": "f16",
+        "n_prompt": 0,
+        "n_gen": 512,
+        "n_depth": 0,
+        "avg_ns": 512 / 130.58 * 1e9,
+    }
+    file = tmp_path / "bench.json"
+    file.write_text(json.dumps([record]), encoding="utf-8")
+    (scored,) = price_rows(read_file(file, {})[1], Pricing())
+    assert scored.prediction is not None and scored.row.measured.tpot == pytest.approx(7.658e-3, rel=1e-3)
+    found = scored.prediction.at("tpot", "mean")
+    assert found is not None and 0.8 < found / scored.row.measured.tpot < 1.0

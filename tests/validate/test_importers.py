@@ -238,7 +238,7 @@ def test_inferencex_is_in_seconds(tmp_path: Path) -> None:
 def test_llama_bench_decode_is_nanoseconds_over_the_tokens(tmp_path: Path) -> None:
     row = read(tmp_path, [LLAMA_BENCH], {"gpu": "rtx-4090"})[0]
     assert row.run is not None
-    assert (row.run.model, row.run.weights, row.run.kv, row.run.batch) == ("Qwen2.5-7B", "q4_k", "fp16", 1)
+    assert (row.run.model, row.run.weights, row.run.kv, row.run.batch) == ("Qwen2.5-7B", "q4_k_m", "fp16", 1)
     assert row.run.gpu == "NVIDIA GeForce RTX 4080"
     assert row.measured.tpot == pytest.approx(1.07676788 / 128)
 

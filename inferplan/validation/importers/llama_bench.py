@@ -12,7 +12,7 @@ from typing import Any
 from inferplan.validation.rows import Facts, stated
 
 TOOL = "llama-bench"
-_KINDS = re.compile(r"\b(iq\d_\w+|q\d_\d|q\d_k|f16|bf16|f32)\b", re.IGNORECASE)
+_KINDS = re.compile(r"\b(iq\d_\w+|q\d_\d|q\d_k|f16|bf16|f32)\b(?: - (small|medium|large)\b)?", re.IGNORECASE)
 _FORMATS = {"f16": "fp16", "f32": "fp32", "bf16": "bf16"}
 
 
@@ -55,6 +55,8 @@ def _model(record: dict[str, Any]) -> str:
 
 
 def _weights(record: dict[str, Any]) -> str:
+    """The file type: ``q4_k_m`` where it says ``Q4_K - Medium``."""
     found = _KINDS.search(str(record.get("model_type") or ""))
     name = found[1].lower() if found else ""
-    return _FORMATS.get(name, name)
+    size = f"_{found[2][0].lower()}" if found and found[2] else ""
+    return _FORMATS.get(name, name) + size
