@@ -43,7 +43,6 @@ from inferplan.validation.rows import Row
 
 UNKNOWNS: dict[str, Unknown] = {
     "host": Unknown(0.6e-3, 1e-4, 3e-3, "seconds of a step: scheduling, inputs, sampling"),
-    "sequence": Unknown(10e-6, 1e-6, 4e-5, "seconds of a step for each sequence"),
     "launch": Unknown(0.75, 0.3, 1.0, "share of a kernel's overhead that is left inside a step"),
     "eager_layer": Unknown(4e-4, 5e-5, 1e-3, "host seconds of a layer in a step that holds prompts"),
     "eager_moe": Unknown(1.2, 1.0, 3.0, "factor on it for a layer of routed experts"),
@@ -54,7 +53,10 @@ UNKNOWNS: dict[str, Unknown] = {
     "client_latency": Unknown(3.5e-3, 5e-4, 2e-2, "latency of the fixed-length campaign's client"),
 }
 OWN_CLIENT = "fixed-length"
-_STEP = ("host", "sequence", "launch")
+_STEP = ("host", "launch")
+SEQUENCE = 10e-6
+"""Seconds of a step for each sequence where no engine's own is on file: what is expected of it. Closed-loop rows hold
+too few sequences to tell (:mod:`calibrate.published.host` fits rows that hold more)."""
 _ENGINE = ("eager_layer", "eager_moe", "eager_linear", "latency", "front_request", "front_token")
 ENGINES = ("vllm", "sglang", "trtllm")
 _NUDGE = 1.15
@@ -94,7 +96,8 @@ def _structure(row: Row) -> tuple[object, ...]:
 
 def _with_constants(deployment: Deployment, values: dict[str, float], campaign: str) -> Deployment:
     """The deployment under constants; its calibration must be without a step (:func:`bare_deployment_of`)."""
-    shared = SharedStep(source="fit", step=StepConstants(**{name: values[name] for name in _STEP}))
+    step = StepConstants(sequence=SEQUENCE, **{name: values[name] for name in _STEP})
+    shared = SharedStep(source="fit", step=step)
     update: dict[str, Any] = {name: values[name] for name in _ENGINE}
     if campaign == OWN_CLIENT:
         update["latency"] = values["client_latency"]
@@ -122,8 +125,8 @@ def predict_group(rows: Sequence[Row], vectors: Sequence[dict[str, float]]) -> A
                 tables[values["launch"]] = step_times(deployment, reach)
             prices = replace(
                 tables[values["launch"]],
-                host=values["host"],
-                host_sequence=values["sequence"] * run.dp,
+                host=deployment.step.host,
+                host_sequence=deployment.step.sequence,
                 floors=eager_floors(deployment),
                 cache={},
             )
@@ -279,7 +282,8 @@ def step_yaml(fit: ServingFit, bands: dict[str, Widening], command: str) -> str:
         for name in UNKNOWNS
     }
     record = {
-        "source": "closed-loop serving rows; few constants, shared by all models, devices and engines",
+        "source": "closed-loop serving rows; few constants, shared by all models, devices and engines; sequence is "
+        "what is expected, engines whose own was measured have it in engines/*.yaml",
         "provenance": {
             "command": command,
             "date": date.today().isoformat(),
@@ -287,7 +291,7 @@ def step_yaml(fit: ServingFit, bands: dict[str, Widening], command: str) -> str:
             "pairs": len({row.run.pair for row in fit.rows if row.run}),
             "range_over_folds": spread,
         },
-        "step": {name: _rounded(fit.constants[name]) for name in _STEP},
+        "step": {"sequence": SEQUENCE, **{name: _rounded(fit.constants[name]) for name in _STEP}},
         "bands": {name: list(band.added) for name, band in bands.items()},
         "kernels": {name: list(band.kernels) for name, band in bands.items()},
     }

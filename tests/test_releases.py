@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import date
 from typing import Any
 
@@ -19,7 +20,7 @@ from inferplan.catalog.assemble import (
 )
 from inferplan.catalog.drafts import draft_alone
 from inferplan.catalog.files import config_root, load_hardware, read_yaml, validate
-from inferplan.devices.constants import Calibration, Fit
+from inferplan.devices.constants import Calibration, Fit, StepConstants
 from inferplan.devices.engine import EngineFlags
 from inferplan.devices.releases import (
     KERNEL_ROLES,
@@ -292,3 +293,37 @@ def test_a_flag_chooses_the_kernel_that_was_timed() -> None:
     assert taken(("experts", "flashinfer_trtllm"), engine="sglang@0.5.9") == taken()
     with pytest.raises(UnknownNameError, match="marlin2"):
         taken(("experts", "marlin2"))
+
+
+def test_versions_before_a_rewrite_have_a_host_of_their_own() -> None:
+    """vLLM's first engine ends where the second is the default (0.8). What lies between it and the oldest on file of
+    the second takes the second's defaults, and not the first's host."""
+    old, first, second, newest = (load_engine(f"vllm{at}") for at in ("@0.5", "@0.6.3", "@0.9.1", ""))
+    assert old.step is not None
+    assert old.note == ""
+    assert (first.defaults.version, first.step) == ("0.5", old.step)
+    assert "0.5, the newest on file that is not newer" in first.note
+    assert (second.defaults.version, second.step, second.serving) == ("0.18", None, newest.serving)
+    assert "0.18, the oldest on file that is not older" in second.note
+    assert (old.serving.latency, old.serving.eager_layer, old.serving.overlapped) == (0.0, 0.0, False)
+    assert load_engine("trtllm@0.20.0").serving.eager_layer == 0.0
+    assert load_engine("trtllm").serving.eager_layer > 0.0
+
+
+def test_an_engine_whose_host_was_measured_takes_it() -> None:
+    """Not on an ideal device, nor where the constants bring a step of their own."""
+    usual = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm", engine="sglang"))
+    own = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm", engine="vllm@0.5"))
+    assert own.engine.step is not None
+    assert (own.step.host, own.step.sequence) == (own.engine.step.host, own.engine.step.sequence)
+    assert own.step.launch == usual.step.launch == usual.calibration.step.launch
+    assert usual.step == usual.calibration.step
+    assert assemble(Request(model="llama-3.1-8b", gpu="h100-sxm", engine="vllm@0.5", ideal=True)).step.sequence == 0.0
+    measured = own.calibration.model_copy(update={"step": StepConstants(host=1e-3), "shares_step": False})
+    assert replace(own, calibration=measured).step == StepConstants(host=1e-3)
+
+
+def test_releases_before_all_known_days_take_the_newest_kernels() -> None:
+    note = load_kernels(H100, None, "trtllm@0.17").note
+    assert note.startswith("trtllm 0.17: kernels of the newest, ")
+    assert load_kernels(H100, None, "trtllm@0.17").constants == load_kernels(H100, None, "trtllm").constants

@@ -13,6 +13,7 @@ from calibrate.accuracy.closed_loop import ClosedLoop, closed_loop_section, read
 from calibrate.accuracy.memory import memory_section
 from calibrate.accuracy.open_loop import open_loop_section
 from calibrate.accuracy.static_batches import static_section
+from calibrate.accuracy.throughput import throughput_section
 from inferplan.validation.importers import read_file
 from inferplan.validation.run import Pricing, price_rows
 
@@ -34,6 +35,7 @@ def document(shared: Path, held_out: Path, today: str, every: int = 1) -> str:
             constants_section(),
             open_loop_section(shared / "measured" / "serving_open_loop.csv"),
             static_section(shared / "reference" / "truths.csv", every),
+            throughput_section(shared / "reference" / "truths.csv", every),
             kernel_section(),
             memory_section(),
             causes.rstrip() + "\n",

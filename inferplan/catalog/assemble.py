@@ -153,7 +153,8 @@ def with_release(calibration: Calibration, engine: str, version: str) -> Calibra
     releases, dates = device_releases(calibration.name), release_dates().get(engine)
     if releases is None or dates is None or engine not in releases.newest:
         return calibration
-    chosen = releases.chosen(calibration, engine, version, dates, dates.own)
+    own = dates.own if dates.day(version) is not None else ()  # one before all known days has no nearest
+    chosen = releases.chosen(calibration, engine, version, dates, own)
     return chosen.calibration.model_copy(update={"release": f"{engine}@{version}", "note": chosen.note})
 
 

@@ -141,6 +141,8 @@ class Calibration(Spec):
     vendors: list[str] = []
     """Makers of the devices that were measured; empty for constants that belong to one device."""
     step: StepConstants = StepConstants()
+    shares_step: bool = False
+    """Whether ``step`` is that of all devices and engines; an engine whose own host was measured takes that."""
     bands: dict[str, tuple[float, float]] = {}
     """What serving adds to the bands of the kernels, by metric; see :class:`SharedStep`."""
     kernel_shares: dict[str, tuple[float, float]] = {}
@@ -269,7 +271,8 @@ class Calibration(Spec):
         libraries = {name: replayed(constants) for name, constants in self.libraries.items()}
         update = {"constants": replayed(self.constants), "libraries": libraries}
         shares = shared.kernels if self.basis == "calibrated" else {}
-        return self.model_copy(update=update | {"step": shared.step, "bands": shared.bands, "kernel_shares": shares})
+        update |= {"step": shared.step, "shares_step": True, "bands": shared.bands, "kernel_shares": shares}
+        return self.model_copy(update=update)
 
     def band(self, kernel: str, label: str) -> tuple[float, float] | None:
         """The 80 % band of a kernel, as factors on its time; ``None`` when no held-out error stands behind it."""

@@ -108,6 +108,17 @@ class AttentionCalls(Spec):
         return any(hardware.name.startswith(name) for name in self.one_call.get(cache, []))
 
 
+class HostCost(Spec):
+    """What a step costs an engine's host where that was measured: seconds of every step, and of each sequence in it.
+
+    ``None``: as for all engines (``configs/step.yaml``).
+    """
+
+    source: str
+    host: Seconds | None = None
+    sequence: Seconds | None = None
+
+
 class WideExperts(Spec):
     """What a version can do with experts that are spread over ranks."""
 
@@ -221,6 +232,12 @@ class EngineVersion(Spec):
 
     version: str
     source: str
+    until: str = ""
+    """The first version that these defaults no longer stand for, where the next ones on file stand for it."""
+    serving: ServingConstants | None = None
+    """What a request and a step meet outside the kernels, where it is not the engine's own."""
+    step: HostCost | None = None
+    """The same of its host."""
     kv_rule: KvRule = "of_total"
     memory_fraction: float | None = Field(default=None, gt=0.0, le=1.0)
     """``None``: computed from the device (SGLang)."""
@@ -319,6 +336,7 @@ class EngineSpec(Spec):
     policy: Policy = "static"
     """How it schedules prefill beside decode; see docs/serving.md."""
     serving: ServingConstants = ServingConstants()
+    step: HostCost | None = None
     apart: PoolsApart = PoolsApart()
     exchange: ExchangeRules = ExchangeRules()
     attention: AttentionCalls = AttentionCalls()
@@ -345,11 +363,13 @@ class EngineSpec(Spec):
                 because="nothing is known of its defaults",
                 hint=f"{known}; without a version it is the newest",
             )
-        found = [entry for entry in self.versions if _key(entry.version) <= wanted][-1]
+        lasting = [entry for entry in self.versions if not entry.until or wanted < _key(entry.until)]
+        older = [entry for entry in lasting if _key(entry.version) <= wanted]
+        found = older[-1] if older else lasting[0]
         if wanted[: len(_key(found.version))] == _key(found.version):
             return found, ""
-        note = f"{self.name} {version}: defaults of {found.version}, the newest on file that is not newer ({known})"
-        return found, note
+        which = "newest on file that is not newer" if older else "oldest on file that is not older"
+        return found, f"{self.name} {version}: defaults of {found.version}, the {which} ({known})"
 
     def predates(self, version: str) -> bool:
         """Whether a version is older than every one on file; not a name without a number."""
@@ -366,7 +386,8 @@ class EngineSpec(Spec):
             name=self.name,
             policy=self.policy,
             defaults=defaults,
-            serving=self.serving,
+            serving=defaults.serving or self.serving,
+            step=defaults.step or self.step,
             apart=self.apart,
             exchange=self.exchange,
             attention=self.attention,
@@ -386,6 +407,7 @@ class Engine(Spec):
     policy: Policy
     defaults: EngineVersion
     serving: ServingConstants = ServingConstants()
+    step: HostCost | None = None
     apart: PoolsApart = PoolsApart()
     exchange: ExchangeRules = ExchangeRules()
     attention: AttentionCalls = AttentionCalls()

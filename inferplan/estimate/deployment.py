@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from inferplan.devices.constants import IDEAL, Calibration
+from inferplan.devices.constants import IDEAL, Calibration, StepConstants
 from inferplan.devices.engine import Engine
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import MissingFactError, UsageError
@@ -48,6 +48,14 @@ class Deployment:
         self._check_experts()
         if self.parallel.ranks > 1:
             self.hardware.link(min(self.parallel.ranks, max(self.parallel.stage_ranks, 2)))
+
+    @cached_property
+    def step(self) -> StepConstants:
+        """What a step costs beyond its kernels: shared constants, with the engine's own host where it was measured."""
+        shared, own = self.calibration.step, self.engine.step
+        if own is None or not self.calibration.shares_step:
+            return shared
+        return shared.model_copy(update=own.model_dump(include={"host", "sequence"}, exclude_none=True))
 
     @property
     def two_batches(self) -> tuple[int, int] | None:

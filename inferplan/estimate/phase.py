@@ -428,7 +428,7 @@ def host_seconds(deployment: Deployment, sequences: Num, name: Naming = plain) -
     Each attention rank is an engine process with a scheduler of its own (vLLM ``--data-parallel-size``, SGLang
     ``--enable-dp-attention``), so the sequences are those of one rank.
     """
-    step = deployment.calibration.step
+    step = deployment.step
     each = name(step.sequence, "each sequence", "s", ("step", "sequence")) * name(sequences, "sequences of a batch")
     return name(step.host, "a step", "s", ("step", "host")) + each
 

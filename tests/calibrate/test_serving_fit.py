@@ -57,7 +57,7 @@ def rows() -> list[Row]:
 def fit(rows: list[Row]) -> ServingFit:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(serving_fit, "PULL", 0.01)  # few rows; those that are real are held to what is expected of them
-        return fit_serving(rows, folds=3, rounds=3)
+        return fit_serving(rows, folds=3, rounds=4)
 
 
 def test_the_fit_recovers_known_constants(fit: ServingFit) -> None:

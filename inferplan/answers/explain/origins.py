@@ -105,6 +105,8 @@ class Origins:
         index = next(i for i, entry in enumerate(versions) if str(entry["version"]) == defaults.version)
         if path[0] == "tiers":
             path = ["tiers", defaults.tiers.index(defaults.tier(self.deployment.hardware)), name]
+        if path[0] == "step" and defaults.step is None:
+            return self.at(file, *path)
         return self.at(file, "versions", index, *path)
 
     def _anchor_place(self, metric: str) -> tuple[str, str]:
@@ -115,8 +117,11 @@ class Origins:
         return f"{self.request.anchor}: {rows} rows of {metric}_ln_ratio (docs/anchors.md)", anchor.process.source
 
     def _step_place(self, name: str) -> str:
-        """A constant of a step: of the shared file, or of a calibration that has its own."""
-        if self.deployment.calibration.step == shared_step().step:
+        """A constant of a step: of the engine's file, of the shared one, or of a calibration that has its own."""
+        engine, calibration = self.deployment.engine, self.deployment.calibration
+        if calibration.shares_step and engine.step is not None and getattr(engine.step, name, None) is not None:
+            return self._engine_place(name, ["step", name])
+        if calibration.step == shared_step().step:
             return self.at(catalog.config_root() / "step.yaml", "step", name)
         file = calibration_file(self.deployment.hardware, self.request.calibration, self.request.engine)
         return f"no constants (step.{name} is 0)" if file is None else self.at(file, "step", name)
