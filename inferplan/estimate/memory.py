@@ -354,7 +354,8 @@ class Footprint(DeviceMemory):
         for stage in self.stages:
             slope = self._needed(stage, longest + 1) - self._needed(stage, longest)
             if slope > 0:
-                fixed = named(self._needed(stage, longest) - slope * longest, "held by what does not grow", "B")
+                constant = max(self._needed(stage, longest) - slope * longest, 0.0)  # rounding may leave less than none
+                fixed = named(constant, "held by what does not grow", "B")
                 pool = named(self._pool(stage, named), "pool", "B")
                 found.append(floor(np.maximum(pool - fixed, 0.0) / named(slope, "a token of every sequence", "B")))
         endless = named(np.inf, "no limit of memory")
