@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import exp
 
 import numpy as np
@@ -45,7 +46,7 @@ def test_a_long_prompt_alone_attends_to_all_of_its_chunks(prompt: int) -> None:
     expected = prompt_seconds(prompt) + outside
     floor = {"eager_layer": 0.0, "overlapped": False, "seen_late": False}
     plainly = served.engine.model_copy(update={"serving": front.model_copy(update=floor)})
-    served = Deployment(**{**vars(served), "engine": plainly})
+    served = replace(served, engine=plainly)
     closed = steady_state(served, UserLoad(concurrency=1.0, prompt=float(prompt), output=2.0), flags)
     assert float(closed.ttft) == pytest.approx(expected, rel=1e-2)
     traffic = Traffic(
