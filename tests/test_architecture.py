@@ -42,8 +42,9 @@ CALIBRATE_FLOORS: list[tuple[str, set[str]]] = [
     ("3 the device, timed", {"device"}),
     ("4 one calibration, or a check", {"session"}),
     ("5 commands; what is fitted to serving and to published rows", {"cli", "serving_fit", "published"}),
-    ("6 what is said of accuracy", {"accuracy"}),
-    ("7 python -m calibrate", {"__main__"}),
+    ("6 one engine's host, from rows of both", {"serving_host"}),
+    ("7 what is said of accuracy", {"accuracy"}),
+    ("8 python -m calibrate", {"__main__"}),
 ]
 """The same for the calibrator."""
 HEAVY = {

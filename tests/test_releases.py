@@ -297,14 +297,17 @@ def test_a_flag_chooses_the_kernel_that_was_timed() -> None:
 
 def test_versions_before_a_rewrite_have_a_host_of_their_own() -> None:
     """vLLM's first engine ends where the second is the default (0.8). What lies between it and the oldest on file of
-    the second takes the second's defaults, and not the first's host."""
+    the second takes the second's defaults, and not the first's host; from 0.14 on it schedules ahead."""
     old, first, second, newest = (load_engine(f"vllm{at}") for at in ("@0.5", "@0.6.3", "@0.9.1", ""))
+    before, after = load_engine("vllm@0.13.0"), load_engine("vllm@0.14.0")
     assert old.step is not None
     assert old.note == ""
     assert (first.defaults.version, first.step) == ("0.5", old.step)
     assert "0.5, the newest on file that is not newer" in first.note
-    assert (second.defaults.version, second.step, second.serving) == ("0.18", None, newest.serving)
-    assert "0.18, the oldest on file that is not older" in second.note
+    assert (second.defaults.version, second.step, second.serving) == ("0.12", before.step, newest.serving)
+    assert "0.12, the oldest on file that is not older" in second.note
+    assert before.step is not None and old.step.host > before.step.host > 1e-3  # seconds of a step
+    assert (after.defaults.version, after.step) == ("0.18", None)
     assert (old.serving.latency, old.serving.eager_layer, old.serving.overlapped) == (0.0, 0.0, False)
     assert load_engine("trtllm@0.20.0").serving.eager_layer == 0.0
     assert load_engine("trtllm").serving.eager_layer > 0.0

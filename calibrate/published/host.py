@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +36,18 @@ _SOFT = 0.05
 """Share of the time from which an error counts less than squared."""
 
 
+class Timed(Protocol):
+    """Something that was timed, and what is predicted for it."""
+
+    @property
+    def group(self) -> str: ...
+
+    @property
+    def seconds(self) -> float: ...
+
+    def at(self, host: float | None, sequence: float) -> float: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """A run that was timed: all of ``traffic`` at once, in ``seconds``."""
@@ -43,6 +56,11 @@ class Case:
     traffic: Traffic
     flags: Flags
     seconds: float
+
+    @property
+    def group(self) -> str:
+        """What is left out together."""
+        return self.deployment.hardware.name
 
     def at(self, host: float | None, sequence: float) -> float:
         """Seconds that are predicted with these seconds of a step (``None``: the shared ones) and of a sequence."""
@@ -82,13 +100,14 @@ class HostFit:
     """Predicted seconds of cases, linear in some of ``names``, and what was measured."""
 
     names: Sequence[str]
-    gpus: npt.NDArray[np.str_]
+    groups: npt.NDArray[np.str_]
+    """What is left out together, by case."""
     bare: Array
     slopes: Array
     measured: Array
 
     @classmethod
-    def of(cls, cases: Sequence[Case], names: Sequence[str]) -> HostFit:
+    def of(cls, cases: Sequence[Timed], names: Sequence[str]) -> HostFit:
         """Simulate the cases without what is unknown, and with the probe of each."""
         host = 0.0 if "host" in names else None
         costs: dict[str, tuple[float | None, float]] = {
@@ -99,7 +118,7 @@ class HostFit:
         probed = [[case.at(*costs[name]) for case in cases] for name in names]
         return cls(
             names=names,
-            gpus=np.array([case.deployment.hardware.name for case in cases]),
+            groups=np.array([case.group for case in cases]),
             bare=bare,
             slopes=np.array([(np.array(there) - bare) / _PROBE[name] for name, there in zip(names, probed)]).T,
             measured=np.array([case.seconds for case in cases]),
@@ -122,12 +141,12 @@ class HostFit:
         return [float(value) for value in found.x]
 
     def report(self) -> str:
-        """The constants from all rows, and from those of the other GPUs with the errors on each."""
+        """The constants from all rows, and from those of the other groups with the errors on each."""
         everything = np.ones(len(self.measured), dtype=bool)
         lines = [self._line("all", self.fitted(everything), everything)]
-        for gpu in sorted(set(self.gpus)):
-            mine = self.gpus == gpu
-            lines.append(self._line(f"{gpu} left out", self.fitted(~mine), mine))
+        for group in sorted(set(self.groups)):
+            mine = self.groups == group
+            lines.append(self._line(f"{group} left out", self.fitted(~mine), mine))
         return "\n".join(lines)
 
     def _line(self, name: str, values: Sequence[float], rows: npt.NDArray[np.bool_]) -> str:

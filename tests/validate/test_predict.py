@@ -83,7 +83,7 @@ def test_expert_slices_and_groups_make_the_attention_group() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "words"), [("0.12.0", "defaults of 0.18"), ("nightly-dev-2026", "not on file"), ("0.20.1", "")]
+    ("version", "words"), [("0.16.0", "defaults of 0.18"), ("nightly-dev-2026", "not on file"), ("0.20.1", "")]
 )
 def test_an_unknown_version_takes_the_nearest_and_says_so(version: str, words: str) -> None:
     run = row(engine_version=version).run
