@@ -3,10 +3,41 @@
 from __future__ import annotations
 
 from tests.mutants_source import SourceMutant
-from tests.planning import test_confidence, test_prices, test_screening, test_sizing
-from tests.serving import test_queueing
+from tests.planning import (
+    test_confidence,
+    test_prices,
+    test_quoted,
+    test_screening,
+    test_sizing,
+    test_sizing_by_simulation,
+)
+from tests.serving import test_decode_batch, test_queueing
 
 PLANNING_MUTANTS = [
+    SourceMutant(
+        name="a run that is too short keeps every limit",
+        place="inferplan.planning.verify:Verified.meets",
+        old='("overloaded", "refused", TOO_SHORT)',
+        new='("overloaded", "refused")',
+        changes="a plan rests on a run that ends before the system is full",
+        check=test_quoted.test_a_trace_that_ends_before_the_system_is_full_is_no_basis_for_a_plan,
+    ),
+    SourceMutant(
+        name="prompts wait for decodes, and nobody sees it",
+        place="inferplan.planning.sizing:waits_for_decodes",
+        old="result.prompt_pool[0] :",
+        new="result.prompt_pool[0] + 1 :",
+        changes="a pool of prompts is called too small where the other one is",
+        check=test_sizing_by_simulation.test_pools_are_as_small_as_can_be_from_any_guess,
+    ),
+    SourceMutant(
+        name="a gap without what came in between",
+        place="inferplan.serving.decode_batch:DecodeBatch.make",
+        old="gaps.append((start - self.token_time + price) / each)",
+        new="gaps.append(price / each)",
+        changes="tokens that waited for prompts are said to have come at once",
+        check=test_decode_batch.test_gaps_and_blocks_are_those_of_every_token,
+    ),
     SourceMutant(
         name="decode pools without headroom",
         place="inferplan.planning.option:Sizing.replicas",

@@ -211,42 +211,56 @@ class Sizer:
         return not self.meets(trial) and max(trial.violations(self.question.slo).values(), default=1.0) > _FAR
 
     def _fewest_in_pools(self, below: float) -> Option | None:
-        """First the prompts' pool by TTFT, beside as many decodes as the closed form asks for or can be paid, then the
-        decodes' pool by every limit. Sizes that the closed form rules out, however wrong it is, are not simulated.
+        """Pools that keep every limit for less than ``below``, then fewer for prompts, then fewer that decode.
+
+        What a trial lacks is the pool that its requests wait for. Sizes that the closed form rules out, however wrong
+        it is, are not simulated.
         """
-        option = self.option
+        option, step = self.option, [1, 1]
         assert option.pools is not None
-        (prefill, decode), (fewest, least_decode) = option.pools, option.least
-
-        def decodes(size: int) -> int:
-            """The most decode replicas that can be paid beside so many for prompts."""
-            return self._affordable(lambda other: option.sized(size + other, (size, other)), decode, below)
-
-        def keep_up(size: int) -> bool:
-            return size >= fewest and self._prompts_keep_up(size, min(decode, decodes(size)))
-
-        most = self._affordable(lambda size: option.sized(size + least_decode, (size, least_decode)), prefill, below)
-        first = least(keep_up, min(prefill, most), most)
-        if first is None:
-            return None
-
-        def all_kept(size: int) -> bool:
-            return size >= least_decode and self.meets(self.trial(first + size, (first, size)))
-
-        most = decodes(first)
-        second = least(all_kept, min(decode, most), most)
-        return None if second is None else option.sized(first + second, (first, second))
-
-    def _prompts_keep_up(self, prefill: int, decode: int) -> bool:
-        """Whether so many replicas keep the limit on TTFT; where requests wait for decodes, beside more of those."""
-        assert self.option.pools is not None
-        most = 4 * self.option.pools[1] + 2
+        size, short = list(option.pools), [least - 1 for least in option.least]  # short: so few are known not to do
+        most = [4 * each + 2 for each in size]
         while True:
-            seen = self.trial(prefill + decode, (prefill, decode))
-            kept = self.meets(seen, {"ttft"})
-            if kept or decode >= most or not waits_for_decodes(seen):
-                return kept
-            decode = min(max(round(1.5 * decode), decode + 1), most)
+            if not self._paid(size, short, below):
+                return None
+            lacking = self.lacking(self._trial_of(size[0], size[1]))
+            if not any(lacking):
+                break
+            for pool in (0, 1):
+                if lacking[pool]:
+                    short[pool] = max(short[pool], size[pool])
+                    size[pool], step[pool] = min(size[pool] + step[pool], most[pool]), 2 * step[pool]
+            if short[0] >= most[0] or short[1] >= most[1]:
+                return None
+        prefill, decode = size
+        first = (
+            least(lambda few: few > short[0] and self.meets(self._trial_of(few, decode)), prefill, prefill) or prefill
+        )
+        second = least(lambda few: few > short[1] and self.meets(self._trial_of(first, few)), decode, decode) or decode
+        return option.sized(first + second, (first, second))
+
+    def _trial_of(self, prefill: int, decode: int) -> Verified:
+        return self.trial(prefill + decode, (prefill, decode))
+
+    def _paid(self, size: list[int], short: list[int], below: float) -> bool:
+        """Lower ``size``, of two pools, until it costs less than ``below``: by turns the one that is further above what
+        is known not to do. Whether that can be.
+        """
+        while (self.option.sized(sum(size), (size[0], size[1])).cost or 0.0) >= below:
+            slack = [(each - least - 1) / each for each, least in zip(size, short)]
+            if max(slack) <= 0:
+                return False
+            size[slack.index(max(slack))] -= 1
+        return True
+
+    def lacking(self, seen: Verified) -> tuple[bool, bool]:
+        """Whether pools apart are short of replicas for prompts, and of those that decode; neither if all is kept."""
+        slo = self.question.slo
+        if self.meets(seen):
+            return False, False
+        over, waits = seen.violations(slo), waits_for_decodes(seen)
+        prefill = not waits and (seen.verdict == "overloaded" or "ttft" in over)
+        return prefill, waits or not prefill or (seen.verdict != "overloaded" and "tpot" in over)
 
     def _affordable(self, sized: Callable[[int], Option], guess: int, below: float) -> int:
         """The largest size that costs less than ``below``; four times the guess where anything may cost."""
