@@ -42,6 +42,8 @@ _GENERATIONS = 10.0
 """How often a run that measures capacity fills the system, at least."""
 _STEADY = 0.03
 """By how much pools may leave faster in one half of a run than in the other when their capacity is measured."""
+_PLACES = 201
+"""Times of the span at which is counted how many have left."""
 _FILLED, _DRAINS = 0.3, 0.85
 """Shares of the requests of such a run that have left when the system is full, and while it still is with pools."""
 
@@ -126,8 +128,10 @@ def capacity_rate(
     options: Options | None = None,
     precision: Precision | None = None,
 ) -> float | None:
-    """Requests a second that leave when more wait than can be served: the most that an open loop can be.
+    """Requests a second that leave when more wait than can be served: the most load from which a queue still goes away.
 
+    Where the cache is short, somewhat more can be served for as long as no queue forms: with the cache full, what is
+    preempted is computed again, and less leaves. A load between the two runs well until a burst fills the cache.
     Turns of a conversation follow their answers at once: with enough conversations somebody always sends, however long
     each user thinks. Replicas are alike, so one of them is simulated; pools that compute prompts apart all are. No run
     is longer than the ``precision`` allows. ``None`` when no request can run.
@@ -158,8 +162,21 @@ def capacity_rate(
         if longer <= 1 or count >= most:
             break
         count = min(ceil(_MARGIN * longer * count), most)
-    left = int(np.sum((finish > start) & (finish <= full)))
-    return replicas * left / (full - start) if full > start else None
+    if not full > start:
+        return None
+    if run.records.follows is None:
+        return replicas * _leaving(finish, start, full)
+    return replicas * int(np.sum((finish > start) & (finish <= full))) / (full - start)  # later turns are longer
+
+
+def _leaving(finish: Array, start: float, stop: float) -> float:
+    """Requests a second that leave in a span: the slope of a least-squares line through how many have left.
+
+    Requests of equal length leave in waves. By the number at both ends of the span the rate would be off by up to a
+    wave over all of them, by a line only by the square of that.
+    """
+    times = np.linspace(start, stop, _PLACES)
+    return float(np.polyfit(times - start, np.searchsorted(finish, times, "right"), 1)[0])
 
 
 def _steady(finish: Array, start: float, stop: float) -> bool:
