@@ -18,6 +18,7 @@ from inferplan.serving.flags import Flags
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.run_length import simulate_steady
 from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.verdict import FEWEST_LIFETIMES, flow_of
 from inferplan.traffic.requests import OpenLoop, Requests, Slo, Traffic
 from inferplan.units import Array
 
@@ -27,15 +28,18 @@ _GLANCE, _LOOK = 600, 2_000
 """At least so many, and where the first run is not clear, so many: at the 95th percentile and below."""
 _MOST_FOR_TAIL = 5.0
 """A percentile further out takes more of both, in proportion to the values that a batch takes, up to the 99th's."""
-_DOUBLINGS = 4
-"""How often a run that is too short to tell is repeated with twice as many requests."""
+_REPEATS = 4
+"""How often a run that is too short to tell is repeated with more requests."""
+_MARGIN, _TWICE = 1.15, 2.0
+"""By how much more than its span asks for, at most; where it has too few for its percentile, the latter."""
 TOO_SHORT = "too short to tell"
 _CLEARLY_KEPT, _CLEARLY_MISSED = 0.85, 1.25
 """A run is clear where the worst latency is less, or more, than so many times its limit, ..."""
 _PARTS, _LEAST_ERROR = 5, 0.02
 """... or off it by more than its error: by the spread of so many parts of the run, and this share of it at least."""
-_FEWEST_LIVES = 8
-"""A run of a large fleet is longer than the most, so that it holds so many times one request."""
+_FEWEST_LIVES = 6
+"""A run of a large fleet is longer than the most, so that it holds so many times one request as the closed form sees
+it, which is mostly too long. Where it is not, the run is too short to tell and is repeated."""
 QUOTED = Precision(tolerance=0.03, fewest=4_000, most=24_000)
 """How sure the percentiles that a plan states are."""
 SHOWN = Precision(tolerance=0.05, fewest=4_000, most=4_000)
@@ -181,15 +185,18 @@ def verify(option: Option, question: Question, factor: float = 1.0, precision: P
 def _told(
     option: Option, question: Question, factor: float, fewest: int, precision: Precision | None = None
 ) -> Verified:
-    """A run of at least so many requests, of more where that is too short to tell: twice as many each time, of a trace
-    those of the whole fleet.
+    """A run of at least so many requests, of more where that is too short to tell: up to twice as many each time, of a
+    trace those of the whole fleet.
     """
     whole, trace = precision is not None and question.demand.trace is not None, question.demand.trace is not None
     checked = _run(option, question, factor, fewest, precision, whole)
-    for _ in range(_DOUBLINGS):
+    for _ in range(_REPEATS):
         if checked.verdict != TOO_SHORT or checked.result is None or (trace and (whole or option.pools)):
             break
-        whole, fewest = trace, 2 * checked.result.counts["arrived"]
+        flow = flow_of(checked.result)
+        spans = FEWEST_LIFETIMES / flow.lifetimes if flow is not None and flow.lifetimes > 0 else inf
+        growth = min(_MARGIN * spans, _TWICE) if spans > 1 else _TWICE
+        whole, fewest = trace, ceil(growth * len(checked.result.records.prompt))
         checked = _run(option, question, factor, fewest, precision, whole)
     return checked
 
@@ -241,8 +248,9 @@ def _run(
     )
     try:
         if precision is not None and isinstance(traffic, Traffic) and isinstance(traffic.arrivals, OpenLoop):
-            least = max(precision.fewest, fewest)
-            precision = replace(precision, fewest=least, most=max(precision.most, traffic.requests_count or 0))
+            count = traffic.requests_count or 0
+            least = max(precision.fewest, fewest, count if count > precision.most else 0)
+            precision = replace(precision, fewest=least, most=max(precision.most, count))
             result = simulate_steady(deployment, traffic, flags, options, precision)
         else:
             result = simulate(deployment, traffic, flags, options)
