@@ -392,7 +392,7 @@ def _within(low: float, high: float, seen: list[tuple[float, float]]) -> float:
     for guess in (exp(at) / half, exp(at) * half) if at is not None and len(seen) < _MOST_FITTED else ():
         if low * half < guess < high / half:
             return guess
-    return (low * high) ** 0.5
+    return float((low * high) ** 0.5)
 
 
 def shares(checked: Verified, slo: Slo) -> dict[str, float]:
