@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from inferplan.devices.constants import IDEAL, Calibration, StepConstants
@@ -84,7 +83,7 @@ class Deployment:
                     hint="--dp 2 or more, or leave it out",
                 )
 
-    @cached_property
+    @property
     def running(self) -> Precision:
         """Its formats as the engine multiplies them (:meth:`Engine.inputs`)."""
         return self.engine.inputs(self.precision, self.hardware)
