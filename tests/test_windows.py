@@ -79,6 +79,19 @@ def test_the_public_log_of_gemma_4_31b() -> None:
     )  # 83 KiB a token: the next one, while the first decodes
 
 
+def test_the_public_log_of_gemma_3_1b() -> None:
+    """Eole's benchmark, vLLM 0.13.0, 2026-01-16: 25.39 GiB, "Add 2 padding layers", 950,864 tokens, 461.21x of 2,048.
+
+    By hand: 22 layers with windows of 512 are six groups of four beside one of four, so a block is 4 layers of 16 KiB; a
+    request of 2,048 under a budget of 8,192 takes 128 blocks of the one and 129 of each of the six.
+    """
+    stage = footprint(inferplan.deploy("gemma-3-1b", "h100", engine="vllm@0.18", ideal=True)).stage
+    pool = 25.39 * GIB
+    assert stage.logged_tokens(pool, 16) == pytest.approx(950_864, rel=1e-4)
+    assert pool / float(stage.reserved(2048.0, 8192.0, 16)) == pytest.approx(461.21, rel=1e-4)
+    assert stage.reserved(2048.0, 8192.0, 16) == (128 + 6 * 129) * 4 * 16 * KIB
+
+
 def test_blocks_that_every_kind_shares() -> None:
     """vllm-project/vllm #43308: Gemma 4 31B and about 50 GB of cache: 55k tokens by vLLM 0.20.0, which logged blocks.
 

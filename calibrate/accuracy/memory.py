@@ -56,6 +56,7 @@ def memory_section() -> str:
     footprint = Footprint(deployment=deployment_of(run)[0], batch=1.0, prompt=1.0, context=262144.0)
     each = footprint.kv_pool / footprint.cache_tokens(262144) / 2**10
     lines.append([name, f"{logged:.1f} KiB", f"{each:.1f} KiB", f"{100 * (each / logged - 1):+.1f}"])
+    lines.append(_blocks())
     return "\n".join(
         [
             "## Memory\n",
@@ -65,3 +66,12 @@ def memory_section() -> str:
             markdown(("log", "logged", "predicted", "%"), lines),
         ]
     )
+
+
+def _blocks() -> list[str]:
+    """Tokens of the blocks of a pool that was logged: Eole's benchmark of gemma-3-1b-it, 2026-01-16."""
+    run = replace(_RUN, model="gemma-3-1b", engine_version="0.18")
+    footprint = Footprint(deployment=deployment_of(run)[0], batch=1.0, prompt=1.0, context=2048.0)
+    logged, found = 950_864, footprint.stage.logged_tokens(25.39 * 2**30, 16)
+    name = "vLLM 0.13, Gemma 3 1B bf16, 25.39 GiB of cache: tokens"
+    return [name, f"{logged:,}", f"{found:,.0f}", f"{100 * (found / logged - 1):+.2f}"]
