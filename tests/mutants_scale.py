@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from tests import test_explain, test_routes, test_step_time
+from tests import test_explain, test_releases, test_routes, test_step_time
 from tests.mutants_source import SourceMutant
 from tests.serving import test_pipeline as pipeline
 from tests.serving import test_scheduling_rules as rules
@@ -15,6 +15,22 @@ _PIPELINE = "inferplan.serving.pipeline:Pipeline"
 _replay = partial(pipeline.test_every_request_agrees_with_the_replay, 2, 1, "vllm")
 
 SCALE_MUTANTS = [
+    SourceMutant(
+        name="a version has its engine's host",
+        place="inferplan.devices.engine:EngineSpec.running",
+        old="step=defaults.step or self.step",
+        new="step=self.step",
+        changes="vLLM of 2024 schedules as fast as that of today",
+        check=test_releases.test_versions_before_a_rewrite_have_a_host_of_their_own,
+    ),
+    SourceMutant(
+        name="defaults last for ever",
+        place="inferplan.devices.engine:EngineSpec.at",
+        old="if not entry.until or wanted < _key(entry.until)",
+        new="",
+        changes="vLLM 0.9 has the host of 0.5",
+        check=test_releases.test_versions_before_a_rewrite_have_a_host_of_their_own,
+    ),
     SourceMutant(
         name="stages wait for nobody",
         place="inferplan.estimate.phase:send",

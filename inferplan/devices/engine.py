@@ -238,6 +238,8 @@ class EngineVersion(Spec):
     """What a request and a step meet outside the kernels, where it is not the engine's own."""
     step: HostCost | None = None
     """The same of its host."""
+    commands: bool = True
+    """Whether the options of its command line are known here."""
     kv_rule: KvRule = "of_total"
     memory_fraction: float | None = Field(default=None, gt=0.0, le=1.0)
     """``None``: computed from the device (SGLang)."""

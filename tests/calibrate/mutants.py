@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 from inferplan.errors import InferplanError
 from tests.calibrate import test_by_hand as by_hand
-from tests.calibrate import test_fit, test_measure, test_run
+from tests.calibrate import test_fit, test_host, test_measure, test_run
 from tests.mutants_source import SourceMutant
 
 
@@ -23,6 +23,14 @@ def in_a_folder(test: Callable[[Path], None]) -> None:
 
 
 CALIBRATE_MUTANTS = [
+    SourceMutant(
+        name="the benchmark's batch has no least",
+        place="calibrate.published.peaks:_up",
+        old="max(least, step * ceil(value / step))",
+        new="step * ceil(value / step)",
+        changes="trtllm-bench would build for 32 sequences where it builds for 64",
+        check=partial(test_host.test_the_flags_of_trtllm_bench, 1e5, 2048, 2048, (64, 2048)),
+    ),
     SourceMutant(
         name="least squares without robustness",
         place="calibrate.fit:_solve",

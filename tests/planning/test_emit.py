@@ -75,6 +75,12 @@ def test_vllm_flags_are_what_was_modelled() -> None:
     assert command(started)[2] == "meta-llama/Llama-3.1-70B"
 
 
+@pytest.mark.parametrize("engine", ["vllm@0.5", "trtllm@0.17", "trtllm@0.20.0"])
+def test_versions_whose_options_nobody_read_are_not_started(engine: str) -> None:
+    with pytest.raises(UsageError, match="its command line is not known here"):
+        command(launch(request(engine), context=4096))
+
+
 def test_an_engine_version_brings_its_own_defaults() -> None:
     old, new = (flags_of(request(engine), context=4096) for engine in ("vllm@0.18", "vllm"))
     assert (old["--gpu-memory-utilization"], new["--gpu-memory-utilization"]) == ("0.9", "0.92")

@@ -46,6 +46,11 @@ def _words(launch: Launch) -> list[str]:
     name = launch.deployment.engine.name
     if name not in ENGINES:
         raise UsageError(f"{name!r} is no engine that can be started", hint=f"--engine {', '.join(ENGINES)}")
+    if not launch.deployment.engine.defaults.commands:
+        raise UsageError(
+            f"{launch.deployment.engine.describe()} is priced, its command line is not known here",
+            hint=f"--engine {name} for a version that is",
+        )
     refuse_untaken(launch, ENGINES[name].takes)
     return ENGINES[name].command(launch)
 
