@@ -48,7 +48,7 @@ class Deployment:
         if self.parallel.ranks > 1:
             self.hardware.link(min(self.parallel.ranks, max(self.parallel.stage_ranks, 2)))
 
-    @cached_property
+    @property
     def step(self) -> StepConstants:
         """What a step costs beyond its kernels: shared constants, with the engine's own host where it was measured."""
         shared, own = self.calibration.step, self.engine.step
