@@ -191,9 +191,9 @@ def with_backends(deployment: Deployment, asked: Backends, strict: bool = True) 
         formats = ", ".join(sorted({label for labels in found.values() for label in labels}))
         if strict and left is None:
             raise UsageError(
-                f"--backend {role}={backend} would do nothing",
-                because=f"{deployment.describe()} runs no kernel of it in a format that was timed so",
-                hint=f"timed in {formats} on {deployment.hardware.name}",
+                f"--backend {role}={backend} would do nothing: timed in {formats} on {deployment.hardware.name}",
+                because=f"{deployment.describe()} runs no such kernel in a format that was timed",
+                hint="another format, or leave it out",
             )
         kept = f"; {', '.join(left)} as usual" if left else ""
         words += [] if left is None else [f"{role} by {backend} (timed in {formats}{kept})"]

@@ -203,6 +203,8 @@ def _for_prompts(path: str, found: _Prefill, decodes: Request, plain: Request) -
 def _with_option(path: str, request: Request, name: str, value: Any) -> Request:
     """A request with one more option, by the dotted name that :func:`inferplan.answers.emit.given` gave it."""
     group, _, last = name.rpartition(".")
+    if group == "flags.backends":
+        group, last, value = "flags", "backends", (*request.flags.backends, (last, value))
     if group == "flags" and last in EngineFlags.model_fields:
         flags = request.flags.model_dump() | {last: value}
         return replace(request, flags=_checked(path, EngineFlags, flags, "plan.deployment.options.flags"))

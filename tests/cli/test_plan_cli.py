@@ -412,6 +412,24 @@ def test_the_report_opens_in_a_browser(page: Path, tmp_path: Path) -> None:
     assert dumped.count("<svg") == 3
 
 
+def test_kernels_of_a_flag_are_asked_for_alike_everywhere(tmp_path: Path) -> None:
+    """Cutlass of vLLM was timed in fp8 on H100: other formats are ruled out with that reason, by a plan and a sweep."""
+    backend = ["--gpu", "h100-sxm", "--backend", "linear=cutlass"]
+    load = ["--workload", "chat", "--rate", "1", "--price", "h100-sxm=2", "--most", "1"]
+    none = refused("plan", "llama-3.1-8b", *load, *backend, "--quant", "bf16")
+    assert "linear=cutlass would do nothing: timed in fp8 on h100-sxm" in none.because
+    path = tmp_path / "plan.json"
+    run("plan", "llama-3.1-8b", *load, *backend, "--quant", "fp8", "-o", str(path))
+    assert "linear by cutlass" in path.read_text()
+    assert "has no flag for this: linear" in str(refused("emit", "vllm", str(path)))
+    grid = ["sweep", "llama-3.1-8b", *backend, "--quant", "bf16,fp8", "--batch", "1", "--format", "json"]
+    points = run(*grid, "--executor", "serial")
+    assert "linear=cutlass would do nothing" in points and '"ok"' in points
+    old = CliRunner(**APART).invoke(cli, [*grid, "--backend", "serial"])
+    assert old.stdout == points
+    assert "--backend serial is now --executor serial" in old.stderr
+
+
 def test_a_sweep_without_points_says_why() -> None:
     nope = refused("sweep", "llama-3.1-8b", "--gpu", "h100-sxm,nope", "--batch", "1")
     assert "no GPU named 'nope'" in nope.what

@@ -286,6 +286,13 @@ def test_a_replica_over_nodes_is_a_command_for_each() -> None:
         over_nodes(launch(replace(experts, engine="vllm"), context=4096))
 
 
+def test_a_release_is_no_flag() -> None:
+    """SGLang's --attention-backend takes a name; kernels of a release come with that release."""
+    chosen = request("sglang", backends=(("attention", "@0.5.6"),))
+    with pytest.raises(UsageError, match="no flag of sglang"):
+        command(launch(chosen, context=4096))
+
+
 def test_slurm_starts_tensorrt_llm_on_every_node() -> None:
     """NVIDIA/TensorRT-LLM examples/llm-api/llm_mgmn_trtllm_serve.sh: 2 nodes with 8 tasks each, as many processes as
     the world is large, srun -l --mpi=pmix ... trtllm-llmapi-launch trtllm-serve MODEL --tp_size 16 ... --host 0.0.0.0.

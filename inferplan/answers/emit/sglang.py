@@ -49,6 +49,11 @@ def sglang(launch: Launch) -> list[str]:
         flags += ["--enable-eplb", "--ep-num-redundant-experts", str(parallel.redundant)]
     flags += ["--enable-two-batch-overlap"] if asked.two_batch_overlap else []
     for role, name in asked.backends:
+        if name.startswith("@"):
+            raise UsageError(
+                f"--backend {role}={name} is no flag of sglang: a release has the kernels that it has",
+                hint=f"--engine sglang{name}, or the name of a kernel",
+            )
         flags += [{"experts": "--moe-runner-backend", "attention": "--attention-backend"}[role], name]
     flags += [] if launch.context is None else ["--context-length", str(launch.context)]
     if asked.max_sequences is not None:
