@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from inferplan.devices.constants import IDEAL, Calibration, StepConstants
