@@ -5,7 +5,17 @@ from __future__ import annotations
 from functools import partial
 
 from inferplan.work.parallel import Parallelism
-from tests import test_bands, test_bill, test_kv_pools, test_roofline, test_wide_ep, test_wire
+from tests import (
+    test_bands,
+    test_bill,
+    test_hardware_catalogue,
+    test_kv_pools,
+    test_precision,
+    test_roofline,
+    test_wide_ep,
+    test_wire,
+)
+from tests.calibrate import test_relatives
 from tests.layers import test_context_parallel, test_routing
 from tests.mutants_source import SourceMutant
 from tests.serving import test_two_batches
@@ -235,5 +245,37 @@ MODEL_MUTANTS = [
         new="= 720.0",
         changes="the monthly bill is 1.4 % low",
         check=test_bill.test_a_month_is_a_twelfth_of_a_year,
+    ),
+    SourceMutant(
+        name="fp16 is bf16 on every device",
+        place="inferplan.work.formats:held_by",
+        old="if name not in peaks and other in peaks",
+        new="if other in peaks",
+        changes="checkpoints in fp16 run in bf16 where the device has both",
+        check=partial(test_precision.test_sixteen_bits_that_the_device_multiplies, "llama-2-7b", "h100-sxm", "fp16"),
+    ),
+    SourceMutant(
+        name="a message of 8 MiB is too large",
+        place="inferplan.estimate.roofline:_fallback",
+        old="> OWN_LIMIT",
+        new=">= OWN_LIMIT",
+        changes="a full buffer of an engine's own all-reduce pays for the library's",
+        check=partial(test_roofline.test_large_all_reduces_fall_back_to_the_library, 1024.0, 0.0),
+    ),
+    SourceMutant(
+        name="every relative is a twin",
+        place="inferplan.catalog.assemble:_carried",
+        old="pairs.same_chip if hardware.same_chip else pairs.other_chip",
+        new="pairs.same_chip",
+        changes="H20's band is that of H100 and H200",
+        check=partial(test_relatives.test_its_band_is_that_of_chips_as_alike_that_were_measured, "h20", "other_chip"),
+    ),
+    SourceMutant(
+        name="a core of a TPU takes blocks",
+        place="inferplan.devices.hardware:HardwareSpec.multiprocessors",
+        old="self.units if self.thread_blocks else None",
+        new="self.units",
+        changes="decode attention on a TPU waits for its blocks one by one",
+        check=partial(test_hardware_catalogue.test_a_few_large_cores_take_no_thread_blocks, "tpu-v6e"),
     ),
 ]

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 from inferplan.errors import InferplanError
 from tests.calibrate import test_by_hand as by_hand
-from tests.calibrate import test_fit, test_host, test_measure, test_run
+from tests.calibrate import test_fit, test_host, test_measure, test_published, test_run
 from tests.mutants_source import SourceMutant
 
 
@@ -292,5 +292,13 @@ CALIBRATE_MUTANTS = [
         new="memory=np.concatenate([column[0].memory for asked in column])",
         changes="common constants are fitted against the first device's data sheet",
         check=by_hand.test_common_constants_are_fitted_to_the_rows_of_every_device,
+    ),
+    SourceMutant(
+        name="a model tells its own factor",
+        place="calibrate.accuracy.data_centre:one_factor",
+        old="other != model",
+        new="other == model",
+        changes="what is left of a campaign's error is in sample",
+        check=test_published.test_one_factor_comes_from_the_other_models,
     ),
 ]

@@ -187,6 +187,6 @@ def test_devices_without_any_fit_are_within_a_fifth(
 def test_one_factor_comes_from_the_other_models() -> None:
     """Twice and four times too fast: times 4 and 2, the second model's factor first. One model alone tells nothing."""
     made = {(("d", "e"), "TPOT", "a"): [(1.0, 2.0)], (("d", "e"), "TPOT", "b"): [(1.0, 4.0)]}
-    (line,) = one_factor(made | {(("x", "y"), "TPOT", "a"): [(1.0, 1.0)]})
-    assert line[0] == "d, e: TPOT" and line[1] == "2"
-    assert line[-1] == "+25.0"  # 4/2 - 1 = 100 % and 2/4 - 1 = -50 %
+    lines = one_factor(made | {(("x", "y"), "TPOT", "a"): [(1.0, 1.0)]})
+    assert [line[:2] for line in lines] == [["d, e: TPOT", "2"]]
+    assert lines[0][-1] == "+25.0"  # 4/2 - 1 = 100 % and 2/4 - 1 = -50 %
