@@ -156,4 +156,6 @@ def _fit(launches: Sequence[Launch], runs: Sequence[SuggestedRun]) -> str:
         words += [word for name in stated for word in (f"--{name}", given[name])]
         words += ["--engine", started.request.engine] if "@" in started.request.engine else []
         words += [word for pair in started.request.flags.backends for word in ("--backend", "=".join(pair))]
+    asked = started.request
+    words += ["--calibration", asked.calibration] if asked.calibration else ["--ideal"] if asked.ideal else []
     return shell([*words, "-o", "own.yaml"])

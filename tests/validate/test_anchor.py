@@ -376,6 +376,13 @@ def test_sglang_states_the_rest_to_fit() -> None:
     assert "no benchmark client of llama.cpp" in other.runs[0].note
 
 
+def test_the_line_that_fits_names_the_constants() -> None:
+    """Runs are predicted with what the deployment is priced with, else the anchor is refused there."""
+    loads, own = Loads((4,), (512,), (64,)), "configs/calibration/h100-sxm.yaml"
+    assert suggest([request(calibration=own)], loads, 1).fit.endswith(f"run-1.json --calibration {own} -o own.yaml")
+    assert suggest([request(ideal=True)], loads, 1).fit.endswith("run-1.json --ideal -o own.yaml")
+
+
 def test_the_command_prints_table_and_json() -> None:
     asked = ["anchor", "suggest", *BARE, "--runs", "2", "--concurrency", "1,8", "--prompt", "512", "--output", "64"]
     code, out, _ = run_cli(*asked)
