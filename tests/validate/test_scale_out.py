@@ -163,6 +163,26 @@ def test_tokens_travel_in_the_format_that_the_recipe_sets() -> None:
         assert isinstance(op, Exchange) and 7168 * op.format.width == sent
 
 
+def test_a_recipe_of_tensor_parallel_decodes_is_priced_as_one() -> None:
+    """ctx1_gen4_tep8_batch16: row ix1590 is labelled data-parallel; 64 places for 76 users, who wait 1.69 s."""
+    facts = {"weights": "nvfp4", "experts": "nvfp4", "isl": "8192", "concurrency": "76", "workers": "4", "tp": "8"}
+    facts |= {"ep": "8", "decode_ranks": "8.0", "decode_batch_per_rank": "16", "redundant_experts": "0"}
+    facts |= {"prefill_tp": "4", "prefill_ep": "4", "prefill_ranks": "4.0", "requests": "760", "warmup_requests": "152"}
+    told = row(RACK, **facts, length_ratio_min="0.8")
+    assert told.run is not None and (told.run.tp, told.run.dp, told.run.slots) == (8, 1, 16)
+    found = price_rows([told])[0].prediction
+    assert found is not None and found.at("ttft", "median") == pytest.approx(1.6857, rel=0.25)
+
+
+def test_batches_that_rows_do_not_state_are_those_of_the_campaigns_settings() -> None:
+    """DECODE_MAX_BATCH_SIZE=32 and PREFILL_MAX_BATCH_SIZE=1 of 8k/1k on three workers of 8 (tep), December 2025."""
+    facts = {"weights": "nvfp4", "experts": "nvfp4", "isl": "8192", "workers": "3", "tp": "8", "ep": "8"}
+    facts |= {"dp_attention": "0", "decode_ranks": "8", "decode_batch_per_rank": "", "prefill_dp_attention": "0"}
+    told = row(RACK, **facts, prefill_tp="4", prefill_ep="4", prefill_ranks="4", redundant_experts="")
+    assert told.run is not None and told.run.prefill is not None
+    assert (told.run.slots, told.run.prefill.slots, told.run.prefill.token_budget) == (32, 1, 8448)
+
+
 def test_a_flag_that_the_engine_never_reads_is_not_simulated() -> None:
     """Row ix1104: 126 ms measured at 64 users whose steps take 26 ms; eight steps a look would be 100 ms more."""
     told = row(
