@@ -41,9 +41,8 @@ tokens), every card under constants fitted to the other cards of its class ([how
 their longer prompts ran faster: SLOW.
 """
 _CAUSES = """Both M1 take longer over q4_k_m than over other formats of as many bytes, and that M1 Max over F16 too.
-Prompts of professional cards and of A100 and H100 are far apart: cards of 130 to 300 W hold less of their boost clock
-than the larger ones, and H100 reaches half of A100's share of the peak, which stands for matrix instructions that
-these kernels do not use.
+Prompts of professional cards and of A100 and H100 are far apart; likely causes are boost clocks that cards of 130 to
+300 W do not hold, and matrix instructions of H100 that these kernels do not use.
 
 The constants that ship are those of later builds where such are published (launches and flash attention on GeForce
 and professional cards, int8 prompts), so that the rows of May 2024 are slower than predicted there. Nothing was

@@ -6,7 +6,8 @@ seconds at the datasheet's rates, a class of devices has (docs/devices-at-home.m
     token  = bytes/stream + cache/(its share of the bandwidth) + layers*layer
     prompt = FLOP/(share of its arithmetic) + attention FLOP/attention + bytes/stream + layers*layer
 
-where Apple's attention of a token is bound by its FLOP in place of its bytes (``scores``).
+where Apple's attention of a token is bound by its FLOP in place of its bytes (``scores``), and CUDA of May 2024 wrote
+quantised weights in 16 bits before it multiplied them: bytes for each 512 tokens of a prompt, no share of their own.
 Sums are linear in the reciprocals, so each fit is weighted least squares of relative errors, and so is each fit with a
 card left out.
 """
@@ -18,6 +19,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from math import ceil
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,6 +36,7 @@ from inferplan.models.gguf_formats import file_precision
 from inferplan.spec import Spec
 from inferplan.units import Array
 from inferplan.work.formats import uniform
+from inferplan.work.ops import Matmul
 from inferplan.work.parallel import Parallelism
 
 ENGINE = "llama.cpp"
@@ -63,6 +66,8 @@ CARDS = {
 """Devices of the rows by the name that their source gives them."""
 PROMPT = ("llama-2-7b", "q4_0", 512)
 """What the published shares of the int8 peak are of: the usual test of scoreboards."""
+PIECE = 512
+"""Tokens of a prompt that go through the model at once (``n_ubatch``)."""
 _WARMS_UP = 1.1
 """A prompt sixteen times as long that is faster by more: attention only adds work, so the short one was too slow."""
 _ROBUST, _ROUNDS, _SWEEPS = 0.1, 15, 300
@@ -75,6 +80,8 @@ class Published(Spec):
     vendors: list[str]
     stream: float | None = None
     layer: float | None = None
+    unpacks: bool = False
+    """Builds of May 2024 wrote quantised weights in 16 bits before they multiplied them, for each piece of a prompt."""
     scores: bool = False
     """Attention of a token is bound by its arithmetic, not by the bytes of its cache."""
     integers: float | None = None
@@ -97,6 +104,8 @@ class Bench:
     seconds: float = 0.0
     integers: bool = False
     """Quantised weights are multiplied in int8: of later builds than that of May 2024."""
+    unpacked: bool = False
+    """Quantised weights are written in 16 bits first, and multiplied like those that are stored so."""
 
     @property
     def run(self) -> tuple[str, str, str]:
@@ -128,6 +137,7 @@ def all_rows(path: Path) -> list[tuple[Bench, int]]:
                 what="pp" if prompt else "tg",
                 tokens=tokens,
                 seconds=(tokens if prompt else 1.0) / float(line["value"]),
+                unpacked=line["weights"] != "f16" and figures()[class_of(CARDS[line["hardware"]])].unpacks,
             )
             found.append((row, int(line["gpus"])))
     return found
@@ -176,11 +186,21 @@ def demand(row: Bench) -> dict[str, float]:
         }
     phase = prefill_phase(deployment, load)
     return {
-        "wide" if row.wide else "quantised": _seconds(phase, "time_math", lambda kind: kind == "matmul"),
+        "wide" if row.wide or row.unpacked else "quantised": _seconds(
+            phase, "time_math", lambda kind: kind == "matmul"
+        ),
         "attention": _seconds(phase, "time_math", lambda kind: kind == "attention"),
-        "stream": _seconds(phase, "time_memory", lambda kind: kind not in ("matmul", "attention")),
+        "stream": _seconds(phase, "time_memory", lambda kind: kind not in ("matmul", "attention"))
+        + (_unpacking(row, phase) if row.unpacked else 0.0),
         "layer": float(phase.layers[0]),
     }
+
+
+def _unpacking(row: Bench, phase: Phase) -> float:
+    """Seconds to read the quantised weights of prompts and write them in 16 bits, once for each piece of the prompt."""
+    products = [cost.op for cost in phase.costs if isinstance(cost.op, Matmul) and float(cost.op.m) > 1.0]
+    moved = sum(op.batch * op.k * op.n * (op.weight.width + op.output.width) * float(op.count) for op in products)
+    return ceil(row.tokens / PIECE) * moved / phase.deployment.hardware.memory.bandwidth
 
 
 def _seconds(phase: Phase, part: str, holds: Any) -> float:
@@ -233,6 +253,7 @@ def _bounded(table: Array, target: Array, least: Array, start: Array) -> Array:
     return found
 
 
+@cache
 def figures() -> dict[str, Published]:
     """What is published, by file of constants."""
     return {name: validate(FIGURES, entry, Published) for name, entry in read_yaml(FIGURES).items()}
@@ -256,6 +277,7 @@ def integers(one: Published, values: Known) -> float:
     return float(f"{np.mean(found):.4g}")
 
 
+@cache
 def class_of(card: str) -> str:
     """The name of the file that has the constants of a device."""
     file = own_kernels(load_hardware(card), ENGINE)
@@ -318,7 +340,7 @@ def _constants(values: Known, one: Published, error: dict[str, float]) -> Consta
     """Kernels by format: weights as they are stored, quantised in 16 bits, quantised in int8; attention; vectors."""
     stream = values["stream"]
     products = {
-        ANY: Fit(math=values["quantised"], memory=stream, error=error),
+        ANY: Fit(math=values.get("quantised", values["wide"]), memory=stream, error=error),
         **{name: Fit(math=values["wide"], memory=stream, error=error) for name in ("fp16", "bf16", "fp32")},
     }
     if one.integers is not None:

@@ -67,6 +67,15 @@ def test_bytes_of_a_token_by_hand() -> None:
     )  # 64 tokens on average, and itself
 
 
+def test_unpacked_weights_are_moved_for_each_piece_of_a_prompt() -> None:
+    """Llama-2-7B in q4_0: 6.476e9 weights of layers, read in 4.5 bits and written in 16, twice for 1,024 tokens."""
+    packed = llama.Bench(card="rtx-4090", model="llama-2-7b", weights="q4_0", what="pp", tokens=1024)
+    before, after = llama.demand(packed), llama.demand(replace(packed, unpacked=True))
+    moved = 2 * 6.476e9 * (0.5625 + 2) / 1.008e12
+    assert after["stream"] - before["stream"] == pytest.approx(moved, rel=1e-3)
+    assert after["wide"] == before["quantised"] and "quantised" not in after
+
+
 def test_runs_that_speed_up_are_left_out(tmp_path: Path) -> None:
     head = "id,source,model,hardware,gpus,weights,quantity,value\n"
     good = "".join(f"A,s,Llama-3-8B,3090 24GB,1,f16,pp{n},{rate}\n" for n, rate in ((512, 4400), (8192, 2700)))
