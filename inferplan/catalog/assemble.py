@@ -135,7 +135,8 @@ def load_kernels(hardware: HardwareSpec, path: str | None, engine: str = "vllm")
     if version and path is None:
         found = with_release(found, name, version)
     if hardware.preliminary:
-        found = found.for_vendor("")
+        said = f"announced figures of {hardware.name}, which may change; nothing was measured on it"
+        found = found.for_vendor("").model_copy(update={"note": f"{found.note}; {said}" if found.note else said})
     if path is None and own_kernels(hardware, name) == file:
         return _beside_class(found.for_vendor(hardware.vendor), hardware, name)
     measured = found.name.partition(",")[0]

@@ -430,8 +430,7 @@ def _notes(estimate: Estimate) -> list[str]:
         estimate.deployment.calibration.note,
         band_note(estimate),
         routing_note(estimate),
-        f"hardware: {hardware.name}, confidence {hardware.confidence}"
-        + (", announced figures that may change" if hardware.preliminary else ""),
+        f"hardware: {hardware.name}, confidence {hardware.confidence}",
     ]
     return [note for note in notes if note]
 

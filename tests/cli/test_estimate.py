@@ -347,3 +347,18 @@ def test_versions_of_engines(run: Run, command: str) -> None:
     between = run(*words, "--engine", "vllm@0.25")
     assert between.code == 0 and "vllm 0.25: defaults of 0.20" in between.err
     assert "defaults of" not in run(*words, "--engine", "vllm@0.33.1").err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("estimate", "llama-3.1-8b"),
+        ("compare", "llama-3.1-8b"),
+        ("fit", "llama-3.1-8b"),
+        ("simulate", "llama-3.1-8b", "--rate", "1", "--prompt", "100", "--output", "10", "--requests", "50"),
+    ],
+)
+def test_announced_figures_are_said_wherever_they_are_priced(run: Run, words: tuple[str, ...]) -> None:
+    """NVIDIA marks the specifications of Vera Rubin as preliminary and subject to change."""
+    shown = run(*words, "--gpu", "vr200", "--memory", "280GB")
+    assert shown.code == 0 and "vr200-preliminary" in shown.out + shown.err
