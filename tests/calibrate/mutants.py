@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 from inferplan.errors import InferplanError
 from tests.calibrate import test_by_hand as by_hand
-from tests.calibrate import test_fit, test_host, test_measure, test_published, test_run
+from tests.calibrate import test_fit, test_host, test_llama, test_measure, test_published, test_run
 from tests.mutants_source import SourceMutant
 
 
@@ -23,6 +23,22 @@ def in_a_folder(test: Callable[[Path], None]) -> None:
 
 
 CALIBRATE_MUTANTS = [
+    SourceMutant(
+        name="weights are unpacked once for a whole prompt",
+        place="calibrate.published.llama:_unpacking",
+        old="ceil(row.tokens / PIECE) * moved",
+        new="moved",
+        changes="quantised prompts of May 2024 are too fast, and the share of the peak that is fitted to them too low",
+        check=test_llama.test_unpacked_weights_are_moved_for_each_piece_of_a_prompt,
+    ),
+    SourceMutant(
+        name="llama.cpp multiplies quantised weights in 16 bits",
+        place="inferplan.devices.engine:Engine.inputs",
+        old="return replace(precision, activations=find_format(name))",
+        new="return precision",
+        changes="prompts on A100 and H100 take half the time",
+        check=test_llama.test_integers_only_where_the_device_has_them,
+    ),
     SourceMutant(
         name="the benchmark's batch has no least",
         place="calibrate.published.peaks:_up",
