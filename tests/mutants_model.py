@@ -13,6 +13,7 @@ from tests import (
     test_precision,
     test_roofline,
     test_wide_ep,
+    test_windows,
     test_wire,
 )
 from tests.calibrate import test_relatives
@@ -25,6 +26,30 @@ _attention = test_roofline.attention
 _count = test_roofline.test_terms_count_what_they_say
 
 MODEL_MUTANTS = [
+    SourceMutant(
+        name="nothing in flight",
+        place="inferplan.estimate.windows:reach",
+        old="np.maximum(before + flight, mask.size)",
+        new="mask.size",
+        changes="a windowed layer is counted with its window while a prompt is computed",
+        check=test_windows.test_the_public_log_of_gemma_4_31b,
+    ),
+    SourceMutant(
+        name="groups without padding",
+        place="inferplan.estimate.windows:padding",
+        old="groups[kind] * width / count",
+        new="1.0",
+        changes="the last group of a kind of layers is not filled up",
+        check=test_windows.test_the_public_log_of_gemma_3_1b,
+    ),
+    SourceMutant(
+        name="windows settled at once",
+        place="inferplan.serving.admission:Admitted.admit",
+        old="need + rules.unsettled(compute)",
+        new="need",
+        changes="a request starts without room for its windows in flight",
+        check=test_windows.test_a_request_starts_when_its_prompt_finds_its_windows_free,
+    ),
     SourceMutant(
         name="copies of experts weigh nothing",
         place="inferplan.work.parallel:Parallelism.expert_slots",
@@ -165,8 +190,8 @@ MODEL_MUTANTS = [
     SourceMutant(
         name="bands add as logs",
         place="inferplan.estimate.load:widened",
-        old="np.hypot(np.log(max(kernels[1], 1.0)), np.log(max(step[1], 1.0)))",
-        new="np.log(max(kernels[1], 1.0)) + np.log(max(step[1], 1.0))",
+        old="np.hypot(shares[1] * np.log(max(kernels[1], 1.0)), np.log(max(step[1], 1.0)))",
+        new="shares[1] * np.log(max(kernels[1], 1.0)) + np.log(max(step[1], 1.0))",
         changes="independent errors are taken as if they went together",
         check=test_bands.test_independent_errors_add_as_squares_of_logs,
     ),
@@ -232,7 +257,7 @@ MODEL_MUTANTS = [
     ),
     SourceMutant(
         name="pages cut off",
-        place="inferplan.estimate.stage_memory:StageMemory.state",
+        place="inferplan.estimate.windows:paged",
         old="np.ceil(tokens / block)",
         new="np.floor(tokens / block)",
         changes="the last page of a sequence is not allocated",

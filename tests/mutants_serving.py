@@ -645,7 +645,7 @@ SERVING_MUTANTS = [
     SourceMutant(
         name="drafts without a cache",
         place="inferplan.estimate.memory:DeviceMemory._drafted",
-        old="self._draft.state(context, block)",
+        old="self._draft.held(context, block)",
         new="0.0",
         changes="the draft keeps no keys and values",
         check=applied.test_a_draft_leaves_room_for_fewer_requests,
@@ -701,8 +701,8 @@ SERVING_MUTANTS = [
     SourceMutant(
         name="steady: whole outputs from the start",
         place="inferplan.serving.steady:admissible",
-        old="rules.capacity / (prompt + output / 2 + fixed)",
-        new="rules.capacity / (prompt + output + fixed)",
+        old="capacity / (prompt + output / 2 + fixed)",
+        new="capacity / (prompt + output + fixed)",
         changes="vLLM admits as if every request held its whole output",
         check=steady.test_what_a_cache_admits,
     ),

@@ -82,7 +82,7 @@ def test_the_public_log_of_gemma_4_31b() -> None:
 def test_the_public_log_of_gemma_3_1b() -> None:
     """Eole's benchmark, vLLM 0.13.0, 2026-01-16: 25.39 GiB, "Add 2 padding layers", 950,864 tokens, 461.21x of 2,048.
 
-    By hand: 22 layers with windows of 512 are six groups of four beside one of four, so a block is 4 layers of 16 KiB; a
+    By hand: 22 layers with windows of 512 are six groups of four beside one of four: a block is 4 layers of 16 KiB, a
     request of 2,048 under a budget of 8,192 takes 128 blocks of the one and 129 of each of the six.
     """
     stage = footprint(inferplan.deploy("gemma-3-1b", "h100", engine="vllm@0.18", ideal=True)).stage

@@ -21,6 +21,8 @@ from inferplan.validation.rows import Run
 
 _VINTAGES = (("(4211f5d)", "mid-2024"), ("v0.5)", "TensorRT-LLM 0.5, 2023"), ("v0.6.1)", "TensorRT-LLM 0.6, 2023"))
 """Ends of the sources of published tables, and the software that they measured: Argonne's results are of mid-2024."""
+HOST_FITTED = ("a100-40gb-pcie", "h100-sxm", "gh200-96gb")
+"""Whose rows of vLLM its host before 0.8 is fitted to (calibrate.published.host)."""
 _EACH = ("A100-80GB SXM",)
 """Where a table of rates says devices and means each: 70B on four is a quarter of what version 0.17 reaches."""
 _BEFORE = ", grouped heads before 0.8"
@@ -66,6 +68,8 @@ def static_section(path: Path, every: int) -> str:
             refused += 1
             continue
         group, measured = f"{device}, {row['inputs']} of {vintage(row)}", float(row["value"])
+        if row["inputs"] == "vLLM" and device in HOST_FITTED:
+            group += " (host in sample)"
         argonne[group].append((predicted, measured))
         if band is not None:
             inside[group].append(band[0] * predicted <= measured <= band[1] * predicted)

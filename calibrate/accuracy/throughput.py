@@ -40,7 +40,10 @@ def throughput_section(path: Path, every: int) -> str:
         if not peak.over_pcie:
             for name, group in _GROUPS.items():
                 groups[name][group(peak)].append(pair)
-    tables = [markdown((name, *HEADS), scored_lines(dict(sorted(found.items())))) for name, found in groups.items()]
+    tables = [
+        markdown((f"{name} (host of a sequence in sample)", *HEADS), scored_lines(dict(sorted(found.items()))))
+        for name, found in groups.items()
+    ]
     return "\n".join(
         [
             "## Maximum throughput\n",
