@@ -36,7 +36,8 @@ BUDGETS = (512, 2048, 8192)
 _FAR_OFF = 2.0
 """Nor is a budget tried that misses a limit by more in closed form: such runs are long, because little ever leaves."""
 _HOPELESS = 1.1
-"""Nor is a budget tried that would miss a limit by more, if it is as much better or worse as at another size."""
+"""Nor is a budget tried that would miss a limit by more, if it is as much better or worse as at another size, or as the
+closed form sees it."""
 
 
 _HARDLY = 0.01
@@ -122,7 +123,8 @@ class Sizer:
             if budget == sized.budget or worst * self.budgets.get(budget, 0.0) / own > _HOPELESS:
                 continue
             there = with_budget(sized, self.question, budget)
-            if max(there.violations(self.question.slo).values(), default=1.0) > _FAR_OFF:
+            screened = self._screened(there)
+            if screened > _FAR_OFF or worst * screened / self._screened(sized) > _HOPELESS:
                 continue
             other = self._simulated(there)
             self.budgets[budget] = own * max(shares(other, self.question.slo).values()) / worst
@@ -130,6 +132,10 @@ class Sizer:
                 self.option = with_budget(self.option, self.question, budget)  # the first to be tried at other sizes
                 return other
         return tried
+
+    def _screened(self, option: Option) -> float:
+        """The worst latency over its limit, in closed form."""
+        return max(float(getattr(option, name)) / limit for name, limit in self.question.slo.limits.items())
 
     def _simulated(self, sized: Option) -> Verified:
         return self.simulations.of(sized, self.question, 1 / self.question.sizing.utilisation)
