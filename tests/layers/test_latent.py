@@ -66,6 +66,7 @@ def test_one_more_token_never_jumps(ideal: bool) -> None:
     grown, rows = np.diff(times) / times[:-1], np.where(news % 128 == 0, 128, np.where(news % 8 == 0, 8, 1))
     assert np.all(grown >= 0.0)
     assert np.all(grown <= (1.0 if ideal else rows) / news + 0.001)
+    assert np.all(grown[news >= 8] <= 1 / 8)  # attention alone is cut in tiles, and it is a part of the step
 
 
 def test_a_grid_of_both_forms_is_priced_like_its_points() -> None:
