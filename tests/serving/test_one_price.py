@@ -27,7 +27,7 @@ from inferplan.traffic.requests import Lengths
 from inferplan.work.parallel import Parallelism
 from inferplan.work.step import Segment, Step
 
-GPUS = [name for name in names("calibration") if not name.startswith("_")]
+GPUS = sorted(set(names("calibration")) & set(names("hardware")))
 DIVISIONS = [
     {},
     {"tp": 2},
