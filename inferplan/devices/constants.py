@@ -15,6 +15,7 @@ from inferplan.devices.anchors import Anchor
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.spec import Spec
 from inferplan.units import Num
+from inferplan.work.ops import MULTI_HEAD
 
 Constants = dict[str, dict[str, "Fit"]]
 """``constants[kernel][label]``: the fit of a kernel in a format; the label ``any`` is for all others."""
@@ -89,7 +90,9 @@ class Fit(Spec):
 
 def alike(label: str) -> tuple[str, ...]:
     """The labels whose constants stand for those of ``label``, the nearest first (:meth:`Calibration.fit`)."""
-    return label, label.rsplit("-d", 1)[0], f"{ANY}x{label.rpartition('x')[2]}", ANY
+    formats = label.removesuffix(MULTI_HEAD)
+    size = formats.rsplit("-d", 1)[0]
+    return label, formats, size, f"{size}{MULTI_HEAD}", f"{ANY}x{label.rpartition('x')[2]}", ANY
 
 
 def _error(known: Sequence[Errors], library: str, kernel: str, label: str) -> dict[str, float]:

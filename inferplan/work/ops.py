@@ -250,6 +250,10 @@ class GroupedMatmul(Op):
         return _operands(self.weight, self.input)
 
 
+MULTI_HEAD = "-multi-head"
+"""The end of the label of decodes whose query heads share no keys."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Attention(Op):
     """``softmax(Q[b,q,h,d] K[b,s,g,d]^T) V[b,s,g,e]``: FLOP ``2*pairs*h*(d + e)`` a sequence, softmax not counted.
@@ -315,10 +319,15 @@ class Attention(Op):
 
     @property
     def label(self) -> str:
-        """Formats, then the head size that the kernel is compiled for (128 unless said): ``bf16-kv-fp8-d64``."""
+        """Formats, then the head size that the kernel is compiled for (128 unless said): ``bf16-kv-fp8-d64``.
+
+        A decode of 128 with a key for every query head is ``bf16-multi-head``: libraries have another kernel for it.
+        """
         formats = self.base.name if self.kv == self.base else f"{self.base.name}-kv-{self.kv.name}"
-        if self.kernel.startswith("mla") or 64 < self.key_dim <= 128:
+        if self.kernel.startswith("mla"):
             return formats
+        if 64 < self.key_dim <= 128:
+            return f"{formats}{MULTI_HEAD}" if self.heads == self.kv_heads and not self.wide else formats
         return f"{formats}-d{64 if self.key_dim <= 64 else 256}"
 
 

@@ -41,7 +41,7 @@ def decodes(count: int = 300) -> list[Op]:
         2 ** rng.integers(0, 9, count),
         2 ** rng.integers(4, 16, count),
         2 ** rng.integers(0, 4, count),
-        2 ** rng.integers(0, 4, count),
+        2 ** rng.integers(1, 4, count),  # multi-head decodes have a label of their own
     ):
         heads = {"heads": int(kv * group), "kv_heads": int(kv), "key_dim": 128, "value_dim": 128}
         found.append(
