@@ -12,7 +12,7 @@ from inferplan.errors import UnknownNameError, UsageError
 from inferplan.spec import Spec
 from inferplan.units import Bytes, Num, Seconds
 from inferplan.work.formats import Precision, find_format
-from inferplan.work.ops import ExchangeMode
+from inferplan.work.ops import ExchangeMode, Meeting
 
 KvRule = Literal["of_total", "static_of_total", "of_free", "all"]
 """of_total: KV = fraction x memory - weights - activations - context (vLLM). static_of_total: the fraction holds
@@ -162,9 +162,9 @@ class ExchangeRules(Spec):
     """
 
     source: str = ""
-    prefill: ExchangeMode = "normal"
+    prefill: Meeting = "normal"
     """Of a step that holds a prompt."""
-    decode: ExchangeMode = "normal"
+    decode: Meeting = "normal"
     racks: ExchangeMode | None = None
     """Of every step where one fabric joins the ranks of several nodes (NVL72); absent: as anywhere else."""
     formats: dict[str, str] = {}

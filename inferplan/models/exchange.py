@@ -6,18 +6,23 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from inferplan.work.formats import find_format
-from inferplan.work.ops import Direction, Exchange, Op
+from inferplan.work.ops import Collective, Direction, Exchange, Op
 
 if TYPE_CHECKING:
     from inferplan.models.layers.base import LayerContext
     from inferplan.models.layers.moe import MoeLayer
+
+_COLLECTIVES = {"gather": ("all_gather", "reduce_scatter"), "all_reduce": ("all_reduce", "all_reduce")}
+"""What carries tokens to every rank, and their sums back."""
 
 
 def exchange(context: LayerContext, layer: MoeLayer, direction: Direction, width: int) -> Iterator[Op]:
     """Dispatch or combine of vectors of ``width``; nothing without attention data parallelism.
 
     Each of the ``tp`` ranks that hold the same tokens sends its share of them. Tokens travel in the engine's format for
-    the experts' inputs (:class:`inferplan.devices.engine.ExchangeRules`), partial sums in the base format.
+    the experts' inputs (:class:`inferplan.devices.engine.ExchangeRules`), partial sums in the base format. Where every
+    rank gets all tokens, a collective is of as many as there are, not of the fullest rank's times ranks (SGLang:
+    ``all_gatherv`` and ``reduce_scatterv`` of nvfp4 tokens, all-reduces of others where a step holds prompts).
     """
     parallel, precision, rules = context.parallel, context.precision, context.exchange
     if parallel.dp == 1:
@@ -25,13 +30,28 @@ def exchange(context: LayerContext, layer: MoeLayer, direction: Direction, width
     name = "expert.gate" if layer.gated else "expert.up"
     inputs = precision.linear_input(precision.stored("experts", name))
     sliced = parallel.expert_tp > 1  # all ranks that share an expert get its tokens, which no low-latency kernel does
-    travels = rules.formats.get(inputs.name) if direction == "dispatch" and not sliced else None
     wide = any(segment.wide for segment in context.segments)
+    how = rules.prefill if wide or (sliced and rules.decode not in _COLLECTIVES) else rules.decode
+    chosen = direction == "dispatch" and (how in _COLLECTIVES or not sliced)
+    travels = rules.formats.get(inputs.name) if chosen else None
+    sent = find_format(travels) if travels else precision.base
+    match how:  # a type checker sees here which modes are left
+        case "gather" | "all_reduce":
+            yield Collective(
+                name=f"ffn.{direction}",
+                ranks=context.ranks,
+                pattern=_COLLECTIVES[how][direction == "combine"],
+                elements=context.stage_tokens * width,
+                group=parallel.expert_ranks,
+                span=parallel.expert_ranks,
+                format=sent,
+            )
+            return
     yield Exchange(
         name=f"ffn.{direction}",
         ranks=context.ranks,
         direction=direction,
-        mode=rules.prefill if wide or sliced else rules.decode,
+        mode=how,
         tokens=context.tokens / parallel.tp,
         crowding=layer.crowding(context),
         mean_share=context.mean_share,
@@ -41,7 +61,7 @@ def exchange(context: LayerContext, layer: MoeLayer, direction: Direction, width
         parts=parallel.ep,
         group=parallel.expert_ranks,
         span=parallel.expert_ranks,
-        format=find_format(travels) if travels else precision.base,
+        format=sent,
         groups=layer.groups,
         top_groups=layer.top_groups,
         blocks=rules.blocks,

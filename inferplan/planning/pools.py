@@ -286,7 +286,8 @@ def _seconds_beside_prefill(prompts: LoadGrid, decodes: LoadGrid, demand: Demand
     """
     deployment, prompt = prompts.deployment, demand.prompt.average
     try:
-        moved: Num = Transfer.between(deployment, decodes.deployment).seconds(prompt)
+        drafts = prompts.speculation.draft, decodes.speculation.draft
+        moved: Num = Transfer.between(deployment, decodes.deployment, drafts=drafts).seconds(prompt)
     except (MissingFactError, UsageError):
         return None
     sending = sending_of(deployment)

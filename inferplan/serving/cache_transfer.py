@@ -43,6 +43,10 @@ def find_link(deployment: Deployment, name: str | None) -> Link:
     return chosen[0]
 
 
+Drafts = tuple[Deployment | None, Deployment | None]
+"""What drafts beside the model where prompts are computed, and where decodes are."""
+
+
 class Side(NamedTuple):
     """One end of a transfer: who is there, and the link of each of its ranks."""
 
@@ -58,16 +62,24 @@ class Side(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Transfer:
-    """How the cache of a prompt moves between two pools; made by :meth:`between`."""
+    """How the cache of a prompt moves between two pools; made by :meth:`between`.
+
+    draft: the way of the cache of what drafts beside the model, which lies beside every stage and moves with it.
+    """
 
     sender: Side
     receiver: Side
+    draft: Transfer | None = None
     _known: dict[int, float] = field(default_factory=dict)
 
     @classmethod
-    def between(cls, sender: Deployment, receiver: Deployment, link: str | None = None) -> Transfer:
+    def between(
+        cls, sender: Deployment, receiver: Deployment, link: str | None = None, drafts: Drafts = (None, None)
+    ) -> Transfer:
         """The way between two deployments over the link of that name, which both must have; the widest for ``None``.
 
+        drafts: what drafts beside each; SGLang registers its cache with the model's (``draft_kv_data_ptrs`` in
+        ``srt/disaggregation/prefill.py``), and other engines are taken to.
         Raises ``UsageError`` for pools that cannot exchange caches (another model, another engine, another format of
         the cache, devices of two kinds on a link that joins those of one only) and for a link that one of them does
         not have, ``MissingFactError`` where no link is on file.
@@ -82,7 +94,8 @@ class Transfer:
                         because="it is a link between devices of one kind",
                         hint="leave --kv-link out: the cache then moves over the network",
                     )
-        return cls(*sides)
+        ours, theirs = drafts
+        return cls(*sides, draft=cls.between(ours, theirs, link) if ours and theirs else None)
 
     def seconds(self, tokens: Num) -> Num:
         """Seconds to move the cache of ``tokens``: ``max(sent/bandwidth, received/bandwidth)`` of the busiest ranks."""
@@ -105,12 +118,12 @@ class Transfer:
     def sent(self, tokens: Num) -> Num:
         """Bytes that the busiest rank of the sender sends of ``tokens``."""
         most: Num = np.maximum.reduce([np.asarray(self._sent_by(stage, tokens)) for stage in self._stages[0]])
-        return most
+        return most if self.draft is None else most + self.draft.sent(tokens)
 
     def received(self, tokens: Num) -> Num:
         """Bytes that the busiest rank of the receiver keeps of ``tokens``, and therefore fetches."""
         most: Num = np.maximum.reduce([np.asarray(stage.state(tokens)) for stage in self._stages[1]])
-        return most
+        return most if self.draft is None else most + self.draft.received(tokens)
 
     @cached_property
     def _stages(self) -> tuple[list[StageMemory], list[StageMemory]]:

@@ -93,12 +93,18 @@ class Fleet:
 
 
 class Kind(NamedTuple):
-    """What the engines of a pool are: a deployment, the times of its steps, its rules, and how each gets its cache."""
+    """What the engines of a pool are: a deployment, the times of its steps, its rules, how each gets its cache, and
+    what drafts beside it."""
 
     deployment: Deployment
     times: StepTimes
     rules: Rules
     cache: Callable[[], PrefixCache | None]
+    draft: Deployment | None = None
+
+    def way_to(self, decodes: Kind, link: str | None) -> Transfer:
+        """How caches move from here to ``decodes``."""
+        return Transfer.between(self.deployment, decodes.deployment, link, (self.draft, decodes.draft))
 
 
 def _nothing() -> None:
@@ -139,7 +145,7 @@ class Cluster(Apart):
             self.front = self._pool(kind, fleet.engines(kind.deployment))
         else:
             prompts = prompts or kind
-            transfer = Transfer.between(prompts.deployment, kind.deployment, fleet.kv_link)
+            transfer = prompts.way_to(kind, fleet.kv_link)
             rules = replace(prompts.rules, scheduler=prompts.rules.scheduler.model_copy(update={"admission": "prompt"}))
             self.front = self._pool(prompts._replace(rules=rules), fleet.prefill * prompts.deployment.parallel.dp)
             ranks = fleet.decode * kind.deployment.parallel.dp

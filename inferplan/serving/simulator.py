@@ -190,7 +190,7 @@ def _kind(
     speculation = options.speculation.beside(deployment)
     rules = _rules(deployment, flags, replace(options, speculation=speculation), requests)
     times = times or times_for(deployment, rules, requests, speculation)
-    return Kind(deployment, times, rules, lambda: _cache(deployment, requests, rules, options.host))
+    return Kind(deployment, times, rules, lambda: _cache(deployment, requests, rules, options.host), speculation.draft)
 
 
 def _rules(deployment: Deployment, flags: Flags, options: Options, requests: Requests) -> Rules:

@@ -19,7 +19,7 @@ from inferplan.catalog.assemble import (
 from inferplan.catalog.drafts import head_beside
 from inferplan.catalog.files import load
 from inferplan.devices.constants import Calibration
-from inferplan.devices.engine import Engine, EngineFlags, EngineSpec
+from inferplan.devices.engine import Engine, EngineFlags, EngineSpec, ExchangeRules
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import UnknownNameError, UsageError
 from inferplan.estimate.deployment import Deployment
@@ -27,7 +27,7 @@ from inferplan.models.gguf_formats import file_precision, is_file_type
 from inferplan.models.spec import ModelSpec
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.validation.names import hardware_of, labelled, model_of
-from inferplan.validation.rows import Run
+from inferplan.validation.rows import Pool, Run, Spread
 from inferplan.work.formats import Format, Precision, find_format, held_by
 from inferplan.work.parallel import Parallelism
 
@@ -148,10 +148,7 @@ def deployment_of(run: Run, calibration: str | None = None, ideal: bool = False)
     flags = EngineFlags(token_budget=run.token_budget, max_sequences=run.slots, memory_fraction=run.memory_fraction)
     engine, note = engine_of(run.engine, run.engine_version, flags)
     precision = precision_of(run, model, hardware)
-    if run.spread.dispatch is not None:
-        inputs, travels = precision.linear_input(precision.experts), find_format(run.spread.dispatch)
-        exchange = engine.exchange.model_copy(update={"formats": engine.exchange.formats | {inputs.name: travels.name}})
-        engine = engine.model_copy(update={"exchange": exchange})
+    exchange = _exchange(engine.exchange, precision, run.spread)
     deployment = Deployment(
         model=model,
         hardware=hardware,
@@ -164,7 +161,7 @@ def deployment_of(run: Run, calibration: str | None = None, ideal: bool = False)
             replicas=run.workers if run.prefill is None else 1,
             redundant=_copies(model, run.spread.slots, run.ep),
         ),
-        engine=engine,
+        engine=engine.model_copy(update={"exchange": exchange}),
         calibration=_calibration(run.gpu, run.library, calibration, ideal),
         routing=replace(routing_of(), in_order=run.spread.in_order),
     )
@@ -179,12 +176,28 @@ def prompts_of(run: Run, decodes: Deployment) -> Deployment | None:
         return None
     copies = _copies(decodes.model, pool.expert_slots, pool.ep)
     flags = EngineFlags(token_budget=pool.token_budget, max_sequences=pool.slots, memory_fraction=pool.memory_fraction)
-    defaults = engine_of(run.engine, run.engine_version, flags)[0].defaults
+    engine = engine_of(run.engine, run.engine_version, flags)[0]
+    exchange = _exchange(engine.exchange, decodes.precision, pool)
     return replace(
         decodes,
         parallel=Parallelism(tp=pool.tp, ep=pool.ep, dp=pool.dp, redundant=copies),
-        engine=decodes.engine.model_copy(update={"defaults": defaults}),
+        engine=decodes.engine.model_copy(update={"defaults": engine.defaults, "exchange": exchange}),
     )
+
+
+def _exchange(rules: ExchangeRules, precision: Precision, asked: Spread | Pool) -> ExchangeRules:
+    """The engine's rules, but for how, and in which format, the workers of a pool are said to exchange tokens.
+
+    Tokens that every rank gets travel in the base format where none is stated: they are quantised where they arrive.
+    """
+    changes: dict[str, Any] = {}
+    if asked.exchange is not None:
+        changes = {"prefill": asked.exchange, "decode": asked.exchange, "racks": None}
+    formats = {} if asked.exchange in ("gather", "all_reduce") else rules.formats
+    if asked.dispatch is not None:
+        inputs = precision.linear_input(precision.experts)
+        formats = formats | {inputs.name: find_format(asked.dispatch).name}
+    return rules.model_copy(update=changes | {"formats": formats})
 
 
 def drafts_of(run: Run, deployment: Deployment) -> Speculation:

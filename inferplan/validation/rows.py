@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from inferplan.devices.releases import release_order
 from inferplan.errors import UsageError
 from inferplan.validation.clients import scripted
 from inferplan.validation.names import filed
 from inferplan.validation.releases import release_of
+from inferplan.work.ops import Meeting
 
 Facts = dict[str, str]
 
@@ -34,6 +35,7 @@ INPUTS = (
     *("disaggregated", "decode_batch_per_rank", "prefill_ranks", "prefill_dp_attention", "prefill_workers"),
     *("prefill_gpus", "prefill_tp", "prefill_ep", "prefill_redundant_experts", "prefill_max_num_batched_tokens"),
     *("prefill_max_num_seqs", "prefill_memory_fraction", "expert_copies_in_order", "dispatch_format"),
+    *("exchange", "prefill_exchange", "prefill_dispatch_format"),
     *("kernels", "backends", "date"),
 )
 MEASURES = (
@@ -113,6 +115,8 @@ class Spread(NamedTuple):
     """No balancer has placed the copies."""
     dispatch: str | None = None
     """The format in which tokens travel to their experts; ``None``: the engine's."""
+    exchange: Meeting | None = None
+    """How they meet the ranks of their experts; ``None``: as the engine has it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +131,8 @@ class Pool:
     token_budget: int | None = None
     slots: int | None = None
     memory_fraction: float | None = None
+    dispatch: str | None = None
+    exchange: Meeting | None = None
 
     @property
     def ranks(self) -> int:
@@ -360,6 +366,8 @@ def _pools(facts: Mapping[str, str]) -> tuple[Pool | None, int, tuple[str, ...]]
         token_budget=whole(facts, "prefill_max_num_batched_tokens") or None,
         slots=whole(facts, "prefill_max_num_seqs") or None,
         memory_fraction=_share(facts, "prefill_memory_fraction"),
+        dispatch=given(facts, "prefill_dispatch_format"),
+        exchange=_meeting(facts, "prefill_exchange"),
     )
     return pool, workers, notes
 
@@ -381,6 +389,17 @@ def truth(facts: Mapping[str, str], name: str) -> bool:
     if text not in ("0", "1", "0.0", "1.0", "true", "false"):
         raise Unusable(f"{name} is {text!r}, not 0 or 1")
     return text in ("1", "1.0", "true")
+
+
+def _meeting(facts: Mapping[str, str], name: str) -> Meeting | None:
+    """How tokens meet the ranks of their experts; ``None`` when it is empty. Raises ``Unusable``."""
+    text = given(facts, name)
+    if text is None:
+        return None
+    known: dict[str, Meeting] = {how: how for how in get_args(Meeting)}
+    if text.lower() not in known:
+        raise Unusable(f"{name} is {text!r}, not one of {', '.join(known)}")
+    return known[text.lower()]
 
 
 def _share(facts: Mapping[str, str], name: str) -> float | None:
@@ -429,6 +448,7 @@ def interpret(facts: Mapping[str, str]) -> tuple[Run, tuple[str, ...]]:
             slots=whole(facts, "redundant_experts") or 0,
             in_order=truth(facts, "expert_copies_in_order"),
             dispatch=given(facts, "dispatch_format"),
+            exchange=_meeting(facts, "exchange"),
         ),
         kernels=given(facts, "kernels") or (f"{_needed(facts, 'engine').lower()}@{release}" if release else None),
         backends=_backends(facts),

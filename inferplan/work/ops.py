@@ -621,6 +621,9 @@ Direction = Literal["dispatch", "combine"]
 ExchangeMode = Literal["normal", "low_latency", "nvlink"]
 """How tokens travel to the ranks of their experts. normal: once to each domain, on from there to each rank.
 low_latency: to each expert by itself. nvlink: once to each rank, through memory that all can address."""
+Meeting = Literal[ExchangeMode, "gather", "all_reduce"]
+"""How tokens and the ranks of their experts meet, by an :class:`Exchange` or by collectives. gather: every rank gets
+the tokens of all (all-gather), and sums part again (reduce-scatter). all_reduce: both as sums of buffers of all."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -225,7 +225,8 @@ def in_order(experts: int, top_k: int, ranks: int, redundant: int = 0, skew: flo
     """The busiest of ``ranks`` that hold experts in their order, then those from the first on again, whatever their
     popularity: engines without a balancer. An expert's rows are spread over its copies.
 
-    SGLang without ``--enable-eplb`` and ``--init-expert-location``: ``srt/eplb/expert_location.py``, ``init_trivial``.
+    SGLang with ``--ep-dispatch-algorithm`` and without ``--enable-eplb`` and ``--init-expert-location``:
+    ``srt/eplb/expert_location.py``, ``init_trivial`` and ``compute_logical_to_rank_dispatch_physical_map``.
     """
     chances, generator = np.array(popularity(experts, top_k, skew)), np.random.default_rng(0)
     slots = np.arange(experts + redundant) % experts

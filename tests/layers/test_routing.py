@@ -6,7 +6,7 @@ from math import comb
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inferplan.units import Array
@@ -96,6 +96,7 @@ def test_the_published_gain_of_balancing_lies_within_the_experts() -> None:
 routers = st.tuples(st.sampled_from([8, 16, 60, 128, 256]), st.sampled_from([1, 2, 8]), st.sampled_from([2, 4, 8, 16]))
 
 
+@settings(deadline=None)
 @given(router=routers, skew=st.sampled_from([0.0, 0.5, 1.0]), copies=st.integers(0, 3))
 def test_laws_of_the_busiest_rank(router: tuple[int, int, int], skew: float, copies: int) -> None:
     """Never less than the mean, never more rows than every token can bring, more tokens never less; and conserved."""
@@ -113,6 +114,7 @@ def test_laws_of_the_busiest_rank(router: tuple[int, int, int], skew: float, cop
     assert np.all(distinct >= reached(experts, top_k, tokens, skew) / ranks * (1 - 0.02))
 
 
+@settings(deadline=None)
 @given(router=routers, skew=st.sampled_from([0.5, 0.8, 1.0]), copies=st.integers(1, 3))
 def test_copies_never_make_the_busiest_rank_busier(router: tuple[int, int, int], skew: float, copies: int) -> None:
     """Of many tokens. Of few they can: one token brings no rank two rows where each has one slot, and may with two."""

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from inferplan.catalog.assemble import Request, assemble
+from inferplan.catalog.drafts import head_beside
 from inferplan.devices.hardware import Link
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
@@ -21,6 +22,7 @@ from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags
 from inferplan.serving.pipeline import Pipeline
 from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.techniques.speculation import Speculation
 from inferplan.traffic.requests import ClosedLoop, OpenLoop, SharedPrefix, Traffic, parse_lengths
 from inferplan.work.parallel import Parallelism
 from tests.serving.plain_time import CLOSE, plain, requests, seconds, served
@@ -67,6 +69,22 @@ def test_ranks_send_what_others_need(
     assert float(way.sent(1000.0)) == pytest.approx(1000 * sent)
     assert float(way.received(1000.0)) == pytest.approx(1000 * received)
     assert way.seconds(1000.0) == pytest.approx(1000 * max(sent, received) / 50e9)  # 400 Gb/s a GPU, on both sides
+
+
+def test_the_cache_of_a_draft_moves_with_that_of_its_model() -> None:
+    """DeepSeek-V3's own head is one more layer with a latent: 62 times 576 channels of two bytes; and twice that from
+    8 ranks to 16."""
+    traffic = requests((0.0, 1000, 4))
+    for sender, receiver, sent in (({"tp": 8}, {"tp": 8}, 1), ({"tp": 8}, {"tp": 16}, 2)):
+        decodes, prompts = on("deepseek-v3", "b200-hgx", **receiver), on("deepseek-v3", "b200-hgx", **sender)
+        head = head_beside(decodes, "mtp")
+        assert head is not None
+        drafts = Speculation(length=1, acceptance=0.8, draft=head.over(decodes.parallel).whole)
+        fleet = Fleet(prefill=1, decode=1, prefill_deployment=prompts)
+        moved = simulate(decodes, traffic, None, Options(fleet=fleet, speculation=drafts)).conditions["cache_transfer"]
+        assert moved["sent_bytes_a_rank"] == pytest.approx(sent * 1000 * 62 * 576 * 2)
+        assert moved["received_bytes_a_rank"] == pytest.approx(1000 * 62 * 576 * 2)
+        assert moved["seconds"] == pytest.approx(sent * 1000 * 62 * 576 * 2 / 50e9)
 
 
 def test_a_latent_goes_to_every_rank_that_wants_it() -> None:

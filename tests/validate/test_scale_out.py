@@ -21,7 +21,7 @@ from inferplan.validation.predict import Prediction
 from inferplan.validation.rows import Measured, Row, row_of
 from inferplan.validation.run import Pricing, price_rows
 from inferplan.validation.score import Scored, score, statistics
-from inferplan.work.ops import Exchange
+from inferplan.work.ops import Collective, Exchange
 from inferplan.work.parallel import Parallelism
 from inferplan.work.step import Segment, Step
 
@@ -80,6 +80,7 @@ RACK = {
     "tpot_median_ms": "19.44",
 }
 """As rows of a rack are labelled."""
+_EXCHANGES = ("ffn.dispatch", "ffn.combine")
 
 
 def row(facts: dict[str, str], **changes: str) -> Row:
@@ -161,6 +162,56 @@ def test_tokens_travel_in_the_format_that_the_recipe_sets() -> None:
         costs = decode_cycle(deployment_of(run)[0], 32.0, 1000.0).costs
         op = next(cost.op for cost in costs if cost.op.name == "ffn.dispatch")
         assert isinstance(op, Exchange) and 7168 * op.format.width == sent
+
+
+def test_pools_without_an_all_to_all_gather_tokens() -> None:
+    """Four ranks of 100 tokens: a rank sends 300 of 7,168 values in nvfp4 (4,032 bytes), their sums in bf16 (14,336).
+
+    The decodes of the same recipe have DeepEP; another campaign's prompts have it too."""
+    facts = {"engine": "sglang", "weights": "nvfp4", "experts": "nvfp4", "prefill_tp": "4", "prefill_ep": "4"}
+    facts |= {"prefill_ranks": "4"}
+    step = Step(segments=(Segment(batch=4.0, new=100.0, past=0.0),))
+    for campaign, patterns in (("inferencex", ["all_gather", "reduce_scatter"]), ("my own", [])):
+        run = row(RACK, **facts, campaign=campaign).run
+        assert run is not None
+        decodes, _ = deployment_of(run)
+        prompts = prompts_of(run, decodes)
+        assert prompts is not None and decodes.engine.exchange.decode == "low_latency"
+        found = [cost.op for cost in run_step(prompts, step).costs if cost.op.name in _EXCHANGES]
+        assert [op.pattern for op in found if isinstance(op, Collective)] == patterns
+        assert not patterns or [op.work().wire for op in found] == [300 * 4032.0, 300 * 14336.0]
+
+
+def test_sums_of_buffers_of_all_tokens_take_two_all_reduces() -> None:
+    """Eight ranks of 50 tokens in bf16, a ring: 2*7/8 of 400*14,336 bytes each way; in decodes half as much."""
+    told = row(
+        RACK, engine="sglang", gpu="h200-sxm", decode_ranks="8", tp="8", ep="8", kernels="", redundant_experts=""
+    )
+    assert told.run is not None and told.run.prefill is not None
+    assert (told.run.spread.exchange, told.run.prefill.exchange) == ("gather", "all_reduce")
+    decodes, _ = deployment_of(told.run)
+    prompts = prompts_of(told.run, decodes)
+    assert prompts is not None
+    for deployment, new, share in ((prompts, 50.0, 7 / 4), (decodes, 1.0, 7 / 8)):
+        step = Step(segments=(Segment(batch=400.0 / new, new=new, past=0.0 if new > 1 else 1000.0),))
+        wires = [cost.op.work().wire for cost in run_step(deployment, step).costs if cost.op.name in _EXCHANGES]
+        assert wires == [share * 400 * 14336.0] * 2
+
+
+def test_an_exchange_that_nobody_knows_is_refused() -> None:
+    told = row(RACK, prefill_exchange="telepathy")
+    assert told.refused == "prefill_exchange is 'telepathy', not one of normal, low_latency, nvlink, gather, all_reduce"
+
+
+def test_prompts_of_a_recipe_without_attention_dp_are_tensor_parallel() -> None:
+    """recipies/gb200-fp4/8k1k/max-tpt.yaml of 2025 (10p_tp4/1d_dep32): rows of it are labelled data-parallel. With
+    8,192 users of ten such workers ix1504 waits 108.8 s."""
+    facts = {"engine": "sglang", "weights": "nvfp4", "experts": "nvfp4", "isl": "8192", "concurrency": "8192"}
+    facts |= {"prefill_tp": "4", "prefill_ep": "1", "prefill_ranks": "4", "prefill_workers": "10"}
+    told = row(RACK, **facts, decode_batch_per_rank="")
+    assert told.run is not None and told.run.prefill is not None
+    assert (told.run.prefill.tp, told.run.prefill.dp, told.run.prefill.ep) == (4, 1, 1)
+    assert told.run.prefill.token_budget == 131072
 
 
 def test_a_recipe_of_tensor_parallel_decodes_is_priced_as_one() -> None:
