@@ -46,6 +46,9 @@ READ_SINCE = {
 }
 """Usable bytes that were found after the reference table was made."""
 
+BUS_ROUNDED = {"h100-pcie": 0.02, "mi300x": 0.005}
+"""Data sheets that round the product of the bus: 2 TB/s of 2.039, 5.3 of 5.325."""
+
 NOT_FOR_DATA_CENTRES = {
     "workstation": {
         "arc-pro-b60",
@@ -201,6 +204,80 @@ def test_derivations_multiply_out(spec: HardwareSpec) -> None:
         product = math.prod(factor(text) for text in derivation.factors)
         assert product == pytest.approx(stated, rel=0.02), figure
         assert len(derivation.factors) >= 2 and derivation.note
+
+
+@every_device
+def test_derivations_are_of_the_parts_on_file(spec: HardwareSpec) -> None:
+    """A peak counts all units, at the clock on file or the one that its note names; a bus times its pins is the bandwidth."""
+    for figure, derivation in spec.derivation.items():
+        factors = [factor(text) for text in derivation.factors]
+        if figure == "bandwidth":
+            tolerance = BUS_ROUNDED.get(spec.name, 1e-3)
+            assert math.prod(factors) == pytest.approx(spec.memory.bandwidth, rel=tolerance)
+            continue
+        assert spec.units is None or factors[0] == spec.units, figure
+        clocks = [text for text in derivation.factors if text.endswith("Hz")]
+        if spec.clock is not None and clocks and parse_quantity(clocks[0], "hertz") != spec.clock:
+            assert "1830 MHz" in derivation.note and clocks == ["1.83 GHz"], figure
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, spec in SPECS.items() if spec.vendor == "NVIDIA" and "tf32" in spec.peak]
+)
+def test_tensor_cores_take_tf32_at_half_the_rate_of_bf16(name: str) -> None:
+    """NVIDIA's white papers of GA100, GA102, AD102, GH100 and GB202, of cards with either rule of accumulation."""
+    peak = SPECS[name].peak
+    assert peak["tf32"] / peak["bf16"] == pytest.approx(0.5, rel=0.025)
+
+
+@pytest.mark.parametrize("name", [name for name in SPECS if name.startswith("rtx-")])
+def test_geforce_halves_what_it_accumulates_in_fp32(name: str) -> None:
+    """GA102, AD102 and GB202 white papers: int8 has twice the rate of fp16 with fp16 accumulate, four times GeForce's here."""
+    spec = SPECS[name]
+    expected = 4 if spec.segment == "consumer" else 2
+    assert spec.peak["int8"] / spec.peak["bf16"] == pytest.approx(expected, rel=0.01)
+    assert spec.peak["bf16"] / spec.peak["fp32"] == pytest.approx(8 / expected, rel=0.03)
+
+
+# Of TechPowerUp's pages, read on 22 November 2026: SMs, boost clock [MHz], L2 [MiB], power [W], memory bus [bits].
+TECHPOWERUP = {
+    "rtx-3060": (28, 1777, 3, 170, 192),
+    "rtx-3060-ti": (38, 1665, 4, 200, 256),
+    "rtx-3070": (46, 1725, 4, 220, 256),
+    "rtx-3070-ti": (48, 1770, 4, 290, 256),
+    "rtx-3080": (68, 1710, 5, 320, 320),
+    "rtx-3080-ti": (80, 1665, 6, 350, 384),
+    "rtx-3090-ti": (84, 1860, 6, 450, 384),
+    "rtx-4060": (24, 2460, 24, 115, 128),
+    "rtx-4060-ti": (34, 2535, 32, 165, 128),
+    "rtx-4070": (46, 2475, 36, 200, 192),
+    "rtx-4070-super": (56, 2475, 48, 220, 192),
+    "rtx-4070-ti": (60, 2610, 48, 285, 192),
+    "rtx-4070-ti-super": (66, 2610, 48, 285, 256),
+    "rtx-4080": (76, 2505, 64, 320, 256),
+    "rtx-4080-super": (80, 2550, 64, 320, 256),
+    "rtx-4090": (128, 2520, 72, 450, 384),
+    "rtx-5060-ti": (36, 2572, 32, 180, 128),
+    "rtx-5070": (48, 2512, 48, 250, 192),
+    "rtx-5070-ti": (70, 2452, 48, 300, 256),
+    "rtx-5080": (84, 2617, 64, 360, 256),
+    "rtx-5090": (170, 2407, 96, 575, 512),
+    "rtx-a4000": (48, 1560, 4, 140, 256),
+    "rtx-a5000": (64, 1695, 6, 230, 384),
+    "rtx-a6000": (84, 1800, 6, 300, 384),
+    "rtx-4000-ada": (48, 2175, 48, 130, 160),
+    "rtx-4500-ada": (60, 2580, 48, 210, 192),
+    "rtx-5000-ada": (100, 2550, 72, 250, 256),
+    "rtx-6000-ada": (142, 2505, 96, 300, 384),
+}
+
+
+@pytest.mark.parametrize("name", TECHPOWERUP)
+def test_cards_equal_an_independent_list(name: str) -> None:
+    spec = SPECS[name]
+    assert spec.clock is not None and spec.cache is not None
+    bus = int(spec.derivation["bandwidth"].factors[0])
+    assert (spec.units, spec.clock / 1e6, spec.cache / 2**20, spec.power, bus) == pytest.approx(TECHPOWERUP[name])
 
 
 @every_device
