@@ -208,7 +208,7 @@ def test_derivations_multiply_out(spec: HardwareSpec) -> None:
 
 @every_device
 def test_derivations_are_of_the_parts_on_file(spec: HardwareSpec) -> None:
-    """A peak counts all units, at the clock on file or the one that its note names; a bus times its pins is the bandwidth."""
+    """A peak counts all units, at the clock on file or the one that its note names; bus x pins is the bandwidth."""
     for figure, derivation in spec.derivation.items():
         factors = [factor(text) for text in derivation.factors]
         if figure == "bandwidth":
@@ -232,7 +232,7 @@ def test_tensor_cores_take_tf32_at_half_the_rate_of_bf16(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in SPECS if name.startswith("rtx-")])
 def test_geforce_halves_what_it_accumulates_in_fp32(name: str) -> None:
-    """GA102, AD102 and GB202 white papers: int8 has twice the rate of fp16 with fp16 accumulate, four times GeForce's here."""
+    """GA102, AD102 and GB202 white papers: int8 has twice the rate of fp16 at the full rate, four times the halved."""
     spec = SPECS[name]
     expected = 4 if spec.segment == "consumer" else 2
     assert spec.peak["int8"] / spec.peak["bf16"] == pytest.approx(expected, rel=0.01)
