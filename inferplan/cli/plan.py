@@ -171,14 +171,19 @@ _OPTIONS = [
 ]
 
 
+def _gpu(name: str) -> str:
+    """The device's own name, whatever alias was typed; a file stays a path, for it may bear the name of one on file."""
+    return name if name.endswith((".yaml", ".yml")) else load_hardware(name).name
+
+
 def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Question:
     """The question that the options ask."""
     named = load_workload(values["workload"]) if values["workload"] else None
     demand = _demand(values, named)
     slo = _slo(values, named, demand)
     spec = load_model(model)
-    gpus = tuple(load_hardware(name).name for name in parse_values(values["gpu"] or "")) or default_gpus(prices)
-    prices.check(gpus)
+    gpus = tuple(_gpu(name) for name in parse_values(values["gpu"] or "")) or default_gpus(prices)
+    prices.check(load_hardware(gpu).name for gpu in gpus)
     quants = tuple(None if q == NATIVE else q for q in parse_values(values["quant"] or "")) or None
     engines = tuple(parse_values(values["engine"]))
     roles = (("kv", values["kv"]),) if values["kv"] else ()

@@ -75,8 +75,10 @@ def _nothing_runs(what: str, question: Question, searched: SearchResult) -> Infe
         return InfeasibleError(what, because=because, hint=question.prices.hint(names[0]))
     counts = _counts(searched)
     example = searched.rejections.examples.get("impossible")
-    counts += f"; such as: {example}" if example and not searched.grids else ""
     wider = f"a larger --most than {question.space.most}, a narrower --quant, or another --gpu"
+    if example and not searched.grids:
+        counts += f"; such as: {example}"
+        wider += " (a figure not on file: in a copy of the YAML, --gpu FILE.yaml)"
     return InfeasibleError(what, because=counts or "no candidate exists", hint=wider)
 
 

@@ -337,6 +337,24 @@ def test_what_stands_in_the_way_is_named() -> None:
     assert "such as: " in refused(*words, "--gpu", "h100-sxm", "--tp", "3").because
 
 
+def test_a_plan_for_a_device_of_ones_own_file(tmp_path: Path) -> None:
+    """Announced figures lack the memory that a program sees; a copy of the file brings it, under any name."""
+    words = ("plan", "llama-3.1-8b", *QUESTION, "--most", "1", "--aggregated", "--quant", "fp8")
+    missing = refused(*words, "--gpu", "vr200", "--price", "vr200=9")
+    assert "a program sees on vr200-preliminary is not on file" in missing.because
+    assert "--gpu FILE.yaml" in missing.hint
+    shipped = Path(__file__).parents[2] / "configs" / "hardware" / "vr200-preliminary.yaml"
+    fields = yaml.safe_load(shipped.read_text("utf-8"))
+    fields["memory"]["usable"] = "280 GB"
+    fields["aliases"] = []
+    for name, preliminary in (("vr200-preliminary", True), ("my-card", False)):
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(yaml.safe_dump(fields | {"name": name, "preliminary": preliminary}))
+        text = run(*words, "--gpu", str(path), "--price", f"{name}=9")
+        assert re.search(rf"deployment +1 x {name}", text), text
+        assert f"to buy: 1 x {name} at 9.00 USD/h (stated, --price)" in text
+
+
 def test_drafts_are_planned_and_emitted(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     draft = ("--draft-model", "llama-3.2-1b", "--draft-tokens", "3", "--acceptance", "0.8")
