@@ -27,6 +27,10 @@ KERNEL_ROLES: dict[str, tuple[str, ...]] = {
     REDUCED: ("collective.all_reduce",),
 }
 """What a flag chooses kernels for, and the kernels' names (their first parts)."""
+FOUR_BITS = {"marlin": ("int4", "mxfp4")}
+"""Backends of one kernel for weights of several formats, which it turns into the format of the inputs and multiplies
+there (vLLM's ``fused_marlin_moe.py``: ``scalar_types.float4_e2m1f`` beside ``uint4b8``): timed in one of them it prices
+the others."""
 FASTEST = "the fastest of "
 """How the name of a kernel begins that is several libraries' (:mod:`calibrate.tables.fastest`)."""
 Order = tuple[tuple[int, ...], int, int]
@@ -262,7 +266,7 @@ class Releases(Spec):
         for (kernel, label), releases in found.items():
             nearest = min(releases, key=lambda one: _distance(one, version, given.dates))
             result.setdefault(kernel, {})[label] = releases[nearest]
-        return result
+        return {kernel: fits | _of_four_bits(name, fits) for kernel, fits in result.items()}
 
     def _of_release(self, engine: str, version: str, role: str, given: OnFile) -> Constants:
         """The usual kernels of ``role`` of the release nearest to ``version``. Raises ``UnknownNameError`` for none."""
@@ -278,6 +282,19 @@ class Releases(Spec):
                 if fit is not None:
                     result.setdefault(kernel, {})[label] = fit
         return result
+
+
+def _of_four_bits(name: str, fits: Mapping[str, Fit]) -> dict[str, Fit]:
+    """Constants of a backend (:data:`FOUR_BITS`) for formats that it was not timed in; the error is that of the
+    one it was."""
+    found = {}
+    formats = FOUR_BITS.get(name.lower(), ())
+    for label, fit in fits.items():
+        weights, _, inputs = label.partition("x")
+        for other in formats if weights in formats else ():
+            update = {"basis": "transferred", "source": f"{name} in {label}"}
+            found.setdefault(f"{other}x{inputs}", fit.model_copy(update=update))
+    return {label: fit for label, fit in found.items() if label not in fits}
 
 
 def _entries(release: Release) -> Iterator[tuple[str, str, str, Fit]]:
