@@ -1,8 +1,10 @@
-"""What a step costs the host of vLLM before 0.14, which schedules it when the one before is done, from a closed loop.
+"""What a sequence costs the host of vLLM in a step, before and since its steps are scheduled ahead.
 
-``python -m calibrate.serving_host FILE.csv`` prints the constants of ``step`` of that version in
-``configs/engines/vllm.yaml``, and how far off those of the other divisions are on each: what the host does costs the
-same on two, four and eight devices, where kernels do not.
+``python -m calibrate.serving_host CLOSED.csv OPEN.csv`` prints the constants of ``step`` in ``configs/engines/vllm.yaml``:
+of versions before 0.14, which schedule a step when the one before is done, from the rows of a closed loop with as many
+users, and of those since from stages of an open loop under capacity, which hold up to 128 sequences. What the host does
+costs the same on any number of devices and for any model, where kernels do not: what is left out to judge the fit is a
+division of the first, a model of the second.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from inferplan.serving.simulator import Options, simulate
 from inferplan.validation.deploy import deployment_of
 from inferplan.validation.importers import read_file
 from inferplan.validation.predict import flags_of, traffic_of
-from inferplan.validation.rows import Run
+from inferplan.validation.rows import Row, Run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,11 +34,8 @@ class Interval:
     run: Run
     deployment: Deployment
     seconds: float
-
-    @property
-    def group(self) -> str:
-        """What is left out together."""
-        return f"tp {self.run.tp}"
+    group: str
+    """What is left out together."""
 
     def at(self, host: float | None, sequence: float) -> float:
         """Seconds that are predicted with these seconds of a step (``None``: the shared ones) and of a sequence."""
@@ -47,21 +46,34 @@ class Interval:
         return float(np.mean(simulate(served, traffic, flags_of(self.run), options).tpot))
 
 
-def intervals(path: Path) -> list[Interval]:
+def closed_loop(path: Path) -> list[Interval]:
     """The rows of vLLM before 0.14 that a fit may see."""
-    found = []
-    for row in usable(read_file(path, {})[1]):
-        assert row.run is not None and row.measured.tpot is not None
-        deployment = deployment_of(row.run)[0]
-        if row.run.engine == "vllm" and deployment.engine.defaults.until == "0.14":
-            found.append(Interval(run=row.run, deployment=deployment, seconds=row.measured.tpot))
-    return found
+    found = [_interval(row, f"tp {row.run.tp}") for row in usable(read_file(path, {})[1]) if row.run is not None]
+    return [one for one in found if one.run.engine == "vllm" and one.deployment.engine.defaults.until == "0.14"]
 
 
-def main(path: Path, show: Callable[[str], object] = print) -> None:
-    """Fit, and show what came out."""
-    show(HostFit.of(intervals(path), ("host", "sequence")).report())
+def open_loop(path: Path) -> list[Interval]:
+    """The stages of vLLM since 0.14 that kept up with their arrivals."""
+    rows = [row for row in read_file(path, {})[1] if row.run is not None and not overloaded(row)]
+    found = [_interval(row, row.run.model) for row in rows if row.run is not None]
+    return [one for one in found if one.deployment.engine.defaults.until == ""]
+
+
+def overloaded(row: Row) -> bool:
+    """Whether a stage fell behind its arrivals: requests failed, or waited ten seconds for their first token."""
+    return float(row.cells.get("failed") or 0) > 0 or (row.measured.ttft or 0) > 10
+
+
+def _interval(row: Row, group: str) -> Interval:
+    assert row.run is not None and row.measured.tpot is not None
+    return Interval(run=row.run, deployment=deployment_of(row.run)[0], seconds=row.measured.tpot, group=group)
+
+
+def main(closed: Path, opened: Path, show: Callable[[str], object] = print) -> None:
+    """Fit both, and show what came out."""
+    show(f"before 0.14\n{HostFit.of(closed_loop(closed), ('host', 'sequence')).report()}")
+    show(f"since 0.14\n{HostFit.of(open_loop(opened), ('sequence',)).report()}")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from calibrate.accuracy.scores import HEADS, markdown, pairs_of, scored_lines
+from calibrate.serving_host import overloaded
 from inferplan.validation.importers import read_file
 from inferplan.validation.run import Pricing, price_rows
 
@@ -17,11 +18,10 @@ def open_loop_section(path: Path) -> str:
         run, found, measured = one.row.run, one.prediction, one.row.measured
         if run is None or found is None:
             continue
-        load = float(one.row.cells.get("failed") or 0) / max(float(one.row.cells.get("completed") or 1), 1.0)
-        overloaded = load > 0 or (measured.ttft or 0) > 10
-        if not overloaded:
+        behind = overloaded(one.row)
+        if not behind:
             steady.append(one)
-        cells = [f"{one.row.cells['experiment']}, {run.rate:g}/s" + (" (overloaded)" if overloaded else "")]
+        cells = [f"{one.row.cells['experiment']}, {run.rate:g}/s" + (" (overloaded)" if behind else "")]
         for metric in ("ttft", "tpot", "e2el"):
             value, real = getattr(found, metric), getattr(measured, metric)
             error = one.error(metric)
@@ -41,7 +41,9 @@ def open_loop_section(path: Path) -> str:
     return "\n".join(
         [
             "## Serving, open loop\n",
-            "Constant rate, prompts that cycle and are found in the prefix cache; nothing was fitted to these rows. "
+            "Constant rate, prompts that cycle and are found in the prefix cache. One constant was fitted to TPOT under "
+            "capacity here, vLLM's host for a sequence; [calibration](calibration.md#the-host-of-a-step) has the errors "
+            "with a model left out of that fit. "
             "The latency of their client is that of the fixed-length campaign's, a choice that these rows agree with. "
             "The peer: mean TTFT off by 650 %, end-to-end by 18 %.\n",
             markdown(("", *HEADS), scored_lines(table)),
