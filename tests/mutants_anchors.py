@@ -97,7 +97,7 @@ ANCHOR_MUTANTS = [
     SourceMutant(
         name="anchors of any system",
         place="inferplan.estimate.anchoring:anchored",
-        old="if own != anchor.system:",
+        old="if not own.same(anchor.system):",
         new="if not own:",
         changes="runs of one model correct another",
         check=lambda: _in_a_folder(test_anchor.test_another_system_is_refused_by_name),
