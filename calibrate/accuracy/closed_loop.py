@@ -258,6 +258,7 @@ def _impossible(scored: Sequence[Scored]) -> str:
         groups[f"{run.model} on {run.gpu} under {run.engine}" + (f" ({run.suspect})" if run.suspect else "")] += 1
     listed = "; ".join(f"{name}: {count}" for name, count in sorted(groups.items()))
     return (
-        f"Physically impossible rows, faster than the roofline of what they state: {len(fast)} ({listed or 'none'}). "
+        "Physically impossible rows, faster than the roofline of what they state or with more requests at a time than "
+        f"its memory holds: {len(fast)} ({listed or 'none'}). "
         "They are in the scores above and in no fit.\n"
     )

@@ -287,7 +287,7 @@ class Releases(Spec):
 def _of_four_bits(name: str, fits: Mapping[str, Fit]) -> dict[str, Fit]:
     """Constants of a backend (:data:`FOUR_BITS`) for formats that it was not timed in; the error is that of the
     one it was."""
-    found = {}
+    found: dict[str, Fit] = {}
     formats = FOUR_BITS.get(name.lower(), ())
     for label, fit in fits.items():
         weights, _, inputs = label.partition("x")

@@ -168,7 +168,7 @@ def _notes(scored: Sequence[Scored]) -> list[str]:
     if fast:
         shown = ", ".join(one.row.where for one in fast[:SHOWN_LIMIT])
         notes.append(
-            f"physically impossible (faster than a perfect device runs what they state): {len(fast)} rows ({shown}"
+            f"physically impossible (faster than a perfect device, more than memory holds): {len(fast)} rows ({shown}"
             f"{', ...' if len(fast) > SHOWN_LIMIT else ''}); they are in the score, and in no fit"
         )
     told = Counter(note for one in scored if one.prediction for note in one.prediction.notes)

@@ -104,7 +104,7 @@ def _refusal(one: Scored) -> str:
     if one.suspect:
         return f"suspect: {run.suspect}"
     if one.impossible:
-        return f"faster than light: {', '.join(one.impossible)}"
+        return f"impossible: {', '.join(one.impossible)}"
     if run.prefill is not None or run.draft is not None:
         return "pools apart, or drafts: another system"
     return "" if any(one.error(metric) is not None for metric in METRICS) else "neither TTFT nor TPOT"

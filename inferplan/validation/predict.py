@@ -12,6 +12,7 @@ from inferplan.devices.constants import IDEAL
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
+from inferplan.estimate.memory import Footprint
 from inferplan.estimate.phase import decode_phase, prefill_phase
 from inferplan.serving import simulator
 from inferplan.serving.cluster import Fleet
@@ -218,10 +219,11 @@ def _name(prompt: int, text: int, block: int) -> int:
 
 
 def impossible(deployment: Deployment, run: Run, measured: Measured) -> tuple[str, ...]:
-    """The means that are faster than an ideal device runs what the row states.
+    """The means that are faster than an ideal device runs what the row states; ``memory`` where no room is for it.
 
     TPOT: an ideal decode step of the batch that follows from the measured figures themselves by Little's law, at half
-    the output. TTFT: an ideal prefill of one prompt, where none can be cached.
+    the output. Memory: prompts and outputs of that batch, where the engine keeps room for all of both
+    (:func:`_overfull`). TTFT: an ideal prefill of one prompt, where none can be cached.
     """
     if run.rate is not None or measured.statistic != "mean":
         return ()
@@ -236,8 +238,19 @@ def impossible(deployment: Deployment, run: Run, measured: Measured) -> tuple[st
         load = StaticLoad(batch=max(batch, 1.0), prompt=prompt, output=output)
         if measured.tpot < float(decode_phase(ideal, load, prompt + output / 2).time):
             found.append("tpot")
+        if run.concurrency is not None and run.prefill is None and _overfull(deployment, load):
+            found.append("memory")
     if measured.ttft is not None and run.prefill is None:
         first = StaticLoad(batch=float(run.batch or 1), prompt=prompt, output=output)
         if measured.ttft < float(prefill_phase(ideal, first).time):
             found.append("ttft")
     return tuple(found)
+
+
+def _overfull(deployment: Deployment, load: StaticLoad) -> bool:
+    """Whether the caches of requests that decode together exceed what the engine has for them at the most: its fraction
+    of what weights leave. Only where it sets prompt and output aside when a request starts, and takes none back."""
+    if deployment.engine.defaults.scheduler.admission != "reserve":
+        return False
+    held = Footprint(deployment=deployment, batch=load.batch, prompt=load.prompt, context=load.prompt + load.output)
+    return float(held.state) > held.memory_fraction * (held.usable - held.weights)

@@ -137,6 +137,25 @@ def test_faster_than_light_is_seen_and_still_scored() -> None:
     assert found.n == 1
 
 
+def test_more_than_memory_holds_is_seen() -> None:
+    """gpt-oss-120b on 2 H100 under TensorRT-LLM 1.3, 4,000 and 1,000 tokens, 16-bit cache: a rank has 4 KV heads of 64
+    in 36 layers, 36,864 B a token, of which 320 users, 308 decoding by Little's law (59.7 ms a token, first token
+    2.27 s), set aside 56.8 GB; 0.9 of what 33 GB of weights leave of 85 is 47. Half of them fit, and so do 240, which
+    is what decodes where first tokens take 20 s.
+    """
+    stated = {"model": "gpt-oss-120b", "engine": "trtllm", "engine_version": "1.3.0rc1", "experts": "mxfp4", "tp": "2"}
+    stated |= {"kv": "bf16", "isl": "4000", "osl": "1000", "memory_fraction": "0.9", "tpot_ms": "59.7"}
+    for changes, found in (
+        ({"concurrency": "320", "ttft_ms": "2273"}, ("memory",)),
+        ({"concurrency": "160", "ttft_ms": "2273"}, ()),
+        ({"concurrency": "320", "ttft_ms": "20000"}, ()),
+        ({"concurrency": "320", "ttft_ms": "2273", "engine": "vllm", "engine_version": "0.19"}, ()),
+    ):
+        one = row(**stated | changes)
+        assert one.run is not None
+        assert impossible(deployment_of(one.run)[0], one.run, one.measured) == found
+
+
 def test_scores_by_hand() -> None:
     scored = price_rows([row(), row(tpot_ms="16")])
     predicted = [one.prediction.tpot for one in scored if one.prediction and one.prediction.tpot]
