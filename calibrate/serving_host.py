@@ -1,10 +1,10 @@
 """What a sequence costs the host of vLLM in a step, before and since its steps are scheduled ahead.
 
-``python -m calibrate.serving_host CLOSED.csv OPEN.csv`` prints the constants of ``step`` in ``configs/engines/vllm.yaml``:
-of versions before 0.14, which schedule a step when the one before is done, from the rows of a closed loop with as many
-users, and of those since from stages of an open loop under capacity, which hold up to 128 sequences. What the host does
-costs the same on any number of devices and for any model, where kernels do not: what is left out to judge the fit is a
-division of the first, a model of the second.
+``python -m calibrate.serving_host CLOSED.csv OPEN.csv`` prints the constants of ``step`` in
+``configs/engines/vllm.yaml``: of versions before 0.14, which schedule a step when the one before is done, from the rows
+of a closed loop, and of those since from stages of an open loop under capacity, which hold up to 128 sequences. What
+the host does costs the same on any number of devices and for any model, where kernels do not: what is left out to judge
+the fit is a division of the first, a model of the second.
 """
 
 from __future__ import annotations

@@ -41,9 +41,9 @@ def open_loop_section(path: Path) -> str:
     return "\n".join(
         [
             "## Serving, open loop\n",
-            "Constant rate, prompts that cycle and are found in the prefix cache. One constant was fitted to TPOT under "
-            "capacity here, vLLM's host for a sequence; [calibration](calibration.md#the-host-of-a-step) has the errors "
-            "with a model left out of that fit. "
+            "Constant rate, prompts that cycle and are found in the prefix cache. Nothing is fitted to these rows, but "
+            "vLLM's host for a sequence is chosen in their sight: they ask for less than TensorRT-LLM's, which is "
+            "[taken](calibration.md#the-host-of-a-step). "
             "The latency of their client is that of the fixed-length campaign's, a choice that these rows agree with. "
             "The peer: mean TTFT off by 650 %, end-to-end by 18 %.\n",
             markdown(("", *HEADS), scored_lines(table)),
