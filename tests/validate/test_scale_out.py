@@ -198,6 +198,28 @@ def test_sums_of_buffers_of_all_tokens_take_two_all_reduces() -> None:
         assert wires == [share * 400 * 14336.0] * 2
 
 
+@pytest.mark.parametrize(
+    ("isl", "workers", "spread", "users", "places", "prompts"),
+    [
+        ("1024", "9", "0", "11", 1, (8192, 8)),  # c1_ctx1_gen9_tep8_batch1
+        ("1024", "9", "0", "36", 256, (8192, 8)),  # c4_ctx1_gen9_tep8_batch256
+        ("1024", "7", "1", "3584", 512, (8192, 8)),  # c512_ctx2_gen7_dep8_batch512
+        ("8192", "7", "0", "9", 1, (16640, 2)),  # c1_ctx1_gen7_tep8_batch1
+        ("8192", "7", "0", "28", 32, (16640, 2)),  # c4_ctx1_gen7_tep8_batch32
+        ("8192", "3", "0", "48", 32, (16640, 2)),  # c16_ctx1_gen3_tep8_batch32
+        ("8192", "3", "1", "768", 256, (16640, 2)),  # c256_ctx5_gen3_dep8_batch256
+    ],
+)
+def test_every_row_of_a_campaign_has_the_settings_of_its_recipe(
+    isl: str, workers: str, spread: str, users: str, places: int, prompts: tuple[int, int]
+) -> None:
+    """max_batch_size of decodes, max_num_tokens and max_batch_size of prompts in srt-slurm recipes/trtllm/h200."""
+    facts = {"gpu": "h200-sxm", "isl": isl, "workers": workers, "dp_attention": spread, "concurrency": users, "tp": "8"}
+    told = row(RACK, **facts, ep="8", decode_ranks="8", decode_batch_per_rank="", redundant_experts="")
+    assert told.run is not None and told.run.prefill is not None
+    assert (told.run.slots, told.run.prefill.token_budget, told.run.prefill.slots) == (places, *prompts)
+
+
 def test_an_exchange_that_nobody_knows_is_refused() -> None:
     told = row(RACK, prefill_exchange="telepathy")
     assert told.refused == "prefill_exchange is 'telepathy', not one of normal, low_latency, nvlink, gather, all_reduce"
