@@ -8,6 +8,7 @@ from tests import test_explain, test_releases, test_routes, test_step_time
 from tests.mutants_source import SourceMutant
 from tests.serving import test_pipeline as pipeline
 from tests.serving import test_scheduling_rules as rules
+from tests.validate import test_scale_out
 
 _STEP = "inferplan.estimate.phase:StepTime"
 _RANKS = "inferplan.serving.ranks:Ranks"
@@ -30,6 +31,14 @@ SCALE_MUTANTS = [
         new="",
         changes="vLLM 0.9 has the host of 0.5",
         check=test_releases.test_versions_before_a_rewrite_have_a_host_of_their_own,
+    ),
+    SourceMutant(
+        name="a rank gathers its own tokens",
+        place="inferplan.models.exchange:exchange",
+        old="context.stage_tokens * width",
+        new="context.tokens * width",
+        changes="an all-gather over four ranks carries a quarter of the tokens",
+        check=test_scale_out.test_pools_without_an_all_to_all_gather_tokens,
     ),
     SourceMutant(
         name="stages wait for nobody",

@@ -419,6 +419,14 @@ SERVING_MUTANTS = [
         check=rules.test_pools_apart_send_the_cache_over_their_link,
     ),
     SourceMutant(
+        name="the cache of a draft stays behind",
+        place="inferplan.serving.cache_transfer:Transfer.sent",
+        old="most + self.draft.sent(tokens)",
+        new="most",
+        changes="the layer that drafts has no keys where decodes go on",
+        check=pools.test_the_cache_of_a_draft_moves_with_that_of_its_model,
+    ),
+    SourceMutant(
         name="a piece of the cache is sent once",
         place="inferplan.serving.cache_transfer:Transfer._times",
         old="max(ceil(needers / holders - 1e-9), 1)",
