@@ -335,7 +335,9 @@ def test_a_faster_pool_for_prompts_is_faster() -> None:
         simulate(on(), load(5.0), options=Options(fleet=Fleet(prefill=1, decode=2, prefill_deployment=on(tp=tp))))
         for tp in (1, 4)
     )
-    assert np.all(fast.ttft < slow.ttft)
+    step = float(np.max(slow.tpot))  # a cache may come when a step of others has just begun
+    assert np.all(fast.ttft < slow.ttft + step)
+    assert float(np.mean(fast.ttft)) < float(np.mean(slow.ttft)) - step
 
 
 def test_what_computes_prompts_needs_replicas() -> None:
