@@ -144,10 +144,11 @@ def send(free: list[float], start: float, stations: Sequence[float]) -> float:
     batches never overtake each other (a permutation flow shop; Johnson, Optimal two- and three-stage production
     schedules, 1954), and a stage's worker prepares a batch for ``host`` seconds once it is done with the one before.
     """
-    host = stations[0]
-    clock = free[0] = max(start, free[0]) + host
+    host, clock = stations[0], free[0]
+    clock = free[0] = (start if start > clock else clock) + host  # a call of max takes as long as all the rest
     for station in range(1, len(stations)):
-        clock = free[station] = max(clock, free[station] + host) + stations[station]
+        ready = free[station] + host
+        clock = free[station] = (ready if ready > clock else clock) + stations[station]
     return clock
 
 

@@ -82,8 +82,12 @@ class Simulations:
         key = (*self._key(option), factor)
         seen, long = self.known.get(key), (*key, precision)
         if long not in self.known:
-            whole = precision is SHOWN and seen is not None and seen.holds(SHOWN.fewest, question.slo)
-            self.known[long] = seen if whole and seen else verify(option, question, factor, precision)
+            if precision is SHOWN:
+                known = seen if seen is not None and seen.holds(SHOWN.fewest, question.slo) else None
+            else:
+                shown, precision = self.known.get((*key, SHOWN)), replace(precision, percentile=question.slo.percentile)
+                known, precision = (None, precision) if shown is None else shown.longer(precision)
+            self.known[long] = known or verify(option, question, factor, precision)
         return self.known[long]
 
     def _key(self, option: Option) -> tuple[Hashable, ...]:

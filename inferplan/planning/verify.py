@@ -16,7 +16,7 @@ from inferplan.serving.batch_means import Precision, batch_size, fewest_values, 
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags
 from inferplan.serving.result import SimulationResult
-from inferplan.serving.run_length import simulate_steady
+from inferplan.serving.run_length import as_sure_as, simulate_steady
 from inferplan.serving.simulator import Options, simulate
 from inferplan.serving.verdict import FEWEST_LIFETIMES, flow_of
 from inferplan.traffic.requests import OpenLoop, Requests, Slo, Traffic
@@ -79,6 +79,16 @@ class Verified:
             return ""
         share = self.result.counts["rejected"] / self.result.counts["arrived"]
         return f"{share:.1%} of the requests are refused: {'; '.join(self.result.records.refused)}"
+
+    def longer(self, precision: Precision) -> tuple[Verified | None, Precision]:
+        """This run of a steady load with what it says of a precision; ``None`` where that takes a longer one, and the
+        precision of that, which begins with as many requests as the next run has.
+        """
+        if self.result is None or self.result.precision is None:
+            return None, precision
+        ended, count = as_sure_as(self.result, precision)
+        known = None if ended is None else replace(self, result=ended)
+        return known, replace(precision, fewest=count) if known is None else precision
 
     def holds(self, requests: int, slo: Slo) -> bool:
         """Whether so many requests were sent, and as many counted as the percentile takes."""

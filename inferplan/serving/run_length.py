@@ -92,11 +92,20 @@ def simulate_steady(
         result = simulate(deployment, replace(traffic, requests_count=count), flags, options)
         if set(result.records.status) == {REJECTED}:  # nothing runs, and nothing converges
             return simulate(deployment, replace(traffic, requests_count=min(count, _FEW)), flags, options)
-        missing = _missing(result, precision)
-        if missing <= 1 or count >= precision.most:
-            return replace(result, converged=missing <= 1, precision=precision)
-        growth = min(max(missing * _MARGIN, _LEAST_GROWTH), _MOST_GROWTH)
-        count = min(ceil(count * growth), precision.most)
+        ended, count = as_sure_as(result, precision)
+        if ended is not None:
+            return ended
+
+
+def as_sure_as(result: SimulationResult, precision: Precision) -> tuple[SimulationResult | None, int]:
+    """A run of a steady load with what it says of a precision, and its requests; ``None`` where it is to be longer, and
+    the requests of the next one.
+    """
+    missing, count = _missing(result, precision), len(result.records.prompt)
+    if missing <= 1 or count >= precision.most:
+        return replace(result, converged=missing <= 1, precision=precision), count
+    growth = min(max(missing * _MARGIN, _LEAST_GROWTH), _MOST_GROWTH)
+    return None, min(ceil(count * growth), precision.most)
 
 
 def _missing(result: SimulationResult, precision: Precision) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -229,9 +230,17 @@ def times_for(deployment: Deployment, rules: Rules, requests: Requests, speculat
         tokens=min(rules.budget, max(whole_batch, longest)),
         context=min(longest, rules.longest, _LONGEST_TABLE),
     )
+    if speculation is PLAIN:
+        return _known_times(deployment, reach)
     times = step_times(deployment, reach, speculation.width)
     times.drafts = draft_times(speculation, reach)
     return times
+
+
+@lru_cache(maxsize=4)
+def _known_times(deployment: Deployment, reach: Reach) -> StepTimes:
+    """The tables without drafts: the same fleet is simulated under one load after another."""
+    return step_times(deployment, reach)
 
 
 def draft_times(speculation: Speculation, reach: Reach) -> list[tuple[StepTimes, int]]:
