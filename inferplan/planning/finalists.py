@@ -14,7 +14,7 @@ from inferplan.planning.grid import prompt_alone
 from inferplan.planning.option import Option, PricedGrid
 from inferplan.planning.question import Question
 from inferplan.planning.search import SearchResult, cheapest_of_each_structure, cheapest_point, in_order
-from inferplan.planning.sizing import BUDGETS, OutOfSimulations, Simulations, Sizer, larger
+from inferplan.planning.sizing import BUDGETS, MOST_GROWTH, OutOfSimulations, Simulations, Sizer, larger
 from inferplan.planning.space import Rejections
 from inferplan.planning.verify import QUOTED, SHOWN, Verified, verify
 
@@ -100,27 +100,81 @@ def simulate_finalists(
 
     known: simulations so far, which grow. others: also the cheapest on each of the next cheapest GPUs.
     """
-    found, simulations = Finalists(), Simulations(most=MAX_SIMULATIONS, known=known)
-    structures, too_long = list(cheapest_of_each_structure(options)), list[Option]()
-    for option in structures:
-        best = found.cheapest
-        simpler = best is not None and best.option.pools is not None and option.pools is None
-        below = inf if best is None else (best.option.cost or inf) * (1 + (1e-9 if simpler else -1e-9))
-        if option.bound >= below:
-            continue
-        if too_long_alone(option, question):
-            too_long.append(option)
-            continue
-        if not simulations.left:
-            found.unseen += 1
-            continue
-        if not _size(option, question, below, (found, simulations)):
-            found.unseen += simulations.left is False
-    if found.cheapest is None:
+    found, structures = Finalists(), list(cheapest_of_each_structure(options))
+    too_long = [option for option in structures if too_long_alone(option, question)]
+    rest = [option for option in structures if not any(option is one for one in too_long)]
+    simulations = Simulations(most=MAX_SIMULATIONS, known=known)
+    entries = [Entry(sizer=Sizer(option=option, question=question, simulations=simulations)) for option in rest]
+    while (first := _cheapest_in_short_runs(entries)) is not None:
+        kept = first.confirmed()
+        if kept is not None:  # all that is left costs as much in short runs already
+            found.passed.append(kept)
+            break
+    best = found.cheapest
+    below = inf if best is None else best.option.cost or inf
+    found.unseen = sum(entry.unseen and entry.sizer.option.bound < below for entry in entries)
+    if best is None:
+        found.failed += [miss for entry in entries if (miss := _nearest_trial(entry.sizer)) is not None]
         found.failed += _nearest(too_long, question)
     if others and found.cheapest is not None:
         _add_other_gpus(structures, question, found, known)
     return found
+
+
+@dataclass(kw_only=True, eq=False)
+class Entry:
+    """A structure in the search for the cheapest. sized: the smallest size that keeps the limits, of those that no long
+    run has shown to miss them; none_below: nothing that costs less keeps them; unseen: simulations ran out.
+    """
+
+    sizer: Sizer
+    sized: Option | None = None
+    none_below: float = 0.0
+    grown: int = 0
+    unseen: bool = False
+
+    def cost(self, below: float) -> float:
+        """What its size costs, sized in short runs where that has not been done; infinity for ``below`` and more."""
+        if self.sized is None and self.none_below < below and self.sizer.option.bound < below:
+            try:
+                self.unseen = not self.sizer.simulations.left
+                self.sized = None if self.unseen else self.sizer.fewest(below)
+            except OutOfSimulations:
+                self.unseen = True
+            self.none_below = below
+        cost = inf if self.sized is None else self.sized.cost or 0.0
+        return cost if cost < below else inf
+
+    def confirmed(self) -> Verified | None:
+        """The size, where it keeps the limits in long runs too; else it is a size larger, some times."""
+        assert self.sized is not None
+        kept = self.sizer.confirmed(self.sized, (self.sized.cost or 0.0) * (1 + 1e-9) + 1e-9)
+        if kept is None:
+            self.grown += 1
+            self.sized = larger(self.sized) if self.grown < MOST_GROWTH else None
+            self.none_below = inf
+        return kept
+
+
+def _cheapest_in_short_runs(entries: list[Entry]) -> Entry | None:
+    """The entry whose size costs least; of equals the first, and one pool before two."""
+    sized = [entry for entry in entries if entry.sized is not None]
+    best = min(sized, key=lambda entry: entry.cost(inf), default=None)
+    for entry in entries:
+        below = inf
+        if best is not None and best.sized is not None:
+            simpler = best.sized.pools is not None and entry.sizer.option.pools is None
+            below = (best.sized.cost or inf) * (1 + (1e-9 if simpler else -1e-9))
+        if entry.cost(below) < below:
+            best = entry
+    return best
+
+
+def _nearest_trial(sizer: Sizer) -> Verified | None:
+    """Of the sizes that miss a limit the one that misses least."""
+    slo = sizer.question.slo
+    missed = [trial for trial in sizer.trials.values() if not trial.meets(slo)]
+    return min(missed, key=lambda trial: max(trial.violations(slo).values(), default=inf), default=None)
 
 
 def _nearest(options: list[Option], question: Question) -> list[Verified]:
@@ -155,9 +209,7 @@ def _size(option: Option, question: Question, below: float, so_far: tuple[Finali
         sized = None
     kept = None if sized is None else sizer.confirmed(sized, below)
     if kept is None:
-        slo = question.slo
-        missed = [trial for trial in sizer.trials.values() if not trial.meets(slo)]
-        nearest = min(missed, key=lambda trial: max(trial.violations(slo).values(), default=inf), default=None)
+        nearest = _nearest_trial(sizer)
         found.failed += [] if nearest is None else [nearest]
         return False
     found.passed.append(kept)

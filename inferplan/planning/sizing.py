@@ -41,7 +41,7 @@ closed form sees it."""
 
 
 _HARDLY = 0.01
-_MOST_GROWTH = 8
+MOST_GROWTH = 8
 """Sizes tried beyond one that kept the limits at its inflated load and misses them in the long run."""
 
 
@@ -179,7 +179,7 @@ class Sizer:
         enough for its percentile. One that does not is a size larger, for as long as that costs less than ``below``.
         """
         question = self.question
-        for _ in range(_MOST_GROWTH):
+        for _ in range(MOST_GROWTH):
             if (sized.cost or 0.0) >= below:
                 break
             seen = self.simulations.long(sized, question, 1 / question.sizing.utilisation)

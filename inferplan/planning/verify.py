@@ -24,6 +24,8 @@ from inferplan.units import Array
 
 _LIVES, _MOST = 14, 12_000
 """Requests of a run that sizes: so many times those in the system at once, up to a bound."""
+_GLANCE_LIVES = 8
+"""The same of a first run, which only tells what is clear."""
 _GLANCE, _LOOK = 600, 2_000
 """At least so many, and where the first run is not clear, so many: at the 95th percentile and below."""
 _MOST_FOR_TAIL = 5.0
@@ -152,7 +154,8 @@ def traffic_of(
         return _thinned(demand.trace, share, factor)
     rate = (demand.requests_per_second or 0.0) * factor / share
     held = rate * lasting
-    lives = _FEWEST_LIVES if option.pools else _LIVES  # of pools all replicas are simulated: percentiles are of more
+    lives = _GLANCE_LIVES if fewest < _LOOK else _LIVES
+    lives = _FEWEST_LIVES if option.pools else lives  # all replicas are simulated: percentiles are of more
     count = max(int(min(lives * held, _MOST)), fewest, round(_FEWEST_LIVES * held))
     return demand.one_of(share).traffic(rate, count)
 
