@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import inf
 
 import numpy as np
@@ -101,21 +102,17 @@ def simulate_finalists(
     known: simulations so far, which grow. others: also the cheapest on each of the next cheapest GPUs.
     """
     found, structures = Finalists(), list(cheapest_of_each_structure(options))
-    too_long = [option for option in structures if too_long_alone(option, question)]
-    rest = [option for option in structures if not any(option is one for one in too_long)]
     simulations = Simulations(most=MAX_SIMULATIONS, known=known)
-    entries = [Entry(sizer=Sizer(option=option, question=question, simulations=simulations)) for option in rest]
-    while (first := _cheapest_in_short_runs(entries)) is not None:
-        kept = first.confirmed()
-        if kept is not None:  # all that is left costs as much in short runs already
-            found.passed.append(kept)
-            break
+    entries = [Entry(sizer=Sizer(option=option, question=question, simulations=simulations)) for option in structures]
+    while (first := _cheapest_so_far(entries)) is not None and not first.confirmed():
+        pass
+    found.passed += [entry.kept for entry in entries if entry.kept is not None]
     best = found.cheapest
     below = inf if best is None else best.option.cost or inf
     found.unseen = sum(entry.unseen and entry.sizer.option.bound < below for entry in entries)
     if best is None:
         found.failed += [miss for entry in entries if (miss := _nearest_trial(entry.sizer)) is not None]
-        found.failed += _nearest(too_long, question)
+        found.failed += _nearest([entry.sizer.option for entry in entries if entry.too_long], question)
     if others and found.cheapest is not None:
         _add_other_gpus(structures, question, found, known)
     return found
@@ -124,40 +121,51 @@ def simulate_finalists(
 @dataclass(kw_only=True, eq=False)
 class Entry:
     """A structure in the search for the cheapest. sized: the smallest size that keeps the limits, of those that no long
-    run has shown to miss them; none_below: nothing that costs less keeps them; unseen: simulations ran out.
+    run has shown to miss them; kept: that size in long runs that it keeps them in; none_below: nothing that costs less
+    keeps them; grown: sizes that long runs have shown to miss them; unseen: simulations ran out.
     """
 
     sizer: Sizer
     sized: Option | None = None
+    kept: Verified | None = None
     none_below: float = 0.0
     grown: int = 0
     unseen: bool = False
 
+    @cached_property
+    def too_long(self) -> bool:
+        """Whether its long prompts are too slow alone, so that no size will do."""
+        return too_long_alone(self.sizer.option, self.sizer.question)
+
     def cost(self, below: float) -> float:
         """What its size costs, sized in short runs where that has not been done; infinity for ``below`` and more."""
-        if self.sized is None and self.none_below < below and self.sizer.option.bound < below:
+        sizer = self.sizer
+        if self.sized is None and self.none_below < below and sizer.option.bound < below and not self.too_long:
             try:
-                self.unseen = not self.sizer.simulations.left
-                self.sized = None if self.unseen else self.sizer.fewest(below)
+                self.unseen = not sizer.simulations.left
+                self.sized = None if self.unseen else sizer.fewest(below)
             except OutOfSimulations:
                 self.unseen = True
             self.none_below = below
         cost = inf if self.sized is None else self.sized.cost or 0.0
         return cost if cost < below else inf
 
-    def confirmed(self) -> Verified | None:
-        """The size, where it keeps the limits in long runs too; else it is a size larger, some times."""
+    def confirmed(self) -> bool:
+        """Whether the size keeps the limits in long runs too; if not it is a size larger, some times."""
         assert self.sized is not None
-        kept = self.sizer.confirmed(self.sized, (self.sized.cost or 0.0) * (1 + 1e-9) + 1e-9)
-        if kept is None:
+        if self.kept is None:
+            self.kept = self.sizer.confirmed(self.sized, (self.sized.cost or 0.0) * (1 + 1e-9) + 1e-9)
+        if self.kept is None:
             self.grown += 1
             self.sized = larger(self.sized) if self.grown < MOST_GROWTH else None
             self.none_below = inf
-        return kept
+        return self.kept is not None
 
 
-def _cheapest_in_short_runs(entries: list[Entry]) -> Entry | None:
-    """The entry whose size costs least; of equals the first, and one pool before two."""
+def _cheapest_so_far(entries: list[Entry]) -> Entry | None:
+    """The entry whose size costs least; of equals the first, and one pool before two. One that is sized here is put to
+    a long run at once, so that others are not held to a price that nobody can offer.
+    """
     sized = [entry for entry in entries if entry.sized is not None]
     best = min(sized, key=lambda entry: entry.cost(inf), default=None)
     for entry in entries:
@@ -165,7 +173,7 @@ def _cheapest_in_short_runs(entries: list[Entry]) -> Entry | None:
         if best is not None and best.sized is not None:
             simpler = best.sized.pools is not None and entry.sizer.option.pools is None
             below = (best.sized.cost or inf) * (1 + (1e-9 if simpler else -1e-9))
-        if entry.cost(below) < below:
+        if entry.cost(below) < below and (entry.grown or entry.confirmed() or entry.cost(below) < below):
             best = entry
     return best
 

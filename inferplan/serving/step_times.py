@@ -257,8 +257,8 @@ class StepTimes:
     drafts: list[tuple[StepTimes, int]] = field(default_factory=list)
     cache: dict[int, Lines] = field(default_factory=dict)
     """Seconds of a step that only decodes, through all stages, by batch."""
-    staged: dict[int, list[Lines]] = field(default_factory=dict)
-    """The lines of every stage of such a step, by batch, for each line of :attr:`contexts`; filled when asked for."""
+    staged: dict[int, list[Lines]] | None = None
+    """The lines of all stages at each line of the contexts, by batch; ``None`` for stages cut or with experts apart."""
     segment: tuple[float, float, int] = (inf, -inf, 0)
     """From which context to which the last one asked for is on which line."""
 
@@ -381,10 +381,12 @@ class StepTimes:
         """Seconds on each station of a step that only decodes."""
         at = bisect_right(self.contexts, context)
         times = [self.host + self.host_sequence * batch]
-        staged = self.staged.get(batch) or self._staged(batch)
-        if staged:
-            times += [base + slope * context for base, slope in staged[at]]
-            return times
+        if self.staged is not None:
+            lines = self.staged.get(batch)
+            if lines is None:
+                stages = [table.passes.get(batch) or self._pass_lines(table, batch) for table in self.narrow]
+                lines = self.staged[batch] = [list(line) for line in zip(*stages)]
+            return times + [base + slope * context for base, slope in lines[at]]
         for table in self.narrow:
             if table.cut:
                 rows = batch * self.width
@@ -399,14 +401,6 @@ class StepTimes:
                 time += _experts(table, rows, rows if beside is None else beside)
             times.append(time)
         return times
-
-    def _staged(self, batch: int) -> list[Lines]:
-        """The lines of all stages, of each context's line; none where a stage is cut, or its experts see other ranks."""
-        if any(table.cut or table.experts for table in self.narrow):
-            return []
-        lines = [table.passes.get(batch) or self._pass_lines(table, batch) for table in self.narrow]
-        staged = self.staged[batch] = [list(at) for at in zip(*lines)]
-        return staged
 
     def slowest(self, decodes: Sequence[tuple[int, float]], beside: float) -> list[float]:
         """The longest :meth:`stations` of ranks that only decode, each of a batch and its mean context, to the same
@@ -564,6 +558,7 @@ def step_times(deployment: Deployment, reach: Reach, width: int = 1) -> StepTime
     else:
         narrow, wide = _cut_tables(deployment, reach, width, knots)
     return StepTimes(
+        staged=None if any(table.cut or table.experts for table in narrow) else {},
         narrow=narrow,
         wide=wide,
         contexts=contexts,
