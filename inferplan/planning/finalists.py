@@ -104,7 +104,7 @@ def simulate_finalists(
     found, structures = Finalists(), list(cheapest_of_each_structure(options))
     simulations = Simulations(most=MAX_SIMULATIONS, known=known)
     entries = [Entry(sizer=Sizer(option=option, question=question, simulations=simulations)) for option in structures]
-    while (first := _cheapest_so_far(entries)) is not None and not first.confirmed():
+    while (first := cheapest_so_far(entries)) is not None and not first.confirmed():
         pass
     found.passed += [entry.kept for entry in entries if entry.kept is not None]
     best = found.cheapest
@@ -162,7 +162,7 @@ class Entry:
         return self.kept is not None
 
 
-def _cheapest_so_far(entries: list[Entry]) -> Entry | None:
+def cheapest_so_far(entries: list[Entry]) -> Entry | None:
     """The entry whose size costs least; of equals the first, and one pool before two. One that is sized here is put to
     a long run at once, so that others are not held to a price that nobody can offer.
     """

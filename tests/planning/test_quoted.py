@@ -15,8 +15,9 @@ from inferplan.planning.option import Sizing
 from inferplan.planning.plan import Plan, plan
 from inferplan.planning.question import Question
 from inferplan.planning.search import search
+from inferplan.planning.sizing import Simulations
 from inferplan.planning.space import Space
-from inferplan.planning.verify import SHOWN, Verified, traffic_of, verify
+from inferplan.planning.verify import QUOTED, SHOWN, Verified, traffic_of, verify
 from inferplan.reports.plan import plan_report
 from inferplan.table import render
 from inferplan.traffic.requests import Lengths, Requests, Slo
@@ -115,3 +116,18 @@ def test_a_trace_is_quoted_from_all_of_its_requests() -> None:
 def test_the_slowest_of_all_requests_is_no_percentile() -> None:
     with pytest.raises(UsageError, match="slowest of all requests"):
         asked(slo=replace(SLO, percentile=100.0))
+
+
+def test_a_quote_that_begins_at_the_run_before_it_is_the_quote_itself() -> None:
+    """Runs of a quote are repeated from their beginning, so that where the first was ends up in no figure: a fleet that
+    was simulated for what is shown gives the same requests and latencies as one that was not.
+    """
+    question = asked(DEMAND, replace(SLO, percentile=95.0), ("h100-sxm",))
+    option = search(question.space, question.demand, question.slo, question.sizing, question.prices).options[0]
+    alone, after = Simulations(most=0), Simulations(most=0)
+    after.long(option, question)
+    fresh, known = (simulations.long(option, question, precision=QUOTED) for simulations in (alone, after))
+    assert fresh.result is not None and known.result is not None
+    assert known.achieved == fresh.achieved and known.verdict == fresh.verdict
+    assert known.result.converged == fresh.result.converged
+    assert len(known.result.records.prompt) == len(fresh.result.records.prompt) >= QUOTED.fewest

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from inferplan.catalog.assemble import Request
 from inferplan.catalog.price_lists import price_book
 from inferplan.planning.demand import Demand
+from inferplan.planning.finalists import Entry, cheapest_so_far
 from inferplan.planning.option import Sizing
 from inferplan.planning.plan import Plan, plan
 from inferplan.planning.question import Question
@@ -204,3 +205,40 @@ def test_a_miss_of_the_closed_form_is_not_the_end() -> None:
         prices=price_book(stated=["l40s=1"]),
     )
     assert not plan(question).best.violations(question.slo)
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9), st.integers(0, 6)), min_size=1, max_size=6))
+def test_the_cheapest_that_long_runs_confirm_is_found(structures: list[tuple[int, int, int]]) -> None:
+    """Each (price of a replica, replicas that short runs ask for, more that long runs ask for): the least price of what
+    long runs ask for, however the structures are ordered; and nothing is put to a long run that costs more already.
+    """
+    asked_for: list[int] = []
+
+    def entry(price: int, short: int, more: int) -> Entry:
+        def sized(size: int) -> Any:
+            return SimpleNamespace(replicas=size, cost=price * size, pools=None, bound=0.0, filled=int, sized=sized)
+
+        def confirmed(option: Any, below: float) -> Any:
+            assert option.cost < below
+            asked_for.append(option.cost)
+            return SimpleNamespace(option=option) if option.replicas >= short + more else None
+
+        question = SimpleNamespace(demand=None, slo=Slo(tpot=1.0, percentile=95.0))
+
+        def fewest(below: float) -> Any:
+            return sized(short) if price * short < below else None
+
+        simulations = SimpleNamespace(left=True)
+        sizer = SimpleNamespace(
+            option=sized(short), question=question, simulations=simulations, fewest=fewest, confirmed=confirmed
+        )
+        return Entry(sizer=sizer)  # type: ignore[arg-type]
+
+    entries = [entry(*structure) for structure in structures]
+    while (first := cheapest_so_far(entries)) is not None and not first.confirmed():
+        pass
+    costs = [each.kept.option.cost for each in entries if each.kept is not None]
+    assert min(costs) == min(price * (short + more) for price, short, more in structures)
+    if len(structures) == 1:
+        price, short, more = structures[0]
+        assert asked_for == [price * size for size in range(short, short + more + 1)]
