@@ -53,6 +53,8 @@ UNKNOWNS: dict[str, Unknown] = {
     "client_latency": Unknown(3.5e-3, 5e-4, 2e-2, "latency of the fixed-length campaign's client"),
 }
 OWN_CLIENT = "fixed-length"
+LIKE_OWN = ("open-loop",)
+"""Clients of which nothing is known, taken to have the same latency."""
 _STEP = ("host", "launch")
 SEQUENCE = 10e-6
 """Seconds of a step for each sequence where no engine's own is on file: what is expected of it. Closed-loop rows hold
@@ -317,7 +319,10 @@ def write_engines(root: Path, constants: dict[str, float]) -> None:
     path = root / "clients.yaml"
     text = path.read_text(encoding="utf-8")
     value = f"{_rounded(constants['client_latency'] * 1e3):g} ms"
-    text = re.sub(rf"(?ms)^({OWN_CLIENT}:\n.*?  latency: ).*?$", rf"\g<1>{value}", text, count=1)
+    for client in (OWN_CLIENT, *LIKE_OWN):
+        text, count = re.subn(rf"(?ms)^({client}:\n.*?^  latency: ).*?$", rf"\g<1>{value}", text, count=1)
+        if count != 1:
+            raise InputFileError(f"{path} has no latency of {client}")
     path.write_text(text, encoding="utf-8")
 
 

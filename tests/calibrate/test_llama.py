@@ -167,15 +167,15 @@ def test_an_error_is_known_only_where_the_maker_was_measured() -> None:
     assert band("rx-9070-xt", "tpot") is band("strix-halo", "ttft") is band("arc-b580", "tpot") is None
 
 
-def test_bands_hold_eight_of_ten_rows_left_out() -> None:
-    """The quantiles of the cards left out: decode of GeForce between 0.92 and 1.17 of the prediction, as reported."""
+def test_bands_are_the_quantiles_of_cards_left_out() -> None:
+    """Decode of GeForce between 0.92 and 1.17 of the prediction, as reported with its 39 rows."""
     file = calibration_file(load_hardware("rtx-4070"), None, "llama.cpp")
     assert file is not None
     found = Calibration.model_validate(read_yaml(file))
     ratios = [one["tg"]["bias"] for one in found.held_out["cards"].values()]
     assert len(ratios) == 7 and abs(np.mean(ratios)) < 0.05
     fit = found.fit("matmul", "fp16")
-    assert fit is not None and fit.band == (found.held_out["tokens"]["low"], found.held_out["tokens"]["high"])
+    assert fit is not None and fit.band == pytest.approx((0.92, 1.17), abs=0.005)
 
 
 def test_integers_only_where_the_device_has_them() -> None:
