@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from calibrate.published.host import HostFit
+from calibrate.published.host import HostFit, with_host
 from calibrate.serving_fit import usable
-from inferplan.devices.engine import HostCost
 from inferplan.estimate.deployment import Deployment
 from inferplan.serving.simulator import Options, simulate
 from inferplan.validation.deploy import deployment_of
@@ -39,10 +38,8 @@ class Interval:
 
     def at(self, host: float | None, sequence: float) -> float:
         """Seconds that are predicted with these seconds of a step (``None``: the shared ones) and of a sequence."""
-        cost = HostCost.model_construct(source="fit", host=host, sequence=sequence)
-        engine = self.deployment.engine.model_copy(update={"step": cost})
         traffic, options = traffic_of(self.run, 0.0), Options(warmup=self.run.warmup)
-        served = replace(self.deployment, engine=engine)
+        served = with_host(self.deployment, host, sequence)
         return float(np.mean(simulate(served, traffic, flags_of(self.run), options).tpot))
 
 
@@ -56,7 +53,7 @@ def open_loop(path: Path) -> list[Interval]:
     """The stages of vLLM since 0.14 that kept up with their arrivals."""
     rows = [row for row in read_file(path, {})[1] if row.run is not None and not overloaded(row)]
     found = [_interval(row, row.run.model) for row in rows if row.run is not None]
-    return [one for one in found if one.deployment.engine.defaults.until == ""]
+    return [one for one in found if one.run.engine == "vllm" and not one.deployment.engine.defaults.until]
 
 
 def overloaded(row: Row) -> bool:

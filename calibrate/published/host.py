@@ -48,6 +48,12 @@ class Timed(Protocol):
     def at(self, host: float | None, sequence: float) -> float: ...
 
 
+def with_host(deployment: Deployment, host: float | None, sequence: float) -> Deployment:
+    """The deployment with these seconds of a step (``None``: the shared ones) and of a sequence."""
+    cost = HostCost.model_construct(source="fit", host=host, sequence=sequence)
+    return replace(deployment, engine=deployment.engine.model_copy(update={"step": cost}))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """A run that was timed: all of ``traffic`` at once, in ``seconds``."""
@@ -64,9 +70,7 @@ class Case:
 
     def at(self, host: float | None, sequence: float) -> float:
         """Seconds that are predicted with these seconds of a step (``None``: the shared ones) and of a sequence."""
-        cost = HostCost.model_construct(source="fit", host=host, sequence=sequence)
-        engine = self.deployment.engine.model_copy(update={"step": cost})
-        return float(simulate(replace(self.deployment, engine=engine), self.traffic, self.flags).duration)
+        return float(simulate(with_host(self.deployment, host, sequence), self.traffic, self.flags).duration)
 
 
 def peak_cases(path: Path) -> list[Case]:

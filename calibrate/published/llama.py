@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import csv
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import ceil
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -71,6 +71,7 @@ PIECE = 512
 _WARMS_UP = 1.1
 """A prompt sixteen times as long that is faster by more: attention only adds work, so the short one was too slow."""
 _ROBUST, _ROUNDS, _SWEEPS = 0.1, 15, 300
+"""Relative error from which a row counts less than squared; rounds of its weights, and sweeps of each to converge."""
 Known = Mapping[str, float]
 
 
@@ -203,7 +204,8 @@ def _unpacking(row: Bench, phase: Phase) -> float:
     return ceil(row.tokens / PIECE) * moved / phase.deployment.hardware.memory.bandwidth
 
 
-def _seconds(phase: Phase, part: str, holds: Any) -> float:
+def _seconds(phase: Phase, part: str, holds: Callable[[str], bool]) -> float:
+    """Seconds of the operators whose kind ``holds``: of their arithmetic, or of their bytes (``part``)."""
     return sum(float(getattr(cost, part)) * float(cost.op.count) for cost in phase.costs if holds(cost.op.kind))
 
 

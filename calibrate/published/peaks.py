@@ -3,24 +3,23 @@
 The tables are those of docs/source/performance/perf-overview.md (258c754): all requests at once, output tokens a second
 of all devices. ``trtllm-bench build`` chose the largest batch and the token budget from the lengths
 (tensorrt_llm/bench/build/tuning.py), ``throughput`` cut prompts and reused no cache
-(bench/dataclasses/configuration.py),
-and the share of the free memory that holds the cache was 0.95 (perf-overview.md).
+(bench/dataclasses/configuration.py), and the share of the free memory that holds the cache was 0.95 (perf-overview.md).
 """
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
 
+from calibrate.published.batches import run_of
 from inferplan.serving.flags import Flags
 from inferplan.traffic.requests import ClosedLoop, Lengths, Traffic
 from inferplan.validation.deploy import deployment_of
 from inferplan.validation.rows import Run
 
-VERSION = "0.17"
 FRACTION = 0.95
 REQUESTS = {
     (128, 128): 30000,
@@ -34,14 +33,7 @@ REQUESTS = {
     (20000, 2000): 1000,
 }
 """Requests of each (prompt, output), of the same page."""
-GPUS = {
-    "A100-80GB SXM": "a100-80gb-sxm",
-    "H100-80GB": "h100-sxm",
-    "H200-141GB": "h200-sxm",
-    "GH200": "gh200-96gb",
-    "L40S": "l40s",
-}
-_MODELS = {"Mistral-7B": "mistral-7b-v0.3", "Mixtral-8x7B": "mixtral-8x7b-v0.1", "Mixtral-8x22B": "mixtral-8x22b-v0.1"}
+_MODELS = {"Mistral-7B": "mistral-7b-v0.3"}
 """Mistral 7B without the window of its first release, with which prompts of 20,000 tokens would run twice as fast."""
 _GIB = 2.0**30
 
@@ -116,20 +108,6 @@ def read_peaks(path: Path) -> list[Peak]:
 
 
 def _run(row: dict[str, str]) -> Run:
-    eight = row["precision"] == "fp8"
-    return Run(
-        model=_MODELS.get(row["model"], row["model"]),
-        gpu=GPUS[row["hardware"].split("x ", 1)[-1]],
-        engine="trtllm",
-        engine_version=VERSION,
-        precision=None,
-        weights="fp8" if eight else "fp16",
-        experts=None,
-        kv="fp8" if eight else None,
-        activations=None,
-        prompt=float(row["isl"]),
-        output=float(row["osl"]),
-        concurrency=REQUESTS[int(row["isl"]), int(float(row["osl"]))],
-        tp=int(row["tp"]),
-        kernels=f"trtllm@{VERSION}",
-    )
+    users = REQUESTS[int(row["isl"]), int(float(row["osl"]))]
+    run = run_of(row, "trtllm", concurrency=users)
+    return replace(run, model=_MODELS.get(row["model"], run.model))

@@ -38,9 +38,8 @@ _FAR_OFF = 2.0
 _HOPELESS = 1.1
 """Nor is a budget tried that would miss a limit by more, if it is as much better or worse as at another size, or as the
 closed form sees it."""
-
-
 _HARDLY = 0.01
+"""Where requests wait for those that decode for less than this share of TTFT, more decodes would hardly change it."""
 MOST_GROWTH = 8
 """Sizes tried beyond one that kept the limits at its inflated load and misses them in the long run."""
 
@@ -285,9 +284,7 @@ class Sizer:
 
 
 def waits_for_decodes(seen: Verified) -> bool:
-    """Whether requests of pools apart wait for those that decode for more than a hundredth of TTFT, or it is not known;
-    if not, more decodes would hardly change it.
-    """
+    """Whether requests of pools apart wait for those that decode (:data:`_HARDLY`), or it is not known."""
     result = seen.result
     if result is None:
         return True

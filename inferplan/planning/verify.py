@@ -33,7 +33,8 @@ _MOST_FOR_TAIL = 5.0
 _REPEATS = 4
 """How often a run that is too short to tell is repeated with more requests."""
 _MARGIN, _TWICE = 1.15, 2.0
-"""By how much more than its span asks for, at most; where it has too few for its percentile, the latter."""
+"""A run that spans too few lifetimes is repeated with so much more than that takes, at most twice as many requests; one
+that has too few for its percentile with twice as many."""
 TOO_SHORT = "too short to tell"
 _CLEARLY_KEPT, _CLEARLY_MISSED = 0.85, 1.25
 """A run is clear where the worst latency is less, or more, than so many times its limit, ..."""
