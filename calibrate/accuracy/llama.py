@@ -1,4 +1,4 @@
-"""llama.cpp on devices that people have at home: cards left out, and rows that nothing was fitted to."""
+"""llama.cpp on devices that people have at home: cards left out, and rows that are in no fit."""
 
 from __future__ import annotations
 
@@ -45,8 +45,9 @@ Prompts of professional cards and of A100 and H100 are far apart; likely causes 
 300 W do not hold, and matrix instructions of H100 that these kernels do not use.
 
 The constants that ship are those of later builds where such are published (launches and flash attention on GeForce
-and professional cards, int8 prompts), so that the rows of May 2024 are slower than predicted there. Nothing was
-fitted to the 7B on Apple's chips, nor to layers split over several cards.
+and professional cards, int8 prompts), so that the rows of May 2024 are slower than predicted there. Rows of
+the 7B on Apple's chips are in no fit here, but what is published of tokens there was read off the same model on such
+chips. Nothing was fitted to layers split over several cards.
 """
 
 

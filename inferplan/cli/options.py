@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from math import isfinite, isnan
 from pathlib import Path
 from typing import Any
@@ -142,17 +142,39 @@ _DEGREES = {
 
 
 USUAL = "vllm; llama.cpp for GGUF files and on Apple's chips"
-"""The default of ``--engine`` where one device is named (:func:`inferplan.catalog.assemble.usual_engine`)."""
+"""The default of ``--engine`` (:func:`inferplan.catalog.assemble.usual_engine`)."""
+
+
+def _engine_is_named() -> bool:
+    source = click.get_current_context().get_parameter_source("engine")
+    return source is not click.core.ParameterSource.DEFAULT
 
 
 def usual_engine(values: dict[str, Any]) -> str:
     """The engine that was named, else the usual one of the model and the device."""
     from inferplan.catalog import assemble
 
-    source = click.get_current_context().get_parameter_source("engine")
-    if source is not click.core.ParameterSource.DEFAULT or not values["gpu"]:
+    if _engine_is_named() or not values["gpu"]:
         return str(values["engine"])
     return assemble.usual_engine(values["model"], values["gpu"])
+
+
+def usual_engines(given: str, models: Sequence[str], gpus: Sequence[str]) -> tuple[str, ...]:
+    """The engines that were named (``given``), else the usual one; raises ``UsageError`` where lists have several."""
+    from inferplan.answers.sweep import parse_values
+    from inferplan.catalog import assemble
+    from inferplan.errors import UsageError
+
+    if _engine_is_named() or not gpus:
+        return tuple(parse_values(given))
+    usual = {assemble.usual_engine(model, gpu): f"{model} on {gpu}" for model in models for gpu in gpus}
+    if len(usual) > 1:
+        raise UsageError(
+            "no engine is usual for all of them",
+            because="; ".join(f"{engine} for {where}" for engine, where in usual.items()),
+            hint="--engine NAME, or fewer devices",
+        )
+    return tuple(usual)
 
 
 def engine_option(text: str, **more: Any) -> Callable[[Any], Any]:

@@ -23,12 +23,14 @@ from inferplan.cli.options import (
     BACKEND,
     IDEAL,
     SKEW,
+    USUAL,
     Count,
     Within,
     backends,
     known_engines,
     picture,
     report_options,
+    usual_engines,
     write_text,
 )
 from inferplan.cli.price_options import price_options
@@ -120,7 +122,7 @@ _OPTIONS = [
         help="Formats; native is the checkpoint's own [native, fp8, nvfp4 or mxfp4 where the device has them].",
     ),
     _Option("--kv", metavar="FORMAT", help="Format of the KV cache [that of --quant: most are wide, also nvfp4's]."),
-    _Option("--engine", default="vllm", show_default=True, metavar="LIST", callback=known_engines, help="Engines."),
+    _Option("--engine", default="vllm", show_default=USUAL, metavar="LIST", callback=known_engines, help="Engines."),
     _Option("--backend", metavar="ROLE=NAME", multiple=True, callback=backends, help=BACKEND),
     _Option("--most", type=Count(), help="Largest number of GPUs in one replica [8, or what the degrees make]."),
     _Option("--tp", metavar="COUNTS", help="Tensor parallelism [1,2,4,...]."),
@@ -185,7 +187,7 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Que
     gpus = tuple(_gpu(name) for name in parse_values(values["gpu"] or "")) or default_gpus(prices)
     prices.check(load_hardware(gpu).name for gpu in gpus)
     quants = tuple(None if q == NATIVE else q for q in parse_values(values["quant"] or "")) or None
-    engines = tuple(parse_values(values["engine"]))
+    engines = usual_engines(values["engine"], (model,), gpus)
     roles = (("kv", values["kv"]),) if values["kv"] else ()
     for quant in quants or ((None,) if roles else ()) if gpus else ():
         precision_of(Request(model=model, gpu=gpus[0], quant=quant, roles=roles), spec, load_hardware(gpus[0]))

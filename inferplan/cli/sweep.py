@@ -28,7 +28,7 @@ from inferplan.answers.sweep import (
 )
 from inferplan.catalog.assemble import Request
 from inferplan.cli.draft_options import draft_options, draftings_of
-from inferplan.cli.options import BACKEND, IDEAL, anchor_option, backends, engine_option, write
+from inferplan.cli.options import BACKEND, IDEAL, USUAL, anchor_option, backends, engine_option, usual_engines, write
 from inferplan.cli.technique_options import option_group
 from inferplan.columns import Block, Column, one_value, plain_values
 from inferplan.devices.engine import EngineFlags
@@ -53,7 +53,7 @@ def _kernels(ctx: click.Context, parameter: click.Parameter, given: tuple[str, .
 @click.argument("models")
 @click.option("--gpu", required=True, metavar="LIST", help="Accelerators.")
 @click.option("--quant", metavar="LIST", help="Formats [native].")
-@engine_option("Engines.", metavar="LIST")
+@engine_option("Engines.", metavar="LIST", show_default=USUAL)
 @click.option("--tp", default="1", metavar="COUNTS", help=f"Tensor parallelism: {_COUNTS} [1].")
 @click.option("--pp", default="1", metavar="COUNTS", help="Pipeline stages [1].")
 @click.option("--ep", default="1", metavar="COUNTS", help="Expert groups [1].")
@@ -113,7 +113,7 @@ def sweep_command(models: str, style: str | None, report_file: str | None, **val
             "model": parse_values(models),
             "gpu": parse_values(values["gpu"]),
             "quant": parse_values(values["quant"]) if values["quant"] else [None],
-            "engine": parse_values(values["engine"]),
+            "engine": list(usual_engines(values["engine"], parse_values(models), parse_values(values["gpu"]))),
             **counts,
             **_spread(values),
         },

@@ -122,7 +122,7 @@ def test_a_prompt_reaches_the_published_share_of_int8(card: str, share: float, p
 
 @pytest.mark.parametrize(
     ("gpu", "model", "quant", "prompt", "output", "rate", "within"),
-    [  # Apple: llama-bench, truths MAC-002 to MAC-012 and XD-2023; nothing here was fitted to a 7B
+    [  # Apple: llama-bench, truths MAC-002 to MAC-012 and XD-2023; no 7B is in the fit
         ("m1-pro-14core", "llama-2-7b", "fp16", 1, 129, 12.75, 0.05),
         ("m1-pro-14core", "llama-2-7b", "q8_0", 1, 129, 21.95, 0.06),
         ("m3-pro", "llama-2-7b", "fp16", 1, 129, 9.89, 0.05),

@@ -55,6 +55,17 @@ def test_a_named_engine_stays(run: Run) -> None:
     assert "llama.cpp 2025" in run("fit", *EIGHT, "--gpu", "m4-max").out
 
 
+def test_plans_and_sweeps_take_the_usual_engine_too(run: Run) -> None:
+    """vLLM does not run on Metal, llama.cpp does."""
+    load = ("--workload", "chat", "--rate", "0.01", "--ttft", "20s", "--tpot", "400ms", "--price", "m4-max=0.1")
+    plan = run("plan", *EIGHT, "--gpu", "m4-max", *load, "--format", "json").json
+    assert plan["plan"]["engine"] == "llama.cpp 2025"
+    sweep = run("sweep", *EIGHT, "--gpu", "m4-max,m3-max", "--executor", "serial", "--format", "json").json
+    assert {point["engine"] for point in sweep["points"]} == {"llama.cpp"}
+    mixed = run("sweep", *EIGHT, "--gpu", "m4-max,h100-sxm", "--executor", "serial")
+    assert mixed.code == 2 and "no engine is usual for all of them" in mixed.err
+
+
 def test_every_apple_chip_answers(run: Run) -> None:
     """A 1B in q4_k_m fits them all. On M1: a file of 0.808 GB at 0.92 x 68.25 GB/s is 12.9 ms, 16 layers 3.0 ms,
     attention to 1,151 tokens 4 x 2,048 x 1,151 x 16 = 151 MFLOP at 1.234 % of 2.617 TFLOP/s 4.7 ms."""
