@@ -42,7 +42,7 @@ def smallest(request: Request, context: int, users: int, most: int = 8, least: i
 
     The load is ``users`` requests of ``context`` tokens.
     """
-    reason = f"does not fit on {most}"
+    reason, stopped = f"does not fit on {most}", ""
     degree = least
     while degree <= most:
         try:
@@ -53,9 +53,12 @@ def smallest(request: Request, context: int, users: int, most: int = 8, least: i
             short = footprint.kv_pool
             reason = f"does not fit on {degree}" + (": the weights alone are too large" if short < 0 else "")
         except InferplanError as error:
-            reason = error.what
+            if degree == least:
+                reason = error.what
+            elif error.what != reason:
+                stopped = stopped or f"; {error.what}"
         degree *= 2
-    return reason
+    return reason + stopped
 
 
 def asked_context(model: ModelSpec, tokens: int | None) -> int:

@@ -16,7 +16,7 @@ from inferplan.devices.constants import IDEAL, Calibration, Constants, SharedSte
 from inferplan.devices.engine import Engine, EngineFlags, EngineSpec, EngineVersion
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.devices.releases import OnFile, ReleaseDates, Releases, own_source, role_of
-from inferplan.errors import InferplanError, UsageError
+from inferplan.errors import InferplanError, UnknownNameError, UsageError
 from inferplan.estimate.anchoring import anchored
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.graph import build_rank
@@ -317,6 +317,11 @@ def calibration_file(hardware: HardwareSpec, path: str | None, engine: str = "vl
     if path:
         return Path(path)
     own = own_kernels(hardware, engine.partition("@")[0])
+    if hardware.relative is not None and hardware.relative not in names("hardware"):
+        raise UnknownNameError(
+            f"{hardware.name} has relative {hardware.relative!r}, which is no device on file",
+            hint="a name as inferplan gpus prints it, no alias, or leave relative out",
+        )
     named = (config_root() / "calibration" / f"{name}.yaml" for name in (hardware.name, hardware.relative) if name)
     files = (*(() if own is None else (own,)), *named, class_file(hardware))
     return next((file for file in files if file.is_file()), None)

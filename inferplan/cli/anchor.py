@@ -88,9 +88,9 @@ def _suggested(found: Suggestion) -> Report:
         rows=rows,
         right=frozenset({"users", "prompt", "output"}),
     )
-    servers: dict[str | None, list[int]] = {}
+    servers: dict[str, list[int]] = {}
     for n, run in enumerate(found.runs, start=1):
-        servers.setdefault(run.server, []).append(n)
+        servers.setdefault(run.server or (run.note if run.benchmark else ""), []).append(n)
     notes = [f"server of {', '.join(map(str, runs))}: {words}" for words, runs in servers.items() if words]
     notes += [f"run {n}: {run.benchmark or run.note}" for n, run in enumerate(found.runs, start=1)]
     bands = ", ".join(

@@ -159,10 +159,13 @@ def _one(gpu: str, model: str, tp: int | None, context: int | None, users: int, 
     else:
         found = smallest(request, tokens, users, most)
         if isinstance(found, str):
+            footprint_at(assemble(request), tokens).max_batch()  # what one device lacks has a hint of its own
+            joined = max((link.domain or most + 1 for link in hardware.links), default=1)
             raise InfeasibleError(
                 f"{spec.name} with {users} x {tokens:,} tokens does not fit on {hardware.name}",
                 because=found,
-                hint="--most, a narrower --quant such as fp8 or int4, or a shorter --context",
+                hint=f"{'a larger --most, ' if most < joined else ''}a narrower --quant such as "
+                f"{'fp8 or ' if 'fp8' in hardware.peak else ''}int4, or a shorter --context",
             )
         deployment = found.deployment
     footprint = footprint_at(deployment, tokens)

@@ -2,9 +2,9 @@
 
 import re
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from inferplan.devices.constants import memory_class
 from inferplan.devices.hardware import HardwareSpec, Segment
@@ -244,7 +244,7 @@ class EngineVersion(Spec):
     memory_fraction: float | None = Field(default=None, gt=0.0, le=1.0)
     """``None``: computed from the device (SGLang)."""
     block_size: int = Field(default=16, ge=1)
-    tiers: list[Tier]
+    tiers: list[Tier] = Field(min_length=1)
     sampler_bytes_per_logit: float = Field(default=4.0, ge=0.0)
     """Bytes of logits, probabilities and sort buffers for each (sequence, vocabulary entry) of the largest batch."""
     context: Bytes = 0.0
@@ -266,6 +266,12 @@ class EngineVersion(Spec):
     expert_multiple: dict[str, int] = {}
     """By expert format: the multiple that its kernels pad an expert's last dimension to."""
     notes: list[str] = []
+
+    @model_validator(mode="after")
+    def _ends_later(self) -> Self:
+        if self.until and _key(self.until) <= _key(self.version):
+            raise ValueError(f"until: {self.until!r} is no version after {self.version}")
+        return self
 
     def tier(self, hardware: HardwareSpec) -> Tier:
         """The defaults for a device."""
@@ -345,7 +351,7 @@ class EngineSpec(Spec):
     kernels: list[OwnKernels] = []
     """The first that holds for a device has the constants of its kernels; where none does, they are the device's."""
     usual_for: UsualFor = UsualFor()
-    versions: list[EngineVersion]
+    versions: list[EngineVersion] = Field(min_length=1)
 
     def at(self, version: str | None) -> tuple[EngineVersion, str]:
         """The newest version on file that is not newer than ``version`` (``None``: of all), and a note about it.

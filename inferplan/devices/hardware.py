@@ -1,9 +1,9 @@
 """What an accelerator can do, as its vendor states it: memory, dense peaks, links. SI inside."""
 
 from math import ceil
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from inferplan.errors import MissingFactError
 from inferplan.spec import Spec
@@ -108,6 +108,12 @@ class HardwareSpec(Spec):
     power: Watts | None = None
     """TDP of one device."""
     derivation: dict[str, Derivation] = {}
+
+    @model_validator(mode="after")
+    def _same_as_what(self) -> Self:
+        if self.same_chip and self.relative is None:
+            raise ValueError("same_chip: of which device? relative is missing")
+        return self
 
     def peak_of(self, math: str) -> float:
         """Dense FLOP/s in that arithmetic. Raises ``MissingFactError`` when the device has none on file."""

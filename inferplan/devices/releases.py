@@ -75,6 +75,10 @@ class ReleaseDates(Spec):
         """Whether this very release is on file."""
         return any(_order(name) == release_order(version) for name in self.released)
 
+    def beyond(self, version: str) -> bool:
+        """Whether a release is of a line newer than every one on file."""
+        return _order(version)[0] > max(_order(name)[0] for name in self.released)
+
     def before(self, day: date) -> str | None:
         """The newest final release that was out on ``day``, by version; ``None`` before the first."""
         out = [name for name, released in self.released.items() if released <= day]
@@ -270,7 +274,7 @@ class Releases(Spec):
 
     def _of_release(self, engine: str, version: str, role: str, given: OnFile) -> Constants:
         """The usual kernels of ``role`` of the release nearest to ``version``. Raises ``UnknownNameError`` for none."""
-        if given.dates.day(version) is None:
+        if given.dates.day(version) is None or given.dates.beyond(version):
             raise UnknownNameError(
                 f"no release {version!r} of {engine} is on file", hint=f"--backend {role}=@{self.newest[engine]}"
             )

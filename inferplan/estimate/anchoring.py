@@ -56,6 +56,10 @@ def fingerprint(deployment: Deployment) -> str:
         mode="json", include={"constants", "step", "fused", "basis"}, exclude_defaults=True
     )  # a constant that is new tomorrow changes no price at its default
     facts["serving"] = serving.model_dump(mode="json", exclude={"source"}, exclude_defaults=True)
+    if deployment.step != calibration.step:
+        facts["step"] = deployment.step.model_dump(mode="json", exclude_defaults=True)
+    if deployment.engine.attention.joined(deployment.hardware, deployment.precision.kv.name):
+        facts["attention"] = "one call"
     facts["routing"] = repr(deployment.routing)
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 

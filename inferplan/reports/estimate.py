@@ -379,7 +379,8 @@ def server_note(estimate: Estimate) -> str:
     if first is None:
         return f"at the server: unknown; no constants of {engine.name}'s front end and scheduler are on file"
     if not np.any(first.server):
-        return "at the server: nothing is added (ideal)"
+        why = "its front end was not measured" if engine.defaults.serving else "ideal"
+        return f"at the server: nothing is added ({why})"
     named = {
         "alone": first.alone,
         "latency": first.latency,

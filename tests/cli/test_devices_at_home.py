@@ -84,3 +84,11 @@ def test_a_plan_at_home(run: Run) -> None:
     assert found["plan"]["engine"] == "llama.cpp 2025" and found["plan"]["precision"].startswith("weights q4_k")
     # a token reads 4.6 of the 4.9 GB of the file (its table of 0.3 GB aside), at 1,008 GB/s at the most
     assert 4.6e9 / 1.008e12 < found["plan"]["tpot_s"] < 0.04 and 0 < found["plan"]["ttft_s"] < 2.0
+
+
+def test_a_plan_takes_the_engine_that_runs_there(run: Run) -> None:
+    """vLLM, the default elsewhere, does not run on Metal."""
+    words = ("plan", *EIGHT, "--gpu", "m4-max", "--rate", "0.05", "--prompt", "500", "--output", "100")
+    limits = ("--ttft", "5s", "--tpot", "80ms", "--price", "m4-max=1", "--format", "json")
+    assert run(*words, *limits).json["plan"]["engine"] == "llama.cpp 2025"
+    assert run(*words, *limits, "--engine", "vllm").json["plan"]["engine"] == "vllm 0.33"

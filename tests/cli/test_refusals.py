@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -115,6 +116,76 @@ def test_a_rate_of_zero_is_refused(
     path.write_text(text.replace(rate, f"{name} 0 {unit}"))
     code, message = run(("estimate", "llama-3.1-8b", "--gpu", str(path)), capsys, monkeypatch)
     assert (code, f"'0 {unit}' is no rate" in message) == (2, True), message
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes", "said"),
+    [
+        ("relative: b200-hgx", "relative: b200", "relative 'b200', which is no device on file"),
+        ("relative: b200-hgx", "relative: nothing", "relative 'nothing', which is no device on file"),
+        ("relative: b200-hgx", "", "relative is missing"),
+        ("same_chip: true", "same_chip: maybe", "same_chip: Input should be a valid boolean"),
+    ],
+)
+def test_a_relative_is_a_device_on_file(
+    was: str,
+    becomes: str,
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Constants of the class stood in without a word where the relative's name was mistyped."""
+    text = (config_root() / "hardware" / "gb200.yaml").read_text()
+    assert was in text
+    (tmp_path / "own.yaml").write_text(text.replace(was, becomes))
+    code, message = run(("estimate", "llama-3.1-8b", "--gpu", str(tmp_path / "own.yaml")), capsys, monkeypatch)
+    assert (code, said in message) == (2, True), message
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"versions": []}, "versions: List should have at least 1 item"),
+        ({"versions": [{"version": "1", "source": "a test", "tiers": []}]}, "tiers: List should have at least 1 item"),
+        ({"versions": [{"version": "1", "until": "soon", "source": "a test"}]}, "'soon' is no version after 1"),
+        ({"versions": [{"version": "2", "until": "1.9", "source": "a test"}]}, "'1.9' is no version after 2"),
+    ],
+)
+def test_an_engine_has_versions_that_last(
+    change: dict[str, list[dict[str, Any]]],
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tier = {"memory_at_least": "0 GiB", "token_budget": 8, "max_sequences": 8}
+    versions = [{"tiers": [tier]} | one for one in change["versions"]]
+    (tmp_path / "own.yaml").write_text(json.dumps({"name": "own", "source": "a test", "versions": versions}))
+    code, message = run((*LLAMA, "--engine", str(tmp_path / "own.yaml")), capsys, monkeypatch)
+    assert (code, said in message) == (2, True), message
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("llama-3.1-70b", "--gpu", "m4-max"), 3, "weights alone are too large; no link on file joins 2 x m4-max"),
+        (("llama-3.1-70b", "--gpu", "m4-max"), 3, "hint: a narrower --quant such as int4, or"),
+        (("llama-3.1-70b", "--gpu", "m4-max", "--quant", "fp8"), 2, "m4-max has no fp8 arithmetic"),
+        (
+            ("llama-3.1-405b", "--gpu", "h100-sxm", "--most", "4"),
+            3,
+            "hint: a larger --most, a narrower --quant such as fp8",
+        ),
+        (("deepseek-r1", "--gpu", "vr200"), 2, "hint: give it: --memory 64GB"),
+        (("llama-3.1-8b", "--gpu", "h100-sxm", "--memory", "0GB"), 2, "no memory at all"),
+    ],
+)
+def test_fit_says_what_would_help(
+    words: tuple[str, ...], code: int, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, message = run(("fit", *words), capsys, monkeypatch)
+    assert (found, said in message) == (code, True), message
 
 
 @pytest.mark.parametrize(

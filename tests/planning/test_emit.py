@@ -33,7 +33,8 @@ from inferplan.answers.emit.engines import over_nodes
 from inferplan.answers.emit.options import PREDICTION, refuse_untaken
 from inferplan.answers.emit.trtllm import trtllm_config
 from inferplan.catalog.assemble import Request, assemble
-from inferplan.devices.engine import EngineFlags
+from inferplan.catalog.files import load
+from inferplan.devices.engine import EngineFlags, EngineSpec
 from inferplan.errors import InfeasibleError, InferplanError, UsageError
 from inferplan.estimate.memory import Footprint
 from inferplan.serving.techniques.speculation import Speculation
@@ -75,10 +76,18 @@ def test_vllm_flags_are_what_was_modelled() -> None:
     assert command(started)[2] == "meta-llama/Llama-3.1-70B"
 
 
-@pytest.mark.parametrize("engine", ["vllm@0.5", "trtllm@0.17", "trtllm@0.20.0"])
+@pytest.mark.parametrize("engine", ["vllm@0.5", "vllm@0.12", "vllm@0.13.0", "trtllm@0.17", "trtllm@0.20.0"])
 def test_versions_whose_options_nobody_read_are_not_started(engine: str) -> None:
     with pytest.raises(UsageError, match="its command line is not known here"):
         command(launch(request(engine), context=4096))
+
+
+@pytest.mark.parametrize("engine", list(ENGINES))
+def test_every_other_version_on_file_is_started(engine: str) -> None:
+    for version in load("engines", engine, EngineSpec).versions:
+        if version.commands:
+            asked = Request(model="llama-3.1-8b", gpu="h100-sxm", engine=f"{engine}@{version.version}")
+            assert command(launch(asked, context=4096, checkpoint="some/where.gguf" if engine == "llama.cpp" else None))
 
 
 def test_an_engine_version_brings_its_own_defaults() -> None:

@@ -282,6 +282,23 @@ def test_runs_of_a_release_or_of_a_backend_anchor_what_is_priced_with_it(flags: 
     assert "kernels of its runs: " in error and "0.5.6" in error and "here: the newest" in error
 
 
+def test_runs_of_a_version_with_another_host_are_of_other_predictions(tmp_path: Path) -> None:
+    """vLLM before 0.14 takes 1.8 ms a step: runs that it predicts say nothing of what is over a step of 0.6 ms."""
+    head, cells = HEAD.replace("gpu,engine,weights,", ""), CELLS.replace("h100-sxm,vllm,bf16,", "")
+    (tmp_path / "run.csv").write_text(f"{head}\n{cells}\n")
+    target, facts = str(tmp_path / "own.yaml"), ["--gpu", "h100-sxm", "--weights", "bf16", "--engine", "vllm@0.12"]
+    assert run_cli("anchor", "fit", str(tmp_path / "run.csv"), *facts, "-o", target)[0] == 0
+    assert run_cli("estimate", *BARE, "--engine", "vllm@0.12", "--anchor", target)[0] == 0
+    code, _, error = run_cli("estimate", *BARE, "--anchor", target)
+    assert (code, "predictions of other constants" in error) == (2, True)
+
+
+def test_a_server_that_is_not_started_here_is_named() -> None:
+    asked = ["anchor", "suggest", *BARE, "--engine", "vllm@0.12", "--runs", "1"]
+    code, out, _ = run_cli(*asked)
+    assert (code, "server of 1: vllm 0.12 is priced, its command line is not known here" in out) == (0, True)
+
+
 def test_files_of_other_kinds_are_refused_with_what_to_do(tmp_path: Path) -> None:
     old, target = tmp_path / "old.yaml", own_file(tmp_path)
     old.write_text("name: h100-sxm, anchored\nconstants: {}\nanchor: {prefill: 1.1, decode: 0.9, rows: 3}\n")
