@@ -43,8 +43,8 @@ SCALE_MUTANTS = [
     SourceMutant(
         name="stages wait for nobody",
         place="inferplan.estimate.phase:send",
-        old="max(clock, free[station] + host)",
-        new="clock",
+        old="(ready if ready > clock else clock) + stations",
+        new="clock + stations",
         changes="batches pass through each other on a stage",
         check=pipeline.test_two_batches_share_the_stages,
     ),
