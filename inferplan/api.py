@@ -45,7 +45,8 @@ class DeployOptions(TypedDict, total=False):
     """What :func:`deploy` takes by keyword: the fields of ``Request``, and those of ``Parallelism`` beside them.
 
     quant: formats of all roles, ``"fp8"``. roles: pairs of a tensor role and its format, which win over ``quant``.
-    engine: ``"vllm"``, ``"vllm@0.20"``. calibration: a file of constants; those of the GPU otherwise. ideal: without
+    engine: ``"vllm"`` unless given, on any device (the command line takes llama.cpp for GGUF files and Apple's chips);
+    ``"vllm@0.20"``. calibration: a file of constants; those of the GPU otherwise. ideal: without
     fitted constants. memory: usable memory as text, ``"64GB"``. unfused_attention: scores go to memory and back.
     prune: what to cut from the model, ``"layers=24,d_ff=0.75"``. generation: fields of a diffusion model's generation.
     flags: what replaces the engine's defaults. expert_skew: how popularity of experts varies. anchor: a file
