@@ -10,7 +10,7 @@ import click
 
 from inferplan.answers.compare import METRICS, Comparison, compare
 from inferplan.catalog.assemble import Request, assemble
-from inferplan.cli.options import deployment_options, load_options, report_options
+from inferplan.cli.options import deployment_options, load_options, report_options, usual_engines
 from inferplan.errors import InferplanError, UnknownNameError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
@@ -33,6 +33,9 @@ def compare_command(request: Request, others: tuple[str, ...], load: StaticLoad)
     Example: inferplan compare llama-3.1-8b --gpu a100-80gb-sxm,h100-sxm,h200-sxm --batch 16
     """
     requests = _requests(request, others)
+    changes = ("",) * (len(requests) - len(others)) + others
+    alike = [one for one, change in zip(requests, changes) if "engine=" not in change]
+    usual_engines(request.engine, [one.model for one in alike], [one.gpu for one in alike])
     labels = _labels(requests)
     deployments: list[Deployment | InferplanError] = []
     for one in requests:

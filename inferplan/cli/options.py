@@ -151,22 +151,22 @@ def _engine_is_named() -> bool:
 
 
 def usual_engine(values: dict[str, Any]) -> str:
-    """The engine that was named, else the usual one of the model and the device."""
-    from inferplan.catalog import assemble
+    """The engine that was named, else the usual one of the model and the device, or of comma lists of them."""
+    models, gpus = (_listed(values[name] or "") for name in ("model", "gpu"))
+    return str(values["engine"]) if _engine_is_named() else usual_engines(values["engine"], models, gpus)[0]
 
-    if _engine_is_named() or not values["gpu"]:
-        return str(values["engine"])
-    return assemble.usual_engine(values["model"], values["gpu"])
+
+def _listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def usual_engines(given: str, models: Sequence[str], gpus: Sequence[str]) -> tuple[str, ...]:
     """The engines that were named (``given``), else the usual one; raises ``UsageError`` where lists have several."""
-    from inferplan.answers.sweep import parse_values
     from inferplan.catalog import assemble
     from inferplan.errors import UsageError
 
     if _engine_is_named() or not gpus:
-        return tuple(parse_values(given))
+        return tuple(_listed(given))
     usual = {assemble.usual_engine(model, gpu): f"{model} on {gpu}" for model in models for gpu in gpus}
     if len(usual) > 1:
         raise UsageError(
