@@ -345,9 +345,10 @@ def test_versions_before_a_rewrite_have_a_host_of_their_own() -> None:
     assert "0.5, the newest on file that is not newer" in first.note
     assert (second.defaults.version, second.step, second.serving) == ("0.12", before.step, newest.serving)
     assert "0.12, the oldest on file that is not older" in second.note
-    assert before.step is not None
-    assert (old.step.host or 0.0) > (before.step.host or 0.0) > 1e-3  # seconds of a step
-    assert (after.defaults.version, after.step) == ("0.18", load_engine("vllm").step) and after.step.host is None
+    assert before.step is not None and before.step.host is not None and old.step.host is not None
+    assert old.step.host > before.step.host > 1e-3  # seconds of a step
+    assert (after.defaults.version, after.step) == ("0.18", load_engine("vllm").step)
+    assert after.step is not None and after.step.host is None
     assert (old.serving.latency, old.serving.eager_layer, old.serving.overlapped) == (0.0, 0.0, False)
     assert load_engine("trtllm@0.20.0").serving.eager_layer == 0.0
     assert load_engine("trtllm").serving.eager_layer > 0.0

@@ -122,7 +122,7 @@ def match(device: Device) -> HardwareSpec | None:
         own = _tokens(" ".join([spec.name, spec.product, spec.form_factor, *spec.aliases]))
         numbers = {token for token in told if re.search(r"\d", token) and not re.fullmatch(r"\d+gb|hbm\w+", token)}
         usable = spec.memory.usable
-        if told & _VARIANTS - own:
+        if told & _VARIANTS - own or _tokens(spec.name) & _VARIANTS - told:
             continue
         if not numbers or not numbers & own or usable is None or abs(device.memory / usable - 1) > 0.07:
             continue

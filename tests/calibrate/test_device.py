@@ -15,7 +15,7 @@ from inferplan.errors import MissingFactError, UsageError
 
 REPORTED = [
     ("NVIDIA H200", 150109945856, 132, "h200-sxm"),
-    ("NVIDIA H200 NVL", 150109945856, 132, None),
+    ("NVIDIA H200 NVL", 150109945856, 132, "h200-nvl"),
     ("NVIDIA H100 80GB HBM3", 85020639232, 132, "h100-sxm"),
     ("NVIDIA H100 PCIe", 84943044608, 114, "h100-pcie"),
     ("NVIDIA H100 NVL", 99456909312, 132, "h100-nvl"),

@@ -47,7 +47,8 @@ def test_every_kind_is_drawn() -> None:
 
 
 def test_every_constant_is_drawn() -> None:
-    """Each term, an overhead, a known and an unknown error, a range that is left, and every kernel of the graph."""
+    """Each term but the one that the strategies leave out and say why, an overhead, a known and an unknown error, a
+    range that is left, and every kernel of the graph."""
     seen: Counted = Counter()
 
     @ENOUGH
@@ -62,7 +63,7 @@ def test_every_constant_is_drawn() -> None:
             seen["range"] += fit.flop_range is not None
 
     draw()
-    assert set(TERMS) | {"overhead", "band", "no band", "range"} <= set(seen)
+    assert set(TERMS) - {"fallback"} | {"overhead", "band", "no band", "range"} <= set(seen)
     assert min(seen.values()) >= 4
 
 

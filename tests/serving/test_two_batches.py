@@ -64,7 +64,7 @@ def test_half_batches_change_places(engine: str, ideal: bool) -> None:
         kernels = slot("dispatch", "before", "attention") + slot("dispatch", "experts")
         kernels += slot("combine", "experts", "shared") + slot("combine", "before", "attention", "shared")
     kernels += 2 * half["alone"]
-    step = cut.calibration.step
+    step = cut.step
     assert float(phase.time) == pytest.approx(step.host + 64 * step.sequence + kernels + 27 * step.layer, rel=1e-9)
     assert sum(map(float, phase.by_operator().values())) == pytest.approx(float(phase.time), rel=1e-9)
 
