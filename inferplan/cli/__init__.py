@@ -71,6 +71,7 @@ class LazyGroup(click.Group):
             ctx.fail(f"No command named {name!r}.{hint}")
         found = super().resolve_command(ctx, args)
         if found[0] and found[1] is not None and not ctx.resilient_parsing:
+            _refuse_repeated(found[1], click.Context(found[1], parent=ctx, info_name=found[0]), found[2])
             ctx.default_map = {found[0]: _defaults(found[0], found[1])}
         return found
 
@@ -86,6 +87,19 @@ def _prepared(command: click.Command) -> click.Command:
     from inferplan.cli.defaults import with_completion
 
     return with_completion(command)
+
+
+def _refuse_repeated(command: click.Command, ctx: click.Context, args: list[str]) -> None:
+    """Raise ``click.UsageError`` for an option of one value that is given twice: click would take the last, unsaid."""
+    try:
+        _, _, given = command.make_parser(ctx).parse_args(list(args))
+    except click.UsageError:
+        return  # said when the command reads them itself
+    for option in command.params:
+        if isinstance(option, click.Option) and not (option.multiple or option.is_flag or option.count):
+            times = sum(one is option for one in given)
+            if times > 1:
+                raise click.UsageError(f"{option.opts[0]} is given {times} times, and takes one value.", ctx)
 
 
 def _defaults(name: str, command: click.Command) -> dict[str, object]:

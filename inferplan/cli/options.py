@@ -165,7 +165,7 @@ def usual_engines(given: str, models: Sequence[str], gpus: Sequence[str]) -> tup
     from inferplan.catalog import assemble
     from inferplan.errors import UsageError
 
-    if _engine_is_named() or not gpus:
+    if _engine_is_named() or not (models and gpus):
         return tuple(_listed(given))
     usual = {assemble.usual_engine(model, gpu): f"{model} on {gpu}" for model in models for gpu in gpus}
     if len(usual) > 1:

@@ -91,6 +91,7 @@ USAGE = [
         ["estimate", "mixtral-8x7b-v0.1", "--gpu", "h100", "--dp", "16", "--ep", "16"],
         ["--ep 16 is more than the 8 slots", "--redundant-experts 8"],
     ),
+    (["estimate", "llama-3.1-8b", "--gpu", "h100", "--gpu", "b200"], ["--gpu is given 2 times, and takes one value"]),
 ]
 
 
