@@ -15,7 +15,7 @@ import pytest
 
 from inferplan import units
 from inferplan.devices.hardware import HardwareSpec
-from inferplan.estimate import roofline, stage_memory
+from inferplan.estimate import roofline
 from inferplan.estimate.batch import Estimate
 from inferplan.models.layers.attention import AttentionLayer
 from inferplan.models.layers.base import Cache, LayerContext, Weight
@@ -125,7 +125,6 @@ def batch_left_out_of_kv(patch: pytest.MonkeyPatch) -> None:
 
 def window_ignored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Mask, "cached", lambda self, tokens: tokens)
-    patch.setattr(stage_memory, "reach", lambda mask, tokens, flight: tokens)
 
 
 MUTANTS = [

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from calibrate.published import batches
 from inferplan.validation.rows import Facts, Row, row_of
 
-DEVICES = {"MI300X": "mi300x", "H200": "h200-sxm", "H100 SXM": "h100-sxm", "Gaudi 3": "gaudi3", "TPU v6e": "tpu-v6e"}
+DEVICES = batches.DEVICES | {"H100 SXM": "h100-sxm", "Gaudi 3": "gaudi3", "TPU v6e": "tpu-v6e"}
 MODELS = {"mistral-7b": "mistral-7b-v0.3"}
 """Published names of which the catalogue has several: Habana's runs of Mistral 7B attend to everything, as v0.3."""
 ENGINES = {

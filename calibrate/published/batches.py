@@ -62,8 +62,8 @@ def run_of(row: dict[str, str], engine: str, **load: Any) -> Run:
 
 
 def batch_traffic(run: Run) -> Traffic:
-    """The batch of such a run, all at once."""
-    count = run.batch or 1
+    """The batch of such a run, or its users, all at once."""
+    count = run.batch or run.concurrency or 1
     return Traffic(
         arrivals=ClosedLoop(concurrency=count),
         prompt=Lengths(mean=run.prompt),

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from scipy.optimize import lsq_linear
 
 from calibrate.fit import ratio_errors
 from inferplan.catalog.assemble import load_engine, own_kernels
@@ -70,8 +71,8 @@ PIECE = 512
 """Tokens of a prompt that go through the model at once (``n_ubatch``)."""
 _WARMS_UP = 1.1
 """A prompt sixteen times as long that is faster by more: attention only adds work, so the short one was too slow."""
-_ROBUST, _ROUNDS, _SWEEPS = 0.1, 15, 300
-"""Relative error from which a row counts less than squared; rounds of its weights, and sweeps of each to converge."""
+_ROBUST, _ROUNDS = 0.1, 15
+"""Relative error from which a row counts less than squared, and rounds of its weights."""
 Known = Mapping[str, float]
 
 
@@ -237,22 +238,11 @@ def _solve(rows: Sequence[Bench], names: Sequence[str], known: Known) -> dict[st
     )
     table = np.array([[demand(row).get(name, 0.0) for name in names] for row in rows]) / seconds[:, None]
     target, least = 1.0 - rest / seconds, np.array([0.0 if name == "layer" else 1.0 for name in names])
-    found, weights = np.maximum(least, 1e-6), np.ones(len(rows))
+    weights = np.ones(len(rows))
     for _ in range(_ROUNDS):
-        found = _bounded(table * weights[:, None], target * weights, least, found)
+        found = lsq_linear(table * weights[:, None], target * weights, (least, np.inf), method="bvls", tol=1e-12).x
         weights = (1.0 + ((table @ found - target) / _ROBUST) ** 2) ** -0.25
     return {name: float(value if name == "layer" else 1.0 / value) for name, value in zip(names, found)}
-
-
-def _bounded(table: Array, target: Array, least: Array, start: Array) -> Array:
-    """Least squares with every unknown at least so much, one of them at a time."""
-    found = start.copy()
-    for _ in range(_SWEEPS):
-        for column in range(table.shape[1]):
-            own = table[:, column]
-            left = target - table @ found + own * found[column]
-            found[column] = max(least[column], float(own @ left) / float(own @ own))
-    return found
 
 
 @cache

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
 
-from calibrate.published.batches import run_of
+from calibrate.published.batches import batch_traffic, run_of
 from inferplan.serving.flags import Flags
-from inferplan.traffic.requests import ClosedLoop, Lengths, Traffic
+from inferplan.traffic.requests import Traffic
 from inferplan.validation.deploy import deployment_of
 from inferplan.validation.rows import Run
 
@@ -62,12 +62,7 @@ class Peak:
 
     def traffic(self) -> Traffic:
         """All requests at once."""
-        return Traffic(
-            arrivals=ClosedLoop(concurrency=self.requests),
-            prompt=Lengths(mean=self.run.prompt),
-            output=Lengths(mean=self.run.output),
-            requests_count=self.requests,
-        )
+        return batch_traffic(self.run)
 
     def flags(self) -> Flags:
         """What the benchmark chose."""

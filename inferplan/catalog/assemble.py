@@ -275,9 +275,7 @@ def _carried(found: Calibration, hardware: HardwareSpec, engine: str) -> Calibra
     """
     if found.name != hardware.relative:
         return found.borrowed().for_engine(engine)
-    file = class_file(hardware)
-    rest = validate(file, read_yaml(file), Calibration).for_vendor(hardware.vendor)
-    pairs = relatives()
+    rest, pairs = _class_constants(hardware), relatives()
     alike = pairs.same_chip if hardware.same_chip else pairs.other_chip
     known = (alike, rest.errors) if hardware.vendor in pairs.vendors else ()
     return found.borrowed(known, found.carried).for_engine(engine).beside(rest.for_engine(engine))
@@ -285,10 +283,15 @@ def _carried(found: Calibration, hardware: HardwareSpec, engine: str) -> Calibra
 
 def _beside_class(found: Calibration, hardware: HardwareSpec, engine: str) -> Calibration:
     """An engine's own constants; kernels that nobody measured in it are those of the device's class."""
-    file = class_file(hardware)
-    rest = validate(file, read_yaml(file), Calibration).for_vendor(hardware.vendor).for_engine(engine)
+    rest = _class_constants(hardware).for_engine(engine)
     lacking = {kernel: fits for kernel, fits in rest.constants.items() if kernel not in found.constants}
     return found.beside(rest.model_copy(update={"constants": lacking}))
+
+
+def _class_constants(hardware: HardwareSpec) -> Calibration:
+    """Those that are carried over from measured devices of the same class of memory."""
+    file = class_file(hardware)
+    return validate(file, read_yaml(file), Calibration).for_vendor(hardware.vendor)
 
 
 class Relatives(Spec):

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from inferplan.errors import MissingFactError
 from inferplan.spec import Spec
 from inferplan.units import Bytes, BytesPerSecond, FlopPerSecond, Hertz, Seconds, Watts
+from inferplan.work.formats import WIDE
 
 
 class Memory(Spec):
@@ -130,7 +131,7 @@ class HardwareSpec(Spec):
         wide = next((name for name in ("bf16", "fp16", "fp32") if name in self.peak), None)
         if wide is None:
             return "another GPU, or its peaks in a copy of the hardware YAML"
-        if math in ("bf16", "fp16", "tf32", "fp32"):
+        if math in WIDE:
             return f"--quant {wide}, or another GPU"
         return f"keep the activations wide (--activations {wide}), choose another --quant, or another GPU"
 

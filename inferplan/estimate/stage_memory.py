@@ -121,8 +121,8 @@ class StageMemory:
         if self._pooled:
             cached = self._in_pools(tokens, block, name)
         else:
-            kept = ((size, mask, self._pages(mask, reach(mask, tokens, 0.0), block)) for size, mask in sizes)
-            cached = total((size * name(tokens_of, "cached tokens") for size, _, tokens_of in kept), _KINDS)
+            kept = ((size, self._pages(mask, mask.cached(tokens), block)) for size, mask in sizes)
+            cached = total((size * name(tokens_of, "cached tokens") for size, tokens_of in kept), _KINDS)
         if not self.recurrent:
             return cached
         return cached + name(self.recurrent, "state of constant size", "B")

@@ -104,7 +104,7 @@ def simulate_finalists(
     found, structures = Finalists(), list(cheapest_of_each_structure(options))
     simulations = Simulations(most=MAX_SIMULATIONS, known=known)
     entries = [Entry(sizer=Sizer(option=option, question=question, simulations=simulations)) for option in structures]
-    while (first := cheapest_so_far(entries)) is not None and not first.confirmed():
+    while (first := cheapest_so_far(entries)) is not None and not first.confirm():
         pass
     found.passed += [entry.kept for entry in entries if entry.kept is not None]
     best = found.cheapest
@@ -137,8 +137,8 @@ class Entry:
         """Whether its long prompts are too slow alone, so that no size will do."""
         return too_long_alone(self.sizer.option, self.sizer.question)
 
-    def cost(self, below: float) -> float:
-        """What its size costs, sized in short runs where that has not been done; infinity for ``below`` and more."""
+    def sized_cost(self, below: float) -> float:
+        """What its size costs, which short runs find where they have not yet; infinity for ``below`` and more."""
         sizer = self.sizer
         if self.sized is None and self.none_below < below and sizer.option.bound < below and not self.too_long:
             try:
@@ -150,8 +150,8 @@ class Entry:
         cost = inf if self.sized is None else self.sized.cost or 0.0
         return cost if cost < below else inf
 
-    def confirmed(self) -> bool:
-        """Whether the size keeps the limits in long runs too; if not it is a size larger, some times."""
+    def confirm(self) -> bool:
+        """Try whether the size keeps the limits in long runs too; if not it is a size larger, some times."""
         assert self.sized is not None
         if self.kept is None:
             self.kept = self.sizer.confirmed(self.sized, (self.sized.cost or 0.0) * (1 + 1e-9) + 1e-9)
@@ -167,13 +167,13 @@ def cheapest_so_far(entries: list[Entry]) -> Entry | None:
     a long run at once, so that others are not held to a price that nobody can offer.
     """
     sized = [entry for entry in entries if entry.sized is not None]
-    best = min(sized, key=lambda entry: entry.cost(inf), default=None)
+    best = min(sized, key=lambda entry: entry.sized_cost(inf), default=None)
     for entry in entries:
         below = inf
         if best is not None and best.sized is not None:
             simpler = best.sized.pools is not None and entry.sizer.option.pools is None
             below = (best.sized.cost or inf) * (1 + (1e-9 if simpler else -1e-9))
-        if entry.cost(below) < below and (entry.grown or entry.confirmed() or entry.cost(below) < below):
+        if entry.sized_cost(below) < below and (entry.grown or entry.confirm() or entry.sized_cost(below) < below):
             best = entry
     return best
 

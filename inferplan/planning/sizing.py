@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from math import ceil, exp, inf, log
+from typing import NamedTuple
 
 import numpy as np
 
@@ -203,16 +204,18 @@ class Sizer:
         in proportion to the load of a replica.
         """
         same = self._filled(high).option.budget
-        seen = [
-            (log(max(shares(trial, self.question.slo).values())), log(size))
+        shared = {
+            size: log(max(shares(trial, self.question.slo).values()))
             for (size, _), trial in self.trials.items()
             if trial.option.budget == same and trial.verdict != "overloaded"
-        ]
-        (first, near), (second, far) = sorted(seen + [(inf, 0.0)] * 2, key=lambda point: abs(point[0]))[:2]
-        slope = -1.0 if second == inf else (far - near) / (second - first) if first != second else 0.0
-        if slope >= 0.0 or first == inf:
+        }
+        seen = [(share, log(size)) for size, share in shared.items() if share < inf]
+        if len(seen) == 1:
+            seen += [(share - 1.0, size + 1.0) for share, size in seen]
+        law = power_law(seen)
+        if law is None or law.slope >= 0.0:
             return middle(low, high)
-        return ceil(exp(min(near - first * slope, log(high))) - 1e-9)
+        return ceil(exp(min(law.at, log(high))) - 1e-9)
 
     def _by_far(self, size: int) -> bool:
         """Whether a guess misses a limit by so much that it has to be seen first whether any size will do."""
@@ -395,8 +398,8 @@ def _within(low: float, high: float, seen: list[tuple[float, float]]) -> float:
     """The next load to try: half a tolerance to one side of where the worst latency is at its limit, if it is a power
     of the load, so that two tries close the bracket; in the middle where that is outside, or many were tried.
     """
-    at, half = power_law(seen), 1 + 0.45 * CAPACITY_TOLERANCE
-    for guess in (exp(at) / half, exp(at) * half) if at is not None and len(seen) < _MOST_FITTED else ():
+    law, half = power_law(seen), 1 + 0.45 * CAPACITY_TOLERANCE
+    for guess in (exp(law.at) / half, exp(law.at) * half) if law is not None and len(seen) < _MOST_FITTED else ():
         if low * half < guess < high / half:
             return guess
     return float((low * high) ** 0.5)
@@ -407,15 +410,24 @@ def shares(checked: Verified, slo: Slo) -> dict[str, float]:
     return {name: checked.achieved[name] / limit for name, limit in slo.limits.items()}
 
 
-def power_law(seen: list[tuple[float, float]]) -> float | None:
-    """The logarithm of the size, or load, at which the worst latency is at its limit, if it is a power of that: through
-    the two of (logarithm of latency over limit, logarithm of size) that come closest to the limit; ``None`` for fewer
-    than two, and for two that are equally slow.
+class PowerLaw(NamedTuple):
+    """A size, or load, as a power of the worst latency. at: the logarithm of that at which it is at its limit."""
+
+    at: float
+    slope: float
+
+
+def power_law(seen: list[tuple[float, float]]) -> PowerLaw | None:
+    """Through the two of (logarithm of latency over limit, logarithm of size) that come closest to the limit; ``None``
+    for fewer than two, and for two that are equally slow.
     """
     if len(seen) < 2:
         return None
     (first, near), (second, far) = sorted(seen, key=lambda point: abs(point[0]))[:2]
-    return near - first * (far - near) / (second - first) if first != second else None
+    if first == second:
+        return None
+    slope = (far - near) / (second - first)
+    return PowerLaw(at=near - first * slope, slope=slope)
 
 
 def breaks_first(checked: Verified, question: Question) -> str:

@@ -202,7 +202,8 @@ def _told(
     """A run of at least so many requests, of more where that is too short to tell: up to twice as many each time, of a
     trace those of the whole fleet.
     """
-    whole, trace = precision is not None and question.demand.trace is not None, question.demand.trace is not None
+    trace = question.demand.trace is not None
+    whole = trace and precision is not None
     checked = _run(option, question, factor, fewest, precision, whole)
     for _ in range(_REPEATS):
         if checked.verdict != TOO_SHORT or checked.result is None or (trace and (whole or option.pools)):

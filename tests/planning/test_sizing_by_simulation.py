@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from inferplan.catalog.assemble import Request
@@ -81,6 +81,7 @@ def test_capacities_are_bisected_within_three_percent(carries: float) -> None:
     below=st.integers(3, 90),
     waits=st.booleans(),
 )
+@example(guess=(1, 1), needed=(1, 2), below=6, waits=True)
 def test_pools_are_as_small_as_can_be_from_any_guess(
     guess: tuple[int, int], needed: tuple[int, int], below: int, waits: bool
 ) -> None:
@@ -235,7 +236,7 @@ def test_the_cheapest_that_long_runs_confirm_is_found(structures: list[tuple[int
         return Entry(sizer=sizer)  # type: ignore[arg-type]
 
     entries = [entry(*structure) for structure in structures]
-    while (first := cheapest_so_far(entries)) is not None and not first.confirmed():
+    while (first := cheapest_so_far(entries)) is not None and not first.confirm():
         pass
     costs = [each.kept.option.cost for each in entries if each.kept is not None]
     assert min(costs) == min(price * (short + more) for price, short, more in structures)
