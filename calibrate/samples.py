@@ -75,6 +75,15 @@ class Sample:
     waited: float = 0.0
     method: str = "wall"
     kernel: str = ""
+    library: str = ""
+    """The kernel library that the call belongs to (:attr:`calibrate.kernels.kernel.Kernel.library`)."""
+    disturbed: str = ""
+    """What disturbed an accelerator meanwhile (lower clocks, another process), in words."""
+
+    @property
+    def calm(self) -> bool:
+        """Whether nothing is known to have disturbed it."""
+        return self.waited <= QUIET and not self.disturbed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +101,12 @@ class StepSample:
     spread: float = 0.0
     laps: int = 1
     waited: float = 0.0
+    disturbed: str = ""
+
+    @property
+    def calm(self) -> bool:
+        """Whether nothing is known to have disturbed it."""
+        return self.waited <= QUIET and not self.disturbed
 
     @property
     def key(self) -> tuple[str, int, str, int, int, int, str]:

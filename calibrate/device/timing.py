@@ -48,7 +48,7 @@ class Laps:
     method: str = "wall"
     host: float | None = None
 
-    def sample(self, kernel: str) -> Sample:
+    def sample(self, kernel: str, library: str = "") -> Sample:
         """Their median, over the laps that nothing disturbed when there are at least three."""
         calm = [s for s, w in zip(self.seconds, self.waiting) if w <= QUIET]
         used = calm if len(calm) >= 3 else self.seconds
@@ -63,6 +63,7 @@ class Laps:
             waited=share,
             method=self.method,
             kernel=kernel,
+            library=library,
         )
 
 

@@ -98,7 +98,7 @@ class TorchMeasurer:
         try:
             kernel = build(op, self.pool)
             sets = self._sets(kernel.operands, op, seconds)
-            return self._laps(kernel.run, sets, seconds).sample(kernel.name)
+            return self._laps(kernel.run, sets, seconds).sample(kernel.name, kernel.library)
         except (torch.OutOfMemoryError, RuntimeError) as error:
             text = str(error).lower()
             if isinstance(error, torch.OutOfMemoryError) or "out of memory" in text or "alloc" in text:

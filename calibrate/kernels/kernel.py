@@ -26,6 +26,8 @@ class Kernel:
     run: Callable[..., Any]
     reference: Callable[..., Any]
     tolerance: float = 1e-2
+    library: str = "torch"
+    """Whose kernel runs (``cublas``, ``flash-attention-3``, ...); ``torch`` for what torch puts together itself."""
 
 
 Builder = Callable[[Any, OperandPool], Kernel]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from calibrate.device.measurer import Measurer
-from calibrate.samples import QUIET, key_of
+from calibrate.samples import key_of
 from calibrate.session.hardware import hardware_behind
 from calibrate.session.settings import SLACK, Budget, Progress, Settings
 from calibrate.shapes import Design, Group, candidates, choose, group_of, operand_bytes
@@ -134,7 +134,7 @@ class Repeats:
         except (MemoryError, RuntimeError):  # the check goes on with the other shapes
             return False
         seconds = self.seconds[key_of(op)]
-        if sample.waited <= QUIET or not seconds:
+        if sample.calm or not seconds:
             seconds.append(sample.seconds)
         self._measured.add(group)
         return True

@@ -11,7 +11,6 @@ import numpy as np
 
 from calibrate.device.device import Device
 from calibrate.fit import TERMS_OF, Measurement, errors, fit_kernel, split
-from calibrate.samples import QUIET
 from calibrate.session.hardware import hardware_of
 from calibrate.session.raw_file import Session
 from calibrate.session.settings import Settings
@@ -49,7 +48,7 @@ def measurements(session: Session) -> Measured:
     """The measurements of a session: the median of each shape's visits, disturbed ones set aside where they can be."""
     groups: dict[Group, list[tuple[bool, Measurement]]] = defaultdict(list)
     for key, samples in session.samples.items():
-        calm = sum(sample.waited <= QUIET for sample in samples) >= min(2, len(samples))
+        calm = sum(sample.calm for sample in samples) >= min(2, len(samples))
         measured = Measurement(op=session.shapes[key], seconds=session.seconds(key), source=key)
         groups[measured.group].append((calm, measured))
     kept: list[Measurement] = []

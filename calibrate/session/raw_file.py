@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from calibrate.samples import QUIET, Sample, StepSample, bare, decode, encode, key_of
+from calibrate.samples import Sample, StepSample, bare, decode, encode, key_of
 from inferplan.errors import InputFileError
 from inferplan.work.ops import Op
 
@@ -54,7 +54,7 @@ class Session:
     def seconds(self, key: str) -> float:
         """The median over the visits to a shape that no other program disturbed (the calmer half when all were)."""
         samples = self.samples[key]
-        calm = [s.seconds for s in samples if s.waited <= QUIET]
+        calm = [s.seconds for s in samples if s.calm]
         if len(calm) < min(2, len(samples)):
             calm = [s.seconds for s in sorted(samples, key=lambda s: s.waited)[: -(-len(samples) // 2)]]
         return float(np.median(calm))

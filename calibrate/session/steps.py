@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from calibrate.device.whole_models import GRAPH, shortened
-from calibrate.samples import QUIET, StepSample
+from calibrate.samples import StepSample
 from calibrate.session.fitting import Outcome
 from calibrate.session.raw_file import Session
 from calibrate.shapes import find_model
@@ -42,7 +42,7 @@ def step_rows(outcome: Outcome) -> list[StepRow]:
     rows = []
     host = _host_seconds(outcome.session)
     for samples in outcome.session.steps.values():
-        calm = [s for s in samples if s.waited <= QUIET]
+        calm = [s for s in samples if s.calm]
         step, measured = samples[0], float(np.median([s.seconds for s in calm or samples]))
         phase = predict(step, outcome)
         predicted = float(phase.time)
