@@ -25,7 +25,7 @@ import yaml
 from scipy.optimize import brentq
 
 from calibrate.fit import Unknown, pulled_step
-from inferplan.catalog.assemble import shared_step
+from inferplan.catalog.calibrations import shared_step
 from inferplan.catalog.files import config_root
 from inferplan.devices.constants import SharedStep, StepConstants
 from inferplan.devices.engine import ServingConstants

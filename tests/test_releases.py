@@ -9,15 +9,8 @@ from typing import Any
 
 import pytest
 
-from inferplan.catalog.assemble import (
-    Request,
-    assemble,
-    device_releases,
-    load_calibration,
-    load_engine,
-    load_kernels,
-    release_dates,
-)
+from inferplan.catalog.assemble import Request, assemble, load_engine
+from inferplan.catalog.calibrations import device_releases, load_calibration, load_kernels, release_dates
 from inferplan.catalog.drafts import draft_alone
 from inferplan.catalog.files import config_root, load_hardware, read_yaml, validate
 from inferplan.devices.constants import Calibration, Fit, StepConstants

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inferplan.catalog.assemble import load_calibration
+from inferplan.catalog.calibrations import load_calibration
 from inferplan.catalog.files import config_root, load_hardware, read_yaml, validate
 from inferplan.devices.constants import IDEAL, Calibration, Fit, StepConstants
 from inferplan.devices.hardware import HardwareSpec, Link

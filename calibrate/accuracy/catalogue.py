@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from calibrate.accuracy.scores import markdown
-from inferplan.catalog.assemble import shared_step
+from inferplan.catalog.calibrations import shared_step
 from inferplan.catalog.files import load, names
 from inferplan.devices.constants import Calibration
 

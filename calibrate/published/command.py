@@ -14,7 +14,7 @@ from calibrate.files import write_calibration
 from calibrate.published import llama
 from calibrate.published.kernels import shares
 from calibrate.published.serving import UNKNOWNS, Device, Values, errors, expected, fit_rows, ratios_of
-from inferplan.catalog.assemble import class_file
+from inferplan.catalog.calibrations import class_file
 from inferplan.catalog.files import load_hardware, read_yaml, validate
 from inferplan.devices.constants import Calibration
 from inferplan.validation.importers import read_file

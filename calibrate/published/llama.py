@@ -27,7 +27,8 @@ import numpy as np
 from scipy.optimize import lsq_linear
 
 from calibrate.fit import ratio_errors
-from inferplan.catalog.assemble import load_engine, own_kernels
+from inferplan.catalog.assemble import load_engine
+from inferplan.catalog.calibrations import own_kernels
 from inferplan.catalog.files import load_hardware, load_model, read_yaml, validate
 from inferplan.devices.constants import ANY, Calibration, Constants, Fit, StepConstants
 from inferplan.estimate.deployment import Deployment

@@ -46,7 +46,7 @@ Values = Mapping[str, float]
 class Device:
     """A device to make constants for: those carried to it, and what published kernels say, by library.
 
-    carried: of :func:`inferplan.catalog.assemble.load_kernels` kind, libraries not yet chosen.
+    carried: of :func:`inferplan.catalog.calibrations.load_kernels` kind, libraries not yet chosen.
     """
 
     name: str

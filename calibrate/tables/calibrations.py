@@ -10,7 +10,7 @@ import numpy as np
 from calibrate.fit import TERMS_OF, HeldOut, Ranges, Stack, fit_all, fit_stack, join, stack, stack_errors
 from calibrate.tables.choose import ENGINES, DeviceTables
 from calibrate.tables.exchanges import LIBRARY
-from inferplan.catalog.assemble import shared_step
+from inferplan.catalog.calibrations import shared_step
 from inferplan.devices.constants import ANY, Calibration, Constants, Fit
 
 BEYOND = {"scale_out": 0.73, "sharpness": 4.0}

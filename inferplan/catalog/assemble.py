@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -10,16 +10,15 @@ from typing import Any
 
 from pydantic import Field
 
+from inferplan.catalog.backends import Backends, with_backends
+from inferplan.catalog.calibrations import load_calibration, release_dates
 from inferplan.catalog.files import config_root, load, load_hardware, load_model, names, read_yaml, validate
 from inferplan.devices.anchors import Anchor, Process
-from inferplan.devices.constants import IDEAL, Calibration, Constants, SharedStep, memory_class
 from inferplan.devices.engine import Engine, EngineFlags, EngineSpec, EngineVersion
 from inferplan.devices.hardware import HardwareSpec
-from inferplan.devices.releases import OnFile, ReleaseDates, Releases, own_source, role_of
-from inferplan.errors import InferplanError, UnknownNameError, UsageError
+from inferplan.errors import InferplanError, UsageError
 from inferplan.estimate.anchoring import anchored
 from inferplan.estimate.deployment import Deployment
-from inferplan.estimate.graph import build_rank
 from inferplan.models.layers.mla import MlaLayer
 from inferplan.models.prune import parse_prune, prune
 from inferplan.models.spec import ModelSpec, require_experts
@@ -28,7 +27,6 @@ from inferplan.units import parse_quantity
 from inferplan.work.formats import WIDE, Format, Precision, find_format, held_by, parse_precision, uniform
 from inferplan.work.parallel import Parallelism
 from inferplan.work.routing import Routing
-from inferplan.work.step import Segment, Step
 
 ROLES = ("weights", "activations", "kv", "experts", "embedding", "head")
 NATIVE = "native"
@@ -104,246 +102,6 @@ def _defaults(spec: EngineSpec, version: str | None) -> tuple[EngineVersion, str
     return spec.at(version)
 
 
-def load_calibration(hardware: HardwareSpec, path: str | None, ideal: bool, engine: str = "vllm") -> Calibration:
-    """The constants to price with, of the kernels that ``engine`` brings (``name`` or ``name@version``) and of a step.
-
-    Those asked for, else the hardware's own, else those of its nearest relative, else of all measured devices of its
-    class of memory; :data:`IDEAL` when asked for or when there are none. What a version has its own kernels for says
-    :func:`with_release`.
-    """
-    if ideal:
-        if path:
-            raise UsageError("--ideal and --calibration exclude each other", hint="leave one out")
-        return IDEAL
-    return load_kernels(hardware, path, engine).with_step(shared_step())
-
-
-def load_kernels(hardware: HardwareSpec, path: str | None, engine: str = "vllm") -> Calibration:
-    """:func:`load_calibration` without the constants of a step."""
-    file = calibration_file(hardware, path, engine)
-    if file is None:
-        return IDEAL
-    data = read_yaml(file)
-    if isinstance(data, dict) and "anchor" in data:
-        raise UsageError(
-            f"{file} holds an anchor of one scalar a phase, which is no longer read",
-            because="an anchor is a file of measured runs of its own",
-            hint="inferplan anchor fit RESULTS -o own.yaml, then --anchor own.yaml",
-        )
-    found = validate(file, data, Calibration)
-    name, _, version = engine.partition("@")
-    if version and path is None:
-        found = with_release(found, name, version)
-    if hardware.preliminary:
-        said = f"announced figures of {hardware.name}, which may change; nothing was measured on it"
-        found = found.for_vendor("").model_copy(update={"note": f"{found.note}; {said}" if found.note else said})
-    if path is None and own_kernels(hardware, name) == file:
-        return _beside_class(found.for_vendor(hardware.vendor), hardware, name)
-    measured = found.name.partition(",")[0]
-    if measured != hardware.name and measured in names("hardware"):
-        return _carried(found, hardware, name)
-    return found.for_vendor(hardware.vendor).for_engine(name)
-
-
-def with_release(calibration: Calibration, engine: str, version: str) -> Calibration:
-    """The constants with an engine release's kernels where they were timed on the device, and a note about them.
-
-    Of the roles that ``own`` of ``configs/releases.yaml`` lists for the engine, whoever asks: deployments, measured
-    rows and anchors have one price. Unchanged where nothing is known.
-    """
-    releases, dates = device_releases(calibration.name), release_dates().get(engine)
-    if releases is None or dates is None or engine not in releases.newest:
-        return calibration
-    own = dates.own if dates.day(version) is not None else ()  # one before all known days has no nearest
-    chosen = releases.chosen(calibration, engine, version, dates, own)
-    return chosen.calibration.model_copy(update={"release": f"{engine}@{version}", "note": chosen.note})
-
-
-@dataclass(frozen=True, kw_only=True)
-class Backends:
-    """Kernels that flags of an engine choose: pairs of a role and a name, of ``engine`` (``name`` or
-    ``name@version``). path: a file of constants that was asked for."""
-
-    engine: str
-    chosen: Sequence[tuple[str, str]]
-    path: str | None = None
-
-
-def with_backends(deployment: Deployment, asked: Backends, strict: bool = True) -> Deployment:
-    """The deployment with the kernels asked for in place of the usual ones.
-
-    Those of the release that is nearest to the engine's version, by default the newest; ``@RELEASE`` for a name is
-    that release's usual kernel. Raises ``UsageError`` where nothing was timed by backend, where constants of a file
-    would be replaced, and where nothing that it runs was timed so (unless not ``strict``: that keeps its usual
-    kernels); ``UnknownNameError`` for a backend that nobody timed.
-    """
-    if not asked.chosen:
-        return deployment
-    releases, dates, calibration = _timed(deployment, asked)
-    name, _, version = asked.engine.partition("@")
-    on_file_for = load_kernels(deployment.hardware, None, name)
-    named = on_file_for.provenance.get("kernels", {}).get(name, {})
-    usual = {place: own_source(source, name) for place, source in named.items()}
-    on_file = OnFile(dates, usual, on_file_for.constants)
-    words = [calibration.note or f"{name} {version or releases.newest[name]}"]
-    for role, backend in asked.chosen:
-        found = releases.backend(name, version or releases.newest[name], role, backend, on_file)
-        calibration, left = _replaced(deployment, calibration, role, found)
-        formats = ", ".join(sorted({label for labels in found.values() for label in labels}))
-        if strict and left is None:
-            raise UsageError(
-                f"--backend {role}={backend} would do nothing: timed in {formats} on {deployment.hardware.name}",
-                because=f"{deployment.describe()} runs no such kernel in a format that was timed",
-                hint="another format, or leave it out",
-            )
-        kept = f"; {', '.join(left)} as usual" if left else ""
-        words += [] if left is None else [f"{role} by {backend} (timed in {formats}{kept})"]
-    return replace(deployment, calibration=calibration.model_copy(update={"note": "; ".join(words)}))
-
-
-def _replaced(
-    deployment: Deployment, calibration: Calibration, role: str, found: Constants
-) -> tuple[Calibration, list[str] | None]:
-    """``calibration`` with other kernels of a role, and what the deployment runs of it that keeps its own; ``None``
-    where that is all of it, or where it runs none."""
-    launch = {"launch": calibration.step.launch}
-    own = {
-        kernel: {label: fit.model_copy(update=launch) for label, fit in fits.items()} for kernel, fits in found.items()
-    }
-    constants = {kernel: {**calibration.constants.get(kernel, {}), **fits} for kernel, fits in own.items()}
-    changed = calibration.model_copy(update={"constants": {**calibration.constants, **constants}})
-    run = sorted(place for place in kernels_run(deployment) if role_of(place[0]) == role)
-    fits = [fit for labels in own.values() for fit in labels.values()]
-    left = [place for place in run if not any(changed.fit(*place) is fit for fit in fits)]
-    return changed, None if len(left) == len(run) else [f"{kernel} in {label}" for kernel, label in left]
-
-
-def _timed(deployment: Deployment, asked: Backends) -> tuple[Releases, ReleaseDates, Calibration]:
-    """What was timed by backend on the device. Raises ``UsageError`` where nothing was, or where it may not price."""
-    calibration, name = deployment.calibration, asked.engine.partition("@")[0]
-    releases, dates = device_releases(deployment.hardware.name), release_dates().get(name)
-    role, backend = asked.chosen[0]
-    if asked.path is not None:
-        raise UsageError(
-            f"--backend {role}={backend} would replace constants of {asked.path}",
-            because="kernels by backend were timed elsewhere, and those of --calibration are what this device took",
-            hint="leave one of them out",
-        )
-    if calibration.basis == "roofline":
-        why = "an ideal device runs no kernel"
-    elif releases is None or dates is None or name not in releases.newest:
-        why = f"no kernels of {name} by backend are on file for {deployment.hardware.name}"
-    else:
-        return releases, dates, calibration
-    raise UsageError(f"--backend {role}={backend} would do nothing", because=why, hint="leave --backend out")
-
-
-def kernels_run(deployment: Deployment) -> set[tuple[str, str]]:
-    """Kernels, each with its format, of a step that computes prompts and of one that decodes."""
-    segments = (Segment(batch=1.0, new=1024.0, past=0.0), Segment(batch=1.0, new=1.0, past=1024.0))
-    stages = [
-        stage for segment in segments for stage in build_rank(deployment, Step(segments=(segment,)), alternatives=True)
-    ]
-    return {(op.kernel, op.label) for stage in stages for op in stage.ops}
-
-
-def releases_file(device: str) -> Path:
-    """The file of a device's kernels by engine release; it need not be there."""
-    return config_root() / "calibration" / "releases" / f"{device}.yaml"
-
-
-@cache
-def device_releases(device: str) -> Releases | None:
-    """Kernels by engine release on a device; ``None`` where nothing was timed by release."""
-    path = releases_file(device)
-    return validate(path, read_yaml(path), Releases) if path.is_file() else None
-
-
-@cache
-def release_dates() -> dict[str, ReleaseDates]:
-    """The days of the releases of each engine (``configs/releases.yaml``)."""
-    path = config_root() / "releases.yaml"
-    return {name: validate(path, entry, ReleaseDates) for name, entry in read_yaml(path).items()}
-
-
-def _carried(found: Calibration, hardware: HardwareSpec, engine: str) -> Calibration:
-    """Another device's constants.
-
-    Those of the nearest relative have the errors with which constants were carried between measured devices of the same
-    chip, or of another one as the two are, else between devices of the class; where it lacks a kernel or a format, the
-    class's stand in.
-    """
-    if found.name != hardware.relative:
-        return found.borrowed().for_engine(engine)
-    rest, pairs = _class_constants(hardware), relatives()
-    alike = pairs.same_chip if hardware.same_chip else pairs.other_chip
-    known = (alike, rest.errors) if hardware.vendor in pairs.vendors else ()
-    return found.borrowed(known, found.carried).for_engine(engine).beside(rest.for_engine(engine))
-
-
-def _beside_class(found: Calibration, hardware: HardwareSpec, engine: str) -> Calibration:
-    """An engine's own constants; kernels that nobody measured in it are those of the device's class."""
-    rest = _class_constants(hardware).for_engine(engine)
-    lacking = {kernel: fits for kernel, fits in rest.constants.items() if kernel not in found.constants}
-    return found.beside(rest.model_copy(update={"constants": lacking}))
-
-
-def _class_constants(hardware: HardwareSpec) -> Calibration:
-    """Those that are carried over from measured devices of the same class of memory."""
-    file = class_file(hardware)
-    return validate(file, read_yaml(file), Calibration).for_vendor(hardware.vendor)
-
-
-class Relatives(Spec):
-    """``configs/relatives.yaml``: how far constants are off that are carried to a measured relative."""
-
-    source: str
-    vendors: list[str]
-    """Makers of the devices that were measured; of others no error is known."""
-    provenance: dict[str, Any] = {}
-    same_chip: dict[str, dict[str, dict[str, dict[str, float]]]]
-    """By library, kernel and format: between devices of one chip."""
-    other_chip: dict[str, dict[str, dict[str, dict[str, float]]]]
-    """The same between chips of neighbouring generations."""
-
-
-@cache
-def relatives() -> Relatives:
-    """The errors of constants that are carried from one device to another."""
-    path = config_root() / "relatives.yaml"
-    return validate(path, read_yaml(path), Relatives)
-
-
-def calibration_file(hardware: HardwareSpec, path: str | None, engine: str = "vllm") -> Path | None:
-    """The file of the constants: the one asked for, that of the engine's own kernels, the device's own, its nearest
-    relative's, its class of memory's."""
-    if path:
-        return Path(path)
-    own = own_kernels(hardware, engine.partition("@")[0])
-    if hardware.relative is not None and hardware.relative not in names("hardware"):
-        raise UnknownNameError(
-            f"{hardware.name} has relative {hardware.relative!r}, which is no device on file",
-            hint="a name as inferplan gpus prints it, no alias, or leave relative out",
-        )
-    named = (config_root() / "calibration" / f"{name}.yaml" for name in (hardware.name, hardware.relative) if name)
-    files = (*(() if own is None else (own,)), *named, class_file(hardware))
-    return next((file for file in files if file.is_file()), None)
-
-
-def own_kernels(hardware: HardwareSpec, engine: str) -> Path | None:
-    """The file of an engine's own kernels on a device; ``None`` where it runs those of a library of the device."""
-    if engine not in names("engines"):
-        return None
-    spec = load("engines", engine, EngineSpec)
-    file = next((own.file for own in spec.kernels if own.hold_for(hardware)), None)
-    return None if file is None else config_root() / "calibration" / f"{file}.yaml"
-
-
-def class_file(hardware: HardwareSpec) -> Path:
-    """The file of the constants that are carried over from measured devices of the same class of memory."""
-    return config_root() / "calibration" / f"_transferred-{memory_class(hardware)}.yaml"
-
-
 def load_anchor(path: str) -> Anchor:
     """The measured runs in a file of ``inferplan anchor fit``. Raises ``UsageError`` for one of fitted constants."""
     data = read_yaml(Path(path))
@@ -359,12 +117,6 @@ def anchor_process() -> Process:
     """How the errors of a system's loads go together."""
     path = config_root() / "anchors.yaml"
     return validate(path, read_yaml(path), Process)
-
-
-def shared_step() -> SharedStep:
-    """What a step costs beyond its kernels, on every device."""
-    path = config_root() / "step.yaml"
-    return validate(path, read_yaml(path), SharedStep)
 
 
 class SharedRouting(Spec):

@@ -7,15 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from inferplan.catalog.assemble import (
-    Backends,
-    Request,
-    assemble,
-    cache_format,
-    native_precision,
-    precision_of,
-    with_backends,
-)
+from inferplan.catalog.assemble import Request, assemble, cache_format, native_precision, precision_of
+from inferplan.catalog.backends import Backends, with_backends
 from inferplan.catalog.files import load_hardware, load_model, read_yaml, validate
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment

@@ -9,17 +9,8 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from inferplan.answers.drafting import Drafting, refuse_anchor
-from inferplan.catalog.assemble import (
-    Backends,
-    Request,
-    assemble,
-    kernels_run,
-    load_anchor,
-    load_engine,
-    native_precision,
-    precision_of,
-    with_backends,
-)
+from inferplan.catalog.assemble import Request, assemble, load_anchor, load_engine, native_precision, precision_of
+from inferplan.catalog.backends import Backends, kernels_run, with_backends
 from inferplan.catalog.files import load_hardware, load_model
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.devices.anchors import System

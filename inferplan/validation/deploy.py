@@ -8,14 +8,9 @@ from functools import cache
 from typing import Any
 
 from inferplan.answers.drafting import measured_drafting
-from inferplan.catalog.assemble import (
-    Backends,
-    load_calibration,
-    load_kernels,
-    native_precision,
-    routing_of,
-    with_backends,
-)
+from inferplan.catalog.assemble import native_precision, routing_of
+from inferplan.catalog.backends import Backends, with_backends
+from inferplan.catalog.calibrations import load_calibration, load_kernels
 from inferplan.catalog.drafts import head_beside
 from inferplan.catalog.files import load
 from inferplan.devices.constants import Calibration

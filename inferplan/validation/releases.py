@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from datetime import date
 
-from inferplan.catalog.assemble import release_dates
+from inferplan.catalog.calibrations import release_dates
 from inferplan.devices.releases import release_order
 
 _TAGGED = re.compile(r"(?<!\d)(20\d\d)(\d\d)(\d\d)(?!\d)")

@@ -17,7 +17,7 @@ import numpy as np
 from calibrate.fit import TERMS_OF, Measurement, fit_stack, join, stack
 from calibrate.tables import exchanges
 from calibrate.tables.read import EXCHANGES, _frame, _records
-from inferplan.catalog.assemble import load_calibration
+from inferplan.catalog.calibrations import load_calibration
 from inferplan.catalog.files import load_hardware
 from inferplan.estimate.roofline import price
 from inferplan.units import Array

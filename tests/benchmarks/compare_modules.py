@@ -29,7 +29,7 @@ from calibrate.tables.devices import devices_of
 from calibrate.tables.modules import in_graphs, module_ops, module_rows, newest
 from calibrate.tables.transfer import calibrate_unmeasured
 from inferplan.affine import dense
-from inferplan.catalog.assemble import load_calibration, shared_step
+from inferplan.catalog.calibrations import load_calibration, shared_step
 from inferplan.catalog.files import load_hardware
 from inferplan.devices.constants import Calibration
 from inferplan.devices.hardware import HardwareSpec

@@ -27,7 +27,7 @@ from calibrate.tables.releases import (
     read_releases,
     usable,
 )
-from inferplan.catalog.assemble import release_dates
+from inferplan.catalog.calibrations import release_dates
 from inferplan.catalog.files import config_root, load_hardware, read_yaml, validate
 from inferplan.devices.constants import ANY, Calibration, Fit
 from inferplan.devices.releases import role_of

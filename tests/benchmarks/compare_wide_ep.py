@@ -18,7 +18,7 @@ from calibrate.fit import TERMS_OF, Measurement, Row, Stack, fit_stack, join, ra
 from calibrate.tables import read
 from calibrate.tables.calibrations import rest_calibration
 from calibrate.tables.choose import gather
-from inferplan.catalog.assemble import load_kernels
+from inferplan.catalog.calibrations import load_kernels
 from inferplan.catalog.files import load_hardware
 from inferplan.units import Array
 

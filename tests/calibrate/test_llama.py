@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from calibrate.published import llama
-from inferplan.catalog.assemble import Request, assemble, calibration_file, load_kernels
+from inferplan.catalog.assemble import Request, assemble
+from inferplan.catalog.calibrations import calibration_file, load_kernels
 from inferplan.catalog.files import load_hardware, read_yaml
 from inferplan.devices.constants import Calibration
 from inferplan.estimate.batch import Estimate

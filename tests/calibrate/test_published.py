@@ -14,7 +14,7 @@ from calibrate.fit import stack
 from calibrate.published.command import SINCE
 from calibrate.published.kernels import all_reduces, attentions, figures, matmuls, shares
 from calibrate.published.serving import UNKNOWNS, Device, _step, expected
-from inferplan.catalog.assemble import class_file, load_kernels
+from inferplan.catalog.calibrations import class_file, load_kernels
 from inferplan.catalog.files import config_root, load_hardware, read_yaml, validate
 from inferplan.devices.constants import Calibration, Fit
 from inferplan.estimate.roofline import price

@@ -8,7 +8,7 @@ import pytest
 from calibrate.fit import Measurement
 from calibrate.tables.choose import DeviceTables
 from calibrate.tables.relatives import carried_ratios, others_of, pooled_errors
-from inferplan.catalog.assemble import load_kernels, relatives
+from inferplan.catalog.calibrations import load_kernels, relatives
 from inferplan.catalog.files import config_root, load_hardware, names
 from inferplan.devices.constants import ANY, Calibration, Fit
 from inferplan.work.formats import find_format

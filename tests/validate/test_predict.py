@@ -202,7 +202,7 @@ def test_a_step_keeps_its_own_constants() -> None:
     calibration = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm")).calibration
     assert calibration.step != StepConstants()
     assert 0 < calibration.step.launch <= 1
-    from inferplan.catalog.assemble import load_kernels, shared_step
+    from inferplan.catalog.calibrations import load_kernels, shared_step
     from inferplan.catalog.files import load_hardware
 
     bare = load_kernels(load_hardware("h100-sxm"), None, "vllm")

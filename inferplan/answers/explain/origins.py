@@ -10,7 +10,8 @@ from typing import Any
 
 from inferplan.answers.explain.explanation import Input
 from inferplan.catalog import files as catalog
-from inferplan.catalog.assemble import Request, calibration_file, class_file, releases_file, shared_step
+from inferplan.catalog.assemble import Request
+from inferplan.catalog.calibrations import calibration_file, class_file, releases_file, shared_step
 from inferplan.devices.constants import alike
 from inferplan.errors import UnknownNameError
 from inferplan.estimate.deployment import Deployment

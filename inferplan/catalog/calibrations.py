@@ -1,0 +1,173 @@
+"""Which fitted constants price a device: those asked for, its own, a relative's, or those of its class of memory."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from inferplan.catalog.files import config_root, load, names, read_yaml, validate
+from inferplan.devices.constants import IDEAL, Calibration, SharedStep, memory_class
+from inferplan.devices.engine import EngineSpec
+from inferplan.devices.hardware import HardwareSpec
+from inferplan.devices.releases import ReleaseDates, Releases
+from inferplan.errors import UnknownNameError, UsageError
+from inferplan.spec import Spec
+
+
+def load_calibration(hardware: HardwareSpec, path: str | None, ideal: bool, engine: str = "vllm") -> Calibration:
+    """The constants to price with, of the kernels that ``engine`` brings (``name`` or ``name@version``) and of a step.
+
+    Those asked for, else the hardware's own, else those of its nearest relative, else of all measured devices of its
+    class of memory; :data:`IDEAL` when asked for or when there are none. What a version has its own kernels for says
+    :func:`with_release`.
+    """
+    if ideal:
+        if path:
+            raise UsageError("--ideal and --calibration exclude each other", hint="leave one out")
+        return IDEAL
+    return load_kernels(hardware, path, engine).with_step(shared_step())
+
+
+def load_kernels(hardware: HardwareSpec, path: str | None, engine: str = "vllm") -> Calibration:
+    """:func:`load_calibration` without the constants of a step."""
+    file = calibration_file(hardware, path, engine)
+    if file is None:
+        return IDEAL
+    data = read_yaml(file)
+    if isinstance(data, dict) and "anchor" in data:
+        raise UsageError(
+            f"{file} holds an anchor of one scalar a phase, which is no longer read",
+            because="an anchor is a file of measured runs of its own",
+            hint="inferplan anchor fit RESULTS -o own.yaml, then --anchor own.yaml",
+        )
+    found = validate(file, data, Calibration)
+    name, _, version = engine.partition("@")
+    if version and path is None:
+        found = with_release(found, name, version)
+    if hardware.preliminary:
+        said = f"announced figures of {hardware.name}, which may change; nothing was measured on it"
+        found = found.for_vendor("").model_copy(update={"note": f"{found.note}; {said}" if found.note else said})
+    if path is None and own_kernels(hardware, name) == file:
+        return _beside_class(found.for_vendor(hardware.vendor), hardware, name)
+    measured = found.name.partition(",")[0]
+    if measured != hardware.name and measured in names("hardware"):
+        return _carried(found, hardware, name)
+    return found.for_vendor(hardware.vendor).for_engine(name)
+
+
+def with_release(calibration: Calibration, engine: str, version: str) -> Calibration:
+    """The constants with an engine release's kernels where they were timed on the device, and a note about them.
+
+    Of the roles that ``own`` of ``configs/releases.yaml`` lists for the engine, whoever asks: deployments, measured
+    rows and anchors have one price. Unchanged where nothing is known.
+    """
+    releases, dates = device_releases(calibration.name), release_dates().get(engine)
+    if releases is None or dates is None or engine not in releases.newest:
+        return calibration
+    own = dates.own if dates.day(version) is not None else ()  # one before all known days has no nearest
+    chosen = releases.chosen(calibration, engine, version, dates, own)
+    return chosen.calibration.model_copy(update={"release": f"{engine}@{version}", "note": chosen.note})
+
+
+def releases_file(device: str) -> Path:
+    """The file of a device's kernels by engine release; it need not be there."""
+    return config_root() / "calibration" / "releases" / f"{device}.yaml"
+
+
+@cache
+def device_releases(device: str) -> Releases | None:
+    """Kernels by engine release on a device; ``None`` where nothing was timed by release."""
+    path = releases_file(device)
+    return validate(path, read_yaml(path), Releases) if path.is_file() else None
+
+
+@cache
+def release_dates() -> dict[str, ReleaseDates]:
+    """The days of the releases of each engine (``configs/releases.yaml``)."""
+    path = config_root() / "releases.yaml"
+    return {name: validate(path, entry, ReleaseDates) for name, entry in read_yaml(path).items()}
+
+
+def _carried(found: Calibration, hardware: HardwareSpec, engine: str) -> Calibration:
+    """Another device's constants.
+
+    Those of the nearest relative have the errors with which constants were carried between measured devices of the same
+    chip, or of another one as the two are, else between devices of the class; where it lacks a kernel or a format, the
+    class's stand in.
+    """
+    if found.name != hardware.relative:
+        return found.borrowed().for_engine(engine)
+    rest, pairs = _class_constants(hardware), relatives()
+    alike = pairs.same_chip if hardware.same_chip else pairs.other_chip
+    known = (alike, rest.errors) if hardware.vendor in pairs.vendors else ()
+    return found.borrowed(known, found.carried).for_engine(engine).beside(rest.for_engine(engine))
+
+
+def _beside_class(found: Calibration, hardware: HardwareSpec, engine: str) -> Calibration:
+    """An engine's own constants; kernels that nobody measured in it are those of the device's class."""
+    rest = _class_constants(hardware).for_engine(engine)
+    lacking = {kernel: fits for kernel, fits in rest.constants.items() if kernel not in found.constants}
+    return found.beside(rest.model_copy(update={"constants": lacking}))
+
+
+def _class_constants(hardware: HardwareSpec) -> Calibration:
+    """Those that are carried over from measured devices of the same class of memory."""
+    file = class_file(hardware)
+    return validate(file, read_yaml(file), Calibration).for_vendor(hardware.vendor)
+
+
+class Relatives(Spec):
+    """``configs/relatives.yaml``: how far constants are off that are carried to a measured relative."""
+
+    source: str
+    vendors: list[str]
+    """Makers of the devices that were measured; of others no error is known."""
+    provenance: dict[str, Any] = {}
+    same_chip: dict[str, dict[str, dict[str, dict[str, float]]]]
+    """By library, kernel and format: between devices of one chip."""
+    other_chip: dict[str, dict[str, dict[str, dict[str, float]]]]
+    """The same between chips of neighbouring generations."""
+
+
+@cache
+def relatives() -> Relatives:
+    """The errors of constants that are carried from one device to another."""
+    path = config_root() / "relatives.yaml"
+    return validate(path, read_yaml(path), Relatives)
+
+
+def calibration_file(hardware: HardwareSpec, path: str | None, engine: str = "vllm") -> Path | None:
+    """The file of the constants: the one asked for, that of the engine's own kernels, the device's own, its nearest
+    relative's, its class of memory's."""
+    if path:
+        return Path(path)
+    own = own_kernels(hardware, engine.partition("@")[0])
+    if hardware.relative is not None and hardware.relative not in names("hardware"):
+        raise UnknownNameError(
+            f"{hardware.name} has relative {hardware.relative!r}, which is no device on file",
+            hint="a name as inferplan gpus prints it, no alias, or leave relative out",
+        )
+    named = (config_root() / "calibration" / f"{name}.yaml" for name in (hardware.name, hardware.relative) if name)
+    files = (*(() if own is None else (own,)), *named, class_file(hardware))
+    return next((file for file in files if file.is_file()), None)
+
+
+def own_kernels(hardware: HardwareSpec, engine: str) -> Path | None:
+    """The file of an engine's own kernels on a device; ``None`` where it runs those of a library of the device."""
+    if engine not in names("engines"):
+        return None
+    spec = load("engines", engine, EngineSpec)
+    file = next((own.file for own in spec.kernels if own.hold_for(hardware)), None)
+    return None if file is None else config_root() / "calibration" / f"{file}.yaml"
+
+
+def class_file(hardware: HardwareSpec) -> Path:
+    """The file of the constants that are carried over from measured devices of the same class of memory."""
+    return config_root() / "calibration" / f"_transferred-{memory_class(hardware)}.yaml"
+
+
+def shared_step() -> SharedStep:
+    """What a step costs beyond its kernels, on every device."""
+    path = config_root() / "step.yaml"
+    return validate(path, read_yaml(path), SharedStep)
