@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from calibrate.kernels.target import target_of
 from inferplan.catalog.files import load_hardware, names, validate
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import MissingFactError, UsageError
@@ -81,6 +82,7 @@ def identify(kind: str | None) -> Device:
 def _cuda(software: dict[str, str]) -> Device:
     found = torch.cuda.get_device_properties(0)
     software["cuda"] = str(torch.version.cuda or torch.version.hip)
+    software["architecture"] = str(target_of("cuda"))
     driver = Path("/proc/driver/nvidia/version")
     if driver.is_file():
         match = re.search(r"Module(?: for \S+)?\s+(\d+[\d.]*)", driver.read_text())

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Hashable
 from math import prod
 from typing import Any
 
 import torch
 
+from calibrate.kernels.target import Target, target_of
 from inferplan.errors import MissingFactError
 from inferplan.work.formats import Format
 
@@ -28,13 +30,20 @@ _PROBE = 32 << 20
 
 
 class NoKernelError(MissingFactError):
-    """torch has no call for this operator in these formats on this device (exit 2 when it is all that was asked)."""
+    """There is no call for this operator in these formats on this device (exit 2 when it is all that was asked)."""
 
 
-def dtype_of(fmt: Format) -> torch.dtype:
-    """The torch type that stores a format. Raises :class:`NoKernelError` for one that torch has no type for."""
+def dtype_of(fmt: Format, target: Target | None = None) -> torch.dtype:
+    """The torch type that stores a format on a device. Raises :class:`NoKernelError` where torch has no type for it.
+
+    fp8 is e4m3fnuz on CDNA 3 (no infinities, no negative zero) and e4m3fn everywhere else; MPS has none.
+    """
     if fmt.name not in DTYPES:
         raise NoKernelError(f"torch has no element type for {fmt.name}")
+    if fmt.name == "fp8" and target is not None:
+        if target.kind == "mps":
+            raise NoKernelError("MPS has no fp8", hint="bf16, fp16, int8 or int4 weights")
+        return torch.float8_e4m3fnuz if target.fnuz else torch.float8_e4m3fn
     return DTYPES[fmt.name]
 
 
@@ -73,11 +82,17 @@ class OperandPool:
     """Random tensors on a device. Each type has one block of ``size`` bytes, and successive operands are successive
     slices of it; an operand of more than half a block gets memory of its own.
 
-    Values are standard normal (small integers are uniform): zeros would run faster than real data does.
+    Values are standard normal (small integers are uniform): zeros would run faster than real data does. target: the
+    device's generation, which decides between kernels; read from the device unless it is given.
     """
 
-    def __init__(self, device: str, size: int, seed: int = 0) -> None:
+    def __init__(self, device: str, size: int, seed: int = 0, target: Target | None = None) -> None:
         self.device, self.size = device, size
+        self.target = target or target_of(device)
+        self.choices: dict[Hashable, int | NoKernelError] = {}
+        """Which of several kernels was right (:func:`calibrate.kernels.choice.first_right`)."""
+        self.passed_over: dict[str, str] = {}
+        """Libraries and calls that could not be used, and why, by ``name for operator and format``."""
         self.generator = torch.Generator(device=device)
         self.generator.manual_seed(seed)
         self._blocks: dict[torch.dtype, Block] = {}
@@ -88,7 +103,11 @@ class OperandPool:
 
     def normal(self, shape: tuple[int, ...], fmt: Format) -> torch.Tensor:
         """An operand in a format."""
-        return self.typed(shape, dtype_of(fmt))
+        return self.typed(shape, self.dtype_of(fmt))
+
+    def dtype_of(self, fmt: Format) -> torch.dtype:
+        """The type that stores a format on this device (:func:`dtype_of`)."""
+        return dtype_of(fmt, self.target)
 
     def typed(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """An operand of a torch type."""
@@ -104,6 +123,15 @@ class OperandPool:
     def positive(self, shape: tuple[int, ...]) -> torch.Tensor:
         """Scales in fp32 between a half and one and a half."""
         return torch.rand(shape, device=self.device, generator=self.generator) + 0.5
+
+    def powers(self, shape: tuple[int, ...]) -> torch.Tensor:
+        """Scales in fp32 of a half, one or two: what an exponent alone can hold (e8m0)."""
+        return torch.exp2(self.integers(shape, 3).float() - 1.0)
+
+    def order(self, count: int) -> torch.Tensor:
+        """The numbers below ``count`` in any order: pages of a cache that was in use for long, as int32."""
+        shuffled = torch.randperm(count, generator=torch.Generator().manual_seed(count))
+        return shuffled.to(torch.int32).to(self.device)
 
     def integers(self, shape: tuple[int, ...], below: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:
         """Uniform whole numbers below a bound."""
