@@ -2,31 +2,56 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import re
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from calibrate.device import machine
 from calibrate.kernels.target import target_of
-from inferplan.catalog.files import load_hardware, names, validate
+from inferplan.catalog.files import config_root, load_hardware, names, validate
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import MissingFactError, UsageError
 from inferplan.units import format_bytes, format_quantity
 
 KINDS = ("cuda", "cpu", "mps")
-_DEFAULT_CACHE = 32 << 20
+REFUSED = {
+    "xpu": "an Intel GPU",
+    "hpu": "an Intel Gaudi",
+    "tpu": "a TPU",
+    "npu": "an Ascend NPU",
+}
+"""Kinds that torch or a plug-in of it knows and that have no timer here, and what they are."""
 _NOISE = {"nvidia", "amd", "intel", "apple", "geforce", "graphics", "gpu", "tesla", "generation", "instinct", "radeon"}
-_VARIANTS = {"nvl", "pcie"}
-"""Words in a name that make it another product."""
+_NAMED = {"nvl", "pcie"}
+"""Words without which a name is another product: an H200 that does not say NVL is the SXM one."""
+_VARIANTS = _NAMED | {"sxm", "laptop", "mobile", "q", "sff"}
+"""Words in a name that make it another product than an entry without them (Q: Max-Q, a lower power limit)."""
+GFX = {
+    "gfx90a": ("mi210", "mi250x-gcd"),
+    "gfx942": ("mi300x", "mi325x"),
+    "gfx950": ("mi350x", "mi355x"),
+    "gfx1100": ("rx-7900-xtx",),
+    "gfx1201": ("rx-9070-xt", "radeon-ai-pro-r9700"),
+}
+"""Catalogue entries of AMD's architectures (``gcnArchName``; LLVM's AMDGPU processors table): containers without the
+table of product names report "AMD Radeon Graphics" for all of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """One device as its runtime reports it. memory, cache in bytes; units are SMs, compute units or cores in use."""
+    """One device as its runtime reports it.
+
+    memory: bytes. units: SMs, compute units or cores in use. cache: bytes that operands must exceed to come from
+    memory: the last-level cache, or (not ``cache_known``) a bound that no device of its kind exceeds. software:
+    versions of torch, the runtime and the driver, and the architecture that kernels are compiled for. state: how the device was set and what it did meanwhile, in words: power cap, clocks, ECC, MIG, and which tool
+    said so (:mod:`calibrate.device.health`).
+    """
 
     kind: str
     name: str
@@ -34,6 +59,8 @@ class Device:
     units: int
     cache: float
     software: dict[str, str]
+    cache_known: bool = True
+    state: dict[str, str] = field(default_factory=dict)
 
     def describe(self) -> str:
         """One line: name, units, memory, software."""
@@ -45,99 +72,157 @@ class Device:
         return asdict(self)
 
     @property
+    def architecture(self) -> str:
+        """What kernels are compiled for (``SM90``, ``gfx942``); empty where nothing says so."""
+        return self.software.get("architecture", "")
+
+    @property
     def slug(self) -> str:
         """A name for files."""
         return re.sub(r"[^a-z0-9]+", "-", f"{self.kind} {self.name}".lower()).strip("-")
 
 
 def identify(kind: str | None) -> Device:
-    """The device asked for, or the best there is. Raises ``UsageError`` when it is not there."""
+    """The device asked for, or the best there is.
+
+    Raises ``UsageError`` when it is not there, and for an accelerator that cannot be timed here: it is never passed
+    over for the CPU in silence.
+    """
+    if kind in REFUSED:
+        raise _refusal(kind)
     if kind not in (None, *KINDS):
         raise UsageError(f"no kind of device named {kind!r}", hint=f"one of {', '.join(KINDS)}")
     there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if kind is None:
         kind = next(name for name in ("cuda", "mps", "cpu") if there[name])
+        if kind == "cpu":
+            for other in REFUSED:
+                if _is_there(other):
+                    raise _refusal(other)
     if not there[kind]:
         found = ", ".join(name for name, is_there in there.items() if is_there)
         raise UsageError(
             f"torch sees no {kind} device", because=f"torch {torch.__version__} sees: {found}", hint="--device cpu"
         )
     software = {"torch": torch.__version__, "python": platform.python_version()}
-    if kind == "cuda":
-        return _cuda(software)
-    if kind == "mps":
-        memory = float(torch.mps.recommended_max_memory())
-        name = platform.processor() or "Apple GPU"
-        return Device(kind=kind, name=name, memory=memory, units=1, cache=_DEFAULT_CACHE, software=software)
-    return Device(
-        kind=kind,
-        name=_cpu_name(),
-        memory=float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")),
-        units=torch.get_num_threads(),
-        cache=_cpu_cache(),
-        software=software | {"instructions": str(torch.backends.cpu.get_cpu_capability())},
+    kinds: dict[str, Callable[[dict[str, str]], Device]] = {"cuda": _cuda, "mps": _mps, "cpu": _cpu}
+    return kinds[kind](software)
+
+
+def _is_there(kind: str) -> bool:
+    backend = getattr(torch, kind, None)
+    return bool(backend is not None and hasattr(backend, "is_available") and backend.is_available())
+
+
+def _refusal(kind: str) -> UsageError:
+    return UsageError(
+        f"{REFUSED[kind]} ({kind}) cannot be calibrated",
+        because="its streams, events and graphs have no timer here, and by the wall clock launches would count as "
+        "kernels",
+        hint="--device cpu measures the host; the catalogue's entries are priced without a calibration",
     )
 
 
 def _cuda(software: dict[str, str]) -> Device:
     found = torch.cuda.get_device_properties(0)
-    software["cuda"] = str(torch.version.cuda or torch.version.hip)
+    hip = torch.version.hip is not None
+    software["hip" if hip else "cuda"] = str(torch.version.hip or torch.version.cuda)
+    driver = machine.driver_version()
+    if driver is not None:
+        software["driver"] = driver
     software["architecture"] = str(target_of("cuda"))
-    driver = Path("/proc/driver/nvidia/version")
-    if driver.is_file():
-        match = re.search(r"Module(?: for \S+)?\s+(\d+[\d.]*)", driver.read_text())
-        software["driver"] = match[1] if match else "unknown"
-    return Device(
+    device = Device(
         kind="cuda",
         name=found.name,
         memory=float(found.total_memory),
         units=found.multi_processor_count,
-        cache=float(found.L2_cache_size or _DEFAULT_CACHE),
+        cache=float(found.L2_cache_size or 0),
+        software=software,
+    )
+    spec = match(device)
+    stated = spec.cache if spec is not None else None
+    if stated is None and (hip or not device.cache):  # the runtime tells of L2 only, and there may be more behind it
+        return replace(device, cache=max(device.cache, float(machine.UNKNOWN_CACHE)), cache_known=False)
+    return replace(device, cache=max(device.cache, stated or 0.0))
+
+
+def _mps(software: dict[str, str]) -> Device:
+    software["macos"] = platform.mac_ver()[0]
+    backend = torch.backends.mps
+    name = backend.get_name() if hasattr(backend, "get_name") else machine.processor_name()
+    cores = backend.get_core_count() if hasattr(backend, "get_core_count") else machine.apple_gpu_cores()
+    return Device(
+        kind="mps",
+        name=name or machine.processor_name(),
+        memory=float(torch.mps.recommended_max_memory()),
+        units=int(cores),
+        cache=float(machine.APPLE_CACHE),
+        cache_known=False,
         software=software,
     )
 
 
-def _cpu_name() -> str:
-    table = Path("/proc/cpuinfo")
-    match = re.search(r"model name\s*:\s*(.+)", table.read_text()) if table.is_file() else None
-    return " ".join((match[1] if match else platform.processor() or platform.machine()).split())
-
-
-def _cpu_cache() -> float:
-    caches = sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"))
-    sizes = [float(p.read_text().strip().rstrip("KM")) * (1 << 20 if "M" in p.read_text() else 1 << 10) for p in caches]
-    return max(sizes, default=_DEFAULT_CACHE)
+def _cpu(software: dict[str, str]) -> Device:
+    cache = machine.processor_cache()
+    return Device(
+        kind="cpu",
+        name=machine.processor_name(),
+        memory=machine.memory_size(),
+        units=torch.get_num_threads(),
+        cache=float(machine.APPLE_CACHE) if cache is None else cache,
+        cache_known=cache is not None,
+        software=software | {"instructions": str(torch.backends.cpu.get_cpu_capability())},
+    )
 
 
 def match(device: Device) -> HardwareSpec | None:
-    """The catalogue entry of an accelerator: the model's number in the name, and the memory within 7 %.
+    """The catalogue entry of an accelerator: the model's number in the name, its units, and the memory within 7 %.
 
-    ``None`` when there is none, or when several fit equally well. A CPU matches nothing: how many of its cores and
-    memory channels a program gets is not its model's to say.
+    AMD's go by their architecture where the name has no number. Apple's go by chip and cores, whatever their memory:
+    one chip is sold with several sizes of it. ``None`` when there is none, or when several fit equally well. A CPU
+    matches nothing: how many of its cores and memory channels a program gets is not its model's to say.
     """
     if device.kind == "cpu":
         return None
     told = _tokens(device.name)
-    scored: list[tuple[int, HardwareSpec]] = []
-    for name in names("hardware"):
-        spec = load_hardware(name)
+    scored = []
+    for spec in _catalogue(config_root()):
         own = _tokens(" ".join([spec.name, spec.product, spec.form_factor, *spec.aliases]))
-        numbers = {token for token in told if re.search(r"\d", token) and not re.fullmatch(r"\d+gb|hbm\w+", token)}
-        usable = spec.memory.usable
-        if told & _VARIANTS - own or _tokens(spec.name) & _VARIANTS - told:
-            continue
-        if not numbers or not numbers & own or usable is None or abs(device.memory / usable - 1) > 0.07:
-            continue
-        if spec.units is not None and spec.units != device.units:
-            continue
-        scored.append((len(told & own), spec))
+        if _same_product(device, spec, told, own) and _same_size(device, spec):
+            scored.append((len(told & own), spec))
     best = max((score for score, _ in scored), default=0)
     found = [spec for score, spec in scored if score == best]
     return found[0] if len(found) == 1 else None
 
 
+@cache
+def _catalogue(root: Path) -> tuple[HardwareSpec, ...]:
+    """Every entry of the hardware catalogue under ``root``."""
+    return tuple(map(load_hardware, names("hardware")))
+
+
+def _same_product(device: Device, spec: HardwareSpec, told: set[str], own: set[str]) -> bool:
+    if told & (_VARIANTS - own) or _tokens(spec.name) & (_NAMED - told):
+        return False
+    numbers = {token for token in told if re.search(r"\d", token) and not re.fullmatch(r"\d+gb?|hbm\w+", token)}
+    if not numbers:
+        return spec.name in GFX.get(device.architecture, ())
+    return bool(numbers & own)
+
+
+def _same_size(device: Device, spec: HardwareSpec) -> bool:
+    """Whether units and memory agree. RDNA's runtime counts pairs of compute units (gfx10 to gfx12)."""
+    paired = device.architecture.startswith("gfx1")
+    if spec.units is not None and spec.units not in (device.units, 2 * device.units if paired else device.units):
+        return False
+    if device.kind == "mps":
+        return spec.units is not None
+    return spec.memory.usable is not None and abs(device.memory / spec.memory.usable - 1) <= 0.07
+
+
 def _tokens(text: str) -> set[str]:
-    return {token for token in re.split(r"[^a-z0-9]+", text.lower()) if token and token not in _NOISE}
+    words = {re.sub(r"^sxm\d+$", "sxm", token) for token in re.split(r"[^a-z0-9]+", text.lower())}
+    return words - _NOISE - {""}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,8 +256,9 @@ def measured_hardware(device: Device, ceilings: Ceilings, date: str) -> dict[str
         },
         "peak": {name: format_quantity(rate, "FLOP/s") for name, rate in ceilings.peak.items()},
         "units": device.units,
-        "cache": f"{device.cache:.0f} B",
     }
+    if device.cache_known:
+        data["cache"] = f"{device.cache:.0f} B"
     if ceilings.link is not None:
         note = "two processes of this machine, by the largest message"
         link = {"name": "torch.distributed", "bandwidth": format_quantity(ceilings.link, "B/s"), "domain": 2}
