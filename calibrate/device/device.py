@@ -49,8 +49,9 @@ class Device:
 
     memory: bytes. units: SMs, compute units or cores in use. cache: bytes that operands must exceed to come from
     memory: the last-level cache, or (not ``cache_known``) a bound that no device of its kind exceeds. software:
-    versions of torch, the runtime and the driver, and the architecture that kernels are compiled for. state: how the device was set and what it did meanwhile, in words: power cap, clocks, ECC, MIG, and which tool
-    said so (:mod:`calibrate.device.health`).
+    versions of torch, the runtime and the driver, and the architecture that kernels are compiled for. state: how the
+    device was set and what it did, in words: power cap, clocks, ECC, MIG, and which tool said so
+    (:mod:`calibrate.device.health`).
     """
 
     kind: str
