@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from calibrate.designs import require_room
 from calibrate.device.device import identify, match
 from calibrate.device.measurer import Measurer
 from calibrate.device.torch_measurer import TorchMeasurer, block_bytes
@@ -46,6 +47,8 @@ class Options:
     gpu: str | None = None
     new_hardware: Path | None = None
     seed: int = 0
+    models: tuple[str, ...] = ()
+    """Models of the user's own, by name or path: their shapes are half of those measured."""
     started: float | None = None
     """When the program began, on ``time.perf_counter``: imports count as time spent."""
 
@@ -59,8 +62,14 @@ def execute(options: Options, measurer: Measurer | None = None) -> Report:
         measurer = TorchMeasurer(device, options.seed, block)
     spent = 0.0 if options.started is None else max(0.0, time.perf_counter() - options.started)
     settings = Settings(
-        budget=options.budget, spent=spent, seed=options.seed, gpu=options.gpu, tolerance=options.tolerance
+        budget=options.budget,
+        spent=spent,
+        seed=options.seed,
+        gpu=options.gpu,
+        tolerance=options.tolerance,
+        models=options.models,
     )
+    require_room(settings.design_on(device.kind), device.memory)
     return _check(options, measurer, settings) if options.only_check else _run(options, measurer, settings)
 
 

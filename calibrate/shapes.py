@@ -1,7 +1,8 @@
-"""The shapes to measure: operators of real models' graphs at log-spaced tokens and contexts, spread over their range.
+"""The shapes to measure: operators of real models' graphs, half of them drawn from what serving runs, half spread out.
 
 A model's graph is built by the very builder that an estimate uses; operators of equal work in equal formats are one
-shape; of each kernel and format the shapes farthest from those already chosen come first.
+shape. Of each kernel and format, every other shape is one that serving runs, drawn by its share of the time of a step;
+the rest are those farthest from the ones already chosen.
 """
 
 from __future__ import annotations
@@ -9,214 +10,226 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import product, zip_longest
+from typing import Literal
 
 import numpy as np
 
+from calibrate.designs import HELD, Design, Loads, find_model, largest_step, rank_bytes
 from calibrate.samples import key_of
-from inferplan.catalog.assemble import load_engine
-from inferplan.catalog.files import load_model
+from inferplan.catalog.assemble import load_engine, routing_of
 from inferplan.devices.constants import Calibration
-from inferplan.devices.hardware import HardwareSpec
+from inferplan.devices.hardware import HardwareSpec, Link
 from inferplan.errors import IndivisibleError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.graph import build
-from inferplan.models.layers import parse_layer
-from inferplan.models.spec import LayerGroup, ModelSpec
+from inferplan.estimate.roofline import price
 from inferplan.units import Array
 from inferplan.work.formats import Precision, parse_precision
-from inferplan.work.ops import Copy, GroupedMatmul, Matmul, Op, Wired
+from inferplan.work.ops import Attention, Copy, GroupedMatmul, Mask, Matmul, Op, Wired
 from inferplan.work.parallel import Parallelism
-from inferplan.work.step import Segment, Step
+from inferplan.work.step import Step
 
 Group = tuple[str, str]
+Part = Literal["usual", "own", "held out"]
+"""Whose a shape is: the design's models', those of the user, or the model that nothing is fitted to."""
 UNFUSED = Calibration(name="none", basis="roofline", fused=False)
 """Every operator that an engine runs, epilogues among them."""
+MULTIPLES: dict[str, tuple[int, int]] = {
+    "fp8": (16, 16),
+    "fp8-block": (128, 128),
+    "int8": (8, 8),
+    "int4": (128, 64),
+}
+"""What the rows and columns (k, n) of a weight must be multiples of in torch's matmul of a format; any else."""
 
 
-def tiny_dense() -> ModelSpec:
-    """A grouped-query decoder that a CPU runs in milliseconds."""
-    return _tiny(
-        "tiny-dense",
-        {"kind": "attention", "heads": 8, "kv_heads": 2, "head_dim": 64},
-        {"kind": "mlp", "d_ff": 1536},
-    )
+@dataclass(kw_only=True, eq=False)
+class Candidate:
+    """A shape that could be measured.
 
-
-def tiny_moe() -> ModelSpec:
-    """Sixteen experts, two for each token."""
-    return _tiny(
-        "tiny-moe",
-        {"kind": "attention", "heads": 8, "kv_heads": 8, "head_dim": 64},
-        {"kind": "moe", "experts": 16, "top_k": 2, "d_ff": 512},
-    )
-
-
-def tiny_mla() -> ModelSpec:
-    """Latent attention with heads of 64 + 32."""
-    mla = {"kind": "mla", "heads": 8, "kv_lora": 128, "nope_dim": 64, "rope_dim": 32, "value_dim": 64}
-    return _tiny("tiny-mla", mla, {"kind": "mlp", "d_ff": 1536})
-
-
-def _tiny(name: str, mixer: dict[str, object], ffn: dict[str, object]) -> ModelSpec:
-    layer = LayerGroup.model_validate({"repeat": 4, "mixer": parse_layer(mixer), "ffn": parse_layer(ffn)})
-    return ModelSpec(name=name, source="made for calibration on a CPU", d_model=512, vocab=8192, layers=[layer])
-
-
-TINY = {spec().name: spec for spec in (tiny_dense, tiny_moe, tiny_mla)}
-
-
-def find_model(name: str) -> ModelSpec:
-    """A model of the catalogue or one of the tiny ones."""
-    return TINY[name]() if name in TINY else load_model(name)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Design:
-    """Which graphs the shapes come from.
-
-    tp: the divisions that give each model further widths. base: the format every operator is measured in. others: base
-    formats of the first model only. quantised: formats of linear layers, of the models in ``quantised_models``.
+    served: its share of the time of a step, added up over the steps that serving runs; 0 for a corner.
     """
 
-    models: tuple[str, ...]
-    tp: tuple[int, ...]
-    base: str
-    others: tuple[str, ...]
-    quantised: tuple[str, ...]
-    quantised_models: tuple[str, ...]
-    prompts: tuple[int, ...]
-    prefill_batches: tuple[int, ...]
-    decode_batches: tuple[int, ...]
-    contexts: tuple[int, ...]
-    chunks: bool = True
-    """Chunks of a longer prefill among the shapes."""
+    op: Op
+    part: Part = "usual"
+    served: float = 0.0
 
 
-CPU = Design(
-    models=("qwen2.5-0.5b", "llama-3.2-1b", "qwen2.5-1.5b", *TINY),
-    tp=(1,),
-    base="bf16",
-    others=("fp32",),
-    quantised=("int8", "int4"),
-    quantised_models=("llama-3.2-1b",),
-    prompts=(24, 48, 96, 192, 384, 768),
-    prefill_batches=(1, 4),
-    decode_batches=(1, 2, 4, 8, 16, 32),
-    contexts=(64, 192, 512, 1536, 4096, 12288),
-    chunks=False,
-)
-"""Small models in the formats a CPU has. No chunks: with keys before the first query torch computes the rectangle."""
-GPU = Design(
-    models=(
-        "llama-3.1-8b",
-        "llama-3.1-70b",
-        "qwen2.5-7b",
-        "qwen3-30b-a3b",
-        "gemma-3-12b",
-        "deepseek-v2-lite",
-        "mamba2-2.7b",
-        "olmoe-1b-7b-0924",
-    ),
-    tp=(1, 2, 4, 8),
-    base="bf16",
-    others=("fp16", "fp32"),
-    quantised=("fp8", "fp8-block", "int8", "int4"),
-    quantised_models=("llama-3.1-8b", "llama-3.1-70b", "qwen3-30b-a3b"),
-    prompts=(64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384),
-    prefill_batches=(1, 4, 16),
-    decode_batches=(1, 2, 4, 8, 16, 32, 64, 128, 256),
-    contexts=(128, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536),
-)
-"""Dense, sparse, windowed, latent and recurrent models, in the formats an accelerator has."""
+Found = dict[str, Candidate]
+"""Candidates by the key of their shape."""
 
 
-def steps(design: Design, contexts: tuple[int, ...]) -> Iterator[Step]:
-    """Prefills, chunks of a prefill, and decode steps at some contexts."""
-    for batch, prompt in product(design.prefill_batches, design.prompts):
-        yield Step(segments=(Segment(batch=float(batch), new=float(prompt), past=0.0),))
-    for prompt in design.prompts[2::2] if design.chunks else ():
-        yield Step(segments=(Segment(batch=1.0, new=float(prompt), past=float(2 * prompt)),))
-    for batch, context in product(design.decode_batches, contexts):
-        yield Step(segments=(Segment(batch=float(batch), new=1.0, past=float(context - 1)),))
-
-
-def candidates(design: Design, hardware: HardwareSpec) -> dict[str, Op]:
+def candidates(design: Design, hardware: HardwareSpec) -> Found:
     """Every different shape of a design, by its key; collectives aside, which need several devices.
 
-    Formats without arithmetic on the hardware are left out: there would be nothing to compare with.
+    Formats without arithmetic on the hardware are left out: there would be nothing to compare with. So are sizes that
+    torch has no kernel for in a format, and steps of more tokens than an engine takes on that device. A shape of the
+    model that is held out belongs to it, whichever other model has it too.
     """
-    peaks = frozenset(hardware.peak)
-    found: dict[str, Op] = {}
-    for name in design.models if design.base in peaks else ():
-        _collect(
-            found,
-            _deployments(name, parse_precision(design.base, peaks), design.tp, hardware),
-            steps(design, design.contexts),
-        )
-    for base in design.others:
-        if base in peaks:
-            deployments = _deployments(design.models[0], parse_precision(base, peaks, base), design.tp[:2], hardware)
-            _collect(found, deployments, steps(design, design.contexts))
-    for name, quantised in product(design.quantised_models, design.quantised):
-        precision = parse_precision(quantised, peaks, design.base)
-        if precision.linear_input(precision.weights).math in peaks and design.base in peaks:
-            deployments = _deployments(name, precision, design.tp, hardware)
-            _collect(found, deployments, steps(design, design.contexts[:1]), (Matmul, GroupedMatmul, Copy))
-    return found
+    design = design.on(hardware)
+    if design.base not in hardware.peak:
+        return {}
+    made = _Collection(design, hardware)
+    usual = [name for name in design.models if name != design.stranger]
+    for name in usual:
+        made.base(name, "usual")
+    for other in design.others if usual else ():
+        made.corners(usual[0], parse_precision(other, frozenset(hardware.peak), other), design.tp[:2])
+    for name in design.quantised_models:
+        if name != design.stranger:
+            made.quantised(name, "usual")
+    for name in design.own:
+        made.base(name, "own")
+        made.quantised(name, "own")
+    return made.found | _stranger(design, hardware)
 
 
-def _deployments(name: str, precision: Precision, degrees: tuple[int, ...], hardware: HardwareSpec) -> list[Deployment]:
-    """One model in one precision, divided in every way that it can be."""
-    model, engine, made = find_model(name), load_engine("none"), []
-    for tp in degrees:
-        parallel = Parallelism(tp=tp)
-        try:
-            model.check(parallel)
-        except IndivisibleError:
-            continue
-        made.append(
-            Deployment(
-                model=model,
-                hardware=_linked(hardware, tp),
-                precision=precision,
-                parallel=parallel,
-                engine=engine,
-                calibration=UNFUSED,
+def held_out_shapes(design: Design, hardware: HardwareSpec) -> frozenset[str]:
+    """The keys of the shapes of the model that nothing is fitted to; empty for a design that holds none out."""
+    return frozenset(_stranger(design.on(hardware), hardware))
+
+
+def _stranger(design: Design, hardware: HardwareSpec) -> Found:
+    """What serving runs of the model that is held out, in the base format."""
+    made = _Collection(design, hardware)
+    if design.stranger is not None and design.base in hardware.peak:
+        made.base(design.stranger, "held out")
+    return made.found
+
+
+class _Collection:
+    """The shapes of a design on hardware, as they are found."""
+
+    def __init__(self, design: Design, hardware: HardwareSpec) -> None:
+        self.design, self.hardware, self.largest = design, hardware, largest_step(hardware)
+        self._found: dict[tuple[object, ...], Candidate] = {}
+        self._times: dict[tuple[object, ...], float] = {}
+        usable = hardware.memory.usable
+        self._room = float("inf") if usable is None else HELD * usable
+
+    @property
+    def found(self) -> Found:
+        """What was found, by key."""
+        return {key_of(candidate.op): candidate for candidate in self._found.values()}
+
+    def base(self, name: str, part: Part) -> None:
+        """A model in the base format: what serving runs of it, and corners if it is one of the design's."""
+        precision = parse_precision(self.design.base, frozenset(self.hardware.peak))
+        self.served(name, precision, self.design.served, part)
+        if part == "usual":
+            self.corners(name, precision, self.design.tp)
+
+    def quantised(self, name: str, part: Part) -> None:
+        """Linear layers, experts and the copies between formats: what a quantised model runs in other kernels."""
+        kinds: tuple[type[Op], ...] = (Matmul, GroupedMatmul, Copy)
+        peaks = frozenset(self.hardware.peak)
+        for quantised in self.design.quantised:
+            precision = parse_precision(quantised, peaks, self.design.base)
+            if precision.linear_input(precision.weights).math in peaks:
+                self.served(name, precision, self.design.served.once(), part, kinds)
+                if part == "usual":
+                    self.corners(name, precision, self.design.tp, kinds)
+
+    def served(
+        self, name: str, precision: Precision, loads: Loads, part: Part, kinds: tuple[type[Op], ...] = (Op,)
+    ) -> None:
+        """What serving runs: each operator counts by its share of the ideal time of its step.
+
+        A model divided over twice as many devices as it needs counts half. A step whose cache does not fit beside the
+        weights is left out.
+        """
+        made = self._deployments(name, precision, self.design.tp)
+        for deployment, step in product(made, list(loads.steps(self.largest))):
+            tp, ops = deployment.parallel.tp, _ops(deployment, step)
+            cache = sum(float(op.resident() * op.count) for op in ops if isinstance(op, Attention))
+            if rank_bytes(deployment.model, tp) + cache > self._room:
+                continue
+            times = [self._time(op) * float(op.count) for op in ops]
+            whole = sum(times) * tp / made[0].parallel.tp
+            for op, time in zip(ops, times, strict=True):
+                if isinstance(op, kinds) and holds(op):
+                    self._add(op, part).served += time / whole
+
+    def corners(
+        self, name: str, precision: Precision, degrees: tuple[int, ...], kinds: tuple[type[Op], ...] = (Op,)
+    ) -> None:
+        """The grid that spans the range; at one context for linear layers, which do not see it."""
+        if precision.base.name not in self.hardware.peak:
+            return
+        grid = self.design.corners()
+        steps = list((grid if kinds == (Op,) else grid.once()).steps(self.largest))
+        for deployment, step in product(self._deployments(name, precision, degrees), steps):
+            for op in _ops(deployment, step):
+                if isinstance(op, kinds) and holds(op):
+                    self._add(op, "usual")
+
+    def _deployments(self, name: str, precision: Precision, degrees: tuple[int, ...]) -> list[Deployment]:
+        """One model in one precision, divided in every way that it can be and that brings its weights into memory."""
+        model, engine, made = find_model(name), load_engine("none"), []
+        for tp in degrees:
+            parallel = Parallelism(tp=tp)
+            try:
+                model.check(parallel)
+            except IndivisibleError:
+                continue
+            if rank_bytes(model, tp) > self._room:
+                continue
+            made.append(
+                Deployment(
+                    model=model,
+                    hardware=_linked(self.hardware, tp),
+                    precision=precision,
+                    parallel=parallel,
+                    engine=engine,
+                    calibration=UNFUSED,
+                    routing=routing_of(),
+                )
             )
-        )
-    return made
+        return made
+
+    def _add(self, op: Op, part: Part) -> Candidate:
+        """The candidate of an operator; a model of the user's takes over the shapes that others have too."""
+        taken = self._found.setdefault(_signature(op), Candidate(op=op, part=part))
+        if part == "own":
+            taken.part = part
+        return taken
+
+    def _time(self, op: Op) -> float:
+        """Ideal seconds of one run."""
+        signature = _signature(op)
+        if signature not in self._times:
+            self._times[signature] = float(price(op, self.hardware, UNFUSED).time)
+        return self._times[signature]
 
 
-def _collect(
-    found: dict[str, Op], deployments: list[Deployment], taken: Iterable[Step], kinds: tuple[type[Op], ...] = (Op,)
-) -> None:
-    for deployment, step in product(deployments, list(taken)):
-        for op in (op for stage in build(deployment, step) for op in stage.ops):
-            if isinstance(op, kinds) and not isinstance(op, Wired):
-                found.setdefault(key_of(op), op)
+def _signature(op: Op) -> tuple[object, ...]:
+    """What tells shapes apart, as :func:`calibrate.samples.key_of` does but quicker."""
+    fields = ((v.kind, v.size) if isinstance(v, Mask) else v for k, v in vars(op).items() if k not in _PLACE)
+    return type(op), *fields
+
+
+_PLACE = frozenset(("name", "count", "ranks", "fusible"))
+
+
+def _ops(deployment: Deployment, step: Step) -> list[Op]:
+    return [op for stage in build(deployment, step) for op in stage.ops if not isinstance(op, Wired)]
+
+
+def holds(op: Op) -> bool:
+    """Whether torch's kernels take the sizes of an operator in its format (:data:`MULTIPLES`)."""
+    if not isinstance(op, Matmul | GroupedMatmul):
+        return True
+    rows, columns = MULTIPLES.get(op.weight.name, (1, 1))
+    return op.k % rows == 0 and op.n % columns == 0
 
 
 def _linked(hardware: HardwareSpec, tp: int) -> HardwareSpec:
     """The hardware with a link between any devices: shapes of one rank are wanted, whatever joins the ranks."""
     if tp == 1:
         return hardware
-    link = {"name": "any", "bandwidth": "1 B/s"}
-    return HardwareSpec.model_validate({**_plain(hardware), "links": [link]})
-
-
-def _plain(hardware: HardwareSpec) -> dict[str, object]:
-    memory = {"label": "", "bandwidth": f"{hardware.memory.bandwidth} B/s"}
-    peak = {name: f"{rate} FLOP/s" for name, rate in hardware.peak.items()}
-    return {
-        "name": hardware.name,
-        "vendor": hardware.vendor,
-        "product": hardware.product,
-        "source": hardware.source,
-        "confidence": hardware.confidence,
-        "memory": memory,
-        "peak": peak,
-    }
+    link = Link.model_validate({"name": "any", "bandwidth": "1 B/s"})
+    return hardware.model_copy(update={"links": [link]})
 
 
 def group_of(op: Op) -> Group:
@@ -229,18 +242,57 @@ def spread(shapes: Iterable[Op], seed: int = 0) -> list[Op]:
 
     The first is the one nearest the middle; ties (equal work, different shapes) are broken by chance.
     """
-    pool = list(shapes)
-    points = _points(pool)
+    pool = [Candidate(op=op) for op in shapes]
+    return ordered(pool, len(pool), seed)
+
+
+def ordered(pool: list[Candidate], most: int, seed: int = 0) -> list[Op]:
+    """At most ``most`` shapes of one kernel and format: in turn one that serving runs and the one farthest, in log FLOP
+    and log bytes, from all before it. When there are no more of the first kind, the farthest only.
+    """
+    if not pool:
+        return []
+    points = _points([candidate.op for candidate in pool])
     chance = np.random.default_rng(seed).uniform(0.0, 1e-3, len(pool))
-    at = int(np.argmin(np.sum((points - np.median(points, axis=0)) ** 2, axis=1) + chance))
+    middle = np.sum((points - np.median(points, axis=0)) ** 2, axis=1) + chance
     distance = np.full(len(pool), np.inf)
-    order = []
-    for _ in pool:
+    order: list[int] = []
+    served = drawn(pool, seed)
+    for place in range(min(most, len(pool))):
+        at = next((index for index in served if distance[index] >= 0.0), None) if place % 2 == 0 else None
+        if at is None:
+            at = int(np.argmin(middle) if not order else np.argmax(distance))
         order.append(at)
         distance = np.minimum(distance, np.sum((points - points[at]) ** 2, axis=1) + chance)
         distance[at] = -1.0
-        at = int(np.argmax(distance))
-    return [pool[index] for index in order]
+    return [pool[index].op for index in order]
+
+
+def drawn(pool: list[Candidate], seed: int = 0) -> Iterator[int]:
+    """Places in ``pool`` of shapes that serving runs: by turns of each class (:func:`stratum`), the most served class
+    first, and of a class by chance in proportion to what they are served (Efraimidis and Spirakis, 2006)."""
+    chance = np.random.default_rng(seed).exponential(size=len(pool))
+    classes: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for index, candidate in enumerate(pool):
+        if candidate.served > 0.0:
+            classes[stratum(candidate.op)].append(index)
+    for members in classes.values():
+        members.sort(key=lambda index: chance[index] / pool[index].served)
+    first = sorted(classes.values(), key=lambda members: -sum(pool[index].served for index in members))
+    return (index for turn in zip_longest(*first) for index in turn if index is not None)
+
+
+def stratum(op: Op) -> tuple[object, ...]:
+    """The class that a shape is drawn from: heads and mask of an attention, elsewhere its rows as a power of eight."""
+    if isinstance(op, Attention):
+        return op.heads, op.kv_heads, op.mask.kind, op.mask.size
+    return (int(np.log2(max(float(_rows(op)), 1.0)) // 3),)
+
+
+def _rows(op: Op) -> float:
+    """Tokens or rows of an operator, by whatever name; elements where it has neither."""
+    named = (getattr(op, name) for name in ("m", "tokens", "rows", "elements") if hasattr(op, name))
+    return float(np.max(next(named, getattr(op, "batch", 1.0))))
 
 
 def _points(pool: list[Op]) -> Array:
@@ -266,22 +318,58 @@ def importance(group: Group, base: str) -> tuple[bool, int, Group]:
     return label not in ("any", base) and not label.startswith(f"{base}-"), place, group
 
 
-def choose(found: Iterable[Op], count: int, base: str, seed: int = 0) -> list[Op]:
+def worth(group: Group, base: str) -> float:
+    """How many more shapes a kernel and format gets than another: twice as many in the base format of the design, half
+    in another 16 or 32 bits, which few serve."""
+    kernel, label = group
+    formats = label.split("-")[0]
+    share = 2.0 if formats == base else 0.5 if formats in ("bf16", "fp16", "fp32") else 1.0
+    return share * WEIGHT.get(kernel, 0.2)
+
+
+HELD_OUT_SHARE = 0.125
+"""Share of the shapes that are of the model that nothing is fitted to."""
+OWN_SHARE = 0.5
+"""Share of the shapes that are of the user's own models, when there are any."""
+
+
+def choose(found: Iterable[Candidate], count: int, base: str, seed: int = 0) -> list[Op]:
+    """At most ``count`` shapes, in the order to measure: a run cut short has some of each kernel and of each part.
+
+    Of the user's models half of them, of the model that is held out an eighth, the others of the design's models. None
+    of the model held out when there is not time for :data:`PLAIN` of its shapes.
+    """
+    parts: dict[str, list[Candidate]] = defaultdict(list)
+    for candidate in found:
+        parts[candidate.part].append(candidate)
+    own = round(OWN_SHARE * count) if parts["own"] else 0
+    stranger = round(HELD_OUT_SHARE * count) if parts["held out"] else 0
+    stranger = stranger if stranger >= PLAIN else 0
+    counts = {"own": own, "held out": stranger, "usual": count - own - stranger}
+    turns = []
+    for part, share in counts.items():
+        chosen = _rounds(parts[part], share, base, seed)
+        turns += [((place + 0.5) / len(chosen), part, op) for place, op in enumerate(chosen)]
+    return [op for _, _, op in sorted(turns, key=lambda turn: turn[:2])]
+
+
+def _rounds(found: list[Candidate], count: int, base: str, seed: int) -> list[Op]:
     """At most ``count`` shapes: :data:`PLAIN` of each kernel and format, then more by :data:`WEIGHT`.
 
     When there is no time for every group, the most important ones (in the base format first) get their shapes and the
-    others none. They come in the order to measure, a round of all groups again and again, so that a run cut short has
-    some of each.
+    others none. They come a round of all groups again and again.
     """
-    groups: dict[Group, list[Op]] = defaultdict(list)
-    for op in found:
-        groups[group_of(op)].append(op)
+    if not found or count <= 0:
+        return []
+    groups: dict[Group, list[Candidate]] = defaultdict(list)
+    for candidate in found:
+        groups[group_of(candidate.op)].append(candidate)
 
     kept = sorted(groups, key=lambda group: importance(group, base))[: max(1, count // PLAIN)]
-    queues = {group: spread(groups[group], seed) for group in kept}
-    unit = max(0.0, count - PLAIN * len(kept)) / sum(WEIGHT.get(kernel, 0.2) for kernel, _ in kept)
-    quota = {group: PLAIN + unit * WEIGHT.get(group[0], 0.2) for group in kept}
-    turns = [(place / quota[g], g, op) for g, ops in queues.items() for place, op in enumerate(ops[: round(quota[g])])]
+    unit = max(0.0, count - PLAIN * len(kept)) / sum(worth(group, base) for group in kept)
+    quota = {group: PLAIN + unit * worth(group, base) for group in kept}
+    queues = {group: ordered(groups[group], round(quota[group]), seed) for group in kept}
+    turns = [(place / quota[group], group, op) for group, ops in queues.items() for place, op in enumerate(ops)]
     return [op for _, _, op in sorted(turns, key=lambda turn: turn[:2])][:count]
 
 

@@ -37,14 +37,15 @@ The rows of floor 0 are in order too.
 """
 CALIBRATE_FLOORS: list[tuple[str, set[str]]] = [
     ("0 ground: what is measured, the fit, files", {"samples", "fit", "files"}),
-    ("1 shapes of real models; kernel tables of others", {"shapes", "tables"}),
-    ("2 operators as torch calls", {"kernels"}),
-    ("3 the device, timed", {"device"}),
-    ("4 one calibration, or a check", {"session"}),
-    ("5 commands; what is fitted to serving and to published rows", {"cli", "serving_fit", "published"}),
-    ("6 one engine's host, from rows of both", {"serving_host"}),
-    ("7 what is said of accuracy", {"accuracy"}),
-    ("8 python -m calibrate", {"__main__"}),
+    ("1 the models and loads that shapes come from", {"designs"}),
+    ("2 shapes of real models; kernel tables of others", {"shapes", "tables"}),
+    ("3 operators as torch calls", {"kernels"}),
+    ("4 the device, timed", {"device"}),
+    ("5 one calibration, or a check", {"session"}),
+    ("6 commands; what is fitted to serving and to published rows", {"cli", "serving_fit", "published"}),
+    ("7 one engine's host, from rows of both", {"serving_host"}),
+    ("8 what is said of accuracy", {"accuracy"}),
+    ("9 python -m calibrate", {"__main__"}),
 ]
 """The same for the calibrator."""
 HEAVY = {

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import torch
 
+from calibrate.designs import find_model
 from calibrate.device.measurer import Timer
 from calibrate.device.timing import Laps
 from calibrate.kernels.decoder import FusedMaps, WholeModel
 from calibrate.samples import StepSample
-from calibrate.shapes import find_model
 from inferplan.models.spec import ModelSpec
 
 GRAPH, EAGER = "graph", "eager"

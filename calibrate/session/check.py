@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from calibrate.designs import Design
 from calibrate.device.measurer import Measurer
 from calibrate.samples import key_of
 from calibrate.session.hardware import hardware_behind
 from calibrate.session.settings import SLACK, Budget, Progress, Settings
-from calibrate.shapes import Design, Group, candidates, choose, group_of, operand_bytes
+from calibrate.shapes import Candidate, Group, candidates, choose, group_of, operand_bytes
 from inferplan.devices.constants import Calibration
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import MissingFactError
@@ -48,9 +49,11 @@ def check(measurer: Measurer, stored: Calibration, settings: Settings, progress:
     none of them can be measured here.
     """
     hardware = hardware_behind(stored, measurer.device, settings.gpu)
-    design = settings.design_on(measurer.device.kind)
+    design = settings.design_on(measurer.device.kind).on(hardware)
     inside = _inside(measurer, stored, hardware, settings, design)
-    chosen = choose(inside, SHAPES * len({group_of(op) for op in inside}), design.base, settings.seed + 1)
+    chosen = choose(
+        inside, SHAPES * len({group_of(candidate.op) for candidate in inside}), design.base, settings.seed + 1
+    )
     repeats = Repeats(measurer, settings, progress)
     repeats.run(chosen)
     groups: dict[Group, list[float]] = defaultdict(list)
@@ -77,17 +80,18 @@ def _row(group: Group, off: Sequence[float], tolerance: float) -> CheckRow:
 
 def _inside(
     measurer: Measurer, stored: Calibration, hardware: HardwareSpec, settings: Settings, design: Design
-) -> list[Op]:
+) -> list[Candidate]:
     """Shapes inside the range of their stored constants, small enough for the memory and the time of a visit."""
     longest = settings.visit / SLACK
     inside = []
-    for op in candidates(design, hardware).values():
+    for candidate in candidates(design, hardware).values():
+        op = candidate.op
         fitted = stored.constants.get(op.kernel, {}).get(op.label)
         cost = price(op, hardware, stored)
         if fitted is None or operand_bytes(op) > measurer.largest or float(cost.time) > longest:
             continue
         if fitted.covers(cost.work.flop, cost.work.bytes + cost.work.wire):
-            inside.append(op)
+            inside.append(candidate)
     return inside
 
 

@@ -54,6 +54,7 @@ class Run:
             for name, rate in measurer.ceilings(0.06 * settings.budget):
                 self.raw.add("ceiling", name=name, value=float(f"{rate:.6g}"))
         hardware, _ = hardware_of(measurer.device, self.session, settings.gpu)
+        self.design = self.design.on(hardware)
         reserve = 5.0 + 0.05 * settings.budget
         if settings.quick:
             self.operators(hardware, reserve)
@@ -106,9 +107,10 @@ class Run:
         settings, design = self.settings, self.design
         longest = settings.visit / SLACK
         found = [
-            op
-            for op in candidates(design, hardware).values()
-            if operand_bytes(op) <= self.measurer.largest and float(price(op, hardware, UNFUSED).time) <= longest
+            candidate
+            for candidate in candidates(design, hardware).values()
+            if operand_bytes(candidate.op) <= self.measurer.largest
+            and float(price(candidate.op, hardware, UNFUSED).time) <= longest
         ]
         count = int(max(0.0, self.budget.left - reserve) / (settings.rounds * 2.5 * settings.visit))
         return choose(found, max(count, PLAIN), design.base, settings.seed)

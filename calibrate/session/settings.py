@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from calibrate.designs import CPU, GPU, Design
 from calibrate.device.measurer import Measurer
-from calibrate.shapes import CPU, GPU, Design
 
 Progress = Callable[[str, float], None]
 QUICK = 60.0
@@ -29,10 +29,13 @@ class Settings:
     gpu: str | None = None
     tolerance: float = 0.2
     design: Design | None = None
+    models: tuple[str, ...] = ()
+    """Models of the user's own, whose shapes are half of those measured."""
 
     def design_on(self, kind: str) -> Design:
-        """The graphs that shapes come from on a kind of device: ``design`` if there is one."""
-        return self.design or (GPU if kind == "cuda" else CPU)
+        """The graphs that shapes come from on a kind of device: ``design`` if there is one; with the user's models."""
+        design = self.design or (GPU if kind == "cuda" else CPU)
+        return replace(design, own=self.models) if self.models else design
 
     @property
     def quick(self) -> bool:

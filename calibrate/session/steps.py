@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from calibrate.designs import find_model
 from calibrate.device.whole_models import GRAPH, shortened
 from calibrate.samples import StepSample
 from calibrate.session.fitting import Outcome
 from calibrate.session.raw_file import Session
-from calibrate.shapes import find_model
 from inferplan.catalog.assemble import load_engine
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import Phase, run_step

@@ -69,6 +69,13 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--tolerance", type=Share(), default="20%", show_default=True, help="Largest median error of a kernel.")
 @click.option("--calibration", type=_FILE, help="The constants to check [those of --out].")
 @click.option("--gpu", help="The catalogue entry that this device is [by its name and memory].")
+@click.option(
+    "--model",
+    "models",
+    multiple=True,
+    metavar="MODEL",
+    help="A model of yours, by name or path (repeatable): its shapes are half of those measured.",
+)
 @click.option("--new-hardware", type=_FILE, help="Write a hardware YAML of the measured ceilings.")
 @click.option(
     "--seed", type=int, default=0, show_default=True, help="Of random operands, shapes and the held-out part."

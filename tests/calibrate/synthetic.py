@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from calibrate.designs import Design
 from calibrate.device.device import Device
 from calibrate.samples import Sample, StepSample
-from calibrate.shapes import Design
 from inferplan.catalog.files import load_hardware
 from inferplan.devices.constants import Calibration, Fit
 from inferplan.devices.hardware import HardwareSpec

@@ -9,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from calibrate.designs import TINY  # noqa: E402
 from calibrate.device.collectives import measure_collectives, messages  # noqa: E402
 from calibrate.device.device import identify  # noqa: E402
 from calibrate.device.timing import Laps, waited, wall_laps  # noqa: E402
@@ -16,7 +17,7 @@ from calibrate.device.torch_measurer import TorchMeasurer, block_bytes  # noqa: 
 from calibrate.device.whole_models import shortened, wanted  # noqa: E402
 from calibrate.kernels.decoder import FusedMaps, WholeModel  # noqa: E402
 from calibrate.kernels.operands import Block, OperandPool  # noqa: E402
-from calibrate.shapes import TINY, small  # noqa: E402
+from calibrate.shapes import small  # noqa: E402
 from inferplan.catalog.files import load_model  # noqa: E402
 from inferplan.models.layers import parse_layer  # noqa: E402
 from inferplan.models.spec import LayerGroup, ModelSpec  # noqa: E402

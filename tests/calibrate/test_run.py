@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import yaml
 
@@ -23,7 +22,6 @@ from calibrate.session.raw_file import RawFile, read
 from calibrate.session.run import Run
 from calibrate.session.settings import Settings
 from calibrate.session.steps import step_rows
-from calibrate.shapes import CPU, GPU, candidates, choose, group_of, operand_bytes
 from inferplan.catalog.files import load_hardware, read_yaml, validate
 from inferplan.devices.constants import Calibration, Fit
 from inferplan.errors import InputFileError, MissingFactError, UsageError
@@ -287,16 +285,3 @@ def test_disturbed_visits_are_set_aside(tmp_path: Path) -> None:
     seen = measurements(raw.session)
     assert (len(seen.rows), seen.left_out, seen.disturbed) == (11, 1, 0)
     raw.close()
-
-
-@pytest.mark.parametrize(("design", "gpu"), [(GPU, "h200-sxm"), (CPU, "xeon-8480plus")])
-def test_designed_shapes_cover_each_kernel(design: Any, gpu: str) -> None:
-    small = replace(design, models=design.models[:1], tp=(1,), quantised_models=())
-    found = candidates(small, load_hardware(gpu))
-    chosen = choose(found.values(), 90, design.base)
-    assert len({key_of(op) for op in chosen}) == len(chosen) <= 90
-    groups = {group_of(op)[0] for op in chosen}
-    assert {"matmul", "attention.prefill", "attention.decode"} <= groups
-    flops = [float(op.work().flop) for op in chosen if op.kernel == "matmul"]
-    assert np.log10(max(flops) / min(flops)) > 3, "sizes span orders of magnitude"
-    assert all(operand_bytes(op) > 0 for op in chosen)
