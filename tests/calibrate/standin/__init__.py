@@ -223,7 +223,12 @@ def _spawned(machine: Machine) -> Any:
 
 
 def _patch_mps(stack: contextlib.ExitStack, machine: Machine, devices: int) -> None:
-    _set(stack, torch.backends.mps, "is_available", lambda: True)
+    for name, value in (
+        ("is_available", True),
+        ("get_core_count", machine.chip.units),
+        ("get_name", machine.chip.product),
+    ):
+        _set(stack, torch.backends.mps, name, lambda value=value: value)
     _set(stack, platform, "processor", lambda: "arm")
     _set(stack, platform, "machine", lambda: "arm64")
     offered: dict[str, Any] = {
@@ -233,8 +238,6 @@ def _patch_mps(stack: contextlib.ExitStack, machine: Machine, devices: int) -> N
         "current_allocated_memory": lambda: machine.live,
         "driver_allocated_memory": lambda: machine.taken + machine.live,
         "device_count": lambda: 1,
-        "get_core_count": lambda: machine.chip.units,
-        "get_name": lambda: machine.chip.product,
         "Event": bound(Event, machine),
     }
     for name, value in offered.items():
