@@ -55,10 +55,19 @@ def flash_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Mas
     return result
 
 
-def library_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Mask) -> torch.Tensor:
-    """Scaled dot-product attention as torch dispatches it, without a mask tensor wherever the mask allows."""
+def library_attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Mask, repeat: bool = False
+) -> torch.Tensor:
+    """Scaled dot-product attention as torch dispatches it, without a mask tensor wherever the mask allows.
+
+    repeat: copy the keys and values of a KV head for each of its query heads: on CUDA only flash attention knows that
+    several share them, and without it torch would write the scores to memory.
+    """
     batch, new, heads, width = q.shape
     length, kv_heads = k.shape[1], k.shape[2]
+    if repeat and new > 1 and heads != kv_heads:
+        k, v = (part.repeat_interleave(heads // kv_heads, dim=2) for part in (k, v))
+        kv_heads = heads
     keys, values = k.transpose(1, 2), v.transpose(1, 2)
     if new == 1:  # every kept key is visible: the queries of one KV head become the rows of one product
         rows = q.view(batch, kv_heads, heads // kv_heads, width)

@@ -7,25 +7,22 @@ result ought to be. An operator (or a format of it) that torch has no call for i
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
-from calibrate.kernels.attention import (
-    FLASH_HEAD,
-    explicit_attention,
-    flash_attention,
-    library_attention,
-    pieces,
-    visible,
-)
+from calibrate.kernels.attention import visible
+from calibrate.kernels.attention_libraries import Load, library_options
+from calibrate.kernels.attention_torch import torch_options
+from calibrate.kernels.choice import Option, first_right
 from calibrate.kernels.collectives import collective_kernel, exchange_kernel
+from calibrate.kernels.experts import grouped_kernel
 from calibrate.kernels.kernel import Builder, Kernel, count_of, tolerance_of
-from calibrate.kernels.linear import Linear, recipe
-from calibrate.kernels.operands import NoKernelError, OperandPool, Operands, dtype_of
+from calibrate.kernels.libraries import of_torch
+from calibrate.kernels.linear import dense, recipe
+from calibrate.kernels.operands import NoKernelError, OperandPool
 from calibrate.kernels.recurrence import (
     CHUNK,
     GatedScan,
@@ -34,6 +31,7 @@ from calibrate.kernels.recurrence import (
     exact_long_convolution,
     long_convolution,
 )
+from calibrate.shapes import small
 from inferplan.work.ops import (
     Attention,
     Collective,
@@ -45,7 +43,6 @@ from inferplan.work.ops import (
     GroupedMatmul,
     IndexSelect,
     LongConv,
-    Mask,
     Matmul,
     Norm,
     Op,
@@ -57,16 +54,12 @@ from inferplan.work.ops import (
 def _matmul(op: Matmul, pool: OperandPool) -> Kernel:
     m = count_of(op.m)
     if op.batch == 1:
-        linear = recipe(op.weight, op.input, op.output, pool)
-        return Kernel(
-            name=linear.name,
-            operands=lambda: (linear.input(m, op.k), linear.weight(op.n, op.k)),
-            run=linear.apply,
-            reference=linear.exact,
-            tolerance=linear.tolerance,
-        )
+        return dense(recipe(op.weight, op.input, op.output, pool), m, op.n, op.k)
     if op.weight != op.input:
-        raise NoKernelError(f"torch has no batched matmul of {op.weight.name} weights and {op.input.name} inputs")
+        raise NoKernelError(
+            f"torch has no batched matmul of {op.weight.name} weights and {op.input.name} inputs",
+            hint="both in bf16, fp16 or fp32",
+        )
     return Kernel(
         name="torch.bmm",
         operands=lambda: (
@@ -76,116 +69,34 @@ def _matmul(op: Matmul, pool: OperandPool) -> Kernel:
         run=torch.bmm,
         reference=lambda x, w: x.double() @ w.double(),
         tolerance=tolerance_of(op.weight),
+        library=of_torch(pool.target),
     )
-
-
-def _grouped(op: GroupedMatmul, pool: OperandPool) -> Kernel:
-    """Rows dealt evenly over the touched experts; the others get none. All experts of the rank are in memory."""
-    m, touched = count_of(op.m), min(count_of(op.touched), op.experts, count_of(op.m))
-    ends = [round(m * (i + 1) / touched) for i in range(touched)] + [m] * (op.experts - touched)
-    offsets = torch.tensor(ends, dtype=torch.int32, device=pool.device)
-    linear = recipe(op.weight, op.input, op.output, pool)
-    spans = [(i, slice(a, b)) for i, (a, b) in enumerate(zip([0, *ends], ends)) if b > a]
-
-    def each(call: Callable[[Operands, Operands], torch.Tensor]) -> Callable[..., torch.Tensor]:
-        def over_experts(x: Operands, *experts: Operands) -> torch.Tensor:
-            return torch.cat([call(_rows(x, rows), experts[i]) for i, rows in spans])
-
-        return over_experts
-
-    if op.weight == op.input and op.weight.bits >= 16:
-        return _stacked(op, pool, linear, offsets)
-    if op.weight.name == "int8" and pool.device == "cuda":
-        raise NoKernelError("torch's integer matmul wants more rows than an expert gets")
-    return Kernel(
-        name=f"loop of {linear.name}",
-        operands=lambda: (linear.input(m, op.k), *(linear.weight(op.n, op.k) for _ in range(op.experts))),
-        run=each(linear.apply),
-        reference=each(linear.exact),
-        tolerance=linear.tolerance,
-    )
-
-
-def _stacked(op: GroupedMatmul, pool: OperandPool, linear: Linear, offsets: torch.Tensor) -> Kernel:
-    """The library's grouped matmul over experts in one tensor."""
-
-    def exact(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        edges = [0, *offsets.tolist()]
-        return torch.cat([linear.exact((x[a:b],), (w[i],)) for i, (a, b) in enumerate(pairwise(edges))])
-
-    return Kernel(
-        name="torch._grouped_mm",
-        operands=lambda: (
-            pool.normal((count_of(op.m), op.k), op.input),
-            pool.normal((op.experts, op.n, op.k), op.weight),
-        ),
-        run=lambda x, w: torch._grouped_mm(x, w.transpose(1, 2), offs=offsets),
-        reference=exact,
-        tolerance=linear.tolerance,
-    )
-
-
-def _rows(x: Operands, rows: slice) -> Operands:
-    """Some rows of an input and of its scales; a scale for the whole tensor stays as it is."""
-    return tuple(part[rows] if part.dim() else part for part in x)
 
 
 def _attention(op: Attention, pool: OperandPool) -> Kernel:
-    batch, new, past = count_of(op.batch), count_of(op.new), round(float(np.max(op.past)))
-    dtype_of(op.base)
+    """The first right one: libraries that engines call, torch's flash attention, its dispatch, the explicit form."""
+    pool.dtype_of(op.base)
     if op.kv != op.base:
-        raise NoKernelError(f"torch has no attention of {op.base.name} queries over a {op.kv.name} cache")
-    if op.query_shards > 1 or (op.key_shards > 1 and new > 1):
+        raise NoKernelError(
+            f"torch has no attention of {op.base.name} queries over a {op.kv.name} cache",
+            hint=f"a cache in {op.base.name}: the constants of {op.kv.name} stay those shipped",
+        )
+    if op.query_shards > 1 or (op.key_shards > 1 and count_of(op.new) > 1):
         raise NoKernelError("torch has no attention over a share of the queries (context parallelism)")
-    if op.mask.kind == "top" and new > 1:
-        raise NoKernelError("torch has no attention with a choice of keys for each query")
+    if op.mask.kind == "top" and count_of(op.new) > 1:
+        raise NoKernelError("torch has no attention with a choice of keys for each query", hint="FlashMLA's own tables")
+    options, probes = _attention_options(op, pool), _attention_options(cast(Attention, small(op)), pool)
+    shape = f"{op.key_dim} and {op.value_dim}, {op.heads // op.kv_heads} to a key head"
+    several = "several tokens" if count_of(op.new) > 1 else "one token"
+    task = f"{op.kernel} {op.label} ({op.mask.kind}, {several}, heads of {shape})"
+    return first_right(options, task, pool, lambda index: probes[index].make())
+
+
+def _attention_options(op: Attention, pool: OperandPool) -> list[Option[Kernel]]:
+    new, past = count_of(op.new), round(float(np.max(op.past)))
     length = -(-count_of(op.mask.reach(float(new), float(past))) // op.key_shards)
-
-    def operands() -> Operands:
-        q = pool.normal((batch, new, op.heads, op.key_dim), op.base)
-        k = pool.normal((batch, length, op.kv_heads, op.key_dim), op.kv)
-        if op.shared_value:
-            return q, k, k[..., : op.value_dim]
-        return q, k, pool.normal((batch, length, op.kv_heads, op.value_dim), op.kv)
-
-    def seen() -> torch.Tensor | None:
-        if new == 1 or op.mask.kind == "full":
-            return None
-        return visible(op.mask, new, past, pool.device)[:, -length:]
-
-    name, run = _attention_call(op, new, past, pool)
-    if not name:
-        mask = seen()
-        name, run = "explicit attention", lambda q, k, v: explicit_attention(q, k, v, mask)
-    return Kernel(
-        name=name,
-        operands=operands,
-        run=run,
-        reference=lambda q, k, v: explicit_attention(q.double(), k.double(), v.double(), seen()),
-        tolerance=tolerance_of(op.base, 2e-2),
-    )
-
-
-def _attention_call(op: Attention, new: int, past: int, pool: OperandPool) -> tuple[str, Callable[..., Any]]:
-    """The best call for an attention; no name where only the explicit form is left (unfused, or MLA's wide heads)."""
-    if not op.fused or (op.shared_value and pool.device != "cpu"):
-        return "", explicit_attention
-    flash = pool.device == "cuda" and op.base.bits == 16 and op.key_dim == op.value_dim <= FLASH_HEAD
-    call = flash_attention if flash else library_attention
-    name = "aten._flash_attention_forward" if flash else "F.scaled_dot_product_attention"
-    if op.mask.kind != "chunk" or new == 1:
-        return name, lambda q, k, v: call(q, k, v, op.mask)
-    cut = pieces(new, past, op.mask.size)
-
-    def chunked(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        parts = []
-        for start, stop, before in cut:
-            last = k.shape[1] - new + stop
-            keys = slice(last - (stop - start) - before, last)
-            parts.append(call(q[:, start:stop], k[:, keys], v[:, keys], Mask()))
-        return torch.cat(parts, dim=1)
-
-    return f"{name}, a chunk at a time", chunked
+    load = Load(op=op, pool=pool, batch=count_of(op.batch), new=new, past=past, length=length)
+    return [*library_options(load), *torch_options(load)]
 
 
 def _index_select(op: IndexSelect, pool: OperandPool) -> Kernel:
@@ -199,7 +110,7 @@ def _index_select(op: IndexSelect, pool: OperandPool) -> Kernel:
 
     def scores(q: torch.Tensor, weights: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
         products = F.relu(q.flatten(1, 2) @ k.transpose(1, 2)).view(batch, new, op.heads, length)
-        return (products * weights[..., None]).sum(2).masked_fill(~seen, float("-inf"))
+        return (products * weights[..., None]).sum(2).masked_fill(~seen.to(q.device), float("-inf"))
 
     def sorted_scores(values: torch.Tensor) -> torch.Tensor:
         return values.sort(dim=2, descending=True).values.nan_to_num(neginf=0.0)
@@ -254,7 +165,7 @@ def _norm(op: Norm, pool: OperandPool) -> Kernel:
 def _elementwise(op: Elementwise, pool: OperandPool) -> Kernel:
     """One pass with the operator's traffic: its FLOP hide under it, so any map of as many inputs will do."""
     elements, reads = count_of(op.tokens * op.width), round(op.reads)
-    dtype = dtype_of(op.base)
+    dtype = pool.dtype_of(op.base)
     maps: dict[int, tuple[str, Callable[..., Any]]] = {
         0: ("torch.full", lambda: torch.full((elements,), 0.5, dtype=dtype, device=pool.device)),
         1: ("F.silu", F.silu),
@@ -274,7 +185,7 @@ def _elementwise(op: Elementwise, pool: OperandPool) -> Kernel:
 
 
 def _gather(op: Gather, pool: OperandPool) -> Kernel:
-    tokens, dtype = count_of(op.tokens), dtype_of(op.table)
+    tokens, dtype = count_of(op.tokens), pool.dtype_of(op.table)
     if op.table != op.output:
         raise NoKernelError(f"torch has no look-up of {op.table.name} rows that gives {op.output.name}")
     rows = max(min(4 * tokens, pool.capacity(dtype) // op.width // 2), tokens)
@@ -287,7 +198,7 @@ def _gather(op: Gather, pool: OperandPool) -> Kernel:
 
 
 def _copy(op: Copy, pool: OperandPool) -> Kernel:
-    elements, target = count_of(op.elements), dtype_of(op.target)
+    elements, target = count_of(op.elements), pool.dtype_of(op.target)
     same = op.source == op.target
     return Kernel(
         name="Tensor.clone" if same else "Tensor.to",
@@ -351,7 +262,7 @@ def _scan(op: Scan, pool: OperandPool) -> Kernel:
 
 KERNELS: dict[type[Op], Builder] = {
     Matmul: _matmul,
-    GroupedMatmul: _grouped,
+    GroupedMatmul: grouped_kernel,
     Attention: _attention,
     IndexSelect: _index_select,
     TopK: _top_k,

@@ -1,45 +1,61 @@
-"""Linear layers in every pair of formats that torch can multiply: one recipe for matmuls, experts and whole models."""
+"""Linear layers in every pair of formats that a device can multiply: for matmuls, experts and whole models."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 
-from calibrate.kernels.operands import DTYPES, NoKernelError, OperandPool, Operands, dtype_of
-from inferplan.work.formats import Format
+from calibrate.kernels.choice import Option, first_right
+from calibrate.kernels.fp8_blocks import fp8_block_options
+from calibrate.kernels.kernel import Kernel
+from calibrate.kernels.libraries import of_torch
+from calibrate.kernels.linear_recipe import Linear
+from calibrate.kernels.operands import DTYPES, NoKernelError, OperandPool, Operands
+from inferplan.work.formats import Format, find_format
 
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Linear:
-    """``x [m, k] -> y [m, n]`` in a pair of formats: how operands are made, multiplied, and multiplied exactly.
-
-    name: the library call. weight(n, k), input(m, k): fresh operands. tolerance: the relative error the formats allow.
-    """
-
-    name: str
-    weight: Callable[[int, int], Operands]
-    input: Callable[[int, int], Operands]
-    apply: Callable[[Operands, Operands], torch.Tensor]
-    exact: Callable[[Operands, Operands], torch.Tensor]
-    tolerance: float = 1e-2
+_PROBE = {"fp8-block": (272, 384, 512)}
+_PROBE_SIZE = (48, 256, 256)
+"""Rows, columns and depth at which several recipes are compared: several blocks where there are blocks."""
 
 
 def recipe(weight: Format, source: Format, output: Format, pool: OperandPool) -> Linear:
-    """The recipe for weights and inputs in a pair of formats. Raises :class:`NoKernelError` when torch has none."""
-    special = _RECIPES.get((weight.name, source.name))
-    if special is not None:
-        return special(output, pool)
-    if weight != source or weight.name not in DTYPES:
-        raise NoKernelError(f"torch has no matmul of {weight.name} weights and {source.name} inputs")
-    return _plain(weight, pool)
+    """The recipe for weights and inputs in a pair of formats: the first that is right on the device.
+
+    Raises :class:`NoKernelError` when there is none.
+    """
+    make = _OPTIONS.get((weight.name, source.name))
+    if make is not None:
+        options = make(output, pool)
+    elif weight != source or weight.name not in DTYPES:
+        raise NoKernelError(
+            f"torch has no matmul of {weight.name} weights and {source.name} inputs",
+            hint="one of bf16, fp16, fp32, fp8, fp8-block, int8, int8 or int4 weights with bf16 inputs",
+        )
+    else:
+        options = [Option(name="F.linear", make=lambda: _plain(weight, pool))]
+    m, n, k = _PROBE.get(weight.name, _PROBE_SIZE)
+    task = f"matmul {weight.name} x {source.name}"
+    return first_right(options, task, pool, lambda index: dense(options[index].make(), m, n, k))
+
+
+def dense(linear: Linear, m: int, n: int, k: int) -> Kernel:
+    """A recipe at one size. Raises :class:`NoKernelError` for a size that its layout cannot hold."""
+    linear.demand(n, k)
+    return Kernel(
+        name=linear.name,
+        operands=lambda: (linear.input(m, k), linear.weight(n, k)),
+        run=linear.apply,
+        reference=linear.exact,
+        tolerance=linear.tolerance,
+        library=linear.library,
+    )
 
 
 def _plain(fmt: Format, pool: OperandPool) -> Linear:
-    if fmt.name == "tf32" and pool.device != "cuda":
-        raise NoKernelError(f"torch has no tf32 on {pool.device}")
+    if fmt.name == "tf32" and pool.target.kind != "cuda":
+        raise NoKernelError(f"torch has no tf32 on {pool.target}", hint="fp32, bf16 or fp16")
 
     def tensor_cores(x: Operands, w: Operands) -> torch.Tensor:
         before = torch.get_float32_matmul_precision()
@@ -55,89 +71,80 @@ def _plain(fmt: Format, pool: OperandPool) -> Linear:
         apply=tensor_cores if fmt.name == "tf32" else lambda x, w: F.linear(x[0], w[0]),
         exact=lambda x, w: x[0].double() @ w[0].double().t(),
         tolerance={"fp32": 1e-5, "tf32": 2e-3}.get(fmt.name, 1e-2),
+        library=of_torch(pool.target),
     )
 
 
-def _fp8(output: Format, pool: OperandPool) -> Linear:
-    """Scaled matmul: a scale for each row and column on CUDA, one for each tensor on a CPU."""
-    out, rowwise = dtype_of(output), pool.device == "cuda"
+def _fp8(output: Format, pool: OperandPool) -> list[Option[Linear]]:
+    """A scale for each row and column, or one for each tensor where there are no others (a CPU)."""
+    target = pool.target
+    pool.dtype_of(_FP8)
+    if target.kind == "cuda" and target.sm < 89 and not target.gfx:
+        raise NoKernelError(f"{target} has no fp8 arithmetic", hint="SM89 or later, CDNA 3 or later; int8 or int4 here")
+    rows = Option(name="torch._scaled_mm (row scales)", make=lambda: _fp8_scaled(output, pool, rowwise=True))
+    whole = Option(name="torch._scaled_mm (tensor scales)", make=lambda: _fp8_scaled(output, pool, rowwise=False))
+    return [whole] if target.kind == "cpu" else [rows, whole]
 
-    def weight(n: int, k: int) -> Operands:
-        _require_multiple("fp8", 16, n, k)
-        return pool.typed((n, k), torch.float8_e4m3fn), pool.positive((1, n) if rowwise else ())
 
+def _fp8_scaled(output: Format, pool: OperandPool, rowwise: bool) -> Linear:
+    out, fp8, fast = pool.dtype_of(output), pool.dtype_of(_FP8), pool.target.sm >= 89
     return Linear(
         name=f"torch._scaled_mm ({'row' if rowwise else 'tensor'} scales)",
-        weight=weight,
-        input=lambda m, k: (pool.typed((m, k), torch.float8_e4m3fn), pool.positive((m, 1) if rowwise else ())),
-        apply=lambda x, w: torch._scaled_mm(x[0], w[0].t(), x[1], w[1], out_dtype=out, use_fast_accum=rowwise),
+        weight=lambda n, k: (pool.typed((n, k), fp8), pool.positive((1, n) if rowwise else ())),
+        input=lambda m, k: (pool.typed((m, k), fp8), pool.positive((m, 1) if rowwise else ())),
+        apply=lambda x, w: torch._scaled_mm(x[0], w[0].t(), x[1], w[1], out_dtype=out, use_fast_accum=fast),
         exact=lambda x, w: (x[0].double() * x[1].double()) @ (w[0].double().t() * w[1].double()),
         tolerance=2e-2,
+        library=of_torch(pool.target),
+        multiples=(16, 16),
     )
 
 
-def _fp8_block(output: Format, pool: OperandPool) -> Linear:
-    """Scales for 1x128 blocks of the input and 128x128 blocks of the weight (DeepSeek-V3, 2412.19437, section 3.3)."""
-    if pool.device != "cuda":
-        raise NoKernelError(f"torch has no block-scaled fp8 matmul on {pool.device}")
-    out = dtype_of(output)
+def _int8(output: Format, pool: OperandPool) -> list[Option[Linear]]:
+    """Integer matmul, then one scale a column, in a pass of its own. CUDA wants more than 16 rows: fewer are padded."""
+    if pool.target.kind == "mps":
+        raise NoKernelError("torch has no int8 matmul on MPS", hint="int8 or int4 weights with bf16 inputs")
+    if 0 < pool.target.sm < 75:
+        raise NoKernelError(f"{pool.target} has no int8 matmul", hint="SM75 or later; fp16 here")
+    out, least = pool.dtype_of(output), 32 if pool.target.kind == "cuda" else 1
 
-    def weight(n: int, k: int) -> Operands:
-        _require_multiple("fp8-block", 128, n, k)
-        blocks = k // 128  # the library wants the scales of a row padded to four
-        return pool.typed((n, k), torch.float8_e4m3fn), pool.positive((n // 128, -(-blocks // 4) * 4))[:, :blocks]
+    def apply(x: Operands, w: Operands) -> torch.Tensor:
+        return torch.mul(torch._int_mm(x[0], w[0].t()), w[1])
 
-    def spread(scales: torch.Tensor, rows: int) -> torch.Tensor:
-        return scales.double().repeat_interleave(128, dim=1).repeat_interleave(rows, dim=0)
-
-    return Linear(
-        name="torch._scaled_mm (block scales)",
-        weight=weight,
-        input=lambda m, k: (pool.typed((m, k), torch.float8_e4m3fn), pool.positive((k // 128, m)).t()),
-        apply=lambda x, w: torch._scaled_mm(x[0], w[0].t(), x[1], w[1].t(), out_dtype=out),
-        exact=lambda x, w: (x[0].double() * spread(x[1], 1)) @ (w[0].double() * spread(w[1], 128)).t(),
-        tolerance=2e-2,
-    )
-
-
-def _int8(output: Format, pool: OperandPool) -> Linear:
-    """Integer matmul, then one scale a column. CUDA wants more than 16 rows: fewer are padded to 32."""
-    out = dtype_of(output)
-
-    def weight(n: int, k: int) -> Operands:
-        _require_multiple("int8", 8, n, k)
-        return pool.typed((n, k), torch.int8), pool.positive((n,)).to(out)
-
-    def rows(m: int) -> int:
-        return 32 if pool.device == "cuda" and m <= 16 else m
-
-    return Linear(
-        name="torch._int_mm and column scales",
-        weight=weight,
-        input=lambda m, k: (pool.typed((rows(m), k), torch.int8),),
-        apply=lambda x, w: torch.mul(torch._int_mm(x[0], w[0].t()), w[1]),
+    linear = Linear(
+        name="torch._int_mm, then column scales in a second pass",
+        weight=lambda n, k: (pool.typed((n, k), torch.int8), pool.positive((n,)).to(out)),
+        input=lambda m, k: (pool.typed((max(m, least) if m <= 16 else m, k), torch.int8),),
+        apply=apply,
         exact=_exact_int8,
+        multiples=(8, 8),
     )
+    return [Option(name=linear.name, make=lambda: linear)]
 
 
-def _int8_weight(output: Format, pool: OperandPool) -> Linear:
-    out = dtype_of(output)
-    return Linear(
+def _int8_weight(output: Format, pool: OperandPool) -> list[Option[Linear]]:
+    out = pool.dtype_of(output)
+    linear = Linear(
         name="torch._weight_int8pack_mm",
         weight=lambda n, k: (pool.typed((n, k), torch.int8), pool.positive((n,)).to(out)),
         input=lambda m, k: (pool.normal((m, k), output),),
         apply=lambda x, w: torch._weight_int8pack_mm(x[0], w[0], w[1]),
         exact=_exact_int8,
     )
+    return [Option(name=linear.name, make=lambda: linear)]
 
 
 def _exact_int8(x: Operands, w: Operands) -> torch.Tensor:
     return (x[0].double() @ w[0].double().t()) * w[1].double()
 
 
-def _int4_weight(output: Format, pool: OperandPool) -> Linear:
+def _int4_weight(output: Format, pool: OperandPool) -> list[Option[Linear]]:
     """Groups of 128 with a scale and a zero point: ``(q - 8)*scale + zero``. The values stay for the reference."""
-    cpu = pool.device == "cpu"
+    cpu, target = pool.target.kind == "cpu", pool.target
+    if target.kind == "xpu":
+        raise NoKernelError("torch's int4 matmul on XPU takes scales in another layout", hint="int8, fp8 or bf16 there")
+    if target.kind == "cuda" and target.sm < 80 and not target.gfx:
+        raise NoKernelError(f"torch's int4 matmul wants SM80 or later, not {target}", hint="int8 or fp16 there")
     call = torch._weight_int4pack_mm_for_cpu if cpu else torch._weight_int4pack_mm
 
     packed: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}
@@ -151,8 +158,6 @@ def _int4_weight(output: Format, pool: OperandPool) -> Linear:
 
     def weight(n: int, k: int) -> Operands:
         """Packing takes long, so further operands of a shape are copies: of the same values, elsewhere in memory."""
-        _require_multiple("int4", 128, k)
-        _require_multiple("int4", 64, n)
         if (n, k) not in packed:
             packed[n, k] = pack(n, k)
         weights, values = packed[n, k]
@@ -163,24 +168,22 @@ def _int4_weight(output: Format, pool: OperandPool) -> Linear:
         result: torch.Tensor = x[0].double() @ ((w[2].double() - 8) * scale + zero).t()
         return result
 
-    return Linear(
+    linear = Linear(
         name=f"torch.{'_weight_int4pack_mm_for_cpu' if cpu else '_weight_int4pack_mm'}",
         weight=weight,
         input=lambda m, k: (pool.normal((m, k), output),),
         apply=lambda x, w: call(x[0], w[0], 128, w[1]),
         exact=exact,
         tolerance=2e-2,
+        multiples=(64, 128),
     )
+    return [Option(name=linear.name, make=lambda: linear)]
 
 
-def _require_multiple(fmt: str, of: int, *sizes: int) -> None:
-    if any(size % of for size in sizes):
-        raise NoKernelError(f"torch's {fmt} matmul wants multiples of {of}, not {' x '.join(map(str, sizes))}")
-
-
-_RECIPES: dict[tuple[str, str], Callable[[Format, OperandPool], Linear]] = {
+_FP8 = find_format("fp8")
+_OPTIONS: dict[tuple[str, str], Callable[[Format, OperandPool], list[Option[Linear]]]] = {
     ("fp8", "fp8"): _fp8,
-    ("fp8-block", "fp8"): _fp8_block,
+    ("fp8-block", "fp8"): fp8_block_options,
     ("int8", "int8"): _int8,
     ("int8", "bf16"): _int8_weight,
     ("int4", "bf16"): _int4_weight,

@@ -213,7 +213,8 @@ class GroupedMatmul(Op):
     """``Y[i, n] = X[i, k] W[e(i), k, n]`` over ``m`` routed rows: FLOP ``2mkn``; reads X and the touched experts.
 
     experts: how many the rank holds. touched: how many distinct ones the rows reach, on average. exchanged: the rows
-    came from other ranks, grouped by expert: engines have kernels of their own for that.
+    came from other ranks, grouped by expert: engines have kernels of their own for that. skew: how a measurement deals
+    rows to the touched experts (the deviation of their popularity's logarithm); the work is the same.
     """
 
     kind: ClassVar[str] = "grouped_matmul"
@@ -226,6 +227,7 @@ class GroupedMatmul(Op):
     input: Format
     output: Format
     exchanged: bool = False
+    skew: float = 0.0
 
     def work(self) -> Work:
         return Work(
