@@ -6,8 +6,9 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -15,14 +16,15 @@ from calibrate.designs import require_room
 from calibrate.device.device import identify, match
 from calibrate.device.measurer import Measurer
 from calibrate.device.torch_measurer import TorchMeasurer, block_bytes
-from calibrate.files import write_calibration, write_text, write_yaml
+from calibrate.files import write_bytes, write_calibration, write_text, write_yaml
 from calibrate.session.check import CheckRow, check
+from calibrate.session.figures import png, whole_figure
 from calibrate.session.fitting import Outcome, fit, pooled_errors
 from calibrate.session.raw_file import RawFile, read
-from calibrate.session.report import disturbances, held_out_table, markdown, percent, webpage, whole_table
+from calibrate.session.report import disturbances, headline, held_out_table, markdown, percent, webpage, whole_table
 from calibrate.session.run import Run
 from calibrate.session.settings import QUICK, Progress, Settings
-from calibrate.session.steps import step_rows
+from calibrate.session.steps import StepRow, errors_of, step_rows
 from inferplan.catalog.files import config_root, read_yaml, validate
 from inferplan.devices.constants import Calibration
 from inferplan.errors import InputFileError, ToleranceError
@@ -93,7 +95,11 @@ def _run(options: Options, measurer: Measurer, settings: Settings) -> Report:
             raw.close()
         outcome = fit(raw.session, measurer.device, settings)
     write_calibration(outcome.calibration, out)
-    write_text(report_path, markdown(outcome))
+    rows = step_rows(outcome)
+    picture = report_path.with_suffix(".png")
+    if rows:
+        write_bytes(picture, png(whole_figure(rows, outcome)))
+    write_text(report_path, markdown(outcome, picture.name))
     write_text(report_path.with_suffix(".html"), webpage(outcome))
     if options.new_hardware is not None:
         if outcome.new_hardware is None:
@@ -101,6 +107,7 @@ def _run(options: Options, measurer: Measurer, settings: Settings) -> Report:
         else:
             write_yaml(options.new_hardware, outcome.new_hardware)
     files = {"calibration": out, "raw": raw_path, "report": report_path, "page": report_path.with_suffix(".html")}
+    files |= {"picture": picture} if rows else {}
     return summary(outcome, {name: str(path) for name, path in files.items()})
 
 
@@ -169,23 +176,11 @@ def summary(outcome: Outcome, files: dict[str, str]) -> Report:
     """What a run found, for stdout."""
     steps, medians = step_rows(outcome), pooled_errors(outcome)
     facts = outcome.calibration.provenance
-    tables = [held_out_table(outcome), *([whole_table(steps)] if steps else [])]
+    tables = [*([whole_table(steps, picture=True)] if steps else []), held_out_table(outcome)]
     records = [
         {"kernel": kernel, "format": label, **{name: v for name, v in figures.items() if name != "worst_shape"}}
         for kernel, formats in outcome.calibration.held_out.items()
         for label, figures in formats.items()
-    ]
-    whole = [
-        {
-            "model": row.step.model,
-            "mode": row.step.mode,
-            "batch": row.step.batch,
-            "new": row.step.new,
-            "past": row.step.past,
-            "measured_s": row.measured,
-            "predicted_s": row.predicted,
-        }
-        for row in steps
     ]
     record = {
         "hardware": outcome.hardware.name,
@@ -195,15 +190,30 @@ def summary(outcome: Outcome, files: dict[str, str]) -> Report:
         "files": files,
         "held_out": records,
         "held_out_median": {kernel: off for kernel, (off, _) in medians.items()},
-        "whole_models": whole,
+        "whole_models": [_step_record(row) for row in steps],
+        "whole_models_error": {
+            name: None if found is None else asdict(found)
+            for name, found in (
+                ("all", errors_of(steps)),
+                ("undisturbed", errors_of([row for row in steps if not row.disturbed])),
+            )
+        },
         "refused": facts["refused"],
         "failed": facts["failed"],
     }
-    said = [f"{facts['shapes']} shapes, {facts['samples']} visits, {len(facts['refused'])} refused."]
+    said = [headline(steps)] if steps else []
+    said += [f"{facts['shapes']} shapes, {facts['samples']} visits, {len(facts['refused'])} refused."]
     said += disturbances(facts)
     said += [f"{kernel}, all formats: median {percent(off)} over {n} shapes." for kernel, (off, n) in medians.items()]
     said += [f"{name}: {path}" for name, path in files.items()]
-    return Report(record=record, tables=tables, notes=said, rows=records)
+    return Report(record=record, tables=tables, notes=said, rows=records, headline=headline(steps) if steps else "")
+
+
+def _step_record(row: StepRow) -> dict[str, Any]:
+    step = row.step
+    load = {"model": step.model, "mode": step.mode, "batch": step.batch, "new": step.new, "past": step.past}
+    times = {"measured_s": row.measured, "predicted_s": row.predicted, "error": row.off}
+    return load | times | {"disturbed": row.disturbed}
 
 
 @contextmanager

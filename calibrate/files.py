@@ -49,3 +49,12 @@ def write_text(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise InputFileError(f"cannot write {path}", because=error.strerror or str(error)) from None
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a picture, folders included. Raises ``InputFileError`` when the file cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    except OSError as error:
+        raise InputFileError(f"cannot write {path}", because=error.strerror or str(error)) from None

@@ -11,6 +11,10 @@ from inferplan.catalog.files import load_hardware
 from inferplan.devices.constants import Calibration
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import MissingFactError
+from inferplan.work.ops import Copy, Elementwise, Matmul
+
+STREAM = 16e6
+"""Bytes of an operator from which its rate counts as one of memory."""
 
 
 def hardware_of(device: Device, session: Session, gpu: str | None) -> tuple[HardwareSpec, dict[str, Any] | None]:
@@ -18,8 +22,33 @@ def hardware_of(device: Device, session: Session, gpu: str | None) -> tuple[Hard
     found = load_hardware(gpu) if gpu else match(device)
     if found is not None:
         return found, None
-    data = measured_hardware(device, ceilings_of(session.ceilings), _today())
+    data = measured_hardware(device, ceilings_of(reached(session)), _today())
     return as_hardware(data), data
+
+
+def reached(session: Session) -> dict[str, float]:
+    """The ceilings of a session [B/s, FLOP/s], raised to what its own operators reached.
+
+    A ceiling is what can be reached: a copy that was timed while something else held the memory must not cap kernels
+    that were timed a hundred times. Operators count with :data:`STREAM` bytes or more, whose operands no cache keeps,
+    and matmuls with their arithmetic, where a ceiling of that format was measured.
+    """
+    rates = dict(session.ceilings)
+
+    def raised(name: str, rate: float) -> None:
+        if name in rates:
+            rates[name] = max(rates[name], rate)
+
+    for key, samples in session.samples.items():
+        op, work = session.shapes[key], session.shapes[key].work()
+        if len(samples) < 2 or not isinstance(op, (Matmul, Elementwise, Copy)):
+            continue
+        seconds = session.seconds(key)
+        if float(work.bytes) >= STREAM:
+            raised("read", float(work.bytes) / seconds)
+        if isinstance(op, Matmul):
+            raised(f"matmul.{op.math}", float(work.flop) / seconds)
+    return rates
 
 
 def _today() -> str:

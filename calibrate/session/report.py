@@ -3,37 +3,44 @@
 from __future__ import annotations
 
 import html
-import io
-from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from calibrate.fit import Measurement
+from calibrate.session.figures import CAPTION, kernel_figures, svg, whole_figure
 from calibrate.session.fitting import Outcome, pooled_errors
-from calibrate.session.steps import StepRow, step_rows
+from calibrate.session.steps import StepErrors, StepRow, errors_of, step_rows, unpriced
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.table import Report, Table, render
 from inferplan.units import format_quantity, format_time
 
-Draw = Callable[[Any, Outcome], None]
+SCALE = 40
+"""Characters of the picture in a table."""
+MEASURED, PREDICTED, BOTH = "o", "|", "@"
 
 
-def markdown(outcome: Outcome) -> str:
-    """Provenance, ceilings, held-out errors, constants, whole models, and what was refused."""
+def markdown(outcome: Outcome, picture: str = "") -> str:
+    """Whole models first, then ceilings, held-out errors and constants; provenance, and what was refused.
+
+    picture: the file name of the picture of whole models beside it; none without.
+    """
     title = f"# Calibration of {outcome.calibration.provenance['device']['name']}\n\n"
-    return title + render(Report(record={}, tables=tables(outcome), notes=notes(outcome)), "markdown")
+    rows = step_rows(outcome)
+    seen = f"![Whole models: predicted and measured]({picture})\n\n" if picture and rows else ""
+    first = title + (f"{headline(rows)}\n\n" if rows else "") + seen
+    return first + render(Report(record={}, tables=tables(outcome, rows), notes=notes(outcome)), "markdown")
 
 
 def webpage(outcome: Outcome) -> str:
     """The same with its figures drawn in."""
     name = html.escape(outcome.calibration.provenance["device"]["name"])
-    figures = "".join(
-        f"<figure>{svg}<figcaption>{html.escape(text)}</figcaption></figure>" for text, svg in drawn(outcome)
-    )
-    body = "".join(_table(table) for table in tables(outcome))
+    rows = step_rows(outcome)
+    first, *others = (_table(table) for table in tables(outcome, rows))
+    if rows:
+        said = f"<p><strong>{html.escape(headline(rows))}</strong></p>"
+        first = said + _figure(CAPTION, svg(whole_figure(rows, outcome))) + first
+    body = "".join([first, *others, *(_figure(*figure) for figure in kernel_figures(outcome))])
     rest = "".join(f"<p>{html.escape(note)}</p>" for note in notes(outcome))
     style = (
         "body{font:15px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem;color:#222}"
@@ -42,8 +49,12 @@ def webpage(outcome: Outcome) -> str:
     )
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Calibration of {name}</title>'
-        f"<style>{style}</style><h1>Calibration of {name}</h1>{body}{figures}{rest}</html>\n"
+        f"<style>{style}</style><h1>Calibration of {name}</h1>{body}{rest}</html>\n"
     )
+
+
+def _figure(caption: str, drawn: str) -> str:
+    return f"<figure>{drawn}<figcaption>{html.escape(caption)}</figcaption></figure>"
 
 
 def _table(table: Table) -> str:
@@ -73,6 +84,7 @@ def notes(outcome: Outcome) -> list[str]:
         for name, (off, n) in pooled_errors(outcome).items()
     ]
     said += disturbances(facts)
+    said += [f"Whole models of {name} were timed and have no price: {why}." for name, why in unpriced(outcome).items()]
     said += [f"Refused: {what}: {why}." for what, why in facts["refused"].items()]
     said += [f"Failed: {what}: {why}." for what, why in facts["failed"].items()]
     return said
@@ -90,11 +102,10 @@ def disturbances(facts: dict[str, Any]) -> list[str]:
     return said
 
 
-def tables(outcome: Outcome) -> list[Table]:
-    """Ceilings, held-out errors, constants, and whole models where there are any."""
-    made = [_ceilings(outcome), held_out_table(outcome), _constants(outcome)]
-    rows = step_rows(outcome)
-    return [*made, whole_table(rows)] if rows else made
+def tables(outcome: Outcome, rows: Sequence[StepRow]) -> list[Table]:
+    """Whole models where there are any; then ceilings, held-out errors, constants."""
+    kernels = [_ceilings(outcome), held_out_table(outcome), _constants(outcome)]
+    return [whole_table(rows), *kernels] if rows else kernels
 
 
 def _ceilings(outcome: Outcome) -> Table:
@@ -142,117 +153,78 @@ def _constants(outcome: Outcome) -> Table:
     return Table(title="Constants", columns=columns, rows=rows, right=frozenset(columns[2:6]))
 
 
-def whole_table(rows: Sequence[StepRow]) -> Table:
-    """TTFT (prefill) and TPOT (decode) of whole models, predicted and measured."""
+def headline(rows: Sequence[StepRow]) -> str:
+    """How far whole models are off, in one line: of all steps, and of those that nothing disturbed where some were."""
+    every, calm = errors_of(rows), errors_of([row for row in rows if not row.disturbed])
+    if every is None:
+        return "No step of a whole model was measured."
+    parts = [
+        f"{name} {percent(found.mean)}"
+        for name, own in (("TTFT", [r for r in rows if r.prefill]), ("TPOT", [r for r in rows if not r.prefill]))
+        if (found := errors_of(own))
+    ]
+    whole = f"whole models, {every.steps} steps, nothing fitted to them: {_off(every)} ({', '.join(parts)})"
+    if calm is None:
+        return f"Disturbed: {whole}; other work disturbed every one of them, so that these figures say little."
+    if calm.steps == every.steps:
+        return f"{whole[0].upper()}{whole[1:]}; none was disturbed."
+    return (
+        f"{whole[0].upper()}{whole[1:]}; over the {calm.steps} of {every.steps} that nothing disturbed: {_off(calm)}."
+    )
+
+
+def _off(errors: StepErrors) -> str:
+    return f"mean error {percent(errors.mean)}, bias {100 * errors.bias:+.1f} %"
+
+
+def whole_table(rows: Sequence[StepRow], picture: bool = False) -> Table:
+    """TTFT (prefill) and TPOT (decode) of whole models, measured and predicted; picture: with both on a time axis."""
+    columns = ["model", "figure", "batch", "length", "mode", "measured", "predicted", "error"]
+    uncalibrated = any(row.uncalibrated >= 5e-4 for row in rows)
     cells = []
     for row in rows:
-        step = row.step
-        prefill = step.new > 1
-        cells.append(
-            [
-                f"{step.model} ({step.layers} layers)",
-                "TTFT" if prefill else "TPOT",
-                step.mode,
-                str(step.batch),
-                str(step.new if prefill else step.past + 1),
-                format_time(row.measured, 4),
-                format_time(row.predicted, 4),
-                f"{100 * row.off:+.1f} %{' *' if row.disturbed else ''}",
-                percent(row.uncalibrated),
-            ]
-        )
-    calm = [row for row in rows if not row.disturbed]
-    mape = percent(float(np.mean([abs(row.off) for row in calm or rows])))
-    columns = ["model", "figure", "mode", "batch", "context", "measured", "predicted", "off", "without constants"]
-    star = f"; *: other programs disturbed every repeat, {len(rows) - len(calm)} rows" if len(calm) < len(rows) else ""
-    title = f"Whole models, none fitted (MAPE {mape}{star})"
-    return Table(title=title, columns=columns, rows=cells, right=frozenset(columns[3:]))
+        marks = " *" if row.disturbed else ""
+        own = [
+            f"{row.step.model} ({row.step.layers} layers)",
+            "TTFT" if row.prefill else "TPOT",
+            str(row.step.batch),
+            str(row.length),
+            row.step.mode,
+            format_time(row.measured, 4),
+            format_time(row.predicted, 4),
+            f"{100 * row.off:+.1f} %{marks}",
+        ]
+        cells.append(own + ([percent(row.uncalibrated)] if uncalibrated else []))
+    columns += ["without constants"] if uncalibrated else []
+    if picture:
+        scale, drawn = drawn_rows(rows)
+        columns, cells = [*columns, scale], [[*own, line] for own, line in zip(cells, drawn)]
+    disturbed = sum(row.disturbed for row in rows)
+    star = f" (*: other work disturbed every repeat, {disturbed} of {len(rows)} steps)" if disturbed else ""
+    title = f"Whole models: predicted and measured{star}"
+    return Table(title=title, columns=columns, rows=cells, right=frozenset(columns[2:4] + columns[5:9]) - {"picture"})
 
 
-def drawn(outcome: Outcome) -> list[tuple[str, str]]:
-    """The figures, as captions and SVG."""
-    return [
-        (
-            "Predicted against measured; the line is agreement. Hollow: shapes the fit never saw.",
-            _figure(_scatter, outcome),
-        ),
-        (
-            "The roofline, with what was measured on it. Lines: the stated or measured ceilings.",
-            _figure(_roofline, outcome),
-        ),
-        ("Residuals by size: predicted over measured. Hollow: shapes the fit never saw.", _figure(_residuals, outcome)),
-    ]
+def drawn_rows(rows: Sequence[StepRow]) -> tuple[str, list[str]]:
+    """Measured and predicted times on one logarithmic axis of characters: its heading, and a line for each step.
 
+    ``o`` is measured, ``|`` predicted, ``@`` both in one place; the dashes between them are the error.
+    """
+    times = [t for row in rows for t in (row.measured, row.predicted)]
+    low, high = np.log(min(times)), np.log(max(times) * 1.0001)
 
-def _figure(draw: Draw, outcome: Outcome) -> str:
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
+    def place(seconds: float) -> int:
+        return round(float((np.log(seconds) - low) / (high - low)) * (SCALE - 1))
 
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "inferplan", "font.size": 9}):
-        figure = Figure(figsize=(9, 5), layout="constrained")
-        axes = figure.subplots()
-        draw(axes, outcome)
-        axes.grid(True, alpha=0.25)
-        axes.legend(fontsize=7, ncols=2)
-        buffer = io.StringIO()
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
-    text = buffer.getvalue()
-    return text[text.index("<svg") :]
-
-
-def _by_kernel(outcome: Outcome) -> dict[str, list[tuple[Measurement, bool]]]:
-    """Measurements by kernel, each with whether the fit saw it."""
-    groups: dict[str, list[tuple[Measurement, bool]]] = defaultdict(list)
-    for rows, seen in ((outcome.train, True), (outcome.test, False)):
-        for measured in rows:
-            groups[measured.op.kernel].append((measured, seen))
-    return dict(sorted(groups.items()))
-
-
-def _points(axes: Any, outcome: Outcome, place: Callable[[Measurement, float], tuple[float, float]]) -> None:
-    for index, (kernel, rows) in enumerate(_by_kernel(outcome).items()):
-        colour = f"C{index % 10}"
-        for seen in (True, False):
-            at = [place(m, outcome.predicted(m.op)) for m, was_seen in rows if was_seen is seen]
-            if at:
-                axes.scatter(
-                    *zip(*at),
-                    s=14,
-                    linewidths=0.9,
-                    marker="o" if index < 10 else "^",
-                    edgecolors=colour,
-                    facecolors=colour if seen else "none",
-                    label=kernel if seen else None,
-                )
-
-
-def _scatter(axes: Any, outcome: Outcome) -> None:
-    _points(axes, outcome, lambda measured, predicted: (measured.seconds, predicted))
-    ends = [min(m.seconds for m in outcome.train), max(m.seconds for m in outcome.train)]
-    axes.plot(ends, ends, color="black", linewidth=0.8)
-    axes.set(xscale="log", yscale="log", xlabel="measured [s]", ylabel="predicted [s]")
-
-
-def _residuals(axes: Any, outcome: Outcome) -> None:
-    _points(axes, outcome, lambda measured, predicted: (measured.seconds, predicted / measured.seconds))
-    axes.axhline(1.0, color="black", linewidth=0.8)
-    axes.set(xscale="log", yscale="log", xlabel="measured [s]", ylabel="predicted/measured")
-
-
-def _roofline(axes: Any, outcome: Outcome) -> None:
-    def place(measured: Measurement, predicted: float) -> tuple[float, float]:
-        work = measured.op.work()
-        return float(work.flop) / max(float(work.bytes), 1.0), float(work.flop) / measured.seconds
-
-    def arithmetic(rows: list[Measurement]) -> list[Measurement]:
-        return [measured for measured in rows if float(measured.op.work().flop) > 0]
-
-    only = replace(outcome, train=arithmetic(outcome.train), test=arithmetic(outcome.test))
-    _points(axes, only, place)
-    hardware = outcome.hardware
-    intensity = np.geomspace(0.05, 5000, 200)
-    for name, peak in hardware.peak.items():
-        axes.plot(
-            intensity, np.minimum(peak, intensity * hardware.memory.bandwidth), linewidth=0.9, label=f"{name} roof"
-        )
-    axes.set(xscale="log", yscale="log", xlabel="FLOP per byte", ylabel="FLOP/s")
+    lines = []
+    for row in rows:
+        measured, predicted = place(row.measured), place(row.predicted)
+        between = range(min(measured, predicted), max(measured, predicted))
+        line = ["-" if at in between else "." for at in range(SCALE)]
+        line[measured], line[predicted] = MEASURED, PREDICTED
+        if measured == predicted:
+            line[measured] = BOTH
+        lines.append("".join(line))
+    left, right = format_time(min(times), 2), format_time(max(times), 2)
+    said = f"{MEASURED} measured, {PREDICTED} predicted"
+    return f"{left} {said.center(SCALE - len(left) - len(right) - 2)} {right}", lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,7 @@ from calibrate.samples import StepSample
 from calibrate.session.fitting import Outcome
 from calibrate.session.raw_file import Session
 from inferplan.catalog.assemble import load_engine
+from inferplan.errors import MissingFactError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import Phase, run_step
 from inferplan.work.formats import uniform
@@ -29,40 +31,102 @@ class StepRow:
     predicted: float
     uncalibrated: float
     disturbed: bool
-    """Other programs held a core during every repeat."""
+    """Other programs held a core, or something else the device, during every repeat."""
 
     @property
     def off(self) -> float:
         """Predicted over measured, minus one."""
         return self.predicted / self.measured - 1.0
 
+    @property
+    def prefill(self) -> bool:
+        """Whether its time is a TTFT (all tokens of the prompts at once); else it is a TPOT."""
+        return self.step.new > 1
+
+    @property
+    def length(self) -> int:
+        """Tokens of a prompt, or the context that a decoded token sees."""
+        return self.step.new if self.prefill else self.step.past + 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepErrors:
+    """Errors over a set of steps: how many, the mean of |predicted/measured - 1|, and the mean with its sign."""
+
+    steps: int
+    mean: float
+    bias: float
+
+
+def errors_of(rows: Sequence[StepRow]) -> StepErrors | None:
+    """The errors over ``rows``; ``None`` where there are none."""
+    if not rows:
+        return None
+    off = np.array([row.off for row in rows])
+    return StepErrors(steps=len(rows), mean=float(np.mean(np.abs(off))), bias=float(np.mean(off)))
+
+
+class Predictions:
+    """What a fitted run says of any step, with what the host needs to launch it where a device runs behind the host."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        self.outcome, self._host = outcome, _host_seconds(outcome.session)
+
+    def phase(self, step: StepSample) -> Phase:
+        """The step's price. Raises ``MissingFactError`` where the hardware has no arithmetic in its format."""
+        return predict(step, self.outcome)
+
+    def seconds(self, step: StepSample, phase: Phase | None = None) -> float:
+        """Its time; an eager step takes at least what the host needs to launch its kernels. Raises as :meth:`phase`."""
+        phase = phase or self.phase(step)
+        time = float(phase.time)
+        if step.mode == GRAPH or not self._host:
+            return time
+        return max(time, sum(self._host.get(c.op.kernel, 0.0) * float(c.op.count) for c in phase.costs))
+
 
 def step_rows(outcome: Outcome) -> list[StepRow]:
-    """Every whole-model step against the price of the same model's graph. Nothing is fitted to these."""
-    rows = []
-    host = _host_seconds(outcome.session)
+    """Every whole-model step against the price of the same model's graph, by model, prefills first, then by load.
+
+    Steps that have no price on this hardware are left to :func:`unpriced`.
+    """
+    rows, predictions = [], Predictions(outcome)
     for samples in outcome.session.steps.values():
-        calm = [s for s in samples if s.calm]
-        step, measured = samples[0], float(np.median([s.seconds for s in calm or samples]))
-        phase = predict(step, outcome)
-        predicted = float(phase.time)
-        if step.mode != GRAPH and host:
-            predicted = max(predicted, sum(host.get(c.op.kernel, 0.0) * float(c.op.count) for c in phase.costs))
-        shares = phase.by_basis()
+        step = samples[0]
+        try:
+            phase = predictions.phase(step)
+        except MissingFactError:
+            continue
+        calm = [s.seconds for s in samples if s.calm]
         rows.append(
             StepRow(
                 step=step,
-                measured=measured,
-                predicted=predicted,
-                uncalibrated=shares.get("roofline", 0.0),
+                measured=float(np.median(calm or [s.seconds for s in samples])),
+                predicted=predictions.seconds(step, phase),
+                uncalibrated=phase.by_basis().get("roofline", 0.0),
                 disturbed=not calm,
             )
         )
-    return rows
+    first = {row.step.model: place for place, row in reversed(list(enumerate(rows)))}
+    return sorted(rows, key=lambda r: (first[r.step.model], not r.prefill, r.step.mode, r.step.batch, r.length))
+
+
+def unpriced(outcome: Outcome) -> dict[str, str]:
+    """Models that were timed but have no price on this hardware, and why."""
+    found = {}
+    for samples in outcome.session.steps.values():
+        try:
+            predict(samples[0], outcome)
+        except MissingFactError as error:
+            found[samples[0].model] = error.what
+    return found
 
 
 def predict(step: StepSample, outcome: Outcome) -> Phase:
-    """The price of a step, through the graph and the estimate that every command uses."""
+    """The price of a step, through the graph and the estimate that every command uses.
+
+    Raises ``MissingFactError`` where the hardware has no arithmetic in the step's format.
+    """
     deployment = Deployment(
         model=shortened(find_model(step.model), step.layers),
         hardware=outcome.hardware,

@@ -231,14 +231,17 @@ def test_files_and_report_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("calibrate.session.settings.GPU", DESIGN)
     out = tmp_path / "h200.yaml"
     report = execute(Options(budget=60.0, out=out), SyntheticMeasurer())
-    assert {path.name for path in tmp_path.iterdir()} == {"h200.yaml", "h200.jsonl", "h200.md", "h200.html"}
+    endings = ("yaml", "jsonl", "md", "html", "png")
+    assert {path.name for path in tmp_path.iterdir()} == {f"h200.{end}" for end in endings}
     text, page = (tmp_path / "h200.md").read_text(), (tmp_path / "h200.html").read_text()
-    for heading in ("Ceilings", "Held-out error", "Constants", "Whole models, none fitted"):
+    for heading in ("Whole models: predicted and measured", "Ceilings", "Held-out error", "Constants"):
         assert heading in text
         assert heading in page
     assert "TTFT" in text
     assert "TPOT" in text
-    assert page.count("<svg") == 3
+    assert page.count("<svg") == 4
+    assert page.index("Whole models: predicted and measured") < page.index("Held-out error")
+    assert "h200.png" in text
     assert "http://" not in page.replace("http://www.w3.org", "").replace("http://purl.org", "").replace(
         "http://creativecommons.org", ""
     )

@@ -1,0 +1,129 @@
+"""What a reader sees first of a calibration: whole models, measured and predicted, by values computed by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("scipy")
+pytest.importorskip("matplotlib")
+
+from calibrate.samples import Sample, StepSample
+from calibrate.session.figures import png, whole_models
+from calibrate.session.fitting import Outcome
+from calibrate.session.hardware import reached
+from calibrate.session.raw_file import Session
+from calibrate.session.report import drawn_rows, headline, markdown, whole_table
+from calibrate.session.steps import StepRow, errors_of, step_rows, unpriced
+from inferplan.catalog.files import load_hardware
+from inferplan.devices.constants import Calibration
+from inferplan.work.formats import find_format
+from inferplan.work.ops import Matmul
+
+BF16 = find_format("bf16")
+STEP = StepSample(model="llama-3.1-8b", layers=32, mode="eager", batch=1, new=512, past=0, format="bf16", seconds=0.0)
+
+
+def row(measured: float, predicted: float, new: int = 512, disturbed: bool = False, batch: int = 1) -> StepRow:
+    step = replace(STEP, new=new, past=0 if new > 1 else 255, batch=batch)
+    return StepRow(step=step, measured=measured, predicted=predicted, uncalibrated=0.0, disturbed=disturbed)
+
+
+def outcome(session: Session, hardware: str) -> Outcome:
+    facts = {
+        "date": "2026-01-01",
+        "device": {"name": "a device", "software": {"torch": "2"}},
+        "shapes": 0,
+        "samples": 0,
+        "shapes_disturbed": 0,
+        "shapes_disturbed_used": 0,
+        "refused": {},
+        "failed": {},
+    }
+    calibration = Calibration(name="none", basis="roofline", provenance=facts)
+    return Outcome(
+        calibration=calibration,
+        hardware=load_hardware(hardware),
+        new_hardware=None,
+        train=[],
+        test=[],
+        session=session,
+    )
+
+
+def test_the_headline_has_every_step_and_the_undisturbed_ones_apart() -> None:
+    """+20 % and -10 %: a mean of 15 and a bias of 5; with a disturbed -60 %: 30 and -16.7."""
+    rows = [row(1.0, 1.2), row(1.0, 0.9, new=1), row(1.0, 0.4, new=1, disturbed=True)]
+    said = headline(rows)
+    assert "3 steps" in said and "mean error 30.0 %, bias -16.7 %" in said
+    assert "2 of 3 that nothing disturbed: mean error 15.0 %, bias +5.0 %" in said
+    assert "TTFT 20.0 %, TPOT 35.0 %" in said
+    assert "none was disturbed" in headline(rows[:2])
+    assert headline(rows[2:]).startswith("Disturbed:") and "60.0 %" in headline(rows[2:])
+    assert errors_of([]) is None
+
+
+def test_a_disturbed_step_is_in_the_table_and_marked() -> None:
+    table = whole_table([row(1.0, 1.2), row(1.0, 0.4, new=1, disturbed=True)])
+    cells = [dict(zip(table.columns, line)) for line in table.rows]
+    assert [(c["figure"], c["batch"], c["length"], c["mode"], c["error"]) for c in cells] == [
+        ("TTFT", "1", "512", "eager", "+20.0 %"),
+        ("TPOT", "1", "256", "eager", "-60.0 % *"),
+    ]
+    assert "1 of 2 steps" in table.title
+
+
+def test_the_picture_in_characters() -> None:
+    """From 1 to 1000 s over 40 characters a factor of ten is 13 of them."""
+    heading, lines = drawn_rows([row(1.0, 1.0), row(10.0, 1.0), row(1000.0, 1000.0)])
+    assert lines == ["@" + 39 * ".", "|" + 12 * "-" + "o" + 26 * ".", 39 * "." + "@"]
+    assert heading.startswith("1.0 s") and heading.endswith("s")
+
+
+def test_the_figure_has_points_where_it_was_measured_and_lines_where_it_was_predicted() -> None:
+    rows = [row(2.0, 1.0, new=100), row(4.0, 2.0, new=200, disturbed=True), row(0.5, 0.25, new=1, batch=8)]
+    figure = whole_models(rows, lambda step: step.new * step.batch * 0.01)
+    ttft, tpot = figure.axes
+    line, points, crosses = ttft.lines
+    assert np.allclose(line.get_ydata(), 0.01 * np.asarray(line.get_xdata()))
+    assert line.get_xdata()[0] == 100 and line.get_xdata()[-1] == 200
+    assert list(points.get_xdata()) == [100, 200] and list(points.get_ydata()) == [2.0, 4.0]
+    assert list(crosses.get_xdata()) == [200]
+    assert [list(drawn.get_ydata()) for drawn in tpot.lines] == [[0.5]]
+    assert (ttft.get_xlabel(), tpot.get_xlabel()) == ("prompt length [tokens]", "batch [sequences]")
+    assert png(figure).startswith(b"\x89PNG")
+
+
+def test_a_device_without_the_steps_format_keeps_its_report() -> None:
+    """A T4 has no bf16 arithmetic: what was timed all the same is named, not priced."""
+    session = Session()
+    session.steps[STEP.key] = [replace(STEP, seconds=1.0)]
+    without = outcome(session, "t4")
+    assert step_rows(without) == []
+    assert "no bf16 arithmetic" in unpriced(without)["llama-3.1-8b"]
+    assert "were timed and have no price" in markdown(without)
+    assert len(step_rows(outcome(session, "l4"))) == 1
+
+
+def test_a_report_begins_with_the_whole_models() -> None:
+    session = Session()
+    session.steps[STEP.key] = [replace(STEP, seconds=1.0, waited=0.5), replace(STEP, seconds=0.5)]
+    text = markdown(outcome(session, "l4"), "l4.png")
+    assert text.index("Whole models, 1 steps") < text.index("l4.png") < text.index("TTFT | 1 | 512 | eager | 500")
+    assert text.index("TTFT | 1 | 512") < text.index("### Ceilings")
+
+
+def test_a_ceiling_is_at_least_what_operators_reached() -> None:
+    """A matmul of 4096 x 4096 x 4096 in 1 ms is 137.4 TFLOP/s and 100.7 GB/s; once is not enough."""
+    op = Matmul(name="m", m=4096.0, k=4096, n=4096, weight=BF16, input=BF16, output=BF16)
+    session = Session(ceilings={"read": 50e9, "copy": 40e9, "matmul.bf16": 100e12}, shapes={"a": op})
+    session.samples["a"] = [Sample(seconds=1e-3)]
+    assert reached(session) == session.ceilings
+    session.samples["a"] = [Sample(seconds=1e-3), Sample(seconds=1e-3)]
+    found = reached(session)
+    assert found["matmul.bf16"] == pytest.approx(2 * 4096**3 / 1e-3)
+    assert found["read"] == pytest.approx(3 * 4096 * 4096 * 2 / 1e-3)
+    assert found["copy"] == 40e9
