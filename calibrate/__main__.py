@@ -11,6 +11,7 @@ COMMANDS = {
     "fit-tables": ("calibrate.tables.command", "fit_tables"),
     "fit-releases": ("calibrate.tables.command", "fit_releases"),
     "fit-relatives": ("calibrate.tables.relatives", "fit_relatives"),
+    "fit-libraries": ("calibrate.tables.libraries", "fit_libraries"),
     "fit-llama": ("calibrate.published.command", "fit_llama"),
     "fit-served": ("calibrate.published.command", "fit_served"),
 }

@@ -289,7 +289,7 @@ MODEL_MUTANTS = [
     ),
     SourceMutant(
         name="every relative is a twin",
-        place="inferplan.catalog.calibrations:_carried",
+        place="inferplan.catalog.calibrations:_carried_errors",
         old="pairs.same_chip if hardware.same_chip else pairs.other_chip",
         new="pairs.same_chip",
         changes="H20's band is that of H100 and H200",

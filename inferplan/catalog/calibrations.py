@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from inferplan.catalog.files import config_root, load, names, read_yaml, validate
-from inferplan.devices.constants import IDEAL, Calibration, SharedStep, memory_class
+from inferplan.catalog.overlay import overlaid
+from inferplan.devices.constants import IDEAL, Calibration, Errors, SharedStep, memory_class
 from inferplan.devices.engine import EngineSpec
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.devices.releases import ReleaseDates, Releases
@@ -18,9 +20,9 @@ from inferplan.spec import Spec
 def load_calibration(hardware: HardwareSpec, path: str | None, ideal: bool, engine: str = "vllm") -> Calibration:
     """The constants to price with, of the kernels that ``engine`` brings (``name`` or ``name@version``) and of a step.
 
-    Those asked for, else the hardware's own, else those of its nearest relative, else of all measured devices of its
-    class of memory; :data:`IDEAL` when asked for or when there are none. What a version has its own kernels for says
-    :func:`with_release`.
+    The hardware's own, else those of its nearest relative, else of all measured devices of its class of memory, and
+    over them those of ``path`` (:mod:`inferplan.catalog.overlay`); :data:`IDEAL` when asked for or when there are none.
+    What a version has its own kernels for says :func:`with_release`.
     """
     if ideal:
         if path:
@@ -31,9 +33,33 @@ def load_calibration(hardware: HardwareSpec, path: str | None, ideal: bool, engi
 
 def load_kernels(hardware: HardwareSpec, path: str | None, engine: str = "vllm") -> Calibration:
     """:func:`load_calibration` without the constants of a step."""
-    file = calibration_file(hardware, path, engine)
+    return _on_file(hardware, engine) if path is None else _asked_for(hardware, Path(path), engine)
+
+
+def _on_file(hardware: HardwareSpec, engine: str) -> Calibration:
+    """The constants on file for a device, of the kernels that the engine brings."""
+    file = calibration_file(hardware, engine)
     if file is None:
         return IDEAL
+    found = validate(file, read_yaml(file), Calibration)
+    name, _, version = engine.partition("@")
+    if version:
+        found = with_release(found, name, version)
+    if hardware.preliminary:
+        said = f"announced figures of {hardware.name}, which may change; nothing was measured on it"
+        found = found.for_vendor("").model_copy(update={"note": f"{found.note}; {said}" if found.note else said})
+    if own_kernels(hardware, name) == file:
+        return _beside_class(found.for_vendor(hardware.vendor), hardware, name)
+    if _of_another(found, hardware):
+        return _carried(found, hardware, name)
+    return found.for_vendor(hardware.vendor).for_engine(name)
+
+
+def _asked_for(hardware: HardwareSpec, file: Path, engine: str) -> Calibration:
+    """A calibration over the constants on file. One of another device is carried like those of a relative.
+
+    Raises ``UsageError`` for one of another device where constants of the device's own are on file.
+    """
     data = read_yaml(file)
     if isinstance(data, dict) and "anchor" in data:
         raise UsageError(
@@ -41,19 +67,24 @@ def load_kernels(hardware: HardwareSpec, path: str | None, engine: str = "vllm")
             because="an anchor is a file of measured runs of its own",
             hint="inferplan anchor fit RESULTS -o own.yaml, then --anchor own.yaml",
         )
-    found = validate(file, data, Calibration)
-    name, _, version = engine.partition("@")
-    if version and path is None:
-        found = with_release(found, name, version)
-    if hardware.preliminary:
-        said = f"announced figures of {hardware.name}, which may change; nothing was measured on it"
-        found = found.for_vendor("").model_copy(update={"note": f"{found.note}; {said}" if found.note else said})
-    if path is None and own_kernels(hardware, name) == file:
-        return _beside_class(found.for_vendor(hardware.vendor), hardware, name)
+    found, below = validate(file, data, Calibration), _on_file(hardware, engine)
+    name = engine.partition("@")[0]
+    if not _of_another(found, hardware):
+        return overlaid(below, found.for_vendor(hardware.vendor).for_engine(name), file, hardware, name)
+    if below.basis == "calibrated":
+        raise UsageError(
+            f"{file} was measured on {found.name}, and {hardware.name} has constants of its own",
+            because="what was measured on the device itself is nearer to it",
+            hint=f"leave --calibration out, or --gpu {found.name}, or inferplan calibrate on a {hardware.name}",
+        )
+    carried = found.borrowed(*_carried_errors(found, hardware)).for_engine(name)
+    return overlaid(below, carried, file, hardware, name)
+
+
+def _of_another(found: Calibration, hardware: HardwareSpec) -> bool:
+    """Whether constants were measured on another device of the catalogue."""
     measured = found.name.partition(",")[0]
-    if measured != hardware.name and measured in names("hardware"):
-        return _carried(found, hardware, name)
-    return found.for_vendor(hardware.vendor).for_engine(name)
+    return measured != hardware.name and measured in names("hardware")
 
 
 def with_release(calibration: Calibration, engine: str, version: str) -> Calibration:
@@ -96,12 +127,20 @@ def _carried(found: Calibration, hardware: HardwareSpec, engine: str) -> Calibra
     chip, or of another one as the two are, else between devices of the class; where it lacks a kernel or a format, the
     class's stand in.
     """
+    borrowed = found.borrowed(*_carried_errors(found, hardware)).for_engine(engine)
+    return (
+        borrowed.beside(_class_constants(hardware).for_engine(engine)) if found.name == hardware.relative else borrowed
+    )
+
+
+def _carried_errors(found: Calibration, hardware: HardwareSpec) -> tuple[Sequence[Errors], dict[str, float] | None]:
+    """What :meth:`Calibration.borrowed` knows of errors: nothing where the other device is no relative."""
     if found.name != hardware.relative:
-        return found.borrowed().for_engine(engine)
-    rest, pairs = _class_constants(hardware), relatives()
+        return (), None
+    pairs = relatives()
     alike = pairs.same_chip if hardware.same_chip else pairs.other_chip
-    known = (alike, rest.errors) if hardware.vendor in pairs.vendors else ()
-    return found.borrowed(known, found.carried).for_engine(engine).beside(rest.for_engine(engine))
+    known = (alike, _class_constants(hardware).errors) if hardware.vendor in pairs.vendors else ()
+    return known, found.carried
 
 
 def _beside_class(found: Calibration, hardware: HardwareSpec, engine: str) -> Calibration:
@@ -137,11 +176,8 @@ def relatives() -> Relatives:
     return validate(path, read_yaml(path), Relatives)
 
 
-def calibration_file(hardware: HardwareSpec, path: str | None, engine: str = "vllm") -> Path | None:
-    """The file of the constants: the one asked for, that of the engine's own kernels, the device's own, its nearest
-    relative's, its class of memory's."""
-    if path:
-        return Path(path)
+def calibration_file(hardware: HardwareSpec, engine: str = "vllm") -> Path | None:
+    """The constants on file: of the engine's own kernels, the device's own, its nearest relative's, its class's."""
     own = own_kernels(hardware, engine.partition("@")[0])
     if hardware.relative is not None and hardware.relative not in names("hardware"):
         raise UnknownNameError(

@@ -145,6 +145,14 @@ USUAL = "vllm; llama.cpp for GGUF files and on Apple's chips"
 """The default of ``--engine`` (:func:`inferplan.catalog.assemble.usual_engine`)."""
 
 
+CALIBRATION = (
+    "Constants measured on this device (inferplan calibrate), over those on file: kernel by kernel and format by "
+    "format the nearer to what the engine runs prices. First a library that the engine calls, measured here; then the "
+    "engine's kernel on file for the device; then a stand-in measured here (torch); then what is carried from others."
+)
+"""What ``--calibration`` does."""
+
+
 def _engine_is_named() -> bool:
     source = click.get_current_context().get_parameter_source("engine")
     return source is not click.core.ParameterSource.DEFAULT
@@ -193,7 +201,7 @@ def anchor_option() -> Callable[[Any], Any]:
 def _constant_options() -> list[Callable[[Any], Any]]:
     """What times are priced with."""
     return [
-        click.option("--calibration", metavar="FILE", help="Fitted constants [those of the GPU, if any are on file]."),
+        click.option("--calibration", metavar="FILE", help=CALIBRATION),
         anchor_option(),
         click.option("--ideal", is_flag=True, help=IDEAL),
     ]

@@ -60,6 +60,9 @@ class Fit(Spec):
     """Transferred: measured on another device, or on another kernel of the same class."""
     source: str = ""
     """What was measured, where it was not this kernel in this library on this device."""
+    library: str = ""
+    """Whose kernels were timed (``cublas``, ``flash-attention-3``, ``torch``), with ``+`` between several; empty where
+    the file does not say, and its ``basis`` holds for every engine."""
     n: int = 0
     """Measurements fitted."""
     error: dict[str, float] = {}
@@ -129,6 +132,18 @@ class SharedStep(Spec):
     kernels: dict[str, tuple[float, float]] = {}
 
 
+class Overlay(Spec):
+    """A calibration that was asked for and lies over the constants on file (:mod:`inferplan.catalog.overlay`)."""
+
+    file: str
+    over: Literal["roofline", "calibrated", "transferred"]
+    """The basis of the constants below it."""
+    used: dict[str, list[str]] = {}
+    """By kernel the formats whose constants are the file's."""
+    unused: dict[str, dict[str, str]] = {}
+    """By kernel and format, which constants on file stand before those of the file."""
+
+
 class Calibration(Spec):
     """Constants by kernel: ``constants["matmul"]["bf16"]``, with ``"any"`` for kernels whose format does not matter.
 
@@ -161,6 +176,8 @@ class Calibration(Spec):
     release: str = ""
     """The engine release whose kernels were asked for (``vllm@0.19``), and in ``note`` what they are, for people."""
     note: str = ""
+    overlay: Overlay | None = None
+    """What of the constants is of a calibration that was asked for."""
 
     def fit(self, kernel: str, label: str) -> Fit | None:
         """The constants of a kernel in a format; ``None`` when nobody has measured it or anything like it.
@@ -169,15 +186,28 @@ class Calibration(Spec):
         nobody has those of any weights with their inputs (``anyxq8_1``), a format the kernel's; experts whose rows are
         exchanged those of experts.
         """
+        place = self.place(kernel, label)
+        return None if place is None else self.constants[place[0]][place[1]]
+
+    def place(self, kernel: str, label: str) -> tuple[str, str] | None:
+        """The kernel and the format under which the constants of :meth:`fit` stand."""
         general, _, form = kernel.partition(".")
         if form == "exchanged":
-            own = self.constants.get(kernel, {}).get(label)
-            return own or self.fit(general, label)
-        formats = self.constants.get(kernel)
-        if formats is None:
-            return None
-        own = formats.get(label)
-        return own or next((formats[name] for name in alike(label) if name in formats), None)
+            own = label in self.constants.get(kernel, {})
+            return (kernel, label) if own else self.place(general, label)
+        formats = self.constants.get(kernel, {})
+        return next(((kernel, name) for name in alike(label) if name in formats), None)
+
+    @property
+    def described(self) -> str:
+        """Whose constants these are: the name of those on file and, over them, the file that was asked for."""
+        over = self.overlay is not None and any(self.overlay.used.values())
+        return f"{self.overlay.file} over {self.name}" if over and self.overlay is not None else self.name
+
+    def of_file(self, kernel: str, label: str) -> bool:
+        """Whether the constants of a kernel in a format are those of the calibration that was asked for."""
+        place = self.place(kernel, label) if self.overlay else None
+        return place is not None and self.overlay is not None and place[1] in self.overlay.used.get(place[0], ())
 
     def for_engine(self, engine: str) -> Self:
         """The same with the kernels of ``engine`` chosen.
@@ -273,7 +303,8 @@ class Calibration(Spec):
 
         libraries = {name: replayed(constants) for name, constants in self.libraries.items()}
         update = {"constants": replayed(self.constants), "libraries": libraries}
-        shares = shared.kernels if self.basis == "calibrated" else {}
+        timed_here = self.basis == "calibrated" and (self.overlay is None or self.overlay.over == "calibrated")
+        shares = shared.kernels if timed_here else {}
         update |= {"step": shared.step, "shares_step": True, "bands": shared.bands, "kernel_shares": shares}
         return self.model_copy(update=update)
 

@@ -12,7 +12,7 @@ from inferplan.errors import UnknownNameError, UsageError
 from inferplan.spec import Spec
 from inferplan.units import Bytes, Num, Seconds
 from inferplan.work.formats import Precision, find_format
-from inferplan.work.ops import ExchangeMode, Meeting
+from inferplan.work.ops import MULTI_HEAD, ExchangeMode, Meeting
 
 KvRule = Literal["of_total", "static_of_total", "of_free", "all"]
 """of_total: KV = fraction x memory - weights - activations - context (vLLM). static_of_total: the fraction holds
@@ -327,6 +327,43 @@ class OwnKernels(Spec):
         )
 
 
+class LibraryRuns(Spec):
+    """A kernel library that an engine calls, and what for. Empty lists: for all there are."""
+
+    library: str
+    kernels: list[str] = []
+    """Beginnings of the names of kernels."""
+    formats: list[str] = []
+    """Formats, without the size of a head (``bf16``, ``bf16-kv-fp8``)."""
+    devices: list[str] = []
+    """Beginnings of the names of devices."""
+
+    def covers(self, library: str, kernel: str, label: str, device: str) -> bool:
+        """Whether it is this library for that kernel in that format on that device."""
+        formats = {label, label.removesuffix(MULTI_HEAD).rsplit("-d", 1)[0]}
+        return (
+            library == self.library
+            and (not self.kernels or kernel.startswith(tuple(self.kernels)))
+            and (not self.formats or bool(formats & set(self.formats)))
+            and (not self.devices or device.startswith(tuple(self.devices)))
+        )
+
+
+class Libraries(Spec):
+    """The kernel libraries that an engine calls: constants measured of them are those of the engine's own kernels."""
+
+    source: str = ""
+    every: bool = False
+    """Whatever was measured stands for itself: there is no engine."""
+    runs: list[LibraryRuns] = []
+
+    def hold(self, libraries: str, kernel: str, label: str, device: str) -> bool:
+        """Whether the engine runs that kernel with these libraries (``+`` between several)."""
+        return self.every or all(
+            any(one.covers(name, kernel, label, device) for one in self.runs) for name in libraries.split("+")
+        )
+
+
 class UsualFor(Spec):
     """What an engine is taken for where none is named."""
 
@@ -350,6 +387,7 @@ class EngineSpec(Spec):
     attention: AttentionCalls = AttentionCalls()
     kernels: list[OwnKernels] = []
     """The first that holds for a device has the constants of its kernels; where none does, they are the device's."""
+    libraries: Libraries = Libraries()
     usual_for: UsualFor = UsualFor()
     versions: list[EngineVersion] = Field(min_length=1)
 

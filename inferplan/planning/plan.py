@@ -213,7 +213,7 @@ def row(verified: Verified) -> dict[str, Any]:
         "currency": option.tariff.currency if option.tariff else None,
         "hours": option.hours,
         "draft_tokens": option.speculation.length or None,
-        "calibration": option.deployment.calibration.name,
+        "calibration": option.deployment.calibration.described,
     }
 
 

@@ -16,6 +16,7 @@ from inferplan.estimate.diffusion import DiffusionEstimate
 from inferplan.estimate.phase import Phase
 from inferplan.estimate.roofline import Bound
 from inferplan.models.layers.moe import MoeLayer
+from inferplan.reports.overlay import file_share, file_shares, overlay_note, overlay_record
 from inferplan.serving.first_token import FirstToken
 from inferplan.serving.techniques.applied import ServedEstimate, refusal, served_first_token
 from inferplan.table import Report, Table
@@ -42,6 +43,7 @@ def deployment_record(deployment: Deployment) -> dict[str, Any]:
         "precision": {f.name: getattr(precision, f.name).name for f in fields(precision) if f.name != "exceptions"},
         "parallel": {f.name: getattr(parallel, f.name) for f in fields(parallel)},
         "calibration": deployment.calibration.name,
+        "calibration_file": overlay_record(deployment.calibration),
         "kernels": deployment.calibration.note or None,
         "max_num_seqs": tier.max_sequences,
         "max_num_batched_tokens": tier.token_budget,
@@ -118,6 +120,7 @@ def estimate_record(estimate: Estimate) -> dict[str, Any]:
         **({"without": without_record(estimate.without)} if isinstance(estimate, ServedEstimate) else {}),
         "basis": estimate.basis,
         "basis_shares": {"prefill": estimate.prefill.by_basis(), "decode": estimate.decode.by_basis()},
+        "calibration_file_shares": file_shares(estimate),
         "anchor": _correction(estimate),
     }
 
@@ -351,7 +354,9 @@ def basis_note(estimate: Estimate) -> str:
     if not calibration.constants:
         return IDEAL_NOTE
     shares = ", ".join(f"{name} {share:.0%}" for name, share in sorted(estimate.decode.by_basis().items()))
-    return f"basis: {estimate.basis}, constants {calibration.name} (decode time: {shares}){_anchored(estimate)}"
+    if calibration.overlay is not None:
+        shares += f"; {file_share(estimate.decode):.0%} by {calibration.overlay.file}"
+    return f"basis: {estimate.basis}, constants {calibration.described} (decode time: {shares}){_anchored(estimate)}"
 
 
 def _correction(estimate: Estimate) -> dict[str, Any] | None:
@@ -427,6 +432,7 @@ def _notes(estimate: Estimate) -> list[str]:
         f"warning: {refused}" if refused else "",
         server_note(estimate),
         basis_note(estimate),
+        overlay_note(estimate),
         estimate.deployment.formats_note,
         estimate.deployment.calibration.note,
         band_note(estimate),

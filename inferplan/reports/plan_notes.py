@@ -220,4 +220,4 @@ def price_line(plan: Plan) -> str:
 def _constants(calibration: Calibration) -> str:
     """Which constants priced it; those that are carried over from other devices say so in their name."""
     said = "" if calibration.basis in calibration.name else f" ({calibration.basis})"
-    return f"{calibration.name} constants{said}"
+    return f"{calibration.described} constants{said}"

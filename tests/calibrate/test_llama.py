@@ -106,7 +106,7 @@ def test_runs_that_speed_up_are_left_out(tmp_path: Path) -> None:
 )
 def test_class_of_a_device(card: str, file: str) -> None:
     assert llama.class_of(card) == f"llama.cpp-{file}"
-    found = calibration_file(load_hardware(card), None, "llama.cpp")
+    found = calibration_file(load_hardware(card), "llama.cpp")
     assert found is not None and found.stem == f"llama.cpp-{file}"
 
 
@@ -170,7 +170,7 @@ def test_an_error_is_known_only_where_the_maker_was_measured() -> None:
 
 def test_bands_are_the_quantiles_of_cards_left_out() -> None:
     """Decode of GeForce between 0.92 and 1.17 of the prediction, as reported with its 39 rows."""
-    file = calibration_file(load_hardware("rtx-4070"), None, "llama.cpp")
+    file = calibration_file(load_hardware("rtx-4070"), "llama.cpp")
     assert file is not None
     found = Calibration.model_validate(read_yaml(file))
     ratios = [one["tg"]["bias"] for one in found.held_out["cards"].values()]

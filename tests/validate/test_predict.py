@@ -193,7 +193,7 @@ def test_constants_of_another_device_are_borrowed() -> None:
     load = StaticLoad(batch=1.0, prompt=128.0, output=16.0)
     own = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm", calibration=file))
     assert Estimate(deployment=own, load=load).band("tpot") is not None
-    other = Estimate(deployment=assemble(Request(model="llama-3.1-8b", gpu="l40s", calibration=file)), load=load)
+    other = Estimate(deployment=assemble(Request(model="llama-3.1-8b", gpu="a10", calibration=file)), load=load)
     assert other.basis == other.deployment.calibration.basis == "transferred"
     assert other.band("tpot") is None
 

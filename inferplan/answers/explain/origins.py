@@ -124,12 +124,21 @@ class Origins:
             return self._engine_place(name, ["step", name])
         if calibration.step == shared_step().step:
             return self.at(catalog.config_root() / "step.yaml", "step", name)
-        file = calibration_file(self.deployment.hardware, self.request.calibration, self.request.engine)
+        overlay = calibration.overlay
+        own = None if overlay is None else Path(overlay.file)
+        if own is not None and _states(own, ("step",)):
+            return self.at(own, "step", name)
+        file = calibration_file(self.deployment.hardware, self.request.engine)
         return f"no constants (step.{name} is 0)" if file is None else self.at(file, "step", name)
 
     def _constant(self, kernel: str, label: str, key: list[str | int]) -> str:
-        """Where a constant of a kernel stands: the engine's own library first, as it was chosen."""
-        file = calibration_file(self.deployment.hardware, self.request.calibration, self.request.engine)
+        """Where a constant of a kernel stands: in the calibration that was asked for, or on file, as it was chosen."""
+        calibration = self.deployment.calibration
+        if calibration.overlay is not None and calibration.of_file(kernel, label):
+            found = self._stated(Path(calibration.overlay.file), *(calibration.place(kernel, label) or ("", "")), key)
+            assert found is not None  # it gave the constant
+            return found
+        file = calibration_file(self.deployment.hardware, self.request.engine)
         assert file is not None  # a kernel with constants has them from a file
         rest = class_file(self.deployment.hardware)
         place = self._stated(file, kernel, label, key) or self._stated(rest, kernel, label, key)
