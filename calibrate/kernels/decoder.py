@@ -14,8 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from calibrate.kernels.attention import FLASH_HEAD, explicit_attention, flash_attention, library_attention
+from calibrate.kernels import whole_attention
+from calibrate.kernels.attention import explicit_attention, library_attention
 from calibrate.kernels.operands import NoKernelError, dtype_of
+from calibrate.kernels.target import target_of
 from inferplan.models.layers.attention import AttentionLayer
 from inferplan.models.layers.mla import MlaLayer
 from inferplan.models.layers.mlp import MlpLayer
@@ -23,6 +25,9 @@ from inferplan.models.layers.moe import MoeLayer
 from inferplan.models.spec import ModelSpec
 from inferplan.work.formats import find_format
 from inferplan.work.step import WIDE
+
+RECOMPILED = 64
+"""Versions of a compiled map, of shapes and strides, before the compiler gives up."""
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -55,15 +60,22 @@ class FusedMaps:
         if kind != "cuda":
             return cls()
         try:
-            fused = cls(
-                rotate=torch.compile(rotate, dynamic=True), gated=torch.compile(gated, dynamic=True), note="compiled"
-            )
-            probe = torch.randn(2, 4, 2, 8, device=kind, dtype=torch.bfloat16)
-            angles = torch.randn(4, 1, 8, device=kind, dtype=torch.bfloat16)
+            fused = cls(rotate=_compiled(rotate), gated=_compiled(gated), note="compiled")
+            dtype = dtype_of(find_format(target_of(kind).base))
+            probe = torch.randn(2, 4, 2, 8, device=kind, dtype=dtype)
+            angles = torch.randn(4, 1, 8, device=kind, dtype=dtype)
             fused.rotate(probe, angles, angles[..., :4]), fused.gated(probe)
         except Exception:  # a machine without a compiler: the maps still run, one kernel after another
             return cls()
         return fused
+
+
+def _compiled(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Compiled once for all shapes; every layout of heads and positions that models have may be a version of its own
+    (the usual limit of eight sends DeepSeek's layers back to eager)."""
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, RECOMPILED)
+    compiled: Callable[..., Tensor] = torch.compile(function, dynamic=True)
+    return compiled
 
 
 class WholeModel:
@@ -71,6 +83,7 @@ class WholeModel:
 
     def __init__(self, spec: ModelSpec, kind: str, fmt: str, maps: FusedMaps) -> None:
         self.spec, self.kind, self.maps = spec, kind, maps
+        self.target = target_of(kind)
         self.dtype = dtype_of(find_format(fmt))
         self.generator = torch.Generator(device=kind)
         self.generator.manual_seed(0)
@@ -139,6 +152,14 @@ class Heads:
         self.qkv = model.random(sum(self.sizes), width)
         self.out = model.random(width, spec.heads * spec.value_width)
         self.qk_norm = model.random(spec.head_dim) if spec.qk_norm != "none" else None
+        sizes = whole_attention.Heads(
+            heads=spec.heads,
+            kv_heads=spec.kv_heads,
+            key_dim=spec.head_dim,
+            value_dim=spec.value_width,
+            dtype=model.dtype,
+        )
+        self.library, self.attend = whole_attention.attention_of(model.target, sizes)
         self._angles: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
 
     def cache(self, batch: int, length: int) -> tuple[Tensor, Tensor]:
@@ -162,9 +183,7 @@ class Heads:
         keys, values = cache
         keys[:, past:], values[:, past:] = k, v.unflatten(2, (spec.kv_heads, spec.value_width))
         kept = min(past + new, spec.window - 1 + new) if spec.window is not None else past + new
-        flash = self.model.kind == "cuda" and spec.head_dim == spec.value_width <= FLASH_HEAD
-        call = flash_attention if flash else library_attention
-        mixed = call(q.contiguous() if new == 1 else q, keys[:, -kept:], values[:, -kept:], spec.mask)
+        mixed = self.attend(q.contiguous() if new == 1 else q, keys[:, -kept:], values[:, -kept:], spec.mask)
         return F.linear(mixed.reshape(batch, new, -1), self.out)
 
     def positions(self, new: int, past: int) -> tuple[Tensor, Tensor]:
@@ -222,7 +241,7 @@ class Latent:
         k, v = up.unflatten(2, (spec.heads, -1)).split((spec.nope_dim, spec.value_dim), dim=-1)
         shared = cache[..., spec.kv_lora :].expand(-1, -1, spec.heads, -1)
         q, k = torch.cat((q_nope, q_rope), dim=-1), torch.cat((k, shared), dim=-1)
-        return library_attention(q, k, v, spec.mask)
+        return library_attention(q, k, v, spec.mask, repeat=self.model.kind == "cuda")
 
     def _absorbed(self, q_nope: Tensor, q_rope: Tensor, cache: Tensor) -> Tensor:
         spec, (batch, new, heads, _) = self.spec, q_nope.shape
@@ -256,6 +275,10 @@ class Routed:
 
     def __init__(self, model: WholeModel, spec: MoeLayer) -> None:
         self.spec, width = spec, model.spec.d_model
+        if model.dtype is not torch.bfloat16 and model.kind == "cuda":
+            raise NoKernelError(
+                f"torch's grouped matmul wants bf16, which {model.target} has not", hint="a dense model"
+            )
         self.map = model.maps.gated if spec.gated else F.silu
         self.router = model.random(spec.experts, width)
         self.up = model.random(spec.experts, spec.d_ff * (2 if spec.gated else 1), width)

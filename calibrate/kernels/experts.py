@@ -150,6 +150,8 @@ def _stacked(op: GroupedMatmul, pool: OperandPool, counts: Sequence[int]) -> Ker
 def _scaled_stack(op: GroupedMatmul, pool: OperandPool, counts: Sequence[int]) -> Kernel:
     """The same in fp8, with a scale for each row of the inputs and of every expert's weights."""
     fp8, offsets = pool.dtype_of(op.weight), _offsets(counts, pool)
+    if pool.target.sm < 90 and not pool.target.gfx:
+        raise NoKernelError(f"torch._scaled_grouped_mm wants SM90 or later, not {pool.target}")
     if op.n % 16 or op.k % 16:
         raise NoKernelError(f"torch._scaled_grouped_mm wants multiples of 16, not n = {op.n}, k = {op.k}")
 
@@ -254,7 +256,7 @@ def _triton(op: GroupedMatmul, pool: OperandPool, counts: Sequence[int]) -> Kern
         invoke(
             A=x[0], B=w[0], C=y, A_scale=x[1], B_scale=w[1], topk_weights=None, sorted_token_ids=ids,
             expert_ids=owners, num_tokens_post_padded=padded, mul_routed_weight=False, top_k=1, config=config,
-            compute_type=module.tl.float16 if output is torch.float16 else module.tl.bfloat16, use_fp8_w8a8=eight,
+            compute_type=getattr(module.tl, str(output).removeprefix("torch.")), use_fp8_w8a8=eight,
             use_int8_w8a8=False, use_int8_w8a16=False, use_int4_w4a16=False, per_channel_quant=eight and not blocks,
             block_shape=block,
         )  # fmt: skip

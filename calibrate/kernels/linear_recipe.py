@@ -30,5 +30,5 @@ class Linear:
     def demand(self, n: int, k: int) -> None:
         """Raises :class:`NoKernelError` for a size that the layout cannot hold."""
         if n % self.multiples[0] or k % self.multiples[1]:
-            wanted = f"n in multiples of {self.multiples[0]} and k of {self.multiples[1]}"
+            wanted = f"n in multiples of {self.multiples[0]} and k in multiples of {self.multiples[1]}"
             raise NoKernelError(f"{self.name} wants {wanted}, not n = {n}, k = {k}")
