@@ -11,6 +11,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "report": ("matplotlib", "jinja2"),
     "frame": ("pandas",),
     "parquet": ("pandas", "pyarrow"),
+    "measure": ("httpx2",),
 }
 """Extra (``[project.optional-dependencies]`` in pyproject.toml) to the packages that are imported for it."""
 

@@ -20,7 +20,7 @@ FLOORS: list[tuple[str, set[str]]] = [
     ("0 optional packages", {"extras"}),
     ("0 rows by column", {"columns"}),
     ("0 the base of specs, the form of a result, terms of formulas", {"spec", "table", "terms"}),
-    ("1 what is asked: operators and formats, requests", {"work", "traffic"}),
+    ("1 what is asked: operators and formats, requests; live servers, timed", {"work", "traffic", "measuring"}),
     ("2 what it runs on: devices, engines, fitted constants", {"devices"}),
     ("3 models", {"models"}),
     ("4 one step priced, a static batch", {"estimate"}),
@@ -57,6 +57,8 @@ HEAVY = {
     "torch": set(),
     "scipy": set(),
     "transformers": set(),
+    "tokenizers": {"measuring"},
+    "httpx2": {"measuring"},
     "calibrate": {"cli"},
 }
 """Packages that few may import, and who may."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +37,22 @@ _SUPPLIED = {
 _FACTS = {"quant": "precision"}
 
 
+_OF_THE_LOAD = frozenset({"isl", "osl", "concurrency", "requests", "length-ratio-min"})
+
+
 def supplied_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the facts that a file may leave out."""
+    return _supplied(command, _SUPPLIED)
+
+
+def deployment_facts(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds those of them that say what is deployed, and not under which load."""
+    return _supplied(command, [name for name in _SUPPLIED if name not in _OF_THE_LOAD])
+
+
+def _supplied(command: Callable[..., Any], names: Iterable[str]) -> Callable[..., Any]:
     command = backend_option()(command)
-    for name in reversed(_SUPPLIED):
+    for name in reversed(list(names)):
         command = click.option(f"--{name}", metavar="VALUE", help=_SUPPLIED[name])(command)
     return command
 
@@ -77,8 +89,8 @@ def validate_command(files: tuple[str, ...], **values: Any) -> Report:
 
 
 def facts_of(values: dict[str, Any]) -> dict[str, str]:
-    """The facts that :func:`supplied_options` state, taken from ``values``."""
-    named = {name: values.pop(name.replace("-", "_")) for name in _SUPPLIED}
+    """The facts that :func:`supplied_options` or :func:`deployment_facts` state, taken from ``values``."""
+    named = {name: values.pop(name.replace("-", "_"), None) for name in _SUPPLIED}
     facts = {_FACTS.get(name, name).replace("-", "_"): value for name, value in named.items() if value is not None}
     backends = values.pop("backend")
     if backends:

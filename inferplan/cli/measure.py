@@ -1,0 +1,241 @@
+"""``inferplan measure``: a live server, timed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from inferplan.cli.options import Count, Positive, report_options, writable, write_text
+from inferplan.cli.validate import deployment_facts, facts_of
+from inferplan.errors import InferplanError, InputFileError, NetworkError
+from inferplan.extras import require
+from inferplan.table import Report
+
+if TYPE_CHECKING:
+    from inferplan.measuring.session import Session, Settings
+    from inferplan.reports.measuring import Judged
+    from inferplan.validation.rows import Row
+    from inferplan.validation.run import Pricing
+
+_KEY = "OPENAI_API_KEY"
+
+
+def _bound_options(command: Any) -> Any:
+    """What is asked, and how much of it at the most."""
+    options = [
+        click.option("--lengths", default="128,1k,4k,8k", show_default=True, metavar="COUNTS",
+                     help="Prompt tokens of a single user's requests."),
+        click.option("--concurrency", "users", default="1,4,16,64", show_default=True, metavar="COUNTS",
+                     help="Users at a time."),
+        click.option("--prompt", "shared_prompt", type=Count(), default=1000, show_default=True,
+                     help="Prompt tokens of every load of --concurrency."),
+        click.option("--output", "output_tokens", type=Count(2), default=128, show_default=True,
+                     help="Tokens that each request asks for."),
+        click.option("--single-requests", type=Count(), default=5, show_default=True,
+                     help="Requests of a load of one user."),
+        click.option("--rounds", type=Count(), default=3, show_default=True,
+                     help="Requests of each user of a load of several."),
+        click.option("--warmup", type=Count(0), default=2, show_default=True,
+                     help="Requests of its own size before each load, left out of its figures."),
+        click.option("--max-requests", type=Count(), default=400, show_default=True, help="Send no more than these."),
+        click.option("--max-minutes", type=Positive(), default=10.0, show_default=True, help="Stop after this time."),
+        click.option("--max-tokens", type=Count(), default=1_000_000, show_default=True,
+                     help="Prompt and output tokens of all requests together."),
+        click.option("--timeout", type=Positive(), default=120.0, show_default=True,
+                     help="Seconds without a byte after which a request has failed."),
+    ]  # fmt: skip
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _new_file(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """Callback of ``--out``: a file that is there stays, unless --force. Raises ``InputFileError``."""
+    if value is not None and Path(value).exists() and not ctx.resilient_parsing and not ctx.params.get("force"):
+        raise InputFileError(
+            f"{value} is there already", because="it may hold what was measured before", hint="--force"
+        )
+    return writable(ctx, parameter, value)
+
+
+@click.command("measure")
+@click.argument("url", metavar="URL")
+@click.option(
+    "--out", "csv_file", metavar="FILE.csv", callback=_new_file, help="The rows, for validate and anchor fit."
+)
+@click.option("--force", is_flag=True, is_eager=True, help="Write over --out.")
+@_bound_options
+@click.option("--api", type=click.Choice(["completions", "chat"]), help="Which API [the first that the server has].")
+@click.option("--served-model", metavar="NAME", help="The model's name at the server [its only one].")
+@click.option("--tokenizer", metavar="FOLDER", type=click.Path(exists=True), help="Count tokens with the model's own.")
+@click.option("--api-key-env", default=_KEY, show_default=True, metavar="NAME",
+              help="Environment variable that holds the key, where the server wants one.")  # fmt: skip
+@click.option("--busy", is_flag=True, help="Measure a server with other work too; its rows are marked suspect.")
+@deployment_facts
+@click.option("--calibration", metavar="FILE", help="Fitted constants of the predictions [those of the GPU].")
+@click.option("--ideal", is_flag=True, help="Predict without fitted constants.")
+@report_options
+def measure_command(url: str, csv_file: str | None, **values: Any) -> Report:
+    """Send random prompts to the OpenAI-compatible server at URL and time its streamed replies.
+
+    One user over prompt lengths, then more users at a time; every load is warmed up, and all stay within the bounds
+    below. With the facts of the deployment (--model --gpu --tp --quant ...; what the server says of itself counts) one
+    load is held out, and the model, corrected by the others, is compared with it.
+
+    Example: inferplan measure http://localhost:8000 --gpu h100-sxm --tp 1 --quant bf16 --out own.csv
+    """
+    require("measure", "measure")
+    from inferplan.measuring import session as sessions
+    from inferplan.measuring.figures import csv_text, rows
+    from inferplan.reports.measuring import measured_report
+    from inferplan.validation.run import Pricing
+
+    facts = facts_of(values)
+    pricing = Pricing(calibration=values.pop("calibration"), ideal=values.pop("ideal"))
+    session = sessions.start(_settings(url, values))
+    _run(session)
+    lines = rows(session, _named(session, facts))
+    if csv_file is not None and lines:
+        write_text(csv_file, csv_text(lines))
+    judged = _judged(csv_file or url, csv_text(lines), pricing, facts) if lines else _nothing()
+    # raised when the report has been written
+    click.get_current_context().call_on_close(lambda: _leave(session))
+    report = measured_report(session, lines, judged)
+    if csv_file is not None and lines:
+        report.record["file"] = csv_file
+        report = Report(
+            record=report.record, tables=report.tables, rows=report.rows,
+            notes=[*report.notes, f"{len(lines)} rows written to {csv_file}; inferplan anchor fit reads them"],
+        )  # fmt: skip
+    return report
+
+
+def _settings(url: str, values: dict[str, Any]) -> Settings:
+    """The options as one object. Raises ``UsageError`` for an address, a key or lists that cannot be used."""
+    from inferplan.answers.sweep import parse_counts
+    from inferplan.measuring.address import address_of, key_of
+    from inferplan.measuring.loads import Bounds, LoadChoice
+    from inferplan.measuring.session import Settings
+    from inferplan.measuring.tokens import local_counter
+
+    named = click.get_current_context().get_parameter_source("api_key_env") is not click.core.ParameterSource.DEFAULT
+    folder = values["tokenizer"]
+    return Settings(
+        address=address_of(url),
+        key=key_of(values["api_key_env"], os.environ, named),
+        api=values["api"],
+        served_model=values["served_model"],
+        choice=LoadChoice(
+            lengths=[int(count) for count in parse_counts(values["lengths"])],
+            concurrency=[int(count) for count in parse_counts(values["users"])],
+            output=values["output_tokens"],
+            shared_prompt=values["shared_prompt"],
+            single_requests=values["single_requests"],
+            rounds=values["rounds"],
+        ),
+        bounds=Bounds(
+            requests=values["max_requests"], seconds=values["max_minutes"] * 60.0, tokens=values["max_tokens"]
+        ),
+        timeout=values["timeout"],
+        warmup=values["warmup"],
+        busy=values["busy"],
+        count=None if folder is None else local_counter(Path(folder)),
+    )
+
+
+def _run(session: Session) -> None:
+    """Measure, with a bar on a terminal; Ctrl-C ends the run and keeps what is there."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from inferplan.measuring.session import interrupted, measure
+
+    console = Console(stderr=True)
+    # drawn twice a second: drawing takes the same interpreter as the time stamps
+    with Progress(
+        console=console, transient=True, refresh_per_second=2, disable=not console.is_terminal
+    ) as bar:  # fmt: skip
+        task = bar.add_task("", total=None)
+
+        def watch(what: str, done: int, planned: int) -> None:
+            bar.update(task, description=what, completed=done, total=planned or None)
+
+        try:
+            asyncio.run(measure(session, watch))
+        except KeyboardInterrupt:
+            if not session.loads:
+                raise
+            interrupted(session)
+
+
+def _named(session: Session, facts: Mapping[str, str]) -> dict[str, str]:
+    """The facts with the model's name, where the server has one that the catalogue knows."""
+    from inferplan.catalog.files import find
+
+    found = {"served_model": session.server.model if session.server else "", **facts}
+    server = session.server
+    for name in (server.source, server.model) if server and "model" not in facts else ():
+        try:
+            found["model"] = find("models", name).stem
+            break
+        except InferplanError:
+            continue
+    return found
+
+
+def _judged(where: str, text: str, pricing: Pricing, facts: Mapping[str, str]) -> Judged:
+    """The rows as `validate` reads them, predicted, and one of them held out; or why not."""
+    from inferplan.reports.measuring import Judged
+    from inferplan.validation.held_out import FEWEST, choose, hold_out
+    from inferplan.validation.importers import plain
+    from inferplan.validation.run import price_rows
+
+    read = plain.read(Path(where), text, facts)
+    why = _unpriced(read)
+    if why:
+        return Judged(why=why)
+    scored = price_rows(read, pricing)
+    index = choose(scored)
+    if index is None:
+        refused = next((one.refused for one in scored if one.prediction is None), "")
+        return Judged(scored, why=refused or f"it takes more than {FEWEST} loads that are not suspect")
+    try:
+        return Judged(scored, hold_out(scored, index, pricing, where))
+    except InferplanError as error:
+        return Judged(scored, why=f"{error.what}: {error.because}")
+
+
+def _unpriced(read: Sequence[Row]) -> str:
+    """Why no row can be predicted: facts that are missing, or that the server contradicts."""
+    opposed = [words for row in read for words in row.opposed]
+    if opposed:
+        return f"the server says {opposed[0]}"
+    if all(row.run is None for row in read):
+        return f"{read[0].refused}; options state what the server does not say"
+    return ""
+
+
+def _nothing() -> Judged:
+    from inferplan.reports.measuring import Judged
+
+    return Judged(why="no load has figures")
+
+
+def _leave(session: Session) -> None:
+    """Exit 130 after Ctrl-C, 5 where the server failed most of what was asked."""
+    if session.kind == "interrupted":
+        raise click.Abort
+    bad = [one for one in session.loads if not one.usable]
+    replies = [reply for one in session.loads for reply in one.replies]
+    failed = [reply for reply in replies if not reply.ok]
+    if session.kind == "failed" or (replies and 2 * len(failed) > len(replies)):
+        raise NetworkError(
+            f"{len(failed)} of {len(replies)} requests failed",
+            because=failed[-1].error if failed else session.ended,
+            hint=f"{len(session.loads) - len(bad)} loads were measured and are in the report",
+        )

@@ -1,0 +1,258 @@
+"""Requests to one server, timed. The only module that knows the HTTP library.
+
+Redirects are never followed: neither the key nor a prompt goes to a host that the user did not name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from inferplan.errors import NetworkError
+from inferplan.extras import require
+from inferplan.measuring.address import Address, Key
+from inferplan.measuring.stream import EventLines, StreamError, Transcript, said
+
+Failure = Literal["connection", "timeout", "status", "stream"]
+_CONNECT = 10.0
+"""Seconds for a connection to open."""
+_SHOWN = 300
+"""Characters of a server's own words that are repeated."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a plain GET brought: ``status`` 0 where nothing came back, and why not."""
+
+    status: int
+    text: str = ""
+    error: str = ""
+
+    @property
+    def json(self) -> Any:
+        """The body, ``None`` where it is not JSON or the request failed."""
+        try:
+            return json.loads(self.text) if self.status == 200 else None
+        except ValueError:
+            return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """One request and its streamed reply. Seconds of ``time.perf_counter``; tokens as the server counts them.
+
+    sent: just before the request leaves; times: of the pieces of text; ended: when the stream was over. status: of
+    HTTP, 0 where there was none. failure, error: why it has no figures, empty and in words where it has.
+    """
+
+    sent: float
+    ended: float
+    times: tuple[float, ...] = ()
+    prompt: int | None = None
+    output: int | None = None
+    cached: int | None = None
+    finish: str | None = None
+    status: int = 200
+    failure: Failure | None = None
+    error: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.failure is None
+
+    @property
+    def ttft(self) -> float:
+        """Seconds to the first token."""
+        return self.times[0] - self.sent
+
+    @property
+    def tpot(self) -> float | None:
+        """Seconds of a further token, (last - first) / (tokens - 1), however many tokens a piece held.
+
+        ``None`` where all tokens came at once, or there was but one.
+        """
+        spread = self.times[-1] - self.times[0]
+        return spread / (self.output - 1) if self.output and self.output > 1 and spread > 0 else None
+
+    @property
+    def e2el(self) -> float:
+        """Seconds from end to end: to the last token."""
+        return self.times[-1] - self.sent
+
+    @property
+    def gaps(self) -> list[float]:
+        """Seconds between pieces of text that follow each other."""
+        return [later - earlier for earlier, later in zip(self.times, self.times[1:])]
+
+
+class Client:
+    """A server, its key, and the connections to it. ``timeout``: seconds without a byte after which it is given up."""
+
+    def __init__(self, address: Address, key: Key, timeout: float) -> None:
+        require("measure", "a live server")
+        import httpx2
+
+        self.address, self._key = address, key
+        self._errors: Any = httpx2
+        self._http = httpx2.AsyncClient(
+            headers={"Accept-Encoding": "identity", "User-Agent": "inferplan", **key.headers()},
+            timeout=httpx2.Timeout(timeout, connect=_CONNECT, pool=None),
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=60.0),
+            follow_redirects=False,
+            trust_env=not address.loopback,  # proxies of the environment are for what is elsewhere
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None,
+                        /) -> None:  # fmt: skip
+        await self._http.aclose()
+
+    async def get(self, url: str) -> Answer:
+        """A small document; what went wrong is in the answer."""
+        try:
+            response = await self._http.get(url)
+        except (self._errors.HTTPError, self._errors.InvalidURL, OSError) as error:
+            return Answer(status=0, error=self._words(error))
+        body = response.text
+        why = "" if response.status_code == 200 else self._refusal(response, body)
+        return Answer(status=response.status_code, text=self._key.hidden(body), error=why)
+
+    async def post(self, url: str, body: dict[str, Any]) -> Answer:
+        """A small question and its answer, not streamed."""
+        try:
+            response = await self._http.post(url, json=body)
+        except (self._errors.HTTPError, self._errors.InvalidURL, OSError) as error:
+            return Answer(status=0, error=self._words(error))
+        return Answer(status=response.status_code, text=self._key.hidden(response.text))
+
+    async def open_connections(self, count: int) -> None:
+        """Have so many connections open, so that none is opened while requests are timed."""
+        await asyncio.gather(*(self.get(f"{self.address.api}/models") for _ in range(count)))
+
+    async def stream(self, path: str, body: bytes) -> Reply:
+        """Send a request whose reply is streamed, and time what comes back. Never raises for what a server does."""
+        request = self._http.build_request(
+            "POST", f"{self.address.api}{path}", content=body, headers={"Content-Type": "application/json"}
+        )
+        script, status, error = Transcript(), 0, ""
+        failure: Failure | None = None
+        sent = perf_counter()
+        try:
+            response = await self._http.send(request, stream=True)
+            try:
+                status = response.status_code
+                if status != 200:
+                    await response.aread()
+                    failure, error = "status", self._refusal(response, response.text)
+                else:
+                    await self._read(response, script)
+            finally:
+                await response.aclose()
+        except StreamError as wrong:
+            failure, error = "stream", self._shortened(str(wrong))
+        except self._errors.TimeoutException as late:
+            failure, error = "timeout", self._words(late)
+        except (self._errors.HTTPError, OSError) as broken:
+            failure, error = ("stream" if status else "connection"), self._words(broken)
+        failure, error = (failure, error) if failure else _incomplete(script)
+        return Reply(
+            sent=sent, ended=perf_counter(), times=tuple(script.times), prompt=script.prompt, output=script.output,
+            cached=script.cached, finish=script.finish, status=status, failure=failure, error=error,
+        )  # fmt: skip
+
+    async def _read(self, response: Any, script: Transcript) -> None:
+        kind = response.headers.get("Content-Type", "")
+        if "application/json" in kind:
+            text = (await response.aread()).decode("utf-8", errors="replace")
+            raise StreamError(f"the reply is not streamed: {said(_parsed(text)) or kind}")
+        lines = EventLines()
+        async for data in response.aiter_raw():
+            now = perf_counter()
+            for payload in lines.feed(data):
+                script.add(payload, now)
+
+    def _refusal(self, response: Any, body: str) -> str:
+        """What a status other than 200 means, in words."""
+        status = response.status_code
+        if 300 <= status < 400:
+            return f"HTTP {status}: the server sends elsewhere, which is not followed; give the address that it means"
+        words = said(_parsed(body)) or (body.strip() if "<" not in body else "")
+        return self._shortened(f"HTTP {status}{f': {words}' if words else ''}")
+
+    def _words(self, error: Exception) -> str:
+        """A failure of the network in words that hold no key."""
+        text = str(error) or type(error).__name__
+        kinds = self._errors
+        if isinstance(error, kinds.ConnectTimeout):
+            text = f"no connection within {_CONNECT:g} s"
+        elif isinstance(error, kinds.TimeoutException):
+            text = f"nothing came for {self._http.timeout.read:g} s"
+        return self._shortened(text)
+
+    def _shortened(self, text: str) -> str:
+        text = self._key.hidden(" ".join(text.split()))
+        return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def _incomplete(script: Transcript) -> tuple[Failure | None, str]:
+    """What is missing from a stream that ended without an error."""
+    if not script.complete:
+        return "stream", "the stream ended before the reply was complete"
+    if not script.times:
+        return "stream", "the reply holds no token"
+    return None, ""
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+@contextmanager
+def lateness(seen: list[float], every: float = 0.005) -> Iterator[None]:
+    """Note in ``seen`` by how many seconds this process comes too late to what it waits for: so late may its time
+    stamps be. Looks every ``every`` seconds."""
+
+    async def look() -> None:
+        while True:
+            due = perf_counter() + every
+            await asyncio.sleep(every)
+            seen.append(max(perf_counter() - due, 0.0))
+
+    task = asyncio.ensure_future(look())
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+async def round_trip(address: Address, count: int = 5) -> float | None:
+    """Seconds of the quickest of ``count`` TCP handshakes with the host: one round trip of the network, and no work of
+    the server. ``None`` where none can be made, as behind a proxy."""
+    took = []
+    for _ in range(count):
+        start = perf_counter()
+        try:
+            _, writer = await asyncio.wait_for(asyncio.open_connection(address.host, address.port), _CONNECT)
+        except (OSError, TimeoutError):
+            continue
+        took.append(perf_counter() - start)
+        writer.close()
+    return min(took, default=None)
+
+
+def unreachable(address: Address, why: str) -> NetworkError:
+    """The error for a server that does not answer."""
+    return NetworkError(
+        f"no answer from {address.root}", because=why, hint="is the server up, and is this its address and port?"
+    )

@@ -1,0 +1,116 @@
+"""What is asked of a server: loads of so many users and tokens, in order, and the bounds that the whole run keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from inferplan.errors import UsageError
+
+ROOM = 0.05
+"""By what share a prompt may turn out longer than it was meant to be; sizes come from counts of other prompts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """A closed loop: ``users`` at a time, each sending its next request when it has the reply to the one before.
+
+    prompt, output: tokens of a request; requests: of all users together; all users begin at once.
+    """
+
+    users: int
+    prompt: int
+    output: int
+    requests: int
+
+    @property
+    def tokens(self) -> int:
+        """Prompt and output tokens of all its requests, at the most."""
+        return self.requests * self.request_tokens
+
+    @property
+    def request_tokens(self) -> int:
+        """Tokens of one request, at the most."""
+        return round(self.prompt * (1 + ROOM)) + self.output
+
+    def describe(self) -> str:
+        who = "1 user" if self.users == 1 else f"{self.users} users"
+        return f"{who}, {self.prompt} tokens in, {self.output} out"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadChoice:
+    """Which loads: one user over prompt ``lengths``, then ``concurrency`` at prompts of ``shared_prompt`` tokens.
+
+    single_requests: requests of a load of one user; rounds: requests of each user where there are several.
+    """
+
+    lengths: Sequence[int] = (128, 1000, 4000, 8000)
+    output: int = 128
+    concurrency: Sequence[int] = (1, 4, 16, 64)
+    shared_prompt: int = 1000
+    single_requests: int = 5
+    rounds: int = 3
+
+    def loads(self) -> list[Load]:
+        """Every load once: single users by length, then by users."""
+        pairs = [(1, length) for length in sorted(self.lengths)]
+        pairs += [(users, self.shared_prompt) for users in sorted(self.concurrency)]
+        return [
+            Load(
+                users=users,
+                prompt=prompt,
+                output=self.output,
+                requests=self.single_requests if users == 1 else self.rounds * users,
+            )
+            for users, prompt in dict.fromkeys(pairs)
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """What the run never exceeds, warm-up included: requests, seconds, tokens (prompts and outputs)."""
+
+    requests: int = 400
+    seconds: float = 600.0
+    tokens: int = 1_000_000
+
+
+@dataclass(kw_only=True)
+class Budget:
+    """What is left of the bounds. Time is kept by the session, which ends requests that are still running."""
+
+    bounds: Bounds
+    requests: int = field(default=0)
+    tokens: int = field(default=0)
+
+    def refuses(self, load: Load, warmup: int) -> str:
+        """Why a load with so many further requests for warm-up would break a bound; empty where it would not."""
+        requests = load.requests + warmup
+        if self.requests + requests > self.bounds.requests:
+            return f"{requests} requests more than --max-requests {self.bounds.requests} leaves"
+        tokens = requests * load.request_tokens
+        if self.tokens + tokens > self.bounds.tokens:
+            return f"{tokens} tokens more than --max-tokens {self.bounds.tokens} leaves"
+        return ""
+
+    def spend(self, requests: int, tokens: int) -> None:
+        """Count requests that are about to be sent, and their tokens at the most.
+
+        Raises ``UsageError`` where a bound does not admit them.
+        """
+        if self.requests + requests > self.bounds.requests or self.tokens + tokens > self.bounds.tokens:
+            raise UsageError(
+                "the bounds are used up before anything is measured",
+                because=f"--max-requests {self.bounds.requests}, --max-tokens {self.bounds.tokens}; learning how the "
+                f"server wants to be asked took {self.requests} requests",
+            )
+        self.requests += requests
+        self.tokens += tokens
+
+
+def too_long(load: Load, context: int | None) -> str:
+    """Why a load does not fit the server's longest sequence (tokens; ``None``: not said); empty where it does."""
+    if context is None or load.request_tokens <= context:
+        return ""
+    return f"up to {load.request_tokens} tokens of a request, and the server takes {context}"

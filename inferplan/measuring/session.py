@@ -1,0 +1,313 @@
+"""One run against a server: look, warm up, measure load after load within the bounds, and keep what was measured."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from inferplan.errors import NetworkError, UsageError
+from inferplan.measuring.address import Address, Key
+from inferplan.measuring.client import Client, Reply, lateness, round_trip
+from inferplan.measuring.dialect import Api, Dialect
+from inferplan.measuring.loads import Bounds, Budget, Load, LoadChoice, too_long
+from inferplan.measuring.prompts import Prompts, Sizing
+from inferplan.measuring.server import Occupancy, Server, describe, occupancy, settled
+from inferplan.measuring.tokens import Counter, remote_counter
+
+_SIZES = (48, 384)
+"""Words of the two prompts that say how many tokens a word has."""
+_PROBE_OUTPUT = 8
+_HOPELESS = 3
+"""So many failures and not one reply end a load."""
+_CACHED = 0.25
+"""Share of prompt tokens from a cache above which a load is suspect."""
+_FAILED = 0.1
+"""Share of failed requests above which a load is suspect: the others had fewer neighbours than it says."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What to measure and within which bounds.
+
+    api: which of the two, ``None`` for the first that the server has. served_model: its name there. busy: measure a
+    server that is at work for others, too. warmup: requests of its own size before each load. count: tokens of a text,
+    where somebody can say so before it is sent.
+    """
+
+    address: Address
+    key: Key = field(default_factory=Key)
+    api: Api | None = None
+    served_model: str | None = None
+    choice: LoadChoice = field(default_factory=LoadChoice)
+    bounds: Bounds = field(default_factory=Bounds)
+    timeout: float = 120.0
+    warmup: int = 2
+    busy: bool = False
+    count: Counter | None = None
+
+
+@dataclass(kw_only=True)
+class MeasuredLoad:
+    """A load and its replies. late: seconds by which this process came late to what it waited for. suspect: why its
+    figures may be of something else."""
+
+    load: Load
+    replies: list[Reply] = field(default_factory=list)
+    late: list[float] = field(default_factory=list)
+    suspect: list[str] = field(default_factory=list)
+
+    @property
+    def good(self) -> list[Reply]:
+        """The replies that have figures."""
+        return [reply for reply in self.replies if reply.ok]
+
+    @property
+    def failed(self) -> list[Reply]:
+        return [reply for reply in self.replies if not reply.ok]
+
+    @property
+    def usable(self) -> bool:
+        """Whether most of what was asked was answered."""
+        return len(self.good) > len(self.failed)
+
+    @property
+    def hopeless(self) -> bool:
+        return not self.good and len(self.failed) >= min(_HOPELESS, self.load.requests)
+
+
+@dataclass(kw_only=True)
+class Session:
+    """All that a run has found so far; complete at any time, so that one that is cut short loses nothing.
+
+    round_trip: seconds of the network, measured apart and taken off nothing. left_out: loads that were not run, and
+    why. ended: why the run stopped before its last load, empty where it did not.
+    """
+
+    settings: Settings
+    server: Server | None = None
+    dialect: Dialect | None = None
+    before: Occupancy = field(default_factory=Occupancy)
+    round_trip: float | None = None
+    loads: list[MeasuredLoad] = field(default_factory=list)
+    left_out: list[tuple[Load, str]] = field(default_factory=list)
+    budget: Budget = field(default_factory=lambda: Budget(bounds=Bounds()))
+    warmed: int = 0
+    ended: str = ""
+    kind: Literal["", "interrupted", "failed", "time"] = ""
+
+
+Watch = Callable[[str, int, int], None]
+"""Told of each reply: what is being done, requests done, requests planned."""
+
+
+def start(settings: Settings) -> Session:
+    """A run that has not begun."""
+    return Session(settings=settings, budget=Budget(bounds=settings.bounds))
+
+
+async def measure(session: Session, watch: Watch) -> None:
+    """Run it; what is found is put into ``session`` as it comes.
+
+    Raises ``NetworkError`` and ``UsageError`` for a server that cannot be measured. Requests that fail while loads run
+    are counted, not raised; a server that stops answering ends the run.
+    """
+    settings = session.settings
+    deadline = asyncio.get_running_loop().time() + settings.bounds.seconds
+    async with Client(settings.address, settings.key, settings.timeout) as client:
+        try:
+            async with asyncio.timeout_at(deadline):
+                runner = await _ready(session, client, watch)
+                await runner.run()
+        except TimeoutError:
+            _cut(session, "time", f"--max-minutes {settings.bounds.seconds / 60:g} was over")
+
+
+def _cut(session: Session, kind: Literal["interrupted", "failed", "time"], why: str) -> None:
+    """Mark what was measured last as cut short."""
+    session.kind, session.ended = kind, why
+    if session.loads and len(session.loads[-1].replies) < session.loads[-1].load.requests:
+        session.loads[-1].suspect.append(f"cut short: {why}")
+
+
+def interrupted(session: Session) -> None:
+    """Close a session whose run was ended by the user."""
+    _cut(session, "interrupted", "interrupted")
+
+
+async def _ready(session: Session, client: Client, watch: Watch) -> _Runner:
+    """Look at the server and learn how it wants to be asked."""
+    settings = session.settings
+    watch("looking at the server", 0, 0)
+    server = session.server = await describe(client, settings.served_model)
+    session.before = await (occupancy if settings.busy else settled)(client)
+    if session.before.running and not settings.busy:
+        raise UsageError(
+            f"{settings.address.root} is at work for others",
+            because=f"{session.before.running:.0f} requests are in it before the first of ours",
+            hint="wait until it is idle, or --busy to measure it anyway: every row is then marked suspect",
+        )
+    session.round_trip = await round_trip(settings.address)
+    probe = _Probe(session, client, server)
+    dialect = session.dialect = await probe.dialect()
+    runner = _Runner(session, client, server, dialect, watch)
+    await runner.learn_sizes(settings.count or remote_counter(client, server.model, dialect.api))
+    return runner
+
+
+class _Probe:
+    """Finds the first way of asking that the server takes."""
+
+    def __init__(self, session: Session, client: Client, server: Server) -> None:
+        self.session, self.client, self.server = session, client, server
+
+    async def dialect(self) -> Dialect:
+        """How to ask. Raises ``NetworkError`` with the server's words where it takes no request at all."""
+        wanted = self.session.settings.api
+        refusals = []
+        apis: tuple[Api, ...] = (wanted,) if wanted else ("completions", "chat")
+        for api in apis:
+            dialect: Dialect | None = Dialect(api=api)
+            while dialect is not None:
+                reply = await self._ask(dialect)
+                if reply.status in (400, 422):
+                    refusals.append(f"{dialect.path}: {reply.error}")
+                    dialect = dialect.without(reply.error)
+                    continue
+                if reply.ok or reply.failure != "status" or reply.status not in (404, 405):
+                    return self._checked(dialect, reply)
+                refusals.append(f"{dialect.path}: {reply.error}")
+                break
+        raise NetworkError(
+            f"{self.client.address.root} takes no request for {self.server.model!r}",
+            because="; ".join(dict.fromkeys(refusals)),
+            hint="--served-model NAME, --api completions or chat",
+        )
+
+    async def _ask(self, dialect: Dialect) -> Reply:
+        self.session.budget.spend(1, 64 + _PROBE_OUTPUT)
+        self.session.warmed += 1
+        body = dialect.body(self.server.model, Prompts().text(16), _PROBE_OUTPUT)
+        return await self.client.stream(dialect.path, body)
+
+    def _checked(self, dialect: Dialect, reply: Reply) -> Dialect:
+        if reply.ok:
+            return dialect
+        hint = ""
+        if reply.status in (401, 403):
+            hint = "the variable that --api-key-env names (OPENAI_API_KEY) must hold its key"
+        raise NetworkError(f"the first request to {self.client.address.root} failed", because=reply.error, hint=hint)
+
+
+class _Runner:
+    """Sends the requests of loads and keeps the bounds."""
+
+    def __init__(self, session: Session, client: Client, server: Server, dialect: Dialect, watch: Watch) -> None:
+        self.session, self.client, self.server, self.dialect = session, client, server, dialect
+        self.watch = watch
+        self.prompts, self.sizing = Prompts(), Sizing()
+        self.loads = session.settings.choice.loads()
+        self.planned = sum(load.requests for load in self.loads)
+        self.done = 0
+
+    async def learn_sizes(self, count: Counter) -> None:
+        """How many tokens a word has: from ``count``, else from the usage of two replies.
+
+        Raises ``NetworkError`` where neither says.
+        """
+        for words in _SIZES:
+            text = self.prompts.text(words)
+            tokens = await count(text)
+            if tokens is None:
+                self.session.budget.spend(1, 2 * words + _PROBE_OUTPUT)
+                self.session.warmed += 1
+                reply = await self.client.stream(self.dialect.path, self._body(text, _PROBE_OUTPUT))
+                if not reply.ok:
+                    raise NetworkError(f"a prompt of {words} words failed", because=reply.error)
+                tokens = reply.prompt
+            if not tokens:
+                raise NetworkError(
+                    f"{self.client.address.root} does not say how many tokens a prompt has",
+                    because="its replies hold no usage, and it has no /tokenize",
+                    hint="--tokenizer FOLDER of the model",
+                )
+            self.sizing.learn(words, tokens)
+
+    async def run(self) -> None:
+        """Every load that the bounds allow, in order."""
+        for load in self.loads:
+            reason = too_long(load, self.server.context) or self.session.budget.refuses(load, self._warmup(load))
+            if reason:
+                self.session.left_out.append((load, reason))
+                self.planned -= load.requests
+                continue
+            await self._measured(load)
+            last = self.session.loads[-1]
+            if last.hopeless and any(reply.status not in (400, 413, 422) for reply in last.failed):
+                _cut(self.session, "failed", f"no reply to {load.describe()}: {last.failed[-1].error}")
+                return
+
+    def _warmup(self, load: Load) -> int:
+        return min(load.users, self.session.settings.warmup)
+
+    async def _measured(self, load: Load) -> None:
+        """Warm up, run one load, and look whether it was alone."""
+        warmup = self._warmup(load)
+        self.session.budget.spend(load.requests + warmup, (load.requests + warmup) * load.request_tokens)
+        self.session.warmed += warmup
+        self.watch(f"warming up: {load.describe()}", self.done, self.planned)
+        await asyncio.gather(*(self.client.stream(self.dialect.path, self._request(load)[1]) for _ in range(warmup)))
+        bodies = [self._request(load) for _ in range(load.requests)]  # made before the clock runs
+        before = await occupancy(self.client)
+        await self.client.open_connections(load.users)
+        measured = MeasuredLoad(load=load)
+        self.session.loads.append(measured)
+        with lateness(measured.late):
+            await self._closed_loop(measured, bodies)
+        self.done += load.requests - len(measured.replies)  # requests that a hopeless load did not send
+        look = occupancy if self.session.settings.busy else settled
+        self._judge(measured, before, await look(self.client))
+
+    async def _closed_loop(self, measured: MeasuredLoad, bodies: list[tuple[int, bytes]]) -> None:
+        left = iter(bodies)
+        at = measured.load.describe()
+
+        async def user() -> None:
+            for words, body in left:
+                reply = await self.client.stream(self.dialect.path, body)
+                measured.replies.append(reply)
+                if reply.ok and reply.prompt:
+                    self.sizing.learn(words, reply.prompt)
+                self.done += 1
+                self.watch(at, self.done, self.planned)
+                if measured.hopeless:
+                    return
+
+        async with asyncio.TaskGroup() as users:
+            for _ in range(measured.load.users):
+                users.create_task(user())
+
+    def _request(self, load: Load) -> tuple[int, bytes]:
+        """A new prompt of the load's size: its words, and the request that holds it."""
+        words = self.sizing.words(load.prompt)
+        return words, self._body(self.prompts.text(words), load.output)
+
+    def _body(self, text: str, output: int) -> bytes:
+        return self.dialect.body(self.server.model, text, output)
+
+    def _judge(self, measured: MeasuredLoad, before: Occupancy, after: Occupancy) -> None:
+        """Say why a load's figures may be of something else than the load."""
+        running = max(before.running or 0.0, after.running or 0.0)
+        if running:
+            measured.suspect.append(f"{running:.0f} requests of others were in the server")
+        if before.finished is not None and after.finished is not None:
+            others = after.finished - before.finished - len(measured.replies)
+            if others > 0:
+                measured.suspect.append(f"{others:.0f} requests of others were answered meanwhile")
+        if measured.failed and len(measured.failed) > _FAILED * len(measured.replies):
+            measured.suspect.append(f"{len(measured.failed)} of {len(measured.replies)} requests failed")
+        prompt = sum(reply.prompt or 0 for reply in measured.good)
+        cached = sum(reply.cached or 0 for reply in measured.good)
+        if prompt and cached > _CACHED * prompt:
+            measured.suspect.append(f"{cached / prompt:.0%} of prompt tokens came from a cache")

@@ -1,0 +1,112 @@
+"""A streamed reply: server-sent events as they come in, and what they say of tokens and their times."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+LONGEST_LINE = 1 << 24
+"""Bytes without a line's end after which a stream is no stream of events."""
+_SHOWN = 120
+
+
+class StreamError(Exception):
+    """A stream that is not what the API promises."""
+
+
+class EventLines:
+    """Bytes to the payloads of ``data:`` lines, whatever the pieces they come in. Comments and other fields are left
+    out: servers send them to keep a connection open."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The payloads that are complete now. Raises ``StreamError`` for a line without an end."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > LONGEST_LINE:
+            raise StreamError(f"a line of more than {LONGEST_LINE} bytes")
+        return [line[5:].strip() for line in lines if line.startswith(b"data:")]
+
+
+@dataclass(kw_only=True)
+class Transcript:
+    """What the events of one reply said. Times are seconds of ``time.perf_counter``.
+
+    times: of the pieces of text, one for all events that were read at once. prompt, output, cached: tokens from
+    ``usage``; cached: those of the prompt that came from a prefix cache. finish: why the reply ended.
+    """
+
+    times: list[float] = field(default_factory=list)
+    prompt: int | None = None
+    output: int | None = None
+    cached: int | None = None
+    finish: str | None = None
+    done: bool = False
+
+    @property
+    def complete(self) -> bool:
+        """Whether the server ended it, and not the connection."""
+        return self.done or self.finish is not None
+
+    def add(self, payload: bytes, now: float) -> None:
+        """Take one event that was read at ``now``. Raises ``StreamError`` for an error event or what is no event."""
+        if payload == b"[DONE]":
+            self.done = True
+            return
+        try:
+            event = json.loads(payload)
+        except ValueError:
+            shown = payload[:_SHOWN].decode("utf-8", errors="replace")
+            raise StreamError(f"an event that is not JSON: {shown!r}") from None
+        if not isinstance(event, dict):
+            raise StreamError("an event that is no JSON object")
+        if event.get("error"):
+            raise StreamError(f"the server says: {said(event)}")
+        self._usage(event.get("usage"))
+        choices = event.get("choices")
+        if isinstance(choices, list) and choices and isinstance(choices[0], dict):
+            if _holds_token(choices[0]):
+                self.times.append(now)
+            self.finish = choices[0].get("finish_reason") or self.finish
+
+    def _usage(self, usage: Any) -> None:
+        """Counts of the last usage that has them; some servers repeat it with every event."""
+        if not isinstance(usage, dict):
+            return
+        self.prompt = _count(usage.get("prompt_tokens")) or self.prompt
+        self.output = _count(usage.get("completion_tokens")) or self.output
+        details = usage.get("prompt_tokens_details")
+        if isinstance(details, dict):
+            cached = _count(details.get("cached_tokens"))
+            self.cached = self.cached if cached is None else cached
+
+
+def _holds_token(choice: dict[str, Any]) -> bool:
+    """Whether an event brings a token: text, or a token without text (a special one, half a character).
+
+    The first event of a chat, which states the role alone, and the last, which states the end alone, bring none.
+    """
+    delta = choice.get("delta")
+    if isinstance(delta, dict):
+        if any(delta.get(name) for name in ("content", "reasoning_content", "reasoning", "tool_calls")):
+            return True
+        return delta.get("content") == "" and "role" not in delta and choice.get("finish_reason") is None
+    text = choice.get("text")
+    return isinstance(text, str) and bool(text or choice.get("finish_reason") is None)
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def said(body: Any) -> str:
+    """What an error object of the API says, in one line; empty where it says nothing."""
+    found = body
+    for name in ("error", "message", "detail"):
+        if isinstance(found, dict) and found.get(name):
+            found = found[name]
+    if isinstance(found, list):
+        found = "; ".join(str(one.get("msg", one)) if isinstance(one, dict) else str(one) for one in found)
+    return " ".join(str(found).split()) if isinstance(found, (str, int)) else ""
