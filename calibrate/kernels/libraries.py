@@ -1,4 +1,6 @@
-"""Kernel libraries: those that are used when they are installed, what each runs on, and which of them an engine runs.
+"""Kernel libraries: those that are used when they are installed, and what each runs on.
+
+Which of them an engine runs is in `configs/engines` (:class:`inferplan.devices.engine.Libraries`).
 
 The one table of optional libraries. Signatures are taken from the sources named here; whatever a version has changed is
 found by the check against float64 that comes before any timing, and the next library is taken.
@@ -7,7 +9,7 @@ found by the check against float64 that comes before any timing, and the next li
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -115,132 +117,3 @@ def of_torch(target: Target) -> str:
 def of_torch_flash(target: Target) -> str:
     """Whose kernel torch's own flash attention is (torch is built with a copy of it)."""
     return "aotriton" if target.gfx else "flash-attention-2"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Runs:
-    """What an engine runs. kernels: operators as constants name them. weights: formats of the weights (of the queries,
-    for attention); none: any. sm: compute capabilities, from and to; 0 stands for AMD. source: where it was read."""
-
-    kernels: tuple[str, ...]
-    weights: tuple[str, ...]
-    sm: tuple[int, int]
-    libraries: tuple[str, ...]
-    source: str
-
-
-_WIDE = ("bf16", "fp16", "fp32", "tf32")
-_HEADS = ("attention.prefill", "attention.decode")
-_VLLM_ATTENTION = "vLLM docs/design/attention_backends.md at 0013943: backend priority, versions of FlashAttention"
-_SGLANG_ATTENTION = "SGLang docs, attention backends: fa3 on Hopper, trtllm (FlashInfer) on Blackwell, else flashinfer"
-_LINEAR = "dense layers that are not quantised are torch's F.linear"
-ENGINES: dict[str, tuple[Runs, ...]] = {
-    "vllm": (
-        Runs(kernels=("matmul",), weights=_WIDE, sm=(70, 129), libraries=("cublas",), source=_LINEAR),
-        Runs(kernels=("matmul",), weights=_WIDE, sm=(0, 0), libraries=("hipblaslt",), source=_LINEAR),
-        Runs(
-            kernels=("matmul",),
-            weights=("fp8-block",),
-            sm=(90, 109),
-            libraries=("deepgemm",),
-            source="vLLM quantization/utils/fp8_utils.py W8A8BlockFp8LinearOp: DeepGEMM where it is supported",
-        ),
-        Runs(
-            kernels=("grouped_matmul",),
-            weights=("bf16", "fp16", "fp8"),
-            sm=(80, 99),
-            libraries=("triton",),
-            source="vLLM docs/design/moe_kernel_features.md: fused_experts on Triton unless another is chosen",
-        ),
-        Runs(
-            kernels=("grouped_matmul", "grouped_matmul.exchanged"),
-            weights=("fp8-block",),
-            sm=(90, 109),
-            libraries=("deepgemm", "triton"),
-            source="vLLM fused_moe/triton_deep_gemm_moe.py: DeepGEMM for large batches, Triton for small ones",
-        ),
-        Runs(
-            kernels=(*_HEADS, "mla.prefill"),
-            weights=(),
-            sm=(80, 89),
-            libraries=("flash-attention-2",),
-            source=_VLLM_ATTENTION,
-        ),
-        Runs(
-            kernels=(*_HEADS, "mla.prefill"),
-            weights=(),
-            sm=(90, 90),
-            libraries=("flash-attention-3",),
-            source=_VLLM_ATTENTION,
-        ),
-        Runs(kernels=_HEADS, weights=(), sm=(100, 109), libraries=("flashinfer",), source=_VLLM_ATTENTION),
-        Runs(kernels=_HEADS, weights=(), sm=(120, 129), libraries=("flash-attention-2",), source=_VLLM_ATTENTION),
-        Runs(
-            kernels=("mla.decode",),
-            weights=(),
-            sm=(90, 90),
-            libraries=("flash-attention-3", "flashmla"),
-            source=_VLLM_ATTENTION,
-        ),
-        Runs(kernels=("gather",), weights=(), sm=(0, 129), libraries=("torch",), source="F.embedding, as here"),
-    ),
-    "sglang": (
-        Runs(kernels=("matmul",), weights=_WIDE, sm=(70, 129), libraries=("cublas",), source=_LINEAR),
-        Runs(kernels=("matmul",), weights=_WIDE, sm=(0, 0), libraries=("hipblaslt",), source=_LINEAR),
-        Runs(
-            kernels=("matmul", "grouped_matmul.exchanged"),
-            weights=("fp8-block",),
-            sm=(90, 109),
-            libraries=("deepgemm",),
-            source="SGLang layers/quantization/fp8_utils.py and moe/ep_moe: DeepGEMM where it is supported",
-        ),
-        Runs(
-            kernels=("grouped_matmul",),
-            weights=("bf16", "fp16", "fp8", "fp8-block"),
-            sm=(80, 99),
-            libraries=("triton",),
-            source="SGLang layers/moe/fused_moe_triton: the same kernel as vLLM's",
-        ),
-        Runs(kernels=_HEADS, weights=(), sm=(75, 89), libraries=("flashinfer",), source=_SGLANG_ATTENTION),
-        Runs(
-            kernels=(*_HEADS, "mla.prefill", "mla.decode"),
-            weights=(),
-            sm=(90, 90),
-            libraries=("flash-attention-3",),
-            source=_SGLANG_ATTENTION,
-        ),
-        Runs(kernels=_HEADS, weights=(), sm=(100, 109), libraries=("flashinfer",), source=_SGLANG_ATTENTION),
-    ),
-    "trtllm": (Runs(kernels=("matmul",), weights=_WIDE, sm=(70, 129), libraries=("cublas",), source=_LINEAR),),
-    "llama.cpp": (),
-}
-"""What each engine runs, of the libraries measured here. The rest is run by kernels of the engine's own (norms,
-activations, int4, TensorRT-LLM's attention, all of llama.cpp): a measurement stands for them at a distance only."""
-
-
-def stands_for(engine: str, group: tuple[str, str], library: str, sm: int | None) -> bool:
-    """Whether a measured library is the one that an engine runs for an operator and format (``group``: the kernel and
-    label of :func:`calibrate.shapes.group_of`).
-
-    sm: :func:`generation` of the device; ``None`` where it is not known: then any generation's counts. With no engine
-    (``none``), torch's own steps are what is predicted: every library stands.
-    """
-    if engine == "none":
-        return True
-    kernel, label = group
-    return any(
-        library in row.libraries
-        and kernel in row.kernels
-        and (not row.weights or any(label == name or label.startswith(f"{name}x") for name in row.weights))
-        and (sm is None or row.sm[0] <= sm <= row.sm[1])
-        for row in ENGINES.get(engine, ())
-    )
-
-
-def generation(software: Mapping[str, str]) -> int | None:
-    """The compute capability times ten (90 for ``SM90``) in a device's record of software, 0 on AMD (``gfx942``);
-    ``None`` for a record without it, or of another kind of device."""
-    told = software.get("architecture", "")
-    if told.startswith("gfx"):
-        return 0
-    return int(told[2:]) if told.startswith("SM") else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,21 +76,23 @@ def library_errors(devices: list[DeviceTables]) -> tuple[Errors, dict[str, list[
 @click.option("--date", default="2026-11-22", show_default=True, help="Day of the comparison, for the file.")
 def fit_libraries(folder: Path, out: Path, date: str) -> None:
     """Carry the constants of each library in FOLDER's tables to the others on the same device, kernel by kernel."""
-    errors, pairs = library_errors(devices_of(folder, fastest=False))
+    devices = devices_of(folder, fastest=False)
+    errors, pairs = library_errors(devices)
     provenance = {"command": f"python -m calibrate fit-libraries DIR --out {out.name}", "date": date, "pairs": pairs}
-    write_libraries(out, provenance, errors)
+    write_libraries(out, sorted({device.hardware.vendor for device in devices}), provenance, errors)
     for kernel, formats in errors.items():
         for label, error in formats.items():
             click.echo(f"{kernel} {label}: median {100 * error['median']:.1f} %, {error['n']} rows", err=True)
 
 
-def write_libraries(out: Path, provenance: Mapping[str, Any], errors: Errors) -> None:
+def write_libraries(out: Path, vendors: Sequence[str], provenance: Mapping[str, Any], errors: Errors) -> None:
     """``configs/libraries.yaml``, a line for each format. Raises ``InputFileError`` when it cannot be written."""
     lines = [
         "# Written by `python -m calibrate fit-libraries`: errors of constants carried from one library to another.",
         "source: >-",
         "  kernel tables of ai-dynamo/aiconfigurator (see NOTICE): the rows of each engine's library priced with",
         "  constants fitted to another engine's on the same device; kernels that move data by short convolutions",
+        f"vendors: [{', '.join(vendors)}]",
         f"provenance: {json.dumps(provenance)}",
         "errors:",
     ]

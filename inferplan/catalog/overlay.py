@@ -44,13 +44,15 @@ class LibraryErrors(Spec):
     """``configs/libraries.yaml``: how far constants of one library's kernel are off on another library's."""
 
     source: str
+    vendors: list[str]
+    """Makers of the devices that were measured; of others no error is known."""
     provenance: dict[str, Any] = {}
     errors: dict[str, dict[str, dict[str, float]]]
     """By kernel and format."""
 
-    def of(self, kernel: str, label: str) -> dict[str, float]:
+    def of(self, kernel: str, label: str, vendor: str) -> dict[str, float]:
         """The error of a kernel in a format or, where nobody compared it, in the next one like it; empty: unknown."""
-        formats = self.errors.get(kernel, {})
+        formats = self.errors.get(kernel, {}) if vendor in self.vendors else {}
         return next((formats[name] for name in alike(label) if name in formats), {})
 
 
@@ -79,7 +81,7 @@ def overlaid(below: Calibration, found: Calibration, file: Path, hardware: Hardw
     unused: dict[str, dict[str, str]] = defaultdict(dict)
     for kernel, formats in found.constants.items():
         for label, fit in formats.items():
-            near, taken = _judged(fit, (kernel, label), libraries, hardware.name)
+            near, taken = _judged(fit, (kernel, label), libraries, hardware)
             there = _on_file(below, kernel, label)
             if near < there:
                 unused[kernel][label] = _WHY[there]
@@ -109,16 +111,17 @@ def _clear(formats: dict[str, Fit], own: set[str], below: Calibration, found: tu
         del formats[label]
 
 
-def _judged(fit: Fit, place: tuple[str, str], libraries: Libraries, device: str) -> tuple[Nearness, Fit]:
+def _judged(fit: Fit, place: tuple[str, str], libraries: Libraries, hardware: HardwareSpec) -> tuple[Nearness, Fit]:
     """How near a constant of the file is, and as what it prices: a stand-in with the error of stand-ins."""
     if not fit.library:
         return (Nearness.OWN if fit.basis == "calibrated" else _lent(fit, *place, place[1])), fit
-    called = libraries.hold(fit.library, *place, device)
+    called = libraries.hold(fit.library, *place, hardware.name)
     if fit.basis == "transferred":
         return Nearness.CARRIED if called else Nearness.FAR, fit
     if called:
         return Nearness.OWN, fit
-    update = {"basis": "transferred", "source": f"{fit.library}'s kernel", "error": library_errors().of(*place)}
+    error = library_errors().of(*place, hardware.vendor)
+    update = {"basis": "transferred", "source": f"{fit.library}'s kernel", "error": error}
     return Nearness.STAND_IN, fit.model_copy(update=update)
 
 
