@@ -21,6 +21,9 @@ class Measurer(Protocol):
     def clock(self) -> float:
         """Seconds of a clock that only goes forward."""
 
+    def synchronize(self) -> None:
+        """Wait until the device has done what it was given. Raises ``RuntimeError`` when it is lost."""
+
     def refusal(self, op: Op) -> str | None:
         """Why an operator of this kind and format cannot be measured; ``None`` when it can."""
 

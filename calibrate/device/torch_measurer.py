@@ -79,6 +79,10 @@ class TorchMeasurer:
         """Seconds of the process's monotonic clock."""
         return time.perf_counter()
 
+    def synchronize(self) -> None:
+        """Wait until the device has done what it was given. Raises ``RuntimeError`` when it is lost."""
+        self._sync()
+
     def refusal(self, op: Op) -> str | None:
         """Build the operator's kernel at a small size and check it against float64."""
         try:

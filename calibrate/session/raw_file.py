@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -14,10 +16,19 @@ from calibrate.samples import Sample, StepSample, bare, decode, encode, key_of
 from inferplan.errors import InputFileError
 from inferplan.work.ops import Op
 
+SHAPE, MEMORY, DEVICE = "shape", "memory", "device"
+"""Why something failed: its sizes, too little memory, a device that was lost meanwhile."""
+
 
 @dataclass(eq=False)
 class Session:
-    """What a raw file holds, in memory."""
+    """What a raw file holds, in memory.
+
+    failed: why, by the key of a shape or a step (or the name of a kernel and format, or ``ceilings``); what is measured
+    after all is taken from it. causes: how often each failed, by :data:`SHAPE`, :data:`MEMORY` and :data:`DEVICE`.
+    done: the parts of a run that are complete. plan: how many shapes were asked for, with the budget and seed they
+    followed from. spent: seconds of its budget that a run which did not finish has used, once its shapes were chosen.
+    """
 
     provenance: list[dict[str, Any]] = field(default_factory=list)
     shapes: dict[str, Op] = field(default_factory=dict)
@@ -26,6 +37,10 @@ class Session:
     ceilings: dict[str, float] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
+    causes: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    done: set[str] = field(default_factory=set)
+    plan: dict[str, Any] = field(default_factory=dict)
+    spent: float = 0.0
     finished: bool = False
 
     def take(self, record: dict[str, Any]) -> None:
@@ -38,18 +53,36 @@ class Session:
             self.shapes[record["key"]] = decode(record["op"])
         elif kind == "sample":
             self.samples[record["key"]].append(Sample(**record["sample"]))
+            self._clear(record["key"])
         elif kind == "step":
             step = StepSample(**record["step"])
             self.steps[step.key].append(step)
+            self._clear(str(step.key))
         elif kind == "ceiling":
             name = record["name"]
             self.ceilings[name] = max(record["value"], self.ceilings.get(name, 0.0))
-        elif kind == "refused":
-            self.refused[record["what"]] = record["why"]
+        elif kind in ("refused", "allowed"):
+            self.refused.pop(record["what"], None)
+            if kind == "refused":
+                self.refused[record["what"]] = record["why"]
         elif kind == "failed":
             self.failed[record["key"]] = record["why"]
+            self.causes[record["key"]][record.get("cause", SHAPE)] += 1
+        elif kind == "done":
+            self.done.add(record["what"])
+        elif kind == "plan":
+            self.plan = record
         elif kind == "finished":
             self.finished = True
+        if self.finished or not self.plan:
+            self.spent = 0.0
+        else:
+            self.spent = record.get("at", self.spent)
+
+    def _clear(self, key: str) -> None:
+        """It was measured: an earlier failure was not its own."""
+        self.failed.pop(key, None)
+        self.causes.pop(key, None)
 
     def seconds(self, key: str) -> float:
         """The median over the visits to a shape that no other program disturbed (the calmer half when all were)."""
@@ -61,10 +94,14 @@ class Session:
 
 
 class RawFile:
-    """A session and the file that it is kept in. Every record is written and flushed at once."""
+    """A session and the file that it is kept in. Every record is written and flushed at once.
+
+    clock: seconds of the budget that are spent, noted with every record (``at``), if there is one.
+    """
 
     def __init__(self, path: Path, session: Session, stream: TextIO) -> None:
         self.path, self.session, self._stream = path, session, stream
+        self.clock: Callable[[], float] | None = None
 
     @classmethod
     def open(cls, path: Path, resume: bool = False) -> RawFile:
@@ -84,15 +121,20 @@ class RawFile:
             path.parent.mkdir(parents=True, exist_ok=True)
             stream = path.open("a" if resume else "w", encoding="utf-8")
         except OSError as error:
-            raise InputFileError(f"cannot write {path}", because=error.strerror or str(error)) from None
+            raise _unwritable(path, error) from None
         return cls(path, session, stream)
 
     def add(self, record: str, **values: Any) -> None:
-        """Append one record, to the file and to the session."""
+        """Append one record, to the file and to the session. Raises ``InputFileError`` when there is no room for it."""
         line = {"record": record, **values}
+        if self.clock is not None:
+            line["at"] = round(self.clock(), 6)
         text = json.dumps(line)
-        self._stream.write(text + "\n")
-        self._stream.flush()
+        try:
+            self._stream.write(text + "\n")
+            self._stream.flush()
+        except OSError as error:
+            raise _unwritable(self.path, error) from None
         self.session.take(json.loads(text))
 
     def add_shape(self, op: Op) -> str:
@@ -111,8 +153,13 @@ class RawFile:
         self.add("step", step=_short(asdict(step)))
 
     def close(self) -> None:
-        """Close the file; the session stays."""
-        self._stream.close()
+        """Close the file; the session stays. What could not be written has been said by then."""
+        with contextlib.suppress(OSError):
+            self._stream.close()
+
+
+def _unwritable(path: Path, error: OSError) -> InputFileError:
+    return InputFileError(f"cannot write {path}", because=error.strerror or str(error))
 
 
 def _drop_cut_line(path: Path) -> None:

@@ -73,6 +73,9 @@ class SyntheticMeasurer:
     def clock(self) -> float:
         return self.now
 
+    def synchronize(self) -> None:
+        pass
+
     def refusal(self, op: Op) -> str | None:
         return f"no {op.kernel} here" if op.kernel == self.refuse else None
 
