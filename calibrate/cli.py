@@ -15,7 +15,8 @@ import click
 from calibrate.designs import require_room
 from calibrate.device.device import identify, match
 from calibrate.device.measurer import Measurer
-from calibrate.device.torch_measurer import TorchMeasurer, block_bytes
+from calibrate.device.memory import block_bytes
+from calibrate.device.torch_measurer import TorchMeasurer
 from calibrate.files import write_bytes, write_calibration, write_text, write_yaml
 from calibrate.session.check import CheckRow, check
 from calibrate.session.figures import png, whole_figure

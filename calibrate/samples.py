@@ -102,6 +102,8 @@ class StepSample:
     laps: int = 1
     waited: float = 0.0
     disturbed: str = ""
+    maps: str = ""
+    """How the small maps between library calls ran: compiled into one kernel each, or eager, and why."""
 
     @property
     def calm(self) -> bool:

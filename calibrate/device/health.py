@@ -77,11 +77,11 @@ def others(found: Mapping[int, float | None], own: int) -> str:
 class Monitor:
     """Watches a device during visits and says what disturbed them.
 
-    tool: ``None`` where nothing can be read. clock: seconds, of a clock that only goes forward.
+    tool: ``None`` where nothing can be read. clock: seconds, of a clock that only goes forward (the process's).
     """
 
-    def __init__(self, tool: Tool | None, clock: Callable[[], float] = time.perf_counter) -> None:
-        self.tool, self._clock = tool, clock
+    def __init__(self, tool: Tool | None, clock: Callable[[], float] | None = None) -> None:
+        self.tool, self._clock = tool, clock or time.perf_counter
         self.failure = ""
         self.steady: float | None = None
         """The clock that long matmuls held [Hz]: what a fallen one is told by."""

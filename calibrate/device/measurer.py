@@ -21,6 +21,9 @@ class Measurer(Protocol):
     def clock(self) -> float:
         """Seconds of a clock that only goes forward."""
 
+    def prepare(self, seconds: float) -> None:
+        """Bring the device to the state in which it is measured, ``seconds`` at most; ``device`` then tells of it."""
+
     def synchronize(self) -> None:
         """Wait until the device has done what it was given. Raises ``RuntimeError`` when it is lost."""
 
@@ -49,8 +52,11 @@ class Timer(Protocol):
     def laps(self, call: Callable[[], Any], seconds: float) -> Laps:
         """Laps of a call launched eagerly, for about ``seconds``."""
 
-    def replays(self, call: Callable[[], Any], seconds: float) -> list[float]:
-        """Seconds of each replay of a call captured in a graph, for about ``seconds``."""
+    def replays(self, call: Callable[[], Any], seconds: float) -> Laps:
+        """Laps of a call captured in a graph, for about ``seconds``."""
+
+    def free(self) -> float:
+        """Bytes of memory that this process may still take."""
 
     def release(self) -> None:
         """Give memory that nothing uses back to the device."""

@@ -2,9 +2,7 @@
 
 CPU: laps of whole calls by the wall clock; the time that threads of this process waited for a core (``schedstat``) is
 read with each lap, so that a sample another program disturbed is known.
-
-CUDA: the calls of a lap are captured in a graph and its replays timed by device events; what cannot be captured is
-timed by events behind a flush that keeps the device busy while the host issues it.
+CUDA: :mod:`calibrate.device.cuda_laps`.
 """
 
 from __future__ import annotations
@@ -21,8 +19,11 @@ import numpy as np
 from calibrate.kernels.operands import Operands
 from calibrate.samples import QUIET, Sample
 
-LAP = 1e-3
-"""Seconds a lap takes at least on a CPU: long against a clock's resolution and a system call."""
+LAP = {"cpu": 1e-3, "mps": 2e-2, "cuda": 1e-3}
+"""Seconds a lap takes at least by the wall clock: long against a clock's resolution and a system call; on MPS against
+the commit of a command buffer and the wait for it, some tenths of a millisecond; on CUDA, of eager steps only."""
+MOST_CALLS = 2000
+"""Calls in a lap at most."""
 Call = Callable[..., Any]
 """What is timed: a call with the operands of a kernel."""
 
@@ -47,6 +48,7 @@ class Laps:
     calls: int
     method: str = "wall"
     host: float | None = None
+    disturbed: str = ""
 
     def sample(self, kernel: str, library: str = "") -> Sample:
         """Their median, over the laps that nothing disturbed when there are at least three."""
@@ -64,11 +66,14 @@ class Laps:
             method=self.method,
             kernel=kernel,
             library=library,
+            disturbed=self.disturbed,
         )
 
 
-def wall_laps(run: Call, sets: Sequence[Operands], seconds: float, sync: Callable[[], None]) -> Laps:
-    """Laps by the wall clock until ``seconds`` have passed, three at least and five calm ones when time allows."""
+def wall_laps(
+    run: Call, sets: Sequence[Operands], seconds: float, sync: Callable[[], None], lap: float = LAP["cpu"]
+) -> Laps:
+    """Laps of at least ``lap`` by the wall clock until ``seconds`` have passed; three at least, forty at most."""
     turn = cycle(sets)
     run(*next(turn))
     sync()
@@ -76,7 +81,7 @@ def wall_laps(run: Call, sets: Sequence[Operands], seconds: float, sync: Callabl
     run(*next(turn))
     sync()
     once = time.perf_counter() - start
-    calls = max(1, min(200, round(LAP / max(once, 1e-7))))
+    calls = max(1, min(MOST_CALLS, round(lap / max(once, 1e-7))))
     times: list[float] = []
     waiting: list[float] = []
     deadline = start + seconds
@@ -85,9 +90,9 @@ def wall_laps(run: Call, sets: Sequence[Operands], seconds: float, sync: Callabl
         for _ in range(calls):
             run(*next(turn))
         sync()
-        lap = time.perf_counter() - begun
-        times.append(lap / calls)
-        waiting.append((waited() - before) / lap)
+        took = time.perf_counter() - begun
+        times.append(took / calls)
+        waiting.append((waited() - before) / took)
         if time.perf_counter() - start > 20 * seconds + 5.0:
             break
     return Laps(seconds=times, waiting=waiting, calls=calls)

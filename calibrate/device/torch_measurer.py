@@ -1,41 +1,44 @@
-"""Timing: warm-up, laps long enough to time, operands that no cache holds, medians with spread, waiting told apart.
+"""The device that torch runs on: kernels checked and timed, ceilings, whole models and collectives.
 
-CPU: laps of whole calls by the wall clock; the time that threads of this process waited for a core (``schedstat``) is
-read with each lap, so that a sample another program disturbed is known.
-
-CUDA: the calls of a lap are captured in a graph
-and its replays timed by device events; what cannot be captured is timed by events behind a flush that keeps the device
-busy while the host issues the call.
+CPU and MPS: laps of whole calls by the wall clock (:mod:`calibrate.device.timing`). CUDA: graphs and device events
+(:mod:`calibrate.device.cuda_laps`), with the device's health read while they run (:mod:`calibrate.device.health`).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from itertools import cycle
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from calibrate.device.collectives import measure_collectives
+from calibrate.device.cuda_laps import CudaLaps
 from calibrate.device.device import Device
-from calibrate.device.timing import Call, Laps, wall_laps
+from calibrate.device.health import Monitor
+from calibrate.device.health_tools import find_tool
+from calibrate.device.memory import free_memory, planned
+from calibrate.device.timing import LAP, Call, Laps, wall_laps
 from calibrate.device.whole_models import WholeModels, wanted
 from calibrate.kernels.builders import build
 from calibrate.kernels.kernel import check
 from calibrate.kernels.linear import recipe
-from calibrate.kernels.operands import NoKernelError, OperandPool, Operands, fill_rate
+from calibrate.kernels.operands import NoKernelError, OperandPool, Operands
+from calibrate.kernels.target import target_of
 from calibrate.samples import Sample, StepSample
 from calibrate.shapes import small
 from inferplan.work.formats import find_format
 from inferplan.work.ops import Op
 
-MAX_SETS = 256
-FILL_SHARE = 0.1
-"""Share of a run's time in which a CPU could fill one block of operands."""
-SMALLEST_BLOCK = 64 << 20
-"""Bytes of the smallest block: it holds two operands of 32 MB."""
+MAX_SETS = {"cpu": 256, "mps": 256, "cuda": 512}
+"""Sets of operands at most. Those that take a microsecond or two are as many as a lap has calls."""
+WARM = "its operands were in a cache: there was no time to make enough of them"
+STEADY = 0.02
+"""A clock that moved by less between three readings holds still."""
+WARM_UP = (4096, 64)
+"""Size of the matmuls that warm a device up, and how many are issued at once: 13 ms on an H100, 0.2 s on a T4."""
 CEILING_FORMATS = {
     "cuda": ("fp32", "tf32", "bf16", "fp16", "fp8", "int8"),
     "cpu": ("fp32", "bf16", "fp16", "int8"),
@@ -49,39 +52,50 @@ CEILING_SHAPES = {
 """Formats and shapes (m, k, n) of the large matmuls."""
 
 
-def block_bytes(device: Device, budget: float, short: bool = False) -> float:
-    """Bytes of random values of each type: eight caches' worth at least (four in a short run), 8 GiB at most.
-
-    On a CPU never more than is made in :data:`FILL_SHARE` of ``budget`` [s]: a virtual machine of two cores may report
-    the cache of its whole host, and fresh memory may come slowly, so that making operands would be all that is done.
-    """
-    if short:
-        size = 4.0 * device.cache
-    else:
-        part = {"cuda": 0.05, "mps": 0.05, "cpu": 0.02}[device.kind] * device.memory
-        size = min(max(part, 8 * device.cache, 128 << 20), 8 << 30)
-    if device.kind != "cpu":
-        return size
-    return min(size, max(FILL_SHARE * budget * fill_rate(device.kind), SMALLEST_BLOCK))
-
-
 class TorchMeasurer:
-    """The device that torch runs on. block: bytes of random values of each type (:func:`block_bytes`)."""
+    """The device that torch runs on. block: bytes of random values of each type
+    (:func:`calibrate.device.memory.block_bytes`)."""
 
     def __init__(self, device: Device, seed: int, block: float) -> None:
-        self.device, size = device, block
-        self.pool = OperandPool(device.kind, int(size), seed)
-        self.largest = 0.15 * device.memory if device.kind == "cuda" else size / 2
+        self.device = device
+        self.pool = OperandPool(device.kind, int(block), seed)
+        plan = planned(device, block, free_memory(device.kind))
+        self.largest = plan.operands
+        self.monitor = Monitor(find_tool(device.kind))
+        self._events = CudaLaps(device.cache, plan.results, self.monitor.look) if device.kind == "cuda" else None
         self._whole = WholeModels(device.kind, self)
-        self._flush: torch.Tensor | None = None
 
     def clock(self) -> float:
         """Seconds of the process's monotonic clock."""
         return time.perf_counter()
 
-    def synchronize(self) -> None:
-        """Wait until the device has done what it was given. Raises ``RuntimeError`` when it is lost."""
-        self._sync()
+    def prepare(self, seconds: float) -> None:
+        """Run matmuls until the clock holds still, for ``seconds`` at most, and note how the device is set.
+
+        A device that has been idle is cool and runs faster than one that serves. The clock that long matmuls hold is
+        what a fallen one is told by (:class:`calibrate.device.health.Monitor`).
+        """
+        if self.device.kind == "cpu":
+            return
+        size, count = WARM_UP
+        left, right = (torch.randn(size, size, device=self.device.kind, dtype=torch.float16) for _ in range(2))
+        clocks: list[float] = []
+        deadline = self.clock() + seconds
+        for _ in range(1000):
+            for _ in range(count):
+                torch.mm(left, right)
+            told = self.monitor.read_now().clock
+            self.synchronize()
+            clocks += [told] if told is not None else []
+            still = len(clocks) >= 5 and max(clocks[-3:]) - min(clocks[-3:]) <= STEADY * clocks[-1]
+            if self.clock() >= deadline or (still and self.clock() >= deadline - seconds / 2):
+                break
+        if clocks:
+            self.monitor.steady = float(np.median(clocks[-3:]))
+        told_facts = self.monitor.facts()
+        driver = told_facts.pop("driver", None)
+        software = self.device.software if driver is None else {"driver": driver} | self.device.software
+        self.device = replace(self.device, software=software, state=told_facts)
 
     def refusal(self, op: Op) -> str | None:
         """Build the operator's kernel at a small size and check it against float64."""
@@ -92,6 +106,8 @@ class TorchMeasurer:
         except NoKernelError as refused:
             return refused.what
         except (RuntimeError, TypeError, ValueError, NotImplementedError, AttributeError) as failed:
+            if _no_memory(failed):
+                self.release()
             return f"torch cannot run it here: {_first_line(failed)}"
         if not error <= kernel.tolerance:
             return f"{kernel.name} is {error:.2g} off its float64 reference, more than {kernel.tolerance:g}"
@@ -99,115 +115,70 @@ class TorchMeasurer:
 
     def measure(self, op: Op, seconds: float) -> Sample:
         """Laps of an operator on fresh operands for about ``seconds``. Raises ``MemoryError`` when it does not fit."""
+        self.monitor.begin()
         try:
             kernel = build(op, self.pool)
-            sets = self._sets(kernel.operands, op, seconds)
-            return self._laps(kernel.run, sets, seconds).sample(kernel.name, kernel.library)
+            sets, cold = self._sets(kernel.operands, op, seconds)
+            sample = self._laps(kernel.run, sets, seconds).sample(kernel.name, kernel.library)
         except (torch.OutOfMemoryError, RuntimeError) as error:
-            text = str(error).lower()
-            if isinstance(error, torch.OutOfMemoryError) or "out of memory" in text or "alloc" in text:
+            if _no_memory(error):
                 self.release()
                 raise MemoryError(_first_line(error)) from None
             raise
+        return replace(sample, disturbed=_joined("" if cold else WARM, sample.disturbed, self.monitor.end()))
 
     def release(self) -> None:
         """Give cached memory back to the device."""
         if self.device.kind == "cuda":
             torch.cuda.empty_cache()
+        elif self.device.kind == "mps":
+            torch.mps.empty_cache()
 
-    def _sets(self, operands: Callable[[], Operands], op: Op, seconds: float) -> list[Operands]:
-        """As many sets of operands as fill the cache three times over; two at least, in half of ``seconds`` at most."""
-        size = max(float(op.work().bytes), 1.0)
-        wanted = min(int(np.ceil(3 * self.device.cache / size)), MAX_SETS)
+    def free(self) -> float:
+        """Bytes of memory that this process may still take."""
+        return free_memory(self.device.kind)
+
+    def _sets(self, operands: Callable[[], Operands], op: Op, seconds: float) -> tuple[list[Operands], bool]:
+        """As many sets of operands as fill the cache three times over, two at least; and whether, on a GPU, they are
+        larger than the cache or as many as there may be.
+
+        A CPU makes them in half of ``seconds`` at most, a GPU in four times ``seconds``.
+        """
+        gpu = self.device.kind == "cuda"
+        size, most = max(float(op.work().bytes), 1.0), MAX_SETS[self.device.kind]
+        wanted = min(int(np.ceil(3 * self.device.cache / size)), most)
+        limit = seconds * (4.0 if gpu else 0.5)
         start, sets = time.perf_counter(), [operands(), operands()]
-        while len(sets) < wanted and time.perf_counter() - start < seconds / 2:
+        while len(sets) < wanted and time.perf_counter() - start < limit:
             sets.append(operands())
-        return sets
+        return sets, not gpu or len(sets) == most or len(sets) * size > self.device.cache
 
-    def _sync(self) -> None:
+    def synchronize(self) -> None:
+        """Wait until the device has done what it was given. Raises ``RuntimeError`` when it is lost."""
         if self.device.kind == "cuda":
             torch.cuda.synchronize()
         elif self.device.kind == "mps":
             torch.mps.synchronize()
 
     def _laps(self, run: Call, sets: list[Operands], seconds: float) -> Laps:
-        if self.device.kind != "cuda":
-            return wall_laps(run, sets, seconds, self._sync)
-        host = self._host(run, sets)
-        try:
-            return self._replayed(run, sets, seconds, host)
-        except RuntimeError as error:
-            if isinstance(error, torch.OutOfMemoryError):
-                raise
-            torch.cuda.synchronize()
-            return self._evented(run, sets, seconds, host)
-
-    def _host(self, run: Call, sets: list[Operands]) -> float:
-        """Seconds the host needs to issue one call, with nothing to wait for."""
-        for operands in sets[:3]:
-            run(*operands)
-        torch.cuda.synchronize()
-        count = min(len(sets), 10)
-        start = time.perf_counter()
-        for operands in sets[:count]:
-            run(*operands)
-        issued = time.perf_counter() - start
-        torch.cuda.synchronize()
-        return issued / count
-
-    def _replayed(self, run: Call, sets: list[Operands], seconds: float, host: float) -> Laps:
-        graph = torch.cuda.CUDAGraph()
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            run(*sets[0])
-        torch.cuda.current_stream().wait_stream(side)
-        with torch.cuda.graph(graph):
-            for operands in sets:
-                run(*operands)
-        graph.replay()
-        torch.cuda.synchronize()
-        times = self._events(graph.replay, seconds, len(sets))
-        return Laps(seconds=times, waiting=[0.0] * len(times), calls=len(sets), method="graph", host=host)
-
-    def _events(self, call: Callable[[], Any], seconds: float, calls: int, flush: bool = False) -> list[float]:
-        """Seconds of one call by device events, over as many laps as the time allows (five at least)."""
-        times: list[float] = []
-        deadline = time.perf_counter() + seconds
-        while len(times) < 5 or (time.perf_counter() < deadline and len(times) < 100):
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            if flush:
-                self._flushed()
-            start.record()
-            call()
-            end.record()
-            torch.cuda.synchronize()
-            times.append(start.elapsed_time(end) * 1e-3 / calls)
-        return times
-
-    def _evented(self, run: Call, sets: list[Operands], seconds: float, host: float) -> Laps:
-        turn = cycle(sets)
-        times = self._events(lambda: run(*next(turn)), seconds, 1, flush=True)
-        return Laps(seconds=times, waiting=[0.0] * len(times), calls=1, method="events", host=host)
-
-    def _flushed(self) -> None:
-        """Overwrite four caches' worth of memory: it also keeps the device busy while the host issues what follows."""
-        if self._flush is None:
-            self._flush = torch.empty(int(4 * self.device.cache), dtype=torch.int8, device=self.device.kind)
-        self._flush.fill_(1)
+        if self._events is not None:
+            return self._events.laps(run, sets, seconds)
+        return wall_laps(run, sets, seconds, self.synchronize, LAP[self.device.kind])
 
     def laps(self, call: Callable[[], Any], seconds: float) -> Laps:
         """A call that brings its own operands, launched eagerly, by the wall clock."""
-        return wall_laps(call, [()], seconds, self._sync)
+        self.monitor.begin()
+        laps = wall_laps(call, [()], seconds, self.synchronize, LAP[self.device.kind])
+        self.monitor.look()
+        return replace(laps, disturbed=self.monitor.end())
 
-    def replays(self, call: Callable[[], Any], seconds: float) -> list[float]:
-        """Seconds of each replay of a call captured in a graph."""
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            call()
-        graph.replay()
-        torch.cuda.synchronize()
-        return self._events(graph.replay, seconds, 1)
+    def replays(self, call: Callable[[], Any], seconds: float) -> Laps:
+        """Laps of a call captured in a graph, by device events."""
+        if self._events is None:
+            raise NoKernelError(f"there are no graphs on {self.device.kind}")
+        self.monitor.begin()
+        laps = self._events.replays(call, seconds)
+        return replace(laps, disturbed=self.monitor.end())
 
     def ceilings(self, seconds: float) -> Iterator[tuple[str, float]]:
         """Large copies and reads, then the best of a few large matmuls in each format."""
@@ -235,23 +206,38 @@ class TorchMeasurer:
 
     def _best(self, run: Call, operands: Operands, seconds: float, amount: float) -> float:
         """The rate of the fastest lap: a ceiling is what can be reached, not what usually is."""
-        if self.device.kind == "cuda":
-            for _ in range(3):
-                run(*operands)
-            return amount / min(self._events(lambda: run(*operands), seconds, 1))
-        return amount / min(wall_laps(run, [operands], seconds, self._sync).seconds)
+        if self._events is not None:
+            return amount / self._events.fastest(run, operands, seconds)
+        return amount / min(wall_laps(run, [operands], seconds, self.synchronize, LAP[self.device.kind]).seconds)
 
     def steps(self) -> list[StepSample]:
-        """The steps of whole models to time on this device."""
-        return wanted(self.device.kind, self.device.memory)
+        """The steps of whole models to time on this device, in the 16-bit format that it multiplies in."""
+        free = min(self.device.memory, self.free() + self.pool.bytes)
+        return wanted(self.device.kind, free, target_of(self.device.kind).base)
 
     def step(self, asked: StepSample) -> StepSample:
-        """One of them, timed for half a second (a quarter on a CPU)."""
+        """One of them, timed for half a second (a quarter on a CPU). The operands of operators are given back first.
+
+        Raises ``MemoryError`` when it does not fit.
+        """
+        self.pool.release()
+        if self._events is not None:
+            self._events.release()
         return self._whole.time(asked, 0.5 if self.device.kind == "cuda" else 0.25)
 
     def collectives(self, seconds: float) -> Iterator[tuple[Op, Sample]]:
         """Collectives between the devices, or between two processes of a CPU; none where there is one device."""
         yield from measure_collectives(self.device, seconds)
+
+
+def _no_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out (a library's handle may say so by its own name)."""
+    text = str(error).lower()
+    return isinstance(error, torch.OutOfMemoryError) or "out of memory" in text or "alloc" in text
+
+
+def _joined(*words: str) -> str:
+    return "; ".join(dict.fromkeys(word for word in words if word))
 
 
 def _first_line(error: BaseException) -> str:

@@ -8,16 +8,17 @@ import torch
 
 from calibrate.designs import find_model
 from calibrate.device.measurer import Timer
-from calibrate.device.timing import Laps
-from calibrate.kernels.decoder import FusedMaps, WholeModel
+from calibrate.device.memory import MODEL
+from calibrate.kernels.decoder import FusedMaps, WholeModel, compiled_too_often
 from calibrate.samples import StepSample
 from inferplan.models.spec import ModelSpec
+from inferplan.units import format_bytes
 
 GRAPH, EAGER = "graph", "eager"
 
 
-def wanted(kind: str, memory: float) -> list[StepSample]:
-    """The steps to time on a kind of device; a model too large for it is cut to the layers that fit."""
+def wanted(kind: str, memory: float, fmt: str = "bf16") -> list[StepSample]:
+    """The steps to time on a kind of device; a model too large for ``memory`` [B] is cut to the layers that fit."""
     models: tuple[str, ...]
     modes: tuple[str, ...]
     if kind == "cuda":
@@ -32,10 +33,10 @@ def wanted(kind: str, memory: float) -> list[StepSample]:
     steps = []
     for name in models:
         spec = find_model(name)
-        per_layer = sum(w.elements * count for w, count in spec.weights()) * 2.0 / len(spec.sequence)
+        per_layer = weight_bytes(spec) / len(spec.sequence)
         layers = min(len(spec.sequence), int(0.45 * memory / per_layer))
         for batch, new, past in loads:
-            steps += [_wanted(spec, layers, mode, (batch, new, past)) for mode in modes]
+            steps += [replace(_wanted(spec, layers, mode, (batch, new, past)), format=fmt) for mode in modes]
     return steps
 
 
@@ -54,6 +55,16 @@ def shortened(spec: ModelSpec, layers: int) -> ModelSpec:
     return ModelSpec(**given | {"layers": spec.sequence[:layers]})
 
 
+def weight_bytes(spec: ModelSpec) -> float:
+    """Bytes of a model's weights in a 16-bit format."""
+    return sum(float(w.elements * count) for w, count in spec.weights()) * 2.0
+
+
+def cache_bytes(spec: ModelSpec, asked: StepSample) -> float:
+    """Bytes of a step's cache in a 16-bit format."""
+    return 2.0 * spec.kv_elements_per_token * asked.batch * (asked.past + asked.new)
+
+
 class WholeModels:
     """Steps of whole models on a kind of device. One model is kept; a step of another takes its place."""
 
@@ -68,20 +79,43 @@ class WholeModels:
         Raises ``MemoryError`` when the model does not fit.
         """
         try:
-            model = self._model(asked)
-            (tokens,) = model.prepare(asked.batch, asked.new, asked.past)
-            with torch.inference_mode():
-                model.step(tokens, asked.past)
-                if asked.mode == GRAPH:
-                    times = self.timer.replays(lambda: model.step(tokens, asked.past), seconds)
-                    laps = Laps(seconds=times, waiting=[0.0] * len(times), calls=1)
-                else:
-                    laps = self.timer.laps(lambda: model.step(tokens, asked.past), seconds)
+            return self._timed(asked, seconds)
         except torch.OutOfMemoryError as error:
             self._forget()
             raise MemoryError(str(error).splitlines()[0]) from None
+        except Exception as error:
+            if not compiled_too_often(error):
+                raise
+            self._forget()  # the maps run as they are from here on, and every record says so
+            self._maps = FusedMaps(note="eager: compiled for too many shapes")
+            return self.time(asked, seconds)
+
+    def _timed(self, asked: StepSample, seconds: float) -> StepSample:
+        model = self._model(asked)
+        model.caches = []  # the cache of the last load goes before that of this one comes
+        self._require(cache_bytes(model.spec, asked), f"a cache of {asked.batch} x {asked.past + asked.new} tokens")
+        (tokens,) = model.prepare(asked.batch, asked.new, asked.past)
+        with torch.inference_mode():
+            model.step(tokens, asked.past)
+            time = self.timer.replays if asked.mode == GRAPH else self.timer.laps
+            laps = time(lambda: model.step(tokens, asked.past), seconds)
         sample = laps.sample("")
-        return replace(asked, seconds=sample.seconds, spread=sample.spread, laps=sample.laps, waited=sample.waited)
+        return replace(
+            asked,
+            seconds=sample.seconds,
+            spread=sample.spread,
+            laps=sample.laps,
+            waited=sample.waited,
+            disturbed=sample.disturbed,
+            maps=model.maps.note,
+        )
+
+    def _require(self, size: float, what: str) -> None:
+        """Raise ``MemoryError`` when the device has less left than ``size`` bytes and room to compute with them."""
+        self.timer.release()
+        free = MODEL * self.timer.free()
+        if size > free:
+            raise MemoryError(f"{what} takes {format_bytes(size)} of the {format_bytes(free)} that may be taken")
 
     def _model(self, asked: StepSample) -> WholeModel:
         """The model that is kept when it is the one asked for; otherwise a new one in its place."""
@@ -91,6 +125,7 @@ class WholeModels:
             if self._maps is None:
                 self._maps = FusedMaps.on(self.kind)
             spec = shortened(find_model(asked.model), asked.layers)
+            self._require(weight_bytes(spec), f"{asked.model} with {asked.layers} layers")
             self._kept = (key, WholeModel(spec, self.kind, asked.format, self._maps))
         return self._kept[1]
 

@@ -27,7 +27,8 @@ from inferplan.work.formats import find_format
 from inferplan.work.step import WIDE
 
 RECOMPILED = 64
-"""Versions of a compiled map, of shapes and strides, before the compiler gives up."""
+"""Versions of a compiled map, of shapes and strides, before the compiler gives up; three models at four prompts and
+eight batches need 13."""
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -65,17 +66,24 @@ class FusedMaps:
             probe = torch.randn(2, 4, 2, 8, device=kind, dtype=dtype)
             angles = torch.randn(4, 1, 8, device=kind, dtype=dtype)
             fused.rotate(probe, angles, angles[..., :4]), fused.gated(probe)
-        except Exception:  # a machine without a compiler: the maps still run, one kernel after another
-            return cls()
+        except Exception as error:  # a machine without a compiler: the maps still run, one kernel after another
+            return cls(note=f"eager: not compiled ({type(error).__name__})")
         return fused
 
 
 def _compiled(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Compiled once for all shapes; every layout of heads and positions that models have may be a version of its own
-    (the usual limit of eight sends DeepSeek's layers back to eager)."""
+    (the usual limit of eight sends DeepSeek's layers back to eager, and tells nobody). Beyond :data:`RECOMPILED` a call
+    raises what :func:`compiled_too_often` knows."""
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, RECOMPILED)
+    torch._dynamo.config.fail_on_recompile_limit_hit = True
     compiled: Callable[..., Tensor] = torch.compile(function, dynamic=True)
     return compiled
+
+
+def compiled_too_often(error: BaseException) -> bool:
+    """Whether a map refused to be compiled for one more kind of shapes."""
+    return type(error).__name__ == "FailOnRecompileLimitHit"  # torch._dynamo.exc, which takes seconds to import
 
 
 class WholeModel:
@@ -104,6 +112,7 @@ class WholeModel:
     def prepare(self, batch: int, new: int, past: int) -> tuple[Tensor, ...]:
         """A cache that holds ``past`` random tokens and has room for ``new``; the tokens of the step."""
         length = past + new
+        self.caches = []  # those of the last load go first: both at once may be more than there is
         self.caches = [mixer.cache(batch, length) for _, mixer, _ in self.layers]
         tokens = torch.randint(self.spec.vocab, (batch, new), device=self.kind, generator=self.generator)
         return (tokens,)

@@ -101,6 +101,15 @@ class OperandPool:
         """Elements of one block."""
         return int(self.size // dtype.itemsize)
 
+    @property
+    def bytes(self) -> float:
+        """Bytes of the blocks that there are."""
+        return float(sum(block.memory.nbytes for block in self._blocks.values()))
+
+    def release(self) -> None:
+        """Give every block back; the next operand of a type makes a new one."""
+        self._blocks.clear()
+
     def normal(self, shape: tuple[int, ...], fmt: Format) -> torch.Tensor:
         """An operand in a format."""
         return self.typed(shape, self.dtype_of(fmt))

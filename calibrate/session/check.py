@@ -12,7 +12,7 @@ from calibrate.designs import Design
 from calibrate.device.measurer import Measurer
 from calibrate.samples import key_of
 from calibrate.session.hardware import hardware_behind
-from calibrate.session.settings import SLACK, Budget, Progress, Settings
+from calibrate.session.settings import SLACK, WARM_UP, Budget, Progress, Settings
 from calibrate.shapes import Candidate, Group, candidates, choose, group_of, operand_bytes
 from inferplan.devices.constants import Calibration
 from inferplan.devices.hardware import HardwareSpec
@@ -48,6 +48,7 @@ def check(measurer: Measurer, stored: Calibration, settings: Settings, progress:
     Every kernel and format is visited once even when the budget is over before that. Raises ``MissingFactError`` when
     none of them can be measured here.
     """
+    measurer.prepare(WARM_UP * settings.budget)
     hardware = hardware_behind(stored, measurer.device, settings.gpu)
     design = settings.design_on(measurer.device.kind).on(hardware)
     inside = _inside(measurer, stored, hardware, settings, design)

@@ -20,7 +20,7 @@ from calibrate.samples import StepSample, key_of
 from calibrate.session.attempts import TRIES, Attempts, first_line
 from calibrate.session.hardware import hardware_of
 from calibrate.session.raw_file import RawFile, Session
-from calibrate.session.settings import SLACK, Budget, Progress, Settings
+from calibrate.session.settings import SLACK, WARM_UP, Budget, Progress, Settings
 from calibrate.shapes import (
     PLAIN,
     UNFUSED,
@@ -63,6 +63,7 @@ class Run:
         other software.
         """
         settings, measurer = self.settings, self.measurer
+        self.attempts.attempt(lambda: "warm-up", "the warm-up", lambda: measurer.prepare(WARM_UP * settings.budget))
         _require_same_device(self.session, measurer.device)
         self.raw.clock = lambda: settings.budget - self.budget.left
         self.raw.add(

@@ -11,6 +11,8 @@ from calibrate.device.measurer import Measurer
 Progress = Callable[[str, float], None]
 QUICK = 60.0
 """Seconds below which a run leaves out whole models, collectives and further terms."""
+WARM_UP = 0.01
+"""Share of the budget in which the device is warmed up at most."""
 SLACK = 5.0
 """The shortest visit, in multiples of its shape's time by the roofline; shapes too slow for that are left out."""
 

@@ -210,8 +210,8 @@ CALIBRATE_MUTANTS = [
     SourceMutant(
         name="laps not divided by their calls",
         place="calibrate.device.timing:wall_laps",
-        old="times.append(lap / calls)",
-        new="times.append(lap)",
+        old="times.append(took / calls)",
+        new="times.append(took)",
         changes="small operators take at least a millisecond",
         check=by_hand.test_a_lap_of_many_calls_is_divided_by_them,
     ),
@@ -233,7 +233,7 @@ CALIBRATE_MUTANTS = [
     ),
     SourceMutant(
         name="operands as large as the reported cache",
-        place="calibrate.device.torch_measurer:block_bytes",
+        place="calibrate.device.memory:block_bytes",
         old="return min(size, ",
         new="return max(size, ",
         changes="a short run on a virtual machine spends its time filling 2 GB for each format",

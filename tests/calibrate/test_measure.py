@@ -12,8 +12,9 @@ torch = pytest.importorskip("torch")
 from calibrate.designs import TINY  # noqa: E402
 from calibrate.device.collectives import measure_collectives, messages  # noqa: E402
 from calibrate.device.device import identify  # noqa: E402
+from calibrate.device.memory import block_bytes  # noqa: E402
 from calibrate.device.timing import Laps, waited, wall_laps  # noqa: E402
-from calibrate.device.torch_measurer import TorchMeasurer, block_bytes  # noqa: E402
+from calibrate.device.torch_measurer import TorchMeasurer  # noqa: E402
 from calibrate.device.whole_models import shortened, wanted  # noqa: E402
 from calibrate.kernels.decoder import FusedMaps, WholeModel  # noqa: E402
 from calibrate.kernels.operands import Block, OperandPool  # noqa: E402
@@ -56,7 +57,7 @@ def test_an_operator_is_measured(measurer: TorchMeasurer) -> None:
 
 def test_operands_fill_the_cache_three_times(measurer: TorchMeasurer) -> None:
     op = matmul(FORMATS["bf16"], FORMATS["bf16"], m=1.0)
-    sets = measurer._sets(lambda: (object(),), replace(op, k=1024, n=1024), 1.0)
+    sets, _ = measurer._sets(lambda: (object(),), replace(op, k=1024, n=1024), 1.0)
     assert len(sets) * 2 * 1024 * 1024 >= min(3 * measurer.device.cache, 256 * 2 * 1024 * 1024) * 0.99
 
 
@@ -190,5 +191,5 @@ def test_a_block_is_as_large_as_a_cpu_can_fill_in_a_tenth_of_the_run(
     """A virtual machine that reports its host's cache of 480 MB."""
     device = replace(identify("cpu"), cache=480e6, memory=24e9)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("calibrate.device.torch_measurer.fill_rate", lambda kind: rate)
+        patch.setattr("calibrate.device.memory.fill_rate", lambda kind: rate)
         assert block_bytes(device, budget, short) == pytest.approx(size)

@@ -195,6 +195,7 @@ def _patch_cuda(stack: contextlib.ExitStack, machine: Machine, devices: int) -> 
         "current_stream": lambda device=None: machine.current,
         "default_stream": lambda device=None: machine.default,
         "stream": lambda stream: _on(machine, stream),
+        "set_stream": lambda stream: setattr(machine, "current", stream),
         "is_current_stream_capturing": lambda: machine.capturing,
         "graph_pool_handle": lambda: (0, 0),
         "graph": machine.capture,
