@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from calibrate.designs import require_room
-from calibrate.device.device import identify, match
+from calibrate.device.device import Device, identify, match
 from calibrate.device.measurer import Measurer
 from calibrate.device.memory import block_bytes
 from calibrate.device.torch_measurer import TorchMeasurer
@@ -61,8 +61,7 @@ def execute(options: Options, measurer: Measurer | None = None) -> Report:
     device = measurer.device if measurer else identify(options.device)
     click.echo(device.describe(), err=True)
     if measurer is None:
-        block = block_bytes(device, options.budget, short=options.budget < QUICK)
-        measurer = TorchMeasurer(device, options.seed, block)
+        measurer = torch_measurer(device, options.budget, options.seed)
     spent = 0.0 if options.started is None else max(0.0, time.perf_counter() - options.started)
     settings = Settings(
         budget=options.budget,
@@ -76,6 +75,11 @@ def execute(options: Options, measurer: Measurer | None = None) -> Report:
     return _check(options, measurer, settings) if options.only_check else _run(options, measurer, settings)
 
 
+def torch_measurer(device: Device, budget: float, seed: int) -> TorchMeasurer:
+    """The device that torch runs on, with blocks of operands for a run of ``budget`` seconds."""
+    return TorchMeasurer(device, seed, block_bytes(device, budget, short=budget < QUICK))
+
+
 def _run(options: Options, measurer: Measurer, settings: Settings) -> Report:
     out = options.out or default_out(options, measurer)
     raw_path = options.raw or out.with_suffix(".jsonl")
@@ -85,7 +89,7 @@ def _run(options: Options, measurer: Measurer, settings: Settings) -> Report:
     else:
         raw = RawFile.open(raw_path, options.resume)
         try:
-            with _progress() as progress:
+            with progress_bar() as progress:
                 Run(measurer, raw, settings, progress).measure()
         except KeyboardInterrupt:
             samples = sum(map(len, raw.session.samples.values()))
@@ -128,7 +132,7 @@ def default_out(options: Options, measurer: Measurer) -> Path:
 def _check(options: Options, measurer: Measurer, settings: Settings) -> Report:
     path = options.calibration or options.out or default_out(options, measurer)
     stored = validate(path, read_yaml(path), Calibration)
-    with _progress() as progress:
+    with progress_bar() as progress:
         rows = check(measurer, stored, settings, progress)
     report = check_report(rows, path, settings.tolerance)
     if not all(row.within for row in rows):
@@ -218,8 +222,8 @@ def _step_record(row: StepRow) -> dict[str, Any]:
 
 
 @contextmanager
-def _progress() -> Iterator[Progress]:
-    """A bar on stderr; nothing where stderr is no terminal."""
+def progress_bar() -> Iterator[Progress]:
+    """A bar on stderr that shows what is being measured; nothing where stderr is no terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 

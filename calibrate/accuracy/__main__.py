@@ -3,7 +3,7 @@
 ``HELD_OUT.csv`` is what ``python -m calibrate.serving_fit --held-out`` writes. ``python -m calibrate.accuracy scale-out
 SHARED`` writes docs/accuracy-scale-out.md alone, ``python -m calibrate.accuracy devices SHARED``
 docs/accuracy-devices.md; ``python -m calibrate.accuracy anchors HELD_OUT.csv`` prints what measured runs of a system
-are worth.
+are worth. ``python -m calibrate.accuracy cpu`` measures this CPU and writes docs/accuracy-cpu.md.
 """
 
 from __future__ import annotations
@@ -71,10 +71,17 @@ def _anchors() -> None:
 _anchors_help = "Print what measured runs of a system are worth, and the bands for configs/anchors.yaml."
 
 
+def _cpu() -> None:
+    from calibrate.accuracy.cpu_page import main  # torch is needed for this page only
+
+    main(sys.argv[2:])
+
+
 def _told(done: int) -> None:
     if sys.stderr.isatty():
         sys.stderr.write(f"\r{done} rows")
 
 
 if __name__ == "__main__":
-    {"scale-out": _scale_out, "devices": _devices, "anchors": _anchors}.get(" ".join(sys.argv[1:2]), _accuracy)()
+    pages = {"scale-out": _scale_out, "devices": _devices, "anchors": _anchors, "cpu": _cpu}
+    pages.get(" ".join(sys.argv[1:2]), _accuracy)()
