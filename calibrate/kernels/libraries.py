@@ -1,9 +1,8 @@
-"""Kernel libraries: those that are used when they are installed, and what each runs on.
+"""Kernel libraries: those that are used when they are installed, what each runs on and how it is called.
 
-Which of them an engine runs is in `configs/engines` (:class:`inferplan.devices.engine.Libraries`).
-
-The one table of optional libraries. Signatures are taken from the sources named here; whatever a version has changed is
-found by the check against float64 that comes before any timing, and the next library is taken.
+The one table of optional libraries; which of them an engine runs stands in its file (``libraries`` of configs/engines).
+Signatures are taken from the sources named here; whatever a version has changed is found by the check against float64
+that comes before any timing, and the next library is taken.
 """
 
 from __future__ import annotations

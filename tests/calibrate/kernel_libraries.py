@@ -1,0 +1,252 @@
+"""Stand-ins for the kernel libraries: each demands exactly the call of its sources and computes what that call means.
+
+They share no code with the calibrator: attention is a loop over sequences, queries and heads, a matmul with scales a
+product of numbers in float64. ``calls`` counts what was called.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+calls: Counter[str] = Counter()
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, causal: bool, left: int, scale: float) -> Tensor:
+    """``q [new, heads, d]`` over ``k [length, kv_heads, d]``: query i is at position length - new + i."""
+    new, heads, _ = q.shape
+    length, kv_heads, _ = k.shape
+    out = torch.zeros(new, heads, v.shape[-1], dtype=torch.float64)
+    for i in range(new):
+        at = length - new + i
+        first = max(0, at - left) if left >= 0 else 0
+        last = at + 1 if causal else length
+        for h in range(heads):
+            g = h * kv_heads // heads
+            scores = (k[first:last, g].double() @ q[i, h].double()) * scale
+            out[i, h] = torch.softmax(scores, 0) @ v[first:last, g].double()
+    return out
+
+
+def from_pages(cache: Tensor, table: Tensor, length: int) -> Tensor:
+    """A sequence's tokens, page by page."""
+    return torch.cat([cache[int(page)] for page in table])[:length]
+
+
+def ints(tensor: Tensor) -> list[int]:
+    assert tensor.dtype is torch.int32, "lengths, starts and tables are int32"
+    return [int(value) for value in tensor]
+
+
+def _varlen(q: Tensor, k: Tensor, v: Tensor, **given: Any) -> Tensor:
+    assert q.dim() == k.dim() == v.dim() == 3 and q.dtype in (torch.bfloat16, torch.float16)
+    calls["varlen"] += 1
+    starts, keys = ints(given.pop("cu_seqlens_q")), ints(given.pop("cu_seqlens_k"))
+    assert (starts[-1], keys[-1]) == (len(q), len(k))
+    assert given.pop("max_seqlen_q") == max(b - a for a, b in itertools.pairwise(starts))
+    assert given.pop("max_seqlen_k") == max(b - a for a, b in itertools.pairwise(keys))
+    (left, right), causal = given.pop("window_size"), given.pop("causal")
+    assert not given and right == (0 if left >= 0 else -1)
+    parts = [
+        attend(q[a:b], k[c:d], v[c:d], causal, left, q.shape[-1] ** -0.5)
+        for a, b, c, d in zip(starts, starts[1:], keys, keys[1:])
+    ]
+    return torch.cat(parts).to(q.dtype)
+
+
+def _kvcache(page: int, table: str) -> Any:
+    def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, **given: Any) -> Tensor:
+        assert q.dim() == k_cache.dim() == 4 and k_cache.stride(-1) == v_cache.stride(-1) == 1
+        calls["kvcache"] += 1
+        lengths = given.pop("cache_seqlens")
+        qv, scale = given.pop("qv", None), given.pop("softmax_scale", q.shape[-1] ** -0.5)
+        (left, right), causal = given.pop("window_size", (-1, -1)), given.pop("causal")
+        pages = given.pop(table, None)
+        assert not given and right == (0 if left >= 0 else -1)
+        out = []
+        for i in range(len(q)):
+            query = q[i]
+            if pages is None:
+                k, v = k_cache[i, :lengths], v_cache[i, :lengths]
+            else:
+                assert k_cache.shape[1] == page and len(ints(lengths)) == len(q)
+                k, v = (from_pages(cache, pages[i], int(lengths[i])) for cache in (k_cache, v_cache))
+            if qv is not None:  # the latents are keys too
+                query, k = torch.cat([qv[i], query], -1), torch.cat([v, k], -1)
+            out.append(attend(query, k, v, causal, left, scale))
+        return torch.stack(out).to(q.dtype)
+
+    return flash_attn_with_kvcache
+
+
+def flash_attention_3() -> ModuleType:
+    return module(
+        "flash_attn_interface", flash_attn_varlen_func=_varlen, flash_attn_with_kvcache=_kvcache(16, "page_table")
+    )
+
+
+def flash_attention_2() -> ModuleType:
+    """It takes values of the keys' width only, and pages of 256."""
+
+    def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, **given: Any) -> Tensor:
+        assert q.shape[-1] == k.shape[-1] == v.shape[-1]
+        return _varlen(q, k, v, **given)
+
+    paged = _kvcache(256, "block_table")
+    return module("flash_attn", flash_attn_varlen_func=flash_attn_varlen_func, flash_attn_with_kvcache=paged)
+
+
+def flashinfer() -> ModuleType:
+    class Ragged:
+        def __init__(self, workspace: Tensor, layout: str) -> None:
+            assert workspace.dtype is torch.uint8 and layout == "NHD"
+
+        def plan(self, q_starts: Tensor, k_starts: Tensor, *sizes: int, **given: Any) -> None:
+            calls["plan"] += 1
+            self.starts, self.keys, self.sizes, self.given = ints(q_starts), ints(k_starts), sizes, given
+
+        def run(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            calls["run"] += 1
+            given, (heads, kv_heads, width) = self.given, self.sizes
+            assert q.shape == (self.starts[-1], heads, width) and k.shape == (self.keys[-1], kv_heads, width)
+            assert v.shape[-1] == given["head_dim_vo"] and q.dtype is given["q_data_type"]
+            edges = zip(self.starts, self.starts[1:], self.keys, self.keys[1:])
+            causal, left = given["causal"], given["window_left"]
+            parts = [attend(q[a:b], k[c:d], v[c:d], causal, left, width**-0.5) for a, b, c, d in edges]
+            return torch.cat(parts).to(q.dtype)
+
+    class Paged:
+        def __init__(self, workspace: Tensor, layout: str, use_tensor_cores: bool) -> None:
+            assert workspace.dtype is torch.uint8 and layout == "NHD"
+            self.cores = use_tensor_cores
+
+        def plan(self, starts: Tensor, pages: Tensor, last: Tensor, *sizes: int, q_data_type: torch.dtype) -> None:
+            calls["plan"] += 1
+            self.starts, self.pages, self.last, self.sizes = ints(starts), pages, ints(last), sizes
+
+        def run(self, q: Tensor, cache: tuple[Tensor, Tensor]) -> Tensor:
+            calls["run"] += 1
+            heads, kv_heads, width, page = self.sizes
+            assert self.cores == (heads // kv_heads >= 4)
+            assert q.shape == (len(self.last), heads, width) and cache[0].shape[1:] == (page, kv_heads, width)
+            out = []
+            for i, (a, b) in enumerate(zip(self.starts, self.starts[1:])):
+                length = (b - a - 1) * page + self.last[i]
+                k, v = (from_pages(part, self.pages[a:b], length) for part in cache)
+                out.append(attend(q[i][None], k, v, False, -1, width**-0.5)[0])
+            return torch.stack(out).to(q.dtype)
+
+    return module("flashinfer", BatchPrefillWithRaggedKVCacheWrapper=Ragged, BatchDecodeWithPagedKVCacheWrapper=Paged)
+
+
+def flash_mla() -> ModuleType:
+    def get_mla_metadata(lengths: Tensor, rows: int, kv_heads: int) -> tuple[Any, None]:
+        assert ints(lengths) and rows > 0 and kv_heads == 1
+        return SimpleNamespace(made=True), None
+
+    def flash_mla_with_kvcache(
+        q: Tensor, k_cache: Tensor, block_table: Tensor, cache_seqlens: Tensor, head_dim_v: int,
+        tile_scheduler_metadata: Any, num_splits: None, softmax_scale: float, causal: bool,
+    ) -> tuple[Tensor, None]:  # fmt: skip
+        assert k_cache.shape[1:] == (64, 1, 576) and head_dim_v == 512 and q.shape[-1] == 576
+        assert tile_scheduler_metadata.made and num_splits is None
+        calls["flash_mla"] += 1
+        out = []
+        for i, query in enumerate(q):
+            k = from_pages(k_cache, block_table[i], int(cache_seqlens[i]))
+            out.append(attend(query, k, k[..., :512], causal, -1, softmax_scale))
+        return torch.stack(out).to(q.dtype), None
+
+    return module("flash_mla", get_mla_metadata=get_mla_metadata, flash_mla_with_kvcache=flash_mla_with_kvcache)
+
+
+def whole(values: Tensor, scales: Tensor, rows: int) -> Tensor:
+    """fp8 times its scales, element by element: one for each ``rows`` x 128."""
+    i, j = torch.arange(values.shape[0]) // rows, torch.arange(values.shape[1]) // 128
+    return values.double() * scales.double()[i][:, j]
+
+
+def deep_gemm() -> ModuleType:
+    """SM90: rows' scales are columns first and 16 bytes aligned, blocks' scales as they are."""
+
+    def ready(scales: Tensor, rows: int, blocks: int) -> None:
+        assert scales.shape == (rows, blocks) and scales.dtype is torch.float32
+        assert scales.stride() == (1, -(-rows // 4) * 4), "rows first: it would be laid out again in the call"
+
+    def fp8_gemm_nt(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor], d: Tensor) -> None:
+        (x, xs), (w, ws) = a, b
+        calls["fp8_gemm_nt"] += 1
+        assert x.dtype is w.dtype is torch.float8_e4m3fn and d.dtype is torch.bfloat16
+        ready(xs, x.shape[0], x.shape[1] // 128)
+        assert ws.shape == (w.shape[0] // 128, w.shape[1] // 128)
+        d.copy_(whole(x, xs, 1) @ whole(w, ws, 128).t())
+
+    def grouped(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor], d: Tensor, experts: Tensor) -> None:
+        (x, xs), (w, ws) = a, b
+        calls["grouped"] += 1
+        ready(xs, x.shape[0], x.shape[1] // 128)
+        owners = ints(experts)
+        assert len(owners) == len(x) == len(d) and len(x) % 128 == 0
+        d.fill_(float("nan"))  # rows of no expert are never written
+        for start in range(0, len(x), 128):
+            here = set(owners[start : start + 128]) - {-1}
+            assert len(here) == 1, "the rows of two experts are in one tile"
+            (e,) = here
+            rows = [row for row in range(start, start + 128) if owners[row] == e]
+            assert rows == list(range(start, start + len(rows)))
+            d[rows] = (whole(x[rows], xs[rows], 1) @ whole(w[e], ws[e], 128).t()).to(d.dtype)
+
+    return module("deep_gemm", fp8_gemm_nt=fp8_gemm_nt, m_grouped_fp8_gemm_nt_contiguous=grouped)
+
+
+def fused_moe() -> ModuleType:
+    """vLLM's launcher of the fused kernel, by the names of its parameters."""
+
+    def config(w1: Any, w2: Any, top_k: int, dtype: str | None, m: int, block_shape: Any = None) -> dict[str, int]:
+        assert w1[0] == w2[0] and top_k == 1
+        return {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 1}
+
+    def invoke_fused_moe_triton_kernel(
+        A: Tensor, B: Tensor, C: Tensor, A_scale: Tensor | None, B_scale: Tensor | None, topk_weights: None,
+        sorted_token_ids: Tensor, expert_ids: Tensor, num_tokens_post_padded: Tensor, mul_routed_weight: bool,
+        top_k: int, config: dict[str, int], compute_type: str, use_fp8_w8a8: bool, use_int8_w8a8: bool,
+        use_int8_w8a16: bool, use_int4_w4a16: bool, per_channel_quant: bool, block_shape: list[int] | None = None,
+    ) -> None:  # fmt: skip
+        calls["fused_moe"] += 1
+        tile, ids, owners = config["BLOCK_SIZE_M"], ints(sorted_token_ids), ints(expert_ids)
+        assert ints(num_tokens_post_padded) == [len(ids)] and len(ids) == tile * len(owners)
+        assert C.shape == (len(A), 1, B.shape[1]) and not mul_routed_weight and top_k == 1
+        assert compute_type == str(C.dtype) and (A_scale is not None) == use_fp8_w8a8
+        assert per_channel_quant == (use_fp8_w8a8 and block_shape is None)
+        C.fill_(float("nan"))
+        for at, token in enumerate(ids):
+            if token >= len(A):
+                continue
+            e, x, w = owners[at // tile], A[token].double(), B[owners[at // tile]].double()
+            if block_shape is not None:
+                x, w = whole(A[token][None], A_scale[token][None], 1)[0], whole(B[e], B_scale[e], 128)
+            elif A_scale is not None:
+                assert A_scale.shape == (len(A), 1) and B_scale.shape == (*B.shape[:2], 1)
+                x, w = x * A_scale[token].double(), w * B_scale[e].double()
+            C[token, 0] = (w @ x).to(C.dtype)
+
+    types = SimpleNamespace(bfloat16="torch.bfloat16", float16="torch.float16", float32="torch.float32")
+    return module(
+        "vllm.model_executor.layers.fused_moe.fused_moe",
+        try_get_optimal_moe_config=config,
+        invoke_fused_moe_triton_kernel=invoke_fused_moe_triton_kernel,
+        tl=types,
+    )
+
+
+def module(name: str, **members: Any) -> ModuleType:
+    """A module of some functions."""
+    made = ModuleType(name)
+    for key, value in members.items():
+        setattr(made, key, value)
+    return made

@@ -1,0 +1,246 @@
+"""The libraries that engines call: exactly the calls of their sources, checked before they are timed, else the next."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from calibrate.kernels.builders import build  # noqa: E402
+from calibrate.kernels.kernel import Kernel, check  # noqa: E402
+from calibrate.kernels.libraries import LIBRARIES, find, of_torch  # noqa: E402
+from calibrate.kernels.operands import NoKernelError, OperandPool  # noqa: E402
+from calibrate.kernels.target import Target  # noqa: E402
+from calibrate.kernels.whole_attention import Heads, attention_of  # noqa: E402
+from inferplan.catalog.files import load, names  # noqa: E402
+from inferplan.devices.engine import EngineSpec  # noqa: E402
+from inferplan.work.formats import find_format  # noqa: E402
+from inferplan.work.ops import Attention, GroupedMatmul, Mask, Matmul  # noqa: E402
+from tests.calibrate import kernel_libraries as fakes  # noqa: E402
+
+BF16, FP8, FP8_BLOCK = (find_format(name) for name in ("bf16", "fp8", "fp8-block"))
+HOPPER, AMPERE, ADA = (Target(kind="cuda", sm=sm) for sm in (90, 80, 89))
+
+
+@pytest.fixture(autouse=True)
+def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Whatever this machine has: each test installs its own."""
+    for library in LIBRARIES.values():
+        for name in library.modules:
+            monkeypatch.setitem(sys.modules, name, None)
+    fakes.calls.clear()
+    yield
+
+
+def install(monkeypatch: pytest.MonkeyPatch, *modules: ModuleType) -> None:
+    for module in modules:
+        parts = module.__name__.split(".")
+        for end in range(1, len(parts)):  # a package for each part of the name
+            package = fakes.module(".".join(parts[:end]))
+            package.__path__ = []
+            monkeypatch.setitem(sys.modules, package.__name__, package)
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+
+
+def pool(target: Target) -> OperandPool:
+    """Numbers on this CPU, kernels of another device."""
+    return OperandPool("cpu", 8 << 20, target=target)
+
+
+def attention(**changes: Any) -> Attention:
+    values: dict[str, Any] = {
+        "batch": 2.0, "new": 1.0, "past": 36.0, "heads": 8, "kv_heads": 2, "key_dim": 64, "value_dim": 64,
+        "mask": Mask(), "base": BF16, "kv": BF16,
+    }  # fmt: skip
+    return Attention(name="attn", **(values | changes))
+
+
+PROMPT = {"new": 19.0, "past": 6.0}
+LATENT = {"heads": 16, "kv_heads": 1, "key_dim": 576, "value_dim": 512, "shared_value": True}
+WINDOW = Mask(kind="window", size=7)
+
+
+def right(kernel: Kernel, library: str) -> None:
+    """The library runs it, and what it computes is right."""
+    assert kernel.library == library
+    assert check(kernel) <= kernel.tolerance
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        attention(**PROMPT),
+        attention(**PROMPT, mask=WINDOW),
+        attention(),
+        attention(new=3.0),
+        attention(new=3.0, mask=WINDOW),
+        attention(heads=32, kv_heads=8, key_dim=128, value_dim=128),
+        attention(**PROMPT, kv_heads=8, key_dim=192, value_dim=128),
+        attention(**LATENT),
+        attention(**LATENT, new=2.0),
+    ],
+    ids=lambda op: f"{op.kernel}-{op.mask.kind}-{op.new:g}-{op.heads}-{op.key_dim}",
+)
+def test_flash_attention_3(op: Attention, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, fakes.flash_attention_3())
+    right(build(op, pool(HOPPER)), "flash-attention-3")
+
+
+@pytest.mark.parametrize("op", [attention(**PROMPT), attention(), attention(**PROMPT, kv_heads=8, key_dim=96)])
+def test_flash_attention_2_has_blocks_of_256_and_values_of_the_keys_width(
+    op: Attention, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(monkeypatch, fakes.flash_attention_2(), fakes.flashinfer())
+    right(build(op, pool(AMPERE)), "flash-attention-2")
+
+
+@pytest.mark.parametrize("op", [attention(**PROMPT, mask=WINDOW), attention(), attention(heads=2, mask=WINDOW)])
+def test_flashinfer_is_planned_once(op: Attention, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan is the engine's work of a step, not of a layer: it is no part of what is timed."""
+    install(monkeypatch, fakes.flashinfer())
+    kernel = build(op, pool(Target(kind="cuda", sm=100)))
+    fakes.calls.clear()
+    right(kernel, "flashinfer")
+    kernel.run(*kernel.operands())
+    assert fakes.calls["run"] == 2 and fakes.calls["plan"] == 0
+
+
+def test_flash_mla(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, fakes.flash_mla())
+    right(build(attention(**LATENT), pool(HOPPER)), "flashmla")
+    other = build(attention(**LATENT | {"key_dim": 160, "value_dim": 128}), pool(HOPPER))
+    assert (other.library, other.name) == ("torch", "explicit attention, scores in memory")
+
+
+def test_pages_lie_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = {}
+    module = fakes.flash_attention_3()
+    call = module.flash_attn_with_kvcache
+    module.flash_attn_with_kvcache = lambda *a, **k: seen.update(k) or call(*a, **k)  # type: ignore[attr-defined]
+    install(monkeypatch, module)
+    kernel = build(attention(past=200.0), pool(HOPPER))
+    kernel.run(*kernel.operands())
+    table = seen["page_table"].flatten().tolist()
+    assert sorted(table) == list(range(2 * 13)) and table != sorted(table), "201 tokens are 13 pages of 16"
+
+
+def experts(weight: Any, source: Any, **changes: Any) -> GroupedMatmul:
+    shape: dict[str, Any] = {"m": 40.0, "k": 256, "n": 128, "experts": 5, "touched": 4.0, "skew": 0.9}
+    return GroupedMatmul(name="e", weight=weight, input=source, output=BF16, **(shape | changes))
+
+
+def test_deep_gemm_on_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, fakes.deep_gemm())
+    dense = Matmul(name="m", m=37.0, k=512, n=256, weight=FP8_BLOCK, input=FP8, output=BF16)
+    right(build(dense, pool(HOPPER)), "deepgemm")
+    right(build(experts(FP8_BLOCK, FP8), pool(HOPPER)), "deepgemm")
+    assert fakes.calls["grouped"] == 2, "once at the small size, once here"
+
+
+@pytest.mark.parametrize("weight", [BF16, FP8, FP8_BLOCK], ids=lambda f: f.name)
+def test_fused_experts(weight: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, fakes.fused_moe())
+    source = BF16 if weight == BF16 else FP8
+    right(build(experts(weight, source), pool(HOPPER)), "triton")
+
+
+def test_a_library_that_is_wrong_raises_or_has_another_signature_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """FlashAttention 3 gives noise, FlashInfer takes no ``head_dim_vo``: FlashAttention 2 runs, and it is said why."""
+
+    def noise(q: Any, *_: Any, **__: Any) -> Any:
+        return torch.randn_like(q)
+
+    class Old:
+        def __init__(self, *_: Any) -> None: ...
+
+        def plan(self, *_: Any, causal: bool = False) -> None: ...
+
+    older = fakes.module("flashinfer", BatchPrefillWithRaggedKVCacheWrapper=Old)
+    install(monkeypatch, fakes.module("flash_attn_interface", flash_attn_varlen_func=noise), older)
+    install(monkeypatch, fakes.flash_attention_2())
+    operands = pool(HOPPER)
+    right(build(attention(**PROMPT), operands), "flash-attention-2")
+    reasons = {key.split()[0]: why for key, why in operands.passed_over.items()}
+    assert "off its float64 reference" in reasons["flash-attention-3"]
+    assert reasons["flashinfer"].startswith("TypeError") and "head_dim_vo" in reasons["flashinfer"]
+
+
+def test_a_choice_is_made_once_for_all_shapes_of_a_format(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, fakes.flash_attention_3())
+    operands = pool(HOPPER)
+    for past in (36.0, 50.0, 90.0):
+        build(attention(past=past), operands)
+    assert fakes.calls["kvcache"] == 1
+
+
+def test_without_libraries_torch_runs_and_says_which_are_missing() -> None:
+    operands = pool(HOPPER)
+    kernel = build(attention(base=find_format("fp16"), kv=find_format("fp16")), operands)
+    assert kernel.library in ("flash-attention-2", "torch"), "torch's copy of flash attention, which a CPU has not"
+    assert {key.split()[0] for key in operands.passed_over} >= {"flash-attention-3", "flashinfer", "flash-attention-2"}
+    assert all("not installed" in why for key, why in operands.passed_over.items() if key.startswith("flashinfer"))
+
+
+def test_a_library_is_not_imported_where_it_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, fakes.flash_attention_3())
+    with pytest.raises(NoKernelError, match="runs on SM90, not on SM80"):
+        find("flash-attention-3", AMPERE)
+    assert find("flash-attention-3", HOPPER).__name__ == "flash_attn_interface"
+
+
+def test_a_library_that_does_not_import_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("flash_attn_interface", "flash_mla", "sgl_kernel", "sgl_kernel.flash_attn"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+    class Broken:
+        def find_spec(self, name: str, *_: Any) -> None:
+            if name == "flash_attn_interface":
+                raise ModuleNotFoundError("No module named 'flash_attn_3'", name="flash_attn_3")
+            if name == "sgl_kernel":
+                raise ImportError("libcuda.so.1: cannot open shared object file")
+            if name == "flash_mla":
+                raise RuntimeError("undefined symbol")
+
+    monkeypatch.setattr(sys, "meta_path", [Broken(), *sys.meta_path])
+    with pytest.raises(NoKernelError, match=r"needs flash_attn_3; sgl_kernel\.flash_attn does not import: .*libcuda"):
+        find("flash-attention-3", HOPPER)
+    with pytest.raises(NoKernelError, match="does not import: RuntimeError: undefined symbol"):
+        find("flashmla", HOPPER)
+
+
+def test_engines_name_the_libraries_that_are_measured() -> None:
+    """A name that no kernel carries would never be found."""
+    known = {*LIBRARIES, "nccl", *(of_torch(target) for target in (HOPPER, Target(kind="cuda", gfx="gfx942")))}
+    for name in names("engines"):
+        runs = load("engines", name, EngineSpec).libraries.runs
+        assert {row.library for row in runs} <= known
+
+
+def test_whole_models_take_the_library_of_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, fakes.flash_attention_3())
+    sizes = Heads(heads=4, kv_heads=2, key_dim=16, value_dim=16, dtype=torch.bfloat16)
+    here = Target(kind="cpu")
+    assert attention_of(here, sizes)[0] == "torch"
+    real = torch.randn
+
+    def on_the_cpu(*shape: int, device: str, dtype: Any) -> Any:
+        return real(*shape, dtype=dtype)
+
+    monkeypatch.setattr(torch, "randn", on_the_cpu)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    name, call = attention_of(HOPPER, sizes)
+    assert name == "flash-attention-3"
+    q, k, v = (real(1, n, heads, 16).bfloat16() for n, heads in ((5, 4), (9, 2), (9, 2)))
+    found = call(q, k, v, Mask(kind="window", size=3))
+    expected = fakes.attend(q[0], k[0], v[0], True, 2, 0.25)
+    assert float((found[0].double() - expected).norm() / expected.norm()) < 1e-2
+    wrong = fakes.module("flash_attn_interface", flash_attn_with_kvcache=lambda q, *_, **__: q)
+    install(monkeypatch, wrong)
+    assert attention_of(HOPPER, sizes)[0] == "flash-attention-2", "torch's copy"
