@@ -46,7 +46,9 @@ def reach(x: Any, w: Any, scale_x: Any, scale_w: Any) -> Any:
     return (whole(x, scale_x, 1) @ whole(w.t(), scale_w, 128).t()).bfloat16()
 
 
-def recipes(x: Any, w: Any, *, scale_a: Any, scale_recipe_a: Any, scale_b: Any, scale_recipe_b: Any, **rest: Any) -> Any:
+def recipes(
+    x: Any, w: Any, *, scale_a: Any, scale_recipe_a: Any, scale_b: Any, scale_recipe_b: Any, **rest: Any
+) -> Any:
     """ScaledBlas.cpp ``_scaled_block1x128_block128x128``: A's scales [m, k/128] rows first, B's [round_up(k/128, 4), n/128]."""
     m, k, n = *x.shape, w.shape[1]
     padded = -(-k // 128 // 4) * 4
@@ -207,7 +209,9 @@ def test_heads_that_are_copied_see_what_shared_ones_see() -> None:
     for mask, left in ((Mask(), -1), (Mask(kind="window", size=4), 3)):
         found = library_attention(q, k, v, mask, repeat=True)
         for i in range(2):
-            torch.testing.assert_close(found[i].double(), attend(q[i], k[i], v[i], True, left, 0.25), rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(
+                found[i].double(), attend(q[i], k[i], v[i], True, left, 0.25), rtol=1e-4, atol=1e-5
+            )
 
 
 def test_unknown_to_xpu_is_refused_by_name() -> None:
@@ -232,7 +236,10 @@ def test_popular_experts_get_more_rows() -> None:
 
 
 @given(
-    rows=st.integers(1, 5000), experts=st.integers(1, 64), touched=st.integers(1, 64), skew=st.sampled_from([0.0, 0.5, 1.2])
+    rows=st.integers(1, 5000),
+    experts=st.integers(1, 64),
+    touched=st.integers(1, 64),
+    skew=st.sampled_from([0.0, 0.5, 1.2]),
 )
 def test_every_row_goes_to_one_of_the_touched_experts(rows: int, experts: int, touched: int, skew: float) -> None:
     dealt = rows_of_experts(rows, experts, touched, skew)
