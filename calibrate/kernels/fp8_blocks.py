@@ -10,6 +10,7 @@ two, on SM100.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import ModuleType
 
 import torch
@@ -23,10 +24,12 @@ from inferplan.work.formats import Format
 
 BLOCK = 128
 """Elements of a row, and rows and columns of a weight, that share a scale."""
+_FOURS = (BLOCK, 4 * BLOCK)
+"""Sizes at which the padded layout and the other are one: where a call takes the one and reads the other."""
 
 
 def fp8_block_options(output: Format, pool: OperandPool) -> list[Option[Linear]]:
-    """DeepGEMM, then torch's call with recipes, then its older call in both layouts.
+    """DeepGEMM, then torch's call with recipes, then its older call in each layout.
 
     Raises :class:`NoKernelError` on devices that have none of them.
     """
@@ -40,8 +43,9 @@ def fp8_block_options(output: Format, pool: OperandPool) -> list[Option[Linear]]
     calls: list[tuple[str, Callable[[], Linear]]] = [
         (f"deepgemm ({LIBRARIES['deepgemm'].modules[0]}.fp8_gemm_nt)", lambda: _deep_gemm(output, pool)),
         ("F.scaled_mm (1x128 and 128x128 blocks)", lambda: _with_recipes(output, pool)),
-        ("torch._scaled_mm (blocks)", lambda: _older(output, pool, padded=False)),
+        ("torch._scaled_mm (blocks)", lambda: _older(output, pool)),
         ("torch._scaled_mm (blocks, padded to four)", lambda: _older(output, pool, padded=True)),
+        ("torch._scaled_mm (blocks, k in multiples of 512)", lambda: replace(_older(output, pool), multiples=_FOURS)),
     ]
     return [Option(name=name, make=make) for name, make in calls]
 
@@ -117,7 +121,7 @@ def _with_recipes(output: Format, pool: OperandPool) -> Linear:
     )
 
 
-def _older(output: Format, pool: OperandPool, padded: bool) -> Linear:
+def _older(output: Format, pool: OperandPool, padded: bool = False) -> Linear:
     out = pool.dtype_of(output)
 
     def call(x: Operands, w: Operands) -> torch.Tensor:

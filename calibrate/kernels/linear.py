@@ -15,9 +15,10 @@ from calibrate.kernels.linear_recipe import Linear
 from calibrate.kernels.operands import DTYPES, NoKernelError, OperandPool, Operands
 from inferplan.work.formats import Format, find_format
 
-_PROBE = {"fp8-block": (272, 384, 512)}
-_PROBE_SIZE = (48, 256, 256)
-"""Rows, columns and depth at which several recipes are compared: several blocks where there are blocks."""
+_TRIAL = {"fp8-block": (272, 384, 640)}
+_TRIAL_SIZE = (48, 256, 256)
+"""Rows, columns and depth at which recipes are tried: several blocks where there are blocks, and five of them deep, so
+that no two layouts are one."""
 
 
 def recipe(weight: Format, source: Format, output: Format, pool: OperandPool) -> Linear:
@@ -35,9 +36,15 @@ def recipe(weight: Format, source: Format, output: Format, pool: OperandPool) ->
         )
     else:
         options = [Option(name="F.linear", make=lambda: _plain(weight, pool))]
-    m, n, k = _PROBE.get(weight.name, _PROBE_SIZE)
     task = f"matmul {weight.name} x {source.name}"
-    return first_right(options, task, pool, lambda index: dense(options[index].make(), m, n, k))
+    size = _TRIAL.get(weight.name, _TRIAL_SIZE)
+    return first_right(options, task, pool, lambda index: _trial(options[index].make(), size))
+
+
+def _trial(linear: Linear, size: tuple[int, int, int]) -> Kernel:
+    """A recipe at a small size, the next one that its layout can hold."""
+    m, n, k = size
+    return dense(linear, m, *(-(-x // of) * of for x, of in zip((n, k), linear.multiples)))
 
 
 def dense(linear: Linear, m: int, n: int, k: int) -> Kernel:

@@ -46,13 +46,13 @@ def reach(x: Any, w: Any, scale_x: Any, scale_w: Any) -> Any:
     return (whole(x, scale_x, 1) @ whole(w.t(), scale_w, 128).t()).bfloat16()
 
 
-def recipes(
-    x: Any, w: Any, *, scale_a: Any, scale_recipe_a: Any, scale_b: Any, scale_recipe_b: Any, **rest: Any
-) -> Any:
-    """ScaledBlas.cpp ``_scaled_block1x128_block128x128``: A's scales [m, k/128] rows first, B's [round_up(k/128, 4), n/128]."""
+def recipes(x: Any, w: Any, *, scale_a: Any, scale_b: Any, **rest: Any) -> Any:
+    """ScaledBlas.cpp ``_scaled_block1x128_block128x128``: A's scales ``[m, k/128]``, rows first, B's
+    ``[round_up(k/128, 4), n/128]``."""
     m, k, n = *x.shape, w.shape[1]
     padded = -(-k // 128 // 4) * 4
-    assert (scale_recipe_a, scale_recipe_b) == (F.ScalingType.BlockWise1x128, F.ScalingType.BlockWise128x128)
+    assert rest.pop("scale_recipe_a") == F.ScalingType.BlockWise1x128
+    assert rest.pop("scale_recipe_b") == F.ScalingType.BlockWise128x128
     assert rest == {"output_dtype": torch.bfloat16}
     if scale_a.shape != (m, k // 128) or scale_a.stride() != (1, m):
         raise ValueError("scale_a must have strides")
@@ -62,7 +62,7 @@ def recipes(
 
 
 def older(rounded: int) -> Callable[..., Any]:
-    """``is_blockwise_128x128_scaling``: rows of B's scales are ceil(k/128) apart, or in older versions a multiple of four."""
+    """``is_blockwise_128x128_scaling``: rows of B's scales are ceil(k/128) apart, in older versions a multiple of 4."""
 
     def scaled_mm(x: Any, w: Any, scale_a: Any, scale_b: Any, out_dtype: Any) -> Any:
         blocks = -(-x.shape[1] // 128)
@@ -92,7 +92,7 @@ def refuses(*_: Any, **__: Any) -> Any:
 def test_block_scales_in_the_layout_that_this_torch_wants(
     new: Any, old: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At five blocks the three layouts differ, and at the four of the trial they do not: what ran there must run here."""
+    """Five blocks deep the three layouts differ; four deep two of them are one."""
     monkeypatch.setattr(F, "scaled_mm", new)
     monkeypatch.setattr(torch, "_scaled_mm", old)
     kernel = build(BLOCKS, OperandPool("cpu", 4 << 20, target=HOPPER))
@@ -106,7 +106,7 @@ def test_block_scales_that_no_call_takes_are_refused_with_every_reason(monkeypat
     with pytest.raises(NoKernelError) as refused:
         build(BLOCKS, OperandPool("cpu", 4 << 20, target=HOPPER))
     assert "cublasLt >= 12.9" in refused.value.because and "deepgemm" in refused.value.because
-    with pytest.raises(NoKernelError, match="SM90 with CUDA 12.9 or later"):
+    with pytest.raises(NoKernelError, match=r"SM90 with CUDA 12\.9 or later"):
         build(BLOCKS, OperandPool("cpu", 4 << 20, target=Target(kind="cuda", sm=80)))
 
 
@@ -121,7 +121,7 @@ def test_blackwell_has_exponents_for_scales(monkeypatch: pytest.MonkeyPatch) -> 
         return scales.log2().to(torch.int32)
 
     def gemm(a: Any, b: Any, d: Any) -> None:
-        assert a[1].shape == (37, 5) or len(a[1]) == 272
+        assert a[1].shape == (37, 5) or a[1].shape == (272, 5)
         assert len(b[1]) == len(b[0]), "a row's exponents"
         d.copy_(whole(a[0], a[1].double().exp2(), 1) @ whole(b[0], b[1].double().exp2(), 1).t())
 
@@ -172,8 +172,6 @@ def test_mps_needs_no_float64_and_has_no_fp8() -> None:
     with standin("m3"):
         pool = OperandPool("mps", 1 << 24)
         for name, op in SAMPLES.items():
-            if "int4" in name:
-                continue
             try:
                 check(build(op, pool))
             except NoKernelError as error:
@@ -229,7 +227,7 @@ def test_rows_are_dealt_evenly_without_skew() -> None:
 
 
 def test_popular_experts_get_more_rows() -> None:
-    """Four of four experts, deviation 1: popularity exp(z) of the quantiles z = 1.15, 0.32, -0.32, -1.15, which is 3.16,
+    """Four of four experts, deviation 1: popularity exp(z) of the quantiles z = 1.15, 0.32, -0.32, -1.15, so 3.16,
     1.375, 0.727 and 0.317 of 5.578. Of 100 rows each gets one, and of the other 96 its share is 54.4, 23.7, 12.5 and
     5.4: 54, 24, 13 (the largest remainders) and 5."""
     assert sorted(rows_of_experts(100, 4, 4, 1.0)) == [6, 14, 25, 55]

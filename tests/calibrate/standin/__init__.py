@@ -97,7 +97,7 @@ def standin(
         if layers is not None:
             _cut_models(stack, layers)
         absent: dict[str, ModuleType | None] = {"pynvml": None, "amdsmi": None}
-        stack.enter_context(mock.patch.dict(sys.modules, absent | (modules or {})))  # type: ignore[arg-type]
+        _put_modules(stack, absent | (modules or {}))
         _set(stack, torch, "Generator", _Generator)
         _set(stack, torch, "compile", lambda function=None, **_: function or (lambda f: f))
         # Meta kernels of packed weights ask it of the fake tensors of a compiler (torch/_meta_registrations.py).
@@ -111,6 +111,15 @@ class _Generator:
 
     def __new__(cls, device: Any = None) -> Any:
         return _REAL_GENERATOR("cpu")
+
+
+def _put_modules(stack: contextlib.ExitStack, given: dict[str, ModuleType | None]) -> None:
+    """Modules by name, until the stack is left. What torch imports meanwhile stays: it cannot be imported twice."""
+    table: dict[str, Any] = sys.modules  # type: ignore[assignment]
+    for name, value in given.items():
+        before = table.get(name, table)
+        stack.callback(lambda n=name, b=before: table.pop(n, None) if b is table else table.__setitem__(n, b))
+        table[name] = value
 
 
 def _set(stack: contextlib.ExitStack, target: Any, name: str, value: Any) -> None:
