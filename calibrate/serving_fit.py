@@ -45,7 +45,6 @@ UNKNOWNS: dict[str, Unknown] = {
     "host": Unknown(0.6e-3, 1e-4, 3e-3, "seconds of a step: scheduling, inputs, sampling"),
     "launch": Unknown(0.75, 0.3, 1.0, "share of a kernel's overhead that is left inside a step"),
     "eager_layer": Unknown(4e-4, 5e-5, 1e-3, "host seconds of a layer in a step that holds prompts"),
-    "eager_moe": Unknown(1.2, 1.0, 3.0, "factor on it for a layer of routed experts"),
     "eager_linear": Unknown(3e-3, 2e-4, 8e-3, "further host seconds of a layer with recurrent state"),
     "latency": Unknown(15e-3, 1e-3, 6e-2, "seconds of a request between client and server"),
     "front_request": Unknown(1.5e-3, 1e-4, 5e-3, "serial seconds of the front end for a request"),
@@ -59,7 +58,7 @@ _STEP = ("host", "launch")
 SEQUENCE = 10e-6
 """Seconds of a step for each sequence where no engine's own is on file: what is expected of it. Closed-loop rows hold
 too few sequences to tell (:mod:`calibrate.published.host` fits rows that hold more)."""
-_ENGINE = ("eager_layer", "eager_moe", "eager_linear", "latency", "front_request", "front_token")
+_ENGINE = ("eager_layer", "eager_linear", "latency", "front_request", "front_token")
 ENGINES = ("vllm", "sglang", "trtllm")
 _NUDGE = 1.15
 PULL = 5.0
@@ -301,7 +300,7 @@ def step_yaml(fit: ServingFit, bands: dict[str, Widening], command: str) -> str:
     return head + yaml.safe_dump(record, sort_keys=False, width=120)
 
 
-_UNITS = (("eager_layer", "us", 1e6), ("eager_moe", "", 1.0), ("eager_linear", "us", 1e6), ("latency", "ms", 1e3),
+_UNITS = (("eager_layer", "us", 1e6), ("eager_linear", "us", 1e6), ("latency", "ms", 1e3),
           ("front_request", "us", 1e6), ("front_token", "us", 1e6))  # fmt: skip
 
 

@@ -87,8 +87,6 @@ class ServingConstants(Spec):
     """Host time for each layer of a step that holds a prompt, which is launched kernel by kernel."""
     graph_tokens: int = Field(default=0, ge=0)
     """Steps of at most so many tokens replay a captured graph even where they hold a prompt: no eager floor."""
-    eager_moe: float = Field(default=1.0, ge=1.0)
-    """Factor on ``eager_layer`` for models with routed experts."""
     eager_latent: float = Field(default=1.0, ge=1.0)
     """Factor on ``eager_layer`` for layers of latent attention, whose prompts take more kernels."""
     eager_linear: Seconds = 0.0

@@ -52,13 +52,12 @@ def eager_floors(deployment: Deployment) -> list[float]:
     model, constants, pp = deployment.model, deployment.engine.serving, deployment.parallel.pp
     if deployment.calibration.basis == "roofline":
         return [0.0] * pp
-    per_layer = constants.eager_layer * (constants.eager_moe if model.has_experts else 1.0)
     latent = constants.eager_latent if deployment.hardware.vendor == "NVIDIA" else 1.0  # AMD's are fused (AITER)
     floors = []
     for layers in model.stages(pp):
         count = sum(number * (latent if _latent(layer) else 1.0) for layer, number in layers)
         recurrent = sum(number * sum(bool(part.cache().state) for part in layer.parts) for layer, number in layers)
-        floors.append(count * per_layer + recurrent * constants.eager_linear)
+        floors.append(count * constants.eager_layer + recurrent * constants.eager_linear)
     return floors
 
 

@@ -118,7 +118,7 @@ def test_the_simulator_has_the_same_price(engine: str) -> None:
 def test_kernels_of_halves_are_launched_twice(overlap: bool, launches: float) -> None:
     """27 layers of latent attention and experts: three times a layer's launches of SGLang's (docs/serving.md)."""
     made, step = deployment(overlap=overlap), prefill(1.0, 2000.0, 0.0)
-    floor = launches * 27 * fitted("sglang", "eager_layer") * fitted("sglang", "eager_moe") * 3
+    floor = launches * 27 * fitted("sglang", "eager_layer") * 3
     assert launch_floors(made, step) == [pytest.approx(floor)]
     times, chunk = step_times(made, Reach(sequences=8, tokens=4096, context=4096)), Chunk(1, 2000.0, 2000 * 2001 / 2)
     bare = sum(replace(times, floors=[0.0]).stations(0, 0.0, chunk))
