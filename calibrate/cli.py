@@ -21,6 +21,7 @@ from calibrate.files import write_bytes, write_calibration, write_text, write_ya
 from calibrate.session.check import CheckRow, check
 from calibrate.session.figures import png, whole_figure
 from calibrate.session.fitting import Outcome, fit, pooled_errors
+from calibrate.session.glue import with_glue
 from calibrate.session.raw_file import RawFile, read
 from calibrate.session.report import disturbances, headline, held_out_table, markdown, percent, webpage, whole_table
 from calibrate.session.run import Run
@@ -85,7 +86,7 @@ def _run(options: Options, measurer: Measurer, settings: Settings) -> Report:
     raw_path = options.raw or out.with_suffix(".jsonl")
     report_path = options.report or out.with_suffix(".md")
     if options.only_fit:
-        outcome = fit(read(raw_path), measurer.device, settings)
+        outcome = with_glue(fit(read(raw_path), measurer.device, settings))
     else:
         raw = RawFile.open(raw_path, options.resume)
         try:
@@ -98,7 +99,7 @@ def _run(options: Options, measurer: Measurer, settings: Settings) -> Report:
             raise
         finally:
             raw.close()
-        outcome = fit(raw.session, measurer.device, settings)
+        outcome = with_glue(fit(raw.session, measurer.device, settings))
     write_calibration(outcome.calibration, out)
     rows = step_rows(outcome)
     picture = report_path.with_suffix(".png")

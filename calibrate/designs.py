@@ -58,9 +58,24 @@ def _tiny(name: str, mixer: dict[str, object], ffn: dict[str, object]) -> ModelS
 TINY = {spec().name: spec for spec in (tiny_dense, tiny_moe, tiny_mla)}
 
 
+THIN = "thin"
+"""A model whose kernels take nothing but their launches (:func:`thin`)."""
+
+
+def thin(layers: int = 18) -> ModelSpec:
+    """A decoder of width 64: what its steps take beside the overheads of its kernels is Python and views."""
+    mixer = {"kind": "attention", "heads": 2, "kv_heads": 1, "head_dim": 32}
+    ffn = {"kind": "mlp", "d_ff": 64}
+    layer = LayerGroup.model_validate({"repeat": layers, "mixer": parse_layer(mixer), "ffn": parse_layer(ffn)})
+    return ModelSpec(name=THIN, source="made for calibration on a CPU", d_model=64, vocab=64, layers=[layer])
+
+
 def find_model(name: str) -> ModelSpec:
-    """A tiny model, or one of the catalogue by name, a YAML or a config by path. Raises as ``load_model`` does."""
-    return TINY[name]() if name in TINY else load_model(name)
+    """The thin model, a tiny one, or one of the catalogue by name, a YAML or a config by path.
+
+    Raises as ``load_model`` does.
+    """
+    return thin() if name == THIN else TINY[name]() if name in TINY else load_model(name)
 
 
 @dataclass(frozen=True, kw_only=True)

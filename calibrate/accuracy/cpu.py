@@ -24,6 +24,7 @@ from calibrate.device.device import Device, identify
 from calibrate.device.timing import waited
 from calibrate.samples import QUIET, StepSample, key_of
 from calibrate.session.fitting import Outcome, fit
+from calibrate.session.glue import with_glue
 from calibrate.session.raw_file import RawFile, Session
 from calibrate.session.run import Run
 from calibrate.session.settings import Settings
@@ -122,8 +123,11 @@ class Timed:
 
     @property
     def time(self) -> float:
-        """The median of the calm laps; the fastest lap where too few are calm."""
-        return min(self.seconds) if self.disturbed else float(np.median(self.calm))
+        """The median of the calm laps; where too few are calm the fastest, of one thread without the time it waited."""
+        if not self.disturbed:
+            return float(np.median(self.calm))
+        waits = self.waiting if torch.get_num_threads() == 1 else (0.0,) * len(self.seconds)
+        return min(s * (1.0 - min(w, 1.0)) for s, w in zip(self.seconds, waits))
 
     def with_laps(self, other: Timed) -> Timed:
         """The laps of both."""
@@ -267,7 +271,7 @@ def compare(budget: float, raw: Path, formats: Sequence[str], sizes: Sizes, say:
     before = timed()
     session, settings = calibrated(device, budget, raw)
     after = timed()
-    outcome = fit(session, device, settings)
+    outcome = with_glue(fit(session, device, settings))
     laps = [share for one in (*before, *after) for share in one.waiting]
     return Comparison(
         device=device,

@@ -142,14 +142,14 @@ class TorchMeasurer:
         """As many sets of operands as fill the cache three times over, two at least; and whether, on a GPU, they are
         larger than the cache or as many as there may be.
 
-        A CPU makes them in half of ``seconds`` at most, a GPU in four times ``seconds``.
+        They are made in four times ``seconds`` at most. Of a block that is filled they take no time; until it is,
+        kernels on fewer sets would be timed from a last-level cache that the weights of a model do not fit into.
         """
         gpu = self.device.kind == "cuda"
         size, most = max(float(op.work().bytes), 1.0), MAX_SETS[self.device.kind]
         wanted = min(int(np.ceil(3 * self.device.cache / size)), most)
-        limit = seconds * (4.0 if gpu else 0.5)
         start, sets = time.perf_counter(), [operands(), operands()]
-        while len(sets) < wanted and time.perf_counter() - start < limit:
+        while len(sets) < wanted and time.perf_counter() - start < 4.0 * seconds:
             sets.append(operands())
         return sets, not gpu or len(sets) == most or len(sets) * size > self.device.cache
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from calibrate.designs import find_model
+from calibrate.designs import THIN, find_model
 from calibrate.device.measurer import Timer
 from calibrate.device.memory import MODEL
 from calibrate.kernels.decoder import FusedMaps, WholeModel, compiled_too_often
@@ -18,7 +18,10 @@ GRAPH, EAGER = "graph", "eager"
 
 
 def wanted(kind: str, memory: float, fmt: str = "bf16") -> list[StepSample]:
-    """The steps to time on a kind of device; a model too large for ``memory`` [B] is cut to the layers that fit."""
+    """The steps to time on a kind of device; a model too large for ``memory`` [B] is cut to the layers that fit.
+
+    Where the host computes, two of the thin model come first: what a layer costs beside its operators.
+    """
     models: tuple[str, ...]
     modes: tuple[str, ...]
     if kind == "cuda":
@@ -30,7 +33,9 @@ def wanted(kind: str, memory: float, fmt: str = "bf16") -> list[StepSample]:
         models = ("tiny-dense", "tiny-moe", "tiny-mla")
         loads = [(1, 64, 0), (1, 256, 0), (4, 128, 0), (1, 1, 255), (8, 1, 255), (32, 1, 511)]
         modes = (EAGER,)
-    steps = []
+    steps: list[StepSample] = []
+    if kind == "cpu":
+        steps += [replace(_wanted(find_model(THIN), layers, EAGER, (1, 1, 15)), format=fmt) for layers in (2, 18)]
     for name in models:
         spec = find_model(name)
         per_layer = weight_bytes(spec) / len(spec.sequence)

@@ -11,6 +11,7 @@ import numpy as np
 from calibrate.session.figures import CAPTION, kernel_figures, svg, whole_figure
 from calibrate.session.fitting import Outcome, pooled_errors
 from calibrate.session.steps import StepErrors, StepRow, errors_of, step_rows, unpriced
+from inferplan.devices.constants import StepConstants
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.table import Report, Table, render
 from inferplan.units import format_quantity, format_time
@@ -83,6 +84,12 @@ def notes(outcome: Outcome) -> list[str]:
         f"{name}, all formats: median {percent(off)} over {n} held-out shapes."
         for name, (off, n) in pooled_errors(outcome).items()
     ]
+    step = outcome.calibration.step
+    if step != StepConstants():
+        said.append(
+            f"Beside its operators a step takes {format_time(step.host, 3)}, and each layer "
+            f"{format_time(step.layer, 3)}: views, splits and Python, measured on a model too thin to compute anything."
+        )
     said += disturbances(facts)
     said += [f"Whole models of {name} were timed and have no price: {why}." for name, why in unpriced(outcome).items()]
     said += [f"Refused: {what}: {why}." for what, why in facts["refused"].items()]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calibrate.designs import find_model
+from calibrate.designs import THIN, find_model
 from calibrate.device.whole_models import GRAPH, shortened
 from calibrate.samples import StepSample
 from calibrate.session.fitting import Outcome
@@ -88,11 +88,13 @@ class Predictions:
 def step_rows(outcome: Outcome) -> list[StepRow]:
     """Every whole-model step against the price of the same model's graph, by model, prefills first, then by load.
 
-    Steps that have no price on this hardware are left to :func:`unpriced`.
+    Steps that have no price on this hardware are left to :func:`unpriced`, those of the thin model to the glue.
     """
     rows, predictions = [], Predictions(outcome)
     for samples in outcome.session.steps.values():
         step = samples[0]
+        if step.model == THIN:
+            continue
         try:
             phase = predictions.phase(step)
         except MissingFactError:

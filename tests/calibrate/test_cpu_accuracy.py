@@ -1,4 +1,4 @@
-"""The comparison on a CPU: the independent model computes a Llama, is the model that is priced, and none is fitted to."""
+"""The comparison on a CPU: the independent model is a Llama, and the one that is priced; nothing is fitted to it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 pytest.importorskip("scipy")
 pytest.importorskip("matplotlib")
 
+import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from calibrate.accuracy import cpu, cpu_page

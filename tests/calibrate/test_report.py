@@ -11,13 +11,15 @@ pytest.importorskip("torch")
 pytest.importorskip("scipy")
 pytest.importorskip("matplotlib")
 
+from calibrate.designs import THIN
 from calibrate.samples import Sample, StepSample
 from calibrate.session.figures import png, whole_models
 from calibrate.session.fitting import Outcome
+from calibrate.session.glue import glue, with_glue
 from calibrate.session.hardware import reached
 from calibrate.session.raw_file import Session
 from calibrate.session.report import drawn_rows, headline, markdown, whole_table
-from calibrate.session.steps import StepRow, errors_of, step_rows, unpriced
+from calibrate.session.steps import StepRow, errors_of, predict, step_rows, unpriced
 from inferplan.catalog.files import load_hardware
 from inferplan.devices.constants import Calibration
 from inferplan.work.formats import find_format
@@ -114,6 +116,25 @@ def test_a_report_begins_with_the_whole_models() -> None:
     text = markdown(outcome(session, "l4"), "l4.png")
     assert text.index("Whole models, 1 steps") < text.index("l4.png") < text.index("TTFT | 1 | 512 | eager | 500")
     assert text.index("TTFT | 1 | 512") < text.index("### Ceilings")
+
+
+def test_what_the_thin_model_takes_beside_its_kernels_is_the_glue() -> None:
+    """30 us a step and 20 us a layer on top of the kernels' prices are found again, and change predictions by them."""
+    session = Session()
+    bare = outcome(session, "l4")
+    whole = float(predict(replace(STEP, format="bf16"), bare).time)
+    for layers in (2, 18):
+        step = replace(STEP, model=THIN, layers=layers, new=1, past=15)
+        seconds = float(predict(step, bare).time) + 30e-6 + 20e-6 * layers
+        session.steps[step.key] = [replace(step, seconds=seconds), replace(step, seconds=9.0, waited=0.5)]
+    found = with_glue(bare)
+    assert found.calibration.step.layer == pytest.approx(20e-6, rel=1e-3)
+    assert found.calibration.step.host == pytest.approx(30e-6, rel=1e-3)
+    assert float(predict(STEP, found).time) - whole == pytest.approx(30e-6 + 32 * 20e-6, rel=1e-3)
+    assert "each layer 20.0 us" in markdown(found)
+    assert step_rows(found) == [], "the thin model is no model to report"
+    del session.steps[step.key]
+    assert glue(bare) is None, "one number of layers tells nothing"
 
 
 def test_a_ceiling_is_at_least_what_operators_reached() -> None:
