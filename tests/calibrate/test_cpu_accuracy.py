@@ -129,11 +129,15 @@ def test_the_design_has_no_width_of_either_model() -> None:
         assert not widths(sizes.spec()) & measured
 
 
-def test_disturbed_laps_do_not_count_and_few_calm_ones_are_said() -> None:
+def test_disturbed_laps_do_not_count_and_few_calm_ones_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several threads the waiting says nothing of the lap's own time; of one it is taken off: 4 s less 30 %."""
+    monkeypatch.setattr(cpu.torch, "get_num_threads", lambda: 2)
     calm = timed((1.0, 2.0, 3.0, 9.0), (0.0, 0.01, 0.0, 0.4))
     assert (calm.time, calm.disturbed) == (2.0, False)
     busy = timed((5.0, 4.0, 6.0), (0.0, 0.3, 0.3))
     assert (busy.time, busy.disturbed) == (4.0, True)
+    monkeypatch.setattr(cpu.torch, "get_num_threads", lambda: 1)
+    assert busy.time == pytest.approx(2.8)
     assert calm.with_laps(busy).time == pytest.approx(2.5)
     assert drift([timed((1.0,) * 3), timed((2.0,) * 3)], [timed((1.1,) * 3), timed((1.0,) * 3)]) == pytest.approx(0.3)
 

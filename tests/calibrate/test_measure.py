@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from calibrate.designs import TINY  # noqa: E402
+from calibrate.designs import THIN, TINY  # noqa: E402
 from calibrate.device.collectives import measure_collectives, messages  # noqa: E402
 from calibrate.device.device import identify  # noqa: E402
 from calibrate.device.memory import block_bytes  # noqa: E402
@@ -140,7 +140,7 @@ def test_a_large_model_is_cut_to_what_fits() -> None:
     assert next(s.layers for s in wanted("cuda", 150e9) if s.model == "llama-3.1-8b") == 32
     assert len(shortened(load_model("llama-3.1-8b"), eight.layers).sequence) == eight.layers
     assert {"graph", "eager"} == {step.mode for step in steps}
-    assert {step.model for step in wanted("cpu", 8e9)} == set(TINY)
+    assert {step.model for step in wanted("cpu", 8e9)} == {*TINY, THIN}
 
 
 def test_messages_span_sizes() -> None:
