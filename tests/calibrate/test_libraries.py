@@ -217,7 +217,7 @@ def test_a_library_that_does_not_import_says_what_it_lacks(monkeypatch: pytest.M
 
 def test_engines_name_the_libraries_that_are_measured() -> None:
     """A name that no kernel carries would never be found."""
-    known = {*LIBRARIES, "nccl", *(of_torch(target) for target in (HOPPER, Target(kind="cuda", gfx="gfx942")))}
+    known = {*LIBRARIES, "nccl", "torch", *(of_torch(target) for target in (HOPPER, Target(kind="cuda", gfx="gfx942")))}
     for name in names("engines"):
         runs = load("engines", name, EngineSpec).libraries.runs
         assert {row.library for row in runs} <= known
