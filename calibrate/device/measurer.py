@@ -30,6 +30,9 @@ class Measurer(Protocol):
     def refusal(self, op: Op) -> str | None:
         """Why an operator of this kind and format cannot be measured; ``None`` when it can."""
 
+    def passed_over(self) -> dict[str, str]:
+        """Kernel libraries that could not be used so far, and why."""
+
     def measure(self, op: Op, seconds: float) -> Sample:
         """One visit to an operator. Raises ``MemoryError`` when it does not fit."""
 

@@ -23,6 +23,7 @@ from calibrate.device.memory import free_memory, planned
 from calibrate.device.timing import LAP, Call, Laps, wall_laps
 from calibrate.device.whole_models import WholeModels, wanted
 from calibrate.kernels.builders import build
+from calibrate.kernels.choice import passed_over, refusal_of
 from calibrate.kernels.kernel import check
 from calibrate.kernels.linear import recipe
 from calibrate.kernels.operands import NoKernelError, OperandPool, Operands
@@ -104,7 +105,7 @@ class TorchMeasurer:
             kernel = build(small(op), self.pool)
             error = check(kernel)
         except NoKernelError as refused:
-            return refused.what
+            return refusal_of(refused)
         except (RuntimeError, TypeError, ValueError, NotImplementedError, AttributeError) as failed:
             if _no_memory(failed):
                 self.release()
@@ -112,6 +113,10 @@ class TorchMeasurer:
         if not error <= kernel.tolerance:
             return f"{kernel.name} is {error:.2g} off its float64 reference, more than {kernel.tolerance:g}"
         return None
+
+    def passed_over(self) -> dict[str, str]:
+        """Kernel libraries that could not be used so far, and why."""
+        return passed_over(self.pool)
 
     def measure(self, op: Op, seconds: float) -> Sample:
         """Laps of an operator on fresh operands for about ``seconds``. Raises ``MemoryError`` when it does not fit."""

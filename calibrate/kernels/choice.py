@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -46,7 +47,7 @@ def _search(
         reason = _fault(probe, index, pool)
         if reason is None:
             return index
-        pool.passed_over[f"{option.name} for {task}"] = reason
+        pool.passed_over[option.name, task] = reason
         reasons.append(f"{option.name}: {reason}")
     return NoKernelError(f"no kernel for {task} is right on {pool.target}", because="; ".join(reasons))
 
@@ -72,3 +73,20 @@ def _fault(probe: Callable[[int], Kernel], index: int, pool: OperandPool) -> str
 def first_line(error: BaseException) -> str:
     """The first line of an error's text that says something, 200 characters at most."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:200]
+
+
+def passed_over(pool: OperandPool) -> dict[str, str]:
+    """Why each library or call was not used; for which operators, where it is not the same for several."""
+    tasks: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for (name, task), reason in pool.passed_over.items():
+        tasks[name, reason].append(task)
+    told: dict[str, list[str]] = defaultdict(list)
+    for (name, reason), found in tasks.items():
+        told[name].append(f"{reason}, for {found[0] if len(found) == 1 else f'{len(found)} operators and formats'}")
+    return {name: "; ".join(reasons) for name, reasons in told.items()}
+
+
+def refusal_of(error: NoKernelError) -> str:
+    """A refusal in one line: what, because, and what would work."""
+    because = f" ({error.because})" if error.because else ""
+    return f"{error.what}{because}{f'; what would work: {error.hint}' if error.hint else ''}"

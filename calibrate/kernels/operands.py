@@ -91,8 +91,8 @@ class OperandPool:
         self.target = target or target_of(device)
         self.choices: dict[Hashable, int | NoKernelError] = {}
         """Which of several kernels was right (:func:`calibrate.kernels.choice.first_right`)."""
-        self.passed_over: dict[str, str] = {}
-        """Libraries and calls that could not be used, and why, by ``name for operator and format``."""
+        self.passed_over: dict[tuple[str, str], str] = {}
+        """Why libraries and calls could not be used, by their name and by operator and format."""
         self.generator = torch.Generator(device=device)
         self.generator.manual_seed(seed)
         self._blocks: dict[torch.dtype, Block] = {}

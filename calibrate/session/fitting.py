@@ -181,6 +181,7 @@ def _provenance(session: Session, settings: Settings, data: dict[str, Any] | Non
         "seed": settings.seed,
         "ceilings": {name: float(f"{rate:.4g}") for name, rate in sorted(session.ceilings.items())},
         "kernels": _kernels(session),
+        "passed_over": dict(sorted(session.passed_over.items())),
         "refused": dict(sorted(session.refused.items())),
         "failed": {_described(session, key): why for key, why in sorted(session.failed.items())},
     }

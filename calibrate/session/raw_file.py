@@ -27,7 +27,8 @@ class Session:
     failed: why, by the key of a shape or a step (or the name of a kernel and format, or ``ceilings``); what is measured
     after all is taken from it. causes: how often each failed, by :data:`SHAPE`, :data:`MEMORY` and :data:`DEVICE`.
     done: the parts of a run that are complete. plan: how many shapes were asked for, with the budget and seed they
-    followed from. spent: seconds of its budget that a run which did not finish has used, once its shapes were chosen.
+    followed from. passed_over: kernel libraries that could not be used, and why. spent: seconds of its budget that a
+    run which did not finish has used, once its shapes were chosen.
     """
 
     provenance: list[dict[str, Any]] = field(default_factory=list)
@@ -40,6 +41,7 @@ class Session:
     causes: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     done: set[str] = field(default_factory=set)
     plan: dict[str, Any] = field(default_factory=dict)
+    passed_over: dict[str, str] = field(default_factory=dict)
     spent: float = 0.0
     finished: bool = False
 
@@ -70,6 +72,8 @@ class Session:
             self.causes[record["key"]][record.get("cause", SHAPE)] += 1
         elif kind == "done":
             self.done.add(record["what"])
+        elif kind == "passed_over":
+            self.passed_over[record["what"]] = record["why"]
         elif kind == "plan":
             self.plan = record
         elif kind == "finished":

@@ -86,6 +86,9 @@ class Run:
             self.collectives()
             self.operators(hardware, reserve + 0.18 * settings.budget)
             self.steps(hardware, reserve)
+        for what, why in measurer.passed_over().items():
+            if self.session.passed_over.get(what) != why:
+                self.raw.add("passed_over", what=what, why=why)
         self.raw.add("finished")
 
     def _say(self, what: str) -> None:

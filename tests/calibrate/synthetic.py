@@ -73,6 +73,9 @@ class SyntheticMeasurer:
     def clock(self) -> float:
         return self.now
 
+    def passed_over(self) -> dict[str, str]:
+        return {}
+
     def prepare(self, seconds: float) -> None:
         """Nothing: its constants are the same from the first visit on."""
 

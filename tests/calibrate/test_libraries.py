@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from calibrate.kernels.builders import build  # noqa: E402
+from calibrate.kernels.choice import passed_over  # noqa: E402
 from calibrate.kernels.kernel import Kernel, check  # noqa: E402
 from calibrate.kernels.libraries import LIBRARIES, find, of_torch  # noqa: E402
 from calibrate.kernels.operands import NoKernelError, OperandPool  # noqa: E402
@@ -167,7 +168,7 @@ def test_a_library_that_is_wrong_raises_or_has_another_signature_is_passed_over(
     install(monkeypatch, fakes.flash_attention_2())
     operands = pool(HOPPER)
     right(build(attention(**PROMPT), operands), "flash-attention-2")
-    reasons = {key.split()[0]: why for key, why in operands.passed_over.items()}
+    reasons = {name: why for (name, _), why in operands.passed_over.items()}
     assert "off its float64 reference" in reasons["flash-attention-3"]
     assert reasons["flashinfer"].startswith("TypeError") and "head_dim_vo" in reasons["flashinfer"]
 
@@ -184,8 +185,11 @@ def test_without_libraries_torch_runs_and_says_which_are_missing() -> None:
     operands = pool(HOPPER)
     kernel = build(attention(base=find_format("fp16"), kv=find_format("fp16")), operands)
     assert kernel.library in ("flash-attention-2", "torch"), "torch's copy of flash attention, which a CPU has not"
-    assert {key.split()[0] for key in operands.passed_over} >= {"flash-attention-3", "flashinfer", "flash-attention-2"}
-    assert all("not installed" in why for key, why in operands.passed_over.items() if key.startswith("flashinfer"))
+    told = passed_over(operands)
+    assert set(told) >= {"flash-attention-3", "flashinfer", "flash-attention-2"}
+    assert told["flashinfer"].startswith("no flashinfer (flashinfer is not installed), for attention.decode fp16")
+    build(attention(key_dim=32, value_dim=32), operands)
+    assert passed_over(operands)["flashinfer"].endswith("for 2 operators and formats")
 
 
 def test_a_library_is_not_imported_where_it_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
