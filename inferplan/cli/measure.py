@@ -96,6 +96,7 @@ def measure_command(url: str, csv_file: str | None, **values: Any) -> Report:
     from inferplan.validation.run import Pricing
 
     facts = facts_of(values)
+    _require_known(facts)
     pricing = Pricing(calibration=values.pop("calibration"), ideal=values.pop("ideal"))
     session = sessions.start(_settings(url, values))
     _run(session)
@@ -115,6 +116,16 @@ def measure_command(url: str, csv_file: str | None, **values: Any) -> Report:
     return report
 
 
+def _require_known(facts: Mapping[str, str]) -> None:
+    """Raise ``UnknownNameError`` or ``SpecError`` for names that cannot be priced: before anything is sent."""
+    from inferplan.catalog.assemble import load_engine
+    from inferplan.catalog.files import load_hardware, load_model
+
+    for name, reader in (("model", load_model), ("gpu", load_hardware), ("engine", load_engine)):
+        if name in facts:
+            reader(facts[name])
+
+
 def _settings(url: str, values: dict[str, Any]) -> Settings:
     """The options as one object. Raises ``UsageError`` for an address, a key or lists that cannot be used."""
     from inferplan.answers.sweep import parse_counts
@@ -131,8 +142,8 @@ def _settings(url: str, values: dict[str, Any]) -> Settings:
         api=values["api"],
         served_model=values["served_model"],
         choice=LoadChoice(
-            lengths=[int(count) for count in parse_counts(values["lengths"])],
-            concurrency=[int(count) for count in parse_counts(values["users"])],
+            lengths=parse_counts(values["lengths"]),
+            concurrency=parse_counts(values["users"]),
             output=values["output_tokens"],
             shared_prompt=values["shared_prompt"],
             single_requests=values["single_requests"],

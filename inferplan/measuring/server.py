@@ -87,7 +87,7 @@ def require_answer(client: Client, answer: Answer) -> None:
             because=answer.error,
             hint="the variable that --api-key-env names (OPENAI_API_KEY) must hold its key",
         )
-    if 300 <= answer.status < 400 or answer.status >= 500:
+    if 300 <= answer.status < 400:
         raise NetworkError(f"{client.address.root} does not answer as it should", because=answer.error)
 
 

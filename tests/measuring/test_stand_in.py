@@ -7,6 +7,7 @@ import csv
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -26,7 +27,8 @@ from inferplan.measuring.session import Session, Settings, measure, start
 from inferplan.validation.anchor import anchor_of, load_of
 from inferplan.validation.importers import read_file
 from inferplan.validation.run import Pricing, price_rows
-from tests.measuring.stand_in import FIRST, KEY, PER_TOKEN, PER_USER, STEP, StandIn, served
+from tests.measuring.stand_in import FIRST, KEY, PER_TOKEN, PER_USER, STEP, StandIn
+from tests.measuring.wire import served
 
 ROOT = Path(__file__).parents[2]
 QUICK = LoadChoice(lengths=(64,), concurrency=(), output=4, single_requests=3)
@@ -205,6 +207,24 @@ def test_a_server_that_dies_ends_the_run_and_keeps_what_was_measured(call: Calla
     assert len(rows_of(Path("own.csv"))) == 1
 
 
+UNKNOWN = {
+    "model": (["--model", "gpt-5000"], "gpt-5000"),
+    "gpu": (["--gpu", "h100-plus"], "h100-plus"),
+    "engine": (["--engine", "warp"], "warp"),
+    "count": (["--lengths", "0"], "'0' holds no counts"),
+    "word": (["--concurrency", "many"], "many"),
+}
+
+
+@pytest.mark.parametrize("case", UNKNOWN)
+def test_names_that_cannot_be_priced_are_refused_before_anything_is_sent(case: str, call: Callable[..., Any]) -> None:
+    options, said = UNKNOWN[case]
+    with served(StandIn(fast=True)) as server:
+        code, out, err = call(server.url, *options)
+    assert (code, out, server.seen) == (2, "", [])
+    assert said in err
+
+
 NO_SERVER = {
     "refused": ("http://127.0.0.1:9", "no answer from http://127.0.0.1:9", 5),
     "address": ("127.0.0.1:9", "is no address of a server", 2),
@@ -289,7 +309,7 @@ def test_no_key_is_sent_where_there_is_none(call: Callable[..., Any]) -> None:
 
 def test_a_load_is_held_out_and_the_csv_is_one_that_validate_reads(call: Callable[..., Any]) -> None:
     """The facts of the server beside those of the options; the anchor is fitted to the other loads alone."""
-    with served(StandIn()) as server:
+    with served(StandIn(first=0.03)) as server:
         code, out, err = call(server.url, *SMALL, *FACTS, "--out", "own.csv", "--format", "json")
     assert (code, err) == (0, "")
     record = json.loads(out)
@@ -311,6 +331,23 @@ def test_a_load_is_held_out_and_the_csv_is_one_that_validate_reads(call: Callabl
     assert held["ttft"]["anchored_s"] == pytest.approx(
         held["ttft"]["predicted_s"] * float(others.factor("ttft", load_of(read[2].run, read[2].measured))), rel=1e-3
     )
+
+
+def test_the_commands_of_the_page_run(call: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of docs/measure.md's example, one after another; the server there is the stand-in here."""
+    page = (ROOT / "docs" / "measure.md").read_text(encoding="utf-8").replace("\\\n", " ")
+    lines = [line.split() for line in re.findall(r"^    inferplan (.*)$", page, re.MULTILINE)]
+    assert [line[0] for line in lines] == ["measure", "validate", "anchor", "simulate"]
+    with served(StandIn(first=0.02)) as server:
+        for number, line in enumerate(lines):
+            words = [server.url if word == "http://localhost:8000" else word for word in line]
+            if not number:
+                assert call(*words[1:])[0] == 0
+                assert len(rows_of(Path("own.csv"))) == 4
+                continue
+            monkeypatch.setattr(sys, "argv", ["inferplan", *words])
+            main()
+    assert Path("own.yaml").exists()
 
 
 def test_without_facts_it_measures_and_says_what_is_missing(call: Callable[..., Any]) -> None:

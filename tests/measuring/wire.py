@@ -1,0 +1,72 @@
+"""The few lines of HTTP that servers of tests speak."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+
+@dataclass
+class Request:
+    """What a client sent, and when it was read (``time.perf_counter``)."""
+
+    read: float
+    path: str
+    headers: dict[str, str]
+    body: dict[str, Any]
+
+
+async def read_request(reader: asyncio.StreamReader) -> Request:
+    """The next request of a connection. Raises ``asyncio.IncompleteReadError`` at its end."""
+    head = (await reader.readuntil(b"\r\n\r\n")).decode()
+    first, *lines = head.strip().split("\r\n")
+    headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    data = await reader.readexactly(int(headers.get("content-length", "0")))
+    return Request(perf_counter(), first.split(" ")[1], headers, json.loads(data) if data else {})
+
+
+def answer(writer: asyncio.StreamWriter, status: int, value: Any) -> bool:
+    """A whole reply: JSON, or text as it is. True: the connection stays."""
+    data = value.encode() if isinstance(value, str) else json.dumps(value).encode()
+    kind = "text/plain" if isinstance(value, str) else "application/json"
+    head = f"HTTP/1.1 {status} x\r\nContent-Type: {kind}\r\nContent-Length: {len(data)}\r\n\r\n"
+    writer.write(head.encode() + data)
+    return True
+
+
+def event(value: dict[str, Any]) -> bytes:
+    """A server-sent event."""
+    return b"data: " + json.dumps(value).encode() + b"\r\n\r\n"
+
+
+@contextmanager
+def served(server: Any) -> Iterator[Any]:
+    """The server (anything with ``serve`` and ``port``) on a port of loopback, in a thread of its own, until the block
+    ends."""
+    ready, loop = threading.Event(), asyncio.new_event_loop()
+    stop = asyncio.Event()
+
+    async def run() -> None:
+        listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
+        server.port = listening.sockets[0].getsockname()[1]
+        ready.set()
+        await stop.wait()
+        listening.close()
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(run()), daemon=True)
+    thread.start()
+    assert ready.wait(10)
+    try:
+        yield server
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(10)
+        loop.close()
