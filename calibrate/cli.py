@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,22 @@ from calibrate.device.device import Device, identify, match
 from calibrate.device.measurer import Measurer
 from calibrate.device.memory import block_bytes
 from calibrate.device.torch_measurer import TorchMeasurer
-from calibrate.files import write_bytes, write_calibration, write_text, write_yaml
+from calibrate.files import require_writable, write_bytes, write_calibration, write_text, write_yaml
 from calibrate.session.check import CheckRow, check
 from calibrate.session.figures import png, whole_figure
 from calibrate.session.fitting import Outcome, fit, pooled_errors
 from calibrate.session.glue import with_glue
-from calibrate.session.raw_file import RawFile, read
-from calibrate.session.report import disturbances, headline, held_out_table, markdown, percent, webpage, whole_table
+from calibrate.session.raw_file import RawFile, Session, read
+from calibrate.session.report import (
+    disturbances,
+    headline,
+    held_out_table,
+    markdown,
+    percent,
+    shortfalls,
+    webpage,
+    whole_table,
+)
 from calibrate.session.run import Run
 from calibrate.session.settings import QUICK, Progress, Settings
 from calibrate.session.steps import StepRow, errors_of, step_rows
@@ -46,7 +55,9 @@ class Options:
     resume: bool = False
     only_fit: bool = False
     only_check: bool = False
-    tolerance: float = 0.2
+    tolerance: float | None = None
+    """Largest median error of a kernel; ``None`` takes that of writing, or of a check (:class:`Settings`)."""
+    keep_disturbed: bool = False
     calibration: Path | None = None
     gpu: str | None = None
     new_hardware: Path | None = None
@@ -69,9 +80,11 @@ def execute(options: Options, measurer: Measurer | None = None) -> Report:
         spent=spent,
         seed=options.seed,
         gpu=options.gpu,
-        tolerance=options.tolerance,
         models=options.models,
+        keep_disturbed=options.keep_disturbed,
     )
+    if options.tolerance is not None:
+        settings = replace(settings, tolerance=options.tolerance, written=options.tolerance)
     require_room(settings.design_on(device.kind), device.memory)
     return _check(options, measurer, settings) if options.only_check else _run(options, measurer, settings)
 
@@ -85,21 +98,14 @@ def _run(options: Options, measurer: Measurer, settings: Settings) -> Report:
     out = options.out or default_out(options, measurer)
     raw_path = options.raw or out.with_suffix(".jsonl")
     report_path = options.report or out.with_suffix(".md")
-    if options.only_fit:
-        outcome = with_glue(fit(read(raw_path), measurer.device, settings))
-    else:
-        raw = RawFile.open(raw_path, options.resume)
-        try:
-            with progress_bar() as progress:
-                Run(measurer, raw, settings, progress).measure()
-        except KeyboardInterrupt:
-            samples = sum(map(len, raw.session.samples.values()))
-            click.echo(f"interrupted: {samples} samples are kept in {raw_path}", err=True)
-            click.echo("hint: the same command with --resume goes on from them", err=True)
-            raise
-        finally:
-            raw.close()
-        outcome = with_glue(fit(raw.session, measurer.device, settings))
+    for path in filter(None, (out, raw_path, report_path, options.new_hardware)):
+        require_writable(path)
+    session = read(raw_path) if options.only_fit else _measured(raw_path, options, measurer, settings)
+    try:
+        outcome = with_glue(fit(session, measurer.device, settings))
+    except ToleranceError:
+        click.echo(f"every measurement is kept in {raw_path}", err=True)
+        raise
     write_calibration(outcome.calibration, out)
     rows = step_rows(outcome)
     picture = report_path.with_suffix(".png")
@@ -115,6 +121,22 @@ def _run(options: Options, measurer: Measurer, settings: Settings) -> Report:
     files = {"calibration": out, "raw": raw_path, "report": report_path, "page": report_path.with_suffix(".html")}
     files |= {"picture": picture} if rows else {}
     return summary(outcome, {name: str(path) for name, path in files.items()})
+
+
+def _measured(path: Path, options: Options, measurer: Measurer, settings: Settings) -> Session:
+    """What a run measures, and keeps in its raw file."""
+    raw = RawFile.open(path, options.resume)
+    try:
+        with progress_bar() as progress:
+            Run(measurer, raw, settings, progress).measure()
+    except KeyboardInterrupt:
+        samples = sum(map(len, raw.session.samples.values()))
+        click.echo(f"interrupted: {samples} samples are kept in {path}", err=True)
+        click.echo("hint: the same command with --resume goes on from them", err=True)
+        raise
+    finally:
+        raw.close()
+    return raw.session
 
 
 def default_out(options: Options, measurer: Measurer) -> Path:
@@ -204,12 +226,15 @@ def summary(outcome: Outcome, files: dict[str, str]) -> Report:
                 ("undisturbed", errors_of([row for row in steps if not row.disturbed])),
             )
         },
+        "held_out_model": facts.get("held_out_model"),
+        "not_written": facts["not_written"],
         "refused": facts["refused"],
         "failed": facts["failed"],
     }
     said = [headline(steps)] if steps else []
     said += [f"{facts['shapes']} shapes, {facts['samples']} visits, {len(facts['refused'])} refused."]
     said += disturbances(facts)
+    said += shortfalls(facts)
     said += [f"{kernel}, all formats: median {percent(off)} over {n} shapes." for kernel, (off, n) in medians.items()]
     said += [f"{name}: {path}" for name, path in files.items()]
     return Report(record=record, tables=tables, notes=said, rows=records, headline=headline(steps) if steps else "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,14 @@ from inferplan.errors import InputFileError
 
 
 def write_calibration(calibration: Calibration | Releases, file: Path) -> None:
-    """The calibration as YAML in its JSON form, which loads at once, without the fields that say nothing."""
+    """The calibration as YAML in its JSON form, which loads at once, without the fields that say nothing.
+
+    Raises ``InputFileError`` when the file cannot be written.
+    """
     data = calibration.model_dump(mode="json", exclude_defaults=True)
-    file.parent.mkdir(parents=True, exist_ok=True)
     # YAML takes 1e-06 for text and 1.0e-06 for a number; JSON takes both for a number.
     text = re.sub(r"(?<=[ \[])(-?\d+)e(?=[-+]?\d)", r"\1.0e", _layout(data, ""))
-    file.write_text(text + "\n", encoding="utf-8")
+    write_text(file, text + "\n")
 
 
 def _layout(data: Any, indent: str) -> str:
@@ -34,27 +37,44 @@ def _layout(data: Any, indent: str) -> str:
 
 def write_yaml(path: Path, data: dict[str, Any]) -> None:
     """Write a mapping as YAML. Raises ``InputFileError`` when the file cannot be written."""
-    text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputFileError(f"cannot write {path}", because=error.strerror or str(error)) from None
+    write_text(path, yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120))
 
 
 def write_text(path: Path, text: str) -> None:
     """Write a text, folders included. Raises ``InputFileError`` when the file cannot be written."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputFileError(f"cannot write {path}", because=error.strerror or str(error)) from None
+    write_bytes(path, text.encode("utf-8"))
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a picture, folders included. Raises ``InputFileError`` when the file cannot be written."""
+    """Write a file, folders included: beside it first, so that a full disk leaves what was there.
+
+    Raises ``InputFileError`` when it cannot be written.
+    """
+    target = path.resolve()
+    beside = target.with_name(f".{target.name}.part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if target.exists() and not target.is_file():  # a device, or a folder: nothing to keep
+            target.write_bytes(data)
+            return
+        try:
+            beside.write_bytes(data)
+            beside.replace(target)
+        finally:
+            beside.unlink(missing_ok=True)
     except OSError as error:
-        raise InputFileError(f"cannot write {path}", because=error.strerror or str(error)) from None
+        raise InputFileError(
+            f"cannot write {path}", because=error.strerror or str(error), hint="make room, or write elsewhere"
+        ) from None
+
+
+def require_writable(path: Path) -> None:
+    """Raise ``InputFileError`` where a file could not be written: before a measurement, not after it."""
+    folder = next(parent for parent in path.resolve().parents if parent.exists())
+    why = "" if folder.is_dir() else f"{folder} is no folder"
+    if path.is_dir():
+        why = "it is a folder"
+    elif not why and not os.access(path if path.exists() else folder, os.W_OK):
+        why = "permission denied"
+    if why:
+        raise InputFileError(f"cannot write {path}", because=why, hint="another path")

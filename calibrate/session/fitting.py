@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from calibrate.device.device import Device
-from calibrate.fit import TERMS_OF, Measurement, errors, fit_kernel, split
+from calibrate.fit import TERMS_OF, Measurement, errors, fit_kernel, ratio_errors, split, stack
 from calibrate.session.hardware import hardware_of
 from calibrate.session.raw_file import Session
-from calibrate.session.settings import Settings
-from calibrate.shapes import Group
+from calibrate.session.settings import DISTURBED, FEWEST, Settings
+from calibrate.shapes import Group, held_out_shapes
 from inferplan.devices.constants import Calibration, Fit
 from inferplan.devices.hardware import HardwareSpec
-from inferplan.errors import MissingFactError
+from inferplan.errors import ToleranceError
 from inferplan.estimate.roofline import price
 from inferplan.work.ops import Op
 
@@ -35,33 +35,37 @@ ENOUGH = 8
 class Measured:
     """What a fit may see: one measurement a shape.
 
-    left_out: shapes that other programs disturbed in all visits but one. disturbed: such shapes that count all the
-    same, because their kernel would have fewer than :data:`ENOUGH` without them.
+    strangers: those of the model that nothing is fitted to. left_out: shapes that were disturbed in all visits but one.
+    disturbed: such shapes that count all the same, because their kernel would have fewer than :data:`ENOUGH` without.
     """
 
     rows: list[Measurement]
+    strangers: list[Measurement]
     left_out: int
     disturbed: int
 
 
-def measurements(session: Session) -> Measured:
-    """The measurements of a session: the median of each shape's visits, disturbed ones set aside where they can be."""
-    groups: dict[Group, list[tuple[bool, Measurement]]] = defaultdict(list)
+def measurements(session: Session, strangers: frozenset[str] = frozenset()) -> Measured:
+    """The measurements of a session: the median of each shape's visits, disturbed ones set aside where they can be.
+
+    strangers: keys of shapes that are no fit's to see.
+    """
+    groups: dict[tuple[bool, Group], list[tuple[bool, Measurement]]] = defaultdict(list)
     for key, samples in session.samples.items():
         calm = sum(sample.calm for sample in samples) >= min(2, len(samples))
         measured = Measurement(op=session.shapes[key], seconds=session.seconds(key), source=key)
-        groups[measured.group].append((calm, measured))
-    kept: list[Measurement] = []
+        groups[key in strangers, measured.group].append((calm, measured))
+    kept: dict[bool, list[Measurement]] = {True: [], False: []}
     left_out = disturbed = 0
-    for rows in groups.values():
+    for (strange, _), rows in groups.items():
         calm_rows = [measured for calm, measured in rows if calm]
         if len(calm_rows) >= ENOUGH:
-            kept += calm_rows
+            kept[strange] += calm_rows
             left_out += len(rows) - len(calm_rows)
         else:
-            kept += [measured for _, measured in rows]
+            kept[strange] += [measured for _, measured in rows]
             disturbed += len(rows) - len(calm_rows)
-    return Measured(rows=kept, left_out=left_out, disturbed=disturbed)
+    return Measured(rows=kept[False], strangers=kept[True], left_out=left_out, disturbed=disturbed)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -80,42 +84,49 @@ class Outcome:
         return float(price(op, self.hardware, self.calibration).time)
 
 
+@dataclass(frozen=True, kw_only=True)
+class FittedGroup:
+    """One kernel and format: its constants with their error, and the shapes that they are from and were held to."""
+
+    fit: Fit
+    train: list[Measurement]
+    test: list[Measurement]
+
+    def held_out(self, hardware: HardwareSpec) -> dict[str, Any]:
+        """The errors on the shapes held out, how many they are, and the worst of them."""
+        return {**self.fit.error, "n": len(self.test), "worst_shape": _worst(self.test, hardware, self.fit)}
+
+    def spans(self) -> dict[str, list[float]]:
+        """The FLOP and bytes that the fit saw."""
+        spans = {"flop": self.fit.flop_range, "bytes": self.fit.bytes_range}
+        return {name: list(span) for name, span in spans.items() if span is not None}
+
+
 def fit(session: Session, device: Device, settings: Settings) -> Outcome:
     """Constants of every kernel and format with shapes enough, on three quarters of them; errors on the others.
 
-    Raises ``MissingFactError`` when nothing could be fitted.
+    Those that are too far off on the others are left out, and why is in the provenance. Raises ``ToleranceError`` when
+    most of the run was disturbed, and when neither matmul nor attention is left.
     """
+    require_calm(session, settings)
     hardware, data = hardware_of(device, session, settings.gpu)
-    seen = measurements(session)
-    groups: dict[Group, list[Measurement]] = defaultdict(list)
-    for measured in seen.rows:
-        groups[measured.group].append(measured)
+    design = settings.design_on(device.kind).on(hardware)
+    seen = measurements(session, held_out_shapes(design, hardware))
+    fitted, not_written = _fitted(session, seen, hardware, settings)
+    require_enough(fitted, not_written, len(seen.rows))
     constants: dict[str, dict[str, Fit]] = defaultdict(dict)
     held_out: dict[str, dict[str, Any]] = defaultdict(dict)
     ranges: dict[str, dict[str, Any]] = defaultdict(dict)
-    train_all: list[Measurement] = []
-    test_all: list[Measurement] = []
-    for (kernel, label), group in sorted(groups.items()):
-        train, test = split(group, HELD_OUT, settings.seed)
-        if len(train) < 4 or not test or (kernel.startswith("collective") and not hardware.links):
-            continue
-        fitted = fit_kernel(train, hardware, terms_for(kernel, train, hardware, settings))
-        figures = errors(test, hardware, fitted)
-        constants[kernel][label] = fitted.model_copy(update={"error": figures})
-        held_out[kernel][label] = figures | {"n": len(test), "worst_shape": _worst(test, hardware, fitted)}
-        spans = {"flop": fitted.flop_range, "bytes": fitted.bytes_range}
-        ranges[kernel][label] = {name: list(span) for name, span in spans.items() if span is not None}
-        train_all += train
-        test_all += test
-    if not constants:
-        raise MissingFactError(
-            "too little was measured to fit anything",
-            because=f"{len(seen.rows)} shapes of {len(groups)} kernels; a fit needs five of one",
-            hint="a longer --budget, or --resume",
-        )
+    for (kernel, label), group in fitted.items():
+        constants[kernel][label] = group.fit
+        held_out[kernel][label] = group.held_out(hardware)
+        ranges[kernel][label] = group.spans()
+    facts = _provenance(session, settings, data, seen) | {"not_written": not_written}
+    if design.stranger is not None:
+        facts["held_out_model"] = {"model": design.stranger} | strange_errors(seen.strangers, fitted, hardware)
     calibration = Calibration(
         name=hardware.name,
-        provenance=_provenance(session, settings, data, seen),
+        provenance=facts,
         constants={kernel: dict(formats) for kernel, formats in constants.items()},
         held_out=dict(held_out),
         range=dict(ranges),
@@ -124,10 +135,87 @@ def fit(session: Session, device: Device, settings: Settings) -> Outcome:
         calibration=calibration,
         hardware=hardware,
         new_hardware=data,
-        train=train_all,
-        test=test_all,
+        train=[measured for group in fitted.values() for measured in group.train],
+        test=[measured for group in fitted.values() for measured in group.test],
         session=session,
     )
+
+
+def _fitted(
+    session: Session, seen: Measured, hardware: HardwareSpec, settings: Settings
+) -> tuple[dict[Group, FittedGroup], dict[str, str]]:
+    """The kernels and formats whose constants are near enough, and why each of the others is not written."""
+    groups: dict[Group, list[Measurement]] = defaultdict(list)
+    for measured in seen.rows:
+        groups[measured.group].append(measured)
+    fitted: dict[Group, FittedGroup] = {}
+    not_written: dict[str, str] = {}
+    for (kernel, label), rows in sorted(groups.items()):
+        train, test = split(rows, HELD_OUT, settings.seed)
+        if kernel.startswith("collective") and not hardware.links:
+            continue
+        if len(train) < FEWEST - 1 or not test:
+            not_written[f"{kernel} {label}"] = f"{len(rows)} shapes; a fit needs {FEWEST}"
+            continue
+        found = fit_kernel(train, hardware, terms_for(kernel, train, hardware, settings))
+        figures = errors(test, hardware, found)
+        if figures["median"] > settings.written:
+            off, most = f"{100 * figures['median']:.0f} %", f"{100 * settings.written:.0f} %"
+            not_written[f"{kernel} {label}"] = f"{off} off over {len(test)} held-out shapes (median), more than {most}"
+            continue
+        labelled = found.model_copy(update={"error": figures, "library": library_of(session, rows)})
+        fitted[kernel, label] = FittedGroup(fit=labelled, train=train, test=test)
+    return fitted, not_written
+
+
+def library_of(session: Session, rows: Sequence[Measurement]) -> str:
+    """The kernel libraries that ran the shapes, with ``+`` between several; empty where the raw file does not say."""
+    return "+".join(sorted({s.library for row in rows for s in session.samples[row.source] if s.library}))
+
+
+def require_calm(session: Session, settings: Settings) -> None:
+    """Raise ``ToleranceError`` where most visits were disturbed and nobody asked for constants all the same."""
+    samples = [sample for visits in session.samples.values() for sample in visits]
+    disturbed = [sample for sample in samples if not sample.calm]
+    if settings.keep_disturbed or len(disturbed) <= DISTURBED * len(samples):
+        return
+    told = Counter(sample.disturbed or "threads waited for a core" for sample in disturbed)
+    raise ToleranceError(
+        f"{len(disturbed)} of {len(samples)} visits were disturbed, so that no constants are written",
+        because="; ".join(f"{why} ({count})" for why, count in told.most_common(3)),
+        hint="the same with --resume on a quieter machine; --fit-only --keep-disturbed writes what there is",
+    )
+
+
+def require_enough(fitted: Iterable[Group], not_written: Mapping[str, str], shapes: int) -> None:
+    """Raise ``ToleranceError`` where neither a matmul nor an attention is left."""
+    if any(kernel.partition(".")[0] in ("matmul", "attention", "mla") for kernel, _ in fitted):
+        return
+    first = {what: why for what, why in not_written.items() if what.startswith(("matmul", "attention", "mla"))}
+    raise ToleranceError(
+        "too little was measured for constants of a matmul or an attention, so that none are written",
+        because="; ".join(f"{what}: {why}" for what, why in list((first or not_written).items())[:3])
+        or f"{shapes} shapes were measured",
+        hint="a longer --budget, or --resume on a quieter machine; every measurement is kept in the raw file",
+    )
+
+
+def strange_errors(
+    rows: Sequence[Measurement], fitted: Mapping[Group, FittedGroup], hardware: HardwareSpec
+) -> dict[str, Any]:
+    """The errors on the shapes of a whole model that nothing is fitted to: together, and by kernel and format."""
+    groups: dict[Group, list[Measurement]] = defaultdict(list)
+    for measured in rows:
+        if measured.group in fitted:
+            groups[measured.group].append(measured)
+    kernels: dict[str, dict[str, Any]] = defaultdict(dict)
+    ratios = []
+    for (kernel, label), own in sorted(groups.items()):
+        stacked = stack(own, hardware, tuple(fitted[kernel, label].fit.terms))
+        ratios.append(stacked.seconds / stacked.predict(fitted[kernel, label].fit))
+        kernels[kernel][label] = ratio_errors(ratios[-1]) | {"n": len(own)}
+    together = ratio_errors(np.concatenate(ratios)) if ratios else {}
+    return {"shapes": sum(map(len, ratios)), **together, "kernels": dict(kernels)}
 
 
 def terms_for(kernel: str, train: Sequence[Measurement], hardware: HardwareSpec, settings: Settings) -> tuple[str, ...]:
@@ -176,7 +264,9 @@ def _provenance(session: Session, settings: Settings, data: dict[str, Any] | Non
         "command": f"inferplan calibrate --device {last['device']['kind']} --budget {last['budget']:g}s",
         "shapes": len(session.samples),
         "samples": sum(map(len, session.samples.values())),
-        "shapes_disturbed": seen.left_out,
+        "visits_disturbed": sum(not sample.calm for visits in session.samples.values() for sample in visits),
+        "shapes_disturbed": seen.left_out + seen.disturbed,
+        "shapes_disturbed_left_out": seen.left_out,
         "shapes_disturbed_used": seen.disturbed,
         "seed": settings.seed,
         "ceilings": {name: float(f"{rate:.4g}") for name, rate in sorted(session.ceilings.items())},

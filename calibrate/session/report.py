@@ -91,16 +91,30 @@ def notes(outcome: Outcome) -> list[str]:
             f"{format_time(step.layer, 3)}: views, splits and Python, measured on a model too thin to compute anything."
         )
     said += disturbances(facts)
+    said += shortfalls(facts)
     said += [f"Whole models of {name} were timed and have no price: {why}." for name, why in unpriced(outcome).items()]
     said += [f"Refused: {what}: {why}." for what, why in facts["refused"].items()]
     said += [f"Failed: {what}: {why}." for what, why in facts["failed"].items()]
     return said
 
 
+def shortfalls(facts: dict[str, Any]) -> list[str]:
+    """What is not written and why, and how far shapes of a model are off that nothing is fitted to."""
+    said = [f"Not written: {what}: {why}." for what, why in facts["not_written"].items()]
+    strange = facts.get("held_out_model")
+    if strange and strange["shapes"]:
+        said.append(
+            f"Shapes of {strange['model']}, of which none was fitted: median {percent(strange['median'])}, "
+            f"MAPE {percent(strange['mape'])} over {strange['shapes']}."
+        )
+    return said
+
+
 def disturbances(facts: dict[str, Any]) -> list[str]:
     """How many shapes other programs disturbed, by what became of them."""
-    left_out, used = facts["shapes_disturbed"], facts["shapes_disturbed_used"]
-    said = [f"{left_out} shapes are left out: other programs disturbed all visits but one."] if left_out else []
+    left_out, used = facts["shapes_disturbed_left_out"], facts["shapes_disturbed_used"]
+    said = [f"{facts['visits_disturbed']} of {facts['samples']} visits were disturbed."] if left_out or used else []
+    said += [f"{left_out} shapes are left out: other programs disturbed all visits but one."] if left_out else []
     if used:
         said.append(
             f"{used} of {facts['shapes']} shapes count although other programs disturbed all visits but one, for lack "

@@ -13,6 +13,15 @@ QUICK = 60.0
 """Seconds below which a run leaves out whole models, collectives and further terms."""
 WARM_UP = 0.01
 """Share of the budget in which the device is warmed up at most."""
+WRITTEN = 0.5
+"""The largest median error on held-out shapes of a kernel and format whose constants are written. What stands in for
+them is on file, carried at the worst from another library's kernel or another device, and 5 to 50 % off (medians of
+``configs/libraries.yaml`` and, but for sparse attention, ``relatives.yaml``): one that is further off takes away more
+than it adds."""
+FEWEST = 5
+"""Shapes of a kernel and format from which it is fitted: four for the constants, one to hold out."""
+DISTURBED = 0.5
+"""The share of visits that may be disturbed; of a run with more, nothing is written unless it is asked for."""
 SLACK = 5.0
 """The shortest visit, in multiples of its shape's time by the roofline; shapes too slow for that are left out."""
 
@@ -23,6 +32,7 @@ class Settings:
 
     budget: wall seconds of the whole run. spent: seconds gone before it began (imports). gpu: the catalogue entry that
     the device is, whatever it calls itself. tolerance: largest median error of a kernel that ``check`` accepts.
+    written: the same of one whose constants are written. keep_disturbed: fit a run of which most was disturbed, too.
     """
 
     budget: float
@@ -30,6 +40,8 @@ class Settings:
     seed: int = 0
     gpu: str | None = None
     tolerance: float = 0.2
+    written: float = WRITTEN
+    keep_disturbed: bool = False
     design: Design | None = None
     models: tuple[str, ...] = ()
     """Models of the user's own, whose shapes are half of those measured."""

@@ -66,7 +66,16 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option(
     "--check", "only_check", is_flag=True, help="Repeat a sample and compare with stored constants; fit nothing."
 )
-@click.option("--tolerance", type=Share(), default="20%", show_default=True, help="Largest median error of a kernel.")
+@click.option(
+    "--tolerance",
+    type=Share(),
+    help="Largest median error of a kernel: of one whose constants are written [50%], of one that is checked [20%].",
+)
+@click.option(
+    "--keep-disturbed",
+    is_flag=True,
+    help="Write constants even when most visits were disturbed (by default such a run is refused, and kept as raw).",
+)
 @click.option("--calibration", type=_FILE, help="The constants to check [those of --out].")
 @click.option("--gpu", help="The catalogue entry that this device is [by its name and memory].")
 @click.option(

@@ -245,8 +245,13 @@ def test_disturbed_shapes_count_only_where_there_are_too_few_others() -> None:
     enough, few = measurements(session(8, 1)), measurements(session(7, 1))
     assert (len(enough.rows), enough.left_out, enough.disturbed) == (8, 1, 0)
     assert (len(few.rows), few.left_out, few.disturbed) == (8, 0, 1)
-    assert disturbances({"shapes": 9, "shapes_disturbed": 1, "shapes_disturbed_used": 0})[0].startswith("1 shapes are")
-    (said,) = disturbances({"shapes": 8, "shapes_disturbed": 0, "shapes_disturbed_used": 1})
+    left_out = {"samples": 18, "visits_disturbed": 2, "shapes_disturbed_left_out": 1, "shapes_disturbed_used": 0}
+    assert disturbances(left_out | {"shapes": 9}) == [
+        "2 of 18 visits were disturbed.",
+        "1 shapes are left out: other programs disturbed all visits but one.",
+    ]
+    used = {"samples": 16, "visits_disturbed": 2, "shapes_disturbed_left_out": 0, "shapes_disturbed_used": 1}
+    said = disturbances(used | {"shapes": 8})[1]
     assert said.startswith("1 of 8 shapes count although other programs disturbed")
 
 

@@ -24,7 +24,7 @@ from calibrate.session.settings import Settings
 from calibrate.session.steps import step_rows
 from inferplan.catalog.files import load_hardware, read_yaml, validate
 from inferplan.devices.constants import Calibration, Fit
-from inferplan.errors import InputFileError, MissingFactError, UsageError
+from inferplan.errors import InputFileError, MissingFactError, ToleranceError, UsageError
 from inferplan.estimate.roofline import price
 from inferplan.work.formats import find_format
 from inferplan.work.ops import Op
@@ -255,7 +255,7 @@ def test_too_little_is_said(tmp_path: Path) -> None:
     raw = RawFile.open(tmp_path / "raw.jsonl")
     raw.add("provenance", device=measurer.device.record(), date="d", inferplan="0", budget=1.0, seed=0)
     raw.close()
-    with pytest.raises(MissingFactError, match="too little"):
+    with pytest.raises(ToleranceError, match="too little"):
         fit(read(tmp_path / "raw.jsonl"), measurer.device, Settings(budget=1.0))
 
 

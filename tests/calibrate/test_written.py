@@ -1,0 +1,237 @@
+"""What of a run becomes constants: nothing from a disturbed one, no kernel that is far off, and no file cut short."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calibrate.cli import Options, execute
+from calibrate.files import require_writable, write_calibration, write_text
+from calibrate.fit import Measurement
+from calibrate.samples import Sample, key_of
+from calibrate.session.fitting import FittedGroup, Outcome, fit, strange_errors
+from calibrate.session.raw_file import Session
+from calibrate.session.report import notes
+from calibrate.session.settings import Settings
+from inferplan.catalog.files import load_hardware
+from inferplan.devices.constants import Calibration, Fit
+from inferplan.errors import InferplanError, InputFileError, ToleranceError
+from inferplan.estimate.roofline import price
+from inferplan.work.formats import find_format
+from inferplan.work.ops import Attention, Mask, Matmul, Op
+from tests.calibrate.synthetic import DESIGN, TRUTH, SyntheticMeasurer
+
+H200 = load_hardware("h200-sxm")
+BF16 = find_format("bf16")
+MATMULS = [
+    Matmul(name="m", m=float(m), k=k, n=4096, weight=BF16, input=BF16, output=BF16)
+    for m in (1, 8, 64, 512, 4096)
+    for k in (2048, 4096, 16384)
+]
+DECODES = [
+    Attention(
+        name="a",
+        batch=float(batch),
+        new=1.0,
+        past=past - 1.0,
+        heads=32,
+        kv_heads=8,
+        key_dim=128,
+        value_dim=128,
+        mask=Mask(),
+        base=BF16,
+        kv=BF16,
+    )
+    for batch in (1, 8, 64)
+    for past in (256.0, 1024.0, 4096.0, 16384.0)
+]
+
+
+def true_seconds(op: Op) -> float:
+    return float(price(op, H200, TRUTH).time)
+
+
+def session(ops: Iterable[Op], seconds: Callable[[Op], float] = true_seconds, **sample: Any) -> Session:
+    """A raw file in memory: two visits to each operator."""
+    made = Session()
+    device = SyntheticMeasurer().device.record()
+    made.provenance.append({"device": device, "date": "d", "inferplan": "0", "budget": 60.0, "seed": 0})
+    for op in ops:
+        made.shapes[key_of(op)] = op
+        made.samples[key_of(op)] += [Sample(**{"seconds": seconds(op), **sample}) for _ in range(2)]
+    return made
+
+
+def fitted(made: Session, **settings: Any) -> Outcome:
+    return fit(made, SyntheticMeasurer().device, Settings(budget=60.0, design=DESIGN, **settings))
+
+
+def scattered(op: Op) -> float:
+    """A tenth of the true time or ten times it, by the operator's key: nothing can be fitted to that."""
+    return true_seconds(op) * (10.0 if int(key_of(op), 16) % 2 else 0.1)
+
+
+def test_a_kernel_that_is_far_off_on_held_out_shapes_is_not_written() -> None:
+    """Scattered attention beside true matmuls: the one is left out with its reason, the other is what it was."""
+    made = session([*MATMULS, *DECODES], lambda op: scattered(op) if op in DECODES else true_seconds(op))
+    outcome = fitted(made)
+    found, facts = outcome.calibration, outcome.calibration.provenance
+    assert list(found.constants) == list(found.held_out) == list(found.range) == ["matmul"]
+    assert found.constants["matmul"]["bf16"].memory == pytest.approx(0.8, rel=0.02)
+    (why,) = facts["not_written"].values()
+    assert list(facts["not_written"]) == ["attention.decode bf16"]
+    assert why.endswith("% off over 3 held-out shapes (median), more than 50 %")
+    assert {row.op.kernel for row in [*outcome.train, *outcome.test]} == {"matmul"}
+    assert f"Not written: attention.decode bf16: {why}." in notes(outcome)
+    assert "attention.decode" in fitted(made, written=100.0).calibration.constants
+
+
+def test_four_shapes_are_too_few_and_five_are_enough() -> None:
+    assert "attention.decode" in fitted(session([*MATMULS, *DECODES[:5]])).calibration.constants
+    few = fitted(session([*MATMULS, *DECODES[:4]])).calibration
+    assert few.provenance["not_written"] == {"attention.decode bf16": "4 shapes; a fit needs 5"}
+
+
+def test_without_a_matmul_and_an_attention_nothing_is_written() -> None:
+    with pytest.raises(ToleranceError, match="so that none are written") as caught:
+        fitted(session(MATMULS, scattered))
+    assert caught.value.exit_code == 6
+    assert caught.value.because.startswith("matmul bf16: ")
+    with pytest.raises(ToleranceError, match="so that none are written"):
+        fitted(session([]))
+
+
+def disturb(made: Session, visits: int, **why: Any) -> None:
+    """Mark so many visits, the first of each shape first."""
+    places = [(key, index) for index in range(2) for key in made.samples]
+    for key, index in places[:visits]:
+        made.samples[key][index] = replace(made.samples[key][index], **why)
+
+
+@pytest.mark.parametrize("why", [{"waited": 0.5}, {"disturbed": "another process"}])
+def test_a_run_of_which_most_was_disturbed_is_refused(why: dict[str, Any]) -> None:
+    """Fifteen shapes, thirty visits: with fifteen disturbed it is fitted, with sixteen it is not, unless asked for."""
+    half = session(MATMULS)
+    disturb(half, 15, **why)
+    assert fitted(half).calibration.provenance["visits_disturbed"] == 15
+    most = session(MATMULS)
+    disturb(most, 16, **why)
+    with pytest.raises(ToleranceError, match="16 of 30 visits were disturbed") as caught:
+        fitted(most)
+    assert "disturbed" in why or "threads waited for a core (16)" in caught.value.because
+    assert "waited" in why or "another process (16)" in caught.value.because
+    kept = fitted(most, keep_disturbed=True)
+    assert kept.calibration.provenance["visits_disturbed"] == 16
+    assert "16 of 30 visits were disturbed." in notes(kept)
+
+
+def test_disturbed_shapes_are_counted_whether_they_are_used_or_not() -> None:
+    """Of 15 matmuls two were disturbed in both visits: left out. Of 7 attentions one: used, for lack of others."""
+    made = session([*MATMULS, *DECODES[:7]])
+    for op in (*MATMULS[:2], DECODES[0]):
+        made.samples[key_of(op)] = [replace(s, waited=0.9) for s in made.samples[key_of(op)]]
+    facts = fitted(made).calibration.provenance
+    names = ("visits_disturbed", "shapes_disturbed", "shapes_disturbed_left_out", "shapes_disturbed_used")
+    assert [facts[name] for name in names] == [6, 3, 2, 1]
+
+
+def test_a_constant_says_whose_kernels_were_timed() -> None:
+    made = session(MATMULS, library="cublas")
+    assert fitted(made).calibration.constants["matmul"]["bf16"].library == "cublas"
+    other = made.samples[key_of(MATMULS[0])]
+    other[1] = replace(other[1], library="torch")
+    assert fitted(made).calibration.constants["matmul"]["bf16"].library == "cublas+torch"
+    assert fitted(session(MATMULS)).calibration.constants["matmul"]["bf16"].library == ""
+
+
+def test_no_shape_of_the_model_that_is_held_out_is_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five matmuls of a stranger take 1.25 times what the others say: |1/1.25 - 1| = 20 % off, and the fit is as
+    true as without them."""
+    strangers = MATMULS[::3]
+    own = frozenset(map(key_of, strangers))
+    monkeypatch.setattr("calibrate.session.fitting.held_out_shapes", lambda design, hardware: own)
+    made = session(MATMULS, lambda op: true_seconds(op) * (1.25 if op in strangers else 1.0))
+    held = replace(DESIGN, held_out=("qwen2.5-7b",))
+    outcome = fit(made, SyntheticMeasurer().device, Settings(budget=60.0, design=held))
+    assert not {key_of(row.op) for row in [*outcome.train, *outcome.test]} & own
+    found = outcome.calibration.provenance["held_out_model"]
+    assert (found["model"], found["shapes"]) == ("qwen2.5-7b", 5)
+    assert found["mape"] == pytest.approx(0.2, abs=0.01)
+    assert found["kernels"]["matmul"]["bf16"]["n"] == 5
+    assert outcome.calibration.held_out["matmul"]["bf16"]["mape"] < 0.02
+    assert any(said.startswith("Shapes of qwen2.5-7b, of which none was fitted: median 20.") for said in notes(outcome))
+
+
+def test_errors_on_a_strange_model_are_of_kernels_that_are_written() -> None:
+    """By hand: one matmul of 1.6 times the price is 37.5 % off; attention, which has no constants, does not count."""
+    group = FittedGroup(fit=TRUTH.constants["matmul"]["bf16"], train=[], test=[])
+    rows = [Measurement(op=op, seconds=1.6 * true_seconds(op)) for op in (MATMULS[0], DECODES[0])]
+    found = strange_errors(rows, {("matmul", "bf16"): group}, H200)
+    assert (found["shapes"], found["mape"]) == (1, 0.375)
+    assert strange_errors([], {}, H200) == {"shapes": 0, "kernels": {}}
+
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_full_disk_leaves_the_file_that_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "own.yaml"
+    write_calibration(Calibration(name="old", constants={"norm": {"any": Fit(memory=0.5)}}), out)
+    before = out.read_bytes()
+
+    def full(self: Path, data: bytes) -> int:
+        with self.open("wb") as stream:
+            stream.write(data[:10])
+        raise FULL
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(InputFileError, match=r"cannot write .*own.yaml") as caught:
+        write_calibration(Calibration(name="new"), out)
+    assert (caught.value.exit_code, caught.value.because) == (4, "No space left on device")
+    assert out.read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["own.yaml"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has /dev/full")
+def test_a_device_without_room() -> None:
+    with pytest.raises(InputFileError, match="cannot write /dev/full") as caught:
+        write_text(Path("/dev/full"), "text" * 10000)
+    assert caught.value.because == "No space left on device"
+    measurer = SyntheticMeasurer()
+    with pytest.raises(InputFileError, match="cannot write /dev/full"):
+        execute(Options(budget=60.0, out=Path("/tmp/unused.yaml"), raw=Path("/dev/full")), measurer)
+    assert measurer.visits == 0
+
+
+def test_what_cannot_be_written_is_said_before_anything_is_measured(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    (tmp_path / "folder").mkdir()
+    measurer = SyntheticMeasurer()
+    for out in (tmp_path / "file" / "own.yaml", tmp_path / "folder"):
+        with pytest.raises(InferplanError, match="cannot write") as caught:
+            execute(Options(budget=60.0, out=out), measurer)
+        assert caught.value.exit_code == 4
+    assert measurer.visits == 0
+    require_writable(tmp_path / "new" / "deeper" / "own.yaml")
+    assert not (tmp_path / "new").exists()
+
+
+def test_what_is_refused_is_kept_in_the_raw_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run whose every visit was disturbed: exit 6 and no files; asked for, all of them from the same raw file."""
+    monkeypatch.setattr("calibrate.cli._measured", lambda path, *_: path.touch() or busy)
+    monkeypatch.setattr("calibrate.cli.read", lambda path: busy)
+    busy = session([*MATMULS, *DECODES], disturbed="SM clock 1,200 of 1,980 MHz")
+    out = tmp_path / "own.yaml"
+    with pytest.raises(ToleranceError, match="54 of 54 visits were disturbed"):
+        execute(Options(budget=60.0, out=out), SyntheticMeasurer())
+    assert [path.name for path in tmp_path.iterdir()] == ["own.jsonl"]
+    assert f"every measurement is kept in {tmp_path / 'own.jsonl'}" in capsys.readouterr().err
+    execute(Options(budget=60.0, out=out, only_fit=True, keep_disturbed=True), SyntheticMeasurer())
+    assert "54 of 54 visits were disturbed" in out.with_suffix(".md").read_text(encoding="utf-8")
