@@ -1,127 +1,170 @@
-"""Collectives for real: one process for each device (NCCL), or two processes of a CPU (gloo)."""
+"""Collectives for real: groups of two, four, eight ... devices of this machine (NCCL), or two processes of a CPU.
+
+Each group is a set of processes of its own, so that one that cannot start, dies or hangs costs that group and no more.
+"""
 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import tempfile
 import time
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
+from calibrate.device.collective_rank import Plan, run_rank
 from calibrate.device.device import Device
-from calibrate.kernels.builders import build
-from calibrate.kernels.kernel import check
-from calibrate.kernels.operands import NoKernelError, OperandPool
-from calibrate.samples import Sample, decode, encode
-from inferplan.work.formats import find_format
-from inferplan.work.ops import Collective, Op
+from calibrate.samples import Sample, decode, key_of
+from inferplan.errors import MissingFactError
+from inferplan.units import format_bytes
+from inferplan.work.ops import Op
 
-PATTERNS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send")
-LAPS = 7
 MEETING = 120.0
-"""Seconds in which the processes must have started and met: each imports torch, which is slow on a busy machine."""
-HANGING = 60.0
+"""Seconds in which the first group must have met: torch is imported for it, which is slow on a busy machine."""
+AGAIN = 60.0
+"""The same for the groups after it."""
+HANGING = 30.0
 """Seconds beyond three times the asked ones after which processes that have met are taken to hang."""
+IN_USE = 0.1
+"""Share of a device's memory that others may hold before it counts as theirs."""
+ENVIRONMENT = ("GLOO_", "NCCL_", "RCCL_", "TORCH_", "CUDA_", "HIP_", "ROCR_")
+"""Beginnings of the variables that choose devices and interfaces."""
+Worker = Callable[[int, Plan], None]
 
 
-def world_size(device: Device) -> int:
-    """How many processes take part; 1 when there is nothing to measure."""
-    if device.kind == "cuda":
-        return int(torch.cuda.device_count())
-    return 2 if device.kind == "cpu" and dist.is_available() else 1
+class NoCollectivesError(MissingFactError):
+    """Some group of devices could not be measured; what was, has been given before (exit 2 when it was all)."""
 
 
-def messages(kind: str, group: int) -> list[Collective]:
-    """Messages of a kilobyte to 16 MB (CPU) or 256 MB, four times larger each."""
-    fmt = find_format("bf16" if kind == "cuda" else "fp32")
-    largest = 28 if kind == "cuda" else 24
-    sizes = [2.0**power / fmt.width for power in range(10, largest + 1, 2)]
-    return [
-        Collective(name=pattern, pattern=pattern, elements=size, group=group, format=fmt, span=group)
-        for pattern in PATTERNS
-        for size in sizes
-    ]
+def group_sizes(devices: int) -> list[int]:
+    """Two, four, eight, and so on up to all of them: sizes that tell a link's speed from the time of a step on it."""
+    powers = [2**power for power in range(1, devices.bit_length()) if 2**power <= devices]
+    return powers if not powers or powers[-1] == devices else [*powers, devices]
 
 
-def measure_collectives(device: Device, seconds: float) -> Iterator[tuple[Op, Sample]]:
-    """Time every message between the processes, within about ``seconds`` once they have met.
+def measure_collectives(device: Device, seconds: float, worker: Worker = run_rank) -> Iterator[tuple[Op, Sample]]:
+    """Time every message between the devices, about ``seconds`` in all once they have met; nothing where there is one.
 
-    The smallest message of each pattern is timed even if that takes longer. Nothing where there is one device.
+    Of several libraries the fastest counts for each message, as engines choose. Raises :class:`NoCollectivesError` at
+    the end, when what could be measured has been given, if a group could not start, died or hung; or before, when
+    others use the devices.
     """
-    group = world_size(device)
-    if group < 2:
-        return
-    from torch import multiprocessing
-
-    with tempfile.TemporaryDirectory() as folder:
-        context = multiprocessing.spawn(_worker, (device.kind, group, folder, seconds), nprocs=group, join=False)
-        results = Path(folder) / "results.jsonl"
-        met, deadline = False, time.monotonic() + MEETING
-        while not context.join(timeout=1.0):
-            if not met and results.is_file():
-                met, deadline = True, time.monotonic() + 3 * seconds + HANGING
-            if time.monotonic() > deadline:
-                for process in context.processes:
-                    process.terminate()
-                break
-        for line in results.read_text().splitlines() if results.is_file() else []:
-            record = json.loads(line)
-            yield decode(record["op"]), Sample(**record["sample"])
-
-
-def _worker(rank: int, kind: str, group: int, folder: str, seconds: float) -> None:
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    if kind == "cuda":
-        torch.cuda.set_device(rank)
-    else:
-        torch.set_num_threads(1)
-    dist.init_process_group(
-        "nccl" if kind == "cuda" else "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=group
-    )
-    pool = OperandPool(
-        kind, 64 << 20 if kind == "cpu" else 1 << 30, seed=0
-    )  # equal on every rank, as the references want it
-    results = (Path(folder) / f"results{'' if rank == 0 else rank}.jsonl").open("w", encoding="utf-8")
-    start = time.monotonic()
-    for index, op in enumerate(sorted(messages(kind, group), key=lambda m: float(m.elements))):
-        over = torch.tensor([float(time.monotonic() - start > seconds)], device=kind)
-        dist.all_reduce(over, op=dist.ReduceOp.MAX)  # every process stops at the same message
-        if over.item() and index >= len(PATTERNS):
-            break
-        sample = _timed(op, pool, kind)
-        if sample is not None:
-            results.write(json.dumps({"op": encode(op), "sample": asdict(sample)}) + "\n")
-            results.flush()  # kept even when a later message hangs
-    results.close()
-    dist.destroy_process_group()
+    devices = _devices(device)
+    sizes, problems = group_sizes(len(devices)), []
+    for place, size in enumerate(sizes):
+        with tempfile.TemporaryDirectory() as folder:
+            plan = Plan(
+                kind=device.kind,
+                devices=devices[:size],
+                folder=folder,
+                seconds=seconds / len(sizes),
+                met=AGAIN if place else MEETING,
+                environment={name: value for name, value in os.environ.items() if name.startswith(ENVIRONMENT)},
+            )
+            why = _run(plan, worker)
+            yield from _fastest(plan.results)
+        if why:
+            problems.append(f"{size} {'processes' if device.kind == 'cpu' else 'devices'}: {why}")
+    if problems:
+        raise NoCollectivesError(f"collectives over {'; over '.join(problems)}", hint=_hint(device.kind))
 
 
-def _timed(op: Collective, pool: OperandPool, kind: str) -> Sample | None:
-    """Laps that begin together; the slowest process's time counts. ``None`` for what the library refuses."""
+def _hint(kind: str) -> str:
+    if kind == "cpu":
+        return "GLOO_SOCKET_IFNAME names the network interface; it must be there"
+    return "NCCL_DEBUG=INFO says more; a container wants --shm-size=1g or more, and --ipc=host for peer access"
+
+
+def _devices(device: Device) -> tuple[int, ...]:
+    """The devices that take part: those like the first one that nobody else uses. For a CPU, two processes of it."""
+    if device.kind == "cpu":
+        return (0, 1) if dist.is_available() else ()
+    count = torch.cuda.device_count() if device.kind == "cuda" and dist.is_available() else 1
+    if count < 2:
+        return ()
+    taken = {index: used for index in range(count) if (used := _taken(index))}
+    name = torch.cuda.get_device_properties(0).name
+    free = [i for i in range(count) if i not in taken and torch.cuda.get_device_properties(i).name == name]
+    if len(free) < 2 and taken:
+        told = ", ".join(f"{format_bytes(used)} of device {index}" for index, used in taken.items())
+        raise NoCollectivesError(
+            "no two devices are free for collectives", because=f"others hold {told}", hint="CUDA_VISIBLE_DEVICES"
+        )
+    return tuple(free) if len(free) > 1 else ()
+
+
+def _taken(index: int) -> float:
+    """Bytes that others hold of a device, when that is more than :data:`IN_USE` of it; 0 where nobody tells."""
     try:
-        kernel = build(op, pool)
-        if float(op.elements) <= 1 << 16 and check(kernel) > kernel.tolerance:
-            return None
-    except (NoKernelError, RuntimeError):
-        return None
-    operands = [kernel.operands() for _ in range(4)]
-    calls = int(max(2, min(50, 2**22 / float(op.elements))))
-    laps = []
-    for _ in range(LAPS):
-        dist.barrier()
-        begun = time.perf_counter()
-        for index in range(calls):
-            kernel.run(*operands[index % len(operands)])
-        if kind == "cuda":
-            torch.cuda.synchronize()
-        laps.append((time.perf_counter() - begun) / calls)
-    table = torch.tensor(laps, dtype=torch.float64, device=kind)
-    dist.all_reduce(table, op=dist.ReduceOp.MAX)
-    low, mid, high = np.quantile(table.cpu().numpy(), (0.25, 0.5, 0.75))
-    return Sample(seconds=float(mid), spread=float((high - low) / mid), laps=LAPS, calls=calls, kernel=kernel.name)
+        used = float(torch.cuda.device_memory_used(index))
+    except Exception:  # no management library, or one without the right to ask
+        return 0.0
+    own = float(torch.cuda.memory_reserved(index))
+    total = float(torch.cuda.get_device_properties(index).total_memory)
+    return used - own if used - own > IN_USE * total else 0.0
+
+
+def _run(plan: Plan, worker: Worker) -> str:
+    """Run the processes of a group to their end; why it was not the one they should have had, or nothing."""
+    from torch import multiprocessing as processes
+
+    multiprocessing.set_forkserver_preload(
+        ["calibrate.device.collective_rank"]
+    )  # torch is imported once for all groups
+    context = None
+    try:
+        context = processes.start_processes(
+            worker, (plan,), nprocs=len(plan.devices), join=False, start_method="forkserver"
+        )
+        return _watched(context, plan)
+    except processes.ProcessRaisedException as raised:
+        return _last_line(str(raised))
+    except (processes.ProcessExitedException, RuntimeError, OSError) as failed:
+        return _last_line(str(failed))
+    finally:
+        _end(context)
+
+
+def _watched(context: torch.multiprocessing.ProcessContext, plan: Plan) -> str:
+    """Wait for the processes; why they were not waited for any longer, or nothing. Raises what a process raised."""
+    met, deadline = False, time.monotonic() + plan.met
+    while not context.join(timeout=0.5, grace_period=2.0):
+        if not met and plan.results.is_file():
+            met, deadline = True, time.monotonic() + 3 * plan.seconds + HANGING
+        if time.monotonic() > deadline:
+            return "they met and then hung" if met else f"they did not meet within {plan.met:.0f} s"
+    return ""
+
+
+def _end(context: torch.multiprocessing.ProcessContext | None) -> None:
+    """No process stays behind, whatever happened."""
+    for process in context.processes if context else ():
+        if process.is_alive():
+            process.terminate()
+            process.join(2.0)
+        if process.is_alive():
+            process.kill()
+            process.join()
+
+
+def _last_line(text: str) -> str:
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "it gave no reason")[:200]
+
+
+def _fastest(results: Path) -> Iterator[tuple[Op, Sample]]:
+    """What a group measured: of each message the sample of the library that was fastest."""
+    found: dict[str, tuple[Op, Sample]] = {}
+    for line in results.read_text(encoding="utf-8").splitlines() if results.is_file() else []:
+        try:
+            record = json.loads(line)
+        except ValueError:  # cut short when the process was ended
+            continue
+        if "sample" in record:
+            op, sample = decode(record["op"]), Sample(**record["sample"])
+            if key_of(op) not in found or sample.seconds < found[key_of(op)][1].seconds:
+                found[key_of(op)] = op, sample
+    yield from found.values()

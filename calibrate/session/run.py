@@ -104,7 +104,7 @@ class Run:
     def collectives(self) -> None:
         """Between devices, or two processes; the largest message gives the link's ceiling.
 
-        Whatever keeps them from starting costs only them: it is noted, and tried again when the run is resumed.
+        Whatever keeps a group from starting costs only that: it is noted, and tried again when the run is resumed.
         """
         self._say("collectives")
         if "collectives" in self.session.done:
@@ -117,11 +117,12 @@ class Run:
         except Exception as error:  # what a library that starts processes raises has no common type
             self.attempts.require_device(lambda: "collectives", "the collectives")
             self._refuse("collectives", error.what if isinstance(error, InferplanError) else first_line(error))
-            return
+        else:
+            if link:
+                self._allow("collectives")
+            self.raw.add("done", what="collectives")
         if link:
             self.raw.add("ceiling", name="link", value=float(f"{link:.6g}"))
-            self._allow("collectives")
-        self.raw.add("done", what="collectives")
 
     def _refuse(self, what: str, why: str) -> None:
         if self.session.refused.get(what) != why:

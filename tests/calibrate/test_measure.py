@@ -1,4 +1,4 @@
-"""Timing on this CPU, whole models, and collectives between two processes: that they run and mean what they say."""
+"""Timing on this CPU, and whole models: that they run and mean what they say."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from calibrate.designs import THIN, TINY  # noqa: E402
-from calibrate.device.collectives import measure_collectives, messages  # noqa: E402
+from calibrate.device.collective_rank import messages  # noqa: E402
 from calibrate.device.device import identify  # noqa: E402
 from calibrate.device.memory import block_bytes  # noqa: E402
 from calibrate.device.timing import Laps, waited, wall_laps  # noqa: E402
@@ -146,13 +146,6 @@ def test_a_large_model_is_cut_to_what_fits() -> None:
 def test_messages_span_sizes() -> None:
     sizes = [float(op.elements) for op in messages("cpu", 2) if op.pattern == "all_reduce"]
     assert max(sizes) / min(sizes) >= 1000
-
-
-@pytest.mark.slow
-def test_collectives_between_two_processes() -> None:
-    found = list(measure_collectives(identify("cpu"), 1.0))
-    assert {op.pattern for op, _ in found} >= {"all_reduce", "all_gather"}  # type: ignore[attr-defined]
-    assert all(sample.seconds > 0 and "gloo" in sample.kernel for _, sample in found)
 
 
 def test_pool_gives_scales_and_integers() -> None:

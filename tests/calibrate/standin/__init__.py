@@ -215,7 +215,7 @@ def _patch_cuda(stack: contextlib.ExitStack, machine: Machine, devices: int) -> 
     }
     for name, value in offered.items():
         _set(stack, cuda, name, value)
-    _set(stack, torch.multiprocessing, "spawn", lambda *_, **__: _spawned(machine))
+    _set(stack, torch.multiprocessing, "start_processes", lambda *_, **__: _spawned(machine))
 
 
 @contextlib.contextmanager
