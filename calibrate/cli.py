@@ -178,26 +178,40 @@ class CheckFailedError(ToleranceError):
 
 
 def check_report(rows: list[CheckRow], path: Path, tolerance: float) -> Report:
-    """What a check found, kernel by kernel."""
+    """What a check found: how many kernels hold, then kernel by kernel, those outside the tolerance first."""
+    ordered = sorted(rows, key=lambda row: (row.within, -row.median))
     cells = [
-        [r.kernel, r.label, str(r.shapes), percent(r.median), percent(r.bias), "yes" if r.within else "NO"]
-        for r in rows
+        [
+            r.kernel,
+            r.label,
+            f"{r.shapes}{' *' if r.disturbed else ''}",
+            percent(r.median),
+            f"{100 * r.bias:+.1f} %",
+            "yes" if r.within else "NO",
+        ]
+        for r in ordered
     ]
-    columns = ["kernel", "format", "shapes", "median", "bias", "within"]
+    columns = ["kernel", "format", "shapes", "median error", "bias", "within"]
     table = Table(title=f"Check of {path}", columns=columns, rows=cells, right=frozenset(columns[2:5]))
     records = [
         {
             "kernel": r.kernel,
             "format": r.label,
             "shapes": r.shapes,
+            "disturbed": r.disturbed,
             "median_error": r.median,
             "bias": r.bias,
             "within": r.within,
         }
-        for r in rows
+        for r in ordered
     ]
-    note = f"Median of |predicted/measured - 1| by kernel; the tolerance is {percent(tolerance)}."
-    return Report(record={"kernels": records, "tolerance": tolerance}, tables=[table], notes=[note], rows=records)
+    held, lost = sum(r.within for r in rows), sum(r.disturbed for r in rows)
+    said = f"{held} of {len(rows)} kernels are within {percent(tolerance)}: the median of |predicted/measured - 1|."
+    notes = [f"{said} A bias above zero: the device is faster now than the constants say."]
+    if lost:
+        notes.append(f"*: other work disturbed every repeat of some shapes, {lost} of {sum(r.shapes for r in rows)}.")
+    record = {"kernels": records, "tolerance": tolerance}
+    return Report(record=record, tables=[table], notes=notes, rows=records, headline=said)
 
 
 def summary(outcome: Outcome, files: dict[str, str]) -> Report:

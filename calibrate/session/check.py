@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from calibrate.designs import Design
 from calibrate.device.measurer import Measurer
-from calibrate.samples import key_of
+from calibrate.samples import Sample, key_of
 from calibrate.session.hardware import hardware_behind
 from calibrate.session.settings import SLACK, WARM_UP, Budget, Progress, Settings
 from calibrate.shapes import Candidate, Group, candidates, choose, group_of, operand_bytes
@@ -31,7 +31,7 @@ class CheckRow:
     """One kernel and format: how far the stored constants are off on what the device does now.
 
     median: of |predicted/measured - 1| over ``shapes`` shapes. bias: the mean of predicted/measured - 1. within: the
-    median is at most the tolerance.
+    median is at most the tolerance. disturbed: shapes of which other work disturbed every repeat.
     """
 
     kernel: str
@@ -40,6 +40,7 @@ class CheckRow:
     median: float
     bias: float
     within: bool
+    disturbed: int = 0
 
 
 def check(measurer: Measurer, stored: Calibration, settings: Settings, progress: Progress) -> list[CheckRow]:
@@ -58,18 +59,21 @@ def check(measurer: Measurer, stored: Calibration, settings: Settings, progress:
     repeats = Repeats(measurer, settings, progress)
     repeats.run(chosen)
     groups: dict[Group, list[float]] = defaultdict(list)
+    lost: Counter[Group] = Counter()
     for op in chosen:
         seconds = repeats.seconds.get(key_of(op))
         if seconds:
             predicted = float(price(op, hardware, stored).time)
             groups[group_of(op)].append(predicted / float(np.median(seconds)) - 1.0)
+            lost[group_of(op)] += key_of(op) in repeats.disturbed
     if not groups:
         raise MissingFactError(
             "none of the stored kernels can be measured here",
             because="; ".join(sorted(set(repeats.refused.values()))) or "no shape is inside their range",
             hint="run the calibration itself",
         )
-    return [_row(group, off, settings.tolerance) for group, off in sorted(groups.items())]
+    rows = (_row(group, off, settings.tolerance) for group, off in sorted(groups.items()))
+    return [replace(row, disturbed=lost[row.kernel, row.label]) for row in rows]
 
 
 def _row(group: Group, off: Sequence[float], tolerance: float) -> CheckRow:
@@ -99,14 +103,15 @@ def _inside(
 class Repeats:
     """Visits to shapes of stored kernels.
 
-    seconds: of the visits to each shape that no other program disturbed (the first one anyhow), by its key. refused:
-    why a kernel and format cannot be measured.
+    seconds: of the visits to each shape that nothing disturbed, by its key; of the first one where all were disturbed,
+    whose keys are in ``disturbed``. refused: why a kernel and format cannot be measured.
     """
 
     def __init__(self, measurer: Measurer, settings: Settings, progress: Progress) -> None:
         self.measurer, self.settings, self.progress = measurer, settings, progress
         self.budget = Budget(measurer, settings)
         self.seconds: dict[str, list[float]] = defaultdict(list)
+        self.disturbed: set[str] = set()
         self.refused: dict[Group, str] = {}
         self._tried: set[Group] = set()
         self._measured: set[Group] = set()
@@ -138,8 +143,15 @@ class Repeats:
             sample = self.measurer.measure(op, self.settings.visit)
         except (MemoryError, RuntimeError):  # the check goes on with the other shapes
             return False
-        seconds = self.seconds[key_of(op)]
-        if sample.calm or not seconds:
-            seconds.append(sample.seconds)
+        self._keep(key_of(op), sample)
         self._measured.add(group)
         return True
+
+    def _keep(self, key: str, sample: Sample) -> None:
+        """A calm visit takes the place of a disturbed one."""
+        if sample.calm and key in self.disturbed:
+            self.disturbed.remove(key)
+            self.seconds[key].clear()
+        if sample.calm or not self.seconds[key]:
+            self.seconds[key].append(sample.seconds)
+            self.disturbed |= set() if sample.calm else {key}

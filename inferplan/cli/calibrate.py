@@ -60,7 +60,11 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--budget", type=Duration(), default="5m", show_default=True, help="Wall time of the whole run.")
 @click.option("--out", type=_FILE, help="The constants [configs/calibration/<hardware>.yaml].")
 @click.option("--raw", type=_FILE, help="Every measurement, as JSON lines [beside --out].")
-@click.option("--report", type=_FILE, help="The Markdown report; an HTML page goes beside it [beside --out].")
+@click.option(
+    "--report",
+    type=_FILE,
+    help="The Markdown report; an HTML page and a picture (PNG) go beside it [beside --out].",
+)
 @click.option("--resume", is_flag=True, help="Go on from the raw file of a run that was cut short, or add to one.")
 @click.option("--fit-only", "only_fit", is_flag=True, help="Measure nothing: fit and report what the raw file holds.")
 @click.option(
@@ -93,8 +97,10 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 def calibrate_command(**values: Any) -> Report:
     """Run the model's operators on this device with torch, fit its constants, and say how far they are off.
 
-    Operators come from real models' graphs; the errors printed are on shapes that the fit never saw; whole models are
-    predicted and measured, and nothing is fitted to them. Every measurement is kept in the raw file as it is made.
+    First comes TTFT and TPOT of whole models, measured and predicted, to which nothing is fitted; then the errors of
+    each kernel on shapes that the fit never saw. Steps that other work disturbed are marked with *, and counted. Every
+    measurement is kept in the raw file as it is made. Exit 6: --check found a kernel beyond --tolerance, or the machine
+    was too disturbed to measure on.
 
     Example: inferplan calibrate --device cpu --budget 3m --out cpu.yaml --new-hardware cpu-hardware.yaml
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,19 +12,23 @@ pytest.importorskip("torch")
 pytest.importorskip("scipy")
 pytest.importorskip("matplotlib")
 
+from calibrate.cli import check_report
 from calibrate.designs import THIN
 from calibrate.samples import Sample, StepSample
+from calibrate.session.check import CheckRow, Repeats
 from calibrate.session.figures import png, whole_models
 from calibrate.session.fitting import Outcome
 from calibrate.session.glue import glue, with_glue
 from calibrate.session.hardware import reached
 from calibrate.session.raw_file import Session
 from calibrate.session.report import drawn_rows, headline, markdown, whole_table
+from calibrate.session.settings import Settings
 from calibrate.session.steps import StepRow, errors_of, predict, step_rows, unpriced
 from inferplan.catalog.files import load_hardware
 from inferplan.devices.constants import Calibration
 from inferplan.work.formats import find_format
 from inferplan.work.ops import Matmul
+from tests.calibrate.synthetic import SyntheticMeasurer
 
 BF16 = find_format("bf16")
 STEP = StepSample(model="llama-3.1-8b", layers=32, mode="eager", batch=1, new=512, past=0, format="bf16", seconds=0.0)
@@ -150,3 +155,26 @@ def test_a_ceiling_is_at_least_what_operators_reached() -> None:
     assert found["matmul.bf16"] == pytest.approx(2 * 4096**3 / 1e-3)
     assert found["read"] == pytest.approx(3 * 4096 * 4096 * 2 / 1e-3)
     assert found["copy"] == 40e9
+
+
+def test_a_check_says_how_many_kernels_hold_and_shows_the_others_first() -> None:
+    rows = [
+        CheckRow(kernel="copy", label="any", shapes=3, median=0.05, bias=0.05, within=True),
+        CheckRow(kernel="norm", label="any", shapes=2, median=0.5, bias=-0.5, within=False, disturbed=1),
+    ]
+    report = check_report(rows, Path("c.yaml"), 0.2)
+    assert [line[0] for line in report.tables[0].rows] == ["norm", "copy"]
+    assert next(iter(report.tables[0].rows))[2:] == ["2 *", "50.0 %", "-50.0 %", "NO"]
+    assert report.headline.startswith("1 of 2 kernels are within 20.0 %")
+    assert "1 of 5" in report.notes[1]
+
+
+def test_a_calm_repeat_takes_the_place_of_a_disturbed_one() -> None:
+    repeats = Repeats(SyntheticMeasurer(), Settings(budget=10.0), lambda *said: None)
+    repeats._keep("a", Sample(seconds=9.0, waited=0.9))
+    repeats._keep("a", Sample(seconds=8.0, waited=0.9))
+    assert (repeats.seconds["a"], repeats.disturbed) == ([9.0], {"a"})
+    for seconds in (1.0, 2.0):
+        repeats._keep("a", Sample(seconds=seconds))
+    repeats._keep("a", Sample(seconds=7.0, waited=0.9))
+    assert (repeats.seconds["a"], repeats.disturbed) == ([1.0, 2.0], set())
