@@ -213,7 +213,10 @@ _PLACE = frozenset(("name", "count", "ranks", "fusible"))
 
 
 def _ops(deployment: Deployment, step: Step) -> list[Op]:
-    return [op for stage in build(deployment, step) for op in stage.ops if not isinstance(op, Wired)]
+    """The operators of a step; experts get their rows by the popularity that said how many of them are reached."""
+    skew = deployment.routing.skew_of(None)
+    ops = (op for stage in build(deployment, step) for op in stage.ops if not isinstance(op, Wired))
+    return [replace(op, skew=skew) if isinstance(op, GroupedMatmul) else op for op in ops]
 
 
 def holds(op: Op) -> bool:

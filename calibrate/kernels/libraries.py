@@ -109,7 +109,7 @@ def find(name: str, target: Target) -> ModuleType:
 def of_torch(target: Target) -> str:
     """Whose kernel ``F.linear`` runs: the vendor's library, called by engines as well."""
     if target.kind != "cuda":
-        return {"cpu": "blas", "mps": "mps", "xpu": "onednn"}[target.kind]
+        return {"cpu": "blas", "mps": "mps"}[target.kind]
     return "hipblaslt" if target.gfx else "cublas"
 
 

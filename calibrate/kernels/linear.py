@@ -148,8 +148,6 @@ def _exact_int8(x: Operands, w: Operands) -> torch.Tensor:
 def _int4_weight(output: Format, pool: OperandPool) -> list[Option[Linear]]:
     """Groups of 128 with a scale and a zero point: ``(q - 8)*scale + zero``. The values stay for the reference."""
     cpu, target = pool.target.kind == "cpu", pool.target
-    if target.kind == "xpu":
-        raise NoKernelError("torch's int4 matmul on XPU takes scales in another layout", hint="int8, fp8 or bf16 there")
     if target.kind == "cuda" and target.sm < 80 and not target.gfx:
         raise NoKernelError(f"torch's int4 matmul wants SM80 or later, not {target}", hint="int8 or fp16 there")
     call = torch._weight_int4pack_mm_for_cpu if cpu else torch._weight_int4pack_mm

@@ -212,13 +212,6 @@ def test_heads_that_are_copied_see_what_shared_ones_see() -> None:
             )
 
 
-def test_unknown_to_xpu_is_refused_by_name() -> None:
-    pool = OperandPool("cpu", 4 << 20, target=Target(kind="xpu"))
-    with pytest.raises(NoKernelError, match="int4 matmul on XPU"):
-        build(matmul(INT4, BF16), pool)
-    assert build(matmul(BF16, BF16), pool).library == "onednn"
-
-
 # Rows of experts
 
 
