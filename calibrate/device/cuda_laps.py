@@ -1,9 +1,9 @@
 """Laps by the device's own events: calls captured in graphs, or queued behind work that hides what the host takes.
 
-A graph holds calls enough for :data:`LAP` of device time, and the replays of all laps are queued one behind another
-with an event between them. The host is then far ahead: launching a graph costs the device nothing but the step from one
-to the next. What cannot be captured is issued behind writes of memory that last longer than the host needs for it; laps
-for which they did not are told apart, because launches are in their time.
+A lap is :data:`LAP` of device time, mostly one replay of a graph of so many calls, and the laps are queued one behind
+another with an event between them. The host is then far ahead: launching a graph costs the device nothing but the step
+from one to the next. What cannot be captured is issued behind writes of memory that last longer than the host needs for
+it; laps for which they did not are told apart, because launches are in their time.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from calibrate.kernels.operands import Operands
 LAP = 1.25e-3
 """Seconds of device time in a lap: a launch of a graph takes 5 to 12 us, so that even one in plain sight stays below a
 hundredth of it."""
-MOST_CALLS = 1000
-"""Calls in a lap at most: those that take the least, a microsecond or two, need about as many."""
+MOST_CALLS = 256
+"""Calls in a graph at most; a lap that needs more of them replays it several times. The step from one replay to the
+next takes the device a microsecond or two: less than a hundredth of so many calls, which take as much each at least."""
 FEWEST, MOST = 5, 100
 """Laps in a visit."""
-GUESSED = 64
+GUESSED = 16
 """Calls by which the time of a pass is guessed before it is captured: a capture costs the host more than a visit."""
-SHORT = 0.8
-"""A lap shorter than this share of :data:`LAP` is captured again, with more passes."""
+SHORT = 0.9
+"""A graph shorter than this share of :data:`LAP` is captured again with more passes, or replayed several times."""
 QUEUE = 2.5e-3
 """Seconds of launches that are issued ahead at most: about 500, half of what the driver's queue takes before the host
 has to wait."""
@@ -122,20 +123,12 @@ class CudaLaps:
             call()
 
         graph = capture(issue)
-        once = min(self.queued(graph.replay, 2))
-        calls = max(1, ceil(LAP / once))
-
-        def replay() -> None:
-            for _ in range(calls):
-                graph.replay()
-
-        times = [lap / calls for lap in self.queued(replay, self._count(seconds, once * calls))]
-        return Laps(seconds=times, waiting=[0.0] * len(times), calls=calls, method="graph")
+        return self._of(graph, 1, min(self.queued(graph.replay, 2)), seconds)
 
     def fastest(self, run: Call, operands: Operands, seconds: float) -> float:
         """Seconds of a call in the fastest lap of eager ones."""
         once = min(self.queued(lambda: run(*operands), 3))
-        calls = min(max(1, ceil(LAP / once)), MOST_CALLS)
+        calls = min(ceil(LAP / once), MOST_CALLS)
 
         def lap() -> None:
             for _ in range(calls):
@@ -188,13 +181,25 @@ class CudaLaps:
         if once < SHORT * LAP and more > passes:
             del graph  # its memory is the next one's
             graph, once, passes = self._graph(run, sets, more), once * more / passes, more
-        calls = passes * len(sets)
-        times = [lap / calls for lap in self.queued(graph.replay, self._count(seconds, once))]
-        return Laps(seconds=times, waiting=[0.0] * len(times), calls=calls, method="graph", host=host)
+        return self._of(graph, passes * len(sets), once, seconds, host)
 
     def _passes(self, once: float, sets: int) -> int:
-        """Passes over the sets of operands in a lap, by the seconds of one; at least one."""
+        """Passes over the sets of operands in a graph, by the seconds of one; at least one."""
         return max(1, min(ceil(LAP / once), MOST_CALLS // sets))
+
+    def _of(
+        self, graph: torch.cuda.CUDAGraph, calls: int, once: float, seconds: float, host: float | None = None
+    ) -> Laps:
+        """Laps of a graph of ``calls`` calls that takes ``once`` seconds."""
+        times = max(1, ceil(SHORT * LAP / once))
+
+        def lap() -> None:
+            for _ in range(times):
+                graph.replay()
+
+        calls *= times
+        found = [lap / calls for lap in self.queued(lap, self._count(seconds, once * times))]
+        return Laps(seconds=found, waiting=[0.0] * len(found), calls=calls, method="graph", host=host)
 
     def _graph(self, run: Call, sets: Sequence[Operands], passes: int) -> torch.cuda.CUDAGraph:
         side, current = torch.cuda.Stream(), torch.cuda.current_stream()

@@ -55,7 +55,7 @@ def reasons(bits: int) -> tuple[str, ...]:
 def address() -> str | None:
     """The PCI address of torch's first device (``0000:3b:00.0``); ``None`` where torch does not tell."""
     found = torch.cuda.get_device_properties(0)
-    if not hasattr(found, "pci_bus_id"):
+    if not all(hasattr(found, name) for name in ("pci_domain_id", "pci_bus_id", "pci_device_id")):
         return None
     return f"{found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
 
