@@ -15,7 +15,6 @@ from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.calibrations import load_calibration, load_kernels
 from inferplan.catalog.files import config_root, load_hardware, names
 from inferplan.devices.constants import Calibration, Constants, Fit
-from inferplan.errors import UsageError
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
@@ -178,16 +177,26 @@ def test_one_set_of_constants_for_all_formats_prices_all(tmp_path: Path) -> None
     assert {found.fit("matmul", label).math for label in ("bf16", "fp8", "int8")} == {0.5}  # type: ignore[union-attr]
 
 
-def test_constants_of_another_device(tmp_path: Path) -> None:
-    """Refused where the device has its own; elsewhere carried, without a known error unless it is the relative."""
+@pytest.mark.parametrize(("gpu", "why"), [("h200-sxm", "constants of its own"), ("rtx-4090", "nearest relative")])
+def test_a_file_of_another_device_prices_nothing(gpu: str, why: str, tmp_path: Path) -> None:
+    """So that a list of devices can be asked with the file of one of them; a note says it."""
     file = calibration(tmp_path, {"matmul": {"bf16": HALF}}, name="a100-80gb-sxm")
-    with pytest.raises(UsageError, match="measured on a100-80gb-sxm, and h200-sxm has constants of its own"):
-        load_kernels(load_hardware("h200-sxm"), file, "vllm")
-    found = load_kernels(load_hardware("rtx-4090"), file, "vllm")
+    found, shipped = (load_kernels(load_hardware(gpu), path, "vllm") for path in (file, None))
+    assert found.constants == shipped.constants and found.basis == shipped.basis
+    assert f"{file} prices nothing here: it was measured on a100-80gb-sxm, and {gpu}" in found.note
+    assert why in found.note and found.described == shipped.name
+
+
+def test_a_file_of_the_nearest_relative_is_carried(tmp_path: Path) -> None:
+    """With the errors that vLLM's kernels had between chips of neighbouring generations (configs/relatives.yaml)."""
+    file = calibration(tmp_path, {"matmul": {"bf16": HALF | {"library": "cublas"}}}, name="h100-sxm")
+    found, shipped = (load_kernels(load_hardware("h20"), path, "vllm") for path in (file, None))
     fit = found.fit("matmul", "bf16")
-    assert fit is not None and (fit.math, fit.basis, fit.band) == (0.5, "transferred", None)
-    other = load_kernels(load_hardware("rtx-4090"), None, "vllm").fit("attention.decode", "bf16")
-    assert found.fit("attention.decode", "bf16") == other and found.basis == "transferred"
+    known = yaml.safe_load((config_root() / "relatives.yaml").read_text(encoding="utf-8"))
+    error = known["other_chip"]["vllm"]["matmul"]["bf16"]
+    assert fit is not None and (fit.math, fit.basis, fit.band) == (0.5, "transferred", (error["low"], error["high"]))
+    assert found.fit("attention.decode", "bf16") == shipped.fit("attention.decode", "bf16")
+    assert found.basis == "transferred"
 
 
 def test_a_stand_in_of_another_device_is_farther_than_what_is_on_file(tmp_path: Path) -> None:

@@ -18,8 +18,9 @@ WRITTEN = 0.5
 them is on file, carried at the worst from another library's kernel or another device, and 5 to 50 % off (medians of
 ``configs/libraries.yaml`` and, but for sparse attention, ``relatives.yaml``): one that is further off takes away more
 than it adds."""
-FEWEST = 5
-"""Shapes of a kernel and format from which it is fitted: four for the constants, one to hold out."""
+FEWEST = 6
+"""Shapes of a kernel and format from which it is fitted: four for the constants, two to hold out, for an error over one
+shape is no band."""
 DISTURBED = 0.5
 """The share of visits that may be disturbed; of a run with more, nothing is written unless it is asked for."""
 SLACK = 5.0

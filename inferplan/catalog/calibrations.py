@@ -9,7 +9,7 @@ from typing import Any
 
 from inferplan.catalog.files import config_root, load, names, read_yaml, validate
 from inferplan.catalog.overlay import overlaid
-from inferplan.devices.constants import IDEAL, Calibration, Errors, SharedStep, memory_class
+from inferplan.devices.constants import IDEAL, SHARED, Calibration, Errors, Overlay, SharedStep, memory_class
 from inferplan.devices.engine import EngineSpec
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.devices.releases import ReleaseDates, Releases
@@ -56,9 +56,10 @@ def _on_file(hardware: HardwareSpec, engine: str) -> Calibration:
 
 
 def _asked_for(hardware: HardwareSpec, file: Path, engine: str) -> Calibration:
-    """A calibration over the constants on file. One of another device is carried like those of a relative.
+    """A calibration over the constants on file.
 
-    Raises ``UsageError`` for one of another device where constants of the device's own are on file.
+    One of another device prices nothing, with a note, unless this one has none of its own and that is its nearest
+    relative: then it is carried as those on file are.
     """
     data = read_yaml(file)
     if isinstance(data, dict) and "anchor" in data:
@@ -71,14 +72,14 @@ def _asked_for(hardware: HardwareSpec, file: Path, engine: str) -> Calibration:
     name = engine.partition("@")[0]
     if not _of_another(found, hardware):
         return overlaid(below, found.for_vendor(hardware.vendor).for_engine(name), file, hardware, name)
-    if below.basis == "calibrated":
-        raise UsageError(
-            f"{file} was measured on {found.name}, and {hardware.name} has constants of its own",
-            because="what was measured on the device itself is nearer to it",
-            hint=f"leave --calibration out, or --gpu {found.name}, or inferplan calibrate on a {hardware.name}",
-        )
-    carried = found.borrowed(*_carried_errors(found, hardware)).for_engine(name)
-    return overlaid(below, carried, file, hardware, name)
+    if below.basis == "calibrated" or found.name != hardware.relative:
+        own = "has constants of its own" if below.basis == "calibrated" else "is none whose nearest relative that is"
+        said = f"{file} prices nothing here: it was measured on {found.name}, and {hardware.name} {own}"
+        overlay = Overlay(file=str(file), over=below.basis)
+        return below.model_copy(update={"overlay": overlay, "note": f"{below.note}; {said}" if below.note else said})
+    known, otherwise = _carried_errors(found, hardware)
+    of_engine = [{SHARED: {**errors.get(name, {}), **errors.get(SHARED, {})}} for errors in known]
+    return overlaid(below, found.borrowed(of_engine, otherwise).for_engine(name), file, hardware, name)
 
 
 def _of_another(found: Calibration, hardware: HardwareSpec) -> bool:

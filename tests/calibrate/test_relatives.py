@@ -72,12 +72,6 @@ def test_no_error_is_known_of_announced_figures() -> None:
     assert not any(fit.error for formats in found.constants.values() for fit in formats.values())
 
 
-def test_a_constant_of_a_device_asked_for_has_no_known_error() -> None:
-    asked = load_kernels(load_hardware("a10"), str(config_root() / "calibration" / "h100-sxm.yaml"), "vllm")
-    stranger = asked.fit("matmul", "bf16")
-    assert stranger is not None and stranger.band is None
-
-
 def test_what_the_relative_lacks_is_that_of_the_class() -> None:
     own = Calibration(name="a", constants={"matmul": {"bf16": Fit(math=0.5)}})
     rest = Calibration(name="class", constants={"matmul": {"bf16": Fit(), "fp8": Fit(math=0.25)}, "conv": {ANY: Fit()}})

@@ -91,10 +91,13 @@ def test_a_kernel_that_is_far_off_on_held_out_shapes_is_not_written() -> None:
     assert "attention.decode" in fitted(made, written=100.0).calibration.constants
 
 
-def test_four_shapes_are_too_few_and_five_are_enough() -> None:
-    assert "attention.decode" in fitted(session([*MATMULS, *DECODES[:5]])).calibration.constants
-    few = fitted(session([*MATMULS, *DECODES[:4]])).calibration
-    assert few.provenance["not_written"] == {"attention.decode bf16": "4 shapes; a fit needs 5"}
+def test_five_shapes_are_too_few_and_six_are_enough() -> None:
+    """Four to fit four constants to, and two for a band."""
+    enough = fitted(session([*MATMULS, *DECODES[:6]])).calibration
+    assert enough.constants["attention.decode"]["bf16"].n == 4
+    assert enough.held_out["attention.decode"]["bf16"]["n"] == 2
+    few = fitted(session([*MATMULS, *DECODES[:5]])).calibration
+    assert few.provenance["not_written"] == {"attention.decode bf16": "5 shapes; a fit needs 6"}
 
 
 def test_without_a_matmul_and_an_attention_nothing_is_written() -> None:

@@ -188,14 +188,18 @@ def test_a_band_is_known_where_something_was_held_out(gpu: str, known: bool) -> 
             assert band[0] <= 1.0 <= band[1]
 
 
-def test_constants_of_another_device_are_borrowed() -> None:
+def test_constants_of_another_device_change_nothing() -> None:
     file = str(config_root() / "calibration" / "h100-sxm.yaml")
     load = StaticLoad(batch=1.0, prompt=128.0, output=16.0)
     own = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm", calibration=file))
     assert Estimate(deployment=own, load=load).band("tpot") is not None
-    other = Estimate(deployment=assemble(Request(model="llama-3.1-8b", gpu="a10", calibration=file)), load=load)
-    assert other.basis == other.deployment.calibration.basis == "transferred"
-    assert other.band("tpot") is None
+    for gpu in ("l40s", "a10"):
+        other, plain = (
+            Estimate(deployment=assemble(Request(model="llama-3.1-8b", gpu=gpu, calibration=asked)), load=load)
+            for asked in (file, None)
+        )
+        assert (other.ttft, other.tpot, other.band("tpot")) == (plain.ttft, plain.tpot, plain.band("tpot"))
+        assert "prices nothing here" in other.deployment.calibration.note
 
 
 def test_a_step_keeps_its_own_constants() -> None:
