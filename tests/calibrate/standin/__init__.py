@@ -46,7 +46,7 @@ from tests.calibrate.standin.failures import (
     refuses,
 )
 from tests.calibrate.standin.machine import Event, Graph, Machine, Stream, bound
-from tests.calibrate.standin.tensors import OnDevice
+from tests.calibrate.standin.tensors import OnDevice, Repeated
 from tests.calibrate.standin.truth import KNOWN, Truth
 
 __all__ = [
@@ -137,7 +137,7 @@ def _patch_time(stack: contextlib.ExitStack, machine: Machine) -> None:
 
 
 def _patch_builders(stack: contextlib.ExitStack, machine: Machine) -> None:
-    """Every kernel of an operator takes what the truth says of the operator."""
+    """Every kernel of an operator takes what the truth says of the operator, and runs on ``meta`` once a shape."""
 
     def timed(builder: Callable[[Any, OperandPool], Kernel]) -> Callable[[Any, OperandPool], Kernel]:
         def build(op: Op, pool: OperandPool) -> Kernel:
@@ -146,10 +146,7 @@ def _patch_builders(stack: contextlib.ExitStack, machine: Machine) -> None:
             if seconds is None:
                 return kernel
 
-            def run(*operands: Any) -> Any:
-                with machine.operator(seconds):
-                    return kernel.run(*operands)
-
+            run = Repeated(machine, kernel.run, seconds)
             return dataclasses.replace(kernel, run=run)
 
         return build

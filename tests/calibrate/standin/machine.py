@@ -43,6 +43,8 @@ class Machine:
         self.calls = 0
         self.launched: dict[str, int] = {}
         """How often each torch function was launched, by its name."""
+        self.recording: list[tuple[str, str]] | None = None
+        """Calls as they are made, while somebody wants to know them."""
         self.now = 0
         self._free_at = 0
         self._capturing: Graph | None = None
@@ -68,6 +70,8 @@ class Machine:
     def call(self, kind: str, name: str = "") -> None:
         """One call to the device, which may fail."""
         self.calls += 1
+        if self.recording is not None:
+            self.recording.append((kind, name))
         for failure in self.failures:
             failure(Call(number=self.calls, kind=kind, name=name or kind))
 
@@ -78,6 +82,11 @@ class Machine:
         self.pass_time(self.chip.launch)
         if not self._scope:
             self._enqueue(seconds)
+
+    def relaunch(self, names: Sequence[str]) -> None:
+        """The launches of a call once more, without its tensors."""
+        for name in names:
+            self.launch(name, 0.0)
 
     def _enqueue(self, seconds: float) -> None:
         if self._capturing is not None:
