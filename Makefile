@@ -36,7 +36,8 @@ MINIMUM_PYTHON ?= python3.11
 MINIMUM := build/minimum
 SHORT_TESTS := tests/cli tests/golden tests/test_checkpoint.py tests/test_explain.py tests/test_memory.py \
 	tests/test_readme.py tests/test_report.py tests/test_roofline.py tests/test_units.py tests/planning/test_api.py \
-	tests/planning/test_compare.py tests/planning/test_plots.py tests/planning/test_sweep.py
+	tests/planning/test_compare.py tests/planning/test_plots.py tests/planning/test_sweep.py \
+	tests/measuring/test_stand_in.py
 README_COMMAND := $(shell sed -n 's/.*&& inferplan \(estimate .*\)/\1/p' README.md)
 minimum:
 	$(MINIMUM_PYTHON) -m venv --clear $(MINIMUM)

@@ -17,7 +17,7 @@ from inferplan.extras import require
 from inferplan.table import Report
 
 if TYPE_CHECKING:
-    from inferplan.measuring.session import Session, Settings
+    from inferplan.measuring.session import Session, Settings, Watch
     from inferplan.reports.measuring import Judged
     from inferplan.validation.rows import Row
     from inferplan.validation.run import Pricing
@@ -160,28 +160,33 @@ def _settings(url: str, values: dict[str, Any]) -> Settings:
 
 
 def _run(session: Session) -> None:
-    """Measure, with a bar on a terminal; Ctrl-C ends the run and keeps what is there."""
+    """Measure, with a bar on a terminal and in silence elsewhere."""
     from rich.console import Console
     from rich.progress import Progress
 
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        _measure(session, lambda *_: None)
+        return
+    # drawn twice a second: drawing takes the same interpreter as the time stamps
+    with Progress(console=console, transient=True, refresh_per_second=2) as bar:
+        task = bar.add_task("", total=None)
+        _measure(
+            session,
+            lambda what, done, planned: bar.update(task, description=what, completed=done, total=planned or None),
+        )
+
+
+def _measure(session: Session, watch: Watch) -> None:
+    """Run the session; Ctrl-C ends it and keeps what is there."""
     from inferplan.measuring.session import interrupted, measure
 
-    console = Console(stderr=True)
-    # drawn twice a second: drawing takes the same interpreter as the time stamps
-    with Progress(
-        console=console, transient=True, refresh_per_second=2, disable=not console.is_terminal
-    ) as bar:  # fmt: skip
-        task = bar.add_task("", total=None)
-
-        def watch(what: str, done: int, planned: int) -> None:
-            bar.update(task, description=what, completed=done, total=planned or None)
-
-        try:
-            asyncio.run(measure(session, watch))
-        except KeyboardInterrupt:
-            if not session.loads:
-                raise
-            interrupted(session)
+    try:
+        asyncio.run(measure(session, watch))
+    except KeyboardInterrupt:
+        if not session.loads:
+            raise
+        interrupted(session)
 
 
 def _named(session: Session, facts: Mapping[str, str]) -> dict[str, str]:

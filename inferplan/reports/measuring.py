@@ -17,6 +17,8 @@ _RIGHT = frozenset(
     {"users", "prompt", "output", "requests", "failed", "TTFT", "TTFT p90", "TPOT", "TPOT p90", "end to end",
      "tokens/s", "measured", "predicted", "anchored", "error", "error ", "TTFT predicted", "TPOT predicted"}
 )  # fmt: skip
+_SELDOM = frozenset({"failed", "suspect"})
+"""Columns that are left out where they say nothing."""
 _LATE = 0.05
 """Share of a mean TTFT, or of the time in which the further tokens come, from which the lateness of stamps is said."""
 
@@ -60,8 +62,16 @@ def _measured_table(session: Session, found: Sequence[tuple[MeasuredLoad, Figure
         cells += [_time(known.latencies["e2el"].get("mean")) if known else "-", f"{known.rate:,.1f}" if known else "-"]
         rows.append([*cells, "; ".join(one.suspect)])
     columns = ["users", "prompt", "output", "requests", "failed", "TTFT", "TTFT p90", "TPOT", "TPOT p90"]
-    return Table(title=_title(session), columns=[*columns, "end to end", "tokens/s", "suspect"], rows=rows,
-                 right=_RIGHT)  # fmt: skip
+    columns += ["end to end", "tokens/s", "suspect"]
+    told = [
+        at for at, name in enumerate(columns) if name not in _SELDOM or any(row[at] not in ("", "0") for row in rows)
+    ]
+    return Table(
+        title=_title(session),
+        columns=[columns[at] for at in told],
+        rows=[[row[at] for at in told] for row in rows],
+        right=_RIGHT,
+    )
 
 
 def _title(session: Session) -> str:
