@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -51,12 +51,12 @@ class Figures:
 
 
 def figures(measured: MeasuredLoad) -> Figures | None:
-    """The figures of a load; ``None`` where most of its requests failed, or no reply says its tokens."""
+    """The figures of a load; ``None`` where most of its requests failed, or the tokens of none are known."""
     replies = [counted for reply in measured.good if (counted := _counted(reply, measured.load.output)) is not None]
     if not replies or not measured.usable:
         return None
     outputs = np.array([reply.output for reply in replies], dtype=float)
-    prompts = [reply.prompt or measured.load.prompt for reply in replies]
+    prompts = [reply.prompt for reply in replies if reply.prompt is not None]
     pieces = float(np.sum(outputs)) / sum(len(reply.times) for reply in replies)
     values: dict[str, list[float]] = {
         "ttft": [reply.ttft for reply in replies],
@@ -79,12 +79,10 @@ def figures(measured: MeasuredLoad) -> Figures | None:
 
 
 def _counted(reply: Reply, asked: int) -> Reply | None:
-    """A reply that says its output tokens. One that ended at the limit has as many as were asked for."""
-    if reply.output:
-        return reply
-    if reply.finish != "length":
+    """A reply whose tokens are known. One that ended at the limit has as many as were asked for."""
+    if reply.prompt is None or not (reply.output or reply.finish == "length"):
         return None
-    return Reply(**{**vars(reply), "output": asked})
+    return reply if reply.output else replace(reply, output=asked)
 
 
 def _statistics(values: Sequence[float]) -> dict[str, float]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple
 
 from inferplan.errors import NetworkError, UsageError
 from inferplan.measuring.address import Address, Key
@@ -151,13 +151,16 @@ async def _ready(session: Session, client: Client, watch: Watch) -> _Runner:
     session.round_trip = await round_trip(settings.address)
     probe = _Probe(session, client, server)
     dialect = session.dialect = await probe.dialect()
-    runner = _Runner(session, client, server, dialect, watch)
-    await runner.learn_sizes(settings.count or remote_counter(client, server.model, dialect.api))
+    count = settings.count or remote_counter(client, server.model, dialect.api)
+    runner = _Runner(session, client, dialect, None if probe.counted else count, watch)
+    await runner.learn_sizes(count)
     return runner
 
 
 class _Probe:
-    """Finds the first way of asking that the server takes."""
+    """Finds the first way of asking that the server takes. counted: whether its replies then say their tokens."""
+
+    counted = False
 
     def __init__(self, session: Session, client: Client, server: Server) -> None:
         self.session, self.client, self.server = session, client, server
@@ -176,6 +179,7 @@ class _Probe:
                     dialect = dialect.without(reply.error)
                     continue
                 if reply.ok or reply.failure != "status" or reply.status not in (404, 405):
+                    self.counted = reply.prompt is not None
                     return self._checked(dialect, reply)
                 refusals.append(f"{dialect.path}: {reply.error}")
                 break
@@ -200,12 +204,21 @@ class _Probe:
         raise NetworkError(f"the first request to {self.client.address.root} failed", because=reply.error, hint=hint)
 
 
-class _Runner:
-    """Sends the requests of loads and keeps the bounds."""
+class _Request(NamedTuple):
+    """A request that is ready to be sent: words of its prompt, tokens where they were counted before."""
 
-    def __init__(self, session: Session, client: Client, server: Server, dialect: Dialect, watch: Watch) -> None:
-        self.session, self.client, self.server, self.dialect = session, client, server, dialect
-        self.watch = watch
+    words: int
+    tokens: int | None
+    body: bytes
+
+
+class _Runner:
+    """Sends the requests of loads and keeps the bounds. ``count``: counts prompts where replies do not."""
+
+    def __init__(self, session: Session, client: Client, dialect: Dialect, count: Counter | None, watch: Watch) -> None:
+        self.session, self.client, self.dialect = session, client, dialect
+        self.count, self.watch = count, watch
+        self.context = None if session.server is None else session.server.context
         self.prompts, self.sizing = Prompts(), Sizing()
         self.loads = session.settings.choice.loads()
         self.planned = sum(load.requests for load in self.loads)
@@ -237,7 +250,7 @@ class _Runner:
     async def run(self) -> None:
         """Every load that the bounds allow, in order."""
         for load in self.loads:
-            reason = too_long(load, self.server.context) or self.session.budget.refuses(load, self._warmup(load))
+            reason = too_long(load, self.context) or self.session.budget.refuses(load, self._warmup(load))
             if reason:
                 self.session.left_out.append((load, reason))
                 self.planned -= load.requests
@@ -257,28 +270,31 @@ class _Runner:
         self.session.budget.spend(load.requests + warmup, (load.requests + warmup) * load.request_tokens)
         self.session.warmed += warmup
         self.watch(f"warming up: {load.describe()}", self.done, self.planned)
-        await asyncio.gather(*(self.client.stream(self.dialect.path, self._request(load)[1]) for _ in range(warmup)))
-        bodies = [self._request(load) for _ in range(load.requests)]  # made before the clock runs
+        first = [await self._request(load) for _ in range(warmup)]
+        await asyncio.gather(*(self.client.stream(self.dialect.path, asked.body) for asked in first))
+        requests = [await self._request(load) for _ in range(load.requests)]  # made before the clock runs
         before = await occupancy(self.client)
         await self.client.open_connections(load.users)
         measured = MeasuredLoad(load=load)
         self.session.loads.append(measured)
         with lateness(measured.late):
-            await self._closed_loop(measured, bodies)
+            await self._closed_loop(measured, requests)
         self.done += load.requests - len(measured.replies)  # requests that a hopeless load did not send
         look = occupancy if self.session.settings.busy else settled
         self._judge(measured, before, await look(self.client))
 
-    async def _closed_loop(self, measured: MeasuredLoad, bodies: list[tuple[int, bytes]]) -> None:
-        left = iter(bodies)
+    async def _closed_loop(self, measured: MeasuredLoad, requests: list[_Request]) -> None:
+        left = iter(requests)
         at = measured.load.describe()
 
         async def user() -> None:
-            for words, body in left:
-                reply = await self.client.stream(self.dialect.path, body)
+            for asked in left:
+                reply = await self.client.stream(self.dialect.path, asked.body)
+                if reply.prompt is None:
+                    reply = replace(reply, prompt=asked.tokens)
                 measured.replies.append(reply)
                 if reply.ok and reply.prompt:
-                    self.sizing.learn(words, reply.prompt)
+                    self.sizing.learn(asked.words, reply.prompt)
                 self.done += 1
                 self.watch(at, self.done, self.planned)
                 if measured.hopeless:
@@ -288,13 +304,16 @@ class _Runner:
             for _ in range(measured.load.users):
                 users.create_task(user())
 
-    def _request(self, load: Load) -> tuple[int, bytes]:
-        """A new prompt of the load's size: its words, and the request that holds it."""
+    async def _request(self, load: Load) -> _Request:
+        """A request with a new prompt of the load's size."""
         words = self.sizing.words(load.prompt)
-        return words, self._body(self.prompts.text(words), load.output)
+        text = self.prompts.text(words)
+        tokens = None if self.count is None else await self.count(text)
+        return _Request(words, tokens, self._body(text, load.output))
 
     def _body(self, text: str, output: int) -> bytes:
-        return self.dialect.body(self.server.model, text, output)
+        assert self.session.server is not None
+        return self.dialect.body(self.session.server.model, text, output)
 
     def _judge(self, measured: MeasuredLoad, before: Occupancy, after: Occupancy) -> None:
         """Say why a load's figures may be of something else than the load."""

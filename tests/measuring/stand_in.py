@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from time import perf_counter
+from typing import Any
 
 from tests.measuring.wire import Request, answer, event, read_request
 
@@ -45,7 +46,7 @@ class StandIn:
     """What the server does. piece: tokens written at once. faults: by the number of the request (from 0), or ``-1`` for
     all, what goes wrong: an HTTP status, ``cut``, ``garbage``, ``error``, ``silent``, ``plain`` or ``unended``.
     refuses: options that it answers with 400. usage: whether it counts. others: requests of others in its metrics.
-    fast: no waiting at all.
+    fast: no waiting at all. pages: further documents by their path.
     """
 
     piece: int = 1
@@ -64,6 +65,7 @@ class StandIn:
     fast: bool = False
     first: float = FIRST
     redirect: str = ""
+    pages: dict[str, Any] = field(default_factory=dict)
     seen: list[Seen] = field(default_factory=list)
     running: int = 0
     finished: int = 0
@@ -97,6 +99,8 @@ class StandIn:
         return self._page(path, seen, writer)
 
     def _page(self, path: str, seen: Seen, writer: asyncio.StreamWriter) -> bool:
+        if path in self.pages:
+            return answer(writer, 200, self.pages[path])
         if path == "/v1/models":
             listed = [{"id": n, "owned_by": self.owner, "root": n, "max_model_len": self.context} for n in self.models]
             return answer(writer, 200, {"object": "list", "data": listed})

@@ -207,6 +207,54 @@ def test_a_server_that_dies_ends_the_run_and_keeps_what_was_measured(call: Calla
     assert len(rows_of(Path("own.csv"))) == 1
 
 
+SAID = {
+    "sglang": (
+        {"/get_server_info": {"version": "0.5.6", "tp_size": 4, "context_length": 4096, "api_key": KEY}},
+        {"engine": "sglang", "engine_version": "0.5.6", "tp": "4", "max_model_len": "4096"},
+    ),
+    "llamacpp": (
+        {"/props": {"build_info": "b5000", "default_generation_settings": {"n_ctx": 2048}}},
+        {"engine": "llama.cpp", "engine_version": "b5000", "max_model_len": "2048"},
+    ),
+    "nobody": ({}, {}),
+}
+
+
+@pytest.mark.parametrize("owner", SAID)
+def test_what_a_server_says_of_itself_is_in_its_rows(owner: str, call: Callable[..., Any]) -> None:
+    pages, facts = SAID[owner]
+    with served(StandIn(fast=True, owner=owner, context=None, pages=pages)) as server:
+        code, out, _ = call(server.url, *SMALL, "--format", "csv")
+    assert code == 0
+    assert KEY not in out
+    for row in csv.DictReader(io.StringIO(out)):
+        assert {name: row[name] for name in facts} == facts
+        assert not {"engine", "engine_version", "tp", "max_model_len"} & (row.keys() - facts.keys())
+
+
+def test_prompts_are_sized_by_the_tokenizer_at_hand(call: Callable[..., Any], tmp_path: Path) -> None:
+    """A vocabulary without any of the words: each letter is a token, so prompts of 128 tokens have some 25 words."""
+    tokenizers = pytest.importorskip("tokenizers")
+    letters = tokenizers.Tokenizer(tokenizers.models.BPE({"?": 0, **{chr(97 + at): at + 1 for at in range(26)}}, []))
+    letters.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    letters.save(str(tmp_path / "tokenizer.json"))
+    with served(StandIn(fast=True, usage=False)) as server:
+        code, out, _ = call(server.url, "--lengths", "128", "--concurrency", "1", "--prompt", "128", "--output", "4",
+                            "--tokenizer", str(tmp_path), "--format", "json")  # fmt: skip
+    assert code == 0
+    sent = [len(seen.body["prompt"].replace(" ", "")) for seen in server.seen]
+    assert len(sent) == 1 + 1 + 5  # how to ask, a warm-up, the load
+    assert all(count == pytest.approx(128, rel=0.3) for count in sent[1:])
+    assert json.loads(out)["loads"][0]["measured"]["isl"] == sum(sent[2:]) / 5  # counted here, as the server does not
+
+
+def test_without_the_package_nothing_is_sent(call: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "httpx2", None)
+    code, out, err = call("http://127.0.0.1:9")
+    assert (code, out) == (2, "")
+    assert err.splitlines() == ["error: measure needs httpx2", "hint: pip install 'inferplan[measure]'"]
+
+
 UNKNOWN = {
     "model": (["--model", "gpt-5000"], "gpt-5000"),
     "gpu": (["--gpu", "h100-plus"], "h100-plus"),
@@ -292,6 +340,15 @@ def test_the_key_is_sent_and_appears_nowhere(call: Callable[..., Any], monkeypat
     assert "the key *** is not liked" in said
     assert "out of memory, key ***" in said
     assert KEY not in said
+
+
+def test_the_key_does_not_follow_a_redirect(call: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    with served(StandIn(fast=True)) as other, served(StandIn(redirect=f"{other.url}/v1/completions")) as server:
+        code, _, err = call(server.url)
+    assert code == 5
+    assert "HTTP 307: the server sends elsewhere" in err
+    assert other.seen == []
 
 
 @pytest.mark.parametrize("name", ["MY_KEY", "sk-given-in-its-place"])

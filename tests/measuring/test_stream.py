@@ -1,0 +1,104 @@
+"""Server-sent events, whatever the pieces they are read in, and what is a token in them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from inferplan.measuring.prompts import Sizing
+from inferplan.measuring.stream import EventLines, StreamError, Transcript, said
+
+BYTES = 'event: x\r\ndata: {"a": "é"}\r\n\r\n: ping\n\ndata:{"b": 2}\n\nid: 7\ndata: [DONE]\n\n'.encode()
+PAYLOADS = ['{"a": "é"}'.encode(), b'{"b": 2}', b"[DONE]"]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 17, len(BYTES)])
+def test_events_do_not_depend_on_how_they_are_cut(size: int) -> None:
+    lines = EventLines()
+    found = [payload for at in range(0, len(BYTES), size) for payload in lines.feed(BYTES[at : at + size])]
+    assert found == PAYLOADS
+
+
+def test_a_line_without_an_end_is_refused() -> None:
+    lines = EventLines()
+    with pytest.raises(StreamError, match="a line of more than"):
+        for _ in range(20):
+            lines.feed(b"x" * (1 << 20))
+
+
+def choice(**fields: Any) -> dict[str, Any]:
+    return {"choices": [fields]}
+
+
+STREAMS: dict[str, tuple[list[dict[str, Any]], list[int]]] = {
+    "completions": ([choice(text="a"), choice(text="b", finish_reason="length")], [0, 1]),
+    "a token without text": ([choice(text=""), choice(text="b", finish_reason="stop")], [0, 1]),
+    "an end of its own": ([choice(text="a"), choice(text="b"), choice(text="", finish_reason="stop")], [0, 1]),
+    "chat": (
+        [
+            choice(delta={"role": "assistant", "content": ""}),
+            choice(delta={"content": "a"}),
+            choice(delta={"content": ""}),
+            choice(delta={}, finish_reason="stop"),
+        ],
+        [1, 2],
+    ),
+    "reasoning": ([choice(delta={"reasoning_content": "a"}), choice(delta={"reasoning": "b"})], [0, 1]),
+    "a tool": ([choice(delta={"tool_calls": [{"index": 0}]}), choice(delta={}, finish_reason="tool_calls")], [0]),
+    "usage alone": ([choice(text="a"), {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 1}}], [0]),
+}
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_which_events_bring_a_token(name: str) -> None:
+    events, times = STREAMS[name]
+    script = Transcript()
+    for at, one in enumerate(events):
+        script.add(json.dumps(one).encode(), float(at))
+    assert script.times == [float(at) for at in times]
+
+
+def test_the_last_usage_counts() -> None:
+    """vLLM's continuous_usage_stats repeats it with every event; a null takes nothing back."""
+    script = Transcript()
+    for made in (1, 2, 3):
+        usage = {"prompt_tokens": 9, "completion_tokens": made, "prompt_tokens_details": {"cached_tokens": 4}}
+        script.add(json.dumps({**choice(text="a"), "usage": usage}).encode(), 0.0)
+    script.add(json.dumps({"choices": [], "usage": None}).encode(), 0.0)
+    assert (script.prompt, script.output, script.cached) == (9, 3, 4)
+    assert not script.complete
+    script.add(b"[DONE]", 0.0)
+    assert script.complete
+
+
+@pytest.mark.parametrize("payload", [b"{", b"[1]", b'{"error": {"message": "no memory"}}', b'{"error": "no memory"}'])
+def test_what_is_no_event_fails_the_request(payload: bytes) -> None:
+    with pytest.raises(StreamError):
+        Transcript().add(payload, 0.0)
+
+
+ERRORS: list[tuple[Any, str]] = [
+    ({"error": {"message": "too long"}}, "too long"),  # OpenAI, vLLM
+    ({"object": "error", "message": "too\nlong"}, "too long"),  # vLLM before 0.10
+    ({"detail": [{"msg": "field required"}, {"msg": "no int"}]}, "field required; no int"),  # FastAPI
+    ({"error": "too long"}, "too long"),
+    (None, ""),
+]
+
+
+@pytest.mark.parametrize(("body", "words"), ERRORS)
+def test_errors_of_several_servers(body: Any, words: str) -> None:
+    assert said(body) == words
+
+
+def test_words_of_a_prompt_follow_from_two_that_were_counted() -> None:
+    """40 words were 65 tokens and 400 words 605: 1.5 tokens a word and 5 of a template; 1000 tokens are 663.3 words."""
+    sizing = Sizing()
+    assert sizing.words(100) == 100
+    sizing.learn(40, 65)
+    assert sizing.words(650) == 400
+    sizing.learn(400, 605)
+    assert sizing.words(1000) == 663
+    assert sizing.words(1) == 1
