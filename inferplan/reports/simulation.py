@@ -254,7 +254,7 @@ def _notes(result: SimulationResult, record: Mapping[str, Any]) -> list[str]:
         *_warnings(result, record),
         f"conditional on {given.get('engine', 'the engine')}: {', '.join(flags)}{engines}; and on the load generator",
         *([f"kernels: {given['kernels']}"] if given.get("kernels") else []),
-        f"basis: {record['basis']}{_anchored(result)}",
+        f"basis: {record['basis']}, constants {given['calibration']}{_anchored(result)}",
     ]
 
 

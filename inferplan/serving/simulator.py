@@ -337,6 +337,7 @@ def _engine(kind: Kind) -> dict[str, Any]:
     return {
         "engine": deployment.engine.describe(),
         "kernels": deployment.calibration.note or None,
+        "calibration": deployment.calibration.described,
         "policy": rules.policy,
         "max_num_seqs": rules.slots,
         "max_num_batched_tokens": rules.budget if rules.budget < 1 << 50 else None,
