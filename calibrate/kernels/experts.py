@@ -52,7 +52,7 @@ def grouped_kernel(op: GroupedMatmul, pool: OperandPool) -> Kernel:
     """The first kernel that is right for experts of these formats; all experts of the rank are in memory."""
     small = replace(
         op,
-        m=min(count_of(op.m), 96.0),
+        m=min(count_of(op.m), 48.0),
         experts=min(op.experts, 4),
         touched=min(count_of(op.touched), 3.0),
         k=512,

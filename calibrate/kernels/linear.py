@@ -32,7 +32,7 @@ def recipe(weight: Format, source: Format, output: Format, pool: OperandPool) ->
     elif weight != source or weight.name not in DTYPES:
         raise NoKernelError(
             f"torch has no matmul of {weight.name} weights and {source.name} inputs",
-            hint="one of bf16, fp16, fp32, fp8, fp8-block, int8, int8 or int4 weights with bf16 inputs",
+            hint="both in bf16, fp16, fp32, fp8 or int8; int8 or int4 weights with bf16 inputs; fp8-block with fp8",
         )
     else:
         options = [Option(name="F.linear", make=lambda: _plain(weight, pool))]
