@@ -20,7 +20,7 @@ GRAPH, EAGER = "graph", "eager"
 def wanted(kind: str, memory: float, fmt: str = "bf16") -> list[StepSample]:
     """The steps to time on a kind of device; a model too large for ``memory`` [B] is cut to the layers that fit.
 
-    Where the host computes, two of the thin model come first: what a layer costs beside its operators.
+    Two of the thin model come first: what a layer costs the host beside its operators.
     """
     models: tuple[str, ...]
     modes: tuple[str, ...]
@@ -34,7 +34,7 @@ def wanted(kind: str, memory: float, fmt: str = "bf16") -> list[StepSample]:
         loads = [(1, 64, 0), (1, 256, 0), (4, 128, 0), (1, 1, 255), (8, 1, 255), (32, 1, 511)]
         modes = (EAGER,)
     steps: list[StepSample] = []
-    if kind == "cpu":
+    if kind != "mps":
         steps += [replace(_wanted(find_model(THIN), layers, EAGER, (1, 1, 15)), format=fmt) for layers in (2, 18)]
     for name in models:
         spec = find_model(name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ from calibrate.samples import StepSample
 from calibrate.session.fitting import Outcome
 from calibrate.session.raw_file import Session
 from inferplan.catalog.assemble import load_engine
+from inferplan.devices.constants import StepConstants
 from inferplan.errors import MissingFactError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import Phase, run_step
@@ -70,19 +71,42 @@ class Predictions:
     """What a fitted run says of any step, with what the host needs to launch it where a device runs behind the host."""
 
     def __init__(self, outcome: Outcome) -> None:
-        self.outcome, self._host = outcome, _host_seconds(outcome.session)
+        self.outcome, self._host = outcome, host_seconds(outcome.session)
+        known = beside_operators(outcome.session, lambda step: self._launches(self.phase(step))) if self._host else None
+        self._beside = known or StepConstants()
 
     def phase(self, step: StepSample) -> Phase:
         """The step's price. Raises ``MissingFactError`` where the hardware has no arithmetic in its format."""
         return predict(step, self.outcome)
 
     def seconds(self, step: StepSample, phase: Phase | None = None) -> float:
-        """Its time; an eager step takes at least what the host needs to launch its kernels. Raises as :meth:`phase`."""
+        """Its time; an eager step takes at least what the host needs to launch it. Raises as :meth:`phase`."""
         phase = phase or self.phase(step)
         time = float(phase.time)
         if step.mode == GRAPH or not self._host:
             return time
-        return max(time, sum(self._host.get(c.op.kernel, 0.0) * float(c.op.count) for c in phase.costs))
+        return max(time, self._launches(phase) + self._beside.host + self._beside.layer * step.layers)
+
+    def _launches(self, phase: Phase) -> float:
+        """Seconds in which the host launches the operators of a step."""
+        return sum(self._host.get(c.op.kernel, 0.0) * float(c.op.count) for c in phase.costs)
+
+
+def beside_operators(session: Session, explained: Callable[[StepSample], float]) -> StepConstants | None:
+    """Seconds of each layer and of a step that ``explained`` leaves of the thin model's steps.
+
+    ``None`` where it was not timed undisturbed with two numbers of layers. No other model has a part in it.
+    """
+    left: dict[int, float] = {}
+    for samples in session.steps.values():
+        calm = [sample.seconds for sample in samples if sample.calm]
+        if samples[0].model == THIN and calm:
+            left[samples[0].layers] = float(np.median(calm)) - explained(samples[0])
+    if len(left) < 2:
+        return None
+    few, many = min(left), max(left)
+    layer = max(0.0, (left[many] - left[few]) / (many - few))
+    return StepConstants(layer=float(f"{layer:.4g}"), host=float(f"{max(0.0, left[few] - few * layer):.4g}"))
 
 
 def step_rows(outcome: Outcome) -> list[StepRow]:
@@ -117,6 +141,8 @@ def unpriced(outcome: Outcome) -> dict[str, str]:
     """Models that were timed but have no price on this hardware, and why."""
     found = {}
     for samples in outcome.session.steps.values():
+        if samples[0].model == THIN:
+            continue
         try:
             predict(samples[0], outcome)
         except MissingFactError as error:
@@ -141,7 +167,7 @@ def predict(step: StepSample, outcome: Outcome) -> Phase:
     return run_step(deployment, Step(segments=(segment,)))
 
 
-def _host_seconds(session: Session) -> dict[str, float]:
+def host_seconds(session: Session) -> dict[str, float]:
     """Seconds the host needs to launch each kernel, where a device runs behind it."""
     table: dict[str, list[float]] = defaultdict(list)
     for key, samples in session.samples.items():

@@ -18,16 +18,16 @@ from calibrate.samples import Sample, StepSample
 from calibrate.session.check import CheckRow, Repeats
 from calibrate.session.figures import png, whole_models
 from calibrate.session.fitting import Outcome
-from calibrate.session.glue import glue, with_glue
+from calibrate.session.glue import with_glue
 from calibrate.session.hardware import reached
 from calibrate.session.raw_file import Session
 from calibrate.session.report import drawn_rows, headline, markdown, whole_table
 from calibrate.session.settings import Settings
-from calibrate.session.steps import StepRow, errors_of, predict, step_rows, unpriced
+from calibrate.session.steps import Predictions, StepRow, errors_of, predict, step_rows, unpriced
 from inferplan.catalog.files import load_hardware
 from inferplan.devices.constants import Calibration
 from inferplan.work.formats import find_format
-from inferplan.work.ops import Matmul
+from inferplan.work.ops import Matmul, Norm
 from tests.calibrate.synthetic import SyntheticMeasurer
 
 BF16 = find_format("bf16")
@@ -141,7 +141,25 @@ def test_what_the_thin_model_takes_beside_its_kernels_is_the_glue() -> None:
     assert "each layer 20.0 us" in markdown(found)
     assert step_rows(found) == [], "the thin model is no model to report"
     del session.steps[step.key]
-    assert glue(bare) is None, "one number of layers tells nothing"
+    assert with_glue(bare) is bare, "one number of layers tells nothing"
+
+
+def test_a_step_launched_by_a_host_takes_what_the_host_needs() -> None:
+    """Norms launched in 4 us and nothing else known: 65 of them in 32 layers, 10 us of Python a layer, 5 us a step."""
+    session = Session()
+    norm = Norm(name="norm", tokens=1.0, width=4096, base=BF16)
+    session.shapes["n"], session.samples["n"] = norm, [Sample(seconds=1e-6, host=4e-6)]
+    behind = outcome(session, "h200-sxm")
+    for layers in (2, 18):
+        step = replace(STEP, model=THIN, layers=layers, new=1, past=15)
+        session.steps[step.key] = [replace(step, seconds=4e-6 * (2 * layers + 1) + 5e-6 + 10e-6 * layers)]
+    decode = replace(STEP, new=1, past=255)
+    tiny = replace(decode, model="tiny-dense", layers=4)
+    price = Predictions(behind)
+    assert price.seconds(tiny) == pytest.approx(9 * 4e-6 + 5e-6 + 4 * 10e-6, rel=1e-3)
+    assert price.seconds(replace(tiny, mode="graph")) == pytest.approx(float(price.phase(tiny).time))
+    assert price.seconds(decode) == pytest.approx(float(price.phase(decode).time)), "the device is the slower one"
+    assert with_glue(behind) is behind, "the host's time is no time of the device"
 
 
 def test_a_ceiling_is_at_least_what_operators_reached() -> None:
