@@ -8,8 +8,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from inferplan.errors import InferplanError
+from tests import test_overlay
 from tests.calibrate import test_by_hand as by_hand
-from tests.calibrate import test_fit, test_host, test_llama, test_measure, test_published, test_run
+from tests.calibrate import test_fit, test_host, test_llama, test_measure, test_published, test_run, test_written
 from tests.mutants_source import SourceMutant
 
 
@@ -20,6 +21,10 @@ def in_a_folder(test: Callable[[Path], None]) -> None:
             test(Path(folder))
         except InferplanError as error:
             raise AssertionError(str(error)) from error
+
+
+def _price(case: tuple[str, str, str, str, str, str], folder: Path) -> None:
+    test_overlay.test_the_constant_nearest_to_the_engines_kernel_prices(*case, folder)
 
 
 CALIBRATE_MUTANTS = [
@@ -230,6 +235,54 @@ CALIBRATE_MUTANTS = [
         new="len(calm_rows) >= 999",
         changes="shapes that other programs disturbed are fitted though there are enough others",
         check=by_hand.test_disturbed_shapes_count_only_where_there_are_too_few_others,
+    ),
+    SourceMutant(
+        name="a calibration before whatever is on file",
+        place="inferplan.catalog.overlay:overlaid",
+        old="if near < there:",
+        new="if False:",
+        changes="torch's stand-in prices where the engine's own kernel was timed on the device",
+        check=partial(
+            in_a_folder,
+            partial(
+                _price,
+                ("attention.decode", "bf16", "torch", "h200-sxm", "vllm", test_overlay.ON_FILE),
+            ),
+        ),
+    ),
+    SourceMutant(
+        name="stand-ins with the error of this device",
+        place="inferplan.catalog.overlay:_judged",
+        old="if called:",
+        new="if called or libraries.runs:",
+        changes="the band of torch's kernels on themselves is that of an engine",
+        check=partial(
+            in_a_folder, partial(_price, ("norm", "any", "torch", "h200-sxm", "vllm", test_overlay.STAND_IN))
+        ),
+    ),
+    SourceMutant(
+        name="what was not measured is ideal",
+        place="inferplan.catalog.overlay:overlaid",
+        old="for kernel, formats in below.constants.items()",
+        new="for kernel, formats in below.constants.items() if kernel in found.constants",
+        changes="an fp8 cache is priced by the datasheet",
+        check=partial(in_a_folder, test_overlay.test_what_was_not_measured_keeps_the_constants_on_file),
+    ),
+    SourceMutant(
+        name="every kernel is written",
+        place="calibrate.session.fitting:_fitted",
+        old='figures["median"] > settings.written',
+        new='figures["median"] > 1e9',
+        changes="a short run prices by constants that are ten times off",
+        check=test_written.test_a_kernel_that_is_far_off_on_held_out_shapes_is_not_written,
+    ),
+    SourceMutant(
+        name="disturbed shapes that are used are not counted",
+        place="calibrate.session.fitting:_provenance",
+        old="seen.left_out + seen.disturbed",
+        new="seen.left_out",
+        changes="a noisy machine gives a confident file",
+        check=test_written.test_disturbed_shapes_are_counted_whether_they_are_used_or_not,
     ),
     SourceMutant(
         name="operands as large as the reported cache",
