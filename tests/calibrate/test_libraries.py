@@ -23,6 +23,7 @@ from inferplan.devices.engine import EngineSpec  # noqa: E402
 from inferplan.work.formats import find_format  # noqa: E402
 from inferplan.work.ops import Attention, GroupedMatmul, Mask, Matmul  # noqa: E402
 from tests.calibrate import kernel_libraries as fakes  # noqa: E402
+from tests.calibrate.standin import dies_after, out_of_memory, standin  # noqa: E402
 
 BF16, FP8, FP8_BLOCK = (find_format(name) for name in ("bf16", "fp8", "fp8-block"))
 HOPPER, AMPERE, ADA = (Target(kind="cuda", sm=sm) for sm in (90, 80, 89))
@@ -248,3 +249,18 @@ def test_whole_models_take_the_library_of_the_kernels(monkeypatch: pytest.Monkey
     wrong = fakes.module("flash_attn_interface", flash_attn_with_kvcache=lambda q, *_, **__: q)
     install(monkeypatch, wrong)
     assert attention_of(HOPPER, sizes)[0] == "flash-attention-2", "torch's copy"
+
+
+def test_an_error_that_sticks_ends_the_search() -> None:
+    """A lost device is no reason to pass a library over: what comes next could not run either."""
+    op = attention(base=find_format("fp16"), kv=find_format("fp16"))
+    with standin("h200-sxm", dies_after(3)):
+        operands = OperandPool("cuda", 8 << 20)
+        with pytest.raises(RuntimeError, match="illegal memory access"):
+            build(op, operands)
+        assert not operands.choices
+    with standin("h200-sxm", out_of_memory(after=1)):
+        operands = OperandPool("cuda", 8 << 20)
+        with pytest.raises(torch.OutOfMemoryError):
+            build(op, operands)
+        assert build(op, operands).library == "flash-attention-2"
