@@ -47,8 +47,8 @@ class Answer:
 class Reply:
     """One request and its streamed reply. Seconds of ``time.perf_counter``; tokens as the server counts them.
 
-    sent: just before the request leaves; times: of the pieces of text; ended: when the stream was over. status: of
-    HTTP, 0 where there was none. failure, error: why it has no figures, empty and in words where it has.
+    sent: when the last byte of the request was written; times: of the pieces of text; ended: when the stream was over.
+    status: of HTTP, 0 where there was none. failure, error: why it has no figures; ``None`` and empty where it has.
     """
 
     sent: float
@@ -89,6 +89,22 @@ class Reply:
     def gaps(self) -> list[float]:
         """Seconds between pieces of text that follow each other."""
         return [later - earlier for earlier, later in zip(self.times, self.times[1:])]
+
+
+class _Departure:
+    """When a request left: when its last byte was written, until then when it was handed over.
+
+    Where many users begin at once the library writes their requests one after another, and no server can answer what
+    it was not sent.
+    """
+
+    def __init__(self) -> None:
+        self.at = perf_counter()
+
+    async def note(self, event: str, _: Any) -> None:
+        """Told by the HTTP library of each thing that it does."""
+        if event.endswith("send_request_body.complete"):
+            self.at = perf_counter()
 
 
 class Client:
@@ -139,12 +155,16 @@ class Client:
 
     async def stream(self, path: str, body: bytes) -> Reply:
         """Send a request whose reply is streamed, and time what comes back. Never raises for what a server does."""
+        left = _Departure()
         request = self._http.build_request(
-            "POST", f"{self.address.api}{path}", content=body, headers={"Content-Type": "application/json"}
+            "POST",
+            f"{self.address.api}{path}",
+            content=body,
+            headers={"Content-Type": "application/json"},
+            extensions={"trace": left.note},
         )
         script, status, error = Transcript(), 0, ""
         failure: Failure | None = None
-        sent = perf_counter()
         try:
             response = await self._http.send(request, stream=True)
             try:
@@ -164,7 +184,7 @@ class Client:
             failure, error = ("stream" if status else "connection"), self._words(broken)
         failure, error = (failure, error) if failure else _incomplete(script)
         return Reply(
-            sent=sent, ended=perf_counter(), times=tuple(script.times), prompt=script.prompt, output=script.output,
+            sent=left.at, ended=perf_counter(), times=tuple(script.times), prompt=script.prompt, output=script.output,
             cached=script.cached, finish=script.finish, status=status, failure=failure, error=error,
         )  # fmt: skip
 
