@@ -54,6 +54,19 @@ def test_a_lap_is_longer_than_a_millisecond_and_holds_no_launch(op: Matmul) -> N
     assert not sample.disturbed
 
 
+def test_no_lap_of_a_queue_holds_the_launch_of_a_graph() -> None:
+    """Three laps of one and the same work take the same to the last tick, the first one too."""
+    with device() as (_, measurer):
+        graph = torch.cuda.CUDAGraph()
+        x = torch.zeros(1 << 20, device="cuda")
+        with torch.cuda.graph(graph):
+            for _ in range(20):
+                x.add_(1)
+        first, second, third = CudaLaps(measurer.device.cache, 1e9, lambda: None).queued(graph.replay, 3)
+    assert first == pytest.approx(second, rel=1e-9)
+    assert second == pytest.approx(third, rel=1e-9)
+
+
 def test_what_is_not_captured_is_timed_by_events_without_the_host() -> None:
     """A matmul takes 7 us, its launch 4: 1,250 us of them are 178 calls, issued while memory is written over."""
     with device("h200-sxm", no_capture(times=1000)) as (machine, measurer):

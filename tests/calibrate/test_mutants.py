@@ -8,10 +8,13 @@ pytest.importorskip("torch")
 pytest.importorskip("scipy")
 
 from tests.calibrate.mutants import CALIBRATE_MUTANTS
+from tests.calibrate.mutants_device import DEVICE_MUTANTS
 from tests.mutants_source import SourceMutant, failure, planted_in_source
 
+MUTANTS = CALIBRATE_MUTANTS + DEVICE_MUTANTS
 
-@pytest.mark.parametrize("mutant", CALIBRATE_MUTANTS, ids=lambda mutant: mutant.name)
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_mutant_of_the_calibrator_is_caught(mutant: SourceMutant) -> None:
     assert failure(mutant.check) == "", "the check fails on the honest source"
     with planted_in_source(mutant):
@@ -20,4 +23,4 @@ def test_mutant_of_the_calibrator_is_caught(mutant: SourceMutant) -> None:
 
 
 def test_names_are_unique() -> None:
-    assert len({mutant.name for mutant in CALIBRATE_MUTANTS}) == len(CALIBRATE_MUTANTS)
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
