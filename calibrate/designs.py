@@ -7,7 +7,7 @@ same range.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -159,8 +159,16 @@ class Design:
     @property
     def stranger(self) -> str | None:
         """The model that nothing is fitted to; ``None`` when there is none."""
-        own = {find_model(name).name for name in self.own}
-        return next((name for name in self.held_out if name not in own), None)
+        return next((name for name in self.held_out if name not in self.own_names), None)
+
+    @property
+    def own_names(self) -> list[str]:
+        """The user's models by the names that they have, whatever path they came by."""
+        return [find_model(name).name for name in self.own]
+
+    def fitted_to(self, names: Iterable[str]) -> Design:
+        """The design with further models that constants were fitted to, so that none of them is held out."""
+        return replace(self, held_out=tuple(name for name in self.held_out if name not in set(names)))
 
 
 CPU = Design(

@@ -110,7 +110,8 @@ def fit(session: Session, device: Device, settings: Settings) -> Outcome:
     """
     require_calm(session, settings)
     hardware, data = hardware_of(device, session, settings.gpu)
-    design = settings.design_on(device.kind).on(hardware)
+    asked = [name for record in session.provenance for name in record.get("models", ())]
+    design = settings.design_on(device.kind).on(hardware).fitted_to(asked)
     seen = measurements(session, held_out_shapes(design, hardware))
     fitted, not_written = _fitted(session, seen, hardware, settings)
     require_enough(fitted, not_written, len(seen.rows))
@@ -255,13 +256,14 @@ def describe(op: Op) -> str:
 
 def _provenance(session: Session, settings: Settings, data: dict[str, Any] | None, seen: Measured) -> dict[str, Any]:
     first, last = session.provenance[0], session.provenance[-1]
+    models = "".join(f" --model {name}" for name in last.get("models", ()))
     facts: dict[str, Any] = {
         "source": "inferplan calibrate: torch kernels on this device",
         "device": last["device"],
         "date": last["date"],
         "begun": first["date"],
         "inferplan": last["inferplan"],
-        "command": f"inferplan calibrate --device {last['device']['kind']} --budget {last['budget']:g}s",
+        "command": f"inferplan calibrate --device {last['device']['kind']} --budget {last['budget']:g}s{models}",
         "shapes": len(session.samples),
         "samples": sum(map(len, session.samples.values())),
         "visits_disturbed": sum(not sample.calm for visits in session.samples.values() for sample in visits),

@@ -73,6 +73,7 @@ class Run:
             inferplan=__version__,
             budget=settings.budget,
             seed=settings.seed,
+            models=self.design.own_names,
         )
         self.progress("ceilings", 0.0)
         if "ceilings" not in self.session.done:

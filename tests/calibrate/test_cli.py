@@ -54,11 +54,13 @@ def test_the_command_is_listed_without_loading_torch() -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--device", "tpu"], "no kind of device"),
+        (["--device", "abacus"], "no kind of device"),
+        (["--device", "tpu"], "a TPU (tpu) cannot be calibrated"),
         (["--budget", "soon"], "is not a time"),
         (["--tolerance", "much"], "is not a share"),
         (["--device", "cpu", "--check", "--calibration", "missing.yaml"], "cannot read missing.yaml"),
         (["--device", "cpu", "--fit-only", "--out", "missing.yaml"], "cannot read missing.jsonl"),
+        (["--device", "cpu", "--budget", "20s", "--model", "llama-9.9-8b"], "llama-9.9-8b"),
     ],
 )
 def test_what_cannot_run_is_one_message(

@@ -161,6 +161,8 @@ def test_a_model_of_the_users_gets_half_of_the_shapes() -> None:
 def test_the_model_held_out_is_another_when_the_user_asks_for_it() -> None:
     assert GPU.stranger == "qwen2.5-7b"
     assert replace(GPU, own=("qwen2.5-7b",)).stranger == "mistral-7b-v0.3"
+    assert GPU.fitted_to(["qwen2.5-7b"]).stranger == "mistral-7b-v0.3", "a run asked for it, a fit of its file does not"
+    assert GPU.fitted_to(GPU.held_out).stranger is None
 
 
 @pytest.mark.parametrize(
