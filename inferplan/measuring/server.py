@@ -11,9 +11,11 @@ from typing import Any
 from inferplan.errors import NetworkError, UsageError
 from inferplan.measuring.client import Answer, Client, unreachable
 
-_OWNERS = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llama.cpp", "tensorrt-llm": "trtllm"}
+_OWNERS = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llama.cpp", "tensorrt_llm": "trtllm"}
 """``owned_by`` of a model, in lower case, to the engine's name in the catalogue."""
 _RUNNING = ("vllm:num_requests_running", "sglang:num_running_reqs", "llamacpp:requests_processing")
+_LAGGING = "sglang:"
+"""Engines that write their gauges down now and then: what they say just after a load is of the load itself."""
 _WAITING = ("vllm:num_requests_waiting", "sglang:num_queue_reqs", "llamacpp:requests_deferred")
 _FINISHED = ("vllm:request_success_total",)
 """Metrics of the engines: requests that run, that wait, and that were answered since the start."""
@@ -42,10 +44,14 @@ class Server:
 
 @dataclass(frozen=True, kw_only=True)
 class Occupancy:
-    """Requests in the server and answered by it, of whomever; ``None`` where it has no such metric."""
+    """Requests in the server and answered by it, of whomever; ``None`` where it has no such metric.
+
+    lagging: ``running`` may be that of half a minute ago.
+    """
 
     running: float | None = None
     finished: float | None = None
+    lagging: bool = False
 
 
 async def describe(client: Client, wanted: str | None) -> Server:
@@ -66,7 +72,7 @@ async def describe(client: Client, wanted: str | None) -> Server:
             )
         return Server(model=wanted, listed=False)
     entry = _chosen(entries, wanted)
-    engine = _OWNERS.get(str(entry.get("owned_by", "")).lower(), "")
+    engine = _OWNERS.get(str(entry.get("owned_by", "")).lower().replace("-", "_"), "")
     source = entry.get("root")
     server = Server(
         model=entry["id"],
@@ -119,7 +125,7 @@ async def _completed(client: Client, server: Server) -> Server:
         if isinstance(version, dict) and isinstance(version.get("version"), str):
             facts["version"] = version["version"]
     if server.engine == "sglang":
-        info = (await client.get(f"{root}/get_server_info")).json
+        info = (await client.get(f"{root}/server_info")).json or (await client.get(f"{root}/get_server_info")).json
         info = info if isinstance(info, dict) else {}
         facts["version"] = str(info.get("version") or "")
         facts["tp"] = _whole(info.get("tp_size"))
@@ -144,14 +150,18 @@ async def occupancy(client: Client) -> Occupancy:
         return Occupancy()
     samples = list(_samples(answer.text.splitlines()))
     running, waiting, finished = (_total(samples, names) for names in (_RUNNING, _WAITING, _FINISHED))
-    return Occupancy(running=None if running is None else running + (waiting or 0.0), finished=finished)
+    return Occupancy(
+        running=None if running is None else running + (waiting or 0.0),
+        finished=finished,
+        lagging=any(name.startswith(_LAGGING) for name, _ in samples),
+    )
 
 
 async def settled(client: Client) -> Occupancy:
     """The same, once the server has had time to count its last replies as done."""
     found = await occupancy(client)
     for _ in range(4):
-        if not found.running:
+        if not found.running or found.lagging:
             break
         await asyncio.sleep(_SETTLE / 4)
         found = await occupancy(client)

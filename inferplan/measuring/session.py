@@ -317,7 +317,8 @@ class _Runner:
 
     def _judge(self, measured: MeasuredLoad, before: Occupancy, after: Occupancy) -> None:
         """Say why a load's figures may be of something else than the load."""
-        running = max(before.running or 0.0, after.running or 0.0)
+        looks = (self.session.before,) if after.lagging else (self.session.before, before, after)
+        running = max(look.running or 0.0 for look in looks)
         if running:
             measured.suspect.append(f"{running:.0f} requests of others were in the server")
         if before.finished is not None and after.finished is not None:

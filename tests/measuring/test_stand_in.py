@@ -326,6 +326,26 @@ def test_a_busy_server_is_marked_where_it_is_measured_all_the_same(call: Callabl
     assert row["suspect"] == "2 requests of others were in the server"
 
 
+@pytest.mark.parametrize(
+    ("metrics", "suspect"),
+    [
+        ("llamacpp:requests_processing 1\nllamacpp:requests_deferred 2\n", "3 requests of others were in the server"),
+        (
+            'sglang:num_running_reqs{dp_rank="0"} 4.0\nsglang:num_running_reqs{dp_rank="1"} 1.0\n',
+            "5 requests of others were in the server",
+        ),
+        ("# nothing known\nvllm:num_requests_running NaN-ish\nbroken line\n", ""),
+    ],
+)
+def test_metrics_of_several_engines(metrics: str, suspect: str, call: Callable[..., Any]) -> None:
+    with served(StandIn(fast=True, owner="somebody", pages={"/metrics": metrics})) as server:
+        code, out, _ = call(server.url, "--lengths", "64", "--concurrency", "1", "--prompt", "64", "--busy", "--format",
+                            "csv")  # fmt: skip
+    assert code == 0
+    (row,) = csv.DictReader(io.StringIO(out))
+    assert row["suspect"] == suspect
+
+
 def test_the_key_is_sent_and_appears_nowhere(call: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Not in the CSV, the JSON, the table, stderr; errors of the server that repeat it (two of the last load) too."""
     monkeypatch.setenv("MY_KEY", KEY)
