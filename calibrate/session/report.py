@@ -90,6 +90,7 @@ def notes(outcome: Outcome) -> list[str]:
             f"Beside its operators a step takes {format_time(step.host, 3)}, and each layer "
             f"{format_time(step.layer, 3)}: views, splits and Python, measured on a model too thin to compute anything."
         )
+    said += state_of(facts["device"])
     said += disturbances(facts)
     said += shortfalls(facts)
     said += [f"Whole models of {name} were timed and have no price: {why}." for name, why in unpriced(outcome).items()]
@@ -108,6 +109,12 @@ def shortfalls(facts: dict[str, Any]) -> list[str]:
             f"MAPE {percent(strange['mape'])} over {strange['shapes']}."
         )
     return said
+
+
+def state_of(device: dict[str, Any]) -> list[str]:
+    """How an accelerator was set and at which clock it ran, in one line; none for a CPU."""
+    told = device.get("state") or {}
+    return [f"The device: {', '.join(f'{name}: {value}' for name, value in told.items())}."] if told else []
 
 
 def disturbances(facts: dict[str, Any]) -> list[str]:

@@ -19,6 +19,7 @@ from calibrate.device.memory import block_bytes, free_memory, planned  # noqa: E
 from calibrate.device.torch_measurer import TorchMeasurer  # noqa: E402
 from calibrate.device.whole_models import WholeModels, cache_bytes, wanted, weight_bytes  # noqa: E402
 from calibrate.kernels.decoder import FusedMaps  # noqa: E402
+from calibrate.session.report import state_of  # noqa: E402
 from inferplan.work.formats import FORMATS  # noqa: E402
 from inferplan.work.ops import Matmul  # noqa: E402
 from tests.calibrate.standin import Machine, no_capture, out_of_memory, standin  # noqa: E402
@@ -178,6 +179,11 @@ def test_the_clock_is_held_before_anything_is_measured_and_told() -> None:
             "clock of long matmuls": "1755 MHz",
         }
         record = json.loads(json.dumps(measurer.device.record()))
+        assert state_of(record) == [
+            "The device: power cap: 500 W of 700 W, highest clock: 1980 MHz, ECC: on, read by: NVML, "
+            "clock of long matmuls: 1755 MHz."
+        ]
+        assert state_of({"name": "a CPU"}) == []
         assert record["software"]["driver"] == "580.95.05"
         assert record["software"]["cuda"] == "13.0"
 
