@@ -175,7 +175,7 @@ FAULTS = {
     "garbage": "not JSON: '{not json'",
     "error": "the server says: out of memory",
     "plain": "the reply is not streamed",
-    "silent": "nothing came for 0.3 s",
+    "silent": "nothing came for 1 s",
 }
 
 
@@ -183,7 +183,7 @@ FAULTS = {
 def test_a_request_that_fails_is_counted_and_the_run_goes_on(fault: int | str) -> None:
     """The last of three; the two before it are the figures, and the row says that it lost one."""
     with served(StandIn(fast=True, key=KEY, faults={6: fault})) as server:
-        session = run(server, key=Key(KEY), timeout=0.3)
+        session = run(server, key=Key(KEY), timeout=1.0 if fault == "silent" else 30.0)
     (one,) = session.loads
     assert [reply.ok for reply in one.replies] == [True, True, False]
     assert FAULTS[fault] in one.failed[0].error
@@ -465,19 +465,19 @@ def test_bounds_leave_loads_out(call: Callable[..., Any]) -> None:
 
 
 def test_time_is_bounded() -> None:
-    """Requests of 0.3 s in 0.8 s: the last load is cut short, marked, and keeps what it has."""
-    choice = LoadChoice(lengths=(64,), concurrency=(), output=16, single_requests=9)
+    """Requests of 0.3 s, twenty of them in less than 3 s: the load is cut short, marked, and keeps what it has."""
+    choice = LoadChoice(lengths=(64,), concurrency=(), output=16, single_requests=20)
     with served(StandIn(counts=True)) as server:
-        session = run(server, choice=choice, warmup=0, bounds=Bounds(seconds=1.2))
-    assert session.ended == "--max-minutes 0.02 was over"
+        session = run(server, choice=choice, warmup=0, bounds=Bounds(seconds=3.0))
+    assert session.ended == "--max-minutes 0.05 was over"
     (one,) = session.loads
-    assert 0 < len(one.replies) < 9
-    assert one.suspect == ["cut short: --max-minutes 0.02 was over"]
+    assert 0 < len(one.replies) < 20
+    assert one.suspect == ["cut short: --max-minutes 0.05 was over"]
 
 
 def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
     command = ["measure", "--lengths", "64,128", "--concurrency", "1", "--prompt", "64", "--single-requests", "2",
-               "--output", "16", "--warmup", "0", "--out", "own.csv", "--format", "json"]  # fmt: skip
+               "--output", "32", "--warmup", "0", "--out", "own.csv", "--format", "json"]  # fmt: skip
     with served(StandIn(counts=True)) as server:
         child = subprocess.Popen([sys.executable, "-m", "inferplan", *command, server.url], cwd=tmp_path, text=True,
                                  env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE,
