@@ -82,11 +82,11 @@ def standin(
     """Put a stand-in in the place of torch's device. name: a key of :data:`CHIPS`.
 
     failures: what fails at which call. memory: bytes, if not the chip's. truth: constants of its operators.
-    instantiate, launch: virtual seconds of a capture and of a launch (the chip's, if ``None``); longer ones make fewer
-    visits of a budget, and so a quicker test. devices: how many torch sees; starting a group of them fails, since
-    processes would be real. layers: that whole models are cut to, since each costs CPU time in every step; ``None``
-    leaves them whole. modules: further modules by their import name (a fake ``pynvml``), ``None`` for one that is not
-    there; if not given, there is neither NVML nor amdsmi.
+    instantiate, launch: virtual seconds of a capture (on MPS, which has no graphs: of making a kernel) and of launching
+    a kernel (the chip's, if ``None``); longer ones make fewer visits of a budget, and so a quicker test. devices: how
+    many torch sees; starting a group of them fails, since processes would be real. layers: that whole models are cut
+    to, since each costs CPU time in every step; ``None`` leaves them whole. modules: further modules by their import
+    name (a fake ``pynvml``), ``None`` for one that is not there; if not given, there is neither NVML nor amdsmi.
     """
     chip = CHIPS[name] if launch is None else dataclasses.replace(CHIPS[name], launch=launch)
     machine = Machine(chip, Truth(load_hardware(name), truth), failures, memory, instantiate)
@@ -142,6 +142,8 @@ def _patch_builders(stack: contextlib.ExitStack, machine: Machine) -> None:
     def timed(builder: Callable[[Any, OperandPool], Kernel]) -> Callable[[Any, OperandPool], Kernel]:
         def build(op: Op, pool: OperandPool) -> Kernel:
             kernel = builder(op, pool)
+            if machine.chip.kind == "mps":
+                machine.pass_time(machine.instantiate)
             seconds = machine.truth.operator(op)
             if seconds is None:
                 return kernel

@@ -131,7 +131,7 @@ class Machine:
     def replay(self, graph: Graph) -> None:
         """The captured work once more, :data:`REPLAY` after its launch."""
         self.call("replay")
-        self.pass_time(self.chip.launch)
+        self.pass_time(4e-6)
         self._free_at = max(self._free_at, self.now + ticks(REPLAY)) + graph.work
 
     def mark(self) -> int:
