@@ -33,7 +33,7 @@ from inferplan.catalog.assemble import load_engine
 from inferplan.catalog.files import config_root
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.graph import build
-from inferplan.estimate.phase import run_step
+from inferplan.estimate.phase import Phase, run_step
 from inferplan.models.layers import parse_layer
 from inferplan.models.spec import LayerGroup, ModelSpec
 from inferplan.work.formats import find_format, uniform
@@ -171,10 +171,14 @@ def step_of(load: Load) -> Step:
     return Step(segments=(Segment(batch=float(batch), new=float(new), past=float(past)),))
 
 
+def phase_of(sizes: Sizes, step: StepSample, outcome: Outcome) -> Phase:
+    """The price of a step of the independent model by the constants."""
+    return run_step(deployment(sizes, step.format, outcome), step_of((step.batch, step.new, step.past)))
+
+
 def predicted(sizes: Sizes, step: StepSample, outcome: Outcome) -> float:
-    """Seconds of a step of the independent model by the constants."""
-    load = (step.batch, step.new, step.past)
-    return float(run_step(deployment(sizes, step.format, outcome), step_of(load)).time)
+    """Its seconds."""
+    return float(phase_of(sizes, step, outcome).time)
 
 
 def shared_shapes(sizes: Sizes, formats: Iterable[str], session: Session, outcome: Outcome) -> int:
@@ -209,12 +213,13 @@ def compared(sizes: Sizes, before: Sequence[Timed], after: Sequence[Timed], outc
             format=timed.fmt,
             seconds=timed.time,
         )
+        phase = phase_of(sizes, step, outcome)
         rows.append(
             StepRow(
                 step=step,
                 measured=timed.time,
-                predicted=predicted(sizes, step, outcome),
-                uncalibrated=0.0,
+                predicted=float(phase.time),
+                uncalibrated=phase.by_basis().get("roofline", 0.0),
                 disturbed=timed.disturbed,
             )
         )
@@ -286,8 +291,11 @@ def compare(budget: float, raw: Path, formats: Sequence[str], sizes: Sizes, say:
 
 
 def calibrated(device: Device, budget: float, raw: Path) -> tuple[Session, Settings]:
-    """A calibration on shapes of :data:`DESIGN`, whose measurements go into ``raw``."""
-    settings = Settings(budget=budget, design=DESIGN)
+    """A calibration on shapes of :data:`DESIGN`, whose measurements go into ``raw``.
+
+    A disturbed one is fitted, too: the page says that it was.
+    """
+    settings = Settings(budget=budget, design=DESIGN, keep_disturbed=True)
     raw.unlink(missing_ok=True)
     file = RawFile.open(raw)
     try:

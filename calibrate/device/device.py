@@ -260,6 +260,8 @@ def measured_hardware(device: Device, ceilings: Ceilings, date: str) -> dict[str
     }
     if device.cache_known:
         data["cache"] = f"{device.cache:.0f} B"
+    if device.kind == "cpu":
+        data["thread_blocks"] = False
     if ceilings.link is not None:
         note = "two processes of this machine, by the largest message"
         link = {"name": "torch.distributed", "bandwidth": format_quantity(ceilings.link, "B/s"), "domain": 2}

@@ -23,8 +23,10 @@ from inferplan.work.ops import Op
 
 HELD_OUT = 0.25
 FOLDS = 3
-MORE_TERMS = {"attention.prefill": ("padding",)}
+MORE_TERMS = {"attention.prefill": ("padding",), "matmul": ("packing",)}
 """Terms of torch's kernels beside those that kernel libraries showed."""
+ENOUGH_FOR_TERMS = 12
+"""Shapes of a fit from which all terms are tried; from :data:`ENOUGH` on those of torch's kernels."""
 
 
 ENOUGH = 8
@@ -221,8 +223,9 @@ def strange_errors(
 
 def terms_for(kernel: str, train: Sequence[Measurement], hardware: HardwareSpec, settings: Settings) -> tuple[str, ...]:
     """The further terms that pay: one or all of the kernel's, if they make the error over folds smaller by a tenth."""
-    further = TERMS_OF.get(kernel, ()) + MORE_TERMS.get(kernel, ())
-    if settings.quick or not further or len(train) < 12:
+    more = MORE_TERMS.get(kernel, ())
+    further = more if len(train) < ENOUGH_FOR_TERMS else TERMS_OF.get(kernel, ()) + more
+    if settings.quick or not further or len(train) < ENOUGH:
         return ()
     sets = [(), *((name,) for name in further), *([further] if len(train) >= 8 * len(further) else [])]
     off = {terms: _folded(train, hardware, terms, settings.seed) for terms in sets}

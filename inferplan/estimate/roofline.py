@@ -364,6 +364,17 @@ def _windowed(op: Op, hardware: HardwareSpec) -> Num:
     return _blocks(op, hardware) if isinstance(op, Attention) and op.mask.size else 0.0
 
 
+def _packed(op: Op, hardware: HardwareSpec) -> Num:
+    """Bytes of weights that a processor without thread blocks copies into the layout of its matrix product.
+
+    None for one or two rows, which are products of a vector; all of them from eight rows on.
+    """
+    if not isinstance(op, Matmul) or hardware.multiprocessors:
+        return 0.0
+    several = np.clip(np.log2(np.maximum(op.m, 1.0) / 2.0) / 2.0, 0.0, 1.0)
+    return several * (op.batch * op.k * op.n * op.weight.width)
+
+
 def _padding(op: Op, hardware: HardwareSpec) -> Num:
     """FLOP spent on the padding of tiles, as a share of the useful ones."""
     if isinstance(op, Matmul):
@@ -477,6 +488,9 @@ TERMS: dict[str, FurtherTerm] = {
     "windowed": FurtherTerm(effect="seconds", scale=1e-6, counted="windowed query blocks of an SM", count=_windowed),
     "padding": FurtherTerm(
         effect="math", scale=0.5, limit=1.0, unit="", counted="padding over useful FLOP", count=_padding
+    ),
+    "packing": FurtherTerm(
+        effect="seconds", scale=1e-10, unit="s/B", counted="bytes of weights copied for several rows", count=_packed
     ),
     "rows": FurtherTerm(effect="seconds", scale=1e-7, counted="rows of an SM", count=_rows),
     "experts": FurtherTerm(effect="seconds", scale=1e-7, counted="experts touched", count=_experts),
