@@ -8,7 +8,6 @@ from typing import Any
 
 LONGEST_LINE = 1 << 24
 """Bytes without a line's end after which a stream is no stream of events."""
-_SHOWN = 120
 
 
 class StreamError(Exception):
@@ -58,8 +57,8 @@ class Transcript:
         try:
             event = json.loads(payload)
         except ValueError:
-            shown = payload[:_SHOWN].decode("utf-8", errors="replace")
-            raise StreamError(f"an event that is not JSON: {shown!r}") from None
+            text = payload.decode("utf-8", errors="replace")  # whole: a key in it is hidden before it is cut
+            raise StreamError(f"an event that is not JSON: {text}") from None
         if not isinstance(event, dict):
             raise StreamError("an event that is no JSON object")
         if event.get("error"):

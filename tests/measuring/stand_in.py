@@ -163,7 +163,7 @@ class StandIn:
                 if made:
                     await asyncio.sleep(0 if self.fast else count * (STEP + PER_USER * self.running))
                 if made and fault == "garbage":
-                    yield b"data: {not json\n\n"
+                    yield f"data: {{not json, {self.key or KEY}{'x' * 999}\n\n".encode()
                 if made and fault == "error":
                     yield event({"error": {"message": f"out of memory, key {self.key or KEY}", "code": 500}})
                 if made and fault in ("cut", "unended"):

@@ -172,7 +172,7 @@ FAULTS = {
     429: "HTTP 429",
     "cut": "",
     "unended": "",
-    "garbage": "not JSON: '{not json'",
+    "garbage": "not JSON: {not json, ***",
     "error": "the server says: out of memory",
     "plain": "the reply is not streamed",
     "silent": "nothing came for 1 s",
