@@ -12,7 +12,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from calibrate.device import timing
 from calibrate.kernels.builders import build
 from calibrate.kernels.collectives import ALL_REDUCES, AllReduce, CollectiveKernel
 from calibrate.kernels.kernel import check
@@ -148,9 +149,12 @@ class Rank:
         if self.kind != "cuda":
             calls = 3
             for _ in range(2):  # the first runs are slow: connections are made, pages are found
-                quickest = min(self._wall(kernel, sets, calls) for _ in range(3))
-                calls = max(calls, self._calls(quickest, 1 << 20))
-            return self._summed([self._wall(kernel, sets, calls) for _ in range(LAPS)], calls, kernel, "wall")
+                usual = float(np.median([self._wall(kernel, sets, calls) for _ in range(3)]))
+                calls = max(calls, self._calls(usual, 1 << 20))
+            begun, before = time.perf_counter(), timing.waited()
+            laps = [self._wall(kernel, sets, calls) for _ in range(LAPS)]
+            waiting = (timing.waited() - before) / (time.perf_counter() - begun)
+            return replace(self._summed(laps, calls, kernel, "wall"), waited=self._most([waiting])[0])
         once = self._device(lambda: [kernel.run(*sets[index % SETS]) for index in range(3)], 3)
         calls = self._calls(once, MOST)
         graph = self._captured(kernel, sets, calls)
