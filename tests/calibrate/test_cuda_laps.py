@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,10 +20,16 @@ from calibrate.device.memory import block_bytes, free_memory, planned  # noqa: E
 from calibrate.device.torch_measurer import TorchMeasurer  # noqa: E402
 from calibrate.device.whole_models import WholeModels, cache_bytes, wanted, weight_bytes  # noqa: E402
 from calibrate.kernels.decoder import FusedMaps  # noqa: E402
+from calibrate.session.fitting import fit  # noqa: E402
+from calibrate.session.raw_file import RawFile, read  # noqa: E402
 from calibrate.session.report import state_of  # noqa: E402
+from calibrate.session.run import Run  # noqa: E402
+from calibrate.session.settings import Settings  # noqa: E402
+from inferplan.errors import ToleranceError  # noqa: E402
 from inferplan.work.formats import FORMATS  # noqa: E402
 from inferplan.work.ops import Matmul  # noqa: E402
 from tests.calibrate.standin import Machine, no_capture, out_of_memory, standin  # noqa: E402
+from tests.calibrate.synthetic import DESIGN  # noqa: E402
 from tests.calibrate.test_health import FakeNvml  # noqa: E402
 
 BF16 = FORMATS["bf16"]
@@ -209,6 +216,29 @@ def test_visits_under_a_fallen_clock_are_marked() -> None:
     assert fallen.disturbed == "clocks fell to 1200 of 1755 MHz: power cap"
     assert not fallen.calm
     assert again.calm
+
+
+def test_a_run_under_fallen_clocks_gives_no_constants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From NVML to the exit code: every visit is marked, kept in the raw file, and fitted to nothing."""
+    nvml, warm_up = Throttling(), TorchMeasurer.prepare
+
+    def prepared(self: TorchMeasurer, seconds: float) -> None:
+        warm_up(self, seconds)
+        nvml.speed = 1200
+
+    monkeypatch.setattr(TorchMeasurer, "prepare", prepared)
+    settings = Settings(budget=45.0, design=DESIGN)
+    with device(instantiate=3.0, modules={"pynvml": nvml}) as (_, measurer):
+        raw = RawFile.open(tmp_path / "raw.jsonl")
+        Run(measurer, raw, settings, lambda *_: None).measure()
+        raw.close()
+        told = r"visits were disturbed[^\n]*\n.*clocks fell to 1200 of 1755 MHz: power cap"
+        with pytest.raises(ToleranceError, match=told) as refused:
+            fit(raw.session, measurer.device, settings)
+    assert refused.value.exit_code == 6
+    samples = [sample for visits in read(raw.path).samples.values() for sample in visits]
+    assert samples and not any(sample.calm for sample in samples)
+    assert raw.session.provenance[0]["device"]["state"]["clock of long matmuls"] == "1755 MHz"
 
 
 def test_a_neighbour_is_marked() -> None:
