@@ -23,6 +23,7 @@ from inferplan.estimate.roofline import OpCost
 from inferplan.reports.estimate import basis_note, estimate_record
 from inferplan.reports.overlay import overlay_note
 from inferplan.work.step import Segment, Step
+from tests.mutants import forget
 
 HALF = {"math": 0.5, "memory": 0.5, "sharpness": 1.0}
 
@@ -241,6 +242,33 @@ def test_explain_names_the_file_of_each_constant(tmp_path: Path) -> None:
     shipped = [place for place in kept if place.startswith("configs/calibration/h200-sxm.yaml")]
     assert shipped and all("libraries.vllm.attention.decode.bf16-kv-fp8" in place for place in shipped)
     assert not any(file in place for place in kept)
+
+
+@pytest.mark.parametrize("gpu", ["rtx-4090", "h20"])
+def test_a_run_that_was_written_beside_the_shipped_files_lies_over_them(
+    gpu: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``inferplan calibrate`` writes to ``configs/calibration`` under the device's name by default. Without an option
+    it prices as with ``--calibration``."""
+    shipped = load_kernels(load_hardware(gpu), None, "vllm")
+    for source in config_root().iterdir():
+        if source.name != "calibration":
+            (tmp_path / source.name).symlink_to(source)
+    (tmp_path / "calibration").mkdir()
+    for source in (config_root() / "calibration").iterdir():
+        (tmp_path / "calibration" / source.name).symlink_to(source)
+    run = {"source": "inferplan calibrate: kernels that torch reaches, on this device"}
+    fits = {"matmul": {"bf16": HALF | {"library": "cublas"}}}
+    made = {"name": gpu, "provenance": run, "constants": fits}
+    (tmp_path / "calibration" / f"{gpu}.yaml").write_text(json.dumps(made), encoding="utf-8")
+    for module in ("calibrations", "files", "overlay"):
+        monkeypatch.setattr(f"inferplan.catalog.{module}.config_root", lambda: tmp_path)
+    found = load_kernels(load_hardware(gpu), None, "vllm")
+    assert found.overlay is not None and found.overlay.used == {"matmul": ["bf16"]}
+    fit = found.fit("matmul", "bf16")
+    assert fit is not None and (fit.math, fit.basis) == (0.5, "calibrated")
+    assert found.fit("attention.decode", "bf16") == shipped.fit("attention.decode", "bf16")
+    forget()
 
 
 def test_a_step_of_its_own_holds_for_every_kernel(tmp_path: Path) -> None:

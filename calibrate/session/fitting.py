@@ -15,6 +15,7 @@ from calibrate.session.hardware import hardware_of
 from calibrate.session.raw_file import Session
 from calibrate.session.settings import DISTURBED, FEWEST, Settings
 from calibrate.shapes import Group, held_out_shapes
+from inferplan.catalog.calibrations import RUN
 from inferplan.devices.constants import Calibration, Fit
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import ToleranceError
@@ -261,7 +262,7 @@ def _provenance(session: Session, settings: Settings, data: dict[str, Any] | Non
     first, last = session.provenance[0], session.provenance[-1]
     models = "".join(f" --model {name}" for name in last.get("models", ()))
     facts: dict[str, Any] = {
-        "source": "inferplan calibrate: torch kernels on this device",
+        "source": f"{RUN}: kernels that torch reaches, on this device",
         "device": last["device"],
         "date": last["date"],
         "begun": first["date"],

@@ -16,6 +16,9 @@ from inferplan.devices.releases import ReleaseDates, Releases
 from inferplan.errors import UnknownNameError, UsageError
 from inferplan.spec import Spec
 
+RUN = "inferplan calibrate"
+"""How the source of a file of ``inferplan calibrate`` begins (``provenance.source``)."""
+
 
 def load_calibration(hardware: HardwareSpec, path: str | None, ideal: bool, engine: str = "vllm") -> Calibration:
     """The constants to price with, of the kernels that ``engine`` brings (``name`` or ``name@version``) and of a step.
@@ -33,7 +36,8 @@ def load_calibration(hardware: HardwareSpec, path: str | None, ideal: bool, engi
 
 def load_kernels(hardware: HardwareSpec, path: str | None, engine: str = "vllm") -> Calibration:
     """:func:`load_calibration` without the constants of a step."""
-    return _on_file(hardware, engine) if path is None else _asked_for(hardware, Path(path), engine)
+    file = own_run(hardware) if path is None else Path(path)
+    return _on_file(hardware, engine) if file is None else _asked_for(hardware, file, engine)
 
 
 def _on_file(hardware: HardwareSpec, engine: str) -> Calibration:
@@ -178,16 +182,37 @@ def relatives() -> Relatives:
 
 
 def calibration_file(hardware: HardwareSpec, engine: str = "vllm") -> Path | None:
-    """The constants on file: of the engine's own kernels, the device's own, its nearest relative's, its class's."""
+    """The constants on file: of the engine's own kernels, the device's own, its nearest relative's, its class's.
+
+    Runs of ``inferplan calibrate`` aside, which lie over these (:func:`own_run`).
+    """
     own = own_kernels(hardware, engine.partition("@")[0])
     if hardware.relative is not None and hardware.relative not in names("hardware"):
         raise UnknownNameError(
             f"{hardware.name} has relative {hardware.relative!r}, which is no device on file",
             hint="a name as inferplan gpus prints it, no alias, or leave relative out",
         )
-    named = (config_root() / "calibration" / f"{name}.yaml" for name in (hardware.name, hardware.relative) if name)
+    named = (_of_device(name) for name in (hardware.name, hardware.relative) if name)
     files = (*(() if own is None else (own,)), *named, class_file(hardware))
-    return next((file for file in files if file.is_file()), None)
+    return next((file for file in files if file.is_file() and not _is_run(file)), None)
+
+
+def own_run(hardware: HardwareSpec) -> Path | None:
+    """The file of ``inferplan calibrate`` under the name of the device, where it wrote to ``configs/calibration``."""
+    file = _of_device(hardware.name)
+    return file if file.is_file() and _is_run(file) else None
+
+
+def _of_device(name: str) -> Path:
+    return config_root() / "calibration" / f"{name}.yaml"
+
+
+@cache
+def _is_run(file: Path) -> bool:
+    """Whether constants are those of ``inferplan calibrate``, of torch on the device itself."""
+    data = read_yaml(file)
+    source = data.get("provenance", {}).get("source", "") if isinstance(data, dict) else ""
+    return str(source).startswith(RUN)
 
 
 def own_kernels(hardware: HardwareSpec, engine: str) -> Path | None:
