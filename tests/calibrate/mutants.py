@@ -7,10 +7,20 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from inferplan.errors import InferplanError
+from inferplan.errors import InfeasibleError, InferplanError
 from tests import test_overlay
 from tests.calibrate import test_by_hand as by_hand
-from tests.calibrate import test_fit, test_host, test_llama, test_measure, test_published, test_run, test_written
+from tests.calibrate import (
+    test_collectives,
+    test_fit,
+    test_host,
+    test_llama,
+    test_measure,
+    test_published,
+    test_run,
+    test_shapes,
+    test_written,
+)
 from tests.mutants_source import SourceMutant
 
 
@@ -283,6 +293,52 @@ CALIBRATE_MUTANTS = [
         new="seen.left_out",
         changes="a noisy machine gives a confident file",
         check=test_written.test_disturbed_shapes_are_counted_whether_they_are_used_or_not,
+    ),
+    SourceMutant(
+        name="what serving runs is drawn evenly",
+        place="calibrate.shapes:drawn",
+        old="chance[index] / pool[index].served",
+        new="chance[index]",
+        changes="a router's weight of a megabyte is measured as often as the projections that take the time",
+        check=test_shapes.test_shapes_are_drawn_by_what_they_are_served,
+    ),
+    SourceMutant(
+        name="corners only",
+        place="calibrate.shapes:ordered",
+        old="place % 2 == 0",
+        new="place < 0",
+        changes="constants are fitted to sizes that no engine runs",
+        check=test_shapes.test_what_serving_runs_and_what_is_farthest_take_turns,
+    ),
+    SourceMutant(
+        name="steps of the smallest budget",
+        place="calibrate.designs:largest_step",
+        old="return max(engine.defaults",
+        new="return min(engine.defaults",
+        changes="no shape of a B200 has more than 2048 tokens, where engines step with 16384",
+        check=partial(test_shapes.test_the_largest_step_is_that_of_engines, gpu="b200-sxm", tokens=16384),
+    ),
+    SourceMutant(
+        name="no model too large",
+        place="calibrate.designs:require_room",
+        old="need > HELD * memory",
+        new="need < 0",
+        changes="--model deepseek-v3 on a T4 measures nothing of it and says nothing",
+        check=partial(
+            test_shapes.test_a_model_that_is_unknown_or_too_large_is_refused,
+            name="deepseek-v3",
+            memory=16e9,
+            error=InfeasibleError,
+            says="cannot hold deepseek-v3",
+        ),
+    ),
+    SourceMutant(
+        name="powers of two only",
+        place="calibrate.device.collectives:group_sizes",
+        old="[*powers, devices]",
+        new="powers",
+        changes="on six devices the group of six is never timed",
+        check=partial(test_collectives.test_groups_are_powers_of_two_and_all, devices=6, sizes=[2, 4, 6]),
     ),
     SourceMutant(
         name="operands as large as the reported cache",
