@@ -67,9 +67,10 @@ def _plain(fmt: Format, pool: OperandPool) -> Linear:
     def tensor_cores(x: Operands, w: Operands) -> torch.Tensor:
         before = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision("high")
-        result = F.linear(x[0], w[0])
-        torch.set_float32_matmul_precision(before)
-        return result
+        try:
+            return F.linear(x[0], w[0])
+        finally:  # also when there is no memory: later fp32 would run as tf32
+            torch.set_float32_matmul_precision(before)
 
     return Linear(
         name="F.linear",

@@ -87,10 +87,13 @@ class Run:
             self.collectives()
             self.operators(hardware, reserve + 0.18 * settings.budget)
             self.steps(hardware, reserve)
-        for what, why in measurer.passed_over().items():
+        self._note_passed_over()
+        self.raw.add("finished")
+
+    def _note_passed_over(self) -> None:
+        for what, why in self.measurer.passed_over().items():
             if self.session.passed_over.get(what) != why:
                 self.raw.add("passed_over", what=what, why=why)
-        self.raw.add("finished")
 
     def _say(self, what: str) -> None:
         self.progress(what, 1.0 - max(self.budget.left, 0.0) / self.settings.budget)
@@ -213,6 +216,7 @@ class Run:
         why: str | None = self.session.failed.get(named) if self.attempts.passed_over(named) else None
         if why is None:
             why = self.measurer.refusal(op)
+            self._note_passed_over()
             if why is not None:
                 self.attempts.require_device(lambda: named, f"the check of {named}")
         if why is None:

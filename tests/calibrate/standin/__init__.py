@@ -91,6 +91,7 @@ def standin(
     chip = CHIPS[name] if launch is None else dataclasses.replace(CHIPS[name], launch=launch)
     machine = Machine(chip, Truth(load_hardware(name), truth), failures, memory, instantiate)
     with contextlib.ExitStack() as stack:
+        stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
         _patch_time(stack, machine)
         _patch_builders(stack, machine)
         (_patch_cuda if chip.kind == "cuda" else _patch_mps)(stack, machine, devices)
