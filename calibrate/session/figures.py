@@ -33,7 +33,7 @@ class Panel:
 
     @property
     def title(self) -> str:
-        return "TTFT (prefill)" if self.prefill else "TPOT (one decode step)"
+        return "TTFT (prefill)" if self.prefill else "TPOT (decode)"
 
     @property
     def axis(self) -> str:
@@ -112,7 +112,8 @@ def _dressed(axes: Any, panel: Panel, places: Sequence[float]) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     low, high = axes.get_ylim()
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 3.0, 5.0) if high / low < 30 else (1.0,)))
+    wide = (1.0, 2.0, 3.0, 5.0) if high / low < 30 else (1.0,)
+    axes.yaxis.set_major_locator(LogLocator(subs=tuple(map(float, range(1, 10))) if high / low < 4 else wide))
     axes.yaxis.set_major_formatter(EngFormatter(unit="s"))
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.tick_params(which="both", labelsize=8)
