@@ -12,7 +12,7 @@ import click
 
 from inferplan.cli.options import Count, Positive, report_options, writable, write_text
 from inferplan.cli.validate import deployment_facts, facts_of
-from inferplan.errors import InferplanError, InputFileError, NetworkError
+from inferplan.errors import InferplanError, InputFileError, NetworkError, UsageError
 from inferplan.extras import require
 from inferplan.table import Report
 
@@ -101,19 +101,27 @@ def measure_command(url: str, csv_file: str | None, **values: Any) -> Report:
     session = sessions.start(_settings(url, values))
     _run(session)
     lines = rows(session, _named(session, facts))
-    if csv_file is not None and lines:
-        write_text(csv_file, csv_text(lines))
+    unwritten = _written(csv_file, csv_text(lines)) if csv_file is not None and lines else None
     judged = _judged(csv_file or url, csv_text(lines), pricing, facts) if lines else _nothing()
     # raised when the report has been written
-    click.get_current_context().call_on_close(lambda: _leave(session))
+    click.get_current_context().call_on_close(lambda: _leave(session, unwritten))
     report = measured_report(session, lines, judged)
-    if csv_file is not None and lines:
+    if csv_file is not None and lines and unwritten is None:
         report.record["file"] = csv_file
         report = Report(
             record=report.record, tables=report.tables, rows=report.rows,
             notes=[*report.notes, f"{len(lines)} rows written to {csv_file}; inferplan anchor fit reads them"],
         )  # fmt: skip
     return report
+
+
+def _written(path: str, text: str) -> InputFileError | None:
+    """Write the CSV; the error where that fails, for the report still has the figures."""
+    try:
+        write_text(path, text)
+    except InputFileError as error:
+        return error
+    return None
 
 
 def _require_known(facts: Mapping[str, str]) -> None:
@@ -242,10 +250,25 @@ def _nothing() -> Judged:
     return Judged(why="no load has figures")
 
 
-def _leave(session: Session) -> None:
-    """Exit 130 after Ctrl-C, 5 where the server failed most of what was asked."""
+def _leave(session: Session, unwritten: InputFileError | None) -> None:
+    """Exit 4 where the CSV could not be written, 130 after Ctrl-C, 5 where the server failed most of what was asked or
+    answered nothing in time, 2 where the bounds left no load."""
+    if unwritten is not None:
+        raise unwritten
     if session.kind == "interrupted":
         raise click.Abort
+    if session.kind == "time" and not any(one.good for one in session.loads):
+        raise NetworkError(
+            f"{session.settings.address.root} was not measured",
+            because=f"{session.ended}, and no load had a reply",
+            hint="a longer --max-minutes; is this the address of an inference server?",
+        )
+    if session.left_out and not session.loads:
+        raise UsageError(
+            "nothing was measured",
+            because=f"every load is out of bounds: {session.left_out[0][1]}",
+            hint="--lengths, --prompt, --output, --max-requests, --max-tokens",
+        )
     bad = [one for one in session.loads if not one.usable]
     replies = [reply for one in session.loads for reply in one.replies]
     failed = [reply for reply in replies if not reply.ok]

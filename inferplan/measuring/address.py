@@ -13,6 +13,9 @@ from inferplan.errors import UsageError
 _EXAMPLE = "http://localhost:8000, or https://host/v1"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _HIDDEN = "***"
+_SECRET = 8
+"""Characters from which a key is one. Shorter ones are fillers for servers that check none (``EMPTY``, ``x``, ``1``):
+hiding them would spoil every name and number that holds them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,9 +42,11 @@ class Address:
 def address_of(url: str) -> Address:
     """The server at ``http://host:8000``, with or without ``/v1``. Raises ``UsageError``.
 
-    A user, a password or a query in the address are refused without being repeated: they are where keys leak.
+    A user, a password or a query in the address are refused without being repeated: they are where keys leak. Nor is
+    an address with an ``@`` repeated that cannot be read otherwise (``user:password@host`` has no scheme).
     """
     parts = _split(url)
+    shown = "the URL" if "@" in url else url
     if parts.username or parts.password or parts.query or parts.fragment:
         raise UsageError(
             "the URL holds more than an address",
@@ -49,11 +54,11 @@ def address_of(url: str) -> Address:
             hint="put the key into the environment and name it with --api-key-env NAME",
         )
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise UsageError(f"{url} is no address of a server", hint=_EXAMPLE)
+        raise UsageError(f"{shown} is no address of a server", hint=_EXAMPLE)
     try:
         port = parts.port or (443 if parts.scheme == "https" else 80)
     except ValueError:
-        raise UsageError(f"{url} has no port number", hint=_EXAMPLE) from None
+        raise UsageError(f"{shown} has no port number", hint=_EXAMPLE) from None
     path = parts.path.rstrip("/").removesuffix("/completions").removesuffix("/chat")
     path = path.removesuffix("/v1")
     root = f"{parts.scheme}://{parts.netloc}{path}"
@@ -85,7 +90,7 @@ class Key:
 
     def hidden(self, text: str) -> str:
         """A text from elsewhere without the key: servers repeat a wrong one in what they answer."""
-        return text.replace(self._text, _HIDDEN) if self._text else text
+        return text.replace(self._text, _HIDDEN) if len(self._text) >= _SECRET else text
 
 
 def key_of(variable: str, environ: Mapping[str, str], named: bool) -> Key:

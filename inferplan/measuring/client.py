@@ -6,7 +6,6 @@ Redirects are never followed: neither the key nor a prompt goes to a host that t
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,16 +13,18 @@ from time import perf_counter
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from inferplan.errors import NetworkError
+from inferplan.errors import NetworkError, UsageError
 from inferplan.extras import require
 from inferplan.measuring.address import Address, Key
-from inferplan.measuring.stream import EventLines, StreamError, Transcript, said
+from inferplan.measuring.stream import EventLines, StreamError, Transcript, parsed, said
 
 Failure = Literal["connection", "timeout", "status", "stream"]
 _CONNECT = 10.0
 """Seconds for a connection to open."""
 _SHOWN = 300
 """Characters of a server's own words that are repeated."""
+_DOCUMENT = 1 << 24
+"""Bytes after which an answer is no document."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,10 +38,7 @@ class Answer:
     @property
     def json(self) -> Any:
         """The body, ``None`` where it is not JSON or the request failed."""
-        try:
-            return json.loads(self.text) if self.status == 200 else None
-        except ValueError:
-            return None
+        return _parsed(self.text) if self.status == 200 else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,15 +112,22 @@ class Client:
         require("measure", "a live server")
         import httpx2
 
-        self.address, self._key = address, key
+        self.address, self._key, self._timeout = address, key, timeout
         self._errors: Any = httpx2
-        self._http = httpx2.AsyncClient(
-            headers={"Accept-Encoding": "identity", "User-Agent": "inferplan", **key.headers()},
-            timeout=httpx2.Timeout(timeout, connect=_CONNECT, pool=None),
-            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=60.0),
-            follow_redirects=False,
-            trust_env=not address.loopback,  # proxies of the environment are for what is elsewhere
-        )
+        try:
+            self._http = httpx2.AsyncClient(
+                headers={"Accept-Encoding": "identity", "User-Agent": "inferplan", **key.headers()},
+                timeout=httpx2.Timeout(timeout, connect=_CONNECT, pool=None),
+                limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=60.0),
+                follow_redirects=False,
+                trust_env=not address.loopback,  # proxies of the environment are for what is elsewhere
+            )
+        except (ImportError, ValueError, OSError, httpx2.InvalidURL) as error:
+            raise UsageError(
+                "a proxy or certificates that the environment names cannot be used",
+                because=str(error),
+                hint="HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, SSL_CERT_FILE and SSL_CERT_DIR",
+            ) from None
 
     async def __aenter__(self) -> Self:
         return self
@@ -133,28 +138,36 @@ class Client:
 
     async def get(self, url: str) -> Answer:
         """A small document; what went wrong is in the answer."""
-        try:
-            response = await self._http.get(url)
-        except (self._errors.HTTPError, self._errors.InvalidURL, OSError) as error:
-            return Answer(status=0, error=self._words(error))
-        body = response.text
-        why = "" if response.status_code == 200 else self._refusal(response, body)
-        return Answer(status=response.status_code, text=self._key.hidden(body), error=why)
+        return await self._document("GET", url)
 
     async def post(self, url: str, body: dict[str, Any]) -> Answer:
         """A small question and its answer, not streamed."""
+        return await self._document("POST", url, body)
+
+    async def _document(self, method: str, url: str, body: Any = None) -> Answer:
+        """What a server says at once, as long as it ends: within the time and the size of a document."""
+        limit = _CONNECT + self._timeout
         try:
-            response = await self._http.post(url, json=body)
+            async with asyncio.timeout(limit), self._http.stream(method, url, json=body) as response:
+                text = await _text(response)
+                why = "" if response.status_code == 200 else self._refusal(response, text)
+                return Answer(status=response.status_code, text=text, error=why)
+        except TimeoutError:
+            return Answer(status=0, error=f"an answer did not end within {limit:g} s")
+        except StreamError as wrong:
+            return Answer(status=0, error=str(wrong))
         except (self._errors.HTTPError, self._errors.InvalidURL, OSError) as error:
             return Answer(status=0, error=self._words(error))
-        return Answer(status=response.status_code, text=self._key.hidden(response.text))
 
     async def open_connections(self, count: int) -> None:
         """Have so many connections open, so that none is opened while requests are timed."""
         await asyncio.gather(*(self.get(f"{self.address.api}/models") for _ in range(count)))
 
-    async def stream(self, path: str, body: bytes) -> Reply:
-        """Send a request whose reply is streamed, and time what comes back. Never raises for what a server does."""
+    async def stream(self, path: str, body: bytes, asked: int) -> Reply:
+        """Send a request whose reply is streamed, and time what comes back. Never raises for what a server does.
+
+        ``asked``: tokens that the body asks for; a reply of more than twice as many pieces is given up.
+        """
         left = _Departure()
         request = self._http.build_request(
             "POST",
@@ -163,21 +176,20 @@ class Client:
             headers={"Content-Type": "application/json"},
             extensions={"trace": left.note},
         )
-        script, status, error = Transcript(), 0, ""
+        script, status, error = Transcript(most=2 * asked + 64), 0, ""
         failure: Failure | None = None
         try:
             response = await self._http.send(request, stream=True)
             try:
                 status = response.status_code
                 if status != 200:
-                    await response.aread()
-                    failure, error = "status", self._refusal(response, response.text)
+                    failure, error = "status", self._refusal(response, await _text(response))
                 else:
                     await self._read(response, script)
             finally:
                 await response.aclose()
         except StreamError as wrong:
-            failure, error = "stream", self._shortened(str(wrong))
+            failure, error = ("stream" if status == 200 else "status"), self.shown(str(wrong))
         except self._errors.TimeoutException as late:
             failure, error = "timeout", self._words(late)
         except (self._errors.HTTPError, OSError) as broken:
@@ -191,8 +203,9 @@ class Client:
     async def _read(self, response: Any, script: Transcript) -> None:
         kind = response.headers.get("Content-Type", "")
         if "application/json" in kind:
-            text = (await response.aread()).decode("utf-8", errors="replace")
-            raise StreamError(f"the reply is not streamed: {said(_parsed(text)) or kind}")
+            raise StreamError(f"the reply is not streamed: {said(_parsed(await _text(response))) or kind}")
+        if "html" in kind:
+            raise StreamError(f"a page ({kind}) came, not a stream of events")
         lines = EventLines()
         async for data in response.aiter_raw():
             now = perf_counter()
@@ -205,7 +218,7 @@ class Client:
         if 300 <= status < 400:
             return f"HTTP {status}: the server sends elsewhere, which is not followed; give the address that it means"
         words = said(_parsed(body)) or (body.strip() if "<" not in body else "")
-        return self._shortened(f"HTTP {status}{f': {words}' if words else ''}")
+        return self.shown(f"HTTP {status}{f': {words}' if words else ''}")
 
     def _words(self, error: Exception) -> str:
         """A failure of the network in words that hold no key."""
@@ -214,12 +227,24 @@ class Client:
         if isinstance(error, kinds.ConnectTimeout):
             text = f"no connection within {_CONNECT:g} s"
         elif isinstance(error, kinds.TimeoutException):
-            text = f"nothing came for {self._http.timeout.read:g} s"
-        return self._shortened(text)
+            text = f"nothing came for {self._timeout:g} s"
+        return self.shown(text)
 
-    def _shortened(self, text: str) -> str:
-        text = self._key.hidden(" ".join(text.split()))
-        return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    def shown(self, text: str, most: int = _SHOWN) -> str:
+        """A server's words as they may be repeated: in one line, without the key and without what a terminal obeys."""
+        line = "".join(mark for mark in " ".join(text.split()) if mark.isprintable())
+        line = self._key.hidden(line)
+        return line if len(line) <= most else f"{line[:most]}..."
+
+
+async def _text(response: Any) -> str:
+    """The whole body, as UTF-8 whatever it says it is. Raises ``StreamError`` for one without an end."""
+    data = bytearray()
+    async for piece in response.aiter_bytes():
+        data += piece
+        if len(data) > _DOCUMENT:
+            raise StreamError(f"an answer of more than {_DOCUMENT} bytes")
+    return data.decode("utf-8", errors="replace")
 
 
 def _incomplete(script: Transcript) -> tuple[Failure | None, str]:
@@ -233,7 +258,7 @@ def _incomplete(script: Transcript) -> tuple[Failure | None, str]:
 
 def _parsed(text: str) -> Any:
     try:
-        return json.loads(text)
+        return parsed(text)
     except ValueError:
         return None
 

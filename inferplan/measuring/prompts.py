@@ -26,8 +26,8 @@ garden gas gather general gentle
 WORDS = tuple(_LIST.split())
 """Common words, most of them one token of most vocabularies."""
 
-_LEAST = 1e-3
-"""Tokens of a word at the least, whatever a server says."""
+LEAST, MOST = 0.25, 40.0
+"""Tokens of a word at the least and at the most, whatever a server says; letters or bytes as tokens are within."""
 
 
 class Prompts:
@@ -58,12 +58,18 @@ class Sizing:
     def words(self, tokens: int) -> int:
         """Words of a prompt of about so many tokens; one token a word while nothing is known."""
         fixed, each = self._line()
-        return max(round((tokens - fixed) / each), 1)
+        words = (tokens - fixed) / min(max(each, LEAST), MOST)
+        return min(max(round(words), 1), round(tokens / LEAST))
+
+    @property
+    def each(self) -> float:
+        """Tokens of a word, as counted."""
+        return self._line()[1]
 
     def _line(self) -> tuple[float, float]:
         seen = np.array(self._seen, dtype=float).reshape(-1, 2)
         words, tokens = seen.T
         if len(np.unique(words)) < 2:
-            return 0.0, max(float(np.sum(tokens) / np.sum(words)), _LEAST) if len(words) else 1.0
+            return 0.0, float(np.sum(tokens) / np.sum(words)) if len(words) else 1.0
         each, fixed = np.polyfit(words, tokens, 1)
-        return float(fixed), max(float(each), _LEAST)
+        return float(fixed), float(each)

@@ -6,10 +6,12 @@ import asyncio
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 from inferplan.errors import NetworkError, UsageError
 from inferplan.measuring.client import Answer, Client, unreachable
+from inferplan.measuring.stream import MOST_TOKENS
 
 _OWNERS = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llama.cpp", "tensorrt_llm": "trtllm"}
 """``owned_by`` of a model, in lower case, to the engine's name in the catalogue."""
@@ -23,16 +25,22 @@ _SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{.*\})?\s+(\S+)")
 _SETTLE = 2.0
 """Seconds in which a gauge must have fallen to zero after the last reply."""
 _SHOWN = 8
+"""Models that are named where a server has many."""
+_NAME = 200
+"""Characters of a name that are shown."""
+_VERSION = 40
 
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """model: its name in requests; source: the checkpoint that it says it loaded; engine: in the catalogue's words.
+    """model: its name for people and files; id: the same as requests must say it, whatever is in it; source: the
+    checkpoint that it says it loaded; engine: in the catalogue's words.
 
     context: tokens of its longest sequence; tp: its tensor parallelism. ``None`` and empty: it does not say.
     """
 
     model: str
+    id: str
     source: str = ""
     engine: str = ""
     version: str = ""
@@ -70,13 +78,14 @@ async def describe(client: Client, wanted: str | None) -> Server:
                 because=answer.error or "/v1/models names none",
                 hint="--served-model NAME",
             )
-        return Server(model=wanted, listed=False)
-    entry = _chosen(entries, wanted)
+        return Server(model=client.shown(wanted, _NAME), id=wanted, listed=False)
+    entry = _chosen(client, entries, wanted)
     engine = _OWNERS.get(str(entry.get("owned_by", "")).lower().replace("-", "_"), "")
     source = entry.get("root")
     server = Server(
-        model=entry["id"],
-        source=source if isinstance(source, str) else "",
+        model=client.shown(entry["id"], _NAME),
+        id=entry["id"],
+        source=client.shown(source, _NAME) if isinstance(source, str) else "",
         engine=engine,
         context=_whole(entry.get("max_model_len")),
     )
@@ -102,10 +111,10 @@ def _entries(body: Any) -> list[dict[str, Any]]:
     return [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
 
 
-def _chosen(entries: list[dict[str, Any]], wanted: str | None) -> dict[str, Any]:
+def _chosen(client: Client, entries: list[dict[str, Any]], wanted: str | None) -> dict[str, Any]:
     """The entry that was asked for, else the only model (adapters have a parent). Raises ``UsageError``."""
     names = [entry["id"] for entry in entries]
-    shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+    shown = ", ".join(client.shown(name, _NAME) for name in names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
     if wanted is not None:
         if wanted not in names:
             raise UsageError(f"the server has no model {wanted!r}", because=f"it has {shown}", hint="--served-model")
@@ -123,24 +132,24 @@ async def _completed(client: Client, server: Server) -> Server:
     if server.engine in ("", "vllm"):
         version = (await client.get(f"{root}/version")).json
         if isinstance(version, dict) and isinstance(version.get("version"), str):
-            facts["version"] = version["version"]
+            facts["version"] = client.shown(version["version"], _VERSION)
     if server.engine == "sglang":
         info = (await client.get(f"{root}/server_info")).json or (await client.get(f"{root}/get_server_info")).json
         info = info if isinstance(info, dict) else {}
-        facts["version"] = str(info.get("version") or "")
+        facts["version"] = client.shown(str(info.get("version") or ""), _VERSION)
         facts["tp"] = _whole(info.get("tp_size"))
         facts["context"] = server.context or _whole(info.get("context_length"))
     if server.engine == "llama.cpp":
         info = (await client.get(f"{root}/props")).json
         info = info if isinstance(info, dict) else {}
         settings = info.get("default_generation_settings")
-        facts["version"] = str(info.get("build_info") or "")
+        facts["version"] = client.shown(str(info.get("build_info") or ""), _VERSION)
         facts["context"] = server.context or _whole(settings.get("n_ctx") if isinstance(settings, dict) else None)
     return Server(**facts)
 
 
 def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MOST_TOKENS else None
 
 
 async def occupancy(client: Client) -> Occupancy:
@@ -174,9 +183,11 @@ def _samples(lines: Iterable[str]) -> Iterable[tuple[str, float]]:
         match = _SAMPLE.match(line)
         if match:
             try:
-                yield match[1], float(match[2])
+                value = float(match[2])
             except ValueError:
                 continue
+            if isfinite(value) and value >= 0:  # a gauge without a value is NaN
+                yield match[1], value
 
 
 def _total(samples: list[tuple[str, float]], names: tuple[str, ...]) -> float | None:

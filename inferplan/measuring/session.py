@@ -12,7 +12,7 @@ from inferplan.measuring.address import Address, Key
 from inferplan.measuring.client import Client, Reply, lateness, round_trip
 from inferplan.measuring.dialect import Api, Dialect
 from inferplan.measuring.loads import Bounds, Budget, Load, LoadChoice, too_long
-from inferplan.measuring.prompts import Prompts, Sizing
+from inferplan.measuring.prompts import LEAST, MOST, Prompts, Sizing
 from inferplan.measuring.server import Occupancy, Server, describe, occupancy, settled
 from inferplan.measuring.tokens import Counter, remote_counter
 
@@ -21,6 +21,8 @@ _SIZES = (48, 384)
 _PROBE_OUTPUT = 8
 _HOPELESS = 3
 """So many failures and not one reply end a load."""
+_EMPTY_PIECES = 2
+"""Pieces without a token, at the begin and at the end of a reply, that some servers send."""
 _CACHED = 0.25
 """Share of prompt tokens from a cache above which a load is suspect."""
 _FAILED = 0.1
@@ -151,7 +153,7 @@ async def _ready(session: Session, client: Client, watch: Watch) -> _Runner:
     session.round_trip = await round_trip(settings.address)
     probe = _Probe(session, client, server)
     dialect = session.dialect = await probe.dialect()
-    count = settings.count or remote_counter(client, server.model, dialect.api)
+    count = settings.count or remote_counter(client, server.id, dialect.api)
     runner = _Runner(session, client, dialect, None if probe.counted else count, watch)
     await runner.learn_sizes(count)
     return runner
@@ -192,8 +194,8 @@ class _Probe:
     async def _ask(self, dialect: Dialect) -> Reply:
         self.session.budget.spend(1, 64 + _PROBE_OUTPUT)
         self.session.warmed += 1
-        body = dialect.body(self.server.model, Prompts().text(16), _PROBE_OUTPUT)
-        return await self.client.stream(dialect.path, body)
+        body = dialect.body(self.server.id, Prompts().text(16), _PROBE_OUTPUT)
+        return await self.client.stream(dialect.path, body, _PROBE_OUTPUT)
 
     def _checked(self, dialect: Dialect, reply: Reply) -> Dialect:
         if reply.ok:
@@ -235,7 +237,7 @@ class _Runner:
             if tokens is None:
                 self.session.budget.spend(1, 2 * words + _PROBE_OUTPUT)
                 self.session.warmed += 1
-                reply = await self.client.stream(self.dialect.path, self._body(text, _PROBE_OUTPUT))
+                reply = await self.client.stream(self.dialect.path, self._body(text, _PROBE_OUTPUT), _PROBE_OUTPUT)
                 if not reply.ok:
                     raise NetworkError(f"a prompt of {words} words failed", because=reply.error)
                 tokens = reply.prompt
@@ -246,6 +248,13 @@ class _Runner:
                     hint="--tokenizer FOLDER of the model",
                 )
             self.sizing.learn(words, tokens)
+        each = self.sizing.each
+        if not LEAST <= each <= MOST:
+            raise NetworkError(
+                f"{self.client.address.root} does not count the tokens of prompts",
+                because=f"by its counts of prompts of {_SIZES[0]} and {_SIZES[1]} words a word has {each:.3g} tokens",
+                hint="--tokenizer FOLDER of the model",
+            )
 
     async def run(self) -> None:
         """Every load that the bounds allow, in order."""
@@ -271,7 +280,7 @@ class _Runner:
         self.session.warmed += warmup
         self.watch(f"warming up: {load.describe()}", self.done, self.planned)
         first = [await self._request(load) for _ in range(warmup)]
-        await asyncio.gather(*(self.client.stream(self.dialect.path, asked.body) for asked in first))
+        await asyncio.gather(*(self.client.stream(self.dialect.path, asked.body, load.output) for asked in first))
         requests = [await self._request(load) for _ in range(load.requests)]  # made before the clock runs
         before = await occupancy(self.client)
         await self.client.open_connections(load.users)
@@ -289,7 +298,7 @@ class _Runner:
 
         async def user() -> None:
             for asked in left:
-                reply = await self.client.stream(self.dialect.path, asked.body)
+                reply = await self.client.stream(self.dialect.path, asked.body, measured.load.output)
                 if reply.prompt is None:
                     reply = replace(reply, prompt=asked.tokens)
                 measured.replies.append(reply)
@@ -313,7 +322,7 @@ class _Runner:
 
     def _body(self, text: str, output: int) -> bytes:
         assert self.session.server is not None
-        return self.dialect.body(self.session.server.model, text, output)
+        return self.dialect.body(self.session.server.id, text, output)
 
     def _judge(self, measured: MeasuredLoad, before: Occupancy, after: Occupancy) -> None:
         """Say why a load's figures may be of something else than the load."""
@@ -327,7 +336,23 @@ class _Runner:
                 measured.suspect.append(f"{others:.0f} requests of others were answered meanwhile")
         if measured.failed and len(measured.failed) > _FAILED * len(measured.replies):
             measured.suspect.append(f"{len(measured.failed)} of {len(measured.replies)} requests failed")
+        measured.suspect += _miscounted(measured)
         prompt = sum(reply.prompt or 0 for reply in measured.good)
         cached = sum(reply.cached or 0 for reply in measured.good)
         if prompt and cached > _CACHED * prompt:
             measured.suspect.append(f"{cached / prompt:.0%} of prompt tokens came from a cache")
+
+
+def _miscounted(measured: MeasuredLoad) -> list[str]:
+    """Why the token counts of a load's replies cannot be right, or are not of what was asked for."""
+    asked, found = measured.load, []
+    least = min((reply.prompt for reply in measured.good if reply.prompt is not None), default=asked.prompt)
+    if 2 * least < asked.prompt:
+        found.append(f"a prompt of {asked.prompt} tokens counts as {least}")
+    most = max((reply.output or 0 for reply in measured.good), default=0)
+    if most > asked.output:
+        found.append(f"a reply has {most} tokens by the server's count, {asked.output} were asked for")
+    fewer = [reply for reply in measured.good if reply.output and len(reply.times) > reply.output + _EMPTY_PIECES]
+    if fewer:
+        found.append(f"{fewer[0].output} tokens by the server's count came in {len(fewer[0].times)} pieces")
+    return found

@@ -10,8 +10,20 @@ LONGEST_LINE = 1 << 24
 """Bytes without a line's end after which a stream is no stream of events."""
 
 
+MOST_TOKENS = 10**12
+"""A count of tokens above which it is none."""
+
+
 class StreamError(Exception):
     """A stream that is not what the API promises."""
+
+
+def parsed(text: str | bytes) -> Any:
+    """JSON of a server; raises ``ValueError`` for what is none, or is nested too deeply to be read."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 class EventLines:
@@ -34,7 +46,8 @@ class Transcript:
     """What the events of one reply said. Times are seconds of ``time.perf_counter``.
 
     times: of the pieces of text, one for all events that were read at once. prompt, output, cached: tokens from
-    ``usage``; cached: those of the prompt that came from a prefix cache. finish: why the reply ended.
+    ``usage``; cached: those of the prompt that came from a prefix cache. finish: why the reply ended. most: pieces
+    after which it is longer than was asked for; a server that does not stop would break every bound of a run.
     """
 
     times: list[float] = field(default_factory=list)
@@ -43,6 +56,7 @@ class Transcript:
     cached: int | None = None
     finish: str | None = None
     done: bool = False
+    most: int | None = None
 
     @property
     def complete(self) -> bool:
@@ -55,7 +69,7 @@ class Transcript:
             self.done = True
             return
         try:
-            event = json.loads(payload)
+            event = parsed(payload)
         except ValueError:
             text = payload.decode("utf-8", errors="replace")  # whole: a key in it is hidden before it is cut
             raise StreamError(f"an event that is not JSON: {text}") from None
@@ -68,6 +82,8 @@ class Transcript:
         if isinstance(choices, list) and choices and isinstance(choices[0], dict):
             if _holds_token(choices[0]):
                 self.times.append(now)
+                if self.most is not None and len(self.times) > self.most:
+                    raise StreamError(f"more than {self.most} pieces came, and the reply does not end where it was to")
             self.finish = choices[0].get("finish_reason") or self.finish
 
     def _usage(self, usage: Any) -> None:
@@ -97,7 +113,7 @@ def _holds_token(choice: dict[str, Any]) -> bool:
 
 
 def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_TOKENS else None
 
 
 def said(body: Any) -> str:

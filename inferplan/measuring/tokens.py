@@ -10,6 +10,7 @@ from typing import Any
 from inferplan.errors import InputFileError, MissingExtraError
 from inferplan.measuring.client import Client
 from inferplan.measuring.dialect import Api
+from inferplan.measuring.stream import MOST_TOKENS
 
 Counter = Callable[[str], Awaitable[int | None]]
 
@@ -44,6 +45,6 @@ def remote_counter(client: Client, model: str, api: Api) -> Counter:
             body = {"model": model, "messages": [{"role": "user", "content": text}]}
         found = (await client.post(f"{client.address.root}/tokenize", body)).json
         value = found.get("count") if isinstance(found, dict) else None
-        return value if isinstance(value, int) and value > 0 else None
+        return value if isinstance(value, int) and 0 < value <= MOST_TOKENS else None
 
     return count

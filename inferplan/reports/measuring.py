@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from inferplan.measuring.figures import Figures, figures
+from inferplan.measuring.server import Server
 from inferplan.measuring.session import MeasuredLoad, Session
 from inferplan.table import Report, Table
 from inferplan.units import format_time
@@ -178,7 +179,7 @@ def _record(session: Session, found: Sequence[tuple[MeasuredLoad, Figures | None
     server, settings, dialect = session.server, session.settings, session.dialect
     return {
         "url": settings.address.root,
-        "server": None if server is None else {k: v if v != "" else None for k, v in asdict(server).items()},
+        "server": None if server is None else _server_record(server),
         "api": dialect.api if dialect else None,
         "options_refused": dialect.left_out if dialect else [],
         "requests_running_before": session.before.running,
@@ -190,6 +191,11 @@ def _record(session: Session, found: Sequence[tuple[MeasuredLoad, Figures | None
         "loads": [_load_record(one, known) for one, known in found],
         "left_out": [{**asdict(load), "reason": why} for load, why in session.left_out],
     }
+
+
+def _server_record(server: Server) -> dict[str, Any]:
+    """What the server says of itself; its model by the name that may be shown."""
+    return {name: value if value != "" else None for name, value in asdict(server).items() if name != "id"}
 
 
 def _load_record(one: MeasuredLoad, known: Figures | None) -> dict[str, Any]:
