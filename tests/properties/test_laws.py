@@ -135,8 +135,8 @@ def test_throughput_never_falls_with_batch(deployment: Deployment, point: dict[s
 
 def in_less_time(fit: Fit, factor: float) -> Fit:
     """Every constant in seconds divided by ``factor``; ``ramp`` stands before the root of the seconds on the wire."""
-    powers = {name: 0.5 if name == "ramp" else float(TERMS[name].effect == "seconds") for name in fit.terms}
-    terms = {name: constant / factor ** powers[name] for name, constant in fit.terms.items()}
+    powers = {"s": 1.0, "s/B": 1.0, "s^0.5": 0.5, "": 0.0}
+    terms = {name: constant / factor ** powers[TERMS[name].unit] for name, constant in fit.terms.items()}
     return fit.model_copy(update={"overhead": fit.overhead / factor, "terms": terms})
 
 
