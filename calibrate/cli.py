@@ -27,7 +27,9 @@ from calibrate.session.report import (
     disturbances,
     headline,
     held_out_table,
+    legend,
     markdown,
+    opening,
     percent,
     shortfalls,
     webpage,
@@ -245,7 +247,7 @@ def summary(outcome: Outcome, files: dict[str, str]) -> Report:
         "refused": facts["refused"],
         "failed": facts["failed"],
     }
-    said = [headline(steps)] if steps else []
+    said = [*filter(None, [opening(outcome, steps)]), *legend(steps)]
     said += [f"{facts['shapes']} shapes, {facts['samples']} visits, {len(facts['refused'])} refused."]
     said += disturbances(facts)
     said += shortfalls(facts)

@@ -102,12 +102,20 @@ def identify(kind: str | None) -> Device:
                     raise _refusal(other)
     if not there[kind]:
         found = ", ".join(name for name, is_there in there.items() if is_there)
+        lacks = kind == "cuda" and not _has_gpu_build()
+        other = "a build of torch with CUDA or ROCm (this one has neither), or " if lacks else ""
         raise UsageError(
-            f"torch sees no {kind} device", because=f"torch {torch.__version__} sees: {found}", hint="--device cpu"
+            f"torch sees no {kind} device",
+            because=f"torch {torch.__version__} sees: {found}",
+            hint=f"{other}--device cpu",
         )
     software = {"torch": torch.__version__, "python": platform.python_version()}
     kinds: dict[str, Callable[[dict[str, str]], Device]] = {"cuda": _cuda, "mps": _mps, "cpu": _cpu}
     return kinds[kind](software)
+
+
+def _has_gpu_build() -> bool:
+    return bool(torch.version.cuda or torch.version.hip)
 
 
 def _is_there(kind: str) -> bool:

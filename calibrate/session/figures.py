@@ -55,13 +55,13 @@ class Panel:
         return replace(step, new=round(x)) if self.prefill else replace(step, batch=round(x))
 
 
-def whole_models(rows: Sequence[StepRow], price: Price) -> Any:
-    """A matplotlib figure with a row for each model: TTFT over prompt length, TPOT over batch."""
+def whole_models(rows: Sequence[StepRow], price: Price, of: str = "") -> Any:
+    """A matplotlib figure with a row for each model: TTFT over prompt length, TPOT over batch; of: device and day."""
     from matplotlib.figure import Figure
 
     names = list(dict.fromkeys((row.step.model, row.step.layers) for row in rows))
     figure = Figure(figsize=(11.5, 0.7 + 3.6 * len(names)), layout="constrained", facecolor="white")
-    figure.suptitle(CAPTION, fontsize=10)
+    figure.suptitle(f"{of}\n{CAPTION}" if of else CAPTION, fontsize=10)
     grid = figure.subplots(len(names), 2, squeeze=False)
     for (name, layers), pair in zip(names, grid):
         for axes, panel in zip(pair, (Panel(prefill=True), Panel(prefill=False))):
@@ -132,8 +132,10 @@ def kernel_figures(outcome: Outcome) -> list[tuple[str, str]]:
 
 
 def whole_figure(rows: Sequence[StepRow], outcome: Outcome) -> Any:
-    """:func:`whole_models` of a run."""
-    return whole_models(rows, Predictions(outcome).seconds)
+    """:func:`whole_models` of a run, under the device and the day."""
+    facts = outcome.calibration.provenance
+    of = f"{facts['device']['name']}, {facts['date'][:10]}"
+    return whole_models(rows, Predictions(outcome).seconds, of)
 
 
 def svg(figure: Any) -> str:

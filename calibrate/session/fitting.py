@@ -184,10 +184,12 @@ def require_calm(session: Session, settings: Settings) -> None:
     if settings.keep_disturbed or len(disturbed) <= DISTURBED * len(samples):
         return
     told = Counter(sample.disturbed or "threads waited for a core" for sample in disturbed)
+    threads = [sample for sample in disturbed if not sample.disturbed]
+    anew = "; or anew, to another --out, with OMP_NUM_THREADS=1: one thread waits for no other" if threads else ""
     raise ToleranceError(
         f"{len(disturbed)} of {len(samples)} visits were disturbed, so that no constants are written",
         because="; ".join(f"{why} ({count})" for why, count in told.most_common(3)),
-        hint="the same with --resume on a quieter machine; --fit-only --keep-disturbed writes what there is",
+        hint=f"the same with --resume on a quieter machine{anew}; --fit-only --keep-disturbed writes what there is",
     )
 
 
@@ -255,7 +257,7 @@ SIZES = (
 
 def describe(op: Op) -> str:
     """A shape in a few words: the sizes that are its load and its structure."""
-    return ", ".join(f"{name} {float(getattr(op, name)):g}" for name in SIZES if hasattr(op, name))
+    return ", ".join(f"{name} {float(getattr(op, name)):.12g}" for name in SIZES if hasattr(op, name))
 
 
 def _provenance(session: Session, settings: Settings, data: dict[str, Any] | None, seen: Measured) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrate.session.figures import CAPTION, kernel_figures, svg, whole_figure
+from calibrate.session.figures import kernel_figures, svg, whole_figure
 from calibrate.session.fitting import Outcome, pooled_errors
 from calibrate.session.steps import StepErrors, StepRow, errors_of, step_rows, unpriced
 from inferplan.devices.constants import StepConstants
@@ -18,6 +18,8 @@ from inferplan.units import format_quantity, format_time
 
 SCALE = 40
 """Characters of the picture in a table."""
+UNCALIBRATED = 5e-4
+"""Share of a step's time from which it is said that no constants price it."""
 MEASURED, PREDICTED, BOTH = "o", "|", "@"
 
 
@@ -29,7 +31,8 @@ def markdown(outcome: Outcome, picture: str = "") -> str:
     title = f"# Calibration of {outcome.calibration.provenance['device']['name']}\n\n"
     rows = step_rows(outcome)
     seen = f"![Whole models: predicted and measured]({picture})\n\n" if picture and rows else ""
-    first = title + (f"{headline(rows)}\n\n" if rows else "") + seen
+    said = opening(outcome, rows)
+    first = title + (f"{said}\n\n" if said else "") + seen
     return first + render(Report(record={}, tables=tables(outcome, rows), notes=notes(outcome)), "markdown")
 
 
@@ -38,9 +41,10 @@ def webpage(outcome: Outcome) -> str:
     name = html.escape(outcome.calibration.provenance["device"]["name"])
     rows = step_rows(outcome)
     first, *others = (_table(table) for table in tables(outcome, rows))
-    if rows:
-        said = f"<p><strong>{html.escape(headline(rows))}</strong></p>"
-        first = said + _figure(CAPTION, svg(whole_figure(rows, outcome))) + first
+    said = opening(outcome, rows)
+    top = f"<p><strong>{html.escape(said)}</strong></p>" if said else ""
+    drawn = f"<figure>{svg(whole_figure(rows, outcome))}</figure>" if rows else ""
+    first = top + drawn + first
     body = "".join([first, *others, *(_figure(*figure) for figure in kernel_figures(outcome))])
     rest = "".join(f"<p>{html.escape(note)}</p>" for note in notes(outcome))
     style = (
@@ -84,6 +88,7 @@ def notes(outcome: Outcome) -> list[str]:
         f"{name}, all formats: median {percent(off)} over {n} held-out shapes."
         for name, (off, n) in pooled_errors(outcome).items()
     ]
+    said += legend(step_rows(outcome))
     step = outcome.calibration.step
     if step != StepConstants():
         said.append(
@@ -121,11 +126,13 @@ def disturbances(facts: dict[str, Any]) -> list[str]:
     """How many shapes other programs disturbed, by what became of them."""
     left_out, used = facts["shapes_disturbed_left_out"], facts["shapes_disturbed_used"]
     said = [f"{facts['visits_disturbed']} of {facts['samples']} visits were disturbed."] if left_out or used else []
-    said += [f"{left_out} shapes are left out: other programs disturbed all visits but one."] if left_out else []
+    are = "shape is" if left_out == 1 else "shapes are"
+    said += [f"{left_out} {are} left out: other programs disturbed all visits, or all but one."] if left_out else []
     if used:
         said.append(
-            f"{used} of {facts['shapes']} shapes count although other programs disturbed all visits but one, for lack "
-            "of others of their kernels: on a quieter machine, or with a longer --budget, the constants are better."
+            f"{used} of {facts['shapes']} shapes count although other programs disturbed all visits, or all but one, "
+            "for lack of others of their kernels: on a quieter machine, or with a longer --budget, the constants are "
+            "better."
         )
     return said
 
@@ -137,13 +144,14 @@ def tables(outcome: Outcome, rows: Sequence[StepRow]) -> list[Table]:
 
 
 def _ceilings(outcome: Outcome) -> Table:
-    hardware, rows = outcome.hardware, []
+    """Beside the catalogue's peaks, else beside those that are used instead: at least what operators reached."""
+    hardware, rows, listed = outcome.hardware, [], outcome.new_hardware is None
     for name, rate in sorted(outcome.session.ceilings.items()):
         stated = _stated(hardware, name)
         unit = "FLOP/s" if name.startswith("matmul.") else "B/s"
-        share = percent(rate / stated) if stated else "-"
-        rows.append([name, format_quantity(rate, unit), format_quantity(stated, unit) if stated else "-", share])
-    columns = ["ceiling", "measured", "stated", "reached"]
+        share = [percent(rate / stated) if stated else "-"] if listed else []
+        rows.append([name, format_quantity(rate, unit), format_quantity(stated, unit) if stated else "-", *share])
+    columns = ["ceiling", "measured", *(["stated", "reached"] if listed else ["peak that is used"])]
     return Table(title="Ceilings", columns=columns, rows=rows, right=frozenset(columns[1:]))
 
 
@@ -181,6 +189,23 @@ def _constants(outcome: Outcome) -> Table:
     return Table(title="Constants", columns=columns, rows=rows, right=frozenset(columns[2:6]))
 
 
+def legend(rows: Sequence[StepRow]) -> list[str]:
+    """What the last column of the table of whole models is, where it has one."""
+    if not any(row.uncalibrated >= UNCALIBRATED for row in rows):
+        return []
+    return [
+        "Without constants: the share of a predicted time whose kernels have none (not measured, or not written), so "
+        "that the ceilings alone price them."
+    ]
+
+
+def opening(outcome: Outcome, rows: Sequence[StepRow]) -> str:
+    """The first line: how far whole models are off, or that none was timed; empty where some were and have no price."""
+    if rows or not unpriced(outcome):
+        return headline(rows) if rows else f"{headline(rows)} A --budget under a minute is for operators only."
+    return ""
+
+
 def headline(rows: Sequence[StepRow]) -> str:
     """How far whole models are off, in one line: of all steps, and of those that nothing disturbed where some were."""
     every, calm = errors_of(rows), errors_of([row for row in rows if not row.disturbed])
@@ -208,7 +233,7 @@ def _off(errors: StepErrors) -> str:
 def whole_table(rows: Sequence[StepRow], picture: bool = False) -> Table:
     """TTFT (prefill) and TPOT (decode) of whole models, measured and predicted; picture: with both on a time axis."""
     columns = ["model", "figure", "batch", "length", "mode", "measured", "predicted", "error"]
-    uncalibrated = any(row.uncalibrated >= 5e-4 for row in rows)
+    uncalibrated = any(row.uncalibrated >= UNCALIBRATED for row in rows)
     cells = []
     for row in rows:
         marks = " *" if row.disturbed else ""

@@ -110,7 +110,7 @@ def measure_command(url: str, csv_file: str | None, **values: Any) -> Report:
         report.record["file"] = csv_file
         report = Report(
             record=report.record, tables=report.tables, rows=report.rows,
-            notes=[*report.notes, f"{len(lines)} rows written to {csv_file}; inferplan anchor fit reads them"],
+            notes=[*report.notes, _where(csv_file, len(lines), "empty" in judged.why)],
         )  # fmt: skip
     return report
 
@@ -122,6 +122,11 @@ def _written(path: str, text: str) -> InputFileError | None:
     except InputFileError as error:
         return error
     return None
+
+
+def _where(path: str, rows: int, incomplete: bool) -> str:
+    options = "; what is empty in them is stated there by the same options" if incomplete else ""
+    return f"{rows} rows written to {path}: inferplan validate and inferplan anchor fit read them{options}"
 
 
 def _require_known(facts: Mapping[str, str]) -> None:
@@ -240,7 +245,8 @@ def _unpriced(read: Sequence[Row]) -> str:
     if opposed:
         return f"the server says {opposed[0]}"
     if all(row.run is None for row in read):
-        return f"{read[0].refused}; options state what the server does not say"
+        said = "; the server does not say it, --model, --gpu, --engine, --quant and --tp do"
+        return f"{read[0].refused}{said if 'empty' in read[0].refused else ''}"
     return ""
 
 

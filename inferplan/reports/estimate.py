@@ -382,7 +382,9 @@ def server_note(estimate: Estimate) -> str:
     if first is None and engine.serving.source:
         return ""
     if first is None:
-        return f"at the server: unknown; no constants of {engine.name}'s front end and scheduler are on file"
+        return (
+            f"at the server: unknown; no constants of a front end and scheduler are on file for --engine {engine.name}"
+        )
     if not np.any(first.server):
         why = "its front end was not measured" if engine.defaults.serving else "ideal"
         return f"at the server: nothing is added ({why})"

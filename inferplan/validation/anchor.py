@@ -61,7 +61,8 @@ def anchor_of(scored: Sequence[Scored], pricing: Pricing, source: str) -> Fitted
         rows.setdefault((system_of(deployment), digest, static), []).append(row)
     if not rows:
         reasons = "; ".join(dict.fromkeys(reason for _, reason in left_out))
-        raise UsageError("no run to anchor to", because=reasons or "the files hold no rows")
+        hint = "--model, --gpu, --engine, --quant and --tp state what a file does not" if "empty" in reasons else ""
+        raise UsageError("no run to anchor to", because=reasons or "the files hold no rows", hint=hint)
     if len(rows) > 1:
         named = [
             f"{system.describe()}{', static batches' if static else ''}, kernels {kernels[digest]}"

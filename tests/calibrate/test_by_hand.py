@@ -248,7 +248,7 @@ def test_disturbed_shapes_count_only_where_there_are_too_few_others() -> None:
     left_out = {"samples": 18, "visits_disturbed": 2, "shapes_disturbed_left_out": 1, "shapes_disturbed_used": 0}
     assert disturbances(left_out | {"shapes": 9}) == [
         "2 of 18 visits were disturbed.",
-        "1 shapes are left out: other programs disturbed all visits but one.",
+        "1 shape is left out: other programs disturbed all visits, or all but one.",
     ]
     used = {"samples": 16, "visits_disturbed": 2, "shapes_disturbed_left_out": 0, "shapes_disturbed_used": 1}
     said = disturbances(used | {"shapes": 8})[1]

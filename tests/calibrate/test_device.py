@@ -148,8 +148,9 @@ def test_a_device_that_is_not_there_is_an_error() -> None:
 
     if torch.cuda.is_available():
         pytest.skip("there is one")
-    with pytest.raises(UsageError, match="no cuda device"):
+    with pytest.raises(UsageError, match="no cuda device") as caught:
         identify("cuda")
+    assert ("a build of torch with CUDA" in caught.value.hint) == (torch.version.cuda is None)
     with pytest.raises(UsageError, match="no kind of device"):
         identify("abacus")
 

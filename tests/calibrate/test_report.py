@@ -15,13 +15,14 @@ pytest.importorskip("matplotlib")
 from calibrate.cli import check_report
 from calibrate.designs import THIN
 from calibrate.samples import Sample, StepSample
+from calibrate.session import report
 from calibrate.session.check import CheckRow, Repeats
 from calibrate.session.figures import png, whole_models
 from calibrate.session.fitting import Outcome
 from calibrate.session.glue import with_glue
 from calibrate.session.hardware import reached
 from calibrate.session.raw_file import Session
-from calibrate.session.report import drawn_rows, headline, markdown, whole_table
+from calibrate.session.report import drawn_rows, headline, legend, markdown, opening, webpage, whole_table
 from calibrate.session.settings import Settings
 from calibrate.session.steps import Predictions, StepRow, errors_of, predict, step_rows, unpriced
 from inferplan.catalog.files import load_hardware
@@ -123,6 +124,44 @@ def test_a_report_begins_with_the_whole_models() -> None:
     text = markdown(outcome(session, "l4"), "l4.png")
     assert text.index("Whole models, 1 steps") < text.index("l4.png") < text.index("TTFT | 1 | 512 | eager | 500")
     assert text.index("TTFT | 1 | 512") < text.index("### Ceilings")
+
+
+def test_ceilings_stand_beside_a_data_sheet_only_where_there_is_one() -> None:
+    """An L4 has 300 GB/s on its data sheet: 240 GB/s are 80 % of it. A CPU has no data sheet."""
+    session = Session()
+    session.ceilings["copy"] = 240e9
+    listed = outcome(session, "l4")
+    assert "| ceiling | measured | stated | reached |" in markdown(listed)
+    assert "| copy | 240.0 GB/s | 300.0 GB/s | 80.0 % |" in markdown(listed)
+    own = markdown(replace(listed, new_hardware={"name": "a CPU"}))
+    assert "| ceiling | measured | peak that is used |" in own and "reached" not in own
+
+
+def test_a_report_without_whole_models_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "kernel_figures", lambda outcome: [])
+    none = outcome(Session(), "l4")
+    assert opening(none, []).startswith("No step of a whole model was measured. A --budget under a minute")
+    assert opening(none, []) in markdown(none) and opening(none, []) in webpage(none)
+    session = Session()
+    session.steps[STEP.key] = [replace(STEP, seconds=1.0)]
+    assert opening(outcome(session, "t4"), []) == "", "some were measured, and have no price"
+
+
+def test_the_share_without_constants_is_explained_where_it_is_a_column() -> None:
+    some = [replace(row(1.0, 1.2), uncalibrated=0.037)]
+    assert whole_table(some).columns[-1] == "without constants" and whole_table(some).rows[0][-1] == "3.7 %"
+    assert len(legend(some)) == 1 and legend(some)[0].startswith("Without constants: the share of a predicted time")
+    assert legend([row(1.0, 1.2)]) == [] and "without constants" not in whole_table([row(1.0, 1.2)]).columns
+
+
+def test_the_picture_says_on_what_and_when(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "kernel_figures", lambda outcome: [])
+    figure = whole_models([row(2.0, 1.0)], lambda step: 1.0, "a device, 2026-01-01")
+    assert figure.get_suptitle().startswith("a device, 2026-01-01\nLines: predicted.")
+    session = Session()
+    session.steps[STEP.key] = [replace(STEP, seconds=1.0)]
+    page = webpage(outcome(session, "l4"))
+    assert page.count("Lines: predicted. Points: measured") == 1 and "a device, 2026-01-01" in page
 
 
 def test_what_the_thin_model_takes_beside_its_kernels_is_the_glue() -> None:

@@ -128,6 +128,7 @@ def test_a_run_of_which_most_was_disturbed_is_refused(why: dict[str, Any]) -> No
         fitted(most)
     assert "disturbed" in why or "threads waited for a core (16)" in caught.value.because
     assert "waited" in why or "another process (16)" in caught.value.because
+    assert ("OMP_NUM_THREADS=1" in caught.value.hint) == ("waited" in why), "fewer threads cure no shared accelerator"
     kept = fitted(most, keep_disturbed=True)
     assert kept.calibration.provenance["visits_disturbed"] == 16
     assert "16 of 30 visits were disturbed." in notes(kept)

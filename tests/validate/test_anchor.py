@@ -430,3 +430,17 @@ def test_runs_without_drafts_say_nothing_of_steps_that_verify_them(command: str,
     code, _, error = run_cli(name, *number, "llama-3.1-8b", "--gpu", "h100-sxm", *load, *drafts)
     assert code == 2
     assert "an anchor is of runs without drafts" in error
+
+
+def test_rows_without_an_engine_say_how_to_state_it(tmp_path: Path) -> None:
+    """What measure writes of a server that names no engine: the option fills it, and the error says so."""
+    rows = tmp_path / "own.csv"
+    rows.write_text(
+        "model,gpu,engine,precision,tp,isl,osl,concurrency,requests,ttft_mean_ms,tpot_mean_ms\n"
+        "llama-3.1-8b,h100-sxm,,bf16,1,512,8,2,6,36,7.9\n"
+    )
+    refused = CliRunner().invoke(cli, ["anchor", "fit", str(rows), "-o", str(tmp_path / "own.yaml")])
+    assert isinstance(refused.exception, UsageError)
+    assert refused.exception.because == "engine is empty" and "--engine" in refused.exception.hint
+    stated = ["anchor", "fit", str(rows), "--engine", "vllm@0.20", "-o", str(tmp_path / "own.yaml")]
+    assert CliRunner().invoke(cli, stated).exit_code == 0
