@@ -188,6 +188,30 @@ def test_a_file_of_another_device_prices_nothing(gpu: str, why: str, tmp_path: P
     assert why in found.note and found.described == shipped.name
 
 
+@pytest.mark.parametrize("gpu", ["h200-sxm", "m3-max"])
+def test_a_cpu_that_was_calibrated_prices_no_device_of_the_catalogue(gpu: str, tmp_path: Path) -> None:
+    """It is in no catalogue itself; under the hardware YAML written with it, renamed or not, its constants hold."""
+    run = {"source": "inferplan calibrate: kernels that torch reaches, on this device"}
+    file = calibration(tmp_path, {"norm": {"any": HALF}}, name="cpu-some-processor", provenance=run)
+    found, shipped = (load_kernels(load_hardware(gpu), path, "vllm") for path in (file, None))
+    assert found.constants == shipped.constants and "it was measured on cpu-some-processor" in found.note
+    for name in ("cpu-some-processor", "laptop"):
+        own = tmp_path / f"{name}.yaml"
+        facts = {"memory": {"label": "DDR5", "bandwidth": "10 GB/s", "usable": "8 GB"}, "peak": {"bf16": "1 TFLOP/s"}}
+        about = {
+            "name": name,
+            "vendor": "x",
+            "product": "x",
+            "unit": "x",
+            "source": "x",
+            "confidence": "low",
+            "units": 1,
+        }
+        own.write_text(yaml.safe_dump(about | facts), encoding="utf-8")
+        fit = load_kernels(load_hardware(str(own)), file, "none").fit("norm", "any")
+        assert fit is not None and fit.math == 0.5
+
+
 def test_a_file_of_the_nearest_relative_is_carried(tmp_path: Path) -> None:
     """With the errors that vLLM's kernels had between chips of neighbouring generations (configs/relatives.yaml)."""
     file = calibration(tmp_path, {"matmul": {"bf16": HALF | {"library": "cublas"}}}, name="h100-sxm")

@@ -87,9 +87,14 @@ def _asked_for(hardware: HardwareSpec, file: Path, engine: str) -> Calibration:
 
 
 def _of_another(found: Calibration, hardware: HardwareSpec) -> bool:
-    """Whether constants were measured on another device of the catalogue."""
-    measured = found.name.partition(",")[0]
-    return measured != hardware.name and measured in names("hardware")
+    """Whether constants were measured on another device: of the catalogue, or described by its calibration (a CPU).
+
+    The latter is another than every device of the catalogue; under a hardware YAML of one's own, whose name may be any,
+    its constants hold.
+    """
+    measured, catalogue = found.name.partition(",")[0], names("hardware")
+    run = str(found.provenance.get("source", "")).startswith(RUN)
+    return measured != hardware.name and (measured in catalogue or (run and hardware.name in catalogue))
 
 
 def with_release(calibration: Calibration, engine: str, version: str) -> Calibration:
