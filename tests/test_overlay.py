@@ -230,6 +230,15 @@ def test_a_stand_in_of_another_device_is_farther_than_what_is_on_file(tmp_path: 
     assert found.fit("attention.decode", "bf16") == shipped.fit("attention.decode", "bf16")
 
 
+def test_a_stand_in_of_another_device_is_nearer_than_the_datasheet(tmp_path: Path) -> None:
+    """Nobody has timed long convolutions: nothing on file stands before a relative's."""
+    own = {"long_conv": {"bf16": HALF | {"library": "torch"}}}
+    found = load_kernels(load_hardware("h20"), calibration(tmp_path, own, name="h100-sxm"), "vllm")
+    assert load_kernels(load_hardware("h20"), None, "vllm").fit("long_conv", "bf16") is None
+    fit = found.fit("long_conv", "bf16")
+    assert fit is not None and (fit.math, fit.basis, fit.band) == (0.5, "transferred", None)
+
+
 def test_every_answer_says_what_the_file_prices(tmp_path: Path) -> None:
     """The matmuls of a decode step, by their own times, are the file's share of it."""
     file = calibration(tmp_path, {"matmul": {"bf16": HALF}, "mla.decode": {"bf16": HALF | {"library": "torch"}}})
@@ -293,6 +302,17 @@ def test_a_run_that_was_written_beside_the_shipped_files_lies_over_them(
     assert fit is not None and (fit.math, fit.basis) == (0.5, "calibrated")
     assert found.fit("attention.decode", "bf16") == shipped.fit("attention.decode", "bf16")
     forget()
+
+
+def test_the_step_of_a_run_is_torchs_own_loop_and_no_engines(tmp_path: Path) -> None:
+    run = {"source": "inferplan calibrate: kernels that torch reaches, on this device"}
+    fits = {"matmul": {"bf16": HALF | {"library": "cublas"}}}
+    file = calibration(tmp_path, fits, step={"host": 1e-4, "layer": 3e-5}, provenance=run)
+    hardware = load_hardware("h200-sxm")
+    for engine in ("vllm", "none"):
+        found, shipped = (load_calibration(hardware, path, False, engine) for path in (file, None))
+        assert found.fit("matmul", "bf16").math == 0.5  # type: ignore[union-attr]
+        assert (found.step.layer, found.step == shipped.step) == ((0.0, True) if engine == "vllm" else (3e-5, False))
 
 
 def test_a_step_of_its_own_holds_for_every_kernel(tmp_path: Path) -> None:

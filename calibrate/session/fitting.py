@@ -15,7 +15,7 @@ from calibrate.session.hardware import hardware_of
 from calibrate.session.raw_file import Session
 from calibrate.session.settings import DISTURBED, FEWEST, Settings
 from calibrate.shapes import Group, held_out_shapes
-from inferplan.catalog.calibrations import RUN
+from inferplan.catalog.overlay import RUN
 from inferplan.devices.constants import Calibration, Fit
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import ToleranceError
@@ -157,6 +157,7 @@ def _fitted(
     for (kernel, label), rows in sorted(groups.items()):
         train, test = split(rows, HELD_OUT, settings.seed)
         if kernel.startswith("collective") and not hardware.links:
+            not_written[f"{kernel} {label}"] = f"{hardware.name} states no link between devices to compare with"
             continue
         if len(rows) < FEWEST:
             not_written[f"{kernel} {label}"] = f"{len(rows)} shapes; a fit needs {FEWEST}"

@@ -8,16 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from inferplan.catalog.files import config_root, load, names, read_yaml, validate
-from inferplan.catalog.overlay import overlaid
+from inferplan.catalog.overlay import is_run, overlaid
 from inferplan.devices.constants import IDEAL, SHARED, Calibration, Errors, Overlay, SharedStep, memory_class
 from inferplan.devices.engine import EngineSpec
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.devices.releases import ReleaseDates, Releases
 from inferplan.errors import UnknownNameError, UsageError
 from inferplan.spec import Spec
-
-RUN = "inferplan calibrate"
-"""How the source of a file of ``inferplan calibrate`` begins (``provenance.source``)."""
 
 
 def load_calibration(hardware: HardwareSpec, path: str | None, ideal: bool, engine: str = "vllm") -> Calibration:
@@ -214,10 +211,8 @@ def _of_device(name: str) -> Path:
 
 @cache
 def _is_run(file: Path) -> bool:
-    """Whether constants are those of ``inferplan calibrate``, of torch on the device itself."""
     data = read_yaml(file)
-    source = data.get("provenance", {}).get("source", "") if isinstance(data, dict) else ""
-    return str(source).startswith(RUN)
+    return isinstance(data, dict) and is_run(data.get("provenance", {}))
 
 
 def own_kernels(hardware: HardwareSpec, engine: str) -> Path | None:

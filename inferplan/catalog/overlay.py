@@ -14,6 +14,9 @@ from inferplan.devices.engine import EngineSpec, Libraries
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.spec import Spec
 
+RUN = "inferplan calibrate"
+"""How the source of a file of ``inferplan calibrate`` begins (``provenance.source``)."""
+
 
 class Nearness(IntEnum):
     """How near constants are to the kernel that an engine runs on a device; of two the nearer price, of equals those
@@ -70,7 +73,7 @@ def overlaid(below: Calibration, found: Calibration, file: Path, hardware: Hardw
     ``hardware`` or carried to it. What it does not hold stays, with its own basis and band.
     """
     libraries = load("engines", engine, EngineSpec).libraries if engine in names("engines") else Libraries()
-    step = found.step if found.step != StepConstants() else below.step
+    step = _step(found, libraries) or below.step
     launch = {} if step == StepConstants() else {"launch": step.launch}
     carried = {"basis": "transferred"} if below.basis == "transferred" else {}
     constants: Constants = {
@@ -104,6 +107,17 @@ def overlaid(below: Calibration, found: Calibration, file: Path, hardware: Hardw
     return below.model_copy(update=update)
 
 
+def _step(found: Calibration, libraries: Libraries) -> StepConstants | None:
+    """The file's constants of a step, where it has some. Those of a run are of torch's own loop: no engine's."""
+    foreign = is_run(found.provenance) and not libraries.every
+    return None if foreign or found.step == StepConstants() else found.step
+
+
+def is_run(provenance: dict[str, Any]) -> bool:
+    """Whether constants are those of ``inferplan calibrate``, of torch on the device itself."""
+    return str(provenance.get("source", "")).startswith(RUN)
+
+
 def _clear(formats: dict[str, Fit], own: set[str], below: Calibration, found: tuple[str, Nearness]) -> None:
     """Take away formats on file for which a file states no more than one set of constants for all formats."""
     kernel, near = found
@@ -126,9 +140,11 @@ def _judged(fit: Fit, place: tuple[str, str], libraries: Libraries, hardware: Ha
 
 
 def _on_file(below: Calibration, kernel: str, label: str) -> Nearness:
-    """How near the constant is that prices a kernel in a format without the file."""
+    """How near the constant is that prices a kernel in a format without the file, as far as there is one."""
     place = below.place(kernel, label)
-    if place is None or below.basis != "calibrated":
+    if place is None:  # the datasheet alone: whatever was measured is nearer
+        return Nearness.FAR
+    if below.basis != "calibrated":
         return Nearness.CARRIED
     fit = below.constants[place[0]][place[1]]
     return Nearness.ON_FILE if fit.basis == "calibrated" else _lent(fit, kernel, label, place[1])

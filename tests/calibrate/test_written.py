@@ -23,7 +23,7 @@ from inferplan.devices.constants import Calibration, Fit
 from inferplan.errors import InferplanError, InputFileError, ToleranceError
 from inferplan.estimate.roofline import price
 from inferplan.work.formats import find_format
-from inferplan.work.ops import Attention, Mask, Matmul, Op
+from inferplan.work.ops import Attention, Collective, Mask, Matmul, Op
 from tests.calibrate.synthetic import DESIGN, TRUTH, SyntheticMeasurer
 
 H200 = load_hardware("h200-sxm")
@@ -98,6 +98,17 @@ def test_five_shapes_are_too_few_and_six_are_enough() -> None:
     assert enough.held_out["attention.decode"]["bf16"]["n"] == 2
     few = fitted(session([*MATMULS, *DECODES[:5]])).calibration
     assert few.provenance["not_written"] == {"attention.decode bf16": "5 shapes; a fit needs 6"}
+
+
+def test_collectives_of_hardware_without_a_link_are_not_written_and_it_is_said() -> None:
+    reduces = [
+        Collective(name="c", pattern="all_reduce", elements=2.0**power, group=2, span=2, format=BF16)
+        for power in range(10, 24, 2)
+    ]
+    made = session([*MATMULS, *reduces], lambda op: 1e-5 if op in reduces else true_seconds(op))
+    facts = fitted(made, gpu="gh200-96gb").calibration.provenance
+    said = "gh200-96gb states no link between devices to compare with"
+    assert facts["not_written"] == {"collective.all_reduce any": said}
 
 
 def test_without_a_matmul_and_an_attention_nothing_is_written() -> None:
