@@ -96,8 +96,8 @@ def measure_command(url: str, csv_file: str | None, **values: Any) -> Report:
     from inferplan.validation.run import Pricing
 
     facts = facts_of(values)
-    _require_known(facts)
     pricing = Pricing(calibration=values.pop("calibration"), ideal=values.pop("ideal"))
+    _require_known(facts, pricing)
     session = sessions.start(_settings(url, values))
     _run(session)
     lines = rows(session, _named(session, facts))
@@ -129,14 +129,18 @@ def _where(path: str, rows: int, incomplete: bool) -> str:
     return f"{rows} rows written to {path}: inferplan validate and inferplan anchor fit read them{options}"
 
 
-def _require_known(facts: Mapping[str, str]) -> None:
-    """Raise ``UnknownNameError`` or ``SpecError`` for names that cannot be priced: before anything is sent."""
+def _require_known(facts: Mapping[str, str], pricing: Pricing) -> None:
+    """Raise ``UnknownNameError``, ``SpecError``, ``InputFileError`` or ``UsageError`` for names and constants that
+    cannot price: before anything is sent."""
     from inferplan.catalog.assemble import load_engine
+    from inferplan.catalog.calibrations import load_calibration
     from inferplan.catalog.files import load_hardware, load_model
 
     for name, reader in (("model", load_model), ("gpu", load_hardware), ("engine", load_engine)):
         if name in facts:
             reader(facts[name])
+    if "gpu" in facts:
+        load_calibration(load_hardware(facts["gpu"]), pricing.calibration, pricing.ideal)
 
 
 def _settings(url: str, values: dict[str, Any]) -> Settings:

@@ -57,7 +57,7 @@ class HeldOut:
 
 
 def choose(scored: Sequence[Scored]) -> int | None:
-    """Which row to hold out: the last but one of the largest group that differs in users or in prompts alone.
+    """Which row to hold out: the last but one of those with several users, or of all where only one has.
 
     It lies between others, as most loads do that an anchor is asked about, and the most extreme one stays with the
     anchor. ``None`` where too few rows have a prediction.

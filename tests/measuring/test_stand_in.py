@@ -261,6 +261,7 @@ UNKNOWN = {
     "engine": (["--engine", "warp"], "warp"),
     "count": (["--lengths", "0"], "'0' holds no counts"),
     "word": (["--concurrency", "many"], "many"),
+    "constants": (["--gpu", "h100-sxm", "--ideal", "--calibration", "own.yaml"], "exclude each other"),
 }
 
 
@@ -271,6 +272,13 @@ def test_names_that_cannot_be_priced_are_refused_before_anything_is_sent(case: s
         code, out, err = call(server.url, *options)
     assert (code, out, server.seen) == (2, "", [])
     assert said in err
+
+
+def test_constants_that_cannot_be_read_are_said_before_anything_is_sent(call: Callable[..., Any]) -> None:
+    with served(StandIn(fast=True)) as server:
+        code, out, err = call(server.url, "--gpu", "h100-sxm", "--calibration", "nowhere.yaml")
+    assert (code, out, server.seen) == (4, "", [])
+    assert "nowhere.yaml" in err
 
 
 NO_SERVER = {
