@@ -18,7 +18,7 @@ from calibrate.device.measurer import Measurer
 from calibrate.device.memory import block_bytes
 from calibrate.device.torch_measurer import TorchMeasurer
 from calibrate.files import require_writable, write_bytes, write_calibration, write_text, write_yaml
-from calibrate.session.check import CheckRow, check
+from calibrate.session.check import Checked, check
 from calibrate.session.figures import png, whole_figure
 from calibrate.session.fitting import Outcome, fit, pooled_errors
 from calibrate.session.glue import with_glue
@@ -104,7 +104,7 @@ def _run(options: Options, measurer: Measurer, settings: Settings) -> Report:
         require_writable(path)
     session = read(raw_path) if options.only_fit else _measured(raw_path, options, measurer, settings)
     try:
-        outcome = with_glue(fit(session, measurer.device, settings))
+        outcome = with_glue(fit(session, _measured_on(session, raw_path), settings))
     except ToleranceError:
         click.echo(f"every measurement is kept in {raw_path}", err=True)
         raise
@@ -141,6 +141,13 @@ def _measured(path: Path, options: Options, measurer: Measurer, settings: Settin
     return raw.session
 
 
+def _measured_on(session: Session, path: Path) -> Device:
+    """The device that a raw file is of, perhaps not the one at hand. Raises ``InputFileError`` for an empty file."""
+    if not session.provenance:
+        raise InputFileError(f"{path} holds no measurements", hint="run the calibration itself")
+    return Device.of(session.provenance[-1]["device"])
+
+
 def default_out(options: Options, measurer: Measurer) -> Path:
     """``configs/calibration/<hardware>.yaml``; ``-torch`` after the name where constants of other kernels are there."""
     known = None if options.gpu else match(measurer.device)
@@ -158,10 +165,10 @@ def _check(options: Options, measurer: Measurer, settings: Settings) -> Report:
     path = options.calibration or options.out or default_out(options, measurer)
     stored = validate(path, read_yaml(path), Calibration)
     with progress_bar() as progress:
-        rows = check(measurer, stored, settings, progress)
-    report = check_report(rows, path, settings.tolerance)
-    if not all(row.within for row in rows):
-        bad = [row for row in rows if not row.within]
+        found = check(measurer, stored, settings, progress)
+    report = check_report(found, path, settings.tolerance)
+    rows, bad = found.rows, [row for row in found.rows if not row.within]
+    if bad:
         raise CheckFailedError(
             f"{len(bad)} of {len(rows)} kernels are off by more than {percent(settings.tolerance)}",
             because="; ".join(f"{r.kernel} {r.label}: median {percent(r.median)}, bias {percent(r.bias)}" for r in bad),
@@ -179,8 +186,10 @@ class CheckFailedError(ToleranceError):
         super().__init__(what, because, hint)
 
 
-def check_report(rows: list[CheckRow], path: Path, tolerance: float) -> Report:
-    """What a check found: how many kernels hold, then kernel by kernel, those outside the tolerance first."""
+def check_report(found: Checked, path: Path, tolerance: float) -> Report:
+    """What a check found: how many kernels hold, then kernel by kernel, those outside the tolerance first; and which
+    were not repeated."""
+    rows = found.rows
     ordered = sorted(rows, key=lambda row: (row.within, -row.median))
     cells = [
         [
@@ -212,7 +221,9 @@ def check_report(rows: list[CheckRow], path: Path, tolerance: float) -> Report:
     notes = [f"{said} A bias above zero: the device is faster now than the constants say."]
     if lost:
         notes.append(f"*: other work disturbed every repeat of some shapes, {lost} of {sum(r.shapes for r in rows)}.")
-    record = {"kernels": records, "tolerance": tolerance}
+    skipped = {" ".join(group): why for group, why in sorted(found.unchecked.items())}
+    notes += [f"Not checked: {what}: {why}." for what, why in skipped.items()]
+    record = {"kernels": records, "tolerance": tolerance, "not_checked": skipped}
     return Report(record=record, tables=[table], notes=notes, rows=records, headline=said)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import re
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from calibrate.device import machine
+from calibrate.kernels.libraries import versions
 from calibrate.kernels.target import target_of
 from inferplan.catalog.files import config_root, load_hardware, names, validate
 from inferplan.devices.hardware import HardwareSpec
@@ -49,8 +50,8 @@ class Device:
 
     memory: bytes. units: SMs, compute units or cores in use. cache: bytes that operands must exceed to come from
     memory: the last-level cache, or (not ``cache_known``) a bound that no device of its kind exceeds. software:
-    versions of torch, the runtime and the driver, and the architecture that kernels are compiled for. state: how the
-    device was set and what it did, in words: power cap, clocks, ECC, MIG, and which tool said so
+    versions of torch, the runtime, the driver and the kernel libraries, and the architecture that kernels are compiled
+    for. state: how the device was set and what it did, in words: power cap, clocks, ECC, MIG, and which tool said so
     (:mod:`calibrate.device.health`).
     """
 
@@ -71,6 +72,11 @@ class Device:
     def record(self) -> dict[str, Any]:
         """The device as the raw file and the provenance hold it."""
         return asdict(self)
+
+    @classmethod
+    def of(cls, record: dict[str, Any]) -> Device:
+        """The device that :meth:`record` wrote."""
+        return cls(**{one.name: record[one.name] for one in fields(cls) if one.name in record})
 
     @property
     def architecture(self) -> str:
@@ -139,7 +145,9 @@ def _cuda(software: dict[str, str]) -> Device:
     driver = machine.driver_version()
     if driver is not None:
         software["driver"] = driver
-    software["architecture"] = str(target_of("cuda"))
+    target = target_of("cuda")
+    software["architecture"] = str(target)
+    software |= versions(target)
     device = Device(
         kind="cuda",
         name=found.name,

@@ -8,8 +8,10 @@ that comes before any timing, and the next library is taken.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import packages_distributions, version
 from types import ModuleType
 
 from calibrate.kernels.operands import NoKernelError
@@ -104,6 +106,19 @@ def find(name: str, target: Target) -> ModuleType:
         except Exception as broken:  # a library built for another torch or CUDA fails in any way it likes
             reasons.append(f"{module} does not import: {type(broken).__name__}: {broken}")
     raise NoKernelError(f"no {name}", because="; ".join(reasons))
+
+
+def versions(target: Target) -> dict[str, str]:
+    """The versions of the optional libraries that are installed and run on a device, by their packages' names."""
+    modules = {module.split(".")[0] for one in LIBRARIES.values() if one.runs_on(target) for module in one.modules}
+    names = {name for module in modules for name in _packages().get(module, ()) if name}
+    return {name: version(name) for name in sorted(names)}
+
+
+@cache
+def _packages() -> Mapping[str, list[str]]:
+    """The packages behind each module that may be imported: read once, which takes tenths of a second."""
+    return packages_distributions()
 
 
 def of_torch(target: Target) -> str:

@@ -13,8 +13,6 @@ from inferplan.errors import InferplanError, MissingFactError
 T = TypeVar("T")
 TRIES = 2
 """How often a shape is tried that found no memory (in one run), or with which the device was lost (over all runs)."""
-REFUSALS = (RuntimeError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError)
-"""What torch raises for sizes and types that a kernel does not take."""
 
 
 class DeviceLostError(InferplanError):
@@ -54,7 +52,9 @@ class Attempts:
             self._short[key()] += 1
         except MissingFactError as error:
             self._note(key(), SHAPE, error.what)
-        except REFUSALS as error:
+        except InferplanError:  # a full disk, a device that is lost: no shape's fault
+            raise
+        except Exception as error:  # optional libraries fail in any way they like (Triton: errors of its own)
             self.require_device(key, doing)
             self._note(key(), SHAPE, first_line(error))
         return None

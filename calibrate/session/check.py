@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from calibrate.designs import Design
 from calibrate.device.measurer import Measurer
 from calibrate.samples import Sample, key_of
+from calibrate.session.attempts import DeviceLostError, first_line
 from calibrate.session.hardware import hardware_behind
 from calibrate.session.settings import SLACK, WARM_UP, Budget, Progress, Settings
 from calibrate.shapes import Candidate, Group, candidates, choose, group_of, operand_bytes
@@ -22,6 +23,8 @@ from inferplan.work.ops import Op
 
 SHAPES = 8
 """Shapes of each kernel and format that a check repeats."""
+NOT_REPEATED = "no shape that a check repeats is inside its range"
+"""Of a collective, too: a check starts no group of devices."""
 KEPT_BACK = 0.05
 """Share of the budget that is left when the last visit begins."""
 
@@ -43,20 +46,28 @@ class CheckRow:
     disturbed: int = 0
 
 
-def check(measurer: Measurer, stored: Calibration, settings: Settings, progress: Progress) -> list[CheckRow]:
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """What a check found. unchecked: why the other stored kernels and formats were not repeated."""
+
+    rows: list[CheckRow]
+    unchecked: Mapping[Group, str]
+
+
+def check(measurer: Measurer, stored: Calibration, settings: Settings, progress: Progress) -> Checked:
     """Repeat a sample of shapes inside the fitted range and compare with the stored constants; nothing is fitted.
 
     Every kernel and format is visited once even when the budget is over before that. Raises ``MissingFactError`` when
-    none of them can be measured here.
+    none of them can be measured here, ``DeviceLostError`` when the device answers no more.
     """
-    measurer.prepare(WARM_UP * settings.budget)
+    repeats = Repeats(measurer, settings, progress)
+    repeats.warm_up()
     hardware = hardware_behind(stored, measurer.device, settings.gpu)
     design = settings.design_on(measurer.device.kind).on(hardware)
     inside = _inside(measurer, stored, hardware, settings, design)
     chosen = choose(
         inside, SHAPES * len({group_of(candidate.op) for candidate in inside}), design.base, settings.seed + 1
     )
-    repeats = Repeats(measurer, settings, progress)
     repeats.run(chosen)
     groups: dict[Group, list[float]] = defaultdict(list)
     lost: Counter[Group] = Counter()
@@ -69,11 +80,19 @@ def check(measurer: Measurer, stored: Calibration, settings: Settings, progress:
     if not groups:
         raise MissingFactError(
             "none of the stored kernels can be measured here",
-            because="; ".join(sorted(set(repeats.refused.values()))) or "no shape is inside their range",
+            because="; ".join(sorted(set(repeats.failures.values()))) or "no shape is inside their range",
             hint="run the calibration itself",
         )
     rows = (_row(group, off, settings.tolerance) for group, off in sorted(groups.items()))
-    return [replace(row, disturbed=lost[row.kernel, row.label]) for row in rows]
+    return Checked(
+        rows=[replace(row, disturbed=lost[row.kernel, row.label]) for row in rows],
+        unchecked={
+            (kernel, label): repeats.failures.get((kernel, label), NOT_REPEATED)
+            for kernel, formats in stored.constants.items()
+            for label in formats
+            if (kernel, label) not in groups
+        },
+    )
 
 
 def _row(group: Group, off: Sequence[float], tolerance: float) -> CheckRow:
@@ -104,7 +123,8 @@ class Repeats:
     """Visits to shapes of stored kernels.
 
     seconds: of the visits to each shape that nothing disturbed, by its key; of the first one where all were disturbed,
-    whose keys are in ``disturbed``. refused: why a kernel and format cannot be measured.
+    whose keys are in ``disturbed``. refused: kernels and formats that cannot be measured. failures: why they cannot,
+    and why a shape of another could not.
     """
 
     def __init__(self, measurer: Measurer, settings: Settings, progress: Progress) -> None:
@@ -112,13 +132,21 @@ class Repeats:
         self.budget = Budget(measurer, settings)
         self.seconds: dict[str, list[float]] = defaultdict(list)
         self.disturbed: set[str] = set()
-        self.refused: dict[Group, str] = {}
+        self.refused: set[Group] = set()
+        self.failures: dict[Group, str] = {}
         self._tried: set[Group] = set()
         self._measured: set[Group] = set()
 
     @property
     def _over(self) -> bool:
         return self.budget.left <= KEPT_BACK * self.settings.budget
+
+    def warm_up(self) -> None:
+        """Warm the device up; one on which that fails is checked as it is. Raises ``DeviceLostError``."""
+        try:
+            self.measurer.prepare(WARM_UP * self.settings.budget)
+        except Exception:  # too little memory, say
+            self._require_device(("the", "warm-up"))
 
     def run(self, chosen: Sequence[Op]) -> None:
         """Rounds over the shapes until the budget is over, the first one through to a shape of every kernel."""
@@ -135,17 +163,32 @@ class Repeats:
             self._tried.add(group)
             why = self.measurer.refusal(op)
             if why is not None:
-                self.refused[group] = why
+                self._require_device(group)
+                self.refused.add(group)
+                self.failures[group] = why
         if group in self.refused:
             return False
         self.progress(f"{op.kernel} {op.label}", 1.0 - max(self.budget.left, 0.0) / self.settings.budget)
         try:
             sample = self.measurer.measure(op, self.settings.visit)
-        except (MemoryError, RuntimeError):  # the check goes on with the other shapes
+        except Exception as failed:  # an optional library fails in any way it likes; the other shapes go on
+            self._require_device(group)
+            self.failures[group] = first_line(failed)
             return False
         self._keep(key_of(op), sample)
         self._measured.add(group)
         return True
+
+    def _require_device(self, group: Group) -> None:
+        """Raise ``DeviceLostError`` when the device answers no more: what is left would fail, too."""
+        try:
+            self.measurer.synchronize()
+        except RuntimeError as error:
+            raise DeviceLostError(
+                f"the device was lost at {' '.join(group)}: {first_line(error)}",
+                because="such an error stays until the process ends, so that no other kernel can be checked",
+                hint="the same command again, which is a fresh process",
+            ) from error
 
     def _keep(self, key: str, sample: Sample) -> None:
         """A calm visit takes the place of a disturbed one."""

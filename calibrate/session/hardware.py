@@ -18,10 +18,15 @@ STREAM = 16e6
 
 
 def hardware_of(device: Device, session: Session, gpu: str | None) -> tuple[HardwareSpec, dict[str, Any] | None]:
-    """The hardware to compare with: the catalogue's, or what the measured ceilings describe (and its mapping)."""
+    """The hardware to compare with: the catalogue's, or what the measured ceilings describe (and its mapping).
+
+    Raises ``MissingFactError`` where it is neither in the catalogue nor were ceilings measured.
+    """
     found = load_hardware(gpu) if gpu else match(device)
     if found is not None:
         return found, None
+    if not session.ceilings and "ceilings" in session.failed:
+        raise MissingFactError("no ceilings were measured", because=session.failed["ceilings"], hint="--resume")
     data = measured_hardware(device, ceilings_of(reached(session)), _today())
     return as_hardware(data), data
 

@@ -72,6 +72,7 @@ class Session:
             self.causes[record["key"]][record.get("cause", SHAPE)] += 1
         elif kind == "done":
             self.done.add(record["what"])
+            self._clear(record["what"])
         elif kind == "passed_over":
             self.passed_over[record["what"]] = record["why"]
         elif kind == "plan":
@@ -89,11 +90,12 @@ class Session:
         self.causes.pop(key, None)
 
     def seconds(self, key: str) -> float:
-        """The median over the visits to a shape that no other program disturbed (the calmer half when all were)."""
+        """The median over the visits to a shape that nothing disturbed; of the calmer half when fewer than two are."""
         samples = self.samples[key]
         calm = [s.seconds for s in samples if s.calm]
         if len(calm) < min(2, len(samples)):
-            calm = [s.seconds for s in sorted(samples, key=lambda s: s.waited)[: -(-len(samples) // 2)]]
+            ordered = sorted(samples, key=lambda s: (not s.calm, s.waited))
+            calm = [s.seconds for s in ordered[: -(-len(samples) // 2)]]
         return float(np.median(calm))
 
 
@@ -114,7 +116,8 @@ class RawFile:
         if path.is_file() and path.stat().st_size:
             if resume:
                 session = read(path)
-                _drop_cut_line(path)
+                if _drop_cut_line(path):
+                    session = read(path)
             elif not read(path).finished:
                 raise InputFileError(
                     f"{path} holds measurements of a run that did not end",
@@ -166,11 +169,16 @@ def _unwritable(path: Path, error: OSError) -> InputFileError:
     return InputFileError(f"cannot write {path}", because=error.strerror or str(error))
 
 
-def _drop_cut_line(path: Path) -> None:
-    """Take away a last line that a kill cut short, so that the next one begins on its own."""
+def _drop_cut_line(path: Path) -> bool:
+    """Take away a last line that a kill cut short, so that the next one begins on its own; whether there was one.
+
+    One that lacks no more than its end is read as a record, but it goes, too.
+    """
     content = path.read_bytes()
-    if not content.endswith(b"\n"):
-        path.write_bytes(content[: content.rfind(b"\n") + 1])
+    if content.endswith(b"\n"):
+        return False
+    path.write_bytes(content[: content.rfind(b"\n") + 1])
+    return True
 
 
 def _short(values: dict[str, Any]) -> dict[str, Any]:

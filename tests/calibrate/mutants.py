@@ -233,8 +233,8 @@ CALIBRATE_MUTANTS = [
     SourceMutant(
         name="the busier half of disturbed visits",
         place="calibrate.session.raw_file:Session.seconds",
-        old="key=lambda s: s.waited)",
-        new="key=lambda s: -s.waited)",
+        old="key=lambda s: (not s.calm, s.waited))",
+        new="key=lambda s: (not s.calm, -s.waited))",
         changes="of disturbed visits the worst ones count",
         check=by_hand.test_a_shape_is_the_median_of_its_undisturbed_visits,
     ),

@@ -80,16 +80,27 @@ class Faulty(SyntheticMeasurer):
         return super().step(asked)
 
 
+class OutOfResources(Exception):
+    """As Triton raises it for tiles that do not fit: no RuntimeError."""
+
+
 def test_a_shape_that_no_kernel_takes_is_passed_over_and_the_run_goes_on(tmp_path: Path) -> None:
     """The fp8-block shape of 96 columns: refused as its operands are made, long after its group was found right."""
     refused = NoKernelError("torch's fp8-block matmul wants multiples of 128, not 2048 x 96")
-    measurer = Faulty(faults={5: refused, 9: RuntimeError("shape '[2, 3]' is invalid"), 12: TypeError("no such type")})
+    faults = {5: refused, 9: RuntimeError("shape '[2, 3]' is invalid"), 12: TypeError("no such type")}
+    faults |= {
+        14: OutOfResources("shared memory, Required: 245760"),
+        16: AssertionError(),
+        18: KeyError("BLOCK_SIZE_M"),
+    }
+    measurer = Faulty(faults=faults)
     session = run(measurer, tmp_path / "raw.jsonl")
     assert session.finished and len(session.steps) == 2
-    lost = [measurer.keys[number - 1] for number in (5, 9, 12)]
+    lost = [measurer.keys[number - 1] for number in faults]
     assert {key: session.causes[key] for key in lost} == {key: Counter(shape=1) for key in lost}
     assert "multiples of 128" in session.failed[lost[0]]
-    assert [measurer.keys.count(key) for key in lost] == [1, 1, 1], "never tried again"
+    assert [measurer.keys.count(key) for key in lost] == 6 * [1], "never tried again"
+    assert [session.failed[key] for key in lost[3:5]] == ["shared memory, Required: 245760", "AssertionError"]
     assert max(Counter(measurer.keys).values()) > 5, "while the others were"
     again = Faulty()
     run(again, tmp_path / "raw.jsonl", resume=True)
@@ -233,6 +244,25 @@ def test_a_run_that_was_cut_short_spends_what_is_left_of_its_budget(tmp_path: Pa
     visits = [sum(map(len, session.samples.values())) for session in (cut, whole)]
     assert abs(visits[0] - visits[1]) <= 1, "sums of seconds are rounded at the end of the budget"
     assert all(abs(len(cut.samples[key]) - len(found)) <= 1 for key, found in whole.samples.items())
+
+
+def test_a_last_line_that_lacks_its_end_alone_is_dropped_too(tmp_path: Path) -> None:
+    """A kill between a shape and the end of its line: the shape is written again, before its first visit."""
+    raw = tmp_path / "raw.jsonl"
+    run(Faulty(), raw)
+    lines = raw.read_text().splitlines()
+    last = [json.loads(line)["record"] for line in lines].index("shape", 60)
+    raw.write_text("\n".join(lines[: last + 1]))
+    run(Faulty(), raw, resume=True)
+    found = read(raw)
+    assert found.finished and set(found.samples) <= set(found.shapes)
+
+
+def test_of_visits_of_which_most_were_disturbed_the_calm_one_counts_first() -> None:
+    """An accelerator's are marked in words, and none of them waited for a core: (1 + 8) / 2, not (8 + 9) / 2."""
+    session = Session()
+    session.samples["a"] = [Sample(seconds=s, disturbed="another process") for s in (8.0, 9.0)] + [Sample(seconds=1.0)]
+    assert session.seconds("a") == 4.5
 
 
 def test_a_finished_run_is_given_its_budget_again(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from calibrate.kernels.builders import build  # noqa: E402
 from calibrate.kernels.choice import passed_over  # noqa: E402
 from calibrate.kernels.kernel import Kernel, check  # noqa: E402
-from calibrate.kernels.libraries import LIBRARIES, find, of_torch  # noqa: E402
+from calibrate.kernels.libraries import LIBRARIES, find, of_torch, versions  # noqa: E402
 from calibrate.kernels.operands import NoKernelError, OperandPool  # noqa: E402
 from calibrate.kernels.target import Target  # noqa: E402
 from calibrate.kernels.whole_attention import Heads, attention_of  # noqa: E402
@@ -218,6 +218,17 @@ def test_a_library_that_does_not_import_says_what_it_lacks(monkeypatch: pytest.M
         find("flash-attention-3", HOPPER)
     with pytest.raises(NoKernelError, match="does not import: RuntimeError: undefined symbol"):
         find("flashmla", HOPPER)
+
+
+def test_versions_are_of_the_libraries_that_are_there_and_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another version of one of them is another kernel: a run is not resumed with it."""
+    there = {"flash_attn": ["flash-attn"], "vllm": ["vllm"], "flashinfer": ["flashinfer-python"], "numpy": ["numpy"]}
+    numbers = {"flash-attn": "2.8.3", "vllm": "0.20.2", "flashinfer-python": "0.6.1"}
+    monkeypatch.setattr("calibrate.kernels.libraries._packages", lambda: there)
+    monkeypatch.setattr("calibrate.kernels.libraries.version", numbers.__getitem__)
+    assert versions(HOPPER) == numbers
+    assert versions(Target(kind="cuda", gfx="gfx942")) == {"vllm": "0.20.2"}
+    assert versions(Target(kind="cuda", sm=75)) == {"flashinfer-python": "0.6.1"}
 
 
 def test_engines_name_the_libraries_that_are_measured() -> None:

@@ -16,7 +16,7 @@ from calibrate.cli import check_report
 from calibrate.designs import THIN
 from calibrate.samples import Sample, StepSample
 from calibrate.session import report
-from calibrate.session.check import CheckRow, Repeats
+from calibrate.session.check import Checked, CheckRow, Repeats
 from calibrate.session.figures import png, whole_models
 from calibrate.session.fitting import Outcome
 from calibrate.session.glue import with_glue
@@ -219,7 +219,7 @@ def test_a_check_says_how_many_kernels_hold_and_shows_the_others_first() -> None
         CheckRow(kernel="copy", label="any", shapes=3, median=0.05, bias=0.05, within=True),
         CheckRow(kernel="norm", label="any", shapes=2, median=0.5, bias=-0.5, within=False, disturbed=1),
     ]
-    report = check_report(rows, Path("c.yaml"), 0.2)
+    report = check_report(Checked(rows=rows, unchecked={}), Path("c.yaml"), 0.2)
     assert [line[0] for line in report.tables[0].rows] == ["norm", "copy"]
     assert next(iter(report.tables[0].rows))[2:] == ["2 *", "50.0 %", "-50.0 %", "NO"]
     assert report.headline.startswith("1 of 2 kernels are within 20.0 %")

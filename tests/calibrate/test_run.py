@@ -13,9 +13,10 @@ import yaml
 pytest.importorskip("torch")
 pytest.importorskip("scipy")
 
-from calibrate.cli import CheckFailedError, Options, execute
+from calibrate.cli import CheckFailedError, Options, check_report, execute
 from calibrate.files import write_calibration
 from calibrate.samples import Sample, decode, encode, key_of
+from calibrate.session.attempts import DeviceLostError
 from calibrate.session.check import check
 from calibrate.session.fitting import Outcome, fit, measurements
 from calibrate.session.raw_file import RawFile, read
@@ -145,12 +146,12 @@ def test_resuming_on_another_device_is_refused(tmp_path: Path) -> None:
 def test_check_passes_on_the_same_device_and_reports_a_wrong_constant(tmp_path: Path) -> None:
     outcome = run(SyntheticMeasurer(noise=0.02), tmp_path / "raw.jsonl")
     settings = Settings(budget=30.0, design=DESIGN, tolerance=0.1)
-    rows = check(SyntheticMeasurer(noise=0.02), outcome.calibration, settings, quiet)
+    rows = check(SyntheticMeasurer(noise=0.02), outcome.calibration, settings, quiet).rows
     assert all(row.within for row in rows)
     slower = TRUTH.model_copy(
         update={"constants": TRUTH.constants | {"matmul": {"bf16": Fit(math=0.4, memory=0.5, overhead=4e-6)}}}
     )
-    rows = check(SyntheticMeasurer(truth=slower), outcome.calibration, settings, quiet)
+    rows = check(SyntheticMeasurer(truth=slower), outcome.calibration, settings, quiet).rows
     wrong = {row.kernel for row in rows if not row.within}
     assert wrong == {"matmul"}
     assert next(row.bias for row in rows if row.kernel == "matmul") < -0.2, "predicted is faster than measured"
@@ -166,8 +167,28 @@ def test_a_check_goes_on_after_a_shape_that_does_not_fit(tmp_path: Path, monkeyp
         return measure(self, op, seconds)
 
     monkeypatch.setattr(SyntheticMeasurer, "measure", tight)
-    rows = check(SyntheticMeasurer(), outcome.calibration, Settings(budget=30.0, design=DESIGN), quiet)
-    assert "matmul" in {row.kernel for row in rows} and "norm" not in {row.kernel for row in rows}
+    found = check(SyntheticMeasurer(), outcome.calibration, Settings(budget=30.0, design=DESIGN), quiet)
+    kernels = {row.kernel for row in found.rows}
+    assert "matmul" in kernels and "norm" not in kernels
+    assert found.unchecked[("norm", "any")] == "out of memory"
+    assert set(found.unchecked) == {("norm", "any"), ("collective.all_reduce", "any")}, "none is dropped in silence"
+    report = check_report(found, tmp_path / "c.yaml", 0.2)
+    assert report.record["not_checked"]["norm any"] == "out of memory"
+    assert "Not checked: norm any: out of memory." in report.notes
+
+
+def test_a_check_ends_when_the_device_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome = run(SyntheticMeasurer(), tmp_path / "raw.jsonl")
+
+    def lost(*_: object) -> Any:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    measurer = SyntheticMeasurer()
+    monkeypatch.setattr(measurer, "measure", lost)
+    monkeypatch.setattr(measurer, "synchronize", lost)
+    with pytest.raises(DeviceLostError, match="illegal memory access") as caught:
+        check(measurer, outcome.calibration, Settings(budget=30.0, design=DESIGN), quiet)
+    assert caught.value.exit_code == 2
 
 
 @dataclass(eq=False)
@@ -185,7 +206,7 @@ def test_a_check_too_short_for_a_slow_machine_still_visits_every_kernel(tmp_path
     """4 s of budget, 4 s to the end of the first visit: seven kernels take 28 s, and not one of them twice."""
     outcome = run(SyntheticMeasurer(), tmp_path / "raw.jsonl")
     measurer = SlowToBegin()
-    rows = check(measurer, outcome.calibration, Settings(budget=4.0, design=DESIGN), quiet)
+    rows = check(measurer, outcome.calibration, Settings(budget=4.0, design=DESIGN), quiet).rows
     stored = {(kernel, label) for kernel, formats in outcome.calibration.constants.items() for label in formats}
     assert {(row.kernel, row.label) for row in rows} == stored - {("collective.all_reduce", "any")}
     assert {row.shapes for row in rows} == {1}
@@ -248,6 +269,21 @@ def test_files_and_report_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert report.record["held_out"]
     again = execute(Options(budget=60.0, out=out, only_fit=True), SyntheticMeasurer())
     assert again.record["held_out"] == report.record["held_out"], "a fit of the raw file is the fit of the run"
+
+
+def test_a_raw_file_is_fitted_as_of_its_own_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a laptop, from the measurements of an H200: they are held against the H200, not against the laptop."""
+    monkeypatch.setattr("calibrate.session.settings.GPU", DESIGN)
+    out = tmp_path / "own.yaml"
+    first = execute(Options(budget=60.0, out=out), SyntheticMeasurer())
+    laptop = SyntheticMeasurer()
+    laptop.device = replace(laptop.device, kind="cpu", name="A laptop", units=4, memory=16e9)
+    again = execute(Options(budget=60.0, out=out, only_fit=True), laptop)
+    assert again.record["hardware"] == first.record["hardware"] == "h200-sxm"
+    assert again.record["held_out"] == first.record["held_out"]
+    (tmp_path / "empty.jsonl").touch()
+    with pytest.raises(InputFileError, match="holds no measurements"):
+        execute(Options(budget=60.0, out=out, raw=tmp_path / "empty.jsonl", only_fit=True), laptop)
 
 
 def test_too_little_is_said(tmp_path: Path) -> None:
