@@ -27,6 +27,7 @@ from calibrate.kernels.collectives import ALL_REDUCES, AllReduce, CollectiveKern
 from calibrate.kernels.kernel import check
 from calibrate.kernels.operands import NoKernelError, OperandPool, Operands
 from calibrate.samples import Sample, encode
+from inferplan.units import format_bytes
 from inferplan.work.formats import find_format
 from inferplan.work.ops import Collective
 
@@ -141,6 +142,10 @@ class Rank:
             right: list[bool] = []
             self._attempt(lambda: right.append(check(kernel) <= kernel.tolerance))
             if not self._all(right == [True]):
+                size = format_bytes(float(op.elements) * op.format.width)
+                self._write(
+                    {"without": f"{kernel.name} of {size}", "why": "some process got another result than float64"}
+                )
                 return
         sample = self._sample(kernel, [kernel.operands() for _ in range(SETS)])
         self._write({"op": encode(op), "sample": asdict(sample)})
@@ -228,7 +233,7 @@ class Rank:
         try:
             call()
         except NoKernelError as refused:
-            return refused.what
+            return f"{refused.what} ({refused.because})" if refused.because else refused.what
         except Exception as failed:  # libraries built for another torch or driver fail in any way they like
             return f"{type(failed).__name__}: {next(iter(str(failed).splitlines()), '')}"[:200]
         return ""

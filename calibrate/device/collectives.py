@@ -5,13 +5,15 @@ Each group is a set of processes of its own, so that one that cannot start, dies
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -46,10 +48,13 @@ def group_sizes(devices: int) -> list[int]:
     return powers if not powers or powers[-1] == devices else [*powers, devices]
 
 
-def measure_collectives(device: Device, seconds: float, worker: Worker = run_rank) -> Iterator[tuple[Op, Sample]]:
+def measure_collectives(
+    device: Device, seconds: float, worker: Worker = run_rank, without: dict[str, str] | None = None
+) -> Iterator[tuple[Op, Sample]]:
     """Time every message between the devices, about ``seconds`` in all once they have met; nothing where there is one.
 
-    Of several libraries the fastest counts for each message, as engines choose. Raises :class:`NoCollectivesError` at
+    Of several libraries the fastest counts for each message, as engines choose; ``without`` is told which could not be
+    used, which messages came out wrong, and why. Raises :class:`NoCollectivesError` at
     the end, when what could be measured has been given, if a group could not start, died or hung; or before, when
     others use the devices.
     """
@@ -66,7 +71,10 @@ def measure_collectives(device: Device, seconds: float, worker: Worker = run_ran
                 environment={name: value for name, value in os.environ.items() if name.startswith(ENVIRONMENT)},
             )
             why = _run(plan, worker)
-            yield from _fastest(plan.results)
+            records = _records(plan.results)
+            if without is not None:
+                without |= {record["without"]: record["why"] for record in records if "without" in record}
+            yield from _fastest(records)
         if why:
             problems.append(f"{size} {'processes' if device.kind == 'cpu' else 'devices'}: {why}")
     if problems:
@@ -155,14 +163,19 @@ def _last_line(text: str) -> str:
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "it gave no reason")[:200]
 
 
-def _fastest(results: Path) -> Iterator[tuple[Op, Sample]]:
+def _records(results: Path) -> list[dict[str, Any]]:
+    """What a group wrote."""
+    records = []
+    for line in results.read_text(encoding="utf-8").splitlines() if results.is_file() else []:
+        with contextlib.suppress(ValueError):  # cut short when the process was ended
+            records.append(json.loads(line))
+    return records
+
+
+def _fastest(records: Iterable[dict[str, Any]]) -> Iterator[tuple[Op, Sample]]:
     """What a group measured: of each message the sample of the library that was fastest."""
     found: dict[str, tuple[Op, Sample]] = {}
-    for line in results.read_text(encoding="utf-8").splitlines() if results.is_file() else []:
-        try:
-            record = json.loads(line)
-        except ValueError:  # cut short when the process was ended
-            continue
+    for record in records:
         if "sample" in record:
             op, sample = decode(record["op"]), Sample(**record["sample"])
             if key_of(op) not in found or sample.seconds < found[key_of(op)][1].seconds:

@@ -22,8 +22,9 @@ FELL = 0.85
 less: memory-bound ones run faster than matmuls, matmuls of other formats within some per cent of each other."""
 BUSY = 0.05
 """Share of the device that another process must use to count as computing."""
-HARD = frozenset({"hardware slowdown", "hardware too hot", "too hot", "power brake", "throttled"})
-"""Reasons that disturb whatever the clock is; a power cap does so only when the clock falls below what it was."""
+HARD = frozenset({"hardware slowdown", "hardware too hot", "too hot", "power brake"})
+"""Reasons that disturb whatever the clock is; a power cap does so only when the clock falls below what it was. So does
+AMD's "throttled", in which a power cap is one of the reasons, and which MI300X never tells (amdgpu, smu_v13_0_6)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,8 +105,18 @@ class Monitor:
         if self.failure:
             told["read by"] = f"{self.tool.name}, until it failed: {self.failure}"
         if self.steady is not None:
-            told["clock of long matmuls"] = f"{self.steady / 1e6:.0f} MHz"
+            told |= {"clock of long matmuls": f"{self.steady / 1e6:.0f} MHz"} | self._under_load()
         return told
+
+    def _under_load(self) -> dict[str, str]:
+        """What the last reading tells beside the clock: that of the end of the warm-up when a run asks for it."""
+        seen = self.last
+        told = {
+            "memory clock then": None if seen.memory_clock is None else f"{seen.memory_clock / 1e6:.0f} MHz",
+            "power then": None if seen.power is None else f"{seen.power:.0f} W",
+            "temperature then": None if seen.temperature is None else f"{seen.temperature:.0f} C",
+        }
+        return {name: value for name, value in told.items() if value is not None}
 
     def begin(self) -> None:
         """A visit begins: what is known now counts for it until something newer is."""

@@ -31,7 +31,7 @@ class Measurer(Protocol):
         """Why an operator of this kind and format cannot be measured; ``None`` when it can."""
 
     def passed_over(self) -> dict[str, str]:
-        """Kernel libraries that could not be used so far, and why."""
+        """Kernel libraries that could not be used so far, and a tool of the device's health that failed; and why."""
 
     def measure(self, op: Op, seconds: float) -> Sample:
         """One visit to an operator. Raises ``MemoryError`` when it does not fit."""

@@ -65,6 +65,7 @@ class TorchMeasurer:
         self.monitor = Monitor(find_tool(device.kind))
         self._events = CudaLaps(device.cache, plan.results, self.monitor.look) if device.kind == "cuda" else None
         self._whole = WholeModels(device.kind, self)
+        self._without: dict[str, str] = {}
 
     def clock(self) -> float:
         """Seconds of the process's monotonic clock."""
@@ -106,7 +107,7 @@ class TorchMeasurer:
             error = check(kernel)
         except NoKernelError as refused:
             return refusal_of(refused)
-        except (RuntimeError, TypeError, ValueError, NotImplementedError, AttributeError) as failed:
+        except Exception as failed:  # optional libraries fail in any way they like (Triton: errors of its own)
             if _no_memory(failed):
                 self.release()
             return f"torch cannot run it here: {_first_line(failed)}"
@@ -115,8 +116,12 @@ class TorchMeasurer:
         return None
 
     def passed_over(self) -> dict[str, str]:
-        """Kernel libraries that could not be used so far, and why."""
-        return passed_over(self.pool)
+        """Kernel libraries that could not be used so far, and why; and the tool that told the device's health, when it
+        failed on the way: nothing is known of the visits after that."""
+        found, monitor = passed_over(self.pool) | self._without, self.monitor
+        if monitor.tool is not None and monitor.failure:
+            found[monitor.tool.name] = f"told of clocks and other processes until it failed: {monitor.failure}"
+        return found
 
     def measure(self, op: Op, seconds: float) -> Sample:
         """Laps of an operator on fresh operands for about ``seconds``. Raises ``MemoryError`` when it does not fit."""
@@ -232,7 +237,7 @@ class TorchMeasurer:
 
     def collectives(self, seconds: float) -> Iterator[tuple[Op, Sample]]:
         """Collectives between the devices, or between two processes of a CPU; none where there is one device."""
-        yield from measure_collectives(self.device, seconds)
+        yield from measure_collectives(self.device, seconds, without=self._without)
 
 
 def _no_memory(error: BaseException) -> bool:

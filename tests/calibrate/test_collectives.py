@@ -33,13 +33,16 @@ from tests.calibrate.standin import KNOWN, Failure, no_capture, no_collectives, 
 CPU = Device(kind="cpu", name="cpu", memory=1e9, units=1, cache=1e6, software={})
 SYMMETRIC = "torch.distributed._symmetric_memory"
 Found = list[tuple[Op, Sample]]
+WITHOUT: dict[str, str] = {}
+"""What the last call of :func:`gathered` was told of libraries and messages that are left out."""
 
 
 def gathered(seconds: float, worker: Any = run_rank) -> tuple[Found, str]:
     """What was measured, and what was said at the end."""
     found: Found = []
+    WITHOUT.clear()
     try:
-        for pair in measure_collectives(CPU, seconds, worker):
+        for pair in measure_collectives(CPU, seconds, worker, WITHOUT):
             found.append(pair)
     except NoCollectivesError as error:
         assert error.hint
@@ -146,6 +149,8 @@ def test_a_collective_that_is_wrong_is_left_out() -> None:
     found, said = gathered(0.1, losing)
     assert not said
     assert of_groups(found) == {2: set(PATTERNS) - {"all_gather"}}
+    assert WITHOUT and all(name.startswith("torch.distributed all_gather (gloo) of ") for name in WITHOUT)
+    assert set(WITHOUT.values()) == {"some process got another result than float64"}
 
 
 @pytest.mark.parametrize(
@@ -181,7 +186,7 @@ def on_standin(
     plan = Plan(kind="cuda", devices=tuple(range(8)), folder=str(folder), seconds=60.0, met=1.0)
     with standin(chip, *failures, modules=modules, devices=8), pretended_group(8, monkeypatch):
         Rank(plan).measure()
-    return list(collectives._fastest(plan.results)), plan.results.read_text()
+    return list(collectives._fastest(collectives._records(plan.results))), plan.results.read_text()
 
 
 @pytest.mark.parametrize(("chip", "library"), [("h200-sxm", "nccl"), ("mi300x", "rccl")])
@@ -251,7 +256,7 @@ def test_symmetric_memory_is_reduced_by_the_switch(tmp_path: Path, monkeypatch: 
     assert "torch-symmetric-memory multimem_all_reduce_" in text
     module.rendezvous = lambda tensor, group: SimpleNamespace(multicast_ptr=0)  # type: ignore[attr-defined]
     _, text = on_standin("h200-sxm", tmp_path / "other", monkeypatch, modules={SYMMETRIC: module})
-    assert '"without": "torch-symmetric-memory", "why": "no symmetric memory"' in text
+    assert '"without": "torch-symmetric-memory", "why": "no symmetric memory (these devices have no multicast' in text
 
 
 def test_processes_that_cannot_start_are_one_error() -> None:

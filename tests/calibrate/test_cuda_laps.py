@@ -184,11 +184,14 @@ def test_the_clock_is_held_before_anything_is_measured_and_told() -> None:
             "ECC": "on",
             "read by": "NVML",
             "clock of long matmuls": "1755 MHz",
+            "memory clock then": "3201 MHz",
+            "power then": "498 W",
+            "temperature then": "61 C",
         }
         record = json.loads(json.dumps(measurer.device.record()))
         assert state_of(record) == [
             "The device: power cap: 500 W of 700 W, highest clock: 1980 MHz, ECC: on, read by: NVML, "
-            "clock of long matmuls: 1755 MHz."
+            "clock of long matmuls: 1755 MHz, memory clock then: 3201 MHz, power then: 498 W, temperature then: 61 C."
         ]
         assert state_of({"name": "a CPU"}) == []
         assert record["software"]["driver"] == "580.95.05"

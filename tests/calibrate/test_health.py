@@ -15,8 +15,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from calibrate.device import health_tools  # noqa: E402
+from calibrate.device.device import identify  # noqa: E402
 from calibrate.device.health import Monitor, Reading, others  # noqa: E402
 from calibrate.device.health_tools import AmdSmi, NvidiaSmi, Nvml, RocmSmi, find_tool, reasons  # noqa: E402
+from calibrate.device.torch_measurer import TorchMeasurer  # noqa: E402
 
 UUID = "11111111-2222-3333-4444-555555555555"
 
@@ -86,6 +88,14 @@ def test_a_hot_device_disturbs_at_any_clock() -> None:
     tool, clock, monitor = watched()
     tool.slowed = ("hardware too hot", "power cap")
     assert visit(monitor, clock) == "the device slowed itself down: hardware too hot"
+
+
+def test_amds_throttling_may_be_a_power_cap_so_that_its_clock_decides() -> None:
+    tool, clock, monitor = watched()
+    tool.slowed = ("throttled",)
+    assert visit(monitor, clock) == ""
+    tool.clock = 1410e6
+    assert visit(monitor, clock) == "clocks fell to 1410 of 1755 MHz: throttled"
 
 
 def test_a_visit_without_a_reading_goes_by_the_last_one() -> None:
@@ -314,3 +324,14 @@ def test_rocm_smi_stands_in_for_amdsmi(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(tool, RocmSmi)
     assert tool.read() == Reading(clock=132e6, memory_clock=900e6, power=139.0, temperature=42.0)
     assert tool.facts()["power cap"] == "750 W"
+
+
+def test_a_tool_that_fails_on_the_way_is_in_the_provenance() -> None:
+    """Visits after that are unwatched, and not calm for certain."""
+    measurer = TorchMeasurer(identify("cpu"), 0, 1 << 20)
+    tool, _, measurer.monitor = watched()
+    assert measurer.passed_over() == {}
+    tool.error = RuntimeError("GPU is lost")
+    measurer.monitor.look()
+    told = "told of clocks and other processes until it failed: RuntimeError: GPU is lost"
+    assert measurer.passed_over() == {"a tool": told}
