@@ -90,7 +90,7 @@ def _of_another(found: Calibration, hardware: HardwareSpec) -> bool:
     its constants hold.
     """
     measured, catalogue = found.name.partition(",")[0], names("hardware")
-    run = str(found.provenance.get("source", "")).startswith(RUN)
+    run = is_run(found.provenance)
     return measured != hardware.name and (measured in catalogue or (run and hardware.name in catalogue))
 
 
