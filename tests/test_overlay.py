@@ -20,12 +20,26 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.phase import run_step
 from inferplan.estimate.roofline import OpCost
-from inferplan.reports.estimate import basis_note, estimate_record
+from inferplan.reports.estimate import band_note, basis_note, estimate_record
 from inferplan.reports.overlay import overlay_note
 from inferplan.work.step import Segment, Step
 from tests.mutants import forget
 
 HALF = {"math": 0.5, "memory": 0.5, "sharpness": 1.0}
+
+
+LAPTOP = {
+    "name": "laptop",
+    "vendor": "x",
+    "product": "x",
+    "unit": "x",
+    "source": "x",
+    "confidence": "low",
+    "units": 1,
+    "memory": {"label": "DDR5", "bandwidth": "10 GB/s", "usable": "8 GB"},
+    "peak": {"bf16": "1 TFLOP/s"},
+}
+"""A device of one's own."""
 
 
 def calibration(tmp_path: Path, constants: dict[str, Any], name: str = "h200-sxm", **more: Any) -> str:
@@ -197,17 +211,7 @@ def test_a_cpu_that_was_calibrated_prices_no_device_of_the_catalogue(gpu: str, t
     assert found.constants == shipped.constants and "it was measured on cpu-some-processor" in found.note
     for name in ("cpu-some-processor", "laptop"):
         own = tmp_path / f"{name}.yaml"
-        facts = {"memory": {"label": "DDR5", "bandwidth": "10 GB/s", "usable": "8 GB"}, "peak": {"bf16": "1 TFLOP/s"}}
-        about = {
-            "name": name,
-            "vendor": "x",
-            "product": "x",
-            "unit": "x",
-            "source": "x",
-            "confidence": "low",
-            "units": 1,
-        }
-        own.write_text(yaml.safe_dump(about | facts), encoding="utf-8")
+        own.write_text(yaml.safe_dump(LAPTOP | {"name": name}), encoding="utf-8")
         fit = load_kernels(load_hardware(str(own)), file, "none").fit("norm", "any")
         assert fit is not None and fit.math == 0.5
 
@@ -321,3 +325,21 @@ def test_a_step_of_its_own_holds_for_every_kernel(tmp_path: Path) -> None:
     found = load_calibration(load_hardware("h200-sxm"), file, False)
     assert found.step.host == 1e-3 and not found.shares_step
     assert {found.fit(*place).launch for place in (("matmul", "bf16"), ("norm", "any"))} == {0.5}  # type: ignore[union-attr]
+
+
+def test_an_unknown_error_names_its_kernels_and_what_a_step_adds(tmp_path: Path) -> None:
+    """With errors of matmuls alone the other kernels are named; with errors of all, that of the step is missing."""
+    known = HALF | {"library": "blas", "error": {"low": 0.8, "high": 1.25}}
+    kernels = ("attention.decode", "attention.prefill", "copy", "elementwise", "gather", "norm")
+    for others, told in (
+        (HALF | {"library": "blas"}, "no error is known of"),
+        (known, "kernels of decode x 0.80 to x 1.25"),
+    ):
+        fits = {"matmul": {"any": known}, **{name: {"any": others} for name in kernels}}
+        file = calibration(tmp_path, fits, name="laptop", step={"layer": 1e-5})
+        own = tmp_path / "laptop.yaml"
+        own.write_text(yaml.safe_dump(LAPTOP), encoding="utf-8")
+        deployed = assemble(Request(model="qwen2.5-0.5b", gpu=str(own), engine="none", calibration=file))
+        said = band_note(Estimate(deployment=deployed, load=StaticLoad(batch=1, prompt=512, output=16)))
+        assert said.startswith("error: unknown; ") and told in said
+        assert "matmul" not in said

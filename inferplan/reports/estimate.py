@@ -192,7 +192,19 @@ def band_note(estimate: Estimate) -> str:
         return f"error: 80 % of held-out measurements lie within {', '.join(parts)} (docs/accuracy.md)"
     if estimate.basis == "roofline":
         return "error: unknown; no measurement stands behind these times"
-    return "error: unknown; kernels that nobody has held out take a part of these times"
+    phases = [("prefill", estimate.prefill), *([("decode", estimate.decode)] if len(metrics) > 1 else [])]
+    return f"error: unknown; {'; '.join(_why_unknown(name, phase) for name, phase in phases)}"
+
+
+def _why_unknown(name: str, phase: Phase) -> str:
+    """Which kernels of a phase nobody has held out; or their band, where it is what a step adds that has no error."""
+    if phase.band is not None:
+        low, high = phase.band
+        return f"kernels of {name} x {low:.2f} to x {high:.2f}, but no error is known of what a step adds to them"
+    without = [cost for cost in phase.costs if cost.band is None]
+    spent, whole = (sum(float(np.sum(cost.total)) for cost in costs) for costs in (without, phase.costs))
+    kernels = ", ".join(sorted({cost.op.kernel for cost in without}))
+    return f"no error is known of {kernels}, {spent / whole:.0%} of {name}"
 
 
 def diffusion_record(estimate: DiffusionEstimate) -> dict[str, Any]:
