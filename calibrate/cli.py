@@ -40,7 +40,7 @@ from calibrate.session.settings import QUICK, Progress, Settings
 from calibrate.session.steps import StepRow, errors_of, step_rows
 from inferplan.catalog.files import config_root, read_yaml, validate
 from inferplan.devices.constants import Calibration
-from inferplan.errors import InputFileError, ToleranceError
+from inferplan.errors import InputFileError, ToleranceError, UsageError
 from inferplan.table import Report, Table
 from inferplan.units import format_quantity
 
@@ -97,14 +97,30 @@ def torch_measurer(device: Device, budget: float, seed: int) -> TorchMeasurer:
 
 
 def _run(options: Options, measurer: Measurer, settings: Settings) -> Report:
-    out = options.out or default_out(options, measurer)
+    device = measurer.device
+    if options.only_fit and options.raw is not None:
+        device = device_of(options.raw)
+    out = options.out or default_out(options, device)
     raw_path = options.raw or out.with_suffix(".jsonl")
     report_path = options.report or out.with_suffix(".md")
+    _require_apart(
+        {
+            "--out": out,
+            "--raw": raw_path,
+            "--report": report_path,
+            "the page beside --report": report_path.with_suffix(".html"),
+            "the picture beside --report": report_path.with_suffix(".png"),
+            "--new-hardware": options.new_hardware,
+        }
+    )
     for path in filter(None, (out, raw_path, report_path, options.new_hardware)):
         require_writable(path)
-    session = read(raw_path) if options.only_fit else _measured(raw_path, options, measurer, settings)
+    if options.only_fit:
+        session, device = read(raw_path), device_of(raw_path)
+    else:
+        session = _measured(raw_path, options, measurer, settings)
     try:
-        outcome = with_glue(fit(session, _measured_on(session, raw_path), settings))
+        outcome = with_glue(fit(session, device, settings))
     except ToleranceError:
         click.echo(f"every measurement is kept in {raw_path}", err=True)
         raise
@@ -125,6 +141,32 @@ def _run(options: Options, measurer: Measurer, settings: Settings) -> Report:
     return summary(outcome, {name: str(path) for name, path in files.items()})
 
 
+def _require_apart(files: dict[str, Path | None]) -> None:
+    """Raise ``UsageError`` where one file of a run would be written over another; measurements would be lost."""
+    taken: dict[Path, str] = {}
+    for option, path in files.items():
+        if path is None:
+            continue
+        other = taken.setdefault(path.resolve(), option)
+        if other != option:
+            raise UsageError(
+                f"{other} and {option} are the same file, {path}",
+                because="one would be written over the other",
+                hint="--out x.yaml --raw x.jsonl --report x.md; names that are not given follow from --out",
+            )
+
+
+def device_of(path: Path) -> Device:
+    """The device that a raw file was measured on, whatever this machine is. Raises ``InputFileError``."""
+    session = read(path)
+    if not session.provenance:
+        raise InputFileError(f"{path} holds no measurements", hint="run the calibration itself")
+    try:
+        return Device.of(session.provenance[-1]["device"])
+    except TypeError as error:
+        raise InputFileError(f"{path} does not describe its device", because=str(error)) from None
+
+
 def _measured(path: Path, options: Options, measurer: Measurer, settings: Settings) -> Session:
     """What a run measures, and keeps in its raw file."""
     raw = RawFile.open(path, options.resume)
@@ -141,17 +183,10 @@ def _measured(path: Path, options: Options, measurer: Measurer, settings: Settin
     return raw.session
 
 
-def _measured_on(session: Session, path: Path) -> Device:
-    """The device that a raw file is of, perhaps not the one at hand. Raises ``InputFileError`` for an empty file."""
-    if not session.provenance:
-        raise InputFileError(f"{path} holds no measurements", hint="run the calibration itself")
-    return Device.of(session.provenance[-1]["device"])
-
-
-def default_out(options: Options, measurer: Measurer) -> Path:
+def default_out(options: Options, device: Device) -> Path:
     """``configs/calibration/<hardware>.yaml``; ``-torch`` after the name where constants of other kernels are there."""
-    known = None if options.gpu else match(measurer.device)
-    name = options.gpu or (known.name if known else measurer.device.slug)
+    known = None if options.gpu else match(device)
+    name = options.gpu or (known.name if known else device.slug)
     folder = config_root() / "calibration"
     path = folder / f"{name}.yaml"
     if path.is_file() and not (path.with_suffix(".jsonl")).is_file():
@@ -162,7 +197,7 @@ def default_out(options: Options, measurer: Measurer) -> Path:
 
 
 def _check(options: Options, measurer: Measurer, settings: Settings) -> Report:
-    path = options.calibration or options.out or default_out(options, measurer)
+    path = options.calibration or options.out or default_out(options, measurer.device)
     stored = validate(path, read_yaml(path), Calibration)
     with progress_bar() as progress:
         found = check(measurer, stored, settings, progress)

@@ -10,9 +10,12 @@ from calibrate.session.raw_file import Session
 from inferplan.catalog.files import load_hardware
 from inferplan.devices.constants import Calibration
 from inferplan.devices.hardware import HardwareSpec
-from inferplan.errors import MissingFactError
+from inferplan.errors import MissingFactError, UsageError
+from inferplan.units import format_quantity
 from inferplan.work.ops import Copy, Elementwise, Matmul
 
+SLOWEST, FASTEST = 0.2, 1.5
+"""Share of its stated bandwidth that a device is believed to reach at the least and at the most."""
 STREAM = 16e6
 """Bytes of an operator from which its rate counts as one of memory."""
 
@@ -20,15 +23,32 @@ STREAM = 16e6
 def hardware_of(device: Device, session: Session, gpu: str | None) -> tuple[HardwareSpec, dict[str, Any] | None]:
     """The hardware to compare with: the catalogue's, or what the measured ceilings describe (and its mapping).
 
-    Raises ``MissingFactError`` where it is neither in the catalogue nor were ceilings measured.
+    Raises ``MissingFactError`` where it is neither in the catalogue nor were ceilings measured, ``UsageError`` where
+    the device cannot be the one that ``gpu`` names.
     """
     found = load_hardware(gpu) if gpu else match(device)
     if found is not None:
+        if gpu:
+            _require_alike(found, device, session)
         return found, None
     if not session.ceilings and "ceilings" in session.failed:
         raise MissingFactError("no ceilings were measured", because=session.failed["ceilings"], hint="--resume")
     data = measured_hardware(device, ceilings_of(reached(session)), _today())
     return as_hardware(data), data
+
+
+def _require_alike(named: HardwareSpec, device: Device, session: Session) -> None:
+    """Raise ``UsageError`` where memory is much slower or faster than that of the device that ``--gpu`` names: its
+    constants would be lies about that one."""
+    rates = [rate for name, rate in session.ceilings.items() if name in ("copy", "read")]
+    share = max(rates, default=named.memory.bandwidth) / named.memory.bandwidth
+    if not SLOWEST <= share <= FASTEST:
+        raise UsageError(
+            f"{device.name} is no {named.name}",
+            because=f"it reached {format_quantity(max(rates), 'B/s')}, and the memory of {named.name} has "
+            f"{format_quantity(named.memory.bandwidth, 'B/s')}",
+            hint="--gpu names the catalogue entry that the device is; --new-hardware FILE describes one that has none",
+        )
 
 
 def reached(session: Session) -> dict[str, float]:

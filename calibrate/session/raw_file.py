@@ -13,11 +13,13 @@ from typing import Any, TextIO
 import numpy as np
 
 from calibrate.samples import Sample, StepSample, bare, decode, encode, key_of
+from calibrate.session.records import record_of
 from inferplan.errors import InputFileError
 from inferplan.work.ops import Op
 
 SHAPE, MEMORY, DEVICE = "shape", "memory", "device"
 """Why something failed: its sizes, too little memory, a device that was lost meanwhile."""
+_BEGIN = '{"record":'
 
 
 @dataclass(eq=False)
@@ -186,19 +188,29 @@ def _short(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def read(path: Path) -> Session:
-    """The session that a raw file holds; a last line cut short by a kill is dropped. Raises ``InputFileError``."""
+    """The session that a raw file holds; a last line cut short by a kill is dropped.
+
+    Raises ``InputFileError``, also for a file that holds something else: nothing is ever added to such a file.
+    """
     session = Session()
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise InputFileError(f"cannot read {path}", because=error.strerror or str(error)) from None
     except UnicodeDecodeError:
         raise InputFileError(f"cannot read {path}", because="it is not UTF-8 text") from None
-    for number, line in enumerate(lines, 1):
+    if not text.startswith(_BEGIN[: len(text)]):
+        raise InputFileError(f"{path} is no raw file of a calibration", because=f"it does not begin with {_BEGIN}")
+    for number, line in enumerate(text.split("\n")[:-1], 1):  # what has no end is not complete
         try:
-            session.take(json.loads(line))
+            record = record_of(line)
+            if record.get("record") == "sample" and record["key"] not in session.shapes:
+                raise ValueError(f"a sample of the shape {record['key']}, which no line before it describes")
+            session.take(record)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            if number == len(lines):
-                break
-            raise InputFileError(f"{path}:{number}: not a record of a calibration", because=str(error)) from None
+            raise InputFileError(f"{path}:{number}: not a record of a calibration", because=_told(error)) from None
     return session
+
+
+def _told(error: Exception) -> str:
+    return f"{error} is missing" if isinstance(error, KeyError) else str(error)

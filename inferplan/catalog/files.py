@@ -32,6 +32,7 @@ SpecType = TypeVar("SpecType", bound=Spec)
 _BASE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _ALIASES = re.compile(r"^aliases: *\[(.*?)\]", re.MULTILINE)
 _LONGEST_NAME = 200
+_DEEPEST = 500
 _MAKERS = ("nvidia", "amd", "intel", "google", "aws")
 """Makers that tools put before a device's name."""
 _HUB_ID = re.compile(r"(?!.*(?:--|\.\.|\.git$))\w(?:[\w.-]*\w)?/\w(?:[\w.-]{0,94}\w)?")
@@ -151,6 +152,7 @@ def read_yaml(path: Path) -> Any:
                 return json.loads(text)
             except json.JSONDecodeError:
                 pass  # a flow mapping that is YAML only
+        _require_shallow(text)
         return yaml.load(text, Loader=_Loader)
     except OSError as error:
         raise InputFileError(f"cannot read {path}", because=error.strerror or str(error)) from None
@@ -162,6 +164,17 @@ def read_yaml(path: Path) -> Any:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
         raise SpecError(f"{where}: not YAML", because=str(getattr(error, "problem", error))) from None
+
+
+def _require_shallow(text: str) -> None:
+    """Raise ``ValueError`` for nesting so deep that the loader, which is written in C, would end the process by it."""
+    if sum(text.count(mark) for mark in ("[", "{", "- ", "? ", ": ")) < _DEEPEST:
+        return
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST:
+            raise ValueError(f"nested more than {_DEEPEST} deep")
 
 
 def line_of(path: Path, field: tuple[str | int, ...]) -> int | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from inferplan.cli.options import Count, report_options, write
+from inferplan.cli.options import report_options, write
 from inferplan.errors import MissingExtraError, ToleranceError
 from inferplan.table import Report
 
@@ -91,7 +91,11 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 )
 @click.option("--new-hardware", type=_FILE, help="Write a hardware YAML of the measured ceilings.")
 @click.option(
-    "--seed", type=Count(0), default=0, show_default=True, help="Of random operands, shapes and the held-out part."
+    "--seed",
+    type=click.IntRange(0, 2**31 - 1),
+    default=0,
+    show_default=True,
+    help="Of random operands, shapes and the held-out part.",
 )
 @report_options
 def calibrate_command(**values: Any) -> Report:

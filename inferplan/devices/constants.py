@@ -6,6 +6,7 @@ was not fitted to.
 """
 
 from collections.abc import Mapping, Sequence
+from math import inf, isfinite
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -45,7 +46,7 @@ class Fit(Spec):
 
     math: float = Field(default=1.0, gt=0.0, le=1.0)
     memory: float = Field(default=1.0, gt=0.0, le=1.0)
-    overhead: float = Field(default=0.0, ge=0.0)
+    overhead: float = Field(default=0.0, ge=0.0, le=10.0)
     """Seconds a run, whatever its size."""
     launch: float = Field(default=1.0, ge=0.0, le=1.0)
     """The share of ``overhead`` that is left when kernels follow each other in a step (:class:`StepConstants`)."""
@@ -73,8 +74,12 @@ class Fit(Spec):
     bytes_range: tuple[float, float] | None = None
 
     def model_post_init(self, context: Any) -> None:
-        if any(value < 0.0 for value in self.terms.values()):
-            raise ValueError(f"terms must be zero or more: {self.terms}")
+        if not all(0.0 <= value < inf for value in self.terms.values()):
+            raise ValueError(f"terms must be numbers of zero or more: {self.terms}")
+        if not all(map(isfinite, self.error.values())):
+            raise ValueError(f"errors must be numbers: {self.error}")
+        if self.band is not None and not 0.0 < self.band[0] <= self.band[1]:
+            raise ValueError(f"a band must go from low to high, above 0: {self.error}")
 
     def covers(self, flop: Num, moved: Num) -> bool:
         """Whether the work lies in the range that the fit saw."""
