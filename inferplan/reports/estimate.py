@@ -25,6 +25,8 @@ from inferplan.work.routing import busiest
 
 BOUND_NAMES: dict[Bound, str] = {"math": "compute", "memory": "memory", "wire": "network", "overhead": "overhead"}
 _RIGHT = frozenset({"without", "prefill", "share", "decode", "share ", "bytes", "value", "start", "mean", "end"})
+UNSEEN = 1e-6
+"""Share of the TTFT at the server below which a part of it is not listed: far behind the digits of the sum."""
 IDEAL_NOTE = (
     "basis: roofline of an ideal device: datasheet peaks, no overhead, no queue; real times are longer "
     "(docs/accuracy.md)"
@@ -407,7 +409,8 @@ def server_note(estimate: Estimate) -> str:
         "launches": first.launches,
         "seen late": first.seen_late,
     }
-    parts = " + ".join(f"{name} {_time(seconds)}" for name, seconds in named.items() if np.any(seconds))
+    seen = {name: seconds for name, seconds in named.items() if np.any(np.asarray(seconds) > UNSEEN * first.at_server)}
+    parts = " + ".join(f"{name} {_time(seconds)}" for name, seconds in seen.items())
     whose = "" if np.all(estimate.load.batch == 1) else " of one request"
     return f"TTFT at the server{whose} = {parts} (docs/nomenclature.md)"
 

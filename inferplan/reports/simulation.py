@@ -238,7 +238,10 @@ def _waits(queue: Mapping[str, Any]) -> str:
 def _anchored(result: SimulationResult) -> str:
     if result.anchor == (1.0, 1.0):
         return ""
-    return f"; anchored to measured runs: at this load TTFT x {result.anchor[0]:.3f}, TPOT x {result.anchor[1]:.3f}"
+    ttft, tpot = result.anchor
+    return (
+        f"; anchored to measured runs: at this load TTFT x {ttft:.3f}, TPOT x {tpot:.3f}; ITL and waits are without it"
+    )
 
 
 def _notes(result: SimulationResult, record: Mapping[str, Any]) -> list[str]:

@@ -184,6 +184,13 @@ def test_the_basis_names_the_runs_and_the_band_is_theirs(tmp_path: Path) -> None
     _, out, _ = run_cli("estimate", *BARE, "--anchor", target)
     assert "anchored to 1 measured runs: at this load TTFT x " in out
     assert "80 % of unseen runs of a system so measured" in out
+    served = [
+        run_cli("simulate", *BARE, "--concurrency", "2", "--requests", "8", *anchor)[1]
+        for anchor in ([], ["--anchor", target])
+    ]
+    gaps = [next(line.split()[1] for line in said.splitlines() if line.startswith("ITL")) for said in served]
+    assert gaps[0] == gaps[1], "the mean"
+    assert "ITL and waits are without it" in served[1] and "without it" not in served[0]
     near, far = (
         json.loads(run_cli("estimate", *BARE, *load, "--anchor", target, "--format", "json")[1])
         for load in (["--batch", "2", "--prompt", "256", "--output", "32"], ["--batch", "16", "--prompt", "8192"])
