@@ -118,8 +118,7 @@ class RawFile:
         if path.is_file() and path.stat().st_size:
             if resume:
                 session = read(path)
-                if _drop_cut_line(path):
-                    session = read(path)
+                _drop_cut_line(path)
             elif not read(path).finished:
                 raise InputFileError(
                     f"{path} holds measurements of a run that did not end",
@@ -171,16 +170,11 @@ def _unwritable(path: Path, error: OSError) -> InputFileError:
     return InputFileError(f"cannot write {path}", because=error.strerror or str(error))
 
 
-def _drop_cut_line(path: Path) -> bool:
-    """Take away a last line that a kill cut short, so that the next one begins on its own; whether there was one.
-
-    One that lacks no more than its end is read as a record, but it goes, too.
-    """
+def _drop_cut_line(path: Path) -> None:
+    """Take away a last line that a kill cut short, which is not read either, so that the next one begins on its own."""
     content = path.read_bytes()
-    if content.endswith(b"\n"):
-        return False
-    path.write_bytes(content[: content.rfind(b"\n") + 1])
-    return True
+    if not content.endswith(b"\n"):
+        path.write_bytes(content[: content.rfind(b"\n") + 1])
 
 
 def _short(values: dict[str, Any]) -> dict[str, Any]:
