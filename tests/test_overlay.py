@@ -15,6 +15,7 @@ from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.calibrations import load_calibration, load_kernels
 from inferplan.catalog.files import config_root, load_hardware, names
 from inferplan.devices.constants import Calibration, Constants, Fit
+from inferplan.errors import SpecError
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
@@ -343,3 +344,35 @@ def test_an_unknown_error_names_its_kernels_and_what_a_step_adds(tmp_path: Path)
         said = band_note(Estimate(deployment=deployed, load=StaticLoad(batch=1, prompt=512, output=16)))
         assert said.startswith("error: unknown; ") and told in said
         assert "matmul" not in said
+
+
+@pytest.mark.parametrize(
+    ("fit", "words"),
+    [
+        ({"overhead": float("inf")}, "overhead: Input should be less than or equal to 10"),
+        ({"terms": {"hops": float("nan")}}, "terms must be numbers of zero or more"),
+        ({"terms": {"bogus": 1e-6}}, "have a term 'bogus'"),
+        ({"error": {"low": 1.2, "high": 0.8}}, "a band must go from low to high"),
+        ({"error": {"low": -1.0, "high": 0.8}}, "a band must go from low to high"),
+        ({"error": {"median": float("nan")}}, "errors must be numbers"),
+    ],
+)
+def test_constants_that_no_kernel_has_are_refused(fit: dict[str, Any], words: str, tmp_path: Path) -> None:
+    file = calibration(tmp_path, {"matmul": {"bf16": HALF | fit | {"library": "cublas"}}})
+    with pytest.raises(SpecError) as refused:
+        decode(deployment(file))
+    assert words in refused.value.render()
+
+
+def test_a_step_without_end_is_refused(tmp_path: Path) -> None:
+    file = calibration(tmp_path, {}, step={"host": float("inf")})
+    with pytest.raises(SpecError, match="valid Calibration"):
+        deployment(file)
+
+
+@pytest.mark.parametrize("text", ["[" * 50_000, "x: " + '{"a":' * 50_000, "- " * 50_000, '{"a":' * 50_000])
+def test_nesting_without_end_is_an_error_and_not_the_end_of_the_process(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "deep.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(SpecError, match="not YAML"):
+        deployment(str(path))

@@ -17,6 +17,12 @@ from calibrate.session.records import record_of
 from inferplan.errors import InputFileError
 from inferplan.work.ops import Op
 
+fcntl: Any
+try:
+    import fcntl
+except ImportError:  # Windows has no such locks
+    fcntl = None
+
 SHAPE, MEMORY, DEVICE = "shape", "memory", "device"
 """Why something failed: its sizes, too little memory, a device that was lost meanwhile."""
 _BEGIN = '{"record":'
@@ -113,24 +119,22 @@ class RawFile:
 
     @classmethod
     def open(cls, path: Path, resume: bool = False) -> RawFile:
-        """Start a file, or go on with one. Raises ``InputFileError`` when an unfinished one would be lost."""
-        session = Session()
-        if path.is_file() and path.stat().st_size:
-            if resume:
-                session = read(path)
-                _drop_cut_line(path)
-            elif not read(path).finished:
-                raise InputFileError(
-                    f"{path} holds measurements of a run that did not end",
-                    because=f"{sum(map(len, read(path).samples.values()))} samples would be lost",
-                    hint="--resume goes on from it; or delete it; or give another --raw",
-                )
+        """Start a file, or go on with one.
+
+        Raises ``InputFileError`` when an unfinished one would be lost, when it is of something else, or while another
+        run writes to it.
+        """
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            stream = path.open("a" if resume else "w", encoding="utf-8")
+            stream = path.open("a", encoding="utf-8")
         except OSError as error:
             raise _unwritable(path, error) from None
-        return cls(path, session, stream)
+        try:
+            _own(path, stream)
+            return cls(path, _begun(path, stream, resume), stream)
+        except InputFileError:
+            stream.close()
+            raise
 
     def add(self, record: str, **values: Any) -> None:
         """Append one record, to the file and to the session. Raises ``InputFileError`` when there is no room for it."""
@@ -166,12 +170,46 @@ class RawFile:
             self._stream.close()
 
 
+def _own(path: Path, stream: TextIO) -> None:
+    """Keep other runs out of a file until it is closed. Raises ``InputFileError`` where one is in it."""
+    if fcntl is None:
+        return
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise InputFileError(
+            f"another run writes to {path}", because="two runs at once disturb each other", hint="wait for it to end"
+        ) from None
+    except OSError:
+        return  # a file system without locks
+
+
+def _begun(path: Path, stream: TextIO, resume: bool) -> Session:
+    """The session that a run begins with, and its file with as much: all of it, or none of a run that ended."""
+    if not path.is_file() or not path.stat().st_size:
+        return Session()
+    if resume:
+        session = read(path)  # first: what is no raw file is left as it is
+        _drop_cut_line(path)
+        return session
+    before = read(path)
+    if not before.finished:
+        raise InputFileError(
+            f"{path} holds measurements of a run that did not end",
+            because=f"{sum(map(len, before.samples.values()))} samples would be lost",
+            hint="--resume goes on from it; or delete it; or give another --raw",
+        )
+    stream.truncate(0)
+    return Session()
+
+
 def _unwritable(path: Path, error: OSError) -> InputFileError:
     return InputFileError(f"cannot write {path}", because=error.strerror or str(error))
 
 
 def _drop_cut_line(path: Path) -> None:
-    """Take away a last line that a kill cut short, which is not read either, so that the next one begins on its own."""
+    """Take away a last line that a kill cut short, so that the next one begins on its own; :func:`read` leaves it out,
+    too, even where it lacks no more than its end."""
     content = path.read_bytes()
     if not content.endswith(b"\n"):
         path.write_bytes(content[: content.rfind(b"\n") + 1])

@@ -112,11 +112,11 @@ def _error(known: Sequence[Errors], library: str, kernel: str, label: str) -> di
 class StepConstants(Spec):
     """What a step costs beyond its kernels, in seconds."""
 
-    host: float = Field(default=0.0, ge=0.0)
+    host: float = Field(default=0.0, ge=0.0, le=10.0)
     """Scheduling, input preparation and sampling, for each step."""
-    layer: float = Field(default=0.0, ge=0.0)
+    layer: float = Field(default=0.0, ge=0.0, le=10.0)
     """Launches and synchronisation, for each layer."""
-    sequence: float = Field(default=0.0, ge=0.0)
+    sequence: float = Field(default=0.0, ge=0.0, le=10.0)
     """Bookkeeping and detokenising, for each sequence in the step."""
     launch: float = Field(default=1.0, ge=0.0, le=1.0)
     """The share of a kernel's fixed overhead that is left when kernels follow each other in a step."""

@@ -18,6 +18,7 @@ import numpy as np
 from inferplan.affine import affine, dense, larger, root, root_of_squares
 from inferplan.devices.constants import Calibration, Fit
 from inferplan.devices.hardware import HardwareSpec
+from inferplan.errors import SpecError
 from inferplan.terms import Naming, Term, named, plain
 from inferplan.units import Num
 from inferplan.work.ops import (
@@ -197,8 +198,18 @@ def ideal_time(
 ) -> IdealTime:
     """What ``op`` asks of ``hardware``, with the counts of the named terms.
 
-    Raises ``MissingFactError`` when the device has no peak for the arithmetic, or no link for the group.
+    Raises ``MissingFactError`` when the device has no peak for the arithmetic, or no link for the group, ``SpecError``
+    for a term that is none.
     """
+    unknown = [term for term in terms if term not in TERMS]
+    if unknown:
+        raise SpecError(
+            f"the constants of {op.kernel} have a term {unknown[0]!r} that no kernel has",
+            hint=f"one of {', '.join(TERMS)}",
+        )
+    unknown = [term for term in terms if term not in TERMS]
+    if unknown:
+        raise SpecError(f"constants of {op.kernel} have a term {unknown[0]!r}", hint=f"terms are {', '.join(TERMS)}")
     wire, outer = _wire_seconds(op, hardware, name) if isinstance(op, Wired) else (0.0, 0.0)
     math: Num = 0.0
     if op.math is not None:

@@ -144,3 +144,13 @@ def test_a_seed_that_no_generator_takes_is_refused(
 ) -> None:
     assert call("--seed", seed, monkeypatch=monkeypatch) == 2
     assert "Invalid value for '--seed'" in capsys.readouterr().err
+
+
+def test_two_runs_at_once_do_not_write_to_one_file(raw: Path) -> None:
+    first = RawFile.open(raw, resume=True)
+    with pytest.raises(InputFileError, match="another run writes to"):
+        RawFile.open(raw, resume=True)
+    first.close()
+    RawFile.open(raw, resume=True).close()
+    RawFile.open(raw).close()
+    assert raw.read_text() == "", "a run that ended may be followed by another in its file"
