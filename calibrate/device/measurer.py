@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from calibrate.device.device import Device
@@ -39,8 +39,8 @@ class Measurer(Protocol):
     def ceilings(self, seconds: float) -> Iterator[tuple[str, float]]:
         """Names (``copy``, ``read``, ``matmul.bf16``) and rates [B/s, FLOP/s]."""
 
-    def steps(self) -> list[StepSample]:
-        """The steps of whole models to time, with no time in them yet."""
+    def steps(self, own: Sequence[str] = ()) -> list[StepSample]:
+        """The steps of whole models to time, with no time in them yet: of ``own``, by name or path, and of others."""
 
     def step(self, asked: StepSample) -> StepSample:
         """One of them, timed. Raises ``MemoryError`` when it does not fit."""

@@ -7,7 +7,7 @@ CPU and MPS: laps of whole calls by the wall clock (:mod:`calibrate.device.timin
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -220,10 +220,10 @@ class TorchMeasurer:
             return amount / self._events.fastest(run, operands, seconds)
         return amount / min(wall_laps(run, [operands], seconds, self.synchronize, LAP[self.device.kind]).seconds)
 
-    def steps(self) -> list[StepSample]:
+    def steps(self, own: Sequence[str] = ()) -> list[StepSample]:
         """The steps of whole models to time on this device, in the 16-bit format that it multiplies in."""
         free = min(self.device.memory, self.free() + self.pool.bytes)
-        return wanted(self.device.kind, free, target_of(self.device.kind).base)
+        return wanted(self.device.kind, free, target_of(self.device.kind).base, own)
 
     def step(self, asked: StepSample) -> StepSample:
         """One of them, timed for half a second (a quarter on a CPU). The operands of operators are given back first.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -17,10 +18,15 @@ from inferplan.units import format_bytes
 GRAPH, EAGER = "graph", "eager"
 
 
-def wanted(kind: str, memory: float, fmt: str = "bf16") -> list[StepSample]:
+CPU_LAYERS = 4
+"""Layers of a model of the user's own on a CPU, as many as the tiny models have: all of them would take minutes."""
+
+
+def wanted(kind: str, memory: float, fmt: str = "bf16", own: Sequence[str] = ()) -> list[StepSample]:
     """The steps to time on a kind of device; a model too large for ``memory`` [B] is cut to the layers that fit.
 
-    Two of the thin model come first: what a layer costs the host beside its operators.
+    Two of the thin model come first: what a layer costs the host beside its operators. Then those of the user's own
+    models, by the name or the path that was given.
     """
     models: tuple[str, ...]
     modes: tuple[str, ...]
@@ -35,20 +41,22 @@ def wanted(kind: str, memory: float, fmt: str = "bf16") -> list[StepSample]:
         modes = (EAGER,)
     steps: list[StepSample] = []
     if kind != "mps":
-        steps += [replace(_wanted(find_model(THIN), layers, EAGER, (1, 1, 15)), format=fmt) for layers in (2, 18)]
-    for name in models:
+        steps += [replace(_wanted(THIN, layers, EAGER, (1, 1, 15)), format=fmt) for layers in (2, 18)]
+    for name in (*own, *(name for name in models if name not in own)):
         spec = find_model(name)
         per_layer = weight_bytes(spec) / len(spec.sequence)
         layers = min(len(spec.sequence), int(0.45 * memory / per_layer))
+        if name in own and kind != "cuda":
+            layers = min(layers, CPU_LAYERS)
         for batch, new, past in loads:
-            steps += [replace(_wanted(spec, layers, mode, (batch, new, past)), format=fmt) for mode in modes]
+            steps += [replace(_wanted(name, layers, mode, (batch, new, past)), format=fmt) for mode in modes]
     return steps
 
 
-def _wanted(spec: ModelSpec, layers: int, mode: str, load: tuple[int, int, int]) -> StepSample:
+def _wanted(model: str, layers: int, mode: str, load: tuple[int, int, int]) -> StepSample:
     batch, new, past = load
     return StepSample(
-        model=spec.name, layers=layers, mode=mode, batch=batch, new=new, past=past, format="bf16", seconds=0.0
+        model=model, layers=layers, mode=mode, batch=batch, new=new, past=past, format="bf16", seconds=0.0
     )
 
 

@@ -20,7 +20,8 @@ from calibrate.samples import StepSample, key_of
 from calibrate.session.attempts import TRIES, Attempts, first_line
 from calibrate.session.hardware import hardware_of
 from calibrate.session.raw_file import RawFile, Session
-from calibrate.session.settings import SLACK, WARM_UP, Budget, Progress, Settings
+from calibrate.session.settings import LONGEST_STEP, SLACK, WARM_UP, Budget, Progress, Settings
+from calibrate.session.steps import price_step
 from calibrate.shapes import (
     PLAIN,
     UNFUSED,
@@ -230,7 +231,7 @@ class Run:
 
     def steps(self, hardware: HardwareSpec, reserve: float) -> None:
         """Whole models, in rounds as long as there is time; models that torch cannot run are refused, not skipped."""
-        asked = list(self._priced(self.measurer.steps(), hardware))
+        asked = list(self._priced(self.measurer.steps(self.design.own), hardware))
         number, done = 0, False
         while not done and self.budget.left > reserve:
             done = True
@@ -245,12 +246,19 @@ class Run:
             number += 1
 
     def _priced(self, asked: Iterable[StepSample], hardware: HardwareSpec) -> Iterable[StepSample]:
-        """The steps in formats that the hardware has a peak for: there is no prediction to compare others with."""
+        """The steps in formats that the hardware has a peak for, as there is no prediction to compare others with; and
+        that the run has time for."""
+        longest = LONGEST_STEP * self.settings.budget
         for step in asked:
-            if find_format(step.format).math in hardware.peak:
-                yield step
-            else:
+            if find_format(step.format).math not in hardware.peak:
                 self._refuse(f"{step.model} in {step.format}", f"{hardware.name} has no {step.format} arithmetic")
+            elif (least := float(price_step(step, hardware, UNFUSED).time)) > longest:
+                self._refuse(
+                    f"{step.model}, {step.batch} x {step.new} tokens after {step.past}",
+                    f"it takes {least:.2g} s at least, more than {longest:.2g} s: a longer --budget",
+                )
+            else:
+                yield step
 
     def _step(self, step: StepSample) -> None:
         doing = f"{step.model} {'prefill' if step.new > 1 else 'decode'} batch {step.batch}"

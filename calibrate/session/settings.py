@@ -25,6 +25,9 @@ DISTURBED = 0.5
 """The share of visits that may be disturbed; of a run with more, nothing is written unless it is asked for."""
 SLACK = 5.0
 """The shortest visit, in multiples of its shape's time by the roofline; shapes too slow for that are left out."""
+LONGEST_STEP = 1 / 300
+"""The longest step of a whole model that is timed, by the roofline, as a share of the budget: a visit runs it about six
+times, really twice as slow, and all of them together have 18 % of the budget."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,8 @@ from calibrate.samples import StepSample
 from calibrate.session.fitting import Outcome
 from calibrate.session.raw_file import Session
 from inferplan.catalog.assemble import load_engine
-from inferplan.devices.constants import StepConstants
+from inferplan.devices.constants import Calibration, StepConstants
+from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import MissingFactError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import Phase, run_step
@@ -155,13 +156,18 @@ def predict(step: StepSample, outcome: Outcome) -> Phase:
 
     Raises ``MissingFactError`` where the hardware has no arithmetic in the step's format.
     """
+    return price_step(step, outcome.hardware, outcome.calibration)
+
+
+def price_step(step: StepSample, hardware: HardwareSpec, calibration: Calibration) -> Phase:
+    """The same by any constants. Raises as :func:`predict`."""
     deployment = Deployment(
         model=shortened(find_model(step.model), step.layers),
-        hardware=outcome.hardware,
+        hardware=hardware,
         precision=uniform(step.format),
         parallel=Parallelism(),
         engine=load_engine("none"),
-        calibration=outcome.calibration,
+        calibration=calibration,
     )
     segment = Segment(batch=float(step.batch), new=float(step.new), past=float(step.past))
     return run_step(deployment, Step(segments=(segment,)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -102,7 +102,7 @@ class SyntheticMeasurer:
         yield "copy", 0.9 * self.hardware.memory.bandwidth
         yield "matmul.bf16", 0.8 * self.hardware.peak["bf16"]
 
-    def steps(self) -> list[StepSample]:
+    def steps(self, own: Sequence[str] = ()) -> list[StepSample]:
         loads = [(1, 512, 0), (8, 1, 2047)]
         return [
             StepSample(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -204,12 +204,25 @@ def test_collectives_that_cannot_start_cost_only_the_collectives(tmp_path: Path)
 
 def test_steps_in_a_format_without_arithmetic_are_refused_not_timed(tmp_path: Path) -> None:
     class OldSteps(Faulty):
-        def steps(self) -> list[StepSample]:
-            return [replace(step, format="nvfp4") for step in super().steps()]
+        def steps(self, own: Sequence[str] = ()) -> list[StepSample]:
+            return [replace(step, format="nvfp4") for step in super().steps(own)]
 
     session = run(OldSteps(), tmp_path / "raw.jsonl")
     assert session.refused["llama-3.1-8b in nvfp4"] == "h200-sxm has no nvfp4 arithmetic"
     assert session.finished and not session.steps
+
+
+def test_steps_too_long_for_the_budget_are_refused_with_what_they_take(tmp_path: Path) -> None:
+    """4,000 x 512 tokens of Llama-3.1-8B are 2 x 7.0e9 x 2.05e6 FLOP: 29 s at 989 TFLOP/s, of 400 s of budget."""
+
+    class LongSteps(Faulty):
+        def steps(self, own: Sequence[str] = ()) -> list[StepSample]:
+            return [replace(step, batch=4000) if step.new > 1 else step for step in super().steps(own)]
+
+    session = run(LongSteps(), tmp_path / "raw.jsonl")
+    (why,) = (why for what, why in session.refused.items() if what.startswith("llama-3.1-8b, 4000 x 512 tokens"))
+    assert 28.0 < float(why.split()[2]) < 36.0
+    assert all(step.new == 1 for steps in session.steps.values() for step in steps) and session.steps
 
 
 @pytest.mark.parametrize("name", ["torch", "driver", "inferplan"])

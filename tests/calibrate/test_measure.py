@@ -143,6 +143,17 @@ def test_a_large_model_is_cut_to_what_fits() -> None:
     assert {step.model for step in wanted("cpu", 8e9)} == {*TINY, THIN}
 
 
+def test_a_model_of_ones_own_is_timed_first_on_a_cpu_four_layers_of_it() -> None:
+    on_a_cpu = [step for step in wanted("cpu", 8e9, own=("qwen2.5-0.5b",)) if step.model != THIN]
+    assert on_a_cpu[0].model == "qwen2.5-0.5b"
+    assert {step.layers for step in on_a_cpu if step.model == "qwen2.5-0.5b"} == {4}
+    assert {step.layers for step in wanted("cuda", 150e9, own=("qwen2.5-0.5b",)) if step.model == "qwen2.5-0.5b"} == {
+        24
+    }
+    once = [step.key for step in wanted("cuda", 150e9, own=("llama-3.1-8b",))]
+    assert len(once) == len(set(once)) == len(wanted("cuda", 150e9))
+
+
 def test_messages_span_sizes() -> None:
     sizes = [float(op.elements) for op in messages("cpu", 2) if op.pattern == "all_reduce"]
     assert max(sizes) / min(sizes) >= 1000
