@@ -139,6 +139,9 @@ def _require_known(facts: Mapping[str, str], pricing: Pricing) -> None:
     for name, reader in (("model", load_model), ("gpu", load_hardware), ("engine", load_engine)):
         if name in facts:
             reader(facts[name])
+    for name in ("tp", "pp", "ep", "dp"):
+        if name in facts and not (facts[name].isascii() and facts[name].isdigit() and int(facts[name][:9]) > 0):
+            raise UsageError(f"--{name} is {facts[name]!r}", because="a group has one device or more")
     if "gpu" in facts:
         load_calibration(load_hardware(facts["gpu"]), pricing.calibration, pricing.ideal)
 
