@@ -306,7 +306,7 @@ def _step_record(row: StepRow) -> dict[str, Any]:
     step = row.step
     load = {"model": step.model, "mode": step.mode, "batch": step.batch, "new": step.new, "past": step.past}
     times = {"measured_s": row.measured, "predicted_s": row.predicted, "error": row.off}
-    return load | times | {"disturbed": row.disturbed}
+    return load | times | {"disturbed": row.disturbed, "kernels_without_constants": list(row.bare)}
 
 
 @contextmanager

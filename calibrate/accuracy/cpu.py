@@ -28,7 +28,7 @@ from calibrate.session.glue import with_glue
 from calibrate.session.raw_file import RawFile, Session
 from calibrate.session.run import Run
 from calibrate.session.settings import Settings
-from calibrate.session.steps import StepRow
+from calibrate.session.steps import StepRow, bare_kernels
 from inferplan.catalog.assemble import load_engine
 from inferplan.catalog.files import config_root
 from inferplan.estimate.deployment import Deployment
@@ -221,6 +221,7 @@ def compared(sizes: Sizes, before: Sequence[Timed], after: Sequence[Timed], outc
                 predicted=float(phase.time),
                 uncalibrated=phase.by_basis().get("roofline", 0.0),
                 disturbed=timed.disturbed,
+                bare=bare_kernels(phase),
             )
         )
     return rows

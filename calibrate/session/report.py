@@ -207,7 +207,21 @@ def opening(outcome: Outcome, rows: Sequence[StepRow]) -> str:
 
 
 def headline(rows: Sequence[StepRow]) -> str:
-    """How far whole models are off, in one line: of all steps, and of those that nothing disturbed where some were."""
+    """How far whole models are off, in one line: of all steps, and of those that nothing disturbed where some were; and
+    of those whose work has constants, where some has none."""
+    return _all_and_calm(rows) + _lower_bounds(rows)
+
+
+def _lower_bounds(rows: Sequence[StepRow]) -> str:
+    bare, others = [row for row in rows if row.bare], errors_of([row for row in rows if not row.bare])
+    if not bare:
+        return ""
+    kernels = ", ".join(sorted({kernel for row in bare for kernel in row.bare}))
+    rest = f"; the other {others.steps}: {_off(others)}" if others else ""
+    return f" {len(bare)} of them are lower bounds (>), as nothing but the ceilings prices {kernels}{rest}."
+
+
+def _all_and_calm(rows: Sequence[StepRow]) -> str:
     every, calm = errors_of(rows), errors_of([row for row in rows if not row.disturbed])
     if every is None:
         return "No step of a whole model was measured."
@@ -244,7 +258,7 @@ def whole_table(rows: Sequence[StepRow], picture: bool = False) -> Table:
             str(row.length),
             row.step.mode,
             format_time(row.measured, 4),
-            format_time(row.predicted, 4),
+            f"{'> ' if row.bare else ''}{format_time(row.predicted, 4)}",
             f"{100 * row.off:+.1f} %{marks}",
         ]
         cells.append(own + ([percent(row.uncalibrated)] if uncalibrated else []))

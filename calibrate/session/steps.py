@@ -23,6 +23,9 @@ from inferplan.work.formats import uniform
 from inferplan.work.parallel import Parallelism
 from inferplan.work.step import Segment, Step
 
+WORKING = ("matmul", "grouped_matmul", "attention", "mla", "scan")
+"""Kernels that do the work of a step; what the others take beside them is told by its share."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class StepRow:
@@ -34,6 +37,8 @@ class StepRow:
     uncalibrated: float
     disturbed: bool
     """Other programs held a core, or something else the device, during every repeat."""
+    bare: tuple[str, ...] = ()
+    """Kernels of the step's work that have no constants (:data:`WORKING`): its prediction is a lower bound."""
 
     @property
     def off(self) -> float:
@@ -132,10 +137,17 @@ def step_rows(outcome: Outcome) -> list[StepRow]:
                 predicted=predictions.seconds(step, phase),
                 uncalibrated=phase.by_basis().get("roofline", 0.0),
                 disturbed=not calm,
+                bare=bare_kernels(phase),
             )
         )
     first = {row.step.model: place for place, row in reversed(list(enumerate(rows)))}
     return sorted(rows, key=lambda r: (first[r.step.model], not r.prefill, r.step.mode, r.step.batch, r.length))
+
+
+def bare_kernels(phase: Phase) -> tuple[str, ...]:
+    """The kernels of a step's work that no constants price, by name."""
+    bare = {cost.op.kernel for cost in phase.costs if cost.basis == "roofline"}
+    return tuple(sorted(kernel for kernel in bare if kernel.split(".")[0] in WORKING))
 
 
 def unpriced(outcome: Outcome) -> dict[str, str]:

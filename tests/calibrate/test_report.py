@@ -24,9 +24,18 @@ from calibrate.session.hardware import reached
 from calibrate.session.raw_file import Session
 from calibrate.session.report import drawn_rows, headline, legend, markdown, opening, webpage, whole_table
 from calibrate.session.settings import Settings
-from calibrate.session.steps import Predictions, StepRow, errors_of, predict, step_rows, unpriced
+from calibrate.session.steps import (
+    Predictions,
+    StepRow,
+    bare_kernels,
+    errors_of,
+    predict,
+    price_step,
+    step_rows,
+    unpriced,
+)
 from inferplan.catalog.files import load_hardware
-from inferplan.devices.constants import Calibration
+from inferplan.devices.constants import Calibration, Fit
 from inferplan.work.formats import find_format
 from inferplan.work.ops import Matmul, Norm
 from tests.calibrate.synthetic import SyntheticMeasurer
@@ -38,6 +47,28 @@ STEP = StepSample(model="llama-3.1-8b", layers=32, mode="eager", batch=1, new=51
 def row(measured: float, predicted: float, new: int = 512, disturbed: bool = False, batch: int = 1) -> StepRow:
     step = replace(STEP, new=new, past=0 if new > 1 else 255, batch=batch)
     return StepRow(step=step, measured=measured, predicted=predicted, uncalibrated=0.0, disturbed=disturbed)
+
+
+def test_steps_whose_work_has_no_constants_are_lower_bounds_and_told_apart() -> None:
+    """+20 and -10 %: 15; with one of -60 % whose attention the ceilings price: 30 in all."""
+    rows = [row(1.0, 1.2), row(1.0, 0.9, new=1), replace(row(1.0, 0.4, new=1), bare=("mla.decode",))]
+    said = headline(rows)
+    assert "3 steps" in said and "mean error 30.0 %" in said
+    assert (
+        "1 of them are lower bounds (>)" in said and "mla.decode; the other 2: mean error 15.0 %, bias +5.0 %" in said
+    )
+    assert [cells[6][0] for cells in whole_table(rows).rows] == ["1", "9", ">"]
+
+
+def test_kernels_of_a_steps_work_without_constants_are_named() -> None:
+    """A calibration of matmuls alone: attention is bare, norms and copies are no work of a step."""
+    known = Calibration(name="partly", constants={"matmul": {"bf16": Fit(math=0.5, memory=0.5)}})
+    hardware = load_hardware("h200-sxm")
+    assert bare_kernels(price_step(STEP, hardware, known)) == ("attention.prefill",)
+    assert bare_kernels(price_step(STEP, hardware, Calibration(name="none", basis="roofline"))) == (
+        "attention.prefill",
+        "matmul",
+    )
 
 
 def outcome(session: Session, hardware: str) -> Outcome:
@@ -72,6 +103,7 @@ def test_the_headline_has_every_step_and_the_undisturbed_ones_apart() -> None:
     assert "2 of 3 that nothing disturbed: mean error 15.0 %, bias +5.0 %" in said
     assert "TTFT 20.0 %, TPOT 35.0 %" in said
     assert "none was disturbed" in headline(rows[:2])
+    assert ">" not in said
     assert headline(rows[2:]).startswith("Disturbed:") and "60.0 %" in headline(rows[2:])
     assert errors_of([]) is None
 
