@@ -193,10 +193,11 @@ def test_one_set_of_constants_for_all_formats_prices_all(tmp_path: Path) -> None
     assert {found.fit("matmul", label).math for label in ("bf16", "fp8", "int8")} == {0.5}  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("name", ["a100-80gb-sxm", "a100-sxm"])
 @pytest.mark.parametrize(("gpu", "why"), [("h200-sxm", "constants of its own"), ("rtx-4090", "nearest relative")])
-def test_a_file_of_another_device_prices_nothing(gpu: str, why: str, tmp_path: Path) -> None:
-    """So that a list of devices can be asked with the file of one of them; a note says it."""
-    file = calibration(tmp_path, {"matmul": {"bf16": HALF}}, name="a100-80gb-sxm")
+def test_a_file_of_another_device_prices_nothing(gpu: str, why: str, name: str, tmp_path: Path) -> None:
+    """So that a list of devices can be asked with the file of one of them, or by its alias; a note says it."""
+    file = calibration(tmp_path, {"matmul": {"bf16": HALF}}, name=name)
     found, shipped = (load_kernels(load_hardware(gpu), path, "vllm") for path in (file, None))
     assert found.constants == shipped.constants and found.basis == shipped.basis
     assert f"{file} prices nothing here: it was measured on a100-80gb-sxm, and {gpu}" in found.note

@@ -7,13 +7,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from inferplan.catalog.files import config_root, load, names, read_yaml, validate
+from inferplan.catalog.files import config_root, load, load_hardware, names, read_yaml, validate
 from inferplan.catalog.overlay import is_run, overlaid
 from inferplan.devices.constants import IDEAL, SHARED, Calibration, Errors, Overlay, SharedStep, memory_class
 from inferplan.devices.engine import EngineSpec
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.devices.releases import ReleaseDates, Releases
-from inferplan.errors import UnknownNameError, UsageError
+from inferplan.errors import InferplanError, UnknownNameError, UsageError
 from inferplan.spec import Spec
 
 
@@ -69,7 +69,7 @@ def _asked_for(hardware: HardwareSpec, file: Path, engine: str) -> Calibration:
             because="an anchor is a file of measured runs of its own",
             hint="inferplan anchor fit RESULTS -o own.yaml, then --anchor own.yaml",
         )
-    found, below = validate(file, data, Calibration), _on_file(hardware, engine)
+    found, below = _by_catalogue_name(validate(file, data, Calibration)), _on_file(hardware, engine)
     name = engine.partition("@")[0]
     if not _of_another(found, hardware):
         return overlaid(below, found.for_vendor(hardware.vendor).for_engine(name), file, hardware, name)
@@ -81,6 +81,14 @@ def _asked_for(hardware: HardwareSpec, file: Path, engine: str) -> Calibration:
     known, otherwise = _carried_errors(found, hardware)
     of_engine = [{SHARED: {**errors.get(name, {}), **errors.get(SHARED, {})}} for errors in known]
     return overlaid(below, found.borrowed(of_engine, otherwise).for_engine(name), file, hardware, name)
+
+
+def _by_catalogue_name(found: Calibration) -> Calibration:
+    """The same under the name that the catalogue has for its device, where the file has an alias."""
+    try:
+        return found.model_copy(update={"name": load_hardware(found.name).name})
+    except InferplanError:  # of several devices, or of none in the catalogue
+        return found
 
 
 def _of_another(found: Calibration, hardware: HardwareSpec) -> bool:

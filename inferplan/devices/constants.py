@@ -156,7 +156,7 @@ class Calibration(Spec):
     holds what every engine shares.
     """
 
-    name: str
+    name: str = Field(min_length=1)
     basis: Literal["roofline", "calibrated", "transferred"] = "calibrated"
     provenance: dict[str, Any] = {}
     constants: Constants = {}
