@@ -87,7 +87,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     "models",
     multiple=True,
     metavar="MODEL",
-    help="A model of yours, by name or path (repeatable): its shapes are half of those measured, its steps timed first.",
+    help="A model of yours, by name or path (repeatable): half of the shapes are its own, its steps come first.",
 )
 @click.option("--new-hardware", type=_FILE, help="Write a hardware YAML of the measured ceilings.")
 @click.option(
