@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ DESIGN = replace(
 STEPS = TorchMeasurer.steps
 
 
-def two_steps(measurer: TorchMeasurer) -> list[StepSample]:
+def two_steps(measurer: TorchMeasurer, own: Sequence[str] = ()) -> list[StepSample]:
     """A decode step, replayed and eager: each takes CPU time at every visit."""
     return [step for step in STEPS(measurer) if step.new == 1 and step.batch == 8][:2]
 

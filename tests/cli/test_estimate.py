@@ -268,7 +268,7 @@ def test_each_ttft_has_its_name(run: Run) -> None:
 def test_an_unknown_server_is_said(run: Run) -> None:
     record = run(*SINGLE, "--engine", "llama.cpp", "--format", "json").json
     assert record["ttft_at_server_s"] is None and record["ttft_at_server_parts_s"] is None
-    assert "no constants of llama.cpp" in run(*SINGLE, "--engine", "llama.cpp").out
+    assert "on file for --engine llama.cpp" in run(*SINGLE, "--engine", "llama.cpp").out
     ideal = run(*SINGLE, "--ideal", "--format", "json").json
     assert ideal["ttft_at_server_s"] == ideal["ttft_s"]
 

@@ -484,11 +484,17 @@ def test_time_is_bounded() -> None:
     assert one.suspect == ["cut short: --max-minutes 0.05 was over"]
 
 
+AT_A_TERMINAL = """import runpy, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts in the background ignores it
+runpy.run_module("inferplan", run_name="__main__")
+"""
+
+
 def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
     command = ["measure", "--lengths", "64,128", "--concurrency", "1", "--prompt", "64", "--single-requests", "2",
                "--output", "32", "--warmup", "0", "--out", "own.csv", "--format", "json"]  # fmt: skip
-    with served(StandIn(counts=True)) as server:
-        child = subprocess.Popen([sys.executable, "-m", "inferplan", *command, server.url], cwd=tmp_path, text=True,
+    with served(StandIn(counts=True, faults={3: "silent"})) as server:
+        child = subprocess.Popen([sys.executable, "-c", AT_A_TERMINAL, *command, server.url], cwd=tmp_path, text=True,
                                  env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE,
                                  stderr=subprocess.PIPE)  # fmt: skip
         while len(server.seen) < 4 and child.poll() is None:  # how to ask, two of 64, the first of 128
