@@ -22,24 +22,22 @@ from calibrate.cli import progress_bar, torch_measurer
 from calibrate.designs import CPU
 from calibrate.device.device import Device, identify
 from calibrate.device.timing import waited
+from calibrate.device.whole_models import EAGER
 from calibrate.samples import QUIET, StepSample, key_of
 from calibrate.session.fitting import Outcome, fit
 from calibrate.session.glue import with_glue
 from calibrate.session.raw_file import RawFile, Session
 from calibrate.session.run import Run
 from calibrate.session.settings import Settings
-from calibrate.session.steps import StepRow, bare_kernels
-from inferplan.catalog.assemble import load_engine
+from calibrate.session.steps import StepRow, load_of, row_of, timed_deployment
 from inferplan.catalog.files import config_root
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.graph import build
 from inferplan.estimate.phase import Phase, run_step
 from inferplan.models.layers import parse_layer
 from inferplan.models.spec import LayerGroup, ModelSpec
-from inferplan.work.formats import find_format, uniform
+from inferplan.work.formats import find_format
 from inferplan.work.ops import Attention, Matmul
-from inferplan.work.parallel import Parallelism
-from inferplan.work.step import Segment, Step
 
 Load = tuple[int, int, int]
 """Sequences, new tokens of each, tokens before them."""
@@ -155,25 +153,27 @@ def time_steps(model: Any, sizes: Sizes, fmt: str, loads: Iterable[Load], second
 
 def deployment(sizes: Sizes, fmt: str, outcome: Outcome) -> Deployment:
     """The independent model on the measured device, with the constants of this run and no engine."""
-    return Deployment(
-        model=sizes.spec(),
-        hardware=outcome.hardware,
-        precision=uniform(fmt),
-        parallel=Parallelism(),
-        engine=load_engine("none"),
-        calibration=outcome.calibration,
-    )
+    return timed_deployment(sizes.spec(), fmt, outcome.hardware, outcome.calibration)
 
 
-def step_of(load: Load) -> Step:
-    """A load as a step of the graph."""
+def step_of(sizes: Sizes, fmt: str, load: Load, seconds: float = 0.0) -> StepSample:
+    """A step of the independent model, and its time."""
     batch, new, past = load
-    return Step(segments=(Segment(batch=float(batch), new=float(new), past=float(past)),))
+    return StepSample(
+        model=f"{sizes.name}, {fmt}",
+        layers=sizes.layers,
+        mode=EAGER,
+        batch=batch,
+        new=new,
+        past=past,
+        format=fmt,
+        seconds=seconds,
+    )
 
 
 def phase_of(sizes: Sizes, step: StepSample, outcome: Outcome) -> Phase:
     """The price of a step of the independent model by the constants."""
-    return run_step(deployment(sizes, step.format, outcome), step_of((step.batch, step.new, step.past)))
+    return run_step(deployment(sizes, step.format, outcome), load_of(step))
 
 
 def predicted(sizes: Sizes, step: StepSample, outcome: Outcome) -> float:
@@ -190,7 +190,7 @@ def shared_shapes(sizes: Sizes, formats: Iterable[str], session: Session, outcom
         key_of(op)
         for fmt in formats
         for load in LOADS
-        for stage in build(deployment(sizes, fmt, outcome), step_of(load))
+        for stage in build(deployment(sizes, fmt, outcome), load_of(step_of(sizes, fmt, load)))
         for op in stage.ops
         if isinstance(op, (Matmul, Attention))
     }
@@ -202,28 +202,9 @@ def compared(sizes: Sizes, before: Sequence[Timed], after: Sequence[Timed], outc
     rows = []
     for early, late in zip(before, after, strict=True):
         timed = early.with_laps(late)
-        batch, new, past = timed.load
-        step = StepSample(
-            model=f"{sizes.name}, {timed.fmt}",
-            layers=sizes.layers,
-            mode="eager",
-            batch=batch,
-            new=new,
-            past=past,
-            format=timed.fmt,
-            seconds=timed.time,
-        )
+        step = step_of(sizes, timed.fmt, timed.load, timed.time)
         phase = phase_of(sizes, step, outcome)
-        rows.append(
-            StepRow(
-                step=step,
-                measured=timed.time,
-                predicted=float(phase.time),
-                uncalibrated=phase.by_basis().get("roofline", 0.0),
-                disturbed=timed.disturbed,
-                bare=bare_kernels(phase),
-            )
-        )
+        rows.append(row_of(step, phase, float(phase.time), timed.disturbed))
     return rows
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,9 +19,10 @@ from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import MissingFactError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import Phase, run_step
+from inferplan.models.spec import ModelSpec
 from inferplan.work.formats import uniform
 from inferplan.work.parallel import Parallelism
-from inferplan.work.step import Segment, Step
+from inferplan.work.step import Step, prefill
 
 WORKING = ("matmul", "grouped_matmul", "attention", "mla", "scan")
 """Kernels that do the work of a step; what the others take beside them is told by its share."""
@@ -130,18 +131,22 @@ def step_rows(outcome: Outcome) -> list[StepRow]:
         except MissingFactError:
             continue
         calm = [s.seconds for s in samples if s.calm]
-        rows.append(
-            StepRow(
-                step=step,
-                measured=float(np.median(calm or [s.seconds for s in samples])),
-                predicted=predictions.seconds(step, phase),
-                uncalibrated=phase.by_basis().get("roofline", 0.0),
-                disturbed=not calm,
-                bare=bare_kernels(phase),
-            )
-        )
+        measured = float(np.median(calm or [s.seconds for s in samples]))
+        rows.append(row_of(replace(step, seconds=measured), phase, predictions.seconds(step, phase), not calm))
     first = {row.step.model: place for place, row in reversed(list(enumerate(rows)))}
     return sorted(rows, key=lambda r: (first[r.step.model], not r.prefill, r.step.mode, r.step.batch, r.length))
+
+
+def row_of(step: StepSample, phase: Phase, predicted: float, disturbed: bool) -> StepRow:
+    """A timed step beside its price, and what no constants stand behind in that."""
+    return StepRow(
+        step=step,
+        measured=step.seconds,
+        predicted=predicted,
+        uncalibrated=phase.by_basis().get("roofline", 0.0),
+        disturbed=disturbed,
+        bare=bare_kernels(phase),
+    )
 
 
 def bare_kernels(phase: Phase) -> tuple[str, ...]:
@@ -173,16 +178,25 @@ def predict(step: StepSample, outcome: Outcome) -> Phase:
 
 def price_step(step: StepSample, hardware: HardwareSpec, calibration: Calibration) -> Phase:
     """The same by any constants. Raises as :func:`predict`."""
-    deployment = Deployment(
-        model=shortened(find_model(step.model), step.layers),
+    model = shortened(find_model(step.model), step.layers)
+    return run_step(timed_deployment(model, step.format, hardware, calibration), load_of(step))
+
+
+def timed_deployment(model: ModelSpec, fmt: str, hardware: HardwareSpec, calibration: Calibration) -> Deployment:
+    """A model as its steps are timed: in one format, on one device, without an engine."""
+    return Deployment(
+        model=model,
         hardware=hardware,
-        precision=uniform(step.format),
+        precision=uniform(fmt),
         parallel=Parallelism(),
         engine=load_engine("none"),
         calibration=calibration,
     )
-    segment = Segment(batch=float(step.batch), new=float(step.new), past=float(step.past))
-    return run_step(deployment, Step(segments=(segment,)))
+
+
+def load_of(step: StepSample) -> Step:
+    """What a timed step computes, as a step of the graph."""
+    return prefill(float(step.batch), float(step.new), float(step.past))
 
 
 def host_seconds(session: Session) -> dict[str, float]:

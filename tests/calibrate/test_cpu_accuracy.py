@@ -22,6 +22,7 @@ from calibrate.device.device import Device
 from calibrate.samples import Sample, key_of
 from calibrate.session.fitting import Outcome
 from calibrate.session.raw_file import Session
+from calibrate.session.steps import load_of
 from inferplan.catalog.files import load_hardware
 from inferplan.devices.constants import Calibration
 from inferplan.estimate.graph import build
@@ -103,7 +104,7 @@ def test_the_model_that_is_priced_is_the_one_that_runs(load: tuple[int, int, int
     with torch.inference_mode(), counter:
         model(torch.zeros((batch, new), dtype=torch.long), model.cache(batch, past + new), past)
     counts = {str(op): flop for op, flop in counter.get_flop_counts()["Global"].items()}
-    stages = build(cpu.deployment(TINY, "fp32", outcome()), cpu.step_of(load))
+    stages = build(cpu.deployment(TINY, "fp32", outcome()), load_of(cpu.step_of(TINY, "fp32", load)))
     priced = sum(float(op.work().flop * op.count) for stage in stages for op in stage.ops if op.kernel == "matmul")
     assert priced == sum(flop for op, flop in counts.items() if op.startswith("aten.mm"))
 
@@ -111,7 +112,7 @@ def test_the_model_that_is_priced_is_the_one_that_runs(load: tuple[int, int, int
 def test_no_shape_of_the_model_is_measured_and_one_that_is_would_be_found() -> None:
     session = Session()
     assert shared_shapes(Sizes(), ["bf16"], session, outcome()) == 0
-    stages = build(cpu.deployment(Sizes(), "bf16", outcome()), cpu.step_of(LOADS[0]))
+    stages = build(cpu.deployment(Sizes(), "bf16", outcome()), load_of(cpu.step_of(Sizes(), "bf16", LOADS[0])))
     own = next(op for stage in stages for op in stage.ops if op.name == "ffn.down")
     session.samples[key_of(own)] = [Sample(seconds=1.0)]
     assert shared_shapes(Sizes(), ["bf16"], session, outcome()) == 1
