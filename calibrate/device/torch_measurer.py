@@ -23,7 +23,7 @@ from calibrate.device.memory import free_memory, planned
 from calibrate.device.timing import LAP, Call, Laps, wall_laps
 from calibrate.device.whole_models import WholeModels, wanted
 from calibrate.kernels.builders import build
-from calibrate.kernels.choice import passed_over, refusal_of
+from calibrate.kernels.choice import first_line, passed_over, refusal_of
 from calibrate.kernels.kernel import check
 from calibrate.kernels.linear import recipe
 from calibrate.kernels.operands import NoKernelError, OperandPool, Operands
@@ -110,7 +110,7 @@ class TorchMeasurer:
         except Exception as failed:  # optional libraries fail in any way they like (Triton: errors of its own)
             if _no_memory(failed):
                 self.release()
-            return f"torch cannot run it here: {_first_line(failed)}"
+            return f"torch cannot run it here: {first_line(failed)}"
         if not error <= kernel.tolerance:
             return f"{kernel.name} is {error:.2g} off its float64 reference, more than {kernel.tolerance:g}"
         return None
@@ -133,7 +133,7 @@ class TorchMeasurer:
         except (torch.OutOfMemoryError, RuntimeError) as error:
             if _no_memory(error):
                 self.release()
-                raise MemoryError(_first_line(error)) from None
+                raise MemoryError(first_line(error)) from None
             raise
         return replace(sample, disturbed=_joined("" if cold else WARM, sample.disturbed, self.monitor.end()))
 
@@ -248,7 +248,3 @@ def _no_memory(error: BaseException) -> bool:
 
 def _joined(*words: str) -> str:
     return "; ".join(dict.fromkeys(word for word in words if word))
-
-
-def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:200]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from calibrate.device.measurer import Measurer
+from calibrate.kernels.choice import first_line
 from calibrate.session.raw_file import DEVICE, MEMORY, SHAPE, RawFile
 from inferplan.errors import InferplanError, MissingFactError
 
@@ -81,8 +82,3 @@ def lost(error: BaseException, doing: str, raw: RawFile) -> DeviceLostError:
         f"kept in {raw.path}",
         hint="the same command with --resume, which is a fresh process, goes on from them",
     )
-
-
-def first_line(error: Any) -> str:
-    """The first line of an error that says something, else its type."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:200]

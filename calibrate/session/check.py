@@ -10,8 +10,9 @@ import numpy as np
 
 from calibrate.designs import Design
 from calibrate.device.measurer import Measurer
+from calibrate.kernels.choice import first_line
 from calibrate.samples import Sample, key_of
-from calibrate.session.attempts import DeviceLostError, first_line
+from calibrate.session.attempts import DeviceLostError
 from calibrate.session.hardware import hardware_behind
 from calibrate.session.settings import SLACK, WARM_UP, Budget, Progress, Settings
 from calibrate.shapes import Candidate, Group, candidates, choose, group_of, operand_bytes

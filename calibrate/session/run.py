@@ -16,8 +16,9 @@ import numpy as np
 
 from calibrate.device.device import Device
 from calibrate.device.measurer import Measurer
+from calibrate.kernels.choice import first_line
 from calibrate.samples import StepSample, key_of
-from calibrate.session.attempts import TRIES, Attempts, first_line
+from calibrate.session.attempts import TRIES, Attempts
 from calibrate.session.hardware import hardware_of
 from calibrate.session.raw_file import RawFile, Session
 from calibrate.session.settings import LONGEST_STEP, SLACK, WARM_UP, Budget, Progress, Settings
