@@ -207,9 +207,6 @@ def ideal_time(
             f"the constants of {op.kernel} have a term {unknown[0]!r} that no kernel has",
             hint=f"one of {', '.join(TERMS)}",
         )
-    unknown = [term for term in terms if term not in TERMS]
-    if unknown:
-        raise SpecError(f"constants of {op.kernel} have a term {unknown[0]!r}", hint=f"terms are {', '.join(TERMS)}")
     wire, outer = _wire_seconds(op, hardware, name) if isinstance(op, Wired) else (0.0, 0.0)
     math: Num = 0.0
     if op.math is not None:
