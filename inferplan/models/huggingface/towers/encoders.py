@@ -1,4 +1,4 @@
-"""Vision towers beside a language model: Qwen3-VL's, SigLIP and MoonViT."""
+"""Vision towers: Qwen3-VL's, SigLIP and MoonViT."""
 
 from __future__ import annotations
 
@@ -7,26 +7,7 @@ from typing import Any
 from inferplan.models.huggingface.reader import Reader
 
 
-def towers(outer: Reader, d_model: int) -> tuple[list[dict[str, Any]], list[str]]:
-    """The towers that the config describes, and a note for each that is not counted."""
-    found, notes = [], []
-    for key in ("vision_config", "audio_config"):
-        table = outer.table(key)
-        if table is None:
-            continue
-        kind = str(table.get("model_type") or "")
-        if key == "vision_config" and kind.startswith(("qwen3_vl", "qwen3_5")):
-            found.append(_qwen(table))
-        elif key == "vision_config" and kind == "siglip_vision_model" and "mm_tokens_per_image" in outer.config:
-            found.append(_siglip(table, d_model))
-        elif key == "vision_config" and "vt_hidden_size" in table.config:
-            found.append(_moonvit(table, d_model))
-        else:
-            notes.append(f"the tower of {key} ({kind or 'no model_type'}) is not counted")
-    return found, notes
-
-
-def _tower(width: int, layers: int, heads: int, d_ff: int, tensors: dict[str, list[int]]) -> dict[str, Any]:
+def encoder(width: int, layers: int, heads: int, d_ff: int, tensors: dict[str, list[int]]) -> dict[str, Any]:
     """A pre-norm encoder with biases everywhere, and the tensors around it."""
     mixer = {
         "kind": "attention",
@@ -48,7 +29,7 @@ def _tower(width: int, layers: int, heads: int, d_ff: int, tensors: dict[str, li
     }
 
 
-def _qwen(r: Reader) -> dict[str, Any]:
+def qwen(r: Reader) -> dict[str, Any]:
     """A merger after the last layer, and one for each layer that feeds the decoder's own layers (deepstack)."""
     width, out = r.integer("hidden_size"), r.integer("out_hidden_size")
     joined = width * r.integer("spatial_merge_size") ** 2
@@ -64,12 +45,12 @@ def _qwen(r: Reader) -> dict[str, Any]:
         tensors |= {f"{name}.in": [joined, joined], f"{name}.in.bias": [joined]}
         tensors |= {f"{name}.out": [out, joined], f"{name}.out.bias": [out]}
     tensors |= {f"{name}.norm": [2, joined] for name in stack}
-    tower = _tower(width, r.integer("depth"), r.integer("num_heads"), r.integer("intermediate_size"), tensors)
+    tower = encoder(width, r.integer("depth"), r.integer("num_heads"), r.integer("intermediate_size"), tensors)
     tower["layers"][0]["mixer"]["rotary"] = True
     return tower
 
 
-def _siglip(r: Reader, d_model: int) -> dict[str, Any]:
+def siglip(r: Reader, d_model: int) -> dict[str, Any]:
     """SigLIP without its pooling head, and Gemma 3's projection."""
     width, patch = r.integer("hidden_size"), r.integer("patch_size")
     tensors = {
@@ -81,10 +62,10 @@ def _siglip(r: Reader, d_model: int) -> dict[str, Any]:
         "projector.norm": [width],
     }
     heads = r.integer("num_attention_heads")
-    return _tower(width, r.integer("num_hidden_layers"), heads, r.integer("intermediate_size"), tensors)
+    return encoder(width, r.integer("num_hidden_layers"), heads, r.integer("intermediate_size"), tensors)
 
 
-def _moonvit(r: Reader, d_model: int) -> dict[str, Any]:
+def moonvit(r: Reader, d_model: int) -> dict[str, Any]:
     """Kimi's MoonViT and its patch merger."""
     width, patch = r.integer("vt_hidden_size"), r.integer("patch_size")
     merge = r.need("merge_kernel_size")
@@ -101,4 +82,4 @@ def _moonvit(r: Reader, d_model: int) -> dict[str, Any]:
         "projector.out.bias": [d_model],
     }
     heads = r.integer("vt_num_attention_heads")
-    return _tower(width, r.integer("vt_num_hidden_layers"), heads, r.integer("vt_intermediate_size"), tensors)
+    return encoder(width, r.integer("vt_num_hidden_layers"), heads, r.integer("vt_intermediate_size"), tensors)

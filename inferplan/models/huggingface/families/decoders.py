@@ -1,4 +1,4 @@
-"""The table: one row a ``model_type``. A new dialect is a row here."""
+"""Language models of attention and feed-forward, and their hybrids with state-space and linear attention."""
 
 from __future__ import annotations
 

@@ -1,0 +1,22 @@
+"""The table of families: one row a ``model_type``. A new dialect is a row in one of the files here."""
+
+from __future__ import annotations
+
+from inferplan.models.huggingface.dialect import Dialect
+from inferplan.models.huggingface.families import decoders
+
+__all__ = ["ALIASES", "FAMILIES", "UNKNOWN"]
+
+FAMILIES: dict[str, Dialect] = {
+    **decoders.FAMILIES,
+}
+
+ALIASES: dict[str, str] = {
+    **decoders.ALIASES,
+}
+"""Other names of a row."""
+
+UNKNOWN: dict[str, str] = {
+    **decoders.UNKNOWN,
+}
+"""Families that are known and not covered, and what they need."""
