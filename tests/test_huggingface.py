@@ -335,3 +335,35 @@ def test_layers_are_compressed_and_come_back():
     for text in ("aabab", "abbaabba", "a", "aaabbbab", "abcabcab"):
         layers = [{"mixer": letter} for letter in text]
         assert list(unroll(compress(layers))) == layers
+
+
+def scaled(kind, factor, original=None):
+    return {"rope_type": kind, "factor": factor} | ({"original_max_position_embeddings": original} if original else {})
+
+
+@pytest.mark.parametrize(
+    ("positions", "fields", "expected"),
+    [
+        # Qwen3-32B as its model card asks for long texts: 4 x 32,768.
+        (40960, {"rope_scaling": scaled("yarn", 4.0, 32768)}, 131072),
+        # DeepSeek-V3 writes the product, 40 x 4,096, as its positions too.
+        (163840, {"rope_scaling": {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096}}, 163840),
+        # Llama 3.1 writes the scaled positions.
+        (131072, {"rope_scaling": scaled("llama3", 8.0, 8192)}, 131072),
+        (4096, {"rope_scaling": {"type": "linear", "factor": 4.0}}, 16384),
+        (4096, {"rope_scaling": scaled("dynamic", 2.0)}, 8192),
+        (4096, {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}, 4096),
+        (4096, {"rope_parameters": {"full_attention": scaled("linear", 8.0)}}, 32768),
+        (262144, {"rope_scaling": {"rope_type": "default", "mrope_section": [24, 20, 20]}}, 262144),
+    ],
+)
+def test_the_scaling_of_positions_stretches_the_context(positions, fields, expected):
+    spec = model(LLAMA | fields, max_position_embeddings=positions)
+    assert spec.max_context == expected
+    assert any("context" in note for note in spec.notes) == (expected != positions)
+
+
+@pytest.mark.parametrize("factor", [0, -1, "4", True, float("inf")])
+def test_a_factor_that_is_none_is_refused(factor):
+    with pytest.raises(SpecError, match=r"rope_scaling\.factor = .* is not understood"):
+        model(LLAMA, rope_scaling={"rope_type": "linear", "factor": factor})

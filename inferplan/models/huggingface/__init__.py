@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from inferplan.errors import SpecError
 from inferplan.models.checkpoint import CONFIGS, fetch_configs, read_folder, read_gguf, read_json, verify
+from inferplan.models.huggingface.context import context
 from inferplan.models.huggingface.families import ALIASES, FAMILIES, UNKNOWN
 from inferplan.models.huggingface.gguf import config_of, native_of
 from inferplan.models.huggingface.quantisation import apply, read_scheme
@@ -52,6 +53,7 @@ def import_config(
     dialect = FAMILIES[family]
     filled = reader.fill(dialect.defaults)
     fields = dialect.build(reader, dialect)
+    fields["max_context"], stretched = context(reader, fields["max_context"], family)
     tied = _tied(outer, reader, dialect.tied)
     beside, notes = towers(outer, int(fields["d_model"]))
     native = {"base": _dtype(outer, reader)}
@@ -72,7 +74,7 @@ def import_config(
                 "family": family,
                 "source": source,
                 "tied": tied,
-                "notes": [*filled, *notes],
+                "notes": [*filled, *stretched, *notes],
                 **fields,
                 "towers": beside,
                 "native": native,
