@@ -22,6 +22,8 @@ def visible(mask: Mask, new: int, past: int, device: str) -> torch.Tensor:
     key = torch.arange(length, device=device)[None, :]
     if mask.kind == "full":
         return torch.ones(new, length, dtype=torch.bool, device=device)
+    if mask.kind == "band":
+        return (key - query).abs() <= mask.size // 2
     seen: torch.Tensor = key <= query
     if mask.kind == "window":
         seen = seen & (key > query - mask.size)
@@ -48,8 +50,10 @@ def flash_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Mas
     """The flash kernel behind scaled dot-product attention, which knows windows and counts back from the last key."""
     causal = mask.kind in ("causal", "window") and q.shape[1] > 1
     left = mask.size - 1 if mask.kind == "window" and causal else None
+    band = mask.size // 2 if mask.kind == "band" else None
+    sides = {"window_size_left": left if band is None else band, "window_size_right": band}
     outputs = torch.ops.aten._flash_attention_forward(
-        q, k, v, None, None, q.shape[1], k.shape[1], 0.0, causal, False, window_size_left=left
+        q, k, v, None, None, q.shape[1], k.shape[1], 0.0, causal, False, **sides
     )
     result: torch.Tensor = outputs[0]
     return result
@@ -76,7 +80,7 @@ def library_attention(
         return _banded(q, k, v, mask)
     grouped = heads != kv_heads
     seen = None
-    causal = mask.kind != "full" and new == length
+    causal = mask.kind not in ("full", "band") and new == length
     if mask.kind == "window" and causal:
         causal = new <= mask.size
     if mask.kind != "full" and not causal:

@@ -112,7 +112,7 @@ def library_options(load: Load) -> list[Option[Kernel]]:
     op = load.op
     if load.pool.target.kind != "cuda" or not op.fused or op.base.bits != 16:
         return []
-    if op.mask.kind == "top" or (op.mask.kind == "chunk" and load.new > 1):
+    if op.mask.kind in ("top", "band") or (op.mask.kind == "chunk" and load.new > 1):
         return []
     makers: dict[str, Callable[[str, ModuleType, Load], Kernel]]
     if op.shared_value:

@@ -165,6 +165,7 @@ def _context(deployment: Deployment, step: Step, mean: Step | None) -> LayerCont
         exchange=deployment.engine.exchange.on(deployment.hardware, deployment.parallel.expert_ranks),
         one_kernel=deployment.parallel.cp == 1
         and deployment.engine.attention.joined(deployment.hardware, deployment.precision.kv.name),
+        keeps=deployment.model.encoding is None,
     )
 
 
@@ -188,10 +189,10 @@ def _embedding(deployment: Deployment, context: LayerContext) -> Iterator[Op]:
         table=precision.embedding,
         output=precision.base,
     )
-    if model.positions:
-        yield _add("positions", context)
+    for name in (*(("positions",) if model.positions else ()), *(model.encoding.tables if model.encoding else ())):
+        yield _add(name, context, model.d_model if model.encoding is None else model.table_width)
     if model.embedding_norm:
-        yield context.normalise("embedding_norm", model.d_model)
+        yield context.normalise("embedding_norm", model.table_width)
     yield from context.all_reduce("embedding.all_reduce", model.table_width)
     yield from model.input_ops(context)
 
@@ -217,13 +218,13 @@ def _layer(layer: LayerGroup, context: LayerContext) -> Iterator[Op]:
         yield _add("residual", context)
 
 
-def _add(name: str, context: LayerContext) -> Op:
+def _add(name: str, context: LayerContext, width: int | None = None) -> Op:
     return Elementwise(
         name=name,
         ranks=context.ranks,
         fusible=True,
         tokens=context.tokens,
-        width=context.d_model,
+        width=width or context.d_model,
         base=context.precision.base,
         reads=2.0,
     )
@@ -237,6 +238,11 @@ def _head(deployment: Deployment, context: LayerContext, step: Step) -> Iterator
     if model.final_norm:
         yield context.normalise("final_norm", model.d_model)
     rows = affine(step.logit_rows)
+    if model.encoding is not None:
+        yield from model.encoding.ops(context, rows)
+        rows = context.tokens
+    if not model.predicts:
+        return
     yield Matmul(
         name="head",
         ranks=context.ranks,
@@ -248,6 +254,8 @@ def _head(deployment: Deployment, context: LayerContext, step: Step) -> Iterator
         output=precision.base,
     )
     yield from context.collective("head.gather", "all_gather", rows * model.vocab, parallel.tp)
+    if model.encoding is not None:
+        return
     yield Elementwise(
         name="sampling",
         ranks=context.ranks,

@@ -101,12 +101,9 @@ class StageMemory:
 
     @cached_property
     def caches(self) -> list[tuple[Cache, int]]:
-        return [
-            (cache, count)
-            for layer, count in self.distinct
-            for cache in (part.cache() for part in layer.parts)
-            if cache.per_token or cache.state
-        ]
+        if self.deployment.model.encoding is not None:
+            return []  # one pass over a request: nothing outlives it
+        return [(cache, count) for layer, count in self.distinct for cache in layer.caches()]
 
     def state(self, tokens: Num) -> Num:
         """Bytes of one sequence of ``tokens`` that layers of this device may still look at, whatever is kept."""
@@ -252,9 +249,12 @@ class StageMemory:
         """
         model, engine = self.deployment.model, self.deployment.engine.defaults
         layer = tokens * name(self.live_width, "live width")
-        layer = layer * name(self.deployment.precision.base.width, "bytes an element", "", ("format", "base"))
-        if not self.last:
+        base = name(self.deployment.precision.base.width, "bytes an element", "", ("format", "base"))
+        layer = layer * base
+        if not (self.last and model.predicts):
             return layer
+        if model.encoding is not None:  # logits of every token, as they leave the head, with no sampler
+            return np.maximum(layer, tokens * name(model.vocab, "vocab", "", ("model", "vocab")) * base)
         logits = rows * name(model.vocab, "vocab", "", ("model", "vocab"))
         logits = logits * name(
             engine.sampler_bytes_per_logit, "bytes a logit", "", ("engine", "sampler_bytes_per_logit")

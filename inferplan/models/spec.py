@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, model_validator
 
 from inferplan.errors import UsageError
+from inferplan.models.encoding import Encoding
 from inferplan.models.layers import Cache, FeedForward, LayerContext, LayerSpec, Mixer, Weight, parse_layer
 from inferplan.spec import Spec
 from inferplan.work.formats import FORMATS, find_format
@@ -58,6 +59,10 @@ class LayerGroup(Spec):
     @property
     def parts(self) -> list[LayerSpec]:
         return [part for part in (self.mixer, self.ffn, *self.extras) if part is not None]
+
+    def caches(self) -> list[Cache]:
+        """What its parts keep for a sequence of a model that generates."""
+        return [cache for cache in (part.cache() for part in self.parts) if cache.per_token or cache.state]
 
     @property
     def norm_count(self) -> int:
@@ -300,6 +305,8 @@ class ModelSpec(Spec):
     """Heads that draft for it, by their name."""
     native: Native = Native()
     generation: Generation = Generation()
+    encoding: Encoding | None = None
+    """What it has around its layers where it generates nothing; ``None`` for a model that generates."""
     published: Published | None = None
 
     @model_validator(mode="after")
@@ -307,6 +314,11 @@ class ModelSpec(Spec):
         if not (0 if self.bare else 1) <= sum(group.depth for group in self.layers) <= MOST_LAYERS:
             raise ValueError(f"layers must be 1 to {MOST_LAYERS} in all")
         return self
+
+    @property
+    def predicts(self) -> bool:
+        """Whether it ends in logits over the vocabulary."""
+        return self.encoding is None or self.encoding.vocabulary
 
     @property
     def table_width(self) -> int:
@@ -363,9 +375,12 @@ class ModelSpec(Spec):
         if self.embedding_width:
             yield Weight(name="project_in", shape=(self.d_model, self.embedding_width))
         if self.positions:
-            yield Weight(name="positions", shape=(self.positions, self.d_model), role="embedding")
+            width = self.d_model if self.encoding is None else self.table_width
+            yield Weight(name="positions", shape=(self.positions, width), role="embedding")
         if self.embedding_norm:
-            yield Weight(name="embedding_norm", shape=(NORM_VECTORS[self.norm], self.d_model), role="base")
+            yield Weight(name="embedding_norm", shape=(NORM_VECTORS[self.norm], self.table_width), role="base")
+        if self.encoding is not None:
+            yield from self.encoding.input_weights(self.table_width, self.d_model if self.embedding_width else None)
         if self.per_layer_embedding is not None:
             yield from self.per_layer_embedding.weights(self.d_model, len(self.sequence))
         if self.streams > 1:
@@ -393,7 +408,7 @@ class ModelSpec(Spec):
         """What runs between the last layer and the final norm."""
         for _ in range(1, self.streams):
             yield from context.linear("streams.out", self.d_model, self.d_model)
-        if self.embedding_width:
+        if self.embedding_width and self.encoding is None:
             yield from context.linear("project_out", self.d_model, self.embedding_width)
 
     def layer_weights(self, layer: LayerGroup) -> Iterator[Weight]:
@@ -406,7 +421,11 @@ class ModelSpec(Spec):
             yield Weight(name="streams.out", shape=(self.streams - 1, self.d_model, self.d_model))
         if self.final_norm:
             yield Weight(name="final_norm", shape=(NORM_VECTORS[self.norm], self.d_model), role="base")
-        if self.embedding_width:
+        if self.encoding is not None:
+            yield from self.encoding.output_weights(NORM_VECTORS[self.norm])
+            if not self.encoding.vocabulary:
+                return
+        elif self.embedding_width:
             yield Weight(name="project_out", shape=(self.embedding_width, self.d_model))
         if not self.tied and "head" not in self.borrowed:
             yield Weight(name="head", shape=(self.vocab, self.table_width), role="head", shard="tp", units=self.vocab)
@@ -427,7 +446,7 @@ class ModelSpec(Spec):
         return {
             "total": round(total),
             "embedding": table,
-            "lm_head": 0 if self.tied else table,
+            "lm_head": 0 if self.tied or not self.predicts else table,
             "active": round(active),
         }
 
@@ -455,11 +474,8 @@ class ModelSpec(Spec):
 
     def caches(self) -> Iterator[tuple[Cache, int]]:
         """What each different layer keeps for a sequence, and how many such layers there are."""
-        for layer, count in self.distinct:
-            for part in layer.parts:
-                cache = part.cache()
-                if cache.per_token or cache.state:
-                    yield cache, count
+        for layer, count in self.distinct if self.encoding is None else ():
+            yield from ((cache, count) for cache in layer.caches())
 
     @cached_property
     def kv_elements_per_token(self) -> int:
@@ -493,20 +509,16 @@ class ModelSpec(Spec):
 
     def to_dict(self) -> dict[str, Any]:
         """The mapping its YAML holds."""
-        data = self.model_dump(exclude_defaults=True)
-        data["layers"] = [_dump_group(group) for group in self.layers]
-        for tower, fields in zip(self.towers, data.get("towers", []), strict=False):
-            if tower.layers:
-                fields["layers"] = [_dump_group(group) for group in tower.layers]
-        if self.mtp is not None:
-            data["mtp"]["layers"] = [_dump_group(group) for group in self.mtp.layers]
-        for head, fields in zip(self.drafts, data.get("drafts", []), strict=True):
-            fields["layers"] = [_dump_group(group) for group in head.layers]
-        return data
+        return _dump(self)
 
 
 def require_tokens(model: ModelSpec, what: str) -> None:
     """Raise ``UsageError`` for ``what`` is only known of models that decode one token after another."""
+    if model.encoding is not None:
+        raise UsageError(
+            f"{model.name} generates nothing: {what} of such a model is not known here",
+            hint="inferplan estimate, fit or simulate: a pass over a request is all of its work",
+        )
     if model.generation.kind == "diffusion":
         raise UsageError(
             f"{model.name} denoises blocks: {what} of such a model is not known here",
@@ -518,6 +530,19 @@ def require_experts(model: ModelSpec, option: str) -> None:
     """Raise ``UsageError`` for an option about routed experts where the model has none."""
     if not model.has_experts:
         raise UsageError(f"{model.name} has no routed experts for {option}", hint=f"leave {option} out")
+
+
+def _dump(model: ModelSpec) -> dict[str, Any]:
+    data = model.model_dump(exclude_defaults=True)
+    data["layers"] = [_dump_group(group) for group in model.layers]
+    for tower, fields in zip(model.towers, data.get("towers", []), strict=False):
+        if tower.layers:
+            fields["layers"] = [_dump_group(group) for group in tower.layers]
+    if model.mtp is not None:
+        data["mtp"]["layers"] = [_dump_group(group) for group in model.mtp.layers]
+    for head, fields in zip(model.drafts, data.get("drafts", []), strict=True):
+        fields["layers"] = [_dump_group(group) for group in head.layers]
+    return data
 
 
 def _dump_group(group: LayerGroup) -> dict[str, Any]:

@@ -55,7 +55,8 @@ class Mask:
     """Which cached positions a new token may look at.
 
     kind: ``causal`` (all before it and itself), ``window`` (the last ``size``, itself included), ``chunk`` (from the
-    last multiple of ``size``), ``top`` (the best ``size`` chosen by an indexer), ``full`` (every position, both ways).
+    last multiple of ``size``), ``top`` (the best ``size`` chosen by an indexer), ``full`` (every position, both ways),
+    ``band`` (``size`` positions about itself, an odd number: as many before it as after it).
     """
 
     kind: str = "causal"
@@ -65,7 +66,8 @@ class Mask:
         """Query-key pairs of one sequence and head.
 
         Causal: ``new*past + new*(new + 1)/2``. Window and top: ``sum_j min(past + j, size)``. Chunk: ``sum_j ((past + j
-        - 1) mod size + 1)``. Full: the rectangle ``new*(past + new)``.
+        - 1) mod size + 1)``. Full: the rectangle ``new*(past + new)``. Band of ``2h + 1``: ``sum_j
+        (min(past + j - 1, h) + 1 + min(new - j, h))``.
         """
         if self.kind == "causal":
             return new * past + new * (new + 1) / 2
@@ -73,13 +75,17 @@ class Mask:
             return new * (past + new)
         if self.kind == "chunk":
             return _sawtooth(past + new, self.size) - _sawtooth(past, self.size)
+        if self.kind == "band":
+            half = self.size // 2
+            window = Mask(kind="window", size=half + 1)
+            return window.pairs(new, past) + window.pairs(new, 0.0) - new
         growing: Num = np.clip(self.size - past, 0.0, new)
         return growing * past + growing * (growing + 1) / 2 + (new - growing) * self.size
 
     def reach(self, new: Num, past: Num) -> Num:
         """Distinct positions (new ones included) that the new tokens look at: the keys and values that are read."""
-        if self.kind == "window":
-            return np.minimum(past, self.size - 1) + new
+        if self.kind in ("window", "band"):
+            return np.minimum(past, self.size - 1 if self.kind == "window" else self.size // 2) + new
         if self.kind == "chunk":
             return np.mod(past, self.size) + new
         if self.kind == "top":

@@ -107,6 +107,8 @@ def explicit_mask(mask: ops.Mask, new: int, past: int) -> np.ndarray:
         me = past + i
         if mask.kind == "full":
             allowed[i] = True
+        elif mask.kind == "band":
+            allowed[i, max(0, me - mask.size // 2) : me + mask.size // 2 + 1] = True
         elif mask.kind == "top":
             chosen = (np.arange(min(mask.size, me + 1)) + i * mask.size) % (me + 1)
             allowed[i, chosen] = True
@@ -293,6 +295,8 @@ CASES: dict[type[ops.Op], tuple[Callable[..., Tally], list[ops.Op]]] = {
             attention("window", 4),
             attention("window", 32),
             attention("window", 4, new=3.0, past=1.0),
+            attention("band", 5, new=14.0, past=0.0),
+            attention("band", 3),
             attention("chunk", 8),
             attention("chunk", 6, new=1.0),
             attention("top", 3, past=40.0),
@@ -418,10 +422,10 @@ def test_every_operator_has_an_oracle():
     assert concrete(ops.Op) == set(CASES)
 
 
-@pytest.mark.parametrize("kind", ["causal", "window", "chunk", "full", "top"])
+@pytest.mark.parametrize("kind", ["causal", "window", "chunk", "full", "top", "band"])
 @pytest.mark.parametrize("size", [1, 3, 8])
 def test_pairs_and_reach_equal_an_explicit_mask(kind, size):
-    mask = ops.Mask(kind=kind, size=0 if kind in ("causal", "full") else size)
+    mask = ops.Mask(kind=kind, size=0 if kind in ("causal", "full") else size | (kind == "band"))
     for new in range(1, 12):
         for past in range(12):
             allowed = explicit_mask(mask, new, past)

@@ -27,7 +27,7 @@ class AttentionLayer(Mixer):
     value_dim: int | None = None
     """Width of a value head where it is not ``head_dim``."""
     window: int | None = Field(default=None, ge=1)
-    """Sliding window: a token sees itself and ``window - 1`` before it."""
+    """Sliding window: a token sees itself and ``window - 1`` before it; not causal: half of them before, half after."""
     chunk: int | None = Field(default=None, ge=1)
     """Chunked attention: a token sees back to the last multiple of ``chunk`` (Llama 4)."""
     causal: bool = True
@@ -55,6 +55,8 @@ class AttentionLayer(Mixer):
             raise ValueError(f"{self.heads} query heads are not a multiple of {self.kv_heads} kv_heads")
         if self.window is not None and self.chunk is not None:
             raise ValueError("window and chunk exclude each other")
+        if not self.causal and (self.chunk is not None or (self.window or 1) % 2 == 0):
+            raise ValueError("attention that is not causal has no chunks, and a window of an odd number of tokens")
         if self.value_from_key and (self.value_width != self.head_dim or self.qkv_bias):
             raise ValueError("a value that is the key has its width and no bias of its own")
         return self
@@ -66,7 +68,7 @@ class AttentionLayer(Mixer):
     @property
     def mask(self) -> Mask:
         if not self.causal:
-            return Mask(kind="full")
+            return Mask(kind="full") if self.window is None else Mask(kind="band", size=self.window)
         if self.window is not None:
             return Mask(kind="window", size=self.window)
         return Mask(kind="chunk", size=self.chunk) if self.chunk is not None else Mask()
@@ -134,7 +136,7 @@ class AttentionLayer(Mixer):
             yield Elementwise(
                 name="attn.rotary", ranks=ranks, fusible=True, tokens=tokens, width=width, base=base, flops=3.0
             )
-        if own:
+        if own and context.keeps:
             elements = tokens * own * (self.head_dim + self.value_width)
             yield Copy(
                 name="attn.kv_write",

@@ -139,7 +139,8 @@ class LayerContext:
     the arithmetic that the device has, ``None`` for all. time: what one run of an operator takes, by which a layer
     chooses between forms; its FLOP where no device is known. alternatives: operators that other loads of this kind
     would run are written down too, with a count of 0, so that the list is the same for all.
-    exchange: how tokens travel to their experts. one_kernel: attention of all segments is one kernel.
+    exchange: how tokens travel to their experts. one_kernel: attention of all segments is one kernel. keeps: keys and
+    values are written for later steps.
     """
 
     d_model: int
@@ -157,6 +158,7 @@ class LayerContext:
     alternatives: bool = False
     exchange: ExchangeRules = ExchangeRules()
     one_kernel: bool = False
+    keeps: bool = True
 
     def computes(self, math: str) -> bool:
         """Whether the device has this arithmetic."""

@@ -196,14 +196,15 @@ class MlaLayer(Mixer):
     def ops(self, context: LayerContext) -> Iterator[Op]:
         heads = self.heads // context.parallel.tp
         yield from self._project(context, heads)
-        yield Copy(
-            name="attn.kv_write",
-            ranks=context.ranks,
-            fusible=True,
-            elements=context.tokens * self.latent_dim,
-            source=context.precision.base,
-            target=context.precision.kv,
-        )
+        if context.keeps:
+            yield Copy(
+                name="attn.kv_write",
+                ranks=context.ranks,
+                fusible=True,
+                elements=context.tokens * self.latent_dim,
+                source=context.precision.base,
+                target=context.precision.kv,
+            )
         narrow = [segment for segment in context.segments if not segment.wide]
         wide = [self._form(context, segment, heads) for segment in context.segments if segment.wide]
         expanded = sum((s.batch * (s.past + s.new) * share for s, share, _ in wide), start=0.0)

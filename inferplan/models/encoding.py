@@ -1,0 +1,95 @@
+"""What a model that generates nothing has around its layers: tables beside the tokens', and heads in place of logits.
+
+One pass over a request is all of its work (BERT, 1810.04805; sentence embeddings, 1908.10084): no token is drawn, so no
+keys and values are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from pydantic import Field
+
+from inferplan.models.layers import LayerContext, Weight
+from inferplan.spec import Spec
+from inferplan.units import Num
+from inferplan.work.ops import Elementwise, Op
+
+
+class HeadLayer(Spec):
+    """A linear layer of a head, ``[rows, inputs] -> [rows, outputs]``, and the norm that stands before or after it."""
+
+    inputs: int = Field(ge=1)
+    outputs: int = Field(ge=1)
+    bias: bool = True
+    norm: int = Field(default=0, ge=0)
+    """Width of its norm; 0 where it has none."""
+
+
+class OutputHead(Spec):
+    """A head over the last hidden states: linear layers, and the vocabulary where it predicts tokens.
+
+    rows: what it works on, every token or one of each sequence. vocabulary: it ends in the logits of every row, by the
+    embedding table where the model is ``tied``.
+    """
+
+    name: str
+    rows: Literal["token", "sequence"] = "sequence"
+    layers: list[HeadLayer] = []
+    vocabulary: bool = False
+
+
+class Encoding(Spec):
+    """The parts of a model that encodes.
+
+    tables: further tables that are added to the embedding, rows of each (token types). projection_bias: the projection
+    of a narrower embedding has a bias. tensors: what else stands outside the layers, by shape (a relative position
+    table): counted and kept. heads: nothing where the last hidden states are what is asked for.
+    """
+
+    tables: dict[str, int] = {}
+    projection_bias: bool = False
+    tensors: dict[str, list[int]] = {}
+    heads: list[OutputHead] = []
+
+    @property
+    def vocabulary(self) -> bool:
+        """Whether a head gives logits over the vocabulary."""
+        return any(head.vocabulary for head in self.heads)
+
+    def input_weights(self, width: int, projected: int | None) -> Iterator[Weight]:
+        """Tensors before the layers beside the usual ones. width: columns of a table; projected: where they go to."""
+        for name, rows in self.tables.items():
+            yield Weight(name=name, shape=(rows, width), role="embedding")
+        if projected is not None and self.projection_bias:
+            yield Weight(name="project_in.bias", shape=(projected,), role="base")
+        for name, shape in self.tensors.items():
+            yield Weight(name=name, shape=tuple(shape), role="base")
+
+    def output_weights(self, vectors: int) -> Iterator[Weight]:
+        """Tensors of the heads, without the vocabulary's. vectors: those of a norm."""
+        for head in self.heads:
+            for index, layer in enumerate(head.layers):
+                name = f"{head.name}.{index}"
+                yield Weight(name=name, shape=(layer.outputs, layer.inputs), role="base")
+                if layer.bias:
+                    yield Weight(name=f"{name}.bias", shape=(layer.outputs,), role="base")
+                if layer.norm:
+                    yield Weight(name=f"{name}.norm", shape=(vectors, layer.norm), role="base")
+
+    def ops(self, context: LayerContext, sequences: Num) -> Iterator[Op]:
+        """The operators of the heads, the vocabulary's matmul aside."""
+        for head in self.heads:
+            rows = sequences if head.rows == "sequence" else context.tokens
+            for index, layer in enumerate(head.layers):
+                name = f"head.{head.name}.{index}"
+                yield from context.linear(name, layer.inputs, layer.outputs, rows, role="base")
+                yield _activation(f"{name}.activation", context, rows, layer.outputs)
+                if layer.norm:
+                    yield context.normalise(f"{name}.norm", layer.norm, rows=rows)
+
+
+def _activation(name: str, context: LayerContext, rows: Num, width: int) -> Op:
+    base = context.precision.base
+    return Elementwise(name=name, ranks=context.ranks, fusible=True, tokens=rows, width=width, base=base, flops=4.0)
