@@ -265,26 +265,37 @@ def _from_hub(name: str) -> ModelSpec:
         ) from None
 
 
+_OWN = ("name", "aliases", "source", "licence", "notes", "max_context", "tied", "native", "published")
+"""What a derived model may say of itself; the rest is its base's."""
+
+
 def _derived(path: Path, data: dict[str, Any]) -> ModelSpec:
-    """A YAML with ``derive: {from: NAME, prune: {axis: number}}``."""
+    """A YAML with ``derive: {from: NAME}``: the layers of another model, pruned where ``prune`` names axes."""
     from inferplan.models.prune import prune
 
     rule = data["derive"]
-    extra = [key for key in data if key not in ("name", "source", "derive", "notes")]
-    if not isinstance(rule, dict) or set(rule) != {"from", "prune"} or not isinstance(rule["prune"], dict) or extra:
+    extra = [key for key in data if key not in (*_OWN, "derive")]
+    if not isinstance(rule, dict) or not {"from"} <= set(rule) <= {"from", "prune"} or extra:
         raise SpecError(
-            f"{path}:{line_of(path, ('derive',))}: a derived model has name, source, notes and derive: {{from, prune}}",
+            f"{path}:{line_of(path, ('derive',))}: a derived model has {', '.join(_OWN)} and derive: {{from, prune}}",
             because=f"also found: {', '.join(extra)}" if extra else "",
             hint="derive: {from: nemotron-4-15b, prune: {d_model: 4096, d_ff: 16384}}",
         )
-    axes = {str(axis): size for axis, size in rule["prune"].items()}
+    cuts = rule.get("prune", {})
+    axes = {str(axis): size for axis, size in cuts.items()} if isinstance(cuts, dict) else {"prune": cuts}
     wrong = [axis for axis, size in axes.items() if not isinstance(size, (int, float)) or not isfinite(size)]
     if wrong:
         line = line_of(path, ("derive", "prune", wrong[0]))
         raise SpecError(f"{path}:{line}: derive.prune: {', '.join(wrong)} must be a number")
     if _same_file(str(rule["from"]), path):
         raise SpecError(f"{path}:{line_of(path, ('derive', 'from'))}: derive.from: a model cannot derive from itself")
-    return prune(load_model(str(rule["from"])), axes, name=data.get("name") or path.stem)
+    base, name = load_model(str(rule["from"])), data.get("name") or path.stem
+    base = prune(base, axes, name=name) if axes else base
+    own = {key: value for key, value in data.items() if key != "derive"}
+    kept = {
+        key: value for key, value in base.to_dict().items() if key not in ("aliases", "licence", "published", "drafts")
+    }
+    return validate(path, kept | {"name": name} | own, ModelSpec)
 
 
 def _same_file(name: str, path: Path) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from inferplan.catalog import files as catalog
+from inferplan.catalog.search import parse_filter
 from inferplan.cli.options import report_options
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import InferplanError, UnknownNameError
@@ -16,29 +17,86 @@ from inferplan.table import Report, Table
 from inferplan.units import format_bytes, format_quantity
 
 _RIGHT = frozenset(
-    {"parameters", "active", "KV/token", "memory", "bandwidth", "bf16", "fp8", "layers", "count", "value", "bits"}
+    {
+        "parameters",
+        "active",
+        "KV/token",
+        "beyond windows",
+        "memory",
+        "bandwidth",
+        "bf16",
+        "fp8",
+        "layers",
+        "count",
+        "value",
+        "bits",
+    }
 )
 
 
 @click.command("models")
+@click.option(
+    "--filter",
+    "conditions",
+    multiple=True,
+    metavar="WORD|FIELD<VALUE",
+    help="A word of a name, an alias or the family, or FIELD=WORD, FIELD<NUMBER, FIELD>=NUMBER with family, licence, "
+    "kind (dense, experts), parameters, active, context; all that are given must hold.",
+)
 @report_options
-def models_command() -> Report:
-    """Every model on file: parameters, active parameters, KV elements per token."""
+def models_command(conditions: tuple[str, ...]) -> Report:
+    """Every model on file: parameters, active parameters, KV elements per token, context, licence.
+
+    Example: inferplan models --filter qwen --filter 'parameters<40B' --filter 'context>=128k'
+    """
+    filters = [parse_filter(text, ("family", "licence", "kind"), _NUMBERS) for text in conditions]
     specs = [catalog.load_model(name) for name in catalog.names("models")]
+    found = [spec for spec in specs if all(one.holds(_facts(spec), _words(spec)) for one in filters)]
+    if not found:
+        raise UnknownNameError(
+            f"none of the {len(specs)} models on file meets {', '.join(map(repr, conditions))}",
+            hint="fewer conditions; licences of some models are not on file",
+        )
     rows = [
         [
             spec.name,
             format_quantity(spec.parameters["total"], ""),
             format_quantity(spec.parameters["active"], ""),
             f"{spec.kv_elements_per_token:,}",
+            f"{spec.kv_elements_per_token_beyond_windows:,}",
             str(spec.max_context or "-"),
+            spec.licence or "-",
         ]
-        for spec in specs
+        for spec in found
     ]
-    columns = ["model", "parameters", "active", "KV/token", "context"]
-    records = [{"name": spec.name, "source": spec.source, **model_counts(spec)} for spec in specs]
-    table = Table(title=f"{len(rows)} models (KV in elements)", columns=columns, rows=rows, right=_RIGHT)
+    columns = ["model", "parameters", "active", "KV/token", "beyond windows", "context", "licence"]
+    records = [
+        {"name": spec.name, "source": spec.source, "licence": spec.licence or None, **model_counts(spec)}
+        for spec in found
+    ]
+    count = f"{len(rows)} model{'' if len(rows) == 1 else 's'}"
+    title = f"{count} (KV in elements: of a token in every layer's window, and of one beyond all windows)"
+    table = Table(title=title, columns=columns, rows=rows, right=_RIGHT)
     return Report(record={"models": records}, tables=[table], rows=records)
+
+
+_NUMBERS = ("parameters", "active", "context")
+
+
+def _facts(spec: ModelSpec) -> dict[str, float | str | None]:
+    """What ``models --filter`` compares."""
+    return {
+        "family": spec.family,
+        "licence": spec.licence or None,
+        "kind": "experts" if spec.has_experts else "dense",
+        "parameters": float(spec.parameters["total"]),
+        "active": float(spec.parameters["active"]),
+        "context": spec.max_context,
+    }
+
+
+def _words(spec: ModelSpec) -> str:
+    return " ".join([spec.name, *spec.aliases, spec.family]).lower()
 
 
 @click.command("gpus")
@@ -148,6 +206,7 @@ def _model(spec: ModelSpec) -> Report:
         ["state elements per sequence", f"{counts['state_elements_per_sequence']:,}"],
         ["width, vocabulary", f"{spec.d_model:,}, {spec.vocab:,}"],
         ["context", f"{spec.max_context:,} tokens" if spec.max_context else "not stated"],
+        ["licence", spec.licence or "not on file"],
     ]
     layers = [[str(count), _describe(layer.mixer), _describe(layer.ffn)] for layer, count in spec.distinct]
     tables = [

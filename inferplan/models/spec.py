@@ -273,6 +273,8 @@ class ModelSpec(Spec):
     aliases: list[str] = []
     family: str = ""
     source: str
+    licence: str = ""
+    """As its hub page names it, such as apache-2.0; empty where it is not on file."""
     notes: list[str] = []
     d_model: int = Field(ge=1)
     vocab: int = Field(ge=1)

@@ -110,3 +110,46 @@ def test_show_says_how_many_devices_a_node_holds(run: Run) -> None:
         assert run("show", name, "--format", "json").json["devices_per_node"] == devices
         (line,) = (line for line in run("show", name).out.splitlines() if "devices of a node" in line)
         assert said in line
+
+
+def found(run: Run, *conditions: str) -> set[str]:
+    words = [word for condition in conditions for word in ("--filter", condition)]
+    return {entry["name"] for entry in run("models", *words, "--format", "json").json["models"]}
+
+
+def test_models_are_filtered(run: Run) -> None:
+    """Published sizes: gpt-oss-20b has 3.6 billion active parameters without its tables, gpt-oss-120b 5.1."""
+    assert found(run, "gpt-oss") == {"gpt-oss-20b", "gpt-oss-120b"}
+    assert found(run, "gpt-oss", "active<5B") == {"gpt-oss-20b"}
+    assert found(run, "gpt-oss", "parameters>=100B", "licence=Apache-2.0") == {"gpt-oss-120b"}
+    assert found(run, "family=llama", "context>=128k", "parameters <= 8.1B", "licence=llama3.1") == {"llama-3.1-8b"}
+    assert found(run, "kind=experts", "deepseek", "context=163840", "licence=deepseek") == {
+        "deepseek-v2-lite",
+        "deepseek-v2",
+        "deepseek-v3",
+    }
+    assert found(run, "qwen3-4b-thinking-2507") == {"qwen3-4b-instruct-2507"}
+
+
+@pytest.mark.parametrize(
+    ("condition", "said"),
+    [
+        ("licens=mit", "licens"),
+        ("context>=x", "the number"),
+        ("family<x", "family=x"),
+        ("zzz", "none of"),
+        (" ", "empty"),
+    ],
+)
+def test_a_filter_that_is_none(run: Run, condition: str, said: str) -> None:
+    result = run("models", "--filter", condition)
+    assert result.code in (2, 4) and said in result.err
+
+
+def test_a_model_with_the_layers_of_another(run: Run) -> None:
+    """Qwen2.5-1.5B with a head of its own: 1,543,714,304 parameters and 151,936 x 1,536 more (hub: 1.78B)."""
+    record = run("show", "DeepSeek-R1-Distill-Qwen-1.5B", "--format", "json").json
+    assert record["parameters"]["total"] == 1_543_714_304 + 151_936 * 1_536
+    assert record["max_context_tokens"] == 131_072
+    told = run("explain", "memory.weights", "deepseek-r1-distill-qwen-1.5b", "--gpu", "h100-sxm").out
+    assert "configs/models/qwen2.5-1.5b.yaml:" in told

@@ -88,6 +88,8 @@ class Origins:
     def model_place(self, *field: str | int) -> str:
         """A field of the model's file; the model's name where it came from the hub."""
         path = self._model_file
+        while path is not None and not _states(path, field) and _states(path, ("derive", "from")):
+            path = catalog.find("models", str(catalog.read_yaml(path)["derive"]["from"]))
         return f"{self.request.model}: {'.'.join(map(str, field))}" if path is None else self.at(path, *field)
 
     @cached_property
