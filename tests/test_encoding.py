@@ -19,7 +19,7 @@ LAYER = {
 }
 
 
-def bert(**encoding: object) -> ModelSpec:
+def bert(**ends: object) -> ModelSpec:
     pooler = {"name": "pooler", "layers": [{"inputs": 768, "outputs": 768}]}
     return ModelSpec.model_validate(
         {
@@ -27,11 +27,11 @@ def bert(**encoding: object) -> ModelSpec:
             "source": "1810.04805",
             "d_model": 768,
             "vocab": 30522,
-            "positions": 512,
             "norm": "layer",
             "final_norm": False,
             "embedding_norm": True,
-            "encoding": {"tables": {"token_types": 2}, "heads": [pooler]} | encoding,
+            "generation": {"kind": "encode"},
+            "ends": {"tables": {"positions": 512, "token_types": 2}, "heads": [pooler]} | ends,
             "layers": [LAYER],
         }
     )

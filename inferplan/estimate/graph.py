@@ -165,7 +165,7 @@ def _context(deployment: Deployment, step: Step, mean: Step | None) -> LayerCont
         exchange=deployment.engine.exchange.on(deployment.hardware, deployment.parallel.expert_ranks),
         one_kernel=deployment.parallel.cp == 1
         and deployment.engine.attention.joined(deployment.hardware, deployment.precision.kv.name),
-        keeps=deployment.model.encoding is None,
+        keeps=not deployment.model.encodes,
     )
 
 
@@ -189,8 +189,10 @@ def _embedding(deployment: Deployment, context: LayerContext) -> Iterator[Op]:
         table=precision.embedding,
         output=precision.base,
     )
-    for name in (*(("positions",) if model.positions else ()), *(model.encoding.tables if model.encoding else ())):
-        yield _add(name, context, model.d_model if model.encoding is None else model.table_width)
+    if model.positions:
+        yield _add("positions", context, model.d_model)
+    for name in model.ends.tables:
+        yield _add(name, context, model.table_width)
     if model.embedding_norm:
         yield context.normalise("embedding_norm", model.table_width)
     yield from context.all_reduce("embedding.all_reduce", model.table_width)
@@ -215,16 +217,16 @@ def _layer(layer: LayerGroup, context: LayerContext) -> Iterator[Op]:
         for op in part.ops(context):
             if not (shared_reduce and isinstance(op, Collective) and op.name == "attn.all_reduce"):
                 yield op
-        yield _add("residual", context)
+        yield _add("residual", context, context.d_model)
 
 
-def _add(name: str, context: LayerContext, width: int | None = None) -> Op:
+def _add(name: str, context: LayerContext, width: int) -> Op:
     return Elementwise(
         name=name,
         ranks=context.ranks,
         fusible=True,
         tokens=context.tokens,
-        width=width or context.d_model,
+        width=width,
         base=context.precision.base,
         reads=2.0,
     )
@@ -238,23 +240,22 @@ def _head(deployment: Deployment, context: LayerContext, step: Step) -> Iterator
     if model.final_norm:
         yield context.normalise("final_norm", model.d_model)
     rows = affine(step.logit_rows)
-    if model.encoding is not None:
-        yield from model.encoding.ops(context, rows)
-        rows = context.tokens
+    tokens = context.tokens if model.encodes else rows
+    yield from model.ends.ops(context, rows, tokens)
     if not model.predicts:
         return
     yield Matmul(
         name="head",
         ranks=context.ranks,
-        m=rows,
+        m=tokens,
         k=model.table_width,
         n=ceil(model.vocab / parallel.tp),
         weight=precision.embedding if model.tied else precision.head,
         input=precision.base,
         output=precision.base,
     )
-    yield from context.collective("head.gather", "all_gather", rows * model.vocab, parallel.tp)
-    if model.encoding is not None:
+    yield from context.collective("head.gather", "all_gather", tokens * model.vocab, parallel.tp)
+    if model.encodes:
         return
     yield Elementwise(
         name="sampling",

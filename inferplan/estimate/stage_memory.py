@@ -101,7 +101,7 @@ class StageMemory:
 
     @cached_property
     def caches(self) -> list[tuple[Cache, int]]:
-        if self.deployment.model.encoding is not None:
+        if self.deployment.model.encodes:
             return []  # one pass over a request: nothing outlives it
         return [(cache, count) for layer, count in self.distinct for cache in layer.caches()]
 
@@ -253,7 +253,7 @@ class StageMemory:
         layer = layer * base
         if not (self.last and model.predicts):
             return layer
-        if model.encoding is not None:  # logits of every token, as they leave the head, with no sampler
+        if model.encodes:  # logits of every token, as they leave the head, with no sampler
             return np.maximum(layer, tokens * name(model.vocab, "vocab", "", ("model", "vocab")) * base)
         logits = rows * name(model.vocab, "vocab", "", ("model", "vocab"))
         logits = logits * name(

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, model_validator
 
 from inferplan.errors import UsageError
-from inferplan.models.encoding import Encoding
+from inferplan.models.ends import Ends
 from inferplan.models.layers import Cache, FeedForward, LayerContext, LayerSpec, Mixer, Weight, parse_layer
 from inferplan.spec import Spec
 from inferplan.work.formats import FORMATS, find_format
@@ -139,9 +139,9 @@ class Native(Spec):
 
 
 class Generation(Spec):
-    """How tokens come out: one after another, or by denoising blocks."""
+    """How tokens come out: one after another, or by denoising blocks; or not at all: a pass is all of the work."""
 
-    kind: Literal["autoregressive", "diffusion"] = "autoregressive"
+    kind: Literal["autoregressive", "diffusion", "encode"] = "autoregressive"
     block: int = 0
     """Tokens denoised together (diffusion)."""
     steps: int = 0
@@ -307,8 +307,8 @@ class ModelSpec(Spec):
     """Heads that draft for it, by their name."""
     native: Native = Native()
     generation: Generation = Generation()
-    encoding: Encoding | None = None
-    """What it has around its layers where it generates nothing; ``None`` for a model that generates."""
+    ends: Ends = Ends()
+    """What it has around its layers beside the embedding and the output matrix."""
     published: Published | None = None
 
     @model_validator(mode="after")
@@ -318,9 +318,19 @@ class ModelSpec(Spec):
         return self
 
     @property
+    def encodes(self) -> bool:
+        """Whether it generates nothing: one pass over a request is all of its work."""
+        return self.generation.kind == "encode"
+
+    @property
     def predicts(self) -> bool:
         """Whether it ends in logits over the vocabulary."""
-        return self.encoding is None or self.encoding.vocabulary
+        return not self.encodes or self.ends.vocabulary
+
+    @property
+    def _projects_out(self) -> bool:
+        """Whether a matrix of its own goes back to narrower vocabulary tables: a head that predicts has its own."""
+        return self.embedding_width is not None and not (self.encodes or self.ends.heads)
 
     @property
     def table_width(self) -> int:
@@ -377,12 +387,10 @@ class ModelSpec(Spec):
         if self.embedding_width:
             yield Weight(name="project_in", shape=(self.d_model, self.embedding_width))
         if self.positions:
-            width = self.d_model if self.encoding is None else self.table_width
-            yield Weight(name="positions", shape=(self.positions, width), role="embedding")
+            yield Weight(name="positions", shape=(self.positions, self.d_model), role="embedding")
         if self.embedding_norm:
             yield Weight(name="embedding_norm", shape=(NORM_VECTORS[self.norm], self.table_width), role="base")
-        if self.encoding is not None:
-            yield from self.encoding.input_weights(self.table_width, self.d_model if self.embedding_width else None)
+        yield from self.ends.input_weights(self.table_width, self.d_model if self.embedding_width else None)
         if self.per_layer_embedding is not None:
             yield from self.per_layer_embedding.weights(self.d_model, len(self.sequence))
         if self.streams > 1:
@@ -410,8 +418,8 @@ class ModelSpec(Spec):
         """What runs between the last layer and the final norm."""
         for _ in range(1, self.streams):
             yield from context.linear("streams.out", self.d_model, self.d_model)
-        if self.embedding_width and self.encoding is None:
-            yield from context.linear("project_out", self.d_model, self.embedding_width)
+        if self._projects_out:
+            yield from context.linear("project_out", self.d_model, self.table_width)
 
     def layer_weights(self, layer: LayerGroup) -> Iterator[Weight]:
         """The tensors of one layer."""
@@ -423,12 +431,11 @@ class ModelSpec(Spec):
             yield Weight(name="streams.out", shape=(self.streams - 1, self.d_model, self.d_model))
         if self.final_norm:
             yield Weight(name="final_norm", shape=(NORM_VECTORS[self.norm], self.d_model), role="base")
-        if self.encoding is not None:
-            yield from self.encoding.output_weights(NORM_VECTORS[self.norm])
-            if not self.encoding.vocabulary:
-                return
-        elif self.embedding_width:
-            yield Weight(name="project_out", shape=(self.embedding_width, self.d_model))
+        if self._projects_out:
+            yield Weight(name="project_out", shape=(self.table_width, self.d_model))
+        yield from self.ends.output_weights(NORM_VECTORS[self.norm])
+        if not self.predicts:
+            return
         if not self.tied and "head" not in self.borrowed:
             yield Weight(name="head", shape=(self.vocab, self.table_width), role="head", shard="tp", units=self.vocab)
         if self.head_bias:
@@ -455,14 +462,7 @@ class ModelSpec(Spec):
     @cached_property
     def checkpoint_bytes(self) -> float:
         """Bytes of the released checkpoint in its native formats: model and towers, without prediction modules."""
-        wide = find_format(self.native.base).width
-        total = sum(weight.elements * count * wide for tower in self.towers for weight, count in tower.weights())
-        outside = [*self.input_weights(), *self.output_weights()]
-        total += sum(find_format(self.native.stored(weight)).stored(weight.shape) for weight in outside)
-        for index, layer in enumerate(self.sequence):
-            for weight in [] if layer.shared else self.layer_weights(layer):
-                total += find_format(self.native.stored(weight, index)).stored(weight.shape)
-        return total
+        return _checkpoint_bytes(self)
 
     @cached_property
     def tower_parameters(self) -> int:
@@ -476,7 +476,7 @@ class ModelSpec(Spec):
 
     def caches(self) -> Iterator[tuple[Cache, int]]:
         """What each different layer keeps for a sequence, and how many such layers there are."""
-        for layer, count in self.distinct if self.encoding is None else ():
+        for layer, count in self.distinct if not self.encodes else ():
             yield from ((cache, count) for cache in layer.caches())
 
     @cached_property
@@ -516,7 +516,7 @@ class ModelSpec(Spec):
 
 def require_tokens(model: ModelSpec, what: str) -> None:
     """Raise ``UsageError`` for ``what`` is only known of models that decode one token after another."""
-    if model.encoding is not None:
+    if model.encodes:
         raise UsageError(
             f"{model.name} generates nothing: {what} of such a model is not known here",
             hint="inferplan estimate, fit or simulate: a pass over a request is all of its work",
@@ -532,6 +532,17 @@ def require_experts(model: ModelSpec, option: str) -> None:
     """Raise ``UsageError`` for an option about routed experts where the model has none."""
     if not model.has_experts:
         raise UsageError(f"{model.name} has no routed experts for {option}", hint=f"leave {option} out")
+
+
+def _checkpoint_bytes(model: ModelSpec) -> float:
+    wide = find_format(model.native.base).width
+    total = sum(weight.elements * count * wide for tower in model.towers for weight, count in tower.weights())
+    outside = [*model.input_weights(), *model.output_weights()]
+    total += sum(find_format(model.native.stored(weight)).stored(weight.shape) for weight in outside)
+    for index, layer in enumerate(model.sequence):
+        for weight in [] if layer.shared else model.layer_weights(layer):
+            total += find_format(model.native.stored(weight, index)).stored(weight.shape)
+    return total
 
 
 def _dump(model: ModelSpec) -> dict[str, Any]:

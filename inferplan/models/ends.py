@@ -1,7 +1,7 @@
-"""What a model that generates nothing has around its layers: tables beside the tokens', and heads in place of logits.
+"""What a model has around its layers beside embedding and output matrix: tables of token types, poolers, other heads.
 
-One pass over a request is all of its work (BERT, 1810.04805; sentence embeddings, 1908.10084): no token is drawn, so no
-keys and values are kept.
+A model that encodes (BERT, 1810.04805; sentence embeddings, 1908.10084) generates nothing: one pass over a request is
+all of its work, so no keys and values are kept.
 """
 
 from __future__ import annotations
@@ -40,12 +40,13 @@ class OutputHead(Spec):
     vocabulary: bool = False
 
 
-class Encoding(Spec):
-    """The parts of a model that encodes.
+class Ends(Spec):
+    """The parts around the layers.
 
-    tables: further tables that are added to the embedding, rows of each (token types). projection_bias: the projection
-    of a narrower embedding has a bias. tensors: what else stands outside the layers, by shape (a relative position
-    table): counted and kept. heads: nothing where the last hidden states are what is asked for.
+    tables: further tables as wide as the embedding that are added to it, rows of each (positions, token types).
+    projection_bias: the projection of a narrower embedding has a bias. tensors: what else stands outside the layers, by
+    shape (a table of relative positions): counted and kept. heads: of a model that encodes nothing where its last
+    hidden states are what is asked for; of one that generates, what stands before the matrix of its vocabulary.
     """
 
     tables: dict[str, int] = {}
@@ -78,10 +79,10 @@ class Encoding(Spec):
                 if layer.norm:
                     yield Weight(name=f"{name}.norm", shape=(vectors, layer.norm), role="base")
 
-    def ops(self, context: LayerContext, sequences: Num) -> Iterator[Op]:
+    def ops(self, context: LayerContext, sequences: Num, tokens: Num) -> Iterator[Op]:
         """The operators of the heads, the vocabulary's matmul aside."""
         for head in self.heads:
-            rows = sequences if head.rows == "sequence" else context.tokens
+            rows = sequences if head.rows == "sequence" else tokens
             for index, layer in enumerate(head.layers):
                 name = f"head.{head.name}.{index}"
                 yield from context.linear(name, layer.inputs, layer.outputs, rows, role="base")
