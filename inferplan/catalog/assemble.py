@@ -19,7 +19,9 @@ from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import InferplanError, UsageError
 from inferplan.estimate.anchoring import anchored
 from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.towers import carried
 from inferplan.models.layers.mla import MlaLayer
+from inferplan.models.media import MediaAsked
 from inferplan.models.prune import parse_prune, prune
 from inferplan.models.spec import ModelSpec, require_experts
 from inferplan.spec import Spec
@@ -39,8 +41,9 @@ class Request:
 
     quant: formats; ``None``, or ``native``, for those of the checkpoint. engine: ``name`` or ``name@version``.
     calibration: a file; ``None`` takes the hardware's own when there is one. anchor: a file of measured runs of this
-    system. memory: usable memory as text, for devices whose reading is not on file. prune: axes to cut,
-    ``layers=24,d_ff=0.75``. generation: fields of a diffusion model's generation that differ from its YAML.
+    system. media: what every request carries beside text. memory: usable memory as text, for devices whose reading is
+    not on file. prune: axes to cut, ``layers=24,d_ff=0.75``. generation: fields of a diffusion model's generation that
+    differ from its YAML.
     """
 
     model: str
@@ -58,6 +61,7 @@ class Request:
     flags: EngineFlags = EngineFlags()
     expert_skew: float | None = None
     anchor: str | None = None
+    media: MediaAsked = MediaAsked()
 
     def __post_init__(self) -> None:
         if self.quant is not None and self.quant.lower().strip() == NATIVE:
@@ -249,6 +253,7 @@ def assemble(
         calibration=load_calibration(hardware, request.calibration, request.ideal, request.engine),
         unfused_attention=request.unfused_attention,
         routing=routing_of(request.expert_skew),
+        media=carried(model, request.media),
     )
     backends = Backends(engine=request.engine, chosen=request.flags.backends, path=request.calibration)
     deployment = with_backends(deployment, backends)

@@ -8,11 +8,12 @@ from typing import Any
 import click
 
 from inferplan.catalog.assemble import Request, assemble
+from inferplan.cli.media_options import media_options
 from inferplan.cli.options import Count, deployment_options, load_options, report_options
 from inferplan.cli.technique_options import technique_options, techniques_of
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.load import StaticLoad
-from inferplan.estimate.run import estimate
+from inferplan.estimate.run import carrying, estimate
 from inferplan.reports.estimate import estimate_report, pruning_table
 from inferplan.serving.techniques.applied import ServedEstimate, served_estimate
 from inferplan.table import Report
@@ -21,6 +22,7 @@ from inferplan.table import Report
 @click.command("estimate")
 @deployment_options
 @load_options
+@media_options
 @technique_options
 @click.option("--concurrency", type=Count(), help="First the steady state of this many concurrent users.")
 @click.option("--chunk", type=Count(), help="Compute the prompt in chunks of this many tokens.")
@@ -36,7 +38,7 @@ def estimate_command(request: Request, load: StaticLoad, **serving: Any) -> Repo
 
     Example: inferplan estimate llama-3.1-8b --gpu h100-sxm --batch 8 --prompt 1024 --output 256
     """
-    deployment = assemble(request)
+    deployment, load = carrying(assemble(request), load)
     users, techniques = serving.pop("concurrency"), techniques_of(serving, request)
     result = served_estimate(deployment, load, techniques) if techniques.any else estimate(deployment, load)
     report = estimate_report(result)
@@ -52,6 +54,6 @@ def estimate_command(request: Request, load: StaticLoad, **serving: Any) -> Repo
         state, table = steady_record(served, users)
         report = replace(report, record={**report.record, "steady_state": state}, tables=[table, *report.tables])
     if request.prune:
-        whole = Estimate(deployment=assemble(replace(request, prune=None)), load=load)
+        whole = Estimate(deployment=replace(assemble(replace(request, prune=None)), media=deployment.media), load=load)
         return replace(report, tables=[*report.tables, pruning_table(result, whole)])
     return report

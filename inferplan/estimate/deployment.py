@@ -9,6 +9,7 @@ from inferplan.devices.constants import IDEAL, Calibration, StepConstants
 from inferplan.devices.engine import Engine
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import MissingFactError, UsageError
+from inferplan.estimate.towers import Carried
 from inferplan.models.spec import ModelSpec, require_experts
 from inferplan.terms import Term, named
 from inferplan.work.formats import Precision, arithmetic
@@ -33,6 +34,8 @@ class Deployment:
     calibration: Calibration = IDEAL
     unfused_attention: bool = False
     routing: Routing = UNIFORM
+    media: Carried | None = None
+    """What every request carries beside text."""
 
     def __post_init__(self) -> None:
         if self.parallel.redundant:

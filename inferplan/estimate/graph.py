@@ -11,11 +11,12 @@ import numpy as np
 
 from inferplan.affine import affine
 from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.layers import added, layer_ops
 from inferplan.estimate.roofline import price
 from inferplan.models.layers import LayerContext
 from inferplan.models.spec import LayerGroup
 from inferplan.units import Num
-from inferplan.work.ops import Attention, Collective, Elementwise, Exchange, Gather, Matmul, Op
+from inferplan.work.ops import Attention, Elementwise, Exchange, Gather, Matmul, Op
 from inferplan.work.step import Step
 
 
@@ -80,7 +81,7 @@ def build_ranks(
     context = replace(_context(first, step, mean), alternatives=alternatives)
     written: dict[int, tuple[Op, ...]] = {}
     sent = tuple(_send(context)) if any(one.parallel.pp > 1 for one in deployments) else ()
-    ends = tuple(_embedding(first, context)), sent, tuple(_head(first, context, step))
+    ends = (*_media(first, context, step), *_embedding(first, context)), sent, tuple(_head(first, context, step))
     stages = [_stages(one, context, ends, written) for one in deployments]
     return stages if np.all(halves == 1.0) else [[_run_twice(stage, halves) for stage in own] for own in stages]
 
@@ -176,6 +177,13 @@ def _seconds(deployment: Deployment, op: Op) -> Num:
     return price(op, deployment.hardware, deployment.calibration).all_runs
 
 
+def _media(deployment: Deployment, context: LayerContext, step: Step) -> Iterator[Op]:
+    """The towers' pass over what comes with the prompts of the step."""
+    tokens: Num = sum((segment.tokens for segment in step.segments if segment.media), start=0.0)
+    if deployment.media is not None and np.any(tokens):
+        yield from deployment.media.ops(tokens, context)
+
+
 def _embedding(deployment: Deployment, context: LayerContext) -> Iterator[Op]:
     model, precision = deployment.model, deployment.precision
     if model.bare:
@@ -190,9 +198,9 @@ def _embedding(deployment: Deployment, context: LayerContext) -> Iterator[Op]:
         output=precision.base,
     )
     if model.positions:
-        yield _add("positions", context, model.d_model)
+        yield added("positions", context, model.d_model)
     for name in model.ends.tables:
-        yield _add(name, context, model.table_width)
+        yield added(name, context, model.table_width)
     if model.embedding_norm:
         yield context.normalise("embedding_norm", model.table_width)
     yield from context.all_reduce("embedding.all_reduce", model.table_width)
@@ -205,31 +213,8 @@ def _layers(
     """The operators of a stage's layers. written: those of one such layer, which stages that hold it share."""
     for layer, count in layers:
         if id(layer) not in written:
-            written[id(layer)] = tuple(_layer(layer, context))
+            written[id(layer)] = tuple(layer_ops(layer, context))
         yield from (op.repeated(count) for op in written[id(layer)])
-
-
-def _layer(layer: LayerGroup, context: LayerContext) -> Iterator[Op]:
-    if layer.norm_count:
-        yield context.normalise("norm", context.d_model).repeated(layer.norm_count)
-    for part in layer.parts:
-        shared_reduce = layer.parallel and part is layer.mixer and layer.ffn is not None
-        for op in part.ops(context):
-            if not (shared_reduce and isinstance(op, Collective) and op.name == "attn.all_reduce"):
-                yield op
-        yield _add("residual", context, context.d_model)
-
-
-def _add(name: str, context: LayerContext, width: int) -> Op:
-    return Elementwise(
-        name=name,
-        ranks=context.ranks,
-        fusible=True,
-        tokens=context.tokens,
-        width=width,
-        base=context.precision.base,
-        reads=2.0,
-    )
 
 
 def _head(deployment: Deployment, context: LayerContext, step: Step) -> Iterator[Op]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,11 +21,17 @@ class StaticLoad:
     kv_cache: bool = True
     all_logits: bool = False
     """The prefill sends every position through the head, not only the last."""
+    media_tokens: Num = 0.0
+    """Tokens of ``prompt`` that stand for images, videos and sound."""
 
     def __post_init__(self) -> None:
         for name in ("batch", "prompt", "output"):
             if np.any(np.asarray(getattr(self, name)) < 1):
                 raise UsageError(f"--{name} must be 1 or more")
+
+    def carrying(self, tokens: Num) -> StaticLoad:
+        """The same with so many tokens more of media in every prompt."""
+        return replace(self, prompt=self.prompt + tokens, media_tokens=self.media_tokens + tokens)
 
     @property
     def context(self) -> Num:

@@ -19,6 +19,14 @@ _WIDEST = 64
 """The largest tensor parallelism that is offered to a load that does not fit."""
 
 
+def carrying(deployment: Deployment, load: StaticLoad) -> tuple[Deployment, StaticLoad]:
+    """Deployment and load with the tokens of what every request carries in its prompt; as they are without any."""
+    if deployment.media is None:
+        return deployment, load
+    load = load.carrying(float(deployment.media.tokens))
+    return replace(deployment, media=deployment.media.within(load.prompt)), load
+
+
 def estimate(deployment: Deployment, load: StaticLoad) -> Estimate:
     """The estimate of a static batch; raises ``InfeasibleError`` or ``UsageError`` for a load that cannot run."""
     result = unchecked(deployment, load)

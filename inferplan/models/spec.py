@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, mo
 from inferplan.errors import UsageError
 from inferplan.models.ends import Ends
 from inferplan.models.layers import Cache, FeedForward, LayerContext, LayerSpec, Mixer, Weight, parse_layer
+from inferplan.models.media import MediaRule
 from inferplan.spec import Spec
 from inferplan.work.formats import FORMATS, find_format
 from inferplan.work.ops import Gather, Op
@@ -187,6 +188,15 @@ class Tower(Spec):
     layers: list[LayerGroup] = []
     tensors: dict[str, list[int]] = {}
     """Every tensor outside the layers with its shape: patch and position embedding, merger, projector."""
+    media: MediaRule | None = None
+    """What it takes in and what a pass costs; without it the tower is counted, and has no time."""
+
+    @model_validator(mode="after")
+    def _known_rows(self) -> Self:
+        unknown = sorted(set(self.media.rows) - set(self.tensors)) if self.media is not None else []
+        if unknown:
+            raise ValueError(f"media.rows names no tensor: {', '.join(unknown)}")
+        return self
 
     def weights(self) -> Iterator[tuple[Weight, int]]:
         """Every parameter tensor, with the number of copies of it."""

@@ -229,7 +229,7 @@ class Round:
             rows = decoding * width
         if self.prompts is not None:
             number = self.prompts.number * fill
-            segments.append(Segment(batch=number, new=self.prompts.new, past=self.prompts.past))
+            segments.append(Segment(batch=number, new=self.prompts.new, past=self.prompts.past, media=True))
             rows = rows + number
         return Step(segments=tuple(segments), logits=rows)
 

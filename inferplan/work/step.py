@@ -20,12 +20,15 @@ class Segment:
 
     Prefill is ``new = S, past = P``; decode ``new = 1``; speculative verification ``new = k + 1``; a chunk
     ``new = chunk``; a diffusion block ``new = block`` with ``causal = False``. Values broadcast against each other.
+    media: its tokens are of prompts, whose share of the images, videos and sound that requests carry is encoded with
+    them.
     """
 
     batch: Num
     new: Num
     past: Num
     causal: bool = True
+    media: bool = False
 
     @property
     def tokens(self) -> Num:
@@ -88,7 +91,7 @@ def stacked(steps: Sequence[Step]) -> Step | None:
 
 def prefill(batch: Num, prompt: Num, past: Num = 0.0) -> Step:
     """The whole prompt of every sequence in one pass."""
-    return Step(segments=(Segment(batch=batch, new=prompt, past=past),))
+    return Step(segments=(Segment(batch=batch, new=prompt, past=past, media=True),))
 
 
 def decode(batch: Num, past: Num) -> Step:

@@ -17,6 +17,7 @@ from inferplan.models.checkpoint import CONFIGS, fetch_configs, read_folder, rea
 from inferplan.models.huggingface.context import context
 from inferplan.models.huggingface.families import ALIASES, FAMILIES, UNKNOWN
 from inferplan.models.huggingface.gguf import config_of, native_of
+from inferplan.models.huggingface.media import with_media
 from inferplan.models.huggingface.quantisation import apply, read_scheme
 from inferplan.models.huggingface.reader import MEDIA, Reader
 from inferplan.models.huggingface.towers import towers
@@ -42,11 +43,16 @@ def model_from_config(config: dict[str, Any], name: str, source: str) -> ModelSp
 
 
 def import_config(
-    config: dict[str, Any], name: str, source: str, quantization: dict[str, Any] | None = None
+    config: dict[str, Any],
+    name: str,
+    source: str,
+    quantization: dict[str, Any] | None = None,
+    preprocessor: dict[str, Any] | None = None,
 ) -> Imported:
     """As :func:`model_from_config`, with the list of fields that did not matter.
 
-    quantization: the content of ``hf_quant_config.json``, used where the config itself says nothing.
+    quantization: the content of ``hf_quant_config.json``, used where the config itself says nothing. preprocessor: that
+    of ``preprocessor_config.json``.
     """
     outer, reader = _readers(config, name)
     family = _family(outer, reader)
@@ -76,7 +82,7 @@ def import_config(
                 "tied": tied,
                 "notes": [*filled, *stretched, *notes],
                 **fields,
-                "towers": beside,
+                "towers": with_media(beside, outer, preprocessor),
                 "native": native,
             }
         )
@@ -163,7 +169,9 @@ def import_path(path: Path) -> Imported:
         return import_config(config, path.stem.lower(), str(path))
     main, beside = path / CONFIGS[0], path / CONFIGS[1]
     quantization = read_json(beside) if beside.is_file() else None
-    found = import_config(read_json(main), path.resolve().name.lower(), str(main), quantization)
+    media = path / "preprocessor_config.json"
+    preprocessor = read_json(media) if media.is_file() else None
+    found = import_config(read_json(main), path.resolve().name.lower(), str(main), quantization, preprocessor)
     stored = read_folder(path)
     if stored is None:
         return found

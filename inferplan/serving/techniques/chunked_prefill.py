@@ -65,9 +65,10 @@ def chunked_prefill(
         ).step_time
 
     times = [
-        price((*beside, Segment(batch=1.0, new=float(new), past=float(past)))) for new, past in chunks(prompt, chunk)
+        price((*beside, Segment(batch=1.0, new=float(new), past=float(past), media=True)))
+        for new, past in chunks(prompt, chunk)
     ]
-    alone = price((Segment(batch=1.0, new=float(prompt), past=0.0),))
+    alone = price((Segment(batch=1.0, new=float(prompt), past=0.0, media=True),))
     return ChunkedPrefill(
         whole=float(alone.passage),
         total=last_leaves([[float(seconds) for seconds in time.fullest] for time in times], pp),
@@ -98,5 +99,5 @@ def drain_in_chunks(
 
 def _stations(deployment: Deployment, prompts: int, new: int, past: int) -> list[float]:
     """Seconds on each station of a step that holds so many prompts."""
-    step = Step(segments=(Segment(batch=float(prompts), new=float(new), past=float(past)),))
+    step = Step(segments=(Segment(batch=float(prompts), new=float(new), past=float(past), media=True),))
     return [float(seconds) for seconds in price_batches(deployment, Batches(fullest=step)).step_time.fullest]

@@ -1,0 +1,171 @@
+"""A pass of a tower as operators: what images, videos and sound cost before their tokens reach the decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from inferplan.errors import MissingFactError, UsageError
+from inferplan.estimate.layers import added, layer_ops
+from inferplan.models.layers import LayerContext
+from inferplan.models.media import Item, MediaAsked, MediaRule
+from inferplan.models.spec import LayerGroup, ModelSpec, Tower, count_distinct
+from inferplan.units import Num
+from inferplan.work.formats import uniform
+from inferplan.work.ops import Op
+from inferplan.work.parallel import Parallelism
+from inferplan.work.step import Segment
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Carried:
+    """What every request carries beside text, as the towers of its model take it.
+
+    parts: a tower, one item, and how many of those a request has. prompt: tokens of a whole prompt, theirs included,
+    of which each token brings its share of them; a vision encoder runs in the step in which the tokens are first
+    needed (vLLM, v1/core/sched/scheduler.py, ``_try_schedule_encoder_inputs``).
+    """
+
+    asked: MediaAsked
+    parts: tuple[tuple[Tower, Item, int], ...]
+    prompt: Num = np.nan
+
+    @property
+    def tokens(self) -> int:
+        """Prompt tokens of one request that stand for them."""
+        return sum(number * item.tokens for _, item, number in self.parts)
+
+    @property
+    def notes(self) -> list[str]:
+        """What is not known of the towers that take them."""
+        rules = {tower.name: tower.media for tower, _, _ in self.parts if tower.media is not None}
+        return [f"{name}: {text}" for name, rule in rules.items() for text in rule.unknown]
+
+    def within(self, prompt: Num) -> Carried:
+        """The same in prompts of so many tokens."""
+        return replace(self, prompt=prompt)
+
+    def ops(self, tokens: Num, context: LayerContext) -> Iterator[Op]:
+        """The operators of a rank for the share that comes with so many tokens of prompts.
+
+        Less than one item is a share of a pass over one.
+        """
+        requests = tokens / self.prompt
+        for tower, item, number in self.parts:
+            items = requests * number
+            together = np.maximum(items, 1.0)
+            yield from (op.repeated(items / together) for op in tower_ops(tower, item, together, context))
+
+
+def carried(model: ModelSpec, asked: MediaAsked) -> Carried | None:
+    """What requests carry, on a model's towers; ``None`` for text alone.
+
+    Raises ``UsageError`` where no tower takes it, ``MissingFactError`` for one of which the rule is not known.
+    """
+    if not asked.any:
+        return None
+    if model.generation.kind == "diffusion":
+        raise UsageError(f"{model.name} denoises blocks: images are not known of such a model")
+    parts: list[tuple[Tower, Item, int]] = []
+    if asked.images:
+        tower, rule = _taking(model, "image", "--images")
+        assert rule.image is not None
+        parts.append((tower, rule.image.item(asked.image_size), asked.images))
+    if asked.video_frames:
+        tower, rule = _taking(model, "video", "--video-frames")
+        assert rule.image is not None and rule.video is not None and asked.image_size is not None
+        parts.append((tower, rule.video.item(rule.image, asked.video_frames, asked.image_size), 1))
+    if asked.audio_seconds:
+        tower, rule = _taking(model, "audio", "--audio-seconds")
+        assert rule.audio is not None
+        parts.append((tower, rule.audio.item(asked.audio_seconds), 1))
+    return Carried(asked=asked, parts=tuple(parts))
+
+
+def _taking(model: ModelSpec, kind: str, option: str) -> tuple[Tower, MediaRule]:
+    """The tower that takes a kind of media, and its rule."""
+    for tower in model.towers:
+        if tower.media is not None and getattr(tower.media, kind) is not None:
+            return tower, tower.media
+    without = [tower.name for tower in model.towers if tower.media is None]
+    uncounted = [note for note in model.notes if "is not counted" in note]
+    if without or uncounted:
+        which = f"the tower {without[0]!r} of {model.name}" if without else f"{model.name}: {uncounted[0]}, and it"
+        raise MissingFactError(
+            f"{option}: what {which} makes of {'an' if kind != 'video' else 'a'} {kind} is not known",
+            because="its rule (patch size, merging, limits) is in no config on file",
+            hint="write it as a YAML: towers: media: (docs/media.md), or --image-tokens without the encoder's time",
+        )
+    raise UsageError(f"{option}: {model.name} has no tower that takes {kind}", hint="inferplan show MODEL")
+
+
+def tower_ops(tower: Tower, item: Item, number: Num, context: LayerContext) -> Iterator[Op]:
+    """The operators of one rank for ``number`` items alike; ``context`` is that of the model beside it.
+
+    The tower runs in the base format, its heads and columns over the tensor-parallel ranks as vLLM divides them (whole
+    on each where they do not divide). Nothing is cached. Names begin with that of the tower. Raises
+    ``MissingFactError`` for a tower of which nobody said what a pass costs.
+    """
+    if tower.media is None:
+        raise MissingFactError(
+            f"what a pass of the tower {tower.name!r} costs is not known",
+            because="its YAML has no media table",
+            hint="towers: media: (docs/media.md)",
+        )
+    inside = _context(tower, item, number, context, 1)
+    for op in (*_around(tower, inside), *_layers(tower, item, number, context)):
+        yield replace(op, name=f"{tower.name}.{op.name}")
+
+
+def _context(tower: Tower, item: Item, number: Num, context: LayerContext, windows: int) -> LayerContext:
+    """The tower's own, with every sequence cut into so many windows."""
+    segment = Segment(
+        batch=number * item.units * windows, new=item.positions / windows, past=number * 0.0, causal=False
+    )
+    return replace(
+        context,
+        d_model=tower.d_model,
+        precision=uniform(context.precision.base.name),
+        parallel=_division(tower, context.parallel),
+        segments=(segment,),
+        mean_segments=None,
+        norm=tower.norm,
+        one_kernel=False,
+        keeps=False,
+    )
+
+
+def _division(tower: Tower, parallel: Parallelism) -> Parallelism:
+    """Over the tensor-parallel ranks where every divided tensor has as many whole units, else none."""
+    units = {weight.units for weight, _ in tower.weights() if weight.shard != "none"}
+    return Parallelism(tp=parallel.tp if all(unit % parallel.tp == 0 for unit in units) else 1)
+
+
+def _layers(tower: Tower, item: Item, number: Num, context: LayerContext) -> Iterator[Op]:
+    for layer, count in count_distinct([one for group in tower.layers for one in group.sequence()]):
+        inside = _context(tower, item, number, context, item.windows if _windowed(layer) else 1)
+        yield from (op.repeated(count) for op in layer_ops(layer, inside))
+
+
+def _windowed(layer: LayerGroup) -> bool:
+    """Whether its attention stays inside windows: ``chunk`` without a causal mask."""
+    return getattr(layer.mixer, "chunk", None) is not None
+
+
+def _around(tower: Tower, context: LayerContext) -> Iterator[Op]:
+    """What is multiplied, normalised and added outside the layers."""
+    assert tower.media is not None
+    for name, shape in tower.tensors.items():
+        rows = tower.media.rows.get(name)
+        if name == "positions":
+            yield added(name, context, tower.d_model)
+        if rows is None:
+            continue
+        if name.endswith("norm"):
+            style = "layer" if len(shape) == 2 else "rms"
+            yield context.normalise(name, shape[-1], rows=context.tokens * rows, style=style)
+        else:
+            yield from context.linear(name, prod(shape[1:]), shape[0], rows=context.tokens * rows, role="base")
