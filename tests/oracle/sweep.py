@@ -1,0 +1,254 @@
+"""Every text-generation, image-text, speech and encoder type of the installed transformers against our counts.
+
+``python -m tests.oracle.sweep [--types a,b] [--kinds text,vision,speech,encoder] [--variations 20] [--seed 0]``
+
+Each type's own default config and random valid variations of it are built on torch's meta device and imported; the
+parameters and the growth of the cache must be equal. ``--write`` puts the table into docs/model-coverage.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import random
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from inferplan.errors import InferplanError
+from inferplan.models.huggingface import import_config
+from inferplan.models.spec import ModelSpec
+from tests.oracle.built import Counts, Kind, build, config_of, count, growth, kinds
+from tests.oracle.variations import variations
+
+PAGE = Path(__file__).parents[2] / "docs" / "model-coverage.md"
+Verdict = Literal["exact", "refused", "text", "wrong", "unbuilt"]
+"""Equal in all that could be compared; refused by name; text equal and a tower said not to be counted; different; not
+built by transformers."""
+
+UNLIKE: dict[str, str] = {
+    "falcon": "the class copies the KV heads of the new architecture to every query head before it caches them",
+}
+"""Types whose class caches otherwise than an engine does, and how: their cache is not compared."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One config of a type: the fields it was built with, the verdict and what it rests on."""
+
+    fields: dict[str, Any]
+    verdict: Verdict
+    what: str = ""
+    cached: bool = False
+    """Whether the cache was compared too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """A type with its cases, that of the default config first."""
+
+    name: str
+    kind: str
+    cases: list[Case] = field(default_factory=list)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Wrong where one case is; else that of the default config."""
+        wrong = any(case.verdict == "wrong" for case in self.cases)
+        return "wrong" if wrong else self.cases[0].verdict
+
+    @property
+    def what(self) -> str:
+        """The reason of the verdict: the first case that has it."""
+        return next(case.what for case in self.cases if case.verdict == self.verdict)
+
+    def number(self, *verdicts: str) -> int:
+        """Cases of these verdicts."""
+        return sum(case.verdict in verdicts for case in self.cases)
+
+
+def compare(name: str, kind: Kind, fields: dict[str, Any]) -> Case:
+    """One config, built and imported."""
+    try:
+        config = config_of(name, fields)
+        built = build(config, kind)
+        counts = count(built)
+    except Exception as error:  # whatever a foreign class raises
+        return Case(fields=fields, verdict="unbuilt", what=_line(error))
+    try:
+        said = config.to_dict() | {"architectures": [kind.architecture]}
+        model = import_config(json.loads(json.dumps(said, default=str)), name, "sweep").model
+    except InferplanError as error:
+        return Case(fields=fields, verdict="refused", what=error.what + (f": {error.because}" if error.because else ""))
+    except Exception as error:  # a defect of ours, to be listed beside the others
+        return Case(fields=fields, verdict="wrong", what=f"crash: {_line(error)}")
+    apart = [note for note in model.notes if "not counted" in note]
+    difference = parameters(model, counts, text_only=bool(apart))
+    if difference:
+        return Case(fields=fields, verdict="wrong", what=difference)
+    found = _cache(name, built, model)
+    if isinstance(found, str):
+        return Case(fields=fields, verdict="wrong", what=found)
+    if apart:
+        return Case(fields=fields, verdict="text", what=apart[0], cached=found)
+    return Case(fields=fields, verdict="exact", cached=found)
+
+
+def parameters(model: ModelSpec, counts: Counts, *, text_only: bool = False) -> str:
+    """What differs between a model of ours and a built one; empty where nothing does."""
+    own = model.parameters["total"]
+    if text_only:
+        return "" if own == counts.text else f"text: {own:,} here, {counts.text} built"
+    own += model.tower_parameters + (model.mtp_parameters if counts.prediction else 0)
+    return "" if own == counts.total else f"parameters: {own:,} here, {counts.total:,} built ({own - counts.total:+,})"
+
+
+def _cache(name: str, built: Any, model: ModelSpec) -> bool | str:
+    """Whether the caches were compared; what differs where they do."""
+    if name in UNLIKE:
+        return False
+    limits = [cache.mask.size for cache, _ in model.caches() if cache.mask.kind in ("window", "chunk")]
+    try:
+        found = growth(built, limits)
+    except Exception:  # the class does not run on meta
+        return False
+    if found is None:
+        return False
+    own = (
+        model.kv_elements_per_token,
+        sum(c.per_token * n for c, n in model.caches() if c.mask.kind not in ("window", "chunk")),
+        model.state_elements_per_sequence,
+    )
+    names = ("elements a token", "elements a token beyond the windows", "elements of state")
+    different = [
+        f"{label}: {mine:,} here, {theirs:,.0f} built"
+        for label, mine, theirs in zip(names, own, found, strict=True)
+        if mine != theirs
+    ]
+    return "; ".join(different) or True
+
+
+def _line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:160]
+
+
+def sweep(names: Iterable[str], number: int, seed: int) -> Iterator[Result]:
+    """Each type with its default config and ``number`` variations that its class accepts."""
+    known = kinds()
+    for name in names:
+        kind, rng = known[name], random.Random(f"{seed}{name}")
+        cases = [compare(name, kind, {})]
+        if cases[0].verdict != "unbuilt":
+            cases += _varied(name, kind, number, rng)
+        yield Result(name=name, kind=kind.kind, cases=cases)
+
+
+def _varied(name: str, kind: Kind, number: int, rng: random.Random) -> list[Case]:
+    cases: list[Case] = []
+    drawn = variations(name, number, rng)
+    for fields in (next(drawn) for _ in range(4 * number)):
+        if len(cases) == number:
+            break
+        case = compare(name, kind, fields)
+        if case.verdict != "unbuilt":
+            cases.append(case)
+    return cases
+
+
+def rows(results: list[Result]) -> list[dict[str, Any]]:
+    """One row a type."""
+    return [
+        {
+            "type": r.name,
+            "kind": r.kind,
+            "verdict": r.verdict,
+            "exact": r.number("exact", "text"),
+            "refused": r.number("refused"),
+            "wrong": r.number("wrong"),
+            "cache": sum(case.cached for case in r.cases),
+            "what": "" if r.verdict == "exact" else r.what,
+        }
+        for r in results
+    ]
+
+
+def render(results: list[Result], form: str) -> str:
+    """The results as Markdown, CSV or JSON."""
+    if form == "json":
+        return json.dumps([asdict(r) | {"verdict": r.verdict} for r in results], indent=1)
+    table = rows(results)
+    if form == "csv":
+        text = io.StringIO()
+        writer = csv.DictWriter(text, fieldnames=list(table[0]))
+        writer.writeheader()
+        writer.writerows(table)
+        return text.getvalue().rstrip()
+    head = list(table[0])
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    lines += ["| " + " | ".join(_cell(row[key]) for key in head) + " |" for row in table]
+    return "\n".join([summary(results), "", *lines])
+
+
+def _cell(value: Any) -> str:
+    return str(value).replace("|", "\\|").replace("\n", " ")[:200]
+
+
+def summary(results: list[Result]) -> str:
+    """Types by kind and verdict."""
+    found = Counter((r.kind, r.verdict) for r in results)
+    heads = ("exact", "text", "refused", "wrong", "unbuilt")
+    lines = ["| kind | types | " + " | ".join(heads) + " |", "|" + "---|" * (len(heads) + 2)]
+    for kind in dict.fromkeys(r.kind for r in results):
+        numbers = [found[kind, head] for head in heads]
+        lines.append(f"| {kind} | {sum(numbers)} | " + " | ".join(map(str, numbers)) + " |")
+    return "\n".join(lines)
+
+
+def write(results: list[Result], number: int, seed: int) -> None:
+    """Put the table between the marks of docs/model-coverage.md."""
+    import transformers
+
+    said = f"transformers {transformers.__version__}, 2026-11-22, {number} variations a type, seed {seed}."
+    text = PAGE.read_text(encoding="utf-8")
+    body = f"<!-- sweep -->\n{said}\n\n{render(results, 'markdown')}\n<!-- /sweep -->"
+    text, found = re.subn(r"<!-- sweep -->.*<!-- /sweep -->", lambda _: body, text, flags=re.DOTALL)
+    if not found:
+        raise SystemExit(f"{PAGE} has no place for the sweep")
+    PAGE.write_text(text, encoding="utf-8")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--types", default="", help="names, separated by commas; all unless given")
+    parser.add_argument("--kinds", default="text,vision,speech,encoder")
+    parser.add_argument("--variations", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--format", choices=("markdown", "csv", "json"), default="markdown")
+    parser.add_argument("--write", action="store_true", help="into docs/model-coverage.md")
+    options = parser.parse_args(arguments)
+    known, wanted = kinds(), options.kinds.split(",")
+    names = options.types.split(",") if options.types else [n for n, kind in known.items() if kind.kind in wanted]
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        parser.error(f"no type of this transformers: {', '.join(unknown)}")
+    results = []
+    for index, result in enumerate(sweep(names, options.variations, options.seed), start=1):
+        results.append(result)
+        if sys.stderr.isatty():
+            print(f"\r\033[K{index}/{len(names)} {result.name}: {result.verdict}", end="", file=sys.stderr)
+    if sys.stderr.isatty():
+        print("\r\033[K", end="", file=sys.stderr)
+    if options.write:
+        write(results, options.variations, options.seed)
+    print(render(results, options.format))
+
+
+if __name__ == "__main__":
+    main()
