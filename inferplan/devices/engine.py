@@ -68,6 +68,10 @@ class Scheduler(Spec):
     longest_growth: int = 4096
     """For ``ratio``: output tokens of a new request that are counted at most."""
 
+    def whole_prompts(self) -> "Scheduler":
+        """The same where no prompt is cut, and none of it found: what an encoder reads in one pass (vLLM)."""
+        return self.model_copy(update={"chunked_prefill": False, "prefix_caching": False})
+
 
 class ServingConstants(Spec):
     """What a request and a step meet outside the kernels; all zero for no engine. See docs/serving.md."""

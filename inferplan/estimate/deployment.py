@@ -44,12 +44,28 @@ class Deployment:
                 raise UsageError(
                     "--redundant-experts balance expert groups, and --ep 1 is a single one", hint="a larger --ep"
                 )
+        if self.model.encoder is not None:
+            self._read_whole()
         self.model.check(self.parallel)
         split_layers(max(len(self.model.sequence), 1), self.parallel.pp)
         self._check_arithmetic()
         self._check_experts()
         if self.parallel.ranks > 1:
             self.hardware.link(min(self.parallel.ranks, max(self.parallel.stage_ranks, 2)))
+
+    def _read_whole(self) -> None:
+        """Take the engine as it serves an encoder-decoder: a prompt is read in one pass of one stage."""
+        for option, degree in (("--pp", self.parallel.pp), ("--dp", self.parallel.dp), ("--cp", self.parallel.cp)):
+            if degree > 1:
+                raise UsageError(
+                    f"{option} {degree} of an encoder-decoder is not known here",
+                    because=f"{self.model.name} has an encoder, whose output every layer of its decoder reads",
+                    hint="--tp, or --replicas",
+                )
+        defaults = self.engine.defaults
+        if defaults.scheduler != (scheduler := defaults.scheduler.whole_prompts()):
+            defaults = defaults.model_copy(update={"scheduler": scheduler})
+            object.__setattr__(self, "engine", self.engine.model_copy(update={"defaults": defaults}))
 
     @property
     def step(self) -> StepConstants:

@@ -11,6 +11,7 @@ import numpy as np
 
 from inferplan.affine import affine
 from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.encoder_decoder import decoder_context, encoder_ops
 from inferplan.estimate.layers import added, layer_ops
 from inferplan.estimate.roofline import price
 from inferplan.models.layers import LayerContext
@@ -79,9 +80,15 @@ def build_ranks(
     if np.any(halves > 1.0):
         step, mean = _part(step, halves), None if mean is None else _part(mean, halves)
     context = replace(_context(first, step, mean), alternatives=alternatives)
+    encoder = first.model.encoder
+    read: tuple[Op, ...] = ()
+    if encoder is not None:
+        read = tuple(encoder_ops(context, encoder, step))
+        context = decoder_context(context, encoder, step)
     written: dict[int, tuple[Op, ...]] = {}
     sent = tuple(_send(context)) if any(one.parallel.pp > 1 for one in deployments) else ()
-    ends = (*_media(first, context, step), *_embedding(first, context)), sent, tuple(_head(first, context, step))
+    before = *_media(first, context, step), *read, *_embedding(first, context)
+    ends = before, sent, tuple(_head(first, context, step))
     stages = [_stages(one, context, ends, written) for one in deployments]
     return stages if np.all(halves == 1.0) else [[_run_twice(stage, halves) for stage in own] for own in stages]
 

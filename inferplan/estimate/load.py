@@ -39,7 +39,7 @@ class StaticLoad:
         return self.prompt + self.output
 
     def decode_step(self, past: Num) -> Step:
-        return decode(self.batch, past) if self.kv_cache else recompute(self.batch, past)
+        return decode(self.batch, past, self.prompt) if self.kv_cache else recompute(self.batch, past)
 
 
 Band = tuple[float, float]

@@ -653,11 +653,14 @@ def prompt_drain(deployment: Deployment, batch: Num, new: Num, past: Num = 0.0, 
     return price_batches(deployment, in_batches(deployment, batch, step), "drain")
 
 
-def decode_cycle(deployment: Deployment, batch: Num, past: Num, width: Num = 1.0) -> Phase:
-    """One decode step of a whole batch, ``width`` new tokens for each sequence, in batches that take turns."""
+def decode_cycle(deployment: Deployment, batch: Num, past: Num, width: Num = 1.0, source: Num | None = None) -> Phase:
+    """One decode step of a whole batch, ``width`` new tokens for each sequence, in batches that take turns.
+
+    source: how many of the past tokens an encoder has read, where there is one.
+    """
 
     def step(sequences: Num) -> Step:
-        segment = Segment(batch=sequences, new=width, past=past)
+        segment = Segment(batch=sequences, new=width, past=past, source=source)
         return Step(segments=(segment,), logits=sequences * width)
 
     return price_batches(deployment, in_batches(deployment, batch, step), "cycle")
@@ -671,6 +674,6 @@ def prefill_phase(deployment: Deployment, load: StaticLoad) -> Phase:
 def decode_phase(deployment: Deployment, load: StaticLoad, past: Num) -> Phase:
     """One decode step of the whole batch; without a KV cache everything before it is computed again."""
     if load.kv_cache:
-        return decode_cycle(deployment, load.batch, past)
+        return decode_cycle(deployment, load.batch, past, source=load.prompt)
     batches = in_batches(deployment, load.batch, lambda sequences: recompute(sequences, past))
     return price_batches(deployment, batches, "cycle")

@@ -12,6 +12,7 @@ from inferplan.estimate.batch import Estimate
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.diffusion import diffusion_estimate
 from inferplan.estimate.load import StaticLoad
+from inferplan.models.spec import require_decoder, require_readable
 from inferplan.units import format_bytes
 from inferplan.work.formats import find_format
 
@@ -39,6 +40,11 @@ def unchecked(deployment: Deployment, load: StaticLoad) -> Estimate:
     """The estimate of a batch that may not fit. Raises ``UsageError`` for a diffusion model that lacks its steps."""
     if deployment.model.generation.kind == "diffusion":
         return diffusion_estimate(deployment, load)
+    if not load.kv_cache:
+        require_decoder(deployment.model, "steps without a cache", "leave --no-kv-cache out")
+    if load.all_logits:
+        require_decoder(deployment.model, "logits of prompt tokens", "leave --all-logits out")
+    require_readable(deployment.model, load.prompt, load.output)
     return Estimate(deployment=deployment, load=load)
 
 

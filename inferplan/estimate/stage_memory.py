@@ -17,7 +17,7 @@ from inferplan.devices.engine import Windows
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.windows import Kind, bounded, kind_of, kinds, padding, paged, reach
 from inferplan.models.layers import Cache, Weight
-from inferplan.models.spec import LayerGroup, count_distinct
+from inferplan.models.spec import EncoderStack, LayerGroup, ModelSpec, count_distinct
 from inferplan.terms import Naming, Term, named, plain, total
 from inferplan.units import Num
 from inferplan.work.ops import Mask
@@ -63,6 +63,8 @@ class StageMemory:
         if self.first or table:
             inputs = (w for w in model.input_weights() if self.first or w.name == "embedding")
             yield from ((weight, 1, None) for weight in inputs)
+        if self.first and model.encoder is not None:
+            yield from ((weight, count, None) for weight, count in model.encoder.weights())
         if self.first:
             towers = (entry for tower in model.towers for entry in tower.weights())
             renamed = ((replace(weight, role="base", name=f"tower.{weight.name}"), count) for weight, count in towers)
@@ -239,8 +241,12 @@ class StageMemory:
     def live_width(self) -> float:
         """Base-format elements a token that are alive at the widest point of a layer: two residuals and its inside."""
         model, parallel = self.deployment.model, self.deployment.parallel
-        inside = [part.live_width(model.d_model, parallel) for layer, _ in self.distinct for part in layer.parts]
-        return 2 * model.d_model + max(inside)
+        stack: ModelSpec | EncoderStack = model
+        layers = self.distinct
+        if model.encoder is not None:  # the decoder has one row of each sequence, the encoder all of the prompt
+            stack, layers = model.encoder, model.encoder.distinct
+        inside = [part.live_width(stack.d_model, parallel) for layer, _ in layers for part in layer.parts]
+        return 2 * stack.d_model + max(inside)
 
     def activations(self, tokens: Num, rows: Num, name: Naming = plain) -> Num:
         """Peak bytes of a step of ``tokens`` rows.

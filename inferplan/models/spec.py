@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
+import numpy as np
 from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, model_validator
 
 from inferplan.errors import UsageError
@@ -13,6 +14,7 @@ from inferplan.models.ends import Ends
 from inferplan.models.layers import Cache, FeedForward, LayerContext, LayerSpec, Mixer, Weight, parse_layer
 from inferplan.models.media import MediaRule
 from inferplan.spec import Spec
+from inferplan.units import Num
 from inferplan.work.formats import FORMATS, find_format
 from inferplan.work.ops import Gather, Op
 from inferplan.work.parallel import Parallelism, require_divides, split_layers
@@ -210,6 +212,84 @@ class Tower(Spec):
         return sum(weight.elements * count for weight, count in self.weights())
 
 
+class Convolution(Spec):
+    """A convolution over time ahead of an encoder's layers, ``[outputs, inputs, taps]``."""
+
+    inputs: int = Field(ge=1)
+    outputs: int = Field(ge=1)
+    taps: int = Field(ge=1)
+    stride: int = Field(default=1, ge=1)
+    bias: bool = True
+
+
+class EncoderStack(Spec):
+    """The encoder of an encoder-decoder: what a request brings goes through it once, and the decoder attends to that.
+
+    embedding: ``shared`` with the decoder, a table of its ``own`` of ``vocab`` rows, or ``none`` where it reads sound
+    through ``convolutions``. positions: rows of a learned table. max_context: the longest input, in positions. frames:
+    positions of every input, which is padded to ``seconds`` of sound (Whisper: 1500 for 30 s). tensors: what else
+    stands outside the layers, by shape: counted and kept.
+    """
+
+    d_model: int = Field(ge=1)
+    layers: list[LayerGroup]
+    norm: NormStyle = "rms"
+    final_norm: bool = True
+    embedding: Literal["shared", "own", "none"] = "shared"
+    vocab: int | None = Field(default=None, ge=1)
+    embedding_norm: bool = False
+    positions: int = Field(default=0, ge=0)
+    max_context: int | None = Field(default=None, ge=1)
+    frames: int | None = Field(default=None, ge=1)
+    seconds: float | None = Field(default=None, gt=0)
+    convolutions: list[Convolution] = []
+    tensors: dict[str, list[int]] = {}
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if not 1 <= sum(group.depth for group in self.layers) <= MOST_LAYERS:
+            raise ValueError(f"layers of an encoder must be 1 to {MOST_LAYERS} in all")
+        if (self.embedding == "own") != (self.vocab is not None):
+            raise ValueError("an encoder has vocab rows where its embedding is its own, and only there")
+        if (self.frames is None) != (self.seconds is None):
+            raise ValueError("frames are those of seconds of sound: both or neither")
+        return self
+
+    @cached_property
+    def distinct(self) -> list[tuple[LayerGroup, int]]:
+        """Each different layer and how many there are."""
+        return count_distinct([layer for group in self.layers for layer in group.sequence()])
+
+    @cached_property
+    def depth(self) -> int:
+        """How many layers it has."""
+        return sum(count for _, count in self.distinct)
+
+    def weights(self) -> Iterator[tuple[Weight, int]]:
+        """Every parameter tensor, with the number of copies of it; a shared embedding is the decoder's."""
+        for weight in self._outside():
+            yield replace(weight, name=f"encoder.{weight.name}"), 1
+        for layer, count in self.distinct:
+            for weight in layer.weights(self.d_model, self.norm):
+                yield replace(weight, name=f"encoder.{weight.name}"), count
+
+    def _outside(self) -> Iterator[Weight]:
+        if self.vocab is not None:
+            table = (self.vocab, self.d_model)
+            yield Weight(name="embedding", shape=table, role="embedding", shard="tp", units=self.vocab)
+        for index, conv in enumerate(self.convolutions):
+            yield Weight(name=f"conv.{index}", shape=(conv.outputs, conv.inputs, conv.taps), role="base")
+            if conv.bias:
+                yield Weight(name=f"conv.{index}.bias", shape=(conv.outputs,), role="base")
+        if self.positions:
+            yield Weight(name="positions", shape=(self.positions, self.d_model), role="embedding")
+        norms = [name for name in ("embedding_norm", "final_norm") if getattr(self, name)]
+        for name in norms:
+            yield Weight(name=name, shape=(NORM_VECTORS[self.norm], self.d_model), role="base")
+        for name, shape in self.tensors.items():
+            yield Weight(name=name, shape=tuple(shape), role="base")
+
+
 class PredictionHead(Spec):
     """Multi-token prediction (DeepSeek-V3, 2412.19437 eq. 21-23): counted apart from the model's own layers.
 
@@ -308,6 +388,8 @@ class ModelSpec(Spec):
     bare: bool = False
     """Without embedding and head: a part of a draft that only keeps what others attend to."""
     layers: list[LayerGroup]
+    encoder: EncoderStack | None = None
+    """What reads the prompt, where the decoder attends to it from its ``cross_attention``."""
     streams: int = Field(default=1, ge=1)
     """Residual streams (AltUp): each but the first has a square projection in and one out."""
     per_layer_embedding: PerLayerEmbedding | None = None
@@ -325,6 +407,7 @@ class ModelSpec(Spec):
     def _finite_stack(self) -> Self:
         if not (0 if self.bare else 1) <= sum(group.depth for group in self.layers) <= MOST_LAYERS:
             raise ValueError(f"layers must be 1 to {MOST_LAYERS} in all")
+        _require_cross(self)
         return self
 
     @property
@@ -384,6 +467,7 @@ class ModelSpec(Spec):
     def weights(self) -> Iterator[tuple[Weight, int]]:
         """Every parameter tensor, with the number of copies of it in the model."""
         yield from ((weight, 1) for weight in self.input_weights())
+        yield from self.encoder.weights() if self.encoder is not None else ()
         for layer, count in self.distinct:
             if not layer.shared:
                 yield from ((weight, count) for weight in self.layer_weights(layer))
@@ -511,7 +595,7 @@ class ModelSpec(Spec):
 
     def check(self, parallel: Parallelism) -> None:
         """Raise ``IndivisibleError`` when a layer cannot be divided so, ``UsageError`` where there are no experts."""
-        for layer, _ in self.distinct:
+        for layer, _ in [*self.distinct, *(self.encoder.distinct if self.encoder is not None else ())]:
             for part in layer.parts:
                 part.check(parallel)
         if parallel.ep > 1:
@@ -522,6 +606,63 @@ class ModelSpec(Spec):
     def to_dict(self) -> dict[str, Any]:
         """The mapping its YAML holds."""
         return _dump(self)
+
+
+def _require_cross(model: ModelSpec) -> None:
+    """Raise ``ValueError`` for a decoder that attends to an encoder that is not there, or the other way round.
+
+    A request's tokens, those that the encoder has read and those that the decoder has written, are counted together
+    wherever a cache is: that is exact where each layer keeps as much for either.
+    """
+    from inferplan.models.layers.cross_attention import CrossAttentionLayer
+
+    cross = [[part for part in layer.parts if isinstance(part, CrossAttentionLayer)] for layer, _ in model.distinct]
+    if model.encoder is None:
+        if any(cross):
+            raise ValueError("cross_attention needs an encoder to attend to")
+        return
+    for (layer, _), found in zip(model.distinct, cross):
+        own = [cache for cache in (part.cache() for part in layer.parts) if cache.per_token or cache.state]
+        source = sum(part.source_elements for part in found)
+        if not found or any(cache.state or cache.mask.size for cache in own):
+            raise ValueError("each layer of a decoder behind an encoder has attention without a window, and to it")
+        if source != sum(cache.per_token for cache in own):
+            raise ValueError("keys and values of the encoder must be as wide as those of the decoder, layer by layer")
+
+
+def require_decoder(model: ModelSpec, what: str, hint: str) -> None:
+    """Raise ``UsageError`` for ``what`` is only known of models whose decoder reads the prompt itself."""
+    if model.encoder is not None:
+        raise UsageError(
+            f"{model.name} has no {what}", because="an encoder reads the whole prompt in one pass", hint=hint
+        )
+
+
+def require_readable(model: ModelSpec, prompt: Num, output: Num) -> None:
+    """Raise ``UsageError`` for prompts that the encoder of a model does not read, or outputs its decoder cannot hold.
+
+    prompt, output: tokens of requests; scalars or arrays. A model without an encoder has no such limits.
+    """
+    encoder = model.encoder
+    if encoder is None:
+        return
+    if encoder.frames is not None and not np.all(np.asarray(prompt) == encoder.frames):
+        raise UsageError(
+            f"{model.name} reads {encoder.frames} positions: {encoder.seconds:g} s of sound, padded if shorter",
+            because=f"the prompt is {float(np.max(prompt)):,.0f} tokens",
+            hint=f"--prompt {encoder.frames}; longer recordings are several requests (--batch)",
+        )
+    if encoder.max_context is None:
+        return
+    limits = [("prompt", prompt, encoder.max_context)]
+    limits += [("output", output, model.max_context - encoder.max_context)] if model.max_context else []
+    for name, tokens, most in limits:
+        if np.max(tokens) > most:
+            raise UsageError(
+                f"{float(np.max(tokens)):,.0f} tokens of {name} are more than {model.name} has positions for",
+                because=f"its {'encoder' if name == 'prompt' else 'decoder'} has {most:,}",
+                hint=f"a shorter --{name}",
+            )
 
 
 def require_tokens(model: ModelSpec, what: str) -> None:
@@ -548,6 +689,8 @@ def _checkpoint_bytes(model: ModelSpec) -> float:
     wide = find_format(model.native.base).width
     total = sum(weight.elements * count * wide for tower in model.towers for weight, count in tower.weights())
     outside = [*model.input_weights(), *model.output_weights()]
+    for weight, count in model.encoder.weights() if model.encoder is not None else ():
+        total += count * find_format(model.native.stored(weight)).stored(weight.shape)
     total += sum(find_format(model.native.stored(weight)).stored(weight.shape) for weight in outside)
     for index, layer in enumerate(model.sequence):
         for weight in [] if layer.shared else model.layer_weights(layer):
@@ -561,6 +704,8 @@ def _dump(model: ModelSpec) -> dict[str, Any]:
     for tower, fields in zip(model.towers, data.get("towers", []), strict=False):
         if tower.layers:
             fields["layers"] = [_dump_group(group) for group in tower.layers]
+    if model.encoder is not None:
+        data["encoder"]["layers"] = [_dump_group(group) for group in model.encoder.layers]
     if model.mtp is not None:
         data["mtp"]["layers"] = [_dump_group(group) for group in model.mtp.layers]
     for head, fields in zip(model.drafts, data.get("drafts", []), strict=True):

@@ -175,7 +175,7 @@ def load_grids(
 ) -> list[LoadGrid]:
     """:func:`load_grid` of deployments that differ in their number of stages alone; they are priced as one."""
     batch, prompt = axes.batch[:, None], demand.prompt.average
-    decodes = Decodes(batch, prompt + max(demand.output.average - 2.0, 0.0) / 2)
+    decodes = Decodes(batch, prompt + max(demand.output.average - 2.0, 0.0) / 2, prompt)
     steps = (demand.output.average - 1.0) / speculation.tokens
     new, cached = prompt - demand.cached, float(demand.cached)
     load = PromptLoad(batch / steps, new, cached)

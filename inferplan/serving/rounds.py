@@ -24,10 +24,14 @@ from inferplan.work.step import Segment, Step
 
 
 class Decodes(NamedTuple):
-    """Sequences of one attention rank that decode, over all its batches in flight, and the tokens behind each."""
+    """Sequences of one attention rank that decode, over all its batches in flight, and the tokens behind each.
+
+    source: how many of those an encoder has read, where there is one.
+    """
 
     batch: Num
     context: Num
+    source: Num | None = None
 
 
 class Prompts(NamedTuple):
@@ -58,6 +62,8 @@ def eager_floors(deployment: Deployment) -> list[float]:
         count = sum(number * (latent if _latent(layer) else 1.0) for layer, number in layers)
         recurrent = sum(number * sum(bool(part.cache().state) for part in layer.parts) for layer, number in layers)
         floors.append(count * constants.eager_layer + recurrent * constants.eager_linear)
+    if model.encoder is not None:
+        floors[0] += model.encoder.depth * constants.eager_layer
     return floors
 
 
@@ -225,7 +231,8 @@ class Round:
         rows: Num = 0.0
         if self.decodes is not None and decoding is not None:
             width = float(self.speculation.width)
-            segments.append(Segment(batch=decoding, new=width, past=self.decodes.context))
+            source = self.decodes.source
+            segments.append(Segment(batch=decoding, new=width, past=self.decodes.context, source=source))
             rows = decoding * width
         if self.prompts is not None:
             number = self.prompts.number * fill

@@ -229,6 +229,7 @@ def times_for(deployment: Deployment, rules: Rules, requests: Requests, speculat
         sequences=sequences,
         tokens=min(rules.budget, max(whole_batch, longest)),
         context=min(longest, rules.longest, _LONGEST_TABLE),
+        source=None if deployment.model.encoder is None else float(np.mean(requests.prompt)),
     )
     if speculation is PLAIN:
         return _known_times(deployment, reach)

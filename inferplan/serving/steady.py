@@ -249,7 +249,7 @@ class _Loop:
         steps = np.maximum(output - 1.0, 1e-9) / self.speculation.tokens
         coming = np.where(output > 1, batch / steps, inside)  # prompts that come with every decode step
         seen = np.maximum(batch, np.minimum(inside, 1.0))  # whoever decodes is in the batch that he sees himself
-        decodes = Decodes(seen, prompt + np.maximum(output - 2.0, 0.0) / 2)
+        decodes = Decodes(seen, prompt + np.maximum(output - 2.0, 0.0) / 2, prompt)
         prompts = PromptLoad(coming, new, past)
         rounds = loaded_rounds(deployment, decodes, prompts, float(rules.budget), self.speculation)
         share, pieces, decode, own = rounds.held.share, rounds.pieces, rounds.decode.total, rounds.own

@@ -93,17 +93,21 @@ class _Probe:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Pricer:
-    """Builds and prices steps of decodes beside prompts, none of them empty; ``width`` tokens for each decode."""
+    """Builds and prices steps of decodes beside prompts, none of them empty; ``width`` tokens for each decode.
+
+    source: tokens behind each decode that an encoder has read, where there is one.
+    """
 
     deployment: Deployment
     width: float
+    source: float | None = None
 
     def build(self, probe: _Probe) -> list[Stage]:
         """The operators of every stage."""
 
         def step(share: Num) -> Step:
-            decode = Segment(batch=probe.decode[0] * share, new=self.width, past=probe.decode[1])
-            prompt = Segment(batch=probe.prompt[0] * share, new=probe.prompt[1], past=probe.prompt[2])
+            decode = Segment(batch=probe.decode[0] * share, new=self.width, past=probe.decode[1], source=self.source)
+            prompt = Segment(batch=probe.prompt[0] * share, new=probe.prompt[1], past=probe.prompt[2], media=True)
             return Step(segments=(decode, prompt), logits=probe.rows)
 
         alike = isinstance(probe.beside, float) and probe.beside == 1.0
@@ -514,11 +518,15 @@ def _bilinear(grid: list[list[float]], i: int, j: int, x: float, y: float) -> fl
 
 @dataclass(frozen=True, kw_only=True)
 class Reach:
-    """How far the tables go: sequences and tokens of a batch of one attention rank, and the longest context."""
+    """How far the tables go: sequences and tokens of a batch of one attention rank, and the longest context.
+
+    source: tokens behind a decode that an encoder has read, on average.
+    """
 
     sequences: int
     tokens: int
     context: int
+    source: float | None = None
 
 
 class PromptPrices(NamedTuple):
@@ -588,7 +596,8 @@ def _stage_tables(
     deployment: Deployment, reach: Reach, width: int, knots: _Knots, counts: Callable[[Op], bool] | None = None
 ) -> tuple[list[StageTable], list[StageTable]]:
     """The tables of every stage for narrow prompts and for wide ones; of the operators that count, or of all."""
-    builder = _TableBuilder(_Pricer(deployment=deployment, width=float(width)), reach, knots)
+    pricer = _Pricer(deployment=deployment, width=float(width), source=reach.source)
+    builder = _TableBuilder(pricer, reach, knots)
     few, many = (group_operators(deployment, float(width), new, counts) for new in (float(WIDE), 2048.0))
     prompts = builder.prompts(few, many)
     wide = builder.tables(many, prompts, 64.0)
@@ -627,7 +636,10 @@ def _is_part(name: str, op: Op) -> bool:
 def _context_knots(deployment: Deployment, longest: int) -> list[float]:
     """Geometric knots with every window and chunk among them, where time changes its slope."""
     knots = set(_knots(1.0, max(float(longest), 64.0), 1.12))
-    knots |= {float(cache.mask.size) for cache, _ in deployment.model.caches() if 0 < cache.mask.size < longest}
+    bends = {cache.mask.size for cache, _ in deployment.model.caches()}
+    if deployment.model.encoder is not None and deployment.model.encoder.frames is not None:
+        bends.add(deployment.model.encoder.frames)
+    knots |= {float(size) for size in bends if 0 < size < longest}
     return sorted(knots)
 
 

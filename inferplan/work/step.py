@@ -21,7 +21,8 @@ class Segment:
     Prefill is ``new = S, past = P``; decode ``new = 1``; speculative verification ``new = k + 1``; a chunk
     ``new = chunk``; a diffusion block ``new = block`` with ``causal = False``. Values broadcast against each other.
     media: its tokens are of prompts, whose share of the images, videos and sound that requests carry is encoded with
-    them.
+    them, and which the encoder of an encoder-decoder reads. source: how many of the past tokens an encoder has read;
+    ``None`` for all of them.
     """
 
     batch: Num
@@ -29,6 +30,7 @@ class Segment:
     past: Num
     causal: bool = True
     media: bool = False
+    source: Num | None = None
 
     @property
     def tokens(self) -> Num:
@@ -69,8 +71,9 @@ def stacked(steps: Sequence[Step]) -> Step | None:
 
     What all of them agree on has length 1 along it, or stays the single number that it is.
     """
-    names = ("batch", "new", "past")
-    fields = [[getattr(one, name) for one in alike] for alike in zip(*(s.segments for s in steps)) for name in names]
+    names = ("batch", "new", "past", "source")
+    every = list(zip(*(s.segments for s in steps)))
+    fields = [[_known(one, name) for one in alike] for alike in every for name in names]
     fields.append([step.logit_rows for step in steps])
     depth = max(np.ndim(value) for values in fields for value in values)
     if not depth:
@@ -84,9 +87,15 @@ def stacked(steps: Sequence[Step]) -> Step | None:
         return np.stack([np.broadcast_to(value, shape) for value in values])
 
     *of_segments, rows = map(along, fields)
-    thirds = zip(steps[0].segments, of_segments[::3], of_segments[1::3], of_segments[2::3])
-    segments = (replace(segment, batch=batch, new=new, past=past) for segment, batch, new, past in thirds)
+    fourths = zip(steps[0].segments, *(of_segments[first::4] for first in range(4)))
+    segments = (replace(one, **dict(zip(names, values))) for one, *values in fourths)
     return Step(segments=tuple(segments), logits=rows)
+
+
+def _known(segment: Segment, name: str) -> Num:
+    """A number of a segment; all of the past where nobody says how much of it an encoder has read."""
+    value = getattr(segment, name)
+    return segment.past if value is None else value
 
 
 def prefill(batch: Num, prompt: Num, past: Num = 0.0) -> Step:
@@ -94,9 +103,9 @@ def prefill(batch: Num, prompt: Num, past: Num = 0.0) -> Step:
     return Step(segments=(Segment(batch=batch, new=prompt, past=past, media=True),))
 
 
-def decode(batch: Num, past: Num) -> Step:
-    """One new token for every sequence."""
-    return Step(segments=(Segment(batch=batch, new=1.0, past=past),))
+def decode(batch: Num, past: Num, source: Num | None = None) -> Step:
+    """One new token for every sequence; ``source`` of the past tokens are what an encoder has read."""
+    return Step(segments=(Segment(batch=batch, new=1.0, past=past, source=source),))
 
 
 def recompute(batch: Num, past: Num) -> Step:

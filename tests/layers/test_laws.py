@@ -26,6 +26,8 @@ LAYERS: list[dict[str, Any]] = [
     ATTENTION | {"output_gate": True, "window": 8, "value_dim": 12},
     ATTENTION | {"shares_cache": True},
     ATTENTION | {"value_from_key": True},
+    {"kind": "cross_attention", "heads": 4, "kv_heads": 2, "head_dim": 16},
+    {"kind": "cross_attention", "heads": 4, "kv_heads": 4, "head_dim": 16, "source_width": 48},
     {"kind": "mlp", "d_ff": 96},
     {"kind": "mlp", "d_ff": 96, "gated": False},
     {"kind": "moe", "experts": 8, "top_k": 2, "d_ff": 48, "shared_d_ff": 48},
@@ -56,7 +58,7 @@ RIDES_ON_A_MATMUL = {"hyena": {"in": 3 * WIDTH}}
 
 
 def context(new: Any = 1.0, tp: int = 1, batch: Any = 2.0) -> LayerContext:
-    segment = Segment(batch=batch, new=new, past=20.0)
+    segment = Segment(batch=batch, new=new, past=20.0, media=True)
     return LayerContext(d_model=WIDTH, precision=uniform(), parallel=Parallelism(tp=tp), segments=(segment,))
 
 
@@ -130,7 +132,11 @@ def test_live_width_shrinks_with_ranks(layer):
 
 @pytest.mark.parametrize(
     "layer",
-    [layer for layer in LAYERS if layer["kind"] in ("attention", "mla", "mamba2", "kimi_delta", "gated_delta_net")],
+    [
+        layer
+        for layer in LAYERS
+        if layer["kind"] in ("attention", "cross_attention", "mla", "mamba2", "kimi_delta", "gated_delta_net")
+    ],
     ids=lambda layer: layer["kind"],
 )
 def test_heads_that_do_not_divide_are_refused(layer):

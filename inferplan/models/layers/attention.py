@@ -34,6 +34,8 @@ class AttentionLayer(Mixer):
     rotary: bool = True
     """Rotary position embedding on queries and keys (2104.09864)."""
     qkv_bias: bool = False
+    key_bias: bool = True
+    """With ``qkv_bias``: keys have one too (not in Whisper)."""
     out_bias: bool = False
     qk_norm: Literal["none", "head", "per_head", "full"] = "none"
     """RMS norms on q and k: one weight of ``head_dim`` each, one for each head, or one over the full width."""
@@ -48,6 +50,8 @@ class AttentionLayer(Mixer):
     """q, k and v read this many times the model width (Zamba2's shared block)."""
     shares_cache: bool = False
     """Attends to an earlier layer's keys and values (CLA, 2405.12981): no k and v of its own, no cache."""
+    relative_buckets: int = Field(default=0, ge=0)
+    """Rows of a table of biases by distance, one column a head, which later layers use too (T5, 1910.10683 2.1)."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -87,7 +91,8 @@ class AttentionLayer(Mixer):
         if self.qkv_bias:
             yield Weight(name="q.bias", shape=(q_out,), role="base", shard="tp", units=self.heads)
             if not self.shares_cache:
-                yield Weight(name="k.bias", shape=(kv,), role="base", shard="tp", units=self.kv_heads)
+                if self.key_bias:
+                    yield Weight(name="k.bias", shape=(kv,), role="base", shard="tp", units=self.kv_heads)
                 yield Weight(name="v.bias", shape=(value,), role="base", shard="tp", units=self.kv_heads)
         if self.out_bias:
             yield Weight(name="o.bias", shape=(d_model,), role="base")
@@ -96,6 +101,9 @@ class AttentionLayer(Mixer):
             yield Weight(name="q_norm", shape=(widths[0],), role="base")
             if not self.shares_cache:
                 yield Weight(name="k_norm", shape=(widths[1],), role="base")
+        if self.relative_buckets:
+            table = (self.relative_buckets, self.heads)
+            yield Weight(name="relative", shape=table, role="base", shard="tp", units=self.heads)
         if self.sinks:
             yield Weight(name="sinks", shape=(self.heads,), role="base", shard="tp", units=self.heads)
 

@@ -28,6 +28,9 @@ Activation = Literal["silu", "gelu", "relu", "relu2", "swiglu_limited", "xielu"]
 _TENSORS = {
     "attn.qkv": "q",
     "attn.out": "o",
+    "cross.q": "cross.q",
+    "cross.kv": "cross.k",
+    "cross.out": "cross.o",
     "attn.qkv_a": "q_a",
     "ffn.gate_up": "gate",
     "ffn.shared.gate_up": "shared.gate",
@@ -140,7 +143,8 @@ class LayerContext:
     chooses between forms; its FLOP where no device is known. alternatives: operators that other loads of this kind
     would run are written down too, with a count of 0, so that the list is the same for all.
     exchange: how tokens travel to their experts. one_kernel: attention of all segments is one kernel. keeps: keys and
-    values are written for later steps.
+    values are written for later steps. own_rows: rows that are multiplied, where they are not the new tokens of the
+    segments.
     """
 
     d_model: int
@@ -159,6 +163,7 @@ class LayerContext:
     exchange: ExchangeRules = ExchangeRules()
     one_kernel: bool = False
     keeps: bool = True
+    own_rows: Num | None = None
 
     def computes(self, math: str) -> bool:
         """Whether the device has this arithmetic."""
@@ -189,6 +194,8 @@ class LayerContext:
     @cached_property
     def tokens(self) -> Num:
         """Rows that one rank multiplies in this step."""
+        if self.own_rows is not None:
+            return affine(self.own_rows)
         return affine(sum((self.rows(segment) for segment in self.segments), start=0.0))
 
     @cached_property
