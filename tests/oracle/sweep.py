@@ -125,6 +125,8 @@ def _cache(name: str, built: Any, model: ModelSpec) -> bool | str:
         sum(c.per_token * n for c, n in model.caches() if c.mask.kind not in ("window", "chunk")),
         model.state_elements_per_sequence,
     )
+    if model.encoder is not None:  # the class reads as many tokens as it writes, and keeps as much of either
+        own = (2 * own[0], 2 * own[1], own[2])
     names = ("elements a token", "elements a token beyond the windows", "elements of state")
     different = [
         f"{label}: {mine:,} here, {theirs:,.0f} built"

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from inferplan.models.huggingface.dialect import Dialect
-from inferplan.models.huggingface.families import decoders
+from inferplan.models.huggingface.families import decoders, encoder_decoders
 
 __all__ = ["ALIASES", "FAMILIES", "UNKNOWN"]
 
 FAMILIES: dict[str, Dialect] = {
     **decoders.FAMILIES,
+    **encoder_decoders.FAMILIES,
 }
 
 ALIASES: dict[str, str] = {
     **decoders.ALIASES,
+    **encoder_decoders.ALIASES,
 }
 """Other names of a row."""
 
 UNKNOWN: dict[str, str] = {
     **decoders.UNKNOWN,
+    **encoder_decoders.UNKNOWN,
 }
 """Families that are known and not covered, and what they need."""
