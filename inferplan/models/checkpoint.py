@@ -8,6 +8,7 @@ each tensor. A GGUF file is read through the ``gguf`` package (extra ``gguf``), 
 from __future__ import annotations
 
 import json
+import re
 import socket
 import struct
 from collections import Counter
@@ -163,8 +164,28 @@ def verify(model: ModelSpec, checkpoint: Checkpoint) -> list[str]:
     return [allowed[difference]] if allowed[difference] else []
 
 
+_PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
+
+
 def read_gguf(path: Path) -> tuple[Checkpoint, dict[str, Any]]:
-    """The tensors of a GGUF file and its metadata. Raises ``MissingExtraError`` without the ``gguf`` package."""
+    """The tensors of a GGUF file, or of every part of a split one, and the metadata of the first.
+
+    Raises ``MissingExtraError`` without the ``gguf`` package, ``InputFileError`` for a file that is none or a part that
+    is not there.
+    """
+    part = _PART.fullmatch(path.name)
+    if part is None:
+        return _read_gguf(path)
+    files = [path.with_name(f"{part[1]}-{number:05}-of-{part[3]}.gguf") for number in range(1, int(part[3]) + 1)]
+    missing = [file.name for file in files if not file.is_file()]
+    if missing:
+        raise InputFileError(f"{path} is one of {len(files)} parts", because=f"not beside it: {', '.join(missing[:3])}")
+    read = [_read_gguf(file) for file in files]
+    tensors = [tensor for checkpoint, _ in read for tensor in checkpoint.tensors]
+    return Checkpoint(path=path, tensors=tensors), read[0][1]
+
+
+def _read_gguf(path: Path) -> tuple[Checkpoint, dict[str, Any]]:
     try:
         from gguf import GGUFReader
     except ImportError:

@@ -133,7 +133,7 @@ class Native(Spec):
 
     def stored(self, weight: Weight, layer: int | None = None) -> str:
         """The format that a tensor is stored in; ``layer`` is its layer, ``None`` outside the layers."""
-        for entry in self.exceptions if layer is not None else []:
+        for entry in self.exceptions:
             if weight.name in entry.tensors and (not entry.layers or layer in entry.layers):
                 return entry.format
         experts = self.experts or self.weights

@@ -93,6 +93,8 @@ _BLOCKS: list[tuple[str, float, int, int, int]] = [
     ("iq3_s", 3, 112, 0, 256),
     ("iq4_nl", 4, 16, 0, 32),
     ("iq4_xs", 4, 64, 0, 256),
+    ("tq1_0", 1.625, 16, 0, 256),
+    ("tq2_0", 2, 16, 0, 256),
 ]
 
 FORMATS: dict[str, Format] = {

@@ -13,10 +13,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from inferplan.errors import SpecError
-from inferplan.models.checkpoint import CONFIGS, fetch_configs, read_folder, read_gguf, read_json, verify
+from inferplan.models.checkpoint import CONFIGS, fetch_configs, read_folder, read_json, verify
 from inferplan.models.huggingface.context import context
 from inferplan.models.huggingface.families import ALIASES, FAMILIES, UNKNOWN
-from inferplan.models.huggingface.gguf import config_of, native_of
 from inferplan.models.huggingface.media import with_media
 from inferplan.models.huggingface.quantisation import apply, read_scheme
 from inferplan.models.huggingface.reader import MEDIA, Reader
@@ -157,11 +156,9 @@ def import_path(path: Path) -> Imported:
     A folder's safetensors headers are compared with its config; the config of a GGUF file is its metadata.
     """
     if path.suffix == ".gguf":
-        checkpoint, metadata = read_gguf(path)
-        model = import_config(config_of(checkpoint, metadata, path.stem), path.stem.lower(), str(path)).model
-        native = Native.model_validate(native_of(checkpoint))
-        notes = [f"the file stores {checkpoint.size:,} bytes", *verify(model, checkpoint)]
-        return Imported(model=model.model_copy(update={"native": native, "notes": notes}), ignored=[])
+        from inferplan.models.gguf import import_gguf
+
+        return Imported(model=import_gguf(path), ignored=[])
     if not path.is_dir():
         config = read_json(path)
         if isinstance(config, dict) and {"schema_version", "plan"} <= config.keys():
