@@ -31,6 +31,7 @@ TERMS_OF: dict[str, tuple[str, ...]] = {
     "grouped_matmul.exchanged": ("experts", "depth"),
     "attention.decode": ("merges", "items", "windowed"),
     "attention.prefill": ("spread", "blocks", "items"),
+    "attention.encoder": ("depth", "spread", "blocks"),
     "mla.decode": ("padding", "merges", "items", "depth"),
     "mla.prefill": ("padding", "spread"),
     "mla.sparse": ("padding", "spread"),

@@ -6,9 +6,10 @@ from pydantic import Field
 
 from inferplan.catalog.files import load, names
 from inferplan.errors import UsageError
+from inferplan.models.media import MediaAsked
 from inferplan.spec import Spec
 from inferplan.traffic.conversations import parse_think_time
-from inferplan.traffic.requests import SharedPrefix, Slo
+from inferplan.traffic.requests import Lengths, SharedPrefix, Slo, parse_lengths
 from inferplan.units import Seconds
 
 
@@ -19,6 +20,34 @@ class PrefixSpec(Spec):
     distinct: int = Field(default=1, ge=1)
     turns: int = Field(default=1, ge=1)
     think: str = "0 s"
+
+
+class MediaSpec(Spec):
+    """What requests carry beside text. ``images`` is written as lengths are: 1, uniform:4:0.25.
+
+    Requests all have the same size of images, one video at most, one clip at most.
+    """
+
+    images: str | None = None
+    image_size: tuple[int, int] | None = None
+    video_frames: int = Field(default=0, ge=0)
+    audio_seconds: float = Field(default=0.0, ge=0)
+
+    def asked(self) -> tuple[MediaAsked, Lengths]:
+        """One set of it, and how many sets requests have. Raises ``UsageError`` for images that vary beside others."""
+        count = Lengths() if self.images is None else parse_lengths(self.images)
+        fixed = count.kind == "fixed"
+        if not fixed and (self.video_frames or self.audio_seconds):
+            raise UsageError("a number of images that varies goes with no video and no sound", hint="images: 2")
+        images = 0 if self.images is None else int(count.mean) if fixed else 1
+        asked = MediaAsked(
+            images=images,
+            image_size=self.image_size,
+            video_frames=self.video_frames,
+            audio_seconds=self.audio_seconds,
+            sets=1.0 if fixed else count.average,
+        )
+        return asked, Lengths() if fixed else count
 
 
 class SloSpec(Spec):
@@ -46,6 +75,7 @@ class WorkloadSpec(Spec):
     burstiness: float = Field(default=1.0, gt=0)
     """Of arrivals in an open loop: ``1/v^2`` for gaps of coefficient of variation v; 1 is Poisson."""
     slo: SloSpec | None = None
+    media: MediaSpec | None = None
 
     def shared_prefix(self) -> SharedPrefix:
         prefix = self.prefix

@@ -6,12 +6,19 @@ import functools
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from inferplan.cli.options import Count, Positive
+from inferplan.errors import UsageError
 from inferplan.models.media import MediaAsked
+from inferplan.traffic.requests import Lengths, Media
+
+if TYPE_CHECKING:
+    from inferplan.catalog.assemble import Request
+    from inferplan.catalog.workloads import WorkloadSpec
+    from inferplan.estimate.deployment import Deployment
 
 Command = Callable[..., Any]
 
@@ -28,28 +35,55 @@ class Size(click.ParamType[tuple[int, int]]):
         return int(match[1]), int(match[2])
 
 
+def asked_of(request: Request, named: WorkloadSpec | None, text: float | None) -> tuple[Request, Lengths]:
+    """The request with what is asked for, or what the workload's requests carry, and how many sets of it they have.
+
+    text: mean prompt tokens beside it; ``None`` for requests of a trace, to which nothing is added.
+    """
+    asked, sets = request.media, Lengths()
+    if not asked.any and named is not None and named.media is not None:
+        asked, sets = named.media.asked()
+    if asked.any and text is None:
+        raise UsageError(
+            "a trace says what its prompts are: no images are added to them",
+            hint="--prompt and --output with --rate or --concurrency, or leave the media out",
+        )
+    return replace(request, media=replace(asked, text=text)), sets
+
+
+def media_of(deployment: Deployment, sets: Lengths) -> Media | None:
+    """What the requests that a deployment serves carry; ``None`` for text alone."""
+    return None if deployment.media is None else Media(tokens=deployment.media.tokens, sets=sets)
+
+
+MEDIA: list[tuple[tuple[str, ...], dict[str, Any]]] = [
+    (("--images",), {"type": Count(0), "help": "Images in every request: their tokens are added to the prompt."}),
+    (
+        ("--image-size",),
+        {"type": Size(), "metavar": "WxH", "help": "Of images and frames, in pixels [the tower's own]."},
+    ),
+    (("--video-frames",), {"type": Count(0), "help": "Frames of a video in every request, as sampled."}),
+    (("--audio-seconds",), {"type": Positive(), "help": "Seconds of sound in every request."}),
+]
+"""The options as data."""
+
+
+def media_values(values: dict[str, Any]) -> MediaAsked:
+    """What the options say, which are taken out of ``values``."""
+    names: dict[str, Any] = {"images": 0, "image_size": None, "video_frames": 0, "audio_seconds": 0.0}
+    given: dict[str, Any] = {name: values.pop(name) or usual for name, usual in names.items()}
+    return MediaAsked(**given)
+
+
 def media_options(command: Command) -> Command:
     """Adds images, video and sound of a request; the command's ``request`` then has them."""
 
     @functools.wraps(command)
     def wrapper(**values: Any) -> Any:
-        names: dict[str, Any] = {"images": 0, "image_size": None, "video_frames": 0, "audio_seconds": 0.0}
-        given: dict[str, Any] = {name: values.pop(name) or usual for name, usual in names.items()}
-        request = values.pop("request")
-        return command(request=replace(request, media=MediaAsked(**given)), **values)
+        media, request = media_values(values), values.pop("request")
+        return command(request=replace(request, media=media), **values)
 
     decorated: Command = wrapper
-    for option in reversed(
-        [
-            click.option(
-                "--images", type=Count(0), help="Images in every request: their tokens are added to the prompt."
-            ),
-            click.option(
-                "--image-size", type=Size(), metavar="WxH", help="Of images and frames, in pixels [the tower's own]."
-            ),
-            click.option("--video-frames", type=Count(0), help="Frames of a video in every request, as sampled."),
-            click.option("--audio-seconds", type=Positive(), help="Seconds of sound in every request."),
-        ]
-    ):
-        decorated = option(decorated)
+    for declarations, keywords in reversed(MEDIA):
+        decorated = click.option(*declarations, **keywords)(decorated)
     return decorated

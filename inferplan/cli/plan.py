@@ -19,6 +19,7 @@ from inferplan.catalog.files import load_hardware, load_model
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.catalog.workloads import WorkloadSpec, load_limits, load_workload
 from inferplan.cli.draft_options import draft_options, draftings_of
+from inferplan.cli.media_options import MEDIA, asked_of, media_values
 from inferplan.cli.options import (
     BACKEND,
     IDEAL,
@@ -36,6 +37,7 @@ from inferplan.cli.options import (
 from inferplan.cli.price_options import price_options
 from inferplan.devices.engine import EngineFlags
 from inferplan.errors import UsageError
+from inferplan.estimate.towers import carried
 from inferplan.extras import require
 from inferplan.planning.confidence import MIDDLE
 from inferplan.planning.demand import Demand, demand_of_trace, sharing
@@ -45,7 +47,7 @@ from inferplan.planning.question import Question
 from inferplan.planning.space import Space, default_gpus
 from inferplan.reports.plan import plan_report
 from inferplan.table import Report
-from inferplan.traffic.requests import Slo, arrivals_of, parse_lengths
+from inferplan.traffic.requests import Media, Slo, arrivals_of, parse_lengths
 from inferplan.units import parse_quantity
 
 Command = Callable[..., Any]
@@ -89,6 +91,7 @@ _OPTIONS = [
     _Option("--prompt", metavar="LENGTHS", help="Prompt tokens: 1024, uniform:1024:0.8, lognormal:1024:0.6."),
     _Option("--output", "output_tokens", metavar="LENGTHS", help="Generated tokens, in the same way."),
     _Option("--cached-prefix", type=Count(0), default=0, help="Prompt tokens always found in the prefix cache [0]."),
+    *(_Option(*names, **keywords) for names, keywords in MEDIA),
     _Option("--rate", type=float, help="Requests a second."),
     _Option("--users", type=Count(), help="Clients with one request each at a time."),
     _Option("--trace", metavar="FILE", help="A trace of requests with arrival times."),
@@ -181,7 +184,7 @@ def _gpu(name: str) -> str:
 def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Question:
     """The question that the options ask."""
     named = load_workload(values["workload"]) if values["workload"] else None
-    demand = _demand(values, named)
+    base, demand = _with_media(Request(model=model, gpu="", media=media_values(values)), _demand(values, named), named)
     slo = _slo(values, named, demand)
     spec = load_model(model)
     gpus = tuple(_gpu(name) for name in parse_values(values["gpu"] or "")) or default_gpus(prices)
@@ -193,9 +196,8 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Que
         precision_of(Request(model=model, gpu=gpus[0], quant=quant, roles=roles), spec, load_hardware(gpus[0]))
     degrees = {name: tuple(parse_counts(values[name])) if values[name] else None for name in ("tp", "pp", "ep", "dp")}
     space = Space(
-        base=Request(
-            model=model,
-            gpu="",
+        base=replace(
+            base,
             calibration=values["calibration"],
             ideal=values["ideal"],
             expert_skew=values["expert_skew"],
@@ -296,6 +298,20 @@ def _demand(values: dict[str, Any], named: WorkloadSpec | None) -> Demand:
         requests=values["requests"],
         deadline=seconds(values["deadline"], "--deadline"),
     )
+
+
+def _with_media(request: Request, demand: Demand, named: WorkloadSpec | None) -> tuple[Request, Demand]:
+    """What is asked of devices and the demand, with what its requests carry beside text."""
+    request, sets = asked_of(request, named, None if demand.trace is not None else demand.prompt.average)
+    carrying = carried(load_model(request.model), request.media)
+    if carrying is None:
+        return request, demand
+    if demand.own is not None:
+        raise UsageError(
+            "a plan knows no images beside text that prompts share", hint="--prompt and --output, or another workload"
+        )
+    media = Media(tokens=carrying.tokens, sets=sets)
+    return request, replace(demand, prompt=media.beside(demand.prompt), text=demand.prompt, media=media)
 
 
 def _traced(values: dict[str, Any]) -> Demand:

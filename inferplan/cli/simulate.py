@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.cli.draft_options import speculation_of
+from inferplan.cli.media_options import asked_of, media_of, media_options
 from inferplan.cli.options import Count, Fraction, deployment_options, picture, report_options, write_text
 from inferplan.cli.technique_options import host_of, option_group, quantity, technique_options
 from inferplan.devices.engine import CacheSending
@@ -36,6 +37,7 @@ from inferplan.table import Report
 from inferplan.traffic.conversations import parse_think_time
 from inferplan.traffic.requests import (
     ClosedLoop,
+    Media,
     OpenLoop,
     Requests,
     SharedPrefix,
@@ -44,6 +46,9 @@ from inferplan.traffic.requests import (
     arrivals_of,
     parse_lengths,
 )
+
+if TYPE_CHECKING:
+    from inferplan.catalog.workloads import WorkloadSpec
 
 _FAILED = "inferplan.failed"
 _PROMPT, _OUTPUT = "1024", "256"
@@ -230,6 +235,7 @@ def _failure(result: SimulationResult) -> InfeasibleError | None:
 
 @click.command("simulate")
 @deployment_options
+@media_options
 @traffic_options
 @flag_options
 @fleet_options
@@ -250,12 +256,13 @@ def simulate_command(request: Request, timeline: str | None, plot_file: str | No
 
     Example: inferplan simulate llama-3.1-70b --gpu h200-sxm --tp 4 --rate 4 --prompt 1024 --output 256
     """
+    request, sets = asked_of(request, _named(values), _text(values))
     deployment = assemble(request)
     flags = _flags(values)
     options = _run_options(values, request, flags)
     _require_balance(flags, deployment, options.fleet.prefill_deployment)
     options = replace(options, timeline=bool(timeline or plot_file))
-    traffic = _traffic(values)
+    traffic = _traffic(values, media_of(deployment, sets))
     with _progress(traffic) as progress:
         result = simulate_load(deployment, traffic, flags, replace(options, progress=progress))
     _write_timeline(result, timeline, plot_file)
@@ -283,9 +290,24 @@ def _idle(deployment: Deployment, options: Options, prompts: Sequence[int]) -> s
     return idle_note(ServedEstimate(deployment=deployment, load=load, techniques=asked))
 
 
-def _traffic(values: dict[str, Any]) -> Traffic | Requests:
-    """The load that the options describe."""
+def _named(values: dict[str, Any]) -> WorkloadSpec | None:
     from inferplan.catalog.workloads import load_workload
+
+    return load_workload(values["workload"]) if values["workload"] else None
+
+
+def _text(values: dict[str, Any]) -> float | None:
+    """Mean prompt tokens of a request's own text and the text that it shares; ``None`` with a trace."""
+    if values["trace"] is not None:
+        return None
+    named = _named(values)
+    text = values["prompt"] or (named.prompt if named else None) or _PROMPT
+    shared = named.shared_prefix().tokens if named and values["shared_prefix"] is None else values["shared_prefix"] or 0
+    return parse_lengths(text, min(max(values["length_ratio_min"], 1e-6), 1.0)).average + shared
+
+
+def _traffic(values: dict[str, Any], media: Media | None) -> Traffic | Requests:
+    """The load that the options describe."""
     from inferplan.traffic import traces
 
     given = [name for name in ("trace", "rate", "concurrency") if values[name] is not None]
@@ -294,7 +316,7 @@ def _traffic(values: dict[str, Any]) -> Traffic | Requests:
             "simulate needs one kind of load" + (f", not {' and '.join(f'--{n}' for n in given)}" if given else ""),
             hint="--rate 4, or --concurrency 64, or --trace FILE",
         )
-    named = load_workload(values["workload"]) if values["workload"] else None
+    named = _named(values)
     ramp = quantity(values["ramp"], "seconds", "--ramp")
     if values["burst"] and ramp is not None:
         raise UsageError("--burst and --ramp exclude each other", hint="--ramp TIME alone spreads the users")
@@ -328,6 +350,7 @@ def _traffic(values: dict[str, Any]) -> Traffic | Requests:
         prefix=prefix,
         samples=values["samples"] or (named.samples if named else 1),
         seed=values["seed"],
+        media=media,
     )
 
 

@@ -189,7 +189,7 @@ class Calibration(Spec):
 
         A head size that nobody has measured (``bf16-d64``) takes the format's own constants, weights in a format that
         nobody has those of any weights with their inputs (``anyxq8_1``), a format the kernel's; experts whose rows are
-        exchanged those of experts.
+        exchanged those of experts; attention both ways that of prompts.
         """
         place = self.place(kernel, label)
         return None if place is None else self.constants[place[0]][place[1]]
@@ -201,6 +201,8 @@ class Calibration(Spec):
             own = label in self.constants.get(kernel, {})
             return (kernel, label) if own else self.place(general, label)
         formats = self.constants.get(kernel, {})
+        if form == "encoder" and not formats:
+            return self.place("attention.prefill", label)
         return next(((kernel, name) for name in alike(label) if name in formats), None)
 
     @property

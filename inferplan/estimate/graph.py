@@ -18,7 +18,7 @@ from inferplan.models.layers import LayerContext
 from inferplan.models.spec import LayerGroup
 from inferplan.units import Num
 from inferplan.work.ops import Attention, Elementwise, Exchange, Gather, Matmul, Op
-from inferplan.work.step import Step
+from inferplan.work.step import Step, prefill
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -188,7 +188,15 @@ def _media(deployment: Deployment, context: LayerContext, step: Step) -> Iterato
     """The towers' pass over what comes with the prompts of the step."""
     tokens: Num = sum((segment.tokens for segment in step.segments if segment.media), start=0.0)
     if deployment.media is not None and np.any(tokens):
-        yield from deployment.media.ops(tokens, context)
+        yield from deployment.media.ops(deployment.media.sets(tokens), context)
+
+
+def media_ops(deployment: Deployment, sets: Num) -> list[Op]:
+    """The towers' pass by itself over so many sets of what requests carry; empty where they carry text alone."""
+    if deployment.media is None:
+        return []
+    ops = deployment.media.ops(sets, _context(deployment, prefill(1.0, 1.0), None))
+    return [op for op in ops if not (op.fusible and deployment.calibration.fused)]
 
 
 def _embedding(deployment: Deployment, context: LayerContext) -> Iterator[Op]:

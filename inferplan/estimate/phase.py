@@ -27,7 +27,15 @@ import numpy as np
 from inferplan.affine import added, dense, rows
 from inferplan.errors import NotFiniteError
 from inferplan.estimate.deployment import Deployment
-from inferplan.estimate.graph import OVERLAP_PARTS, Stage, build_rank, build_ranks, overlap_part, rank_steps
+from inferplan.estimate.graph import (
+    OVERLAP_PARTS,
+    Stage,
+    build_rank,
+    build_ranks,
+    media_ops,
+    overlap_part,
+    rank_steps,
+)
 from inferplan.estimate.load import UNKNOWN_SHARE, Band, StaticLoad
 from inferplan.estimate.roofline import Bound, OpCost, price, time_terms
 from inferplan.terms import Naming, Term, named, plain, total
@@ -664,6 +672,13 @@ def decode_cycle(deployment: Deployment, batch: Num, past: Num, width: Num = 1.0
         return Step(segments=(segment,), logits=sequences * width)
 
     return price_batches(deployment, in_batches(deployment, batch, step), "cycle")
+
+
+def media_seconds(deployment: Deployment, sets: Num) -> Num:
+    """Seconds of the towers' pass by itself over so many sets of what requests carry."""
+    costs = [price(op, deployment.hardware, deployment.calibration) for op in media_ops(deployment, sets)]
+    require_finite(deployment, costs)
+    return sum((cost.total for cost in costs), start=sets * 0.0)
 
 
 def prefill_phase(deployment: Deployment, load: StaticLoad) -> Phase:

@@ -24,9 +24,9 @@ from inferplan.work.step import Segment
 class Carried:
     """What every request carries beside text, as the towers of its model take it.
 
-    parts: a tower, one item, and how many of those a request has. prompt: tokens of a whole prompt, theirs included,
-    of which each token brings its share of them; a vision encoder runs in the step in which the tokens are first
-    needed (vLLM, v1/core/sched/scheduler.py, ``_try_schedule_encoder_inputs``).
+    parts: a tower, one item, and how many of those a set has. prompt: mean tokens of a whole prompt, theirs included,
+    of which each token brings its share of them: an encoder runs in the step in which the tokens are first needed
+    (vLLM, v1/core/sched/scheduler.py, ``_try_schedule_encoder_inputs``).
     """
 
     asked: MediaAsked
@@ -35,7 +35,7 @@ class Carried:
 
     @property
     def tokens(self) -> int:
-        """Prompt tokens of one request that stand for them."""
+        """Prompt tokens that stand for one set of them."""
         return sum(number * item.tokens for _, item, number in self.parts)
 
     @property
@@ -48,14 +48,14 @@ class Carried:
         """The same in prompts of so many tokens."""
         return replace(self, prompt=prompt)
 
-    def ops(self, tokens: Num, context: LayerContext) -> Iterator[Op]:
-        """The operators of a rank for the share that comes with so many tokens of prompts.
+    def sets(self, tokens: Num) -> Num:
+        """How many of them come with so many tokens of prompts."""
+        return tokens * (self.asked.sets / self.prompt)
 
-        Less than one item is a share of a pass over one.
-        """
-        requests = tokens / self.prompt
+    def ops(self, sets: Num, context: LayerContext) -> Iterator[Op]:
+        """The operators of a rank for so many of them; less than one item is a share of a pass over one."""
         for tower, item, number in self.parts:
-            items = requests * number
+            items = sets * number
             together = np.maximum(items, 1.0)
             yield from (op.repeated(items / together) for op in tower_ops(tower, item, together, context))
 
@@ -82,7 +82,8 @@ def carried(model: ModelSpec, asked: MediaAsked) -> Carried | None:
         tower, rule = _taking(model, "audio", "--audio-seconds")
         assert rule.audio is not None
         parts.append((tower, rule.audio.item(asked.audio_seconds), 1))
-    return Carried(asked=asked, parts=tuple(parts))
+    found = Carried(asked=asked, parts=tuple(parts))
+    return found if asked.text is None else found.within(asked.text + asked.sets * found.tokens)
 
 
 def _taking(model: ModelSpec, kind: str, option: str) -> tuple[Tower, MediaRule]:

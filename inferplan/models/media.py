@@ -41,13 +41,18 @@ class Item:
 
 @dataclass(frozen=True, kw_only=True)
 class MediaAsked:
-    """What one request carries beside its text: images of one size, frames of one video, seconds of one clip."""
+    """What one request carries beside its text: images of one size, frames of one video, seconds of one clip.
+
+    sets: how often a request has all of that on average. text: its mean prompt tokens beside them, where that is known.
+    """
 
     images: int = 0
     image_size: Pixels | None = None
     """Of images, and of the frames of the video."""
     video_frames: int = 0
     audio_seconds: float = 0.0
+    sets: float = 1.0
+    text: float | None = None
 
     def __post_init__(self) -> None:
         if self.video_frames and self.image_size is None:

@@ -13,6 +13,7 @@ from inferplan.traffic.requests import (
     ArrivalKind,
     ClosedLoop,
     Lengths,
+    Media,
     OpenLoop,
     Requests,
     SharedPrefix,
@@ -51,6 +52,10 @@ class Demand:
     own: Lengths | None = None
     prefix: SharedPrefix = field(default_factory=SharedPrefix)
     samples: int = 1
+    media: Media | None = None
+    """What requests carry beside text, whose tokens are part of ``prompt``."""
+    text: Lengths | None = None
+    """Their prompts without it."""
 
     def __post_init__(self) -> None:
         given = [name for name in ("rate", "users", "deadline") if getattr(self, name) is not None]
@@ -103,7 +108,8 @@ class Demand:
             loop = OpenLoop(rate=load / self.samples, kind=self.arrivals, burstiness=self.burstiness)
         return Traffic(
             arrivals=loop,
-            prompt=self.own or self.prompt,
+            prompt=self.own or self.text or self.prompt,
+            media=self.media,
             output=self.output,
             requests_count=ceil(count / self.samples),
             prefix=self.prefix,

@@ -193,7 +193,7 @@ class Admitted:
         self.own: dict[int, Sequence[int]] = {}
         """Names of all blocks of requests that were preempted, which may find them again."""
         self.host_loads = 0.0
-        """Seconds that the next step waits for blocks from the host's memory."""
+        """Seconds that the next step waits for blocks from the host's memory, and for towers."""
 
     def admit(
         self, request: int, budget: int, empty: bool, growth: Callable[[], float], ratio_steps: int

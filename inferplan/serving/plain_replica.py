@@ -34,6 +34,7 @@ def is_plain(scheduler: Scheduler) -> bool:
         and not (rules.wait_steps or rules.hit_rate)
         and rules.timeout == inf
         and records.hashes is None
+        and records.encoder is None
         and scheduler.meter.timeline is None
     )
 

@@ -21,13 +21,14 @@ class Records:
     """Per request: times in seconds (NaN until they happen), token counts, and what became of it.
 
     ``hashes``: names of the blocks of prompt and output, where the traffic knows them. ``follows``: the request whose
-    answer each waits for, -1 for none. ``think``: seconds from an answer to the request that follows it. Inter-token
+    answer each waits for, -1 for none. ``encoder``: seconds that the towers take for what each carries, set where they
+    carry any. ``think``: seconds from an answer to the request that follows it. Inter-token
     gaps are kept with their weights.
     """
 
     __slots__ = (
         *("admitted", "arrival", "cached", "finish", "first", "follows", "gap_weights", "gaps"),
-        *("hashes", "output", "preempted", "prompt", "refused", "status", "think"),
+        *("encoder", "hashes", "output", "preempted", "prompt", "refused", "status", "think"),
     )
 
     def __init__(
@@ -44,6 +45,7 @@ class Records:
         self.hashes = hashes
         self.follows = None if follows is None else _packed("q", follows)
         self.think = None if think is None else _packed("d", think)
+        self.encoder: Sequence[float] | None = None
         count = len(self.prompt)
         self.admitted = array("d", [NAN]) * count
         self.first = array("d", [NAN]) * count
@@ -97,6 +99,8 @@ class Records:
             self.hashes = [self.hashes[request] for request in order]
         if self.think is not None:
             self.think = _packed("d", np.asarray(self.think)[order])
+        if self.encoder is not None:
+            self.encoder = [self.encoder[request] for request in order]
         if self.follows is not None:
             before = np.asarray(self.follows)[order]
             self.follows = _packed("q", np.where(before >= 0, place[before], -1))

@@ -165,6 +165,8 @@ class Scheduler:
         self.queue.take()
         if admitted_at[request] != admitted_at[request]:
             admitted_at[request] = now
+            if self.records.encoder is not None:
+                self.admitted.host_loads += self.records.encoder[request]
         return found
 
     def growth(self) -> float:

@@ -13,7 +13,7 @@ from inferplan.errors import UsageError
 from inferplan.estimate.anchoring import anchored_bands, correction
 from inferplan.estimate.bands import serving_bands
 from inferplan.estimate.deployment import Deployment
-from inferplan.estimate.phase import run_step
+from inferplan.estimate.phase import media_seconds, run_step
 from inferplan.models.spec import require_tokens
 from inferplan.serving.admission import Rules
 from inferplan.serving.cache_transfer import Links, handoff_of
@@ -98,6 +98,7 @@ def simulate(
         follows=None if requests.follows is None else requests.follows.tolist(),
         think=None if requests.think is None else requests.think.tolist(),
     )
+    records.encoder = _encoder(prompts, requests)
     cluster = Cluster(options.fleet, records, closed, options.progress)
     cluster.build(kind, None if apart is None else _kind(apart, requests, options))
     for meter in cluster.meters:
@@ -121,6 +122,15 @@ def simulate(
         conditions=_conditions(cluster, flags, traffic if closed is None else _in_loop(traffic, closed), options),
     )
     return _anchored(result, deployment, None if closed is None else closed.concurrency)
+
+
+def _encoder(deployment: Deployment, requests: Requests) -> list[float] | None:
+    """Seconds that the towers of what computes prompts take for each request, by itself; ``None`` for text alone."""
+    if requests.media is None:
+        return None
+    counts, which = np.unique(requests.media, return_inverse=True)
+    seconds: list[float] = np.asarray(media_seconds(deployment, counts.astype(np.float64)))[which].tolist()
+    return seconds
 
 
 def request_time(

@@ -155,6 +155,25 @@ def arrivals_of(kind: ArrivalKind | None, burstiness: float | None, usual: float
 
 
 @dataclass(frozen=True, kw_only=True)
+class Media:
+    """What requests carry beside text: ``sets`` of it each, of ``tokens`` prompt tokens."""
+
+    tokens: int
+    sets: Lengths = field(default_factory=Lengths)
+
+    def beside(self, text: Lengths) -> Lengths:
+        """Whole prompts of so much text; of distributions a sample of 4,096."""
+        if text.kind == self.sets.kind == "fixed":
+            return replace(text, mean=text.mean + self.sets.mean * self.tokens)
+        rng = np.random.default_rng(0)
+        whole = text.sample(rng, _SAMPLE) + self.tokens * self.sets.sample(rng, _SAMPLE)
+        return Lengths(kind="empirical", values=tuple(whole.tolist()))
+
+
+_SAMPLE = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
 class ClosedLoop:
     """``concurrency`` users, each with one request at a time. burst: all begin at once; else one after another over
     ``ramp`` seconds, or, without them, over the time that one request takes.
@@ -242,6 +261,8 @@ class Requests:
     follows: Ints | None = None
     think: Floats | None = None
     loop: ClosedLoop | None = None
+    media: Ints | None = None
+    """Sets of images, videos or sound in each; absent where requests are text alone."""
 
     def __len__(self) -> int:
         return len(self.prompt)
@@ -268,6 +289,7 @@ class Requests:
             follows=None if self.follows is None else self.follows[:count],
             think=None if self.think is None else self.think[:count],
             loop=self.loop,
+            media=None if self.media is None else self.media[:count],
         )
 
     def in_loop(self, loop: ClosedLoop) -> Requests:
@@ -292,6 +314,7 @@ class Traffic:
     prefix: SharedPrefix = field(default_factory=SharedPrefix)
     samples: int = 1
     seed: int = 0
+    media: Media | None = None
 
     @property
     def count(self) -> int:
@@ -312,12 +335,16 @@ class Traffic:
         rng = np.random.default_rng(self.seed)
         count = self.count
         prompt, output = self.prompt.sample(rng, count), self.output.sample(rng, count)
+        sets = None
+        if self.media is not None:
+            sets = self.media.sets.sample(np.random.default_rng((self.seed, 1)), count)
+            prompt = prompt + sets * self.media.tokens
         arrival = None
         if isinstance(self.arrivals, OpenLoop):
             arrival = self._open_arrivals(rng, count)
         if self.prefix.tokens or self.prefix.turns > 1 or self.samples > 1:
-            return self._shared(rng, block, (prompt, output, arrival))
-        return Requests(prompt=prompt, output=output, arrival=arrival, think=self._think(rng, count))
+            return self._shared(rng, block, (prompt, output, arrival), sets)
+        return Requests(prompt=prompt, output=output, arrival=arrival, think=self._think(rng, count), media=sets)
 
     def _think(self, rng: np.random.Generator, count: int) -> Floats | None:
         """Seconds from an answer to each request; absent where nobody waits."""
@@ -337,7 +364,9 @@ class Traffic:
         starts = replace(arrivals, rate=arrivals.rate / turns).sample(rng, -(-count // turns))
         return np.repeat(starts, turns)[:count]
 
-    def _shared(self, rng: np.random.Generator, block: int, drawn: tuple[Ints, Ints, Floats | None]) -> Requests:
+    def _shared(
+        self, rng: np.random.Generator, block: int, drawn: tuple[Ints, Ints, Floats | None], sets: Ints | None
+    ) -> Requests:
         """Name the blocks of every prompt and its output, and lengthen later turns by what was said before.
 
         With several samples each is a conversation of its own, with the same lengths as the others.
@@ -381,6 +410,7 @@ class Traffic:
             hash_block=block,
             follows=follows if prefix.turns > 1 else None,
             think=self._think(rng, len(each)),
+            media=None if sets is None else np.where(np.tile(np.arange(samples), count) == 0, sets[each], 0),
         )
 
 

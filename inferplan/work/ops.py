@@ -319,9 +319,17 @@ class Attention(Op):
         return self.shared_value and self.mask.kind == "top"
 
     @property
+    def encoder(self) -> bool:
+        """Every token of a whole sequence looks both ways: no block of keys is left out, and nothing was cached."""
+        both = self.mask.kind in ("full", "band") and self.key_dim == self.value_dim
+        return both and self.wide and not np.any(self.past)
+
+    @property
     def kernel(self) -> str:
         if self.shared_value:
             return f"mla.sparse{'' if self.wide else '.decode'}" if self.sparse else "mla.decode"
+        if self.encoder:
+            return "attention.encoder"
         mla = "mla" if self.key_dim != self.value_dim else "attention"
         return f"{mla}.{'prefill' if self.wide else 'decode'}"
 
