@@ -10,7 +10,7 @@ import pytest
 
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.files import load_model
-from inferplan.errors import InputFileError, MissingExtraError, SpecError
+from inferplan.errors import InputFileError, MissingExtraError, SpecError, UnknownNameError
 from inferplan.estimate.memory import Footprint
 from inferplan.models.checkpoint import fetch_configs, read_folder, read_gguf, read_header, verify
 from inferplan.models.huggingface import import_path
@@ -191,3 +191,31 @@ def test_gguf_formats_are_those_of_the_package():
             assert found.width == size / block, kind.name
             checked += 1
     assert checked >= 18
+
+
+def test_a_folder_of_an_adapter_names_its_base(tmp_path):
+    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "meta-llama/Llama-3.1-8B"}')
+    with pytest.raises(InputFileError) as error:
+        load_model(str(tmp_path))
+    assert "adapter" in error.value.what and "meta-llama/Llama-3.1-8B" in error.value.hint
+
+
+def test_weights_that_are_stored_twice_are_read_once(folder):
+    write(folder / "consolidated.safetensors", SHAPES)
+    assert read_folder(folder).size == 2 * load_model(str(folder)).parameters["total"]
+
+
+@pytest.mark.parametrize("variable", ["HF_HUB_CACHE", "HF_HOME"])
+def test_the_cache_of_the_hub_is_read_without_its_client(folder, tmp_path, monkeypatch, variable):
+    """The layout that huggingface_hub documents: models--ORG--NAME/refs/main names snapshots/COMMIT."""
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    monkeypatch.setenv(variable, str(tmp_path / "cache"))
+    root = tmp_path / "cache" / ("hub" if variable == "HF_HOME" else "") / "models--some--tiny-model"
+    (root / "refs").mkdir(parents=True)
+    (root / "snapshots" / "abc").mkdir(parents=True)
+    with pytest.raises(UnknownNameError, match="not reached"):
+        load_model("some/tiny-model")
+    (root / "refs" / "main").write_text("abc")
+    (root / "snapshots" / "abc" / "config.json").write_text(json.dumps(CONFIG))
+    assert load_model("some/tiny-model").parameters == load_model(str(folder)).parameters

@@ -8,6 +8,7 @@ each tensor. A GGUF file is read through the ``gguf`` package (extra ``gguf``), 
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
 import struct
@@ -113,10 +114,16 @@ def read_folder(folder: Path) -> Checkpoint | None:
         table = read_json(index).get("weight_map", {})
         missing = sorted({name for name in table.values() if not (folder / name).is_file()})
         if missing:
-            raise InputFileError(f"{folder} lacks {', '.join(missing[:3])}", because=f"{index.name} names them")
+            more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+            raise InputFileError(
+                f"{folder} lacks {', '.join(missing[:3])}{more}",
+                because=f"{index.name} names them",
+                hint=f"{folder / CONFIGS[0]} alone is read without shards",
+            )
         files = sorted({folder / name for name in table.values()})
     else:
-        files = sorted(folder.glob("*.safetensors"))
+        # Mistral's folders hold the weights twice: for transformers (model*), and in its own names (consolidated*).
+        files = sorted(folder.glob("model*.safetensors")) or sorted(folder.glob("*.safetensors"))
     if not files:
         return None
     return Checkpoint(path=folder, tensors=[tensor for file in files for tensor in read_header(file)])
@@ -223,8 +230,42 @@ def _resolves(endpoint: str) -> bool:
     return True
 
 
+ADAPTER = "adapter_config.json"
+
+
+def require_model(folder: Path) -> None:
+    """Raise ``InputFileError`` for a folder without a config; one of an adapter is told as such."""
+    if (folder / CONFIGS[0]).is_file():
+        return
+    if (folder / ADAPTER).is_file():
+        base = read_json(folder / ADAPTER).get("base_model_name_or_path")
+        raise InputFileError(
+            f"{folder} holds an adapter (LoRA), not a model",
+            because=f"it has {ADAPTER} and no {CONFIGS[0]}",
+            hint=f"give the model that it adapts: {base}" if base else "give the model that it adapts",
+        )
+    raise InputFileError(
+        f"{folder} holds no model", because=f"it has no {CONFIGS[0]}", hint="a folder as the hub has it, or a GGUF file"
+    )
+
+
+def cached_configs(hub_id: str) -> Path | None:
+    """The folder of a hub id in the local cache (``HF_HUB_CACHE``, ``HF_HOME``), read without ``huggingface_hub``.
+
+    Layout: https://huggingface.co/docs/huggingface_hub/guides/manage-cache (refs/main names the snapshot).
+    """
+    home = Path(os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface")
+    cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub").expanduser()
+    repository = cache / f"models--{hub_id.replace('/', '--')}"
+    try:
+        snapshot = repository / "snapshots" / (repository / "refs" / "main").read_text(encoding="utf-8").strip()
+        return snapshot if (snapshot / CONFIGS[0]).is_file() else None
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
 def fetch_configs(hub_id: str, revision: str | None = None) -> Path:
-    """The folder with the configs of a hub id, from its cache or the network.
+    """The folder with the configs of a hub id, from its cache or the network; without the extra, from the cache alone.
 
     Raises ``MissingExtraError`` without ``huggingface_hub``, ``UnknownNameError`` for an id that is not there or not
     open to this token, ``NetworkError`` when the hub does not answer.
@@ -240,6 +281,9 @@ def fetch_configs(hub_id: str, revision: str | None = None) -> Path:
             RepositoryNotFoundError,
         )
     except ImportError:
+        known = cached_configs(hub_id) if revision is None else None
+        if known is not None:
+            return known
         raise MissingExtraError(
             f"fetching {hub_id} needs huggingface_hub", hint="pip install 'inferplan[hub]'"
         ) from None

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from inferplan.errors import SpecError
-from inferplan.models.checkpoint import CONFIGS, fetch_configs, read_folder, read_json, verify
+from inferplan.models.checkpoint import CONFIGS, fetch_configs, read_folder, read_json, require_model, verify
 from inferplan.models.huggingface.context import context
 from inferplan.models.huggingface.families import ALIASES, FAMILIES, UNKNOWN
 from inferplan.models.huggingface.media import with_media
@@ -164,6 +164,7 @@ def import_path(path: Path) -> Imported:
         if isinstance(config, dict) and {"schema_version", "plan"} <= config.keys():
             raise SpecError(f"{path} is a plan, not a model", hint=f"inferplan emit vllm {path} (without --gpu)")
         return import_config(config, path.stem.lower(), str(path))
+    require_model(path)
     main, beside = path / CONFIGS[0], path / CONFIGS[1]
     quantization = read_json(beside) if beside.is_file() else None
     media = path / "preprocessor_config.json"
