@@ -176,7 +176,7 @@ def test_a_gguf_file(tmp_path):
 def test_a_missing_extra_says_how_to_install_it(monkeypatch, tmp_path, module, call):
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingExtraError, match=r"pip install 'inferplan\["):
-        call(tmp_path / "x.gguf")
+        call(tmp_path / "x.gguf" if module == "gguf" else "no/such-model")
 
 
 def test_gguf_formats_are_those_of_the_package():
