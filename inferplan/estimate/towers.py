@@ -92,7 +92,7 @@ def _taking(model: ModelSpec, kind: str, option: str) -> tuple[Tower, MediaRule]
         if tower.media is not None and getattr(tower.media, kind) is not None:
             return tower, tower.media
     without = [tower.name for tower in model.towers if tower.media is None]
-    uncounted = [note for note in model.notes if "is not counted" in note]
+    uncounted = [note for note in model.notes if "not counted" in note]
     if without or uncounted:
         which = f"the tower {without[0]!r} of {model.name}" if without else f"{model.name}: {uncounted[0]}, and it"
         raise MissingFactError(
