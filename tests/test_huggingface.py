@@ -11,7 +11,7 @@ from inferplan.errors import SpecError
 from inferplan.models.huggingface import import_config, model_from_config
 from inferplan.models.huggingface.dialect import compress
 from inferplan.models.huggingface.families import ALIASES, FAMILIES
-from inferplan.models.huggingface.quantisation import matches
+from inferplan.models.huggingface.quantisation.rules import Module, by_path, by_wildcard
 
 LLAMA = {
     "model_type": "llama",
@@ -266,15 +266,20 @@ def test_a_table_for_each_layer():
     assert spec.parameters["total"] == layers + 2 * 6400 + 64
 
 
-@pytest.mark.parametrize("pattern", ["model.layers.*.self_attn", "re:.*self_attn.*", "model.layers.1.self_attn.q_proj"])
+def module(name):
+    return Module(name, f"model.{name}")
+
+
+@pytest.mark.parametrize("pattern", ["model.layers.*.self_attn", "*self_attn*", "model.layers.1.self_attn.q_proj"])
 def test_patterns_name_modules(pattern):
-    assert matches(pattern, "model.layers.1.self_attn.q_proj")
-    assert not matches(pattern, "model.layers.1.mlp.up_proj")
+    rule = by_wildcard([pattern])
+    assert rule(module("layers.1.self_attn.q_proj")) == pattern
+    assert rule(module("layers.1.mlp.up_proj")) is None
 
 
 def test_gate_is_not_gate_proj():
-    assert matches("gate", "model.layers.1.mlp.gate")
-    assert not matches("gate", "model.layers.1.mlp.gate_proj")
+    assert by_path(["gate"])(module("layers.1.mlp.gate")) == "gate"
+    assert by_path(["gate"])(module("layers.1.mlp.gate_proj")) is None
 
 
 FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic"}
@@ -290,7 +295,7 @@ def test_formats_by_role():
     assert native(LLAMA, quant_method="fp8") == {"weights": "fp8", "activations": "fp8"}
     assert native(LLAMA, quant_method="gptq", bits=4, group_size=128) == {"weights": "int4-gptq"}
     assert native(LLAMA, quant_method="awq", bits=4, group_size=64) == {"weights": "int4-g64z"}
-    assert native(LLAMA, quant_method="bitsandbytes", load_in_8bit=True) == {"weights": "int8"}
+    assert native(LLAMA, quant_method="bitsandbytes", load_in_8bit=True) == {"weights": "int8-row"}
     assert native(MOE, quant_method="mxfp4") == {"experts": "mxfp4"}
     modelopt = {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}
     assert native(LLAMA, **modelopt) == {"weights": "nvfp4", "activations": "nvfp4", "kv": "fp8"}

@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -70,6 +71,11 @@ _KIVI = (
 _DS_MLA = "vLLM fp8_ds_mla: 512 fp8, 4 fp32 scales and 64 bf16 are 656 bytes for 576 elements"
 _BNB = "bitsandbytes: an fp32 absmax for 64 elements"
 _PACKED = "compressed-tensors pack-quantized, symmetric: a 16-bit scale for each group"
+_INTEGERS = "GPTQ and AutoRound packing: an fp16 scale and a zero point of as many bits as an element for each {}"
+_BIASED = "MLX affine, HQQ and torchao int4: a 16-bit scale and a 16-bit bias or zero point for each {}"
+_CHANNEL = "compressed-tensors: a 16-bit scale for each output row"
+_MASKED = "compressed-tensors sparse-24-bitmask: half of the elements, and a bit of mask for each element"
+_SPARSE = "2:4 sparse: half of the elements, and 2 bits of place for each of them"
 _GGML = "llama.cpp ggml-common.h: the block structs and their static assertions"
 # name, element bits, scale bits and zero bits of one block, elements of a block. A super-block's packed 6- and 4-bit
 # scales, its fp16 scales and sign or grid bits count as scale bits.
@@ -97,6 +103,43 @@ _BLOCKS: list[tuple[str, float, int, int, int]] = [
     ("tq2_0", 2, 16, 0, 256),
 ]
 
+
+def _zeros(bits: int) -> list[Format]:
+    """Integers with a zero point, which GPTQ keeps with a ``g_idx``; AWQ's 4 bits are on file under their own names."""
+    known = {(4, group) for group in (32, 64, 128)}
+    rows: list[Format] = []
+    for group in (0, 32, 64, 128):
+        said = f"{group} elements" if group else "output row"
+        shared = {"scale_bits": 16, "zero_bits": bits, "group": group} if group else {"row_bits": 16 + bits}
+        fields: dict[str, Any] = {"bits": bits, "math": f"int{4 if bits < 8 else 8}", **shared}
+        fields |= {"like": f"int{bits}" if bits in (4, 8) else "", "source": _INTEGERS.format(said)}
+        end = f"g{group}" if group else "channel"
+        if (bits, group) not in known:
+            rows.append(Format(name=f"int{bits}-{end}z", **fields))
+        name = f"int{bits}-gptq" + ("" if group == 128 else f"-{end}")
+        fields["source"] += ", and GPTQ's int32 g_idx for each input column"
+        if name != "int4-gptq":
+            rows.append(Format(name=name, column_bits=32, **fields))
+    return rows
+
+
+def _grouped() -> list[Format]:
+    """Integers of checkpoints beside the common ones: a row for each number of bits, group and what stands beside."""
+    rows = [fmt for bits in (2, 3, 4, 8) for fmt in _zeros(bits)]
+    for bits, group in product((4, 8), (32, 64, 128)):
+        name, math = f"int{bits}-g{group}", f"int{bits}"
+        fields: dict[str, Any] = {"bits": bits, "scale_bits": 16, "group": group, "math": math, "like": math}
+        if bits == 8:
+            rows.append(Format(name=name, source=_PACKED, **fields))
+        source = f"{_PACKED}, and an int32 weight_g_idx for each input column (actorder: group)"
+        rows.append(Format(name=f"{name}-idx", column_bits=32, source=source, **fields))
+    for bits, group in product((2, 3, 4, 5, 6, 8), (32, 64, 128)):
+        source = _BIASED.format(f"{group} elements")
+        fields = {"bits": bits, "scale_bits": 16, "zero_bits": 16, "group": group, "source": source}
+        rows.append(Format(name=f"int{bits}-g{group}b", math="int4" if bits < 8 else "int8", **fields))
+    return rows
+
+
 FORMATS: dict[str, Format] = {
     fmt.name: fmt
     for fmt in [
@@ -118,6 +161,24 @@ FORMATS: dict[str, Format] = {
             source="DeepSeek-V3 (2412.19437) 3.3: activations in tiles of 1 x 128, an fp32 scale for each",
         ),
         Format(name="int8", bits=8, math="int8", source="symmetric, scale per channel (not counted: 1 in d_in)"),
+        Format(name="fp8-channel", bits=8, row_bits=16, math="fp8", like="fp8", source=_CHANNEL),
+        Format(
+            name="fp8-row",
+            bits=8,
+            row_bits=32,
+            math="fp8",
+            like="fp8",
+            source="FBGEMM, PTPC and torchao: an fp32 scale for each output row",
+        ),
+        Format(name="int8-channel", bits=8, row_bits=16, math="int8", like="int8", source=_CHANNEL),
+        Format(
+            name="int8-row",
+            bits=8,
+            row_bits=32,
+            math="int8",
+            like="int8",
+            source="bitsandbytes' SCB and torchao: an fp32 scale for each output row",
+        ),
         Format(
             name="llm.int8",
             bits=8 + 0.001 * 8,
@@ -161,6 +222,27 @@ FORMATS: dict[str, Format] = {
             source="QLoRA (2305.14314) section 3: 8-bit constants, and an fp32 for 256 of them",
         ),
         Format(name="fp4", bits=4, scale_bits=32, group=64, math="bf16", source=_BNB),
+        Format(
+            name="fp4-dq",
+            bits=4,
+            scale_bits=256 * 8 + 32,
+            group=256 * 64,
+            math="bf16",
+            source="bitsandbytes: fp4 with the nested constants of nf4-dq",
+        ),
+        *_grouped(),
+        *(
+            Format(
+                name=f"int4-24-g{group}", bits=3, scale_bits=16, group=group, math="int4", like="int4", source=_SPARSE
+            )
+            for group in (32, 64, 128)
+        ),
+        Format(name="int4-24-channel", bits=3, row_bits=16, math="int4", like="int4", source=_SPARSE),
+        Format(name="fp8-24", bits=5, math="fp8", like="fp8", source=_MASKED),
+        Format(name="fp8-24-channel", bits=5, row_bits=16, math="fp8", like="fp8", source=_MASKED),
+        Format(name="int8-24", bits=5, math="int8", like="int8", source=_MASKED),
+        Format(name="int8-24-channel", bits=5, row_bits=16, math="int8", like="int8", source=_MASKED),
+        Format(name="bf16-24", bits=9, math="bf16", like="bf16", source=_MASKED),
         Format(name="nvfp4", bits=4, scale_bits=8, group=16, math="fp4", source=_NVFP4),
         Format(name="mxfp4", bits=4, scale_bits=8, group=32, math="fp4", source=_MX),
         Format(name="mxfp8", bits=8, scale_bits=8, group=32, math="fp8", source=_MX),
@@ -295,6 +377,8 @@ def held_by(precision: Precision, peaks: Collection[str]) -> Precision:
 _WAKV = re.compile(r"w(?P<w>\d+)a(?P<a>\d+)(?:kv(?P<kv>\d+))?")
 _WEIGHTS = {("4", "4"): "nvfp4", ("4", "8"): "int4", ("4", "16"): "int4", ("8", "8"): "int8", ("8", "16"): "int8"}
 _WEIGHTS |= {("16", "16"): "base"}
+_WEIGHT_ONLY = {"int4": "int4", "awq": "int4", "gptq": "int4-gptq", "nf4": "nf4"}
+"""Shorthands of 4-bit weights that are multiplied in 16 bits."""
 
 
 def uniform(base: str = "bf16") -> Precision:
@@ -309,8 +393,8 @@ def parse_precision(text: str, peaks: frozenset[str], base: str = "bf16") -> Pre
     """Parse a ``--quant`` shorthand for a device that has arithmetic ``peaks``.
 
     ``bf16`` and the other wide formats set every role; ``fp8``, ``fp8-block`` are weights and activations; ``w8a8`` and
-    ``int8`` are int8; ``llm.int8`` keeps outlier columns wide; ``int4`` is w4a16;
-    ``nvfp4``, ``mxfp4`` are w4a4; ``wNaMkvK`` sets each (8-bit activations of
+    ``int8`` are int8; ``llm.int8`` keeps outlier columns wide; ``int4`` is w4a16, ``awq`` and ``gptq`` are its layouts,
+    ``nf4`` is bitsandbytes'; ``nvfp4``, ``mxfp4`` are w4a4; ``wNaMkvK`` sets each (8-bit activations of
     4-bit weights and ``kv8`` are fp8 where the device has it, else int8). Embedding, head, norms and router stay wide.
     Raises ``UsageError`` for anything else.
     """
@@ -325,16 +409,17 @@ def parse_precision(text: str, peaks: frozenset[str], base: str = "bf16") -> Pre
         return replace(wide, weights=fmt, experts=fmt, activations=inputs)
     if name == "llm.int8":
         return replace(wide, weights=find_format(name), experts=find_format(name), activations=find_format("int8"))
-    if name == "int4":
-        return replace(wide, weights=find_format("int4"), experts=find_format("int4"))
+    if name in _WEIGHT_ONLY:
+        fmt = find_format(_WEIGHT_ONLY[name])
+        return replace(wide, weights=fmt, experts=fmt)
     match = _WAKV.fullmatch(name)
     weights = match and _WEIGHTS.get((match["w"], match["a"]))
     cache = match and {None: wide.base, "16": wide.base, "8": eight, "4": find_format("int4")}.get(match["kv"])
     if not match or not weights or not cache:
         raise UsageError(
             f"cannot read the precision {text!r}",
-            hint="bf16, fp16, fp32, fp8, fp8-block, w8a8, int8, llm.int8, int4, nvfp4, mxfp4, wNaMkvK such as "
-            "w4a16kv8, or a GGUF file type such as q4_k_m (inferplan formats)",
+            hint="bf16, fp16, fp32, fp8, fp8-block, w8a8, int8, llm.int8, int4, awq, gptq, nf4, nvfp4, mxfp4, wNaMkvK "
+            "such as w4a16kv8, or a GGUF file type such as q4_k_m (inferplan formats)",
         )
     fmt = wide.base if weights == "base" else find_format(weights)
     inputs = {"16": wide.base, "4": fmt}.get(match["a"]) or (eight if weights == "int4" else fmt)

@@ -62,6 +62,7 @@ def import_config(
     tied = _tied(outer, reader, dialect.tied)
     beside, notes = towers(outer, int(fields["d_model"]))
     native = {"base": _dtype(outer, reader)}
+    said = _quantised(outer, reader) or quantization
     unknown = reader.unread()
     if outer is not reader:
         unknown += [name for name in outer.unread() if not MEDIA.fullmatch(name)]
@@ -91,9 +92,10 @@ def import_config(
             for detail in error.errors()
         )
         raise SpecError(f"{name}: the config gives no valid model", because=problems) from None
-    said = reader.get("quantization_config") or outer.get("quantization_config") or quantization
     if said:
-        model = model.model_copy(update={"native": Native.model_validate(apply(read_scheme(said, name), model))})
+        stored, remarks = apply(read_scheme(said, name), model, nested=outer is not reader)
+        native_formats = Native.model_validate(stored)
+        model = model.model_copy(update={"native": native_formats, "notes": [*model.notes, *remarks]})
     return Imported(model=model, ignored=ignored)
 
 
@@ -105,6 +107,17 @@ def _readers(config: dict[str, Any], name: str) -> tuple[Reader, Reader]:
             outer.skip(key)
             return outer, Reader(config[key], name, f"{key}.")
     return outer, outer
+
+
+def _quantised(outer: Reader, reader: Reader) -> dict[str, Any] | None:
+    """The quantisation table; MLX writes its own as ``quantization`` too."""
+    for candidate in (reader, outer):
+        table = candidate.get("quantization_config", "quantization")
+        if table is not None and not isinstance(table, dict):
+            raise candidate.refuse("quantization_config", f"it is {table!r}, not a mapping")
+        if table:
+            return dict(table)
+    return None
 
 
 def _family(outer: Reader, reader: Reader) -> str:

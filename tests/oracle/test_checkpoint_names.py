@@ -1,0 +1,67 @@
+"""The names and shapes of checkpoints against what transformers writes for the models it builds on the meta device."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from inferplan.models.huggingface import model_from_config
+from inferplan.models.huggingface.families import FAMILIES
+from inferplan.models.huggingface.quantisation.modules import LAYOUTS, checkpoint_shapes
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+NOT_BUILT = {
+    "dbrx": "the class does not accept its own default config",
+    "dots1": "its router is not built on the meta device",
+    "hunyuan_v1_dense": "its default config lacks a head size",
+    "nemotron": "its default config lacks a head size",
+    "kimi_linear": "transformers writes its dense layer under the name of its experts; the release has it as mlp",
+}
+FIELDS = {
+    "deepseek_v2": {"num_experts_per_tok": 2, "first_k_dense_replace": 1},
+    "glm4_moe": {"num_attention_heads": 32, "hidden_size": 4096},
+    "bamba": {"attn_layer_indices": [3]},
+    "granitemoehybrid": {"layer_types": ["mamba", "attention"] * 2, "num_hidden_layers": 4, "num_local_experts": 4},
+    "qwen3_5_text": {"num_hidden_layers": 4},
+    "gemma4_text": {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 96},
+    "granitemoeshared": {"shared_intermediate_size": 128},
+}
+BESIDE = re.compile(
+    r".*(bias|conv1d|conv_1d|A_log|router|mlp\.gate|moe\.gate|mixer\.gate|_decay|slope_rate|time_mix_\w+|wpe|altup\.\w+"
+    r"|expert_gate|embed_positions|statics\.\w+|rg_lru\.\w+|weights_proj|router\.\w+)(\.weight)?$"
+)
+"""What is no matrix of a linear layer or of the vocabulary, or a matrix that stays wide (routers)."""
+TRANSPOSED = ("gpt2", "gpt_bigcode", "gpt_oss", "llama4_text")
+
+
+def written(model) -> dict[str, tuple[int, ...]]:
+    from transformers.core_model_loading import revert_weight_conversion
+
+    tensors = revert_weight_conversion(model, model.state_dict())
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+
+
+@pytest.mark.parametrize("family", [name for name in LAYOUTS if name not in NOT_BUILT])
+def test_names_and_shapes_are_those_that_transformers_writes(family):
+    if family not in transformers.CONFIG_MAPPING:
+        pytest.skip("not in this transformers")
+    config = transformers.CONFIG_MAPPING[family](**FIELDS.get(family, {}))
+    with torch.device("meta"):
+        built = transformers.AutoModelForCausalLM.from_config(config)
+    model = model_from_config(config.to_dict() | {"model_type": family}, family, "test")
+    expected = {name: shape for name, shape in written(built).items() if not BESIDE.fullmatch(name) and len(shape) > 1}
+    found = checkpoint_shapes(model, LAYOUTS[family])
+    if model.tied:
+        expected = {name: shape for name, shape in expected.items() if name != f"{LAYOUTS[family].head}.weight"}
+    if family in TRANSPOSED:
+        expected, found = ({k: tuple(sorted(v)) for k, v in table.items()} for table in (expected, found))
+    assert found == expected
+
+
+def test_every_family_has_its_names():
+    """Those that have none are refused when they are quantised."""
+    assert set(LAYOUTS) <= set(FAMILIES)
+    assert {"palm", "zamba2"} <= set(FAMILIES) - set(LAYOUTS)
