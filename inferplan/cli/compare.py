@@ -128,5 +128,7 @@ def _report(result: Comparison) -> Report:
         for c in result.candidates
         if c.estimate and c.estimate.deployment.calibration.note
     )
-    record = {"baseline": result.baseline.label, "candidates": result.rows()}
+    said = {c.label: c.estimate.deployment.warnings for c in result.candidates if c.estimate is not None}
+    notes += [f"note: {label}: {text}" for label, texts in said.items() for text in texts]
+    record = {"model_notes": said, "baseline": result.baseline.label, "candidates": result.rows()}
     return Report(record=record, tables=[figures, why], notes=notes, rows=result.rows())

@@ -90,6 +90,7 @@ def _all(model: str, tp: int | None, context: int | None, users: int, most: int,
         right=_RIGHT,
     )
     notes = [
+        *(f"note: {text}" for text in spec.warnings),
         f"{refused} combinations do not fit or are refused; --format json says why",
         f"an hour: {prices.term} prices as things are sold, of the best documented list that has the GPU "
         "(inferplan prices); instances are paid for whole",
@@ -99,7 +100,7 @@ def _all(model: str, tp: int | None, context: int | None, users: int, most: int,
             "across instances: none that is sold there holds the GPUs of one tensor-parallel group; ask what links them"
         )
     return Report(
-        record={"model": spec.name, "context_tokens": tokens, "options": records},
+        record={"model": spec.name, "model_notes": spec.warnings, "context_tokens": tokens, "options": records},
         tables=[table],
         notes=notes,
         rows=records,
@@ -211,6 +212,7 @@ def _picture(fitting: Fitting, prices: PriceBook) -> Report:
     record = {
         **_record(fitting, deployment.formats, bill),
         "model": deployment.model.name,
+        "model_notes": deployment.warnings,
         "context_tokens": fitting.context,
         "activation_bytes": footprint.activations,
         "reserve_bytes": footprint.reserve,
@@ -220,7 +222,8 @@ def _picture(fitting: Fitting, prices: PriceBook) -> Report:
         "log": {"max_model_len": length, "kv_cache_tokens": footprint.cache_tokens(length), "concurrency": concurrency},
     }
     capacity = Table(title="capacity", columns=["", "value"], rows=facts, right=_RIGHT)
-    notes = ["vLLM would log:", *(f"  {line}" for line in log)] if deployment.engine.name == "vllm" else []
+    notes = [f"note: {text}" for text in deployment.warnings]
+    notes += ["vLLM would log:", *(f"  {line}" for line in log)] if deployment.engine.name == "vllm" else []
     if bill is not None:
         notes += [f"an hour costs {bill.per_hour:,.2f} {bill.offer.currency}: {bill.describe()}", *bill.remarks]
     return Report(record=record, tables=[memory, capacity], notes=[*notes, *prices.remarks([deployment.hardware.name])])

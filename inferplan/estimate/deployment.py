@@ -133,6 +133,11 @@ class Deployment:
         return f"16 bits are {base.name}: {self.hardware.name} has no {native} arithmetic on file"
 
     @property
+    def warnings(self) -> list[str]:
+        """What its figures do not count, or rest on that nobody has said: every command shows it."""
+        return [*self.model.warnings, *([] if self.media is None else self.media.notes)]
+
+    @property
     def math(self) -> str:
         """The arithmetic of its linear layers, which sets the ridge point."""
         return arithmetic(self.running.weights, self.running.linear_input(self.running.weights))
@@ -156,6 +161,8 @@ class Deployment:
             "expert_skew": self.routing.asked,
             "two_batch_overlap": self.two_batches is not None,
             "unfused_attention": self.unfused_attention,
+            "media": None if self.media is None else self.media.to_dict(),
+            "model_notes": self.warnings,
             "gpu_memory_utilization": defaults.memory_fraction,
             "block_size": defaults.block_size,
         }

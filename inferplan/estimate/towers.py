@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -38,11 +39,28 @@ class Carried:
         """Prompt tokens that stand for one set of them."""
         return sum(number * item.tokens for _, item, number in self.parts)
 
+    def to_dict(self) -> dict[str, Any]:
+        """What a request carries, as JSON holds it."""
+        return {
+            "described": self.asked.describe(),
+            "sets_per_request": self.asked.sets,
+            "tokens_per_set": self.tokens,
+            "towers": [
+                {"tower": tower.name, "items": number, "sequences": item.units, "positions": item.positions}
+                for tower, item, number in self.parts
+            ],
+        }
+
     @property
     def notes(self) -> list[str]:
         """What is not known of the towers that take them."""
-        rules = {tower.name: tower.media for tower, _, _ in self.parts if tower.media is not None}
-        return [f"{name}: {text}" for name, rule in rules.items() for text in rule.unknown]
+        asked = (("image", self.asked.images), ("video", self.asked.video_frames), ("audio", self.asked.audio_seconds))
+        rules = [
+            (tower.name, getattr(tower.media, kind)) for tower, _, _ in self.parts for kind, given in asked if given
+        ]
+        return list(
+            dict.fromkeys(f"{name}: {text}" for name, rule in rules if rule is not None for text in rule.unknown)
+        )
 
     def within(self, prompt: Num) -> Carried:
         """The same in prompts of so many tokens."""
@@ -94,13 +112,16 @@ def _taking(model: ModelSpec, kind: str, option: str) -> tuple[Tower, MediaRule]
     without = [tower.name for tower in model.towers if tower.media is None]
     uncounted = [note for note in model.notes if "not counted" in note]
     if without or uncounted:
-        which = f"the tower {without[0]!r} of {model.name}" if without else f"{model.name}: {uncounted[0]}, and it"
+        which = f"the tower {without[0]!r}" if without else f"its tower ({uncounted[0]})"
         raise MissingFactError(
-            f"{option}: what {which} makes of {'an' if kind != 'video' else 'a'} {kind} is not known",
-            because="its rule (patch size, merging, limits) is in no config on file",
+            f"{option}: {model.name} takes {_KINDS[kind]}, but what {which} makes of them is not known",
+            because="the rule (patch size, merging, limits on pixels) is in no config on file",
             hint="write it as a YAML: towers: media: (docs/media.md), or --image-tokens without the encoder's time",
         )
-    raise UsageError(f"{option}: {model.name} has no tower that takes {kind}", hint="inferplan show MODEL")
+    raise UsageError(f"{option}: {model.name} has no tower that takes {_KINDS[kind]}", hint="inferplan show MODEL")
+
+
+_KINDS = {"image": "images", "video": "videos", "audio": "sound"}
 
 
 def tower_ops(tower: Tower, item: Item, number: Num, context: LayerContext) -> Iterator[Op]:

@@ -74,7 +74,14 @@ class MediaAsked:
         return ", ".join(parts)
 
 
-class ImageRule(Spec):
+class TakenRule(Spec):
+    """How one kind of media is taken in."""
+
+    unknown: list[str] = []
+    """What neither the config nor a preprocessor's file beside it says, in words; shown by every command."""
+
+
+class ImageRule(TakenRule):
     """An image of any size becomes a grid of patches.
 
     smart: the nearest multiples of ``patch*merge``, the number of pixels between the ``pixels`` (``smart_resize``,
@@ -148,7 +155,7 @@ class ImageRule(Spec):
         return Item(units=1, positions=across * down + self.extra, tokens=tokens, windows=windows)
 
 
-class VideoRule(Spec):
+class VideoRule(TakenRule):
     """A video becomes grids of patches, one for every ``temporal`` frames; each attends to itself alone.
 
     ``pixels`` bound those of a frame (``Qwen2VLVideoProcessor``, models/qwen2_vl/video_processing_qwen2_vl.py), or with
@@ -173,7 +180,7 @@ class VideoRule(Spec):
         return Item(units=grids, positions=one.positions, tokens=grids * one.tokens, windows=one.windows)
 
 
-class AudioRule(Spec):
+class AudioRule(TakenRule):
     """A second of sound becomes ``rate`` frames of a spectrogram, ``stride`` of which are one position of the tower.
 
     ``merge`` positions are one token. whole: every clip is padded to, and cut into, so many seconds (Whisper's 30);
@@ -209,8 +216,6 @@ class MediaRule(Spec):
     video: VideoRule | None = None
     audio: AudioRule | None = None
     rows: dict[str, float] = {}
-    unknown: list[str] = []
-    """What neither the config nor a preprocessor's file beside it says, in words; shown by every command."""
 
 
 def smart(size: Pixels, unit: int, limits: tuple[int, int] | None, frames: tuple[int, int] = (1, 1)) -> Pixels:

@@ -558,6 +558,11 @@ class ModelSpec(Spec):
         """Bytes of the released checkpoint in its native formats: model and towers, without prediction modules."""
         return _checkpoint_bytes(self)
 
+    @property
+    def warnings(self) -> list[str]:
+        """Those of its notes that say what none of its figures counts."""
+        return [note for note in self.notes if "not counted" in note]
+
     @cached_property
     def tower_parameters(self) -> int:
         """Parameters of the towers, which ``parameters`` leaves out."""

@@ -131,7 +131,10 @@ class Demand:
     def describe(self) -> str:
         """The load in words: ``"50 requests/s, 1,024 tokens in, 256 out"``."""
         known = f" ({self.cached:,} of them cached)" if self.cached else ""
-        lengths = f"{self.prompt.average:,.0f} tokens in{known}, {self.output.average:,.0f} out"
+        beside = ""
+        if self.media is not None:
+            beside = f" ({self.media.tokens * self.media.sets.average:,.0f} of them media)"
+        lengths = f"{self.prompt.average:,.0f} tokens in{known}{beside}, {self.output.average:,.0f} out"
         if self.deadline is not None:
             span = f"{self.deadline / 3600:,g} h" if self.deadline >= 3600 else format_time(self.deadline)
             return f"{self.requests:,} requests in {span}, {lengths}"

@@ -95,6 +95,7 @@ def estimate_record(estimate: Estimate) -> dict[str, Any]:
         "load": {
             "batch": int(load.batch),
             "prompt_tokens": int(load.prompt),
+            "media_tokens": int(load.media_tokens),
             "output_tokens": int(load.output),
             "kv_cache": load.kv_cache,
             "all_logits": load.all_logits,
@@ -442,6 +443,15 @@ def routing_note(estimate: Estimate) -> str:
     return f"{text}; the busiest of {parallel.ep} expert groups has {times:.3g} times the mean rows of a decode step"
 
 
+def media_note(deployment: Deployment) -> str:
+    """What every request carries beside text, and as how many tokens of its prompt; empty for text alone."""
+    media = deployment.media
+    if media is None:
+        return ""
+    often = "" if media.asked.sets == 1 else f" {media.asked.sets:g} times"
+    return f"media: a request carries {media.asked.describe()}{often}: {media.tokens * media.asked.sets:,.0f} tokens"
+
+
 def _notes(estimate: Estimate) -> list[str]:
     hardware = estimate.deployment.hardware
     refused = _refusal(estimate)
@@ -450,6 +460,8 @@ def _notes(estimate: Estimate) -> list[str]:
         server_note(estimate),
         basis_note(estimate),
         overlay_note(estimate),
+        media_note(estimate.deployment),
+        *(f"note: {text}" for text in estimate.deployment.warnings),
         estimate.deployment.formats_note,
         estimate.deployment.calibration.note,
         band_note(estimate),

@@ -11,6 +11,7 @@ from inferplan.planning.demand import percentile_of
 from inferplan.planning.infeasible import METRIC_NAMES
 from inferplan.planning.plan import Plan
 from inferplan.planning.verify import TOO_SHORT
+from inferplan.reports.estimate import media_note
 from inferplan.reports.plan_figures import (
     break_even_batch,
     cheapest_drafting,
@@ -50,6 +51,8 @@ def notes(plan: Plan) -> list[str]:
         measured_line(plan),
         speculation_line(plan),
         cheaper_line(plan),
+        media_note(option.deployment),
+        *(f"note: {text}" for text in option.deployment.warnings),
         basis_line(plan),
         search_line(plan),
         price_line(plan),

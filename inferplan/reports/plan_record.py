@@ -34,6 +34,8 @@ def plan_record(plan: Plan) -> dict[str, Any]:
     return {
         "question": {
             "model": question.space.base.model,
+            "media": question.space.base.media.describe() or None,
+            "model_notes": plan.option.deployment.warnings,
             "demand": question.demand.describe(),
             "prompt_tokens": question.demand.prompt.average,
             "output_tokens": question.demand.output.average,
@@ -113,7 +115,7 @@ def _options(request: Request) -> dict[str, Any]:
     return {
         name: value
         for name, value in given(request).items()
-        if name not in _ELSEWHERE and not name.startswith("parallel.")
+        if name not in _ELSEWHERE and not name.startswith(("parallel.", "media."))
     }
 
 

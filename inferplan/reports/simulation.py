@@ -255,6 +255,8 @@ def _notes(result: SimulationResult, record: Mapping[str, Any]) -> list[str]:
     return [
         f"{record['verdict']}: {_MEANING[record['verdict']]}{_of_ttft(record)}",
         *_warnings(result, record),
+        *([f"media: a request carries {media['described']}"] if (media := given.get("media")) else []),
+        *(f"note: {text}" for text in given.get("model_notes", ())),
         f"conditional on {given.get('engine', 'the engine')}: {', '.join(flags)}{engines}; and on the load generator",
         *([f"kernels: {given['kernels']}"] if given.get("kernels") else []),
         f"basis: {record['basis']}, constants {given['calibration']}{_anchored(result)}",

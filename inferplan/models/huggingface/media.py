@@ -71,12 +71,16 @@ def _qwen(tower: Table, vision: Table, preprocessor: Table) -> Table:
         for name, shape in tower["tensors"].items()
         if name.endswith("norm")
     }
-    unknown = [] if len(known) == 2 else ["no preprocessor_config.json: images are taken at any number of pixels"]
+    image["unknown"] = (
+        [] if len(known) == 2 else ["no preprocessor_config.json: images are taken at any number of pixels"]
+    )
     return {
         "source": "transformers 5.23 models/qwen2_vl/image_processing_qwen2_vl.py, smart_resize",
         "image": image,
-        "video": {"temporal": int(vision["temporal_patch_size"])},
-        "unknown": [*unknown, "limits on the pixels of videos, and the time stamps between their frames"],
+        "video": {
+            "temporal": int(vision["temporal_patch_size"]),
+            "unknown": ["neither limits on the pixels of videos nor time stamps between their frames are counted"],
+        },
         "of": {"patch": 1.0, **norms, "merger": share, "deepstack": share},
     }
 
@@ -101,11 +105,10 @@ def _moonvit(vision: Table, preprocessor: Table) -> Table:
     if most is None or side is None:
         most, side = most or 16384, side or 512
         unknown = [f"no preprocessor_config.json: at most {most} patches and {side} a side, the defaults of its class"]
-    image = {"resize": "patches", "patch": patch, "merge": across, "patches": most, "side": side}
+    image = {"resize": "patches", "patch": patch, "merge": across, "patches": most, "side": side, "unknown": unknown}
     return {
         "source": "transformers 5.23 models/kimi_k25/image_processing_kimi_k25.py, navit_resize",
         "image": image,
-        "unknown": unknown,
         "of": {"patch": 1.0, "norm": 1.0, "projector.norm": 1.0, "projector": 1 / (across * down)},
     }
 
