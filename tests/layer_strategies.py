@@ -166,6 +166,53 @@ def lightning_attention(draw: st.DrawFn, parallel: Parallelism, _: int) -> Layer
     }
 
 
+def compressed_attention(draw: st.DrawFn, parallel: Parallelism, _: int) -> Layer:
+    """A window alone, beside all entries, or beside those that an indexer chooses."""
+    groups, rope = parallel.tp * draw(st.integers(1, 3)), draw(st.sampled_from([0, 16]))
+    layer: Layer = {
+        "kind": "compressed_attention",
+        "heads": groups * draw(st.integers(1, 8)),
+        "head_dim": draw(powers(4, 9)),
+        "rope_dim": rope,
+        "q_lora": draw(st.sampled_from([48, 192])),
+        "window": draw(st.integers(16, 300)),
+        "groups": groups,
+        "group_rank": draw(powers(4, 7)),
+        "state_bits": draw(STATE_BITS),
+    }
+    if draw(st.sampled_from([True, True, False])):
+        layer["pool"] = {"rate": draw(st.sampled_from([2, 4, 128])), "overlap": draw(st.booleans())}
+        if draw(st.booleans()):
+            layer["indexer"] = {
+                "heads": draw(st.integers(1, 64)),
+                "head_dim": draw(powers(4, 7)),
+                "top_k": draw(st.integers(16, 700)),
+                "format": draw(st.sampled_from([None, "fp8-token-head"])),
+            }
+    return layer
+
+
+def block_sparse_attention(draw: st.DrawFn, parallel: Parallelism, _: int) -> Layer:
+    heads, kv = _heads(draw, parallel)
+    return {
+        "kind": "block_sparse_attention",
+        "heads": heads,
+        "kv_heads": kv,
+        "head_dim": draw(powers(4, 7)),
+        "qk_norm": "head",
+        "indexer": {
+            "heads": kv,
+            "head_dim": draw(powers(4, 7)),
+            "block": draw(st.sampled_from([16, 128])),
+            "top_blocks": draw(st.integers(1, 20)),
+        },
+    }
+
+
+def hyper_connection(draw: st.DrawFn, parallel: Parallelism, _: int) -> Layer:
+    return {"kind": "hyper_connection", "streams": draw(st.integers(2, 5)), "sites": draw(st.integers(1, 2))}
+
+
 def mlp(draw: st.DrawFn, parallel: Parallelism, _: int) -> Layer:
     return {"kind": "mlp", "d_ff": parallel.tp * draw(powers(4, 8)), "gated": draw(st.booleans())}
 
@@ -212,8 +259,13 @@ MIXERS: dict[str, Draw] = {
     "kimi_delta": kimi_delta,
     "gated_delta_net": gated_delta_net,
     "lightning_attention": lightning_attention,
+    "compressed_attention": compressed_attention,
+    "block_sparse_attention": block_sparse_attention,
 }
 """Mixers beside ``attention``, whose masks a law may choose."""
 FEED_FORWARDS: dict[str, Draw] = {"mlp": mlp, "moe": moe, "rwkv_channel_mix": rwkv_channel_mix, "linear": linear}
 EXTRAS: dict[str, Draw] = {"laurel": laurel, "altup": altup, "per_layer_input": per_layer_input, "mlp": mlp}
+EXTRAS |= {"hyper_connection": hyper_connection}
+RESET = frozenset({"block_sparse_attention"})
+"""Mixers whose reach falls back at times, as that of chunks does."""
 EVERY_KIND = frozenset({"attention", *MIXERS, *FEED_FORWARDS, *EXTRAS})

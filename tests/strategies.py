@@ -16,7 +16,7 @@ from inferplan.models.spec import ModelSpec
 from inferplan.work.formats import FORMATS, Precision
 from inferplan.work.parallel import Parallelism
 from tests.builders import chip, deploy
-from tests.layer_strategies import EVERY_KIND, EXTRAS, FEED_FORWARDS, MASKS, MIXERS, attention, powers
+from tests.layer_strategies import EVERY_KIND, EXTRAS, FEED_FORWARDS, MASKS, MIXERS, RESET, attention, powers
 
 _PHASED = ("attention", "mla", "scan", "long_conv")
 KERNELS = ("matmul", "grouped_matmul", "grouped_matmul.exchanged", "norm", "elementwise", "gather", "copy", "conv")
@@ -70,6 +70,7 @@ def parallelisms(draw: st.DrawFn, cp: bool = True) -> Parallelism:
 def layers(draw: st.DrawFn, parallel: Parallelism, d_model: int, masks: tuple[str, ...], kinds: frozenset[str]) -> Any:
     """One layer group of the kinds allowed: attention a third of the time, at times with a part beside it."""
     mixers, ffn = ([k for k in table if k in kinds] for table in (MIXERS, FEED_FORWARDS))
+    mixers = [name for name in mixers if "chunk" in masks or name not in RESET]
     kind = draw(
         st.sampled_from([*mixers, *(["mla"] * 2 if "mla" in mixers else []), *["attention"] * max(len(mixers) // 2, 1)])
     )

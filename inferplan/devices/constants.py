@@ -16,7 +16,7 @@ from inferplan.devices.anchors import Anchor
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.spec import Spec
 from inferplan.units import Num
-from inferplan.work.ops import MULTI_HEAD
+from inferplan.work.ops import BLOCKS, COMPRESSED, MULTI_HEAD
 
 Constants = dict[str, dict[str, "Fit"]]
 """``constants[kernel][label]``: the fit of a kernel in a format; the label ``any`` is for all others."""
@@ -98,7 +98,7 @@ class Fit(Spec):
 
 def alike(label: str) -> tuple[str, ...]:
     """The labels whose constants stand for those of ``label``, the nearest first (:meth:`Calibration.fit`)."""
-    formats = label.removesuffix(MULTI_HEAD)
+    formats = label.removesuffix(MULTI_HEAD).removesuffix(BLOCKS).removesuffix(COMPRESSED)
     size = formats.rsplit("-d", 1)[0]
     return label, formats, size, f"{size}{MULTI_HEAD}", f"{ANY}x{label.rpartition('x')[2]}", ANY
 

@@ -86,7 +86,7 @@ def build_ranks(
         read = tuple(encoder_ops(context, encoder, step))
         context = decoder_context(context, encoder, step)
     written: dict[int, tuple[Op, ...]] = {}
-    sent = tuple(_send(context)) if any(one.parallel.pp > 1 for one in deployments) else ()
+    sent = tuple(_send(context, first.model.hyper_streams)) if any(one.parallel.pp > 1 for one in deployments) else ()
     before = *_media(first, context, step), *read, *_embedding(first, context)
     ends = before, sent, tuple(_head(first, context, step))
     stages = [_stages(one, context, ends, written) for one in deployments]
@@ -107,6 +107,9 @@ OVERLAP_PARTS = ("projections", "attention", "shared", "dispatch", "experts", "c
 alone: what no other half's rows travel beside (embedding, dense layers, head)."""
 
 
+_AFTER = ("core", "absorb_v", "out", "gate", "all_reduce", "unrotate", "o_a", "o_b")
+
+
 def overlap_part(op: Op) -> str:
     """Which of :data:`OVERLAP_PARTS` an operator belongs to."""
     if isinstance(op, Exchange):
@@ -116,7 +119,7 @@ def overlap_part(op: Op) -> str:
     if block == "ffn":
         return {"expert": "experts", "shared": "shared", "router": "attention"}.get(inner, "alone")
     if block == "attn":
-        return "attention" if inner in ("core", "absorb_v", "out", "gate", "all_reduce") else "projections"
+        return "attention" if inner in _AFTER else "projections"
     return "alone" if block in ("embedding", "final_norm", "head", "sampling") else "attention"
 
 
@@ -268,8 +271,9 @@ def _head(deployment: Deployment, context: LayerContext, step: Step) -> Iterator
     )
 
 
-def _send(context: LayerContext) -> Iterator[Op]:
-    return context.collective("pipeline.send", "send", context.tokens * context.d_model, 2, 2 * context.ranks)
+def _send(context: LayerContext, streams: int) -> Iterator[Op]:
+    elements = context.tokens * (context.d_model * streams)
+    return context.collective("pipeline.send", "send", elements, 2, 2 * context.ranks)
 
 
 def masks(stages: list[Stage]) -> set[tuple[str, int]]:

@@ -399,7 +399,8 @@ def _padding(op: Op, hardware: HardwareSpec) -> Num:
     queries, keys, before = _tiles(new), _tiles(op.past + op.new), _tiles(op.past)
     tiles = queries * keys if op.mask.kind == "full" else queries * before + queries * (queries + 1) / 2
     if op.mask.size:
-        tiles = np.minimum(tiles, queries * (_tiles(op.mask.size) + 1))
+        seen = op.mask.size * (op.mask.top if op.mask.kind == "blocks" else 1)
+        tiles = np.minimum(tiles, queries * (_tiles(seen) + 1))
     pairs = op.mask.pairs(op.new, op.past) / op.query_shards
     extra: Num = np.maximum(tiles * TILE * TILE / pairs - 1.0, 0.0)
     return extra
@@ -413,7 +414,8 @@ def _padded_heads(op: Attention) -> Num:
     useful: Num = op.heads * op.new
     taken = np.ceil(useful / 64) * 64
     if op.sparse:
-        useful, taken = op.mask.pairs(op.new, op.past), np.ceil(op.heads / 64) * 64 / op.heads * op.new * op.mask.size
+        useful = op.mask.pairs(op.new, op.past)
+        taken = np.ceil(op.heads / 64) * 64 / op.heads * op.new * op.mask.taken(op.new, op.past)
     return taken / useful - 1.0
 
 

@@ -216,6 +216,7 @@ class StageMemory:
                 layers = count * self._paid[kind_of(cache)] if padded else count
                 mask = Mask() if padded and self._windows.keeps == "all" and bounded(cache.mask) else cache.mask
                 share = name(cache.copies(cache.units, parallel.tp) / parallel.cp, "share of this rank")
+                share = share / name(cache.rate, "tokens of an entry") if cache.rate > 1 else share
                 size = name(layers, "layers") * name(cache.per_token - cache.apart, "elements") * share
                 yield size * name(width, "bytes an element", "", ("format", "kv")), mask
                 if cache.apart_format is not None:
@@ -239,14 +240,17 @@ class StageMemory:
 
     @cached_property
     def live_width(self) -> float:
-        """Base-format elements a token that are alive at the widest point of a layer: two residuals and its inside."""
+        """Base-format elements a token that are alive at the widest point of a layer: two residuals and its inside.
+
+        Of hyper-connections every stream is a residual.
+        """
         model, parallel = self.deployment.model, self.deployment.parallel
         stack: ModelSpec | EncoderStack = model
         layers = self.distinct
         if model.encoder is not None:  # the decoder has one row of each sequence, the encoder all of the prompt
             stack, layers = model.encoder, model.encoder.distinct
         inside = [part.live_width(stack.d_model, parallel) for layer, _ in layers for part in layer.parts]
-        return 2 * stack.d_model + max(inside)
+        return 2 * stack.d_model * model.hyper_streams + max(inside)
 
     def activations(self, tokens: Num, rows: Num, name: Naming = plain) -> Num:
         """Peak bytes of a step of ``tokens`` rows.

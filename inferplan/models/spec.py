@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, mo
 from inferplan.errors import UsageError
 from inferplan.models.ends import Ends
 from inferplan.models.layers import Cache, FeedForward, LayerContext, LayerSpec, Mixer, Weight, parse_layer
+from inferplan.models.layers.hyper_connection import join_ops, join_weights
 from inferplan.models.media import MediaRule
 from inferplan.spec import Spec
 from inferplan.units import Num
@@ -65,7 +66,7 @@ class LayerGroup(Spec):
 
     def caches(self) -> list[Cache]:
         """What its parts keep for a sequence of a model that generates."""
-        return [cache for cache in (part.cache() for part in self.parts) if cache.per_token or cache.state]
+        return [cache for part in self.parts for cache in part.caches() if cache.per_token or cache.state]
 
     @property
     def norm_count(self) -> int:
@@ -392,6 +393,8 @@ class ModelSpec(Spec):
     """What reads the prompt, where the decoder attends to it from its ``cross_attention``."""
     streams: int = Field(default=1, ge=1)
     """Residual streams (AltUp): each but the first has a square projection in and one out."""
+    hyper_streams: int = Field(default=1, ge=1)
+    """Residual streams of hyper-connections, which a learned sum joins ahead of the final norm (DeepSeek-V4)."""
     per_layer_embedding: PerLayerEmbedding | None = None
     towers: list[Tower] = []
     mtp: PredictionHead | None = None
@@ -512,6 +515,7 @@ class ModelSpec(Spec):
         """What runs between the last layer and the final norm."""
         for _ in range(1, self.streams):
             yield from context.linear("streams.out", self.d_model, self.d_model)
+        yield from join_ops(context, self.hyper_streams)
         if self._projects_out:
             yield from context.linear("project_out", self.d_model, self.table_width)
 
@@ -523,6 +527,7 @@ class ModelSpec(Spec):
         """The tensors after the last layer; a tied head is the embedding again and is not listed."""
         if self.streams > 1:
             yield Weight(name="streams.out", shape=(self.streams - 1, self.d_model, self.d_model))
+        yield from join_weights(self.d_model, self.hyper_streams)
         if self.final_norm:
             yield Weight(name="final_norm", shape=(NORM_VECTORS[self.norm], self.d_model), role="base")
         if self._projects_out:
@@ -541,17 +546,7 @@ class ModelSpec(Spec):
 
         ``active`` counts every tensor, both vocabulary tables among them, with routed experts scaled by top_k/experts.
         """
-        total = active = 0.0
-        for weight, count in self.weights():
-            total += count * weight.elements
-            active += count * weight.elements * weight.active
-        table = self.vocab * self.table_width
-        return {
-            "total": round(total),
-            "embedding": table,
-            "lm_head": 0 if self.tied or not self.predicts else table,
-            "active": round(active),
-        }
+        return _parameters(self)
 
     @cached_property
     def checkpoint_bytes(self) -> float:
@@ -579,14 +574,14 @@ class ModelSpec(Spec):
             yield from ((cache, count) for cache in layer.caches())
 
     @cached_property
-    def kv_elements_per_token(self) -> int:
-        """Elements that one more token adds while the context is below every window."""
-        return sum(cache.per_token * count for cache, count in self.caches())
+    def kv_elements_per_token(self) -> float:
+        """Elements that one more token adds while the context is below every window; the mean of compressed caches."""
+        return _growth(list(self.caches()))
 
     @cached_property
-    def kv_elements_per_token_beyond_windows(self) -> int:
+    def kv_elements_per_token_beyond_windows(self) -> float:
         """Elements that one more token adds when the context is longer than every window."""
-        return sum(cache.per_token * count for cache, count in self.caches() if cache.mask.size == 0)
+        return _growth([entry for entry in self.caches() if entry[0].mask.kind not in ("window", "chunk")])
 
     @cached_property
     def state_elements_per_sequence(self) -> int:
@@ -668,6 +663,27 @@ def require_readable(model: ModelSpec, prompt: Num, output: Num) -> None:
                 because=f"its {'encoder' if name == 'prompt' else 'decoder'} has {most:,}",
                 hint=f"a shorter --{name}",
             )
+
+
+def _parameters(model: ModelSpec) -> dict[str, int]:
+    """:attr:`ModelSpec.parameters`."""
+    total = active = 0.0
+    for weight, count in model.weights():
+        total += count * weight.elements
+        active += count * weight.elements * weight.active
+    table = model.vocab * model.table_width
+    return {
+        "total": round(total),
+        "embedding": table,
+        "lm_head": 0 if model.tied or not model.predicts else table,
+        "active": round(active),
+    }
+
+
+def _growth(caches: list[tuple[Cache, int]]) -> float:
+    """Elements that a token adds to caches in the mean: an integer where it is one."""
+    elements = sum(cache.per_token * count / cache.rate for cache, count in caches)
+    return int(elements) if elements == int(elements) else elements
 
 
 def require_tokens(model: ModelSpec, what: str) -> None:

@@ -56,18 +56,24 @@ class Mask:
 
     kind: ``causal`` (all before it and itself), ``window`` (the last ``size``, itself included), ``chunk`` (from the
     last multiple of ``size``), ``top`` (the best ``size`` chosen by an indexer), ``full`` (every position, both ways),
-    ``band`` (``size`` positions about itself, an odd number: as many before it as after it).
+    ``band`` (``size`` positions about itself, an odd number: as many before it as after it), ``compressed`` (the last
+    ``size``, and of the entries that stand for ``rate`` whole positions each the best ``top``, or all), ``blocks`` (its
+    own block of ``size`` positions and the best others, ``top`` blocks in all).
     """
 
     kind: str = "causal"
     size: int = 0
+    rate: int = 1
+    top: int = 0
 
     def pairs(self, new: Num, past: Num) -> Num:
         """Query-key pairs of one sequence and head.
 
         Causal: ``new*past + new*(new + 1)/2``. Window and top: ``sum_j min(past + j, size)``. Chunk: ``sum_j ((past + j
         - 1) mod size + 1)``. Full: the rectangle ``new*(past + new)``. Band of ``2h + 1``: ``sum_j
-        (min(past + j - 1, h) + 1 + min(new - j, h))``.
+        (min(past + j - 1, h) + 1 + min(new - j, h))``. Compressed: those of the window and ``sum_j min(floor((past +
+        j)/rate), top)``. Blocks: ``past + j`` up to ``top*size`` positions, beyond them those of ``top - 1`` blocks and
+        of a chunk.
         """
         if self.kind == "causal":
             return new * past + new * (new + 1) / 2
@@ -79,8 +85,29 @@ class Mask:
             half = self.size // 2
             window = Mask(kind="window", size=half + 1)
             return window.pairs(new, past) + window.pairs(new, 0.0) - new
+        if self.kind == "compressed":
+            return self._capped(new, past) + self._entries_seen(past + new) - self._entries_seen(past)
+        if self.kind == "blocks":
+            return self._block_sum(past + new) - self._block_sum(past)
+        return self._capped(new, past)
+
+    def _capped(self, new: Num, past: Num) -> Num:
+        """``sum_j min(past + j, size)``."""
         growing: Num = np.clip(self.size - past, 0.0, new)
         return growing * past + growing * (growing + 1) / 2 + (new - growing) * self.size
+
+    def _entries_seen(self, tokens: Num) -> Num:
+        """``sum_i min(floor(i/rate), top)`` over the first ``tokens`` positions."""
+        most = np.minimum(tokens, float(self.rate * self.top)) if self.top else tokens
+        whole = np.floor(most / self.rate)
+        growing: Num = self.rate * whole * (whole - 1) / 2 + whole * (most - whole * self.rate + 1)
+        return growing + (tokens - most) * self.top
+
+    def _block_sum(self, tokens: Num) -> Num:
+        """Positions that the first ``tokens`` look at together."""
+        dense: Num = np.minimum(tokens, float(self.size * self.top))
+        beyond: Num = tokens - dense
+        return dense * (dense + 1) / 2 + beyond * ((self.top - 1) * self.size) + _sawtooth(beyond, self.size)
 
     def reach(self, new: Num, past: Num) -> Num:
         """Distinct positions (new ones included) that the new tokens look at: the keys and values that are read."""
@@ -90,10 +117,24 @@ class Mask:
             return np.mod(past, self.size) + new
         if self.kind == "top":
             return np.minimum(past + new, self.size * new)
+        if self.kind == "compressed":
+            window: Num = np.minimum(past, self.size - 1) + new if self.size else 0.0
+            entries = np.floor((past + new) / self.rate)
+            return window + (np.minimum(entries, self.top * new) if self.top else entries)
+        if self.kind == "blocks":
+            return np.minimum(past + new, self.pairs(new, past))
         return past + new
 
+    def taken(self, new: Num, past: Num) -> Num:
+        """Positions that a kernel that takes a fixed number of chosen ones takes for each token."""
+        if self.kind == "compressed":
+            return self.size + (self.top or np.floor((past + new) / self.rate))
+        return float(self.size)
+
     def cached(self, tokens: Num) -> Num:
-        """Positions that must be kept for a sequence of ``tokens``."""
+        """Positions that must be kept for a sequence of ``tokens``; of compressed ones those that have an entry."""
+        if self.kind == "compressed":
+            return np.floor(tokens / self.rate) * self.rate
         if self.kind not in ("window", "chunk"):
             return tokens
         kept: Num = np.minimum(tokens, self.size)
@@ -260,6 +301,10 @@ class GroupedMatmul(Op):
 
 MULTI_HEAD = "-multi-head"
 """The end of the label of decodes whose query heads share no keys."""
+BLOCKS = "-blocks"
+"""The end of the label of attention to chosen blocks of keys."""
+COMPRESSED = "-compressed"
+"""The end of the label of attention to a window and to compressed entries."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -316,7 +361,7 @@ class Attention(Op):
     @property
     def sparse(self) -> bool:
         """Each token attends to latents of its own choice: no key block serves several of them."""
-        return self.shared_value and self.mask.kind == "top"
+        return self.shared_value and self.mask.kind in ("top", "compressed")
 
     @property
     def encoder(self) -> bool:
@@ -337,11 +382,15 @@ class Attention(Op):
     def label(self) -> str:
         """Formats, then the head size that the kernel is compiled for (128 unless said): ``bf16-kv-fp8-d64``.
 
-        A decode of 128 with a key for every query head is ``bf16-multi-head``: libraries have another kernel for it.
+        A decode of 128 with a key for every query head is ``bf16-multi-head``: libraries have another kernel for it. So
+        they have for chosen blocks of keys (``bf16-blocks``) and for windows beside compressed entries
+        (``bf16-compressed``).
         """
         formats = self.base.name if self.kv == self.base else f"{self.base.name}-kv-{self.kv.name}"
         if self.kernel.startswith("mla"):
-            return formats
+            return f"{formats}{COMPRESSED}" if self.mask.kind == "compressed" else formats
+        if self.mask.kind == "blocks":
+            return f"{formats}{BLOCKS}"
         if 64 < self.key_dim <= 128:
             return f"{formats}{MULTI_HEAD}" if self.heads == self.kv_heads and not self.wide else formats
         return f"{formats}-d{64 if self.key_dim <= 64 else 256}"
@@ -353,7 +402,9 @@ class IndexSelect(Op):
     ``2*pairs*h*(d + 1)``.
 
     Reads the queries, the weight of each head and every reachable key once; writes the chosen positions (int32). The
-    scores never reach memory here; where a kernel stores them, that traffic is an operator of its own.
+    scores never reach memory here; where a kernel stores them, that traffic is an operator of its own. block: keys
+    whose best score stands for all, of which each head chooses ``top_k`` by itself: nothing is weighted or added up,
+    FLOP ``2*pairs*h*d`` (MiniMax-M3).
     """
 
     kind: ClassVar[str] = "index_select"
@@ -368,6 +419,7 @@ class IndexSelect(Op):
     kv: Format
     query_shards: int = 1
     key_shards: int = 1
+    block: int = 1
 
     @property
     def pairs(self) -> Num:
@@ -376,10 +428,15 @@ class IndexSelect(Op):
 
     def work(self) -> Work:
         queries = self.batch * self.new / self.query_shards
+        length = self.past + self.new
+        if self.mask.kind == "compressed":
+            length = np.floor(length / self.mask.rate)
+        weighted = 0 if self.block > 1 else 1
+        choices = queries * (1 if weighted else self.heads) * np.minimum(np.ceil(length / self.block), self.top_k)
         return Work(
-            flop=2.0 * self.pairs * self.heads * (self.key_dim + 1),
-            read=queries * self.heads * (self.key_dim + 1) * self.base.width + self.resident(),
-            write=queries * np.minimum(self.past + self.new, self.top_k) * 4.0,
+            flop=2.0 * self.pairs * self.heads * (self.key_dim + weighted),
+            read=queries * self.heads * (self.key_dim + weighted) * self.base.width + self.resident(),
+            write=choices * 4.0,
         )
 
     def resident(self) -> Num:

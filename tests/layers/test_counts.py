@@ -296,6 +296,9 @@ ROWS: dict[str, tuple[tuple[int, int, bool, list[Layer], Layer], tuple[int, int,
 }
 COVERED_ELSEWHERE = {
     "cross_attention": "tests/test_encoder_decoders.py",
+    "block_sparse_attention": "tests/oracle/test_mechanisms.py",
+    "compressed_attention": "tests/oracle/test_mechanisms.py",
+    "hyper_connection": "tests/oracle/test_mechanisms.py",
     "gated_linear_recurrence": "test_transformers.py",
     "hyena": "test_transformers.py: no public config of transformers builds it",
     "kimi_delta": "test_transformers.py",

@@ -21,6 +21,9 @@ MAMBA2 = {"kind": "mamba2", "heads": 8, "head_dim": 16, "state": 8, "groups": 2}
 ATTENTION = {"kind": "attention", "heads": 4, "kv_heads": 2, "head_dim": 16}
 MLA = {"kind": "mla", "heads": 4, "q_lora": 24, "kv_lora": 16, "nope_dim": 12, "rope_dim": 8, "value_dim": 10}
 INDEXER = {"heads": 2, "head_dim": 16, "top_k": 8}
+COMPRESSED = {"kind": "compressed_attention", "heads": 4, "head_dim": 16, "rope_dim": 8, "q_lora": 24, "window": 8}
+COMPRESSED |= {"groups": 2, "group_rank": 12}
+BLOCKS = {"heads": 2, "head_dim": 16, "block": 4, "top_blocks": 3}
 LAYERS: list[dict[str, Any]] = [
     ATTENTION,
     ATTENTION | {"output_gate": True, "window": 8, "value_dim": 12},
@@ -50,10 +53,16 @@ LAYERS: list[dict[str, Any]] = [
     {"kind": "per_layer_input", "width": 8},
     {"kind": "parallel", "mixers": [ATTENTION, MAMBA2]},
     {"kind": "shared_block", "heads": 4, "kv_heads": 4, "head_dim": 32, "d_ff": 96, "adapter_rank": 4},
+    COMPRESSED,
+    COMPRESSED | {"pool": {"rate": 8}},
+    COMPRESSED | {"pool": {"rate": 4, "overlap": True}, "indexer": {"heads": 4, "head_dim": 16, "top_k": 8}},
+    ATTENTION | {"kind": "block_sparse_attention", "indexer": BLOCKS},
+    {"kind": "hyper_connection", "streams": 4, "sites": 1},
     {"kind": "altup", "streams": 4},
 ]
 IDS = [f"{i}-{layer['kind']}" for i, layer in enumerate(LAYERS)]
-MULTIPLIED_BASE = ("router", "index.weights")
+POOLED = ("compress.kv", "compress.gate", "index.kv", "index.gate")
+MULTIPLIED_BASE = ("router", "index.weights", "hyper.mix", *POOLED)
 RIDES_ON_A_MATMUL = {"hyena": {"in": 3 * WIDTH}}
 
 

@@ -102,9 +102,22 @@ def run_grouped(op: ops.GroupedMatmul) -> Tally:
 
 def explicit_mask(mask: ops.Mask, new: int, past: int) -> np.ndarray:
     """``allowed[i, s]``: whether new token i may look at position s; an indexer spreads its choices out."""
-    allowed = np.zeros((new, past + new), dtype=bool)
+    entries = (past + new) // mask.rate if mask.kind == "compressed" else 0
+    allowed = np.zeros((new, entries + past + new), dtype=bool)
     for i in range(new):
         me = past + i
+        if mask.kind == "compressed":
+            mine = (me + 1) // mask.rate
+            best = (np.arange(min(mask.top or mine, mine)) + i * mask.top) % max(mine, 1)
+            allowed[i, best] = True
+            allowed[i, entries + max(0, me - mask.size + 1) : entries + me + 1] = mask.size > 0
+            continue
+        if mask.kind == "blocks":
+            chosen = np.unique(np.append((np.arange(mask.top - 1) + i) % max(me // mask.size, 1), me // mask.size))
+            chosen = chosen if len(chosen) == mask.top else np.arange(me // mask.size + 1)[-mask.top :]
+            seen = (chosen[:, None] * mask.size + np.arange(mask.size)).ravel()
+            allowed[i, seen[seen <= me]] = True
+            continue
         if mask.kind == "full":
             allowed[i] = True
         elif mask.kind == "band":
@@ -146,13 +159,16 @@ def run_index_select(op: ops.IndexSelect) -> Tally:
     allowed = explicit_mask(op.mask, new, past)
     with Tally() as tally:
         q = tally.load(op.base, batch, new, op.heads, op.key_dim)
-        weights = tally.load(op.base, batch, new, 1, op.heads)
+        weights = tally.load(op.base, batch, new, 1, op.heads) if op.block == 1 else None
         k = wide(tally.load(op.kv, batch, int(allowed.any(axis=0).sum()), op.key_dim))
         for row in range(new):
             positions = int(allowed[row].sum())
             scores = torch.relu(wide(q[:, row]) @ k[:, :positions].transpose(-1, -2))
-            (wide(weights[:, row]) @ scores).topk(min(op.top_k, positions))
-        chosen = torch.empty(batch, new, min(op.top_k, past + new), dtype=torch.int32, device="meta")
+            if weights is not None:
+                (wide(weights[:, row]) @ scores).topk(min(op.top_k, positions))
+        units = -(-allowed.shape[1] // op.block) if op.mask.kind != "compressed" else (past + new) // op.mask.rate
+        choices = (batch, new, op.heads if weights is None else 1, min(op.top_k, units))
+        chosen = torch.empty(choices, dtype=torch.int32, device="meta")
         tally.write += chosen.nbytes
     return tally
 
@@ -255,10 +271,12 @@ def matmul(**changed) -> ops.Matmul:
     return ops.Matmul(name="m", **{**sizes, **changed})
 
 
-def attention(kind: str, size: int = 0, **changed) -> ops.Attention:
+def attention(kind: str, size: int = 0, rate: int = 1, top: int = 0, **changed) -> ops.Attention:
     sizes = {"batch": 2.0, "new": 5.0, "past": 9.0, "heads": 4, "kv_heads": 2, "key_dim": 8, "value_dim": 6}
     formats = {"base": BF16, "kv": BF16}
-    return ops.Attention(name="a", mask=ops.Mask(kind=kind, size=size), **{**sizes, **formats, **changed})
+    return ops.Attention(
+        name="a", mask=ops.Mask(kind=kind, size=size, rate=rate, top=top), **{**sizes, **formats, **changed}
+    )
 
 
 def grouped(weight: str, touched: float) -> ops.GroupedMatmul:
@@ -304,6 +322,9 @@ CASES: dict[type[ops.Op], tuple[Callable[..., Tally], list[ops.Op]]] = {
             attention("causal", kv_heads=1, shared_value=True, new=1.0),
             attention("causal", fused=False),
             attention("causal", kv=FP8),
+            attention("compressed", 4, rate=2, past=40.0, kv_heads=1, shared_value=True, value_dim=8),
+            attention("compressed", 4, rate=4, top=3, new=1.0, past=40.0, kv_heads=1, shared_value=True, value_dim=8),
+            attention("blocks", 4, top=3, new=1.0, past=30.0),
         ],
     ),
     ops.IndexSelect: (
@@ -317,11 +338,18 @@ CASES: dict[type[ops.Op], tuple[Callable[..., Tally], list[ops.Op]]] = {
                 heads=4,
                 key_dim=16,
                 top_k=8,
-                mask=ops.Mask(kind=kind),
+                mask=mask,
                 base=BF16,
                 kv=kv,
+                block=block,
             )
-            for new, kind, kv in ((1.0, "causal", BF16), (6.0, "causal", FP8), (5.0, "full", BF16))
+            for new, mask, kv, block in (
+                (1.0, ops.Mask(), BF16, 1),
+                (6.0, ops.Mask(), FP8, 1),
+                (5.0, ops.Mask(kind="full"), BF16, 1),
+                (5.0, ops.Mask(kind="compressed", rate=2), FP8, 1),
+                (5.0, ops.Mask(), BF16, 4),
+            )
         ],
     ),
     ops.TopK: (
@@ -432,6 +460,27 @@ def test_pairs_and_reach_equal_an_explicit_mask(kind, size):
             assert mask.pairs(float(new), float(past)) == allowed.sum()
             if kind != "top":
                 assert mask.reach(float(new), float(past)) == allowed.any(axis=0).sum()
+
+
+@pytest.mark.parametrize(("size", "rate", "top"), [(4, 2, 0), (3, 4, 0), (0, 4, 0), (5, 4, 2), (2, 3, 1), (0, 2, 3)])
+def test_compressed_entries_equal_an_explicit_mask(size, rate, top):
+    mask = ops.Mask(kind="compressed", size=size, rate=rate, top=top)
+    for new in range(1, 12):
+        for past in range(30):
+            allowed = explicit_mask(mask, new, past)
+            assert mask.pairs(float(new), float(past)) == allowed.sum()
+            reach = mask.reach(float(new), float(past))
+            assert reach == allowed.any(axis=0).sum() if not top else reach >= allowed.any(axis=0).sum()
+
+
+@pytest.mark.parametrize(("size", "top"), [(4, 1), (3, 2), (2, 5)])
+def test_chosen_blocks_equal_an_explicit_mask(size, top):
+    mask = ops.Mask(kind="blocks", size=size, top=top)
+    for new in range(1, 12):
+        for past in range(30):
+            allowed = explicit_mask(mask, new, past)
+            assert mask.pairs(float(new), float(past)) == allowed.sum()
+            assert mask.reach(float(new), float(past)) >= allowed.any(axis=0).sum()
 
 
 def test_a_full_rectangle_is_what_torch_counts_for_scaled_dot_product_attention():

@@ -61,7 +61,8 @@ def import_config(
     fields["max_context"], stretched = context(reader, fields["max_context"], family)
     tied = _tied(outer, reader, dialect.tied)
     beside, notes = towers(outer, int(fields["d_model"]))
-    native = {"base": _dtype(outer, reader)}
+    own = fields.pop("native", {})
+    native = {"base": _dtype(outer, reader)} | own
     said = _quantised(outer, reader) or quantization
     unknown = reader.unread()
     if outer is not reader:
@@ -80,7 +81,7 @@ def import_config(
                 "family": family,
                 "source": source,
                 "tied": tied,
-                "notes": [*filled, *stretched, *notes],
+                "notes": [*filled, *stretched, *fields.pop("notes", []), *notes],
                 **fields,
                 "towers": with_media(beside, outer, preprocessor),
                 "native": native,
@@ -94,7 +95,7 @@ def import_config(
         raise SpecError(f"{name}: the config gives no valid model", because=problems) from None
     if said:
         stored, remarks = apply(read_scheme(said, name), model, nested=outer is not reader)
-        native_formats = Native.model_validate(stored)
+        native_formats = Native.model_validate(stored | own)
         model = model.model_copy(update={"native": native_formats, "notes": [*model.notes, *remarks]})
     return Imported(model=model, ignored=ignored)
 

@@ -48,6 +48,10 @@ _TENSORS = {
     "linear": "linear",
     "block.ffn.gate_up": "gate",
     "block.ffn.down": "down",
+    "attn.compress.kv_gate": "compress.kv",
+    "attn.index.kv_gate": "index.kv",
+    "hyper.mix": "hyper.mix",
+    "hyper_head.mix": "hyper_head.mix",
     "altup.predict_router": "router",
     "altup.predict_coefficients": "prediction",
     "altup.correct_router": "router",
@@ -97,7 +101,8 @@ class Weight:
 class Cache:
     """What a layer keeps for each sequence.
 
-    per_token: elements for each cached position, all heads. mask: which positions stay. units: KV heads over which
+    per_token: elements for each cached position, all heads; of every ``rate`` positions together where one entry stands
+    for so many. mask: which positions stay. units: KV heads over which
     tensor parallelism divides it (1: copied on every rank). state: elements of constant size, as transformers keeps
     them. state_bits: their width, ``None`` for the KV format. conv: those of them that are the last inputs of a short
     convolution, kept in the base format. spare: those of ``conv`` that the next token does not need: transformers keeps
@@ -106,6 +111,7 @@ class Cache:
     """
 
     per_token: int = 0
+    rate: int = 1
     mask: Mask = Mask()
     units: int = 1
     state: int = 0
@@ -119,7 +125,7 @@ class Cache:
     def token_bytes(self, width: float) -> float:
         """Bytes of one cached position with a KV format of ``width`` bytes an element."""
         own = 0.0 if self.apart_format is None else self.apart * self.apart_format.width
-        return (self.per_token - self.apart) * width + own
+        return ((self.per_token - self.apart) * width + own) / self.rate
 
     def state_bytes(self, base: Format, kv: Format, tp: int = 1) -> float:
         """Bytes of constant size that one of ``tp`` ranks needs for a sequence."""
@@ -317,6 +323,10 @@ class LayerSpec(Spec):
     def cache(self) -> Cache:
         """What it keeps for a sequence; nothing unless said otherwise."""
         return Cache()
+
+    def caches(self) -> list[Cache]:
+        """The same where it keeps several that differ in what stays of them."""
+        return [self.cache()]
 
     def ops(self, context: LayerContext) -> Iterator[Op]:
         """The operators that one rank runs."""

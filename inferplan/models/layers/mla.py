@@ -18,6 +18,8 @@ from inferplan.work.ops import Attention, Copy, IndexSelect, Mask, Matmul, Op, T
 from inferplan.work.parallel import Parallelism, require_divides
 from inferplan.work.step import Segment
 
+_ALL = Mask()
+
 
 class Indexer(Spec):
     """Chooses the ``top_k`` cached positions each token attends to; every rank runs all of its ``heads``."""
@@ -58,20 +60,20 @@ class Indexer(Spec):
         yield from context.linear("attn.index.k", context.d_model, self.head_dim)
         yield context.normalise("attn.index.k_norm", self.head_dim, style="layer")
         yield from context.linear("attn.index.weights", context.d_model, self.heads, role="base")
-        queries = self._queries(context)
+        queries = self.queries(context)
         if queries != context.precision.base:
             yield context.quantise("attn.index.q_quantise", context.tokens * width, queries)
         keys = self.keys or context.precision.kv
         yield context.quantise("attn.index.k_write", context.tokens * self.head_dim, keys)
 
-    def _queries(self, context: LayerContext) -> Format:
+    def queries(self, context: LayerContext) -> Format:
         """What its queries are rounded to: the arithmetic of its keys, where the device has it."""
         if self.keys is None or not context.computes(self.keys.math):
             return context.precision.base
         return find_format(self.keys.math)
 
-    def score(self, context: LayerContext, segment: Segment) -> Iterator[Op]:
-        """Its scores over the whole context of a segment, and the choice of its best positions."""
+    def score(self, context: LayerContext, segment: Segment, mask: Mask = _ALL) -> Iterator[Op]:
+        """Its scores of what a segment sees, and the choice of its best positions, or compressed entries."""
         if self.shared:
             return
         cp = context.parallel.cp
@@ -84,8 +86,8 @@ class Indexer(Spec):
             heads=self.heads,
             key_dim=self.head_dim,
             top_k=self.top_k,
-            mask=Mask() if segment.causal else Mask(kind="full"),
-            base=self._queries(context),
+            mask=mask if segment.causal else Mask(kind="full"),
+            base=self.queries(context),
             kv=self.keys or context.precision.kv,
             query_shards=cp if segment.wide else 1,
             key_shards=1 if segment.wide else cp,

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from inferplan.models.huggingface.dialect import Dialect
-from inferplan.models.huggingface.families import decoders, encoder_decoders
+from inferplan.models.huggingface.families import decoders, encoder_decoders, mechanisms
 
 __all__ = ["ALIASES", "FAMILIES", "UNKNOWN"]
 
 FAMILIES: dict[str, Dialect] = {
     **decoders.FAMILIES,
     **encoder_decoders.FAMILIES,
+    **mechanisms.FAMILIES,
 }
 
 ALIASES: dict[str, str] = {
     **decoders.ALIASES,
     **encoder_decoders.ALIASES,
+    **mechanisms.ALIASES,
 }
 """Other names of a row."""
 

@@ -282,10 +282,6 @@ ALIASES = {
 """Other names of a row."""
 
 UNKNOWN = {
-    "deepseek_v4": "its caches are compressed at two rates, its streams hyper-connected: no layer kind has those",
-    "minimax_m3": "its sparse attention picks blocks with an indexer of its own: no layer kind has that",
-    "minimax_m3_vl": "its sparse attention picks blocks with an indexer of its own: no layer kind has that",
-    "minimax_m3_vl_text": "its sparse attention picks blocks with an indexer of its own: no layer kind has that",
     "rwkv5": "RWKV-5 has matrix states and gates that the layer kind rwkv (RWKV-4) has not",
     "rwkv6": "RWKV-6 has low-rank decays and matrix states that the layer kind rwkv (RWKV-4) has not",
     "rwkv7": "RWKV-7 has delta-rule states and low-rank gates that the layer kind rwkv (RWKV-4) has not",

@@ -1,0 +1,17 @@
+"""Families with mechanisms of their own: compressed entries, hyper-connections, chosen blocks."""
+
+from __future__ import annotations
+
+from inferplan.models.huggingface import mechanisms
+from inferplan.models.huggingface.dialect import Dialect
+
+FAMILIES: dict[str, Dialect] = {
+    "deepseek_v4": Dialect(build=mechanisms.deepseek_v4, fixed={"attention_bias": (False,), "mlp_bias": (False,)}),
+    "minimax_m3_vl_text": Dialect(build=mechanisms.minimax_m3, qk_norm=("head", True), head_dim=True),
+}
+
+ALIASES = {
+    "minimax_m3": "minimax_m3_vl_text",
+    "minimax_m3_vl": "minimax_m3_vl_text",
+}
+"""Other names of a row."""

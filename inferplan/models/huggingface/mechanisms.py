@@ -1,0 +1,169 @@
+"""Families whose attention is a mechanism of its own: DeepSeek-V4, MiniMax-M3."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from inferplan.models.huggingface.decoder import attention, model, moe
+from inferplan.models.huggingface.dialect import Dialect, Layer
+from inferplan.models.huggingface.latent import INDEX_KEYS
+from inferplan.models.huggingface.reader import EXPERTS, HEAD_DIM, HEADS, LAYERS, MOE_FFN, TOP_K, Reader
+
+_SLIDING, _SPARSE, _HEAVY = "sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"
+_OF_RATE = {0: _SLIDING, 4: _SPARSE, 128: _HEAVY}
+"""``compress_ratios`` of released configs (transformers ``configuration_deepseek_v4.py``)."""
+
+
+def deepseek_v4(r: Reader, d: Dialect) -> dict[str, Any]:
+    """DeepSeek-V4: a window, or a window beside entries compressed at one of two rates, in every layer."""
+    count = r.integer(*LAYERS)
+    kinds, rates = _v4_kinds(r, count), _v4_rates(r)
+    mixers = {kind: _v4_mixer(r, kind, rates) for kind in dict.fromkeys(kinds)}
+    streams, iterations = r.integer("hc_mult"), r.integer("hc_sinkhorn_iters")
+    hyper = {"kind": "hyper_connection", "streams": streams, "iterations": iterations}
+    r.only("n_shared_experts", 1)  # the class builds one, whatever the field says
+    width = r.integer(*MOE_FFN)
+    experts = moe(r, d, width, shared_d_ff=width)
+    r.skip("hc_eps", "compress_rope_theta", "topk_method")
+    _v4_hashed(r, count)
+    layers: list[Layer] = [{"mixer": mixers[kind], "ffn": experts, "extras": [hyper]} for kind in kinds]
+    fields = model(r, d, layers) | {"hyper_streams": streams}
+    if r.integer("num_nextn_predict_layers", default=0):
+        fields["notes"] = ["the prediction module (num_nextn_predict_layers) is not counted"]
+    stored = r.get("expert_dtype") or (r.get("quantization_config") or {}).get("expert_dtype")
+    if stored is not None:
+        if stored not in ("fp4", "fp8"):
+            raise r.refuse(f"expert_dtype = {stored!r}", "only fp4 (MXFP4) and fp8 are known for this family")
+        fields["native"] = {"experts": "mxfp4"} if stored == "fp4" else {}
+    return fields
+
+
+def _v4_kinds(r: Reader, count: int) -> list[str]:
+    """What each layer attends to, by its name or by its rate; a last entry more is the prediction module's."""
+    named, rates = r.items("layer_types", count), r.get("compress_ratios")
+    if named is None and rates is None:
+        raise r.refuse("layer_types", "it is absent, and compress_ratios too")
+    if named is None:
+        if not isinstance(rates, list) or len(rates) not in (
+            count,
+            count + r.integer("num_nextn_predict_layers", default=0),
+        ):
+            raise r.refuse("compress_ratios", f"it is no list with an entry for each of {count} layers")
+        if unknown := [rate for rate in rates if rate not in _OF_RATE]:
+            raise r.refuse(f"compress_ratios entry {unknown[0]!r}", "only 0, 4 and 128 are known")
+        named = [_OF_RATE[rate] for rate in rates[:count]]
+    for kind in named:
+        if kind not in _OF_RATE.values():
+            raise r.refuse(f"layer_types entry {kind!r}", f"only {', '.join(_OF_RATE.values())} are known here")
+    return named
+
+
+def _v4_rates(r: Reader) -> dict[str, int]:
+    """Tokens of an entry in each kind of layer; those of the class where the config does not say."""
+    table = r.table("compress_rates")
+    rates = {}
+    for kind, old, default in ((_SPARSE, "compress_rate_csa", 4), (_HEAVY, "compress_rate_hca", 128)):
+        said = table.optional(kind) if table is not None else None
+        rates[kind] = r.optional(old) or said or default
+    return rates
+
+
+def _v4_mixer(r: Reader, kind: str, rates: dict[str, int]) -> dict[str, Any]:
+    r.only("num_key_value_heads", 1)
+    head_dim = r.integer(*HEAD_DIM)
+    share = r.get("partial_rotary_factor")
+    rope = r.optional("qk_rope_head_dim") or int(head_dim * (64 / 512 if share is None else share))
+    index: dict[str, Any] = {"heads": r.integer("index_n_heads"), "head_dim": r.integer("index_head_dim")}
+    index |= {"top_k": r.integer("index_topk"), "format": INDEX_KEYS}
+    mixer: dict[str, Any] = {
+        "kind": "compressed_attention",
+        "heads": r.integer(*HEADS),
+        "head_dim": head_dim,
+        "rope_dim": rope,
+        "q_lora": r.integer("q_lora_rank"),
+        "window": r.integer("sliding_window"),
+        "groups": r.integer("o_groups"),
+        "group_rank": r.integer("o_lora_rank"),
+    }
+    if kind == _SPARSE:
+        return mixer | {"pool": {"rate": rates[kind], "overlap": True}, "indexer": index}
+    return mixer | ({"pool": {"rate": rates[kind]}} if kind == _HEAVY else {})
+
+
+def _v4_hashed(r: Reader, count: int) -> None:
+    """Layers that route by a table of token ids: the same parameters and work as those that route by score."""
+    for kind in r.items("mlp_layer_types", count) or []:
+        if kind not in ("hash_moe", "moe"):
+            raise r.refuse(f"mlp_layer_types entry {kind!r}", "only hash_moe and moe are known here")
+    r.skip("num_hash_layers")
+
+
+_CHOSEN = "minimax_m3_sparse"
+
+
+def minimax_m3(r: Reader, d: Dialect) -> dict[str, Any]:
+    """MiniMax-M3: grouped-query attention, in most layers to blocks that an indexer chooses; dense layers first."""
+    count = r.integer(*LAYERS)
+    old = r.table("sparse_attention_config")
+    own = attention(r, d)
+    kinds = _m3_kinds(r, old, count)
+    mixers = {"full_attention": own}
+    if _CHOSEN in kinds:
+        mixers[_CHOSEN] = own | {"kind": "block_sparse_attention", "indexer": _m3_indexer(r, old)}
+    if old is not None and old.unread():
+        raise old.refuse(old.unread()[0], "this field of a known family is new")
+    r.skip("rotary_dim", *_M3_INDEX)
+    limited = {"activation": "swiglu_limited"}  # whatever hidden_act says (MiniMaxM3VLDenseMLP)
+    r.only("hidden_act", "silu", "swigluoai")
+    columns = {"d_ff": r.integer("intermediate_size"), "shared_d_ff": r.integer("shared_intermediate_size")}
+    experts = {"kind": "moe", "experts": r.integer(*EXPERTS), "top_k": r.integer(*TOP_K), **columns, **limited}
+    dense = {"kind": "mlp", "d_ff": r.integer("dense_intermediate_size"), **limited}
+    sparse = _m3_sparse(r, count)
+    layers: list[Layer] = [
+        {"mixer": mixers[kind], "ffn": experts if on else dense} for kind, on in zip(kinds, sparse, strict=True)
+    ]
+    return model(r, d, layers)
+
+
+_M3_INDEX = {
+    "index_n_heads": "sparse_num_index_heads",
+    "index_head_dim": "sparse_index_dim",
+    "index_block_size": "sparse_block_size",
+    "index_topk_blocks": "sparse_topk_blocks",
+    "index_local_blocks": "sparse_local_block",
+}
+"""Fields of the indexer, and their names in the ``sparse_attention_config`` of released configs."""
+
+
+def _m3_indexer(r: Reader, old: Reader | None) -> dict[str, int]:
+    found = {}
+    for name, nested in _M3_INDEX.items():
+        said = old.optional(nested) if old is not None else None
+        found[name] = r.integer(name) if said is None else said
+    if found["index_local_blocks"] > found["index_topk_blocks"]:
+        raise r.refuse("index_local_blocks", "more blocks than are chosen")
+    names = ("heads", "head_dim", "block", "top_blocks")
+    return dict(zip(names, (found[name] for name in list(_M3_INDEX)[:4]), strict=True))
+
+
+def _m3_kinds(r: Reader, old: Reader | None, count: int) -> list[str]:
+    """What each layer attends to: ``layer_types``, else the ones of ``sparse_attention_freq``, else everything."""
+    kinds = r.items("layer_types", count)
+    flags = old.items("sparse_attention_freq", count) if old is not None else None
+    if kinds is None:
+        kinds = [_CHOSEN if on else "full_attention" for on in flags or [0] * count]
+    for kind in kinds:
+        if kind not in (_CHOSEN, "full_attention"):
+            raise r.refuse(f"layer_types entry {kind!r}", f"only {_CHOSEN} and full_attention are known here")
+    return kinds
+
+
+def _m3_sparse(r: Reader, count: int) -> list[bool]:
+    """Which layers are mixtures of experts: all, unless the config says."""
+    kinds, flags = r.items("mlp_layer_types", count), r.items("moe_layer_freq", count)
+    for kind in kinds or []:
+        if kind not in ("sparse", "dense"):
+            raise r.refuse(f"mlp_layer_types entry {kind!r}", "only sparse and dense are known here")
+    if kinds is not None:
+        return [kind == "sparse" for kind in kinds]
+    return [bool(flag) for flag in flags] if flags is not None else [True] * count

@@ -1,0 +1,86 @@
+"""Manifold-constrained hyper-connections (mHC; DeepSeek-V4, section 2.2; hyper-connections, 2409.19606)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from pydantic import Field
+
+from inferplan.models.layers.base import FeedForward, LayerContext, Weight
+from inferplan.work.ops import Elementwise, Op
+from inferplan.work.parallel import Parallelism
+
+
+class HyperConnectionLayer(FeedForward):
+    """``x' = C^T x + b y``, ``y = part(a x)`` over ``streams`` residual streams x, at each of ``sites`` parts of a
+    layer.
+
+    a, b and C are linear in the normalised streams of a token; Sinkhorn's iterations make C doubly stochastic.
+    """
+
+    kind: ClassVar[str] = "hyper_connection"
+    summary: ClassVar[str] = "residual streams mixed by doubly stochastic matrices"
+
+    streams: int = Field(ge=2)
+    iterations: int = Field(default=20, ge=1)
+    """Of Sinkhorn and Knopp's normalisation of rows and columns."""
+    sites: int = Field(default=2, ge=1)
+    """Parts of a layer that have a connection each: the mixer and the feed-forward."""
+
+    @property
+    def coefficients(self) -> int:
+        """Numbers that mix the streams of a token at one site."""
+        return (2 + self.streams) * self.streams
+
+    def weights(self, d_model: int) -> Iterator[Weight]:
+        shape = (self.sites, self.coefficients, self.streams * d_model)
+        yield Weight(name="hyper.mix", shape=shape, role="base")
+        yield Weight(name="hyper.base", shape=(self.sites, self.coefficients), role="base")
+        yield Weight(name="hyper.scale", shape=(self.sites, 3), role="base")
+
+    def live_width(self, d_model: int, parallel: Parallelism) -> float:
+        return float(self.streams * d_model)
+
+    def ops(self, context: LayerContext) -> Iterator[Op]:
+        for op in self._site(context):
+            yield op.repeated(self.sites)
+
+    def _site(self, context: LayerContext) -> Iterator[Op]:
+        """Coefficients, the streams collapsed into the part's input, and its output spread over them.
+
+        Nothing keeps the streams on the chip while the part runs: the last operator is no epilogue of another.
+        """
+        n, width = self.streams, context.d_model
+        yield context.normalise("hyper.norm", n * width, style="plain")
+        yield from context.linear("hyper.mix", n * width, self.coefficients, role="base")
+        yield context.pointwise("hyper.sinkhorn", n * n, flops=3.0 + 2.0 * (2 * self.iterations - 1))
+        yield context.pointwise("hyper.collapse", width, reads=float(n), flops=2.0 * n - 1.0)
+        yield Elementwise(
+            name="hyper.expand",
+            ranks=context.ranks,
+            tokens=context.tokens,
+            width=n * width,
+            base=context.precision.base,
+            reads=1.0 + 1.0 / n,
+            flops=2.0 * n + 1.0,
+        )
+
+
+def join_weights(d_model: int, streams: int) -> Iterator[Weight]:
+    """What sums the streams up after the last layer; nothing for one."""
+    if streams > 1:
+        yield Weight(name="hyper_head.mix", shape=(streams, streams * d_model), role="base")
+        yield Weight(name="hyper_head.base", shape=(streams + 1,), role="base")
+
+
+def join_ops(context: LayerContext, streams: int) -> Iterator[Op]:
+    """The sum of the streams of each token, by coefficients that are linear in them; nothing for one."""
+    if streams > 1:
+        width = context.d_model
+        yield context.normalise("hyper_head.norm", streams * width, style="plain")
+        yield from context.linear("hyper_head.mix", streams * width, streams, role="base")
+        yield context.pointwise("hyper_head.collapse", width, reads=float(streams), flops=2.0 * streams - 1.0)
+
+
+LAYER = HyperConnectionLayer
