@@ -36,6 +36,8 @@ _DEEPEST = 500
 _MAKERS = ("nvidia", "amd", "intel", "google", "aws")
 """Makers that tools put before a device's name."""
 _HUB_ID = re.compile(r"(?!.*(?:--|\.\.|\.git$))\w(?:[\w.-]*\w)?/\w(?:[\w.-]{0,94}\w)?")
+_VARIANT = re.compile(r"-(instruct|chat|it|base)(?=-)")
+"""A variant inside a name: Mistral-7B-Instruct-v0.3."""
 _SUFFIXES = ("-hf", "-instruct", "-chat", "-base", "-it")
 
 
@@ -103,7 +105,8 @@ def _candidates(kind: str, name: str) -> list[str]:
     dashes for blanks and without its maker."""
     typed = name.lower()
     if kind == "models":
-        return [typed, typed.rsplit("/", 1)[-1], normalise(name)]
+        short = normalise(name)
+        return [typed, typed.rsplit("/", 1)[-1], short, _VARIANT.sub("", short)]
     if kind != "hardware":
         return [typed]
     dashed = "-".join(typed.split())
@@ -265,7 +268,20 @@ def _from_hub(name: str) -> ModelSpec:
         ) from None
 
 
-_OWN = ("name", "aliases", "source", "licence", "notes", "max_context", "tied", "native", "published")
+_OWN = (
+    "name",
+    "aliases",
+    "source",
+    "licence",
+    "notes",
+    "vocab",
+    "max_context",
+    "tied",
+    "towers",
+    "native",
+    "generation",
+)
+_OWN += ("published",)
 """What a derived model may say of itself; the rest is its base's."""
 
 
