@@ -8,6 +8,7 @@ import click
 
 from inferplan.answers.explain import Explainer, Explanation
 from inferplan.catalog.assemble import Request
+from inferplan.cli.media_options import media_options
 from inferplan.cli.options import Count, deployment_options, load_options, report_options
 from inferplan.cli.technique_options import technique_options, techniques_of
 from inferplan.estimate.load import StaticLoad
@@ -18,6 +19,7 @@ from inferplan.table import Report, Table
 @click.argument("number")
 @deployment_options
 @load_options
+@media_options
 @technique_options
 @click.option("--chunk", type=Count(), help="Compute the prompt in chunks of this many tokens.")
 @report_options

@@ -15,6 +15,7 @@ from inferplan.catalog.price_lists import PriceBook
 from inferplan.cli.options import USUAL, Count, engine_option, report_options, usual_engine
 from inferplan.cli.price_options import price_options
 from inferplan.errors import InfeasibleError, InferplanError
+from inferplan.models.spec import uncounted
 from inferplan.reports.cost import bill_record
 from inferplan.table import Report, Table
 from inferplan.units import format_bytes, format_tokens
@@ -90,7 +91,7 @@ def _all(model: str, tp: int | None, context: int | None, users: int, most: int,
         right=_RIGHT,
     )
     notes = [
-        *(f"note: {text}" for text in spec.warnings),
+        *(f"note: {text}" for text in uncounted(spec)),
         f"{refused} combinations do not fit or are refused; --format json says why",
         f"an hour: {prices.term} prices as things are sold, of the best documented list that has the GPU "
         "(inferplan prices); instances are paid for whole",
@@ -100,7 +101,7 @@ def _all(model: str, tp: int | None, context: int | None, users: int, most: int,
             "across instances: none that is sold there holds the GPUs of one tensor-parallel group; ask what links them"
         )
     return Report(
-        record={"model": spec.name, "model_notes": spec.warnings, "context_tokens": tokens, "options": records},
+        record={"model": spec.name, "model_notes": uncounted(spec), "context_tokens": tokens, "options": records},
         tables=[table],
         notes=notes,
         rows=records,

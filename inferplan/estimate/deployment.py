@@ -10,7 +10,7 @@ from inferplan.devices.engine import Engine
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import MissingFactError, UsageError
 from inferplan.estimate.towers import Carried
-from inferplan.models.spec import ModelSpec, require_experts
+from inferplan.models.spec import ModelSpec, require_experts, uncounted
 from inferplan.terms import Term, named
 from inferplan.work.formats import Precision, arithmetic
 from inferplan.work.parallel import Parallelism, require_even, split_layers
@@ -135,7 +135,7 @@ class Deployment:
     @property
     def warnings(self) -> list[str]:
         """What its figures do not count, or rest on that nobody has said: every command shows it."""
-        return [*self.model.warnings, *([] if self.media is None else self.media.notes)]
+        return [*uncounted(self.model), *([] if self.media is None else self.media.notes)]
 
     @property
     def math(self) -> str:

@@ -13,7 +13,7 @@ from inferplan.errors import MissingFactError, UsageError
 from inferplan.estimate.layers import added, layer_ops
 from inferplan.models.layers import LayerContext
 from inferplan.models.media import Item, MediaAsked, MediaRule
-from inferplan.models.spec import LayerGroup, ModelSpec, Tower, count_distinct
+from inferplan.models.spec import LayerGroup, ModelSpec, Tower, count_distinct, uncounted
 from inferplan.units import Num
 from inferplan.work.formats import uniform
 from inferplan.work.ops import Op
@@ -110,9 +110,9 @@ def _taking(model: ModelSpec, kind: str, option: str) -> tuple[Tower, MediaRule]
         if tower.media is not None and getattr(tower.media, kind) is not None:
             return tower, tower.media
     without = [tower.name for tower in model.towers if tower.media is None]
-    uncounted = [note for note in model.notes if "not counted" in note]
-    if without or uncounted:
-        which = f"the tower {without[0]!r}" if without else f"its tower ({uncounted[0]})"
+    said = uncounted(model)
+    if without or said:
+        which = f"the tower {without[0]!r}" if without else f"its tower ({said[0]})"
         raise MissingFactError(
             f"{option}: {model.name} takes {_KINDS[kind]}, but what {which} makes of them is not known",
             because="the rule (patch size, merging, limits on pixels) is in no config on file",

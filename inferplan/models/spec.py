@@ -553,11 +553,6 @@ class ModelSpec(Spec):
         """Bytes of the released checkpoint in its native formats: model and towers, without prediction modules."""
         return _checkpoint_bytes(self)
 
-    @property
-    def warnings(self) -> list[str]:
-        """Those of its notes that say what none of its figures counts."""
-        return [note for note in self.notes if "not counted" in note]
-
     @cached_property
     def tower_parameters(self) -> int:
         """Parameters of the towers, which ``parameters`` leaves out."""
@@ -684,6 +679,11 @@ def _growth(caches: list[tuple[Cache, int]]) -> float:
     """Elements that a token adds to caches in the mean: an integer where it is one."""
     elements = sum(cache.per_token * count / cache.rate for cache, count in caches)
     return int(elements) if elements == int(elements) else elements
+
+
+def uncounted(model: ModelSpec) -> list[str]:
+    """Those of a model's notes that say what none of its figures counts."""
+    return [note for note in model.notes if "not counted" in note]
 
 
 def require_tokens(model: ModelSpec, what: str) -> None:

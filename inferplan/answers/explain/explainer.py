@@ -17,7 +17,7 @@ from inferplan.errors import UnknownNameError, UsageError
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.phase import Phase
-from inferplan.estimate.run import estimate
+from inferplan.estimate.run import carrying, estimate
 from inferplan.models.spec import LayerGroup
 from inferplan.serving.first_token import FirstToken
 from inferplan.serving.techniques.applied import Techniques, served_estimate, served_first_token
@@ -77,8 +77,8 @@ class Explainer:
 
     @cached_property
     def estimate(self) -> Estimate:
-        deployment, asked = assemble(self.request), self.techniques
-        return served_estimate(deployment, self.load, asked) if asked.any else estimate(deployment, self.load)
+        (deployment, load), asked = carrying(assemble(self.request), self.load), self.techniques
+        return served_estimate(deployment, load, asked) if asked.any else estimate(deployment, load)
 
     @cached_property
     def origins(self) -> Origins:
@@ -161,7 +161,7 @@ class Explainer:
                 hint="ttft is that of the batch alone; --engine vllm, sglang or trtllm have constants on file",
             )
         alone: Field = ("number", "ttft") if np.all(np.asarray(self.load.batch) == 1) else ()
-        term = self._first.terms(self.estimate.deployment, self.load.prompt, alone)
+        term = self._first.terms(self.estimate.deployment, self.estimate.load.prompt, alone)
         return self._explanation("ttft_at_server", term, "docs/nomenclature.md", self._given())
 
     def _operator(self, phase_name: str, phase: Phase, operator: str) -> Explanation:
@@ -170,21 +170,41 @@ class Explainer:
         name, term = f"{phase_name}.{operator}", phase.terms(operator)
         if op is None:  # the host's share, which is no kernel
             return self._explanation(name, term, "docs/formulas/step.md", self._given())
-        does = (op.__class__.__doc__ or "").strip().split("\n\n")[0].replace("\n", " ")
         deployment = self.estimate.deployment
+        if deployment.media is not None and (inputs := self._tower(operator)):
+            return self._with_kernel(self._explanation(name, term, "docs/media.md", [*inputs, *self._given()]), op)
         further = [*self.origins.layers(lambda group: _owner(group, op))]
         if op.name in ("embedding", "head", "sampling"):
             further.append(self.origins.model("vocab", deployment.model.vocab, "vocab"))
         further.append(self.origins.model("d_model", deployment.model.d_model, "d_model"))
         formats = ((field.name, getattr(op, field.name)) for field in fields(op))
         further += [self.origins.format(role, value) for role, value in formats if isinstance(value, Format)]
-        found = self._explanation(name, term, f"docs/operators/{op.kind}.md", [*further, *self._given()])
+        page = f"docs/operators/{op.kind}.md"
+        return self._with_kernel(self._explanation(name, term, page, [*further, *self._given()]), op)
+
+    def _with_kernel(self, found: Explanation, op: Op) -> Explanation:
+        """What kind of kernel it is, and its shape."""
+        does = (op.__class__.__doc__ or "").strip().split("\n\n")[0].replace("\n", " ")
         kernel = (Part(name=op.kind, value="", formula=does), Part(name="shape", value="", formula=_shape(op)))
         return replace(found, parts=(*found.parts, *kernel))
 
+    def _tower(self, operator: str) -> list[Input]:
+        """The fields of the tower that an operator belongs to, and what is put through it; none for another."""
+        model, media = self.estimate.deployment.model, self.estimate.deployment.media
+        index = next((i for i, tower in enumerate(model.towers) if operator.startswith(f"{tower.name}.")), None)
+        if index is None or media is None:
+            return []
+        tower, where = model.towers[index], ("towers", index)
+        inputs = [self.origins.model("d_model", tower.d_model, *where, "d_model")]
+        rule = None if tower.media is None else tower.media.image
+        for name in ("patch", "merge", "size") if rule is not None else ():
+            if (value := getattr(rule, name)) is not None:
+                inputs.append(self.origins.model(name, value, *where, "media", "image", name))
+        return [*inputs, Input(symbol="media", value=media.asked.describe(), origin="--images --video-frames ...")]
+
     def _given(self) -> list[Input]:
         """The load that was asked for."""
-        load = self.load
+        load = self.estimate.load
         given = (("batch", load.batch), ("prompt", load.prompt), ("output", load.output))
         return [Input(symbol=name, value=f"{value:g}", origin=f"--{name}") for name, value in given]
 
