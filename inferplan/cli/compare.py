@@ -110,7 +110,7 @@ def _report(result: Comparison) -> Report:
             same = candidate is result.baseline or ratio is None
             cells.append(_show(name, metrics[name]) + ("" if same else f" ({ratio:.3g}x)"))
         rows.append([title, *cells])
-    load = result.load
+    load = next((c.estimate.load for c in result.candidates if c.estimate is not None), result.load)
     title = f"batch {load.batch:.0f}, {load.prompt:.0f} tokens in, {load.output:.0f} out; ratios to {labels[0]}"
     figures = Table(title=title, columns=["", *labels], rows=rows, right=frozenset(labels))
     why = Table(

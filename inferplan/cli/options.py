@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from inferplan.errors import InputFileError
 from inferplan.extras import require
@@ -335,8 +336,10 @@ def load_options(command: Command, batch: int | None = 1) -> Command:
     def wrapper(**values: Any) -> Any:
         from inferplan.estimate.load import StaticLoad
 
+        given = click.get_current_context().get_parameter_source("prompt")
         load = StaticLoad(
             batch=float(values.pop("batch") or 1),
+            usual=given is ParameterSource.DEFAULT,
             prompt=float(values.pop("prompt") + values.pop("image_tokens")),
             output=float(values.pop("output_tokens")),
             kv_cache=not values.pop("no_kv_cache"),

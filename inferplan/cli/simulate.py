@@ -262,6 +262,8 @@ def simulate_command(request: Request, timeline: str | None, plot_file: str | No
     options = _run_options(values, request, flags)
     _require_balance(flags, deployment, options.fleet.prefill_deployment)
     options = replace(options, timeline=bool(timeline or plot_file))
+    if not values["workload"] and deployment.model.encoder is not None and deployment.model.encoder.frames is not None:
+        values["prompt"] = values["prompt"] or str(deployment.model.encoder.frames)
     traffic = _traffic(values, media_of(deployment, sets))
     with _progress(traffic) as progress:
         result = simulate_load(deployment, traffic, flags, replace(options, progress=progress))

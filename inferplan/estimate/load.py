@@ -23,6 +23,8 @@ class StaticLoad:
     """The prefill sends every position through the head, not only the last."""
     media_tokens: Num = 0.0
     """Tokens of ``prompt`` that stand for images, videos and sound."""
+    usual: bool = False
+    """Nobody asked for this prompt: a model that reads inputs of one length has that one."""
 
     def __post_init__(self) -> None:
         for name in ("batch", "prompt", "output"):

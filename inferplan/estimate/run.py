@@ -22,10 +22,19 @@ _WIDEST = 64
 
 def carrying(deployment: Deployment, load: StaticLoad) -> tuple[Deployment, StaticLoad]:
     """Deployment and load with the tokens of what every request carries in its prompt; as they are without any."""
+    load = _heard(deployment, load)
     if deployment.media is None:
         return deployment, load
     load = load.carrying(float(deployment.media.tokens))
     return replace(deployment, media=deployment.media.within(load.prompt)), load
+
+
+def _heard(deployment: Deployment, load: StaticLoad) -> StaticLoad:
+    """The load with the one prompt that an encoder of sound reads, where nobody asked for another."""
+    encoder = deployment.model.encoder
+    if encoder is None or encoder.frames is None or not load.usual:
+        return load
+    return replace(load, prompt=float(encoder.frames))
 
 
 def estimate(deployment: Deployment, load: StaticLoad) -> Estimate:
@@ -44,6 +53,7 @@ def unchecked(deployment: Deployment, load: StaticLoad) -> Estimate:
         require_decoder(deployment.model, "steps without a cache", "leave --no-kv-cache out")
     if load.all_logits:
         require_decoder(deployment.model, "logits of prompt tokens", "leave --all-logits out")
+    load = _heard(deployment, load)
     require_readable(deployment.model, load.prompt, load.output)
     return Estimate(deployment=deployment, load=load)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import prod
+from math import ceil, prod
 from typing import Any
 
 import numpy as np
@@ -87,6 +87,9 @@ def carried(model: ModelSpec, asked: MediaAsked) -> Carried | None:
         return None
     if model.generation.kind == "diffusion":
         raise UsageError(f"{model.name} denoises blocks: images are not known of such a model")
+    if model.encoder is not None:
+        _require_heard(model, asked)
+        return None
     parts: list[tuple[Tower, Item, int]] = []
     if asked.images:
         tower, rule = _taking(model, "image", "--images")
@@ -102,6 +105,23 @@ def carried(model: ModelSpec, asked: MediaAsked) -> Carried | None:
         parts.append((tower, rule.audio.item(asked.audio_seconds), 1))
     found = Carried(asked=asked, parts=tuple(parts))
     return found if asked.text is None else found.within(asked.text + asked.sets * found.tokens)
+
+
+def _require_heard(model: ModelSpec, asked: MediaAsked) -> None:
+    """Raise ``UsageError`` for what the encoder of an encoder-decoder does not read; it reads sound itself."""
+    assert model.encoder is not None
+    frames, longest = model.encoder.frames, model.encoder.seconds
+    if asked.images or asked.video_frames or frames is None or longest is None:
+        raise UsageError(
+            f"{model.name}: its encoder reads {'tokens' if model.encoder.embedding != 'none' else 'positions'}",
+            hint="--prompt says how many",
+        )
+    if asked.audio_seconds > longest:
+        raise UsageError(
+            f"--audio-seconds {asked.audio_seconds:g} is more than {model.name} reads at once",
+            because=f"a request is {longest:g} s of sound, {frames} positions",
+            hint=f"--audio-seconds {longest:g} --batch {ceil(asked.audio_seconds / longest)}: as many requests",
+        )
 
 
 def _taking(model: ModelSpec, kind: str, option: str) -> tuple[Tower, MediaRule]:

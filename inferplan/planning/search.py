@@ -17,7 +17,7 @@ from inferplan.catalog.files import load_model
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.errors import InferplanError, NotFiniteError
 from inferplan.estimate.deployment import Deployment
-from inferplan.models.spec import require_tokens
+from inferplan.models.spec import ModelSpec, require_decoder, require_readable, require_tokens
 from inferplan.planning.demand import Demand
 from inferplan.planning.grid import Axes, LoadGrid, axes_for, load_grid, load_grids, longest_whole, single
 from inferplan.planning.option import Option, PricedGrid, Sizing, bill, option_at
@@ -84,7 +84,9 @@ def search(space: Space, demand: Demand, slo: Slo, sizing: Sizing, prices: Price
     Raises ``NotFiniteError`` where the price of a step is no number: that is a fault of the model, and no candidate is
     refused for it.
     """
-    require_tokens(load_model(space.base.model), "serving under load")
+    model = load_model(space.base.model)
+    require_tokens(model, "serving under load")
+    _require_one_pass(model, space, demand)
     state = _Search(demand=demand, slo=slo, sizing=sizing)
     found = candidates(space, state.rejections)
     for _, alike in groupby(found, key=lambda candidate: id(candidate[1].precision)):  # of a device, engine and format
@@ -111,9 +113,20 @@ def search(space: Space, demand: Demand, slo: Slo, sizing: Sizing, prices: Price
                 decodes, prompts = space.tries(deployment), space.tries(deployment, prompts=True)
                 if decodes:
                     state.add(priced)
-                if space.disaggregate and not demand.offline and demand.users is None:
+                apart = model.encoder is None and not demand.offline and demand.users is None
+                if space.disaggregate and apart:
                     state.add_pools(priced, prompts, decodes)
     return state.result()
+
+
+def _require_one_pass(model: ModelSpec, space: Space, demand: Demand) -> None:
+    """Raise ``UsageError`` for what is only known of models whose decoder reads the prompt, and for other inputs than
+    its encoder reads."""
+    require_readable(model, demand.prompt.average, demand.output.average)
+    if demand.cached:
+        require_decoder(model, "prefix cache", "leave --cached-prefix out, or another --workload")
+    if space.drafting:
+        require_decoder(model, "speculative decoding", "leave --draft-... out")
 
 
 def _axes(space: Space, deployment: Deployment, demand: Demand, slo: Slo) -> Axes:

@@ -13,6 +13,7 @@ from inferplan.errors import InfeasibleError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.stage_memory import StageMemory
+from inferplan.models.spec import require_decoder
 from inferplan.serving.admission import Rules
 from inferplan.serving.rounds import overlaps, seen_late
 from inferplan.units import format_bytes
@@ -61,6 +62,10 @@ class Flags:
 
 def with_flags(deployment: Deployment, flags: Flags) -> Deployment:
     """The deployment whose engine has these flags for defaults, so that memory is sized as that engine would."""
+    if flags.chunked_prefill:
+        require_decoder(deployment.model, "chunked prefill", "leave --chunked-prefill out")
+    if flags.prefix_caching:
+        require_decoder(deployment.model, "prefix cache", "leave --prefix-caching out")
     defaults = deployment.engine.defaults
     tier = defaults.tier(deployment.hardware)
     tier = Tier(

@@ -14,7 +14,7 @@ from inferplan.estimate.anchoring import anchored_bands, correction
 from inferplan.estimate.bands import serving_bands
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import media_seconds, run_step
-from inferplan.models.spec import require_tokens
+from inferplan.models.spec import ModelSpec, require_decoder, require_readable, require_tokens
 from inferplan.serving.admission import Rules
 from inferplan.serving.cache_transfer import Links, handoff_of
 from inferplan.serving.cluster import Cluster, Fleet, Kind
@@ -81,10 +81,12 @@ def simulate(
     """
     require_tokens(deployment.model, "serving under load")
     flags, options = flags or Flags(), options or Options()
+    _require_one_pass(deployment.model, options)
     given, deployment = deployment, with_flags(deployment, flags)
     apart = options.fleet.prompts(given, flags)
     prompts = deployment if apart is None else apart[0]
     requests, closed = _drawn(prompts, traffic, options)
+    require_readable(deployment.model, requests.prompt.astype(float), requests.output.astype(float))
     if closed is not None and not closed.burst and closed.ramp is None:
         each = _REQUESTS_TO_TIME if requests.turns == 1 else requests.turns
         few = requests.head(each * closed.concurrency).in_loop(replace(closed, burst=True))
@@ -131,6 +133,16 @@ def _encoder(deployment: Deployment, requests: Requests) -> list[float] | None:
     counts, which = np.unique(requests.media, return_inverse=True)
     seconds: list[float] = np.asarray(media_seconds(deployment, counts.astype(np.float64)))[which].tolist()
     return seconds
+
+
+def _require_one_pass(model: ModelSpec, options: Options) -> None:
+    """Raise ``UsageError`` for what is only known of models whose decoder reads the prompt."""
+    if options.speculation is not PLAIN:
+        require_decoder(model, "speculative decoding", "leave --draft-... out")
+    if options.hit_rate or options.host is not None:
+        require_decoder(model, "prefix cache", "leave --prefix-hit-rate and --kv-offload out, or another --workload")
+    if options.fleet.prefill or options.fleet.decode:
+        require_decoder(model, "pool of its own for prompts", "--replicas")
 
 
 def request_time(

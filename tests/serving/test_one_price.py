@@ -114,10 +114,10 @@ def disagreements(deployment: Deployment) -> list[str]:
     mixed = table.mixed(int(each), PROMPT, chunk)
     agree("tables, both", mixed, float(both.passage), 5e-3)
     if not any(table.floors):
-        segments = (Segment(batch=each, new=1.0, past=PROMPT), Segment(batch=1.0, new=PROMPT, past=PAST))
+        segments = (Segment(batch=each, new=1.0, past=PROMPT), Segment(batch=1.0, new=PROMPT, past=PAST, media=True))
         step = price_batches(deployment, Batches(fullest=Step(segments=segments))).time
         agree("steady state, both", float(both.passage), float(step))
-        few = (Segment(batch=each, new=1.0, past=PROMPT), Segment(batch=2.0, new=12.0, past=PAST))
+        few = (Segment(batch=each, new=1.0, past=PROMPT), Segment(batch=2.0, new=12.0, past=PAST, media=True))
         step = price_batches(deployment, Batches(fullest=Step(segments=few))).time
         piece = Chunk(2, 24.0, 2 * (12.0 * PAST + 12.0 * 13 / 2))
         agree("tables, short prompts beside decodes", table.mixed(int(each), PROMPT, piece), float(step), 5e-3)

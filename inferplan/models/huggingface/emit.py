@@ -17,7 +17,7 @@ def to_yaml(model: ModelSpec) -> str:
     data = model.to_dict()
     lines = []
     for key, value in data.items():
-        if key == "layers":
+        if key in ("layers", "encoder"):
             continue
         if key in _BLOCKS and len(f"{key}: {_flow(value)}") > _FLOW_WIDTH:
             lines += [f"{key}:", *(f"  {k}: {_flow(v)}" for k, v in value.items())]
@@ -25,6 +25,10 @@ def to_yaml(model: ModelSpec) -> str:
             lines += ["notes:", *(f"  - {_flow(note)}" for note in value)]
         else:
             lines.append(f"{key}: {_flow(value)}")
+    if "encoder" in data:
+        fields = {key: value for key, value in data["encoder"].items() if key != "layers"}
+        lines += ["encoder:", *(f"  {key}: {_flow(value)}" for key, value in fields.items())]
+        lines += ["  layers:", *_groups(data["encoder"]["layers"], "    ")]
     lines += ["layers:", *_groups(data["layers"], "  ")]
     return "\n".join(lines) + "\n"
 

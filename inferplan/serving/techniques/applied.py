@@ -21,6 +21,7 @@ from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.phase import Phase, decode_cycle, prompt_drain
 from inferplan.estimate.run import require_context, require_memory
+from inferplan.models.spec import require_decoder
 from inferplan.serving.first_token import FirstToken, IdlePrompt, first_token
 from inferplan.serving.techniques.chunked_prefill import drain_in_chunks
 from inferplan.serving.techniques.offload import HostTier, bytes_per_token, load_time
@@ -34,6 +35,8 @@ from inferplan.serving.techniques.speculation import (
 )
 from inferplan.terms import Naming, plain
 from inferplan.units import Num, format_bytes
+
+_ONE_PASS = "leave --draft-..., --prefix-hit-rate and --chunk out"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -171,6 +174,8 @@ def served_estimate(deployment: Deployment, load: StaticLoad, techniques: Techni
             f"{deployment.model.name} denoises blocks: serving techniques of decoding do not apply",
             hint="leave --draft-..., --prefix-hit-rate, --chunk and --kv-offload out",
         )
+    if techniques.any:
+        require_decoder(deployment.model, techniques.describe(), _ONE_PASS)
     if not load.kv_cache:
         raise UsageError("serving techniques need a KV cache", hint="leave --no-kv-cache out")
     result = ServedEstimate(deployment=deployment, load=load, techniques=techniques)
