@@ -556,6 +556,8 @@ def step_times(deployment: Deployment, reach: Reach, width: int = 1) -> StepTime
     Raises ``MissingFactError`` for an operator that the device cannot run, ``NotFiniteError`` for a price that is no
     number.
     """
+    if deployment.media is not None:  # towers are timed for each request by itself
+        deployment = replace(deployment, media=None)
     step = deployment.step
     contexts = _context_knots(deployment, reach.context)
     news = sorted({*map(float, range(1, WIDE + 1)), *_knots(WIDE + 1.0, max(float(reach.tokens), 64.0), 1.12)})
