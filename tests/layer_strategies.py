@@ -117,6 +117,10 @@ def hyena(draw: st.DrawFn, parallel: Parallelism, _: int) -> Layer:
     return {"kind": "hyena", "width": parallel.tp * draw(powers(4, 8)), "order": draw(st.integers(2, 3))}
 
 
+def short_conv(draw: st.DrawFn, parallel: Parallelism, _: int) -> Layer:
+    return {"kind": "short_conv", "width": parallel.tp * draw(powers(4, 8)), "taps": draw(st.integers(1, 7))}
+
+
 def rwkv(draw: st.DrawFn, parallel: Parallelism, d_model: int) -> Layer:
     return {
         "kind": "rwkv",
@@ -254,6 +258,7 @@ MIXERS: dict[str, Draw] = {
     "parallel": parallel_mixers,
     "shared_block": shared_block,
     "hyena": hyena,
+    "short_conv": short_conv,
     "rwkv": rwkv,
     "gated_linear_recurrence": gated_linear_recurrence,
     "kimi_delta": kimi_delta,

@@ -60,14 +60,14 @@ class Routing:
 UNIFORM = Routing()
 
 
-def touched(experts: int, top_k: int, tokens: Num) -> Num:
+def touched(experts: int, top_k: float, tokens: Num) -> Num:
     """Distinct experts that ``tokens`` tokens reach under uniform routing: ``E*(1 - (1 - k/E)^T)``."""
     reached: Num = experts * -np.expm1(tokens * np.log1p(-min(top_k / experts, 1.0 - 1e-15)))
     return reached
 
 
 @lru_cache(maxsize=64)
-def popularity(experts: int, top_k: int, skew: float) -> tuple[float, ...]:
+def popularity(experts: int, top_k: float, skew: float) -> tuple[float, ...]:
     """Probability of each expert to be among the ``top_k`` of a token, the most popular first: they add up to it."""
     if skew == 0.0 or top_k == experts:
         return (top_k / experts,) * experts
@@ -79,7 +79,7 @@ def _deviates(experts: int) -> Array:
     return np.array([NormalDist().inv_cdf((rank + 0.5) / experts) for rank in reversed(range(experts))])
 
 
-def _chances(weights: Array, top_k: int) -> Array:
+def _chances(weights: Array, top_k: float) -> Array:
     """Probabilities in proportion to ``weights``, the largest first: none above one, ``top_k`` in all."""
     chance = np.ones(len(weights))
     certain = 0  # experts that every token reaches
@@ -92,7 +92,7 @@ def _chances(weights: Array, top_k: int) -> Array:
         certain += above
 
 
-def reached(experts: int, top_k: int, tokens: Num, skew: float = 0.0) -> Num:
+def reached(experts: int, top_k: float, tokens: Num, skew: float = 0.0) -> Num:
     """Distinct experts that ``tokens`` tokens reach: ``sum(1 - (1 - p_e)^T)``."""
     if skew == 0.0:
         return touched(experts, top_k, tokens)
@@ -100,7 +100,7 @@ def reached(experts: int, top_k: int, tokens: Num, skew: float = 0.0) -> Num:
 
 
 @lru_cache(maxsize=64)
-def _touched_of_all(experts: int, top_k: int, skew: float) -> Array:
+def _touched_of_all(experts: int, top_k: float, skew: float) -> Array:
     return _distinct(np.array(popularity(experts, top_k, skew))[None, None, :])[0][:, 0, 0]
 
 
@@ -203,7 +203,7 @@ def _distinct(chances: Array) -> tuple[Array, Array]:
 
 @lru_cache(maxsize=256)
 def busiest(
-    experts: int, top_k: int, ranks: int, redundant: int = 0, skew: float = 0.0, unforeseen: float = 0.0
+    experts: int, top_k: float, ranks: int, redundant: int = 0, skew: float = 0.0, unforeseen: float = 0.0
 ) -> Busiest:
     """The busiest of ``ranks`` that hold ``experts`` and ``redundant`` copies of the most popular ones.
 
@@ -221,7 +221,7 @@ def busiest(
 
 
 @lru_cache(maxsize=256)
-def in_order(experts: int, top_k: int, ranks: int, redundant: int = 0, skew: float = 0.0) -> Busiest:
+def in_order(experts: int, top_k: float, ranks: int, redundant: int = 0, skew: float = 0.0) -> Busiest:
     """The busiest of ``ranks`` that hold experts in their order, then those from the first on again, whatever their
     popularity: engines without a balancer. An expert's rows are spread over its copies.
 
@@ -244,7 +244,7 @@ def in_order(experts: int, top_k: int, ranks: int, redundant: int = 0, skew: flo
     return Busiest(placed)
 
 
-def unforeseen_chances(known: Array, top_k: int, deviations: Array) -> Array:
+def unforeseen_chances(known: Array, top_k: float, deviations: Array) -> Array:
     """Popularity in one step of experts that are ``known`` to be so popular on average.
 
     deviations: of the logarithm of each expert's popularity in that step.

@@ -48,6 +48,7 @@ LAYERS: list[dict[str, Any]] = [
     {"kind": "kimi_delta", "heads": 4, "head_dim": 8},
     {"kind": "lightning_attention", "heads": 4, "head_dim": 16},
     {"kind": "hyena", "width": WIDTH},
+    {"kind": "short_conv", "width": WIDTH},
     {"kind": "linear"},
     {"kind": "laurel", "rank": 4},
     {"kind": "per_layer_input", "width": 8},

@@ -34,10 +34,14 @@ MAPPINGS = (
 """Kind, mapping of ``modeling_auto``, Auto class; a type belongs to the first that has it."""
 
 MINIMAL: dict[str, dict[str, Any]] = {
-    "dots1": {"layer_types": ["full_attention"] * 62},
+    "deepseek_v2": {"num_experts_per_tok": 6},
+    "dots1": {"n_routed_experts": 128, "n_shared_experts": 2, "num_experts_per_tok": 6},
     "glm4_moe": {"head_dim": 128},
     "hunyuan_v1_dense": {"head_dim": 128},
-    "nemotron": {"head_dim": 128},
+    "hunyuan_v1_moe": {"head_dim": 128},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 4, "num_hidden_layers": 8},
+    "ministral": {"head_dim": 128},
+    "nemotron": {"num_key_value_heads": 8},
 }
 """The least that a class must be told to build a model: its own default config is not accepted, or gives none."""
 

@@ -176,17 +176,25 @@ def switched(r: Reader, count: int) -> list[int | None]:
     return [window if index >= first else None for index in range(count)]
 
 
+def from_layer(r: Reader, count: int) -> list[int | None]:
+    """``sliding_window``, when given, holds from layer ``max_window_layers`` on (dots1)."""
+    window, first = r.optional("sliding_window"), r.optional("max_window_layers")
+    if window is None:
+        return [None] * count
+    return [window if index >= (first or 0) else None for index in range(count)]
+
+
 def alternate(r: Reader, count: int) -> list[int | None]:
     """Even layers slide (Gemma 2, gpt-oss)."""
     window = r.integer("sliding_window")
     return [window if index % 2 == 0 else None for index in range(count)]
 
 
-def last_of(period: int) -> Any:
-    """All but the last of every ``sliding_window_pattern`` layers slide."""
+def last_of(period: int, *names: str) -> Any:
+    """All but the last of every ``sliding_window_pattern`` layers slide. names: other names of that field."""
 
     def rule(r: Reader, count: int) -> list[int | None]:
-        step = r.integer("sliding_window_pattern", "_sliding_window_pattern", default=period)
+        step = r.integer("sliding_window_pattern", "_sliding_window_pattern", *names, default=period)
         window = r.optional("sliding_window")
         return [window if (index + 1) % step else None for index in range(count)]
 
@@ -227,6 +235,7 @@ def first_dense(r: Reader, d: Dialect, count: int) -> list[Layer | None]:
     shared = r.integer("n_shared_experts", "num_shared_experts", default=0)
     experts = moe(r, d, width, **({"shared_d_ff": shared * width} if shared else {}))
     kinds = r.items("mlp_layer_types", count)
+    r.skip(*FFN)  # dead where no layer is dense
     first = r.optional("first_k_dense_replace")
     frequency = r.get("moe_layer_freq")
     if kinds is not None:

@@ -37,13 +37,23 @@ class AttentionLayer(Mixer):
     key_bias: bool = True
     """With ``qkv_bias``: keys have one too (not in Whisper)."""
     out_bias: bool = False
-    qk_norm: Literal["none", "head", "per_head", "full"] = "none"
-    """RMS norms on q and k: one weight of ``head_dim`` each, one for each head, or one over the full width."""
+    qk_norm: Literal["none", "head", "per_head", "full", "layer"] = "none"
+    """RMS norms on q and k: one weight of ``head_dim`` each, one for each head, or one over the full width; ``layer``:
+    layer norms with weight and bias of ``head_dim`` (Persimmon)."""
     value_norm: bool = False
     sinks: bool = False
     """A learned logit for each head (gpt-oss)."""
     output_gate: bool = False
     """The query projection also gives a gate for the output (Qwen3-Next)."""
+    head_gate: bool = False
+    """A projection of the input gives one gate a head for the output (LFM3, Laguna)."""
+    gate_bias: bool = False
+    """A bias a head on the gate of the output (Beam)."""
+    out_norm: bool = False
+    """An RMS norm over all heads before the output projection (BitNet)."""
+    differential: bool = False
+    """Heads in pairs: the second's weights times a learned scalar are taken from the first's, over values of both
+    (Differential Transformer, 2410.05258 eq. 1-2)."""
     value_from_key: bool = False
     """The key projection is the value too, before norm and rotary: no v of its own (Gemma 4's global layers)."""
     input_scale: int = Field(default=1, ge=1)
@@ -61,6 +71,8 @@ class AttentionLayer(Mixer):
             raise ValueError("window and chunk exclude each other")
         if not self.causal and (self.chunk is not None or (self.window or 1) % 2 == 0):
             raise ValueError("attention that is not causal has no chunks, and a window of an odd number of tokens")
+        if self.differential and (self.kv_heads % 2 or self.value_width != self.head_dim):
+            raise ValueError("differential attention pairs its KV heads, whose values are as wide as their keys")
         if self.value_from_key and (self.value_width != self.head_dim or self.qkv_bias):
             raise ValueError("a value that is the key has its width and no bias of its own")
         return self
@@ -97,15 +109,29 @@ class AttentionLayer(Mixer):
         if self.out_bias:
             yield Weight(name="o.bias", shape=(d_model,), role="base")
         if self.qk_norm != "none":
-            widths = {"head": (self.head_dim, self.head_dim), "per_head": (q, kv), "full": (q, kv)}[self.qk_norm]
-            yield Weight(name="q_norm", shape=(widths[0],), role="base")
+            one, vectors = self.head_dim, 2 if self.qk_norm == "layer" else 1
+            widths = (q, kv) if self.qk_norm in ("per_head", "full") else (one, one)
+            yield Weight(name="q_norm", shape=(vectors * widths[0],), role="base")
             if not self.shares_cache:
-                yield Weight(name="k_norm", shape=(widths[1],), role="base")
+                yield Weight(name="k_norm", shape=(vectors * widths[1],), role="base")
         if self.relative_buckets:
             table = (self.relative_buckets, self.heads)
             yield Weight(name="relative", shape=table, role="base", shard="tp", units=self.heads)
         if self.sinks:
             yield Weight(name="sinks", shape=(self.heads,), role="base", shard="tp", units=self.heads)
+        yield from self._output_parts(d_model)
+
+    def _output_parts(self, d_model: int) -> Iterator[Weight]:
+        """What works on the output of the heads before the last projection."""
+        if self.head_gate:
+            yield Weight(name="head_gate", shape=(self.heads, d_model), shard="tp", units=self.heads)
+        if self.gate_bias:
+            yield Weight(name="gate.bias", shape=(self.heads,), role="base", shard="tp", units=self.heads)
+        if self.out_norm:
+            width = self.heads * self.value_width
+            yield Weight(name="out_norm", shape=(width,), role="base", shard="tp", units=self.heads)
+        if self.differential:
+            yield Weight(name="lambda", shape=(4, self.head_dim), role="base")
 
     def cache(self) -> Cache:
         if self.shares_cache:
@@ -156,19 +182,21 @@ class AttentionLayer(Mixer):
             )
         for place, segment in enumerate(context.segments):
             yield from self._core(context, segment, (heads, kv), joined=context.one_kernel and place > 0)
-        if self.output_gate:
-            yield Elementwise(
-                name="attn.gate",
-                ranks=ranks,
-                fusible=True,
-                tokens=tokens,
-                width=out,
-                base=base,
-                reads=2.0,
-                flops=2.0,
-            )
+        yield from self._after(context, heads, out)
         yield from context.linear("attn.out", out, context.d_model)
         yield from context.all_reduce("attn.all_reduce", context.d_model)
+
+    def _after(self, context: LayerContext, heads: int, out: int) -> Iterator[Op]:
+        """What works on the ``out`` outputs of the heads of one rank: gates, the pairs' difference, a norm."""
+        if self.head_gate:
+            yield from context.linear("attn.head_gate", context.d_model, heads)
+        if self.output_gate or self.head_gate:
+            yield context.pointwise("attn.gate", out, reads=2.0 if self.output_gate else 1.0, flops=2.0)
+        if self.differential:
+            yield context.pointwise("attn.difference", out, reads=2.0, flops=2.0)
+            yield context.normalise("attn.pair_norm", out, style="plain")
+        if self.out_norm:
+            yield context.normalise("attn.out_norm", out, style="rms")
 
     def _norm_sums(self, context: LayerContext) -> Iterator[Op]:
         """The sums of squares of queries and keys over all heads, which ranks add up in fp32 before the norm."""
@@ -200,7 +228,7 @@ class AttentionLayer(Mixer):
             heads=heads,
             kv_heads=kv,
             key_dim=self.head_dim,
-            value_dim=self.value_width,
+            value_dim=self.value_width * (2 if self.differential else 1),
             mask=mask,
             base=context.precision.base,
             kv=context.precision.kv,

@@ -21,6 +21,9 @@ class MlpLayer(FeedForward):
     gated: bool = True
     bias: bool = False
     activation: Activation = "silu"
+    """``xielu`` has two parameters (2411.13010)."""
+    inner_norm: bool = False
+    """An RMS norm of the ``d_ff`` columns before the last matrix (BitNet)."""
 
     def weights(self, d_model: int) -> Iterator[Weight]:
         for name in ("gate", "up") if self.gated else ("up",):
@@ -30,6 +33,10 @@ class MlpLayer(FeedForward):
         yield Weight(name="down", shape=(d_model, self.d_ff), shard="dense", units=self.d_ff)
         if self.bias:
             yield Weight(name="down.bias", shape=(d_model,), role="base")
+        if self.activation == "xielu":
+            yield Weight(name="activation", shape=(2,), role="base")
+        if self.inner_norm:
+            yield Weight(name="inner_norm", shape=(self.d_ff,), role="base", shard="dense", units=self.d_ff)
 
     def check(self, parallel: Parallelism) -> None:
         require_divides("tp", parallel.dense_ranks, self.d_ff, "feed-forward columns (d_ff)")
@@ -45,6 +52,8 @@ class MlpLayer(FeedForward):
             rows = context.stage_tokens
             yield from context.collective("ffn.gather", "all_gather", rows * context.d_model, parallel.dense_ranks)
         yield from mlp_ops(context, "ffn", self.d_ff // parallel.dense_ranks, self.gated, rows=rows)
+        if self.inner_norm:
+            yield context.normalise("ffn.inner_norm", self.d_ff // parallel.dense_ranks, rows=rows, style="rms")
         if rows is None:
             yield from context.all_reduce("ffn.all_reduce", context.d_model)
         else:

@@ -42,6 +42,8 @@ class MoeLayer(FeedForward):
     router_scales: bool = False
     """A weight for each input of the router and one for each expert (Gemma 4)."""
     expert_bias: bool = False
+    zero_experts: int = Field(default=0, ge=0)
+    """Further experts that the router may choose and that give back their input: no weights, no work (LongCat)."""
     latent: int | None = Field(default=None, ge=1)
     """Experts work in this width, with a projection into it and out of it (Nemotron 3 latent experts)."""
 
@@ -50,19 +52,29 @@ class MoeLayer(FeedForward):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.top_k > self.experts:
-            raise ValueError(f"top_k {self.top_k} is more than the {self.experts} experts")
+        if self.top_k > self.choices:
+            raise ValueError(f"top_k {self.top_k} is more than the {self.choices} experts")
         if self.experts % self.groups or self.top_groups > self.groups:
             raise ValueError(
                 f"a token cannot choose {self.top_groups} of {self.groups} groups of {self.experts} experts"
             )
         return self
 
+    @property
+    def choices(self) -> int:
+        """Experts that the router knows, those without weights among them."""
+        return self.experts + self.zero_experts
+
+    @property
+    def chosen(self) -> float:
+        """Experts with weights that a token reaches; where some have none, its share of them at even routing."""
+        return self.top_k * self.experts / self.choices if self.zero_experts else self.top_k
+
     def weights(self, d_model: int) -> Iterator[Weight]:
-        width, share = self.latent or d_model, self.top_k / self.experts
-        yield Weight(name="router", shape=(self.experts, d_model), role="base")
+        width, share = self.latent or d_model, self.chosen / self.experts
+        yield Weight(name="router", shape=(self.choices, d_model), role="base")
         if self.router_bias:
-            yield Weight(name="router.bias", shape=(self.experts,), role="base")
+            yield Weight(name="router.bias", shape=(self.choices,), role="base")
         if self.router_scales:
             yield Weight(name="router.scales", shape=(d_model + self.experts,), role="base")
         if self.latent:
@@ -93,12 +105,14 @@ class MoeLayer(FeedForward):
             require_divides("tp", parallel.tp, self.shared_d_ff, "shared-expert columns")
 
     def live_width(self, d_model: int, parallel: Parallelism) -> float:
-        routed = self.top_k * ((3 if self.gated else 2) * self.d_ff / parallel.expert_tp + 2 * (self.latent or d_model))
+        routed = self.chosen * (
+            (3 if self.gated else 2) * self.d_ff / parallel.expert_tp + 2 * (self.latent or d_model)
+        )
         return routed / parallel.ep * parallel.dp + (3 if self.gated else 2) * self.shared_d_ff / parallel.tp
 
     def ops(self, context: LayerContext) -> Iterator[Op]:
         parallel, d_model = context.parallel, context.d_model
-        yield from context.linear("ffn.router", d_model, self.experts, role="base")
+        yield from context.linear("ffn.router", d_model, self.choices, role="base")
         if self.shared_d_ff:
             yield from mlp_ops(context, "ffn.shared", self.shared_d_ff // parallel.tp, self.gated)
         width = self.latent or d_model
@@ -151,8 +165,8 @@ class MoeLayer(FeedForward):
         parallel, tokens = context.parallel, context.stage_tokens
         skew = context.routing.skew_of(self.skew)
         if parallel.ep == 1 or context.routing.even:
-            found = reached(self.experts, self.top_k, tokens, skew)
-            return tokens * self.top_k / parallel.ep, found / parallel.ep
+            found = reached(self.experts, self.chosen, tokens, skew)
+            return tokens * self.chosen / parallel.ep, found / parallel.ep
         most = self._busiest(context)
         return most.rows(tokens), most.touched(tokens)
 
@@ -161,15 +175,15 @@ class MoeLayer(FeedForward):
         unforeseen = routing.unforeseen if any(segment.wide for segment in context.segments) else 0.0
         skew = routing.skew_of(self.skew)
         if routing.in_order:
-            return in_order(self.experts, self.top_k, parallel.ep, parallel.redundant, skew)
-        return busiest(self.experts, self.top_k, parallel.ep, parallel.redundant, skew, unforeseen)
+            return in_order(self.experts, self.chosen, parallel.ep, parallel.redundant, skew)
+        return busiest(self.experts, self.chosen, parallel.ep, parallel.redundant, skew, unforeseen)
 
     def crowding(self, context: LayerContext) -> Num:
         """Rows of the busiest group of experts over those of the mean one."""
         if context.parallel.ep == 1 or context.routing.even:
             return 1.0
         tokens = dense(context.stage_tokens)
-        rows: Num = self._busiest(context).rows(tokens) * context.parallel.ep / (tokens * self.top_k)
+        rows: Num = self._busiest(context).rows(tokens) * context.parallel.ep / (tokens * self.chosen)
         return rows
 
 

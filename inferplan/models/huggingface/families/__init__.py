@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from inferplan.models.huggingface.dialect import Dialect
-from inferplan.models.huggingface.families import decoders, encoder_decoders, mechanisms
+from inferplan.models.huggingface.families import decoders, early, encoder_decoders, mechanisms, recent
 
 __all__ = ["ALIASES", "FAMILIES", "UNKNOWN"]
 
@@ -11,17 +11,23 @@ FAMILIES: dict[str, Dialect] = {
     **decoders.FAMILIES,
     **encoder_decoders.FAMILIES,
     **mechanisms.FAMILIES,
+    **recent.FAMILIES,
+    **early.FAMILIES,
 }
 
 ALIASES: dict[str, str] = {
     **decoders.ALIASES,
     **encoder_decoders.ALIASES,
     **mechanisms.ALIASES,
+    **recent.ALIASES,
+    **early.ALIASES,
 }
 """Other names of a row."""
 
 UNKNOWN: dict[str, str] = {
     **decoders.UNKNOWN,
     **encoder_decoders.UNKNOWN,
+    **recent.UNKNOWN,
+    **early.UNKNOWN,
 }
 """Families that are known and not covered, and what they need."""

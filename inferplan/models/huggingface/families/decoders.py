@@ -162,7 +162,13 @@ FAMILIES: dict[str, Dialect] = {
         moe=d.first_dense,
         mtp="own",
     ),
-    "dots1": replace(_FLAGGED, qk_norm=("head", True), moe=d.first_dense, ignored=("num_nextn_predict_layers",)),
+    "dots1": replace(
+        _FLAGGED,
+        qk_norm=("head", True),
+        moe=d.first_dense,
+        windows=d.from_layer,
+        ignored=("num_nextn_predict_layers",),
+    ),
     "minimax_m2": replace(
         _PLAIN,
         qk_norm=("full", ("use_qk_norm", True)),

@@ -1,0 +1,161 @@
+"""Decoders of 2025 and 2026, dense and mixtures of experts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from inferplan.models.huggingface import decoder as d
+from inferplan.models.huggingface import latent, modern
+from inferplan.models.huggingface.dialect import Dialect, Flag
+
+_BIAS: Flag = ("attention_bias", False)
+_PLAIN = Dialect(build=d.decoder)
+_FLAGGED = replace(_PLAIN, qkv_bias=_BIAS, out_bias=_BIAS)
+_LLAMA = replace(_FLAGGED, mlp_bias=("mlp_bias", False), kv_default=True)
+_LATENT = replace(_PLAIN, build=latent.latent, qkv_bias=_BIAS, moe=d.first_dense, ignored=("rope_interleave",))
+_THETA = ("layer_rope_theta",)
+_HEAD_NORM: tuple[str, Flag] = ("head", True)
+
+FAMILIES: dict[str, Dialect] = {
+    "afmoe": replace(
+        _PLAIN,
+        build=modern.gated,
+        qk_norm=_HEAD_NORM,
+        kv_default=True,
+        norms=4,
+        windows=d.last_of(4, "global_attn_every_n_layers"),
+        moe=modern.shared_experts("num_shared_experts", "num_dense_layers", router_bias=True),
+        ignored=("mup_enabled", "route_scale", "route_norm", "score_func", "load_balance_coeff"),
+    ),
+    "apertus": replace(
+        _FLAGGED,
+        qk_norm=("head", ("qk_norm", True)),
+        kv_default=True,
+        gated=False,
+        activation="xielu",
+        fixed={"mlp_bias": (False,), "post_norm": (False,)},
+    ),
+    "aria_text": replace(_FLAGGED, kv_default=True, moe=modern.aria_sparse, fixed={"mlp_bias": (False,)}),
+    "axk1": replace(_LATENT, build=modern.post_norm_latent),
+    "beam": replace(
+        _PLAIN,
+        build=modern.gated,
+        qk_norm=_HEAD_NORM,
+        norms=4,
+        head_dim=True,
+        windows=d.last_of(6),
+        moe=modern.by_kind(),
+        attention={"gate_bias": True},
+    ),
+    "bitnet": replace(
+        _FLAGGED,
+        build=modern.every(mixer={"out_norm": True}, ffn={"inner_norm": True}),
+        kv_default=True,
+        activation="relu2",
+    ),
+    "cohere2_moe": replace(
+        _FLAGGED,
+        build=modern.cohere_moe,
+        tied=True,
+        parallel=True,
+        norms=1,
+        kv_default=True,
+        head_dim=True,
+        windows=d.last_of(4),
+        moe=modern.cohere_sparse,
+    ),
+    "diffllama": replace(
+        _FLAGGED, kv_default=True, attention={"differential": True}, ignored=("lambda_std_dev", "num_diff_heads")
+    ),
+    "flex_olmo": replace(_FLAGGED, kv_default=True, qk_norm=("full", True), moe=d.all_sparse),
+    "flint": replace(
+        _FLAGGED,
+        qk_norm=_HEAD_NORM,
+        head_dim=True,
+        windows=d.every_layer,
+        moe=modern.ungated,
+        attention={"sinks": True},
+    ),
+    "granite_swa": replace(_LLAMA, tied=True, windows=d.first_of(4), attention={"sinks": True}, ignored=_THETA),
+    "granitemoe_swa": replace(
+        _FLAGGED,
+        kv_default=True,
+        windows=d.first_of(4),
+        moe=d.granite_sparse,
+        attention={"sinks": True},
+        ignored=_THETA,
+    ),
+    "hunyuan_v1_moe": replace(
+        _FLAGGED, build=modern.hunyuan_moe, kv_default=True, qk_norm=("head", ("use_qk_norm", True))
+    ),
+    "hy_v3": replace(
+        _FLAGGED,
+        qk_norm=_HEAD_NORM,
+        head_dim=True,
+        moe=modern.shared_experts("num_shared_experts", "first_k_dense_replace"),
+        fixed={"mlp_bias": (False,)},
+        ignored=("router_scaling_factor", "enable_moe_fp32_combine"),
+    ),
+    "hyperclovax": replace(_LLAMA, build=modern.hyperclova),
+    "jais2": replace(
+        _PLAIN,
+        norm="layer",
+        qkv_bias=("attention_bias", True),
+        out_bias=("attention_bias", True),
+        mlp_bias=("mlp_bias", True),
+        kv_default=True,
+        gated=False,
+        activation="relu2",
+    ),
+    "kolibri1": replace(
+        _PLAIN,
+        qk_norm=_HEAD_NORM,
+        norms=4,
+        head_dim=True,
+        windows=d.last_of(5),
+        moe=modern.by_kind("", "shared_expert_intermediate_size"),
+    ),
+    "laguna": replace(_FLAGGED, build=modern.laguna, qk_norm=_HEAD_NORM, head_dim=True, windows=d.every_layer),
+    "lfm2": replace(_PLAIN, build=modern.conv_hybrid, tied=True, qk_norm=_HEAD_NORM),
+    "lfm2_moe": replace(_PLAIN, build=modern.conv_hybrid, tied=True, qk_norm=_HEAD_NORM),
+    "lfm3": replace(_FLAGGED, build=modern.conv_hybrid, tied=True, qk_norm=_HEAD_NORM, head_dim=True),
+    "longcat_flash": replace(_LATENT, build=modern.longcat, moe=None),
+    "hrm_text": replace(
+        _PLAIN, build=modern.looped, kv_default=True, fixed={"attention_bias": (False,)}, ignored=("embedding_scale",)
+    ),
+    "mellum": replace(
+        _FLAGGED,
+        qk_norm=_HEAD_NORM,
+        head_dim=True,
+        windows=d.every_layer,
+        moe=modern.by_kind(),
+        ignored=("mtp_layer_types", "mtp_mlp_layer_types", "intermediate_size"),
+    ),
+    "mimo_v2_flash": replace(_PLAIN, build=modern.mimo, qkv_bias=_BIAS, head_dim=True, windows=d.every_layer),
+    "ministral": replace(_PLAIN, windows=d.every_layer),
+    "modernbert-decoder": replace(
+        _FLAGGED,
+        build=modern.modernbert_decoder,
+        tied=True,
+        mlp_bias=("mlp_bias", False),
+        kv_default=True,
+        embedding_norm=True,
+        activation="gelu",
+        windows=d.every_layer,
+    ),
+    "nanochat": replace(_FLAGGED, norm="plain", kv_default=True, gated=False, activation="relu2"),
+    "vaultgemma": replace(_FLAGGED, tied=True, head_dim=True, activation="gelu", norms=2, windows=d.alternate),
+}
+
+ALIASES = {"iquestcoder": "llama", "gpt-sw3": "gpt2"}
+
+UNKNOWN: dict[str, str] = {
+    "axk2": "its norms have low-rank gates, and its queries share a projection with a gate: no layer kind has those",
+    "blt": "it works on patches of bytes between a local encoder and a local decoder: no layer kind has that",
+    "doge": "its mask is learned, and its experts are found by product keys: no layer kind has those",
+    "inkling_text": "its attention has convolutions on keys, values and outputs, and relative biases of the input",
+    "inkling2_text": "its attention has convolutions on keys, values and outputs, and relative biases of the input",
+    "jetmoe": "its query and output projections are mixtures of experts: no layer kind has that",
+    "zaya": "its attention convolves compressed queries and keys (CCA), and its router is a network of its own",
+    "xlnet": "it predicts in permuted order with two streams: no layer kind has that",
+}

@@ -1,0 +1,316 @@
+"""Decoders of 2025 and 2026 that need more than a row of the table: gates, sinks, further norms, convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from inferplan.models.huggingface.decoder import attention, decoder, mlp, model, moe, qwen_sparse, sliding
+from inferplan.models.huggingface.dialect import Dialect, Layer
+from inferplan.models.huggingface.latent import latent
+from inferplan.models.huggingface.reader import EXPERTS, FFN, LAYERS, MOE_FFN, WIDTH, Reader
+
+Rule = Callable[[Reader, Dialect, int], list[Layer | None]]
+"""Which layers are mixtures of experts."""
+Build = Callable[[Reader, Dialect], dict[str, Any]]
+
+
+def kinds_of(r: Reader, name: str, count: int, *known: str) -> list[str] | None:
+    """A list with one of ``known`` for each layer, ``None`` where absent. Raises ``SpecError`` for another."""
+    kinds = r.items(name, count)
+    for kind in kinds or []:
+        if kind not in known:
+            raise r.refuse(f"{name} entry {kind!r}", f"only {', '.join(known)} are known here")
+    return kinds
+
+
+def by_kind(first_dense: str = "", shared: str = "", **fields: Any) -> Rule:
+    """Which layers are sparse: ``mlp_layer_types``, else all after the first ``first_dense`` (a field's name).
+
+    shared: the field of the columns of a shared expert. fields: further fields of the experts.
+    """
+
+    def rule(r: Reader, d: Dialect, count: int) -> list[Layer | None]:
+        kinds = kinds_of(r, "mlp_layer_types", count, "dense", "sparse")
+        dense = r.integer(first_dense, default=0) if first_dense else 0
+        columns = (r.optional(shared) or 0) if shared else 0
+        experts = moe(r, d, r.integer(*MOE_FFN), **fields, **({"shared_d_ff": columns} if columns else {}))
+        if kinds is None:
+            return [None if index < dense else experts for index in range(count)]
+        return [experts if kind == "sparse" else None for kind in kinds]
+
+    return rule
+
+
+def shared_experts(name: str, first_dense: str = "", **fields: Any) -> Rule:
+    """As :func:`by_kind`; ``name`` is the number of shared experts, each as wide as a routed one."""
+
+    def rule(r: Reader, d: Dialect, count: int) -> list[Layer | None]:
+        columns = r.integer(name, default=0) * r.integer(*MOE_FFN)
+        more = fields | ({"shared_d_ff": columns} if columns else {})
+        return by_kind(first_dense, "", **more)(r, d, count)
+
+    return rule
+
+
+def ungated(r: Reader, d: Dialect, count: int) -> list[Layer | None]:
+    """Qwen's rule, and a shared expert without a gate (Flint)."""
+    layers = qwen_sparse(r, d, count)
+    return [None if layer is None else {k: v for k, v in layer.items() if k != "shared_gate"} for layer in layers]
+
+
+def aria_sparse(r: Reader, d: Dialect, count: int) -> list[Layer | None]:
+    """Every layer; shared experts as wide as routed ones, whose width is the feed-forward's (Aria, Hunyuan-A13B)."""
+    width = r.integer(*FFN)
+    shared = r.integer("moe_num_shared_experts", "num_shared_experts", default=0)
+    experts = moe(r, d, width, **({"shared_d_ff": shared * width} if shared else {}))
+    return [experts] * count
+
+
+def cohere_sparse(r: Reader, d: Dialect, count: int) -> list[Layer | None]:
+    """As Aria's, but for the layers that ``mlp_layer_types`` calls dense (Command A+)."""
+    kinds = kinds_of(r, "mlp_layer_types", count, "dense", "sparse")
+    first = r.integer("first_k_dense_replace", default=0)
+    experts = aria_sparse(r, d, count)
+    dense = [kind == "dense" for kind in kinds] if kinds else [index < first for index in range(count)]
+    return [None if flag else layer for flag, layer in zip(dense, experts, strict=True)]
+
+
+def cohere_moe(r: Reader, d: Dialect) -> dict[str, Any]:
+    """Command A+: dense layers have a width of their own; RMS norms where the config has their epsilon."""
+    rms = r.config.get("rms_norm_eps") is not None
+    wide = r.optional("prefix_dense_intermediate_size")
+    fields = decoder(r, d) | {"norm": "rms" if rms else "layer_plain"}
+    r.only("shared_expert_combination_strategy", "average", "sum")
+    r.skip("prefix_dense_sliding_window_pattern", "expert_selection_fn")
+    return _with_dense(fields, wide) if wide else fields
+
+
+def _with_dense(fields: dict[str, Any], width: int) -> dict[str, Any]:
+    """The dense feed-forwards of a decoder with another width."""
+    for layer in walk(fields["layers"]):
+        if layer["ffn"]["kind"] == "mlp":
+            layer["ffn"] = layer["ffn"] | {"d_ff": width}
+    return fields
+
+
+def walk(layers: list[Layer]) -> list[Layer]:
+    """Every layer of compressed groups, to be changed in place."""
+    found: list[Layer] = []
+    for layer in layers:
+        found += walk(layer["pattern"]) if "pattern" in layer else [layer]
+    return found
+
+
+def hunyuan_moe(r: Reader, d: Dialect) -> dict[str, Any]:
+    """Hunyuan-A13B: experts and a shared expert in every layer; numbers may be given layer by layer."""
+    count = r.integer(*LAYERS)
+    mixer = attention(r, d)
+    width = r.integer(*FFN)
+    wide = _one_of(r, "moe_intermediate_size") or width
+    shared = _one_of(r, "num_shared_expert") or 1
+    for name in ("num_experts", "moe_topk"):
+        r.config[name] = _one_of(r, name)
+    r.only("use_cla", False)
+    r.only("use_mixed_mlp_moe", True)
+    r.only("moe_layer_num_skipped", 0)
+    r.skip("moe_drop_tokens", "moe_random_routing_dropped_token", "norm_type", "use_rotary_pos_emb", "cla_share_factor")
+    r.skip("group_limited_greedy", "n_group", "topk_group", "mlp_bias", "eod_token_id", "attention_head_dim")
+    ffn = moe(r, d, wide, shared_d_ff=shared * wide)
+    return model(r, d, [{"mixer": mixer, "ffn": ffn}] * count)
+
+
+def _one_of(r: Reader, name: str) -> int | None:
+    """A number that a list may give for every layer, where it is the same for all."""
+    value = r.get(name)
+    if isinstance(value, list):
+        if len(set(value)) != 1:
+            raise r.refuse(name, "it differs from layer to layer")
+        value = value[0]
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+        raise r.refuse(name, f"it is {value!r}, not an integer")
+    return value
+
+
+def gated(r: Reader, d: Dialect) -> dict[str, Any]:
+    """A gate on the output of attention, as wide as the heads (AFM, Beam): its projection has no bias."""
+    r.only("attention_bias", False)
+    fields = decoder(r, d)
+    for layer in walk(fields["layers"]):
+        layer["mixer"] = layer["mixer"] | {"output_gate": True}
+    return fields
+
+
+def every(**changed: dict[str, Any]) -> Build:
+    """A decoder whose layers' parts have further fields: ``mixer`` and ``ffn``."""
+
+    def build(r: Reader, d: Dialect) -> dict[str, Any]:
+        fields = decoder(r, d)
+        for layer in walk(fields["layers"]):
+            for part, more in changed.items():
+                layer[part] = layer[part] | more
+        return fields
+
+    return build
+
+
+def hyperclova(r: Reader, d: Dialect) -> dict[str, Any]:
+    """HyperCLOVA X: norms after attention and feed-forward too, by ``use_post_norm``."""
+    fields = decoder(r, d)
+    if r.flag("use_post_norm", False):
+        for layer in walk(fields["layers"]):
+            layer["norms"] = 4
+    return fields
+
+
+def laguna(r: Reader, d: Dialect) -> dict[str, Any]:
+    """Laguna: query heads layer by layer, a gate a head or a channel; the router's correction is a parameter."""
+    count = r.integer(*LAYERS)
+    heads = r.items("num_attention_heads_per_layer", count)
+    own, windows, said = attention(r, d), sliding(r, d, count), r.get("gating")
+    r.only("gating", True, "per-head", "per-element", False)
+    wide = {"head_gate": True} if said in (True, "per-head") else {"output_gate": True}
+    if own["qkv_bias"] and "output_gate" in wide:
+        raise r.refuse("attention_bias = True", "a gate as wide as the heads has no bias, and queries have one")
+    sparse = by_kind("", "shared_expert_intermediate_size", router_bias=True)(r, d, count)
+    dense = mlp(r, d) if None in sparse else None
+    r.skip("moe_apply_router_weight_on_input", "moe_router_logit_softcapping", "moe_routed_scaling_factor", *FFN)
+    layers: list[Layer] = []
+    for index, (window, experts) in enumerate(zip(windows, sparse, strict=True)):
+        mixer = own | wide | ({"heads": heads[index]} if heads else {}) | ({"window": window} if window else {})
+        layers.append({"mixer": mixer, "ffn": experts or dense})
+    return model(r, d, layers)
+
+
+def mimo(r: Reader, d: Dialect) -> dict[str, Any]:
+    """MiMo-V2-Flash: windowed layers have twice the KV heads, and sinks; values are narrower than keys."""
+    count = r.integer(*LAYERS)
+    own = attention(r, d) | {"value_dim": r.integer("v_head_dim")}
+    windows = sliding(r, d, count)
+    wide = {"kv_heads": r.integer("swa_num_key_value_heads", default=2 * own["kv_heads"]), "sinks": True}
+    sparse = by_kind("first_k_dense_replace")(r, d, count)
+    dense = mlp(r, d) if None in sparse else None
+    r.skip("attention_value_scale", "sliding_window_size")
+    layers: list[Layer] = [
+        {"mixer": own | (wide | {"window": window} if window else {}), "ffn": experts or dense}
+        for window, experts in zip(windows, sparse, strict=True)
+    ]
+    return model(r, d, layers)
+
+
+def conv_hybrid(r: Reader, d: Dialect) -> dict[str, Any]:
+    """LFM2 and LFM3: gated short convolutions, and attention where ``layer_types`` says."""
+    count, width = r.integer(*LAYERS), r.integer(*WIDTH)
+    kinds = kinds_of(r, "layer_types", count, "conv", "full_attention", "sliding_attention")
+    places = r.get("full_attn_idxs")
+    if kinds is None:
+        places = r.need("full_attn_idxs") if places is None else places
+        kinds = ["full_attention" if index in places else "conv" for index in range(count)]
+    own = attention(r, d) | ({"head_gate": True} if r.flag("use_attention_gate", False) else {})
+    taps, bias = r.integer("conv_L_cache"), r.flag("conv_bias", False)
+    known = {"conv": {"kind": "short_conv", "width": width, "taps": taps, "bias": bias}, "full_attention": own}
+    if "sliding_attention" in kinds:
+        known["sliding_attention"] = own | {"window": r.integer("sliding_window")}
+    r.skip("sliding_window", "conv_dim", "conv_use_xavier_init", "use_pos_enc", "conv_dim_out", "block_use_swiglu")
+    r.skip("block_use_xavier_init", "block_mlp_init_scale", "block_out_init_scale", "block_norm_eps", "theta")
+    norms = {"norms": 4} if r.flag("use_sandwich_norm", False) else {}
+    sparse = _conv_sparse(r, d, count)
+    dense = mlp(r, d, _conv_width(r)) if None in sparse else None
+    layers: list[Layer] = [
+        {"mixer": known[kind], "ffn": experts or dense} | norms for kind, experts in zip(kinds, sparse, strict=True)
+    ]
+    return model(r, d, layers)
+
+
+def _conv_sparse(r: Reader, d: Dialect, count: int) -> list[Layer | None]:
+    """Experts after the first ``num_dense_layers`` (LFM2-MoE); the correction of its router is a buffer."""
+    if r.optional(*EXPERTS) is None:
+        return [None] * count
+    r.skip("use_expert_bias")
+    return by_kind("num_dense_layers")(r, d, count)
+
+
+def _conv_width(r: Reader) -> int:
+    """The columns of LFM2's feed-forward: two thirds, times a factor, rounded up, where it adjusts them."""
+    width = r.integer("block_ff_dim", *FFN)
+    multiple, factor = r.optional("block_multiple_of"), r.get("block_ffn_dim_multiplier")
+    if not r.flag("block_auto_adjust_ff_dim", False):
+        return width
+    width = int(2 * width / 3)
+    if factor is not None:
+        width = int(factor * width)
+        width = -(-width // (multiple or 1)) * (multiple or 1)
+    return width
+
+
+def post_norm_latent(r: Reader, d: Dialect) -> dict[str, Any]:
+    """A.X K1: latent attention, and a norm after the experts."""
+    fields = latent(r, d)
+    for layer in walk(fields["layers"]):
+        if layer["ffn"]["kind"] == "moe":
+            layer["norms"] = 3
+    return fields
+
+
+def longcat(r: Reader, d: Dialect) -> dict[str, Any]:
+    """LongCat-Flash: two of latent attention and feed-forward a layer; experts beside the first, some of which copy."""
+    r.config |= {"intermediate_size": r.integer("ffn_hidden_size")} | (
+        {"num_hidden_layers": r.integer("num_layers")} if r.optional("num_hidden_layers") is None else {}
+    )
+    r.skip("ffn_hidden_size", "num_layers")
+    width = r.integer("expert_ffn_hidden_size")
+    r.only("zero_expert_type", "identity")
+    r.skip(
+        "attention_method", "mla_scale_q_lora", "mla_scale_kv_lora", "moe_topk", "router_bias", "num_key_value_heads"
+    )
+    zero = r.integer("zero_expert_num", default=0)
+    experts = {"kind": "moe", "experts": r.integer("n_routed_experts"), "top_k": r.integer("moe_topk"), "d_ff": width}
+    fields = latent(r, d)
+    (layer,) = walk(fields["layers"])[:1]
+    layer = {key: value for key, value in layer.items() if key != "repeat"}
+    pair = [layer | {"extras": [experts | ({"zero_experts": zero} if zero else {})]}, layer]
+    return fields | {"layers": [{"repeat": r.integer(*LAYERS), "pattern": pair}]}
+
+
+def looped(r: Reader, d: Dialect) -> dict[str, Any]:
+    """HRM: two stacks run in cycles, ``H_cycles`` times ``L_cycles`` of the lower and one of the higher."""
+    depth, high, low = (r.integer(name) for name in ("num_layers_per_stack", "H_cycles", "L_cycles"))
+    mixer = attention(r, d) | {"output_gate": True}
+    layer: Layer = {"mixer": mixer, "ffn": mlp(r, d), "norms": 0}
+    count = r.integer("num_hidden_layers")
+    if count != depth * high * (low + 1):
+        raise r.refuse("num_hidden_layers", f"it is {count}, not {high} times {low + 1} stacks of {depth}")
+    r.only("prefix_lm", True, False)
+    r.skip("L_bp_cycles")
+    own = {**layer, "repeat": depth}
+    again = own | {"shared": True}
+    first = [own, *([again] * (low - 1)), own]
+    later = [again] * ((high - 1) * (low + 1))
+    fields = model(r, d, [layer])
+    vector = {"z_L": [r.integer(*WIDTH)]}
+    return fields | {"layers": [*first, *later], "final_norm": False, "ends": {"tensors": vector}}
+
+
+def modernbert_decoder(r: Reader, d: Dialect) -> dict[str, Any]:
+    """The decoder of ModernBERT's kind (Ettin): no norm before the first attention, a dense layer before the head."""
+    count, width = r.integer(*LAYERS), r.integer(*WIDTH)
+    half = r.optional("local_attention")
+    if half is not None and r.config.get("sliding_window") is None:
+        r.config["sliding_window"] = half // 2
+    bias, plain = r.flag("classifier_bias", False), not r.flag("norm_bias", False)
+    head_bias = r.flag("decoder_bias", True)
+    period = r.integer("global_attn_every_n_layers", default=3)
+    if r.get("layer_types") is None:
+        r.config["layer_types"] = [
+            "sliding_attention" if index % period else "full_attention" for index in range(count)
+        ]
+    windows, own, ffn = sliding(r, d, count), attention(r, d), mlp(r, d)
+    r.skip("local_attention", "classifier_activation", "initializer_cutoff_factor")
+    layers: list[Layer] = [
+        {"mixer": own | ({"window": window} if window else {}), "ffn": ffn} | ({} if index else {"norms": 1})
+        for index, window in enumerate(windows)
+    ]
+    dense = {"inputs": width, "outputs": width, "bias": bias, "norm": width}
+    head = {"name": "prediction", "rows": "token", "layers": [dense]}
+    more = {"norm": "layer_plain" if plain else "layer", "head_bias": head_bias, "ends": {"heads": [head]}}
+    return model(r, d, layers) | more
