@@ -26,6 +26,14 @@ class HeadLayer(Spec):
     norm: int = Field(default=0, ge=0)
     """Width of its norm; 0 where it has none."""
 
+    def weights(self, name: str, vectors: int) -> Iterator[Weight]:
+        """Its tensors. vectors: those of a norm."""
+        yield Weight(name=name, shape=(self.outputs, self.inputs), role="base")
+        if self.bias:
+            yield Weight(name=f"{name}.bias", shape=(self.outputs,), role="base")
+        if self.norm:
+            yield Weight(name=f"{name}.norm", shape=(vectors, self.norm), role="base")
+
 
 class OutputHead(Spec):
     """A head over the last hidden states: linear layers, and the vocabulary where it predicts tokens.
@@ -44,13 +52,15 @@ class Ends(Spec):
     """The parts around the layers.
 
     tables: further tables as wide as the embedding that are added to it, rows of each (positions, token types).
-    projection_bias: the projection of a narrower embedding has a bias. tensors: what else stands outside the layers, by
+    projection_bias: the projection of a narrower embedding has a bias. inputs: linear layers between the tables and
+    the layers. tensors: what else stands outside the layers, by
     shape (a table of relative positions): counted and kept. heads: of a model that encodes nothing where its last
     hidden states are what is asked for; of one that generates, what stands before the matrix of its vocabulary.
     """
 
     tables: dict[str, int] = {}
     projection_bias: bool = False
+    inputs: list[HeadLayer] = []
     tensors: dict[str, list[int]] = {}
     heads: list[OutputHead] = []
 
@@ -65,6 +75,8 @@ class Ends(Spec):
             yield Weight(name=name, shape=(rows, width), role="embedding")
         if projected is not None and self.projection_bias:
             yield Weight(name="project_in.bias", shape=(projected,), role="base")
+        for index, layer in enumerate(self.inputs):
+            yield from layer.weights(f"input.{index}", 0)
         for name, shape in self.tensors.items():
             yield Weight(name=name, shape=tuple(shape), role="base")
 
@@ -72,12 +84,12 @@ class Ends(Spec):
         """Tensors of the heads, without the vocabulary's. vectors: those of a norm."""
         for head in self.heads:
             for index, layer in enumerate(head.layers):
-                name = f"{head.name}.{index}"
-                yield Weight(name=name, shape=(layer.outputs, layer.inputs), role="base")
-                if layer.bias:
-                    yield Weight(name=f"{name}.bias", shape=(layer.outputs,), role="base")
-                if layer.norm:
-                    yield Weight(name=f"{name}.norm", shape=(vectors, layer.norm), role="base")
+                yield from layer.weights(f"{head.name}.{index}", vectors)
+
+    def input_ops(self, context: LayerContext) -> Iterator[Op]:
+        """The operators between the tables and the layers."""
+        for index, layer in enumerate(self.inputs):
+            yield from context.linear(f"input.{index}", layer.inputs, layer.outputs, role="base")
 
     def ops(self, context: LayerContext, sequences: Num, tokens: Num) -> Iterator[Op]:
         """The operators of the heads, the vocabulary's matmul aside."""

@@ -500,6 +500,7 @@ class ModelSpec(Spec):
 
     def input_ops(self, context: LayerContext) -> Iterator[Op]:
         """What runs between the embedding and the first layer."""
+        yield from self.ends.input_ops(context)
         if self.per_layer_embedding is not None:
             yield from self.per_layer_embedding.ops(context, len(self.sequence))
         for _ in range(1, self.streams):

@@ -16,6 +16,7 @@ from inferplan.errors import SpecError
 from inferplan.models.checkpoint import CONFIGS, fetch_configs, read_folder, read_json, require_model, verify
 from inferplan.models.huggingface.context import context
 from inferplan.models.huggingface.families import ALIASES, FAMILIES, UNKNOWN
+from inferplan.models.huggingface.heads import decoder_ends
 from inferplan.models.huggingface.media import with_media
 from inferplan.models.huggingface.quantisation import apply, read_scheme
 from inferplan.models.huggingface.reader import MEDIA, Reader
@@ -58,6 +59,8 @@ def import_config(
     dialect = FAMILIES[family]
     filled = reader.fill(dialect.defaults)
     fields = dialect.build(reader, dialect)
+    if "generation" not in fields:
+        fields |= decoder_ends(outer, fields, {str(one.get("model_type")) for one in (outer, reader)})
     fields["max_context"], stretched = context(reader, fields["max_context"], family)
     tied = _tied(outer, reader, dialect.tied)
     beside, notes = towers(outer, int(fields["d_model"]))

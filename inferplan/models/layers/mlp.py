@@ -20,6 +20,8 @@ class MlpLayer(FeedForward):
     d_ff: int = Field(ge=1)
     gated: bool = True
     bias: bool = False
+    out_bias: bool = False
+    """A bias of the way out alone."""
     activation: Activation = "silu"
     """``xielu`` has two parameters (2411.13010)."""
     inner_norm: bool = False
@@ -31,7 +33,7 @@ class MlpLayer(FeedForward):
             if self.bias:
                 yield Weight(name=f"{name}.bias", shape=(self.d_ff,), role="base", shard="dense", units=self.d_ff)
         yield Weight(name="down", shape=(d_model, self.d_ff), shard="dense", units=self.d_ff)
-        if self.bias:
+        if self.bias or self.out_bias:
             yield Weight(name="down.bias", shape=(d_model,), role="base")
         if self.activation == "xielu":
             yield Weight(name="activation", shape=(2,), role="base")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from inferplan.models.huggingface.dialect import Dialect
-from inferplan.models.huggingface.families import decoders, early, encoder_decoders, mechanisms, recent
+from inferplan.models.huggingface.families import decoders, early, encoder_decoders, encoders, mechanisms, recent
 
 __all__ = ["ALIASES", "FAMILIES", "UNKNOWN"]
 
@@ -13,6 +13,7 @@ FAMILIES: dict[str, Dialect] = {
     **mechanisms.FAMILIES,
     **recent.FAMILIES,
     **early.FAMILIES,
+    **encoders.FAMILIES,
 }
 
 ALIASES: dict[str, str] = {
@@ -21,6 +22,7 @@ ALIASES: dict[str, str] = {
     **mechanisms.ALIASES,
     **recent.ALIASES,
     **early.ALIASES,
+    **encoders.ALIASES,
 }
 """Other names of a row."""
 
@@ -29,5 +31,6 @@ UNKNOWN: dict[str, str] = {
     **encoder_decoders.UNKNOWN,
     **recent.UNKNOWN,
     **early.UNKNOWN,
+    **encoders.UNKNOWN,
 }
 """Families that are known and not covered, and what they need."""
