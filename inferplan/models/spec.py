@@ -591,13 +591,7 @@ class ModelSpec(Spec):
 
     def check(self, parallel: Parallelism) -> None:
         """Raise ``IndivisibleError`` when a layer cannot be divided so, ``UsageError`` where there are no experts."""
-        for layer, _ in [*self.distinct, *(self.encoder.distinct if self.encoder is not None else ())]:
-            for part in layer.parts:
-                part.check(parallel)
-        if parallel.ep > 1:
-            require_experts(self, "--ep")
-        if parallel.tp > 1:
-            require_divides("tp", parallel.tp, -(-self.vocab // 64) * 64, "vocabulary rows (padded to 64)")
+        _check(self, parallel)
 
     def to_dict(self) -> dict[str, Any]:
         """The mapping its YAML holds."""
@@ -705,6 +699,16 @@ def require_experts(model: ModelSpec, option: str) -> None:
     """Raise ``UsageError`` for an option about routed experts where the model has none."""
     if not model.has_experts:
         raise UsageError(f"{model.name} has no routed experts for {option}", hint=f"leave {option} out")
+
+
+def _check(model: ModelSpec, parallel: Parallelism) -> None:
+    for layer, _ in [*model.distinct, *(model.encoder.distinct if model.encoder is not None else ())]:
+        for part in layer.parts:
+            part.check(parallel)
+    if parallel.ep > 1:
+        require_experts(model, "--ep")
+    if parallel.tp > 1:
+        require_divides("tp", parallel.tp, -(-model.vocab // 64) * 64, "vocabulary rows (padded to 64)")
 
 
 def _checkpoint_bytes(model: ModelSpec) -> float:

@@ -10,12 +10,15 @@ from inferplan.models.huggingface.families import FAMILIES
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from tests.oracle.built import kinds  # noqa: E402
+
 NOT_BUILT = {
     "dbrx": "the class does not accept its own default config",
     "dots1": "its router is not built on the meta device",
     "hunyuan_v1_dense": "its default config lacks a head size",
     "nemotron": "its default config lacks a head size",
     "deepseek_v2": "its default config lacks the number of experts a token",
+    "esm": "its default config lacks a vocabulary",
     "glm4_moe": "its default heads do not divide its width",
 }
 
@@ -25,8 +28,10 @@ def test_the_default_model_of_a_family(family):
     if family not in transformers.CONFIG_MAPPING:
         pytest.skip("not in this transformers")
     config = transformers.CONFIG_MAPPING[family]()
+    kind = kinds().get(family)
+    auto = kind.auto if kind is not None and kind.kind in ("encoder", "speech") else "AutoModelForCausalLM"
     with torch.device("meta"):
-        built = transformers.AutoModelForCausalLM.from_config(config)
+        built = getattr(transformers, auto).from_config(config)
     expected = sum(parameter.numel() for parameter in built.parameters())
     found = model_from_config(config.to_dict() | {"model_type": family}, family, "test")
     assert found.parameters["total"] == expected

@@ -241,7 +241,7 @@ FAMILIES: dict[str, Dialect] = {
                 transform=False,
                 decodes=True,
                 ends=("Model",),
-                default="Model",
+                default="ForCausalLM",
             )
         ),
     ),
@@ -332,6 +332,7 @@ UNKNOWN = {
     "canine": "its layers work on characters at two resolutions: no layer kind has those",
     "convbert": "half of its heads are convolutions whose filters depend on the tokens: no layer kind has those",
     "deberta": "its attention has terms for content and position apart: no layer kind has those",
+    "deberta-v2": "its attention has terms for content and position apart: no layer kind has those",
     "esmc": "its norms are of two kinds, with a bias and without one",
     "fnet": "its mixers are Fourier transforms: no layer kind has those",
     "funnel": "its layers shorten the sequence: no layer kind does that",
