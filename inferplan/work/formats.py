@@ -177,7 +177,18 @@ FORMATS: dict[str, Format] = {
             row_bits=32,
             math="int8",
             like="int8",
-            source="bitsandbytes' SCB and torchao: an fp32 scale for each output row",
+            source="bitsandbytes' SCB, Gemma's own 8 bits: an fp32 scale for each output row",
+        ),
+        *(
+            Format(
+                name=f"int{bits}-row",
+                bits=bits,
+                row_bits=32,
+                math="int4",
+                like="int4" if bits == 4 else "",
+                source="transformers' GemmaQuantizationConfig: an fp32 scale for each output row",
+            )
+            for bits in (2, 4)
         ),
         Format(
             name="llm.int8",

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from inferplan.models.huggingface.quantisation.compressed import compressed
-from inferplan.models.huggingface.quantisation.floats import bitsandbytes, eetq, fp8, hqq, mxfp4
+from inferplan.models.huggingface.quantisation.floats import bitsandbytes, eetq, fp8, gemma, hqq, mxfp4
 from inferplan.models.huggingface.quantisation.integers import auto_round, awq, gptq
 from inferplan.models.huggingface.quantisation.modelopt import modelopt
 from inferplan.models.huggingface.quantisation.modules import LAYOUTS, Layout, checkpoint_shapes, places
@@ -26,7 +26,9 @@ METHODS: dict[str, Callable[[Reader], Scheme]] = {
     "fp8": fp8,
     "fbgemm_fp8": fp8,
     "ptpc_fp8": fp8,
+    "mxfp8": fp8,
     "mxfp4": mxfp4,
+    "gemma": gemma,
     "gptq": gptq,
     "gptqmodel": gptq,
     "awq": awq,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from inferplan.models.huggingface.quantisation.rules import (
     Module,
     by_component,
@@ -9,7 +11,7 @@ from inferplan.models.huggingface.quantisation.rules import (
     by_path,
     by_transformers,
 )
-from inferplan.models.huggingface.quantisation.scheme import Scheme, finish, names, refuse, unless
+from inferplan.models.huggingface.quantisation.scheme import Decision, Scheme, finish, known, names, refuse, unless
 from inferplan.models.huggingface.reader import Reader
 
 
@@ -17,20 +19,32 @@ def fp8(table: Reader) -> Scheme:
     """fp8 by block, tensor or row. A module is left out where its name has an entry as a run of whole parts (SGLang).
 
     vLLM compares whole names alone, so a list of inner names skips nothing there: such a checkpoint does not load.
+    Blocks of 1 x 32 with 8-bit exponents are MXFP8, and experts of ``expert_dtype`` fp4 are MXFP4 (transformers'
+    ``FineGrainedFP8Config``).
     """
     method = table.get("quant_method")
-    block = table.get("weight_block_size")
-    if block not in (None, [128, 128]):
-        raise refuse(table, f"weight_block_size = {block}", "only [128, 128] is known")
+    block, scales = table.get("weight_block_size"), table.get("scale_fmt")
+    stored = {"None": "fp8-row" if method in ("fbgemm_fp8", "ptpc_fp8") else "fp8", "[128, 128]": "fp8-block"}
+    if scales == "ue8m0" or method == "mxfp8":
+        stored |= {"[1, 32]": "mxfp8"}
+    if str(block) not in stored or (method == "mxfp8" and block is None):
+        raise refuse(
+            table, f"weight_block_size = {block}", f"only {', '.join(stored)} are known with scale_fmt = {scales!r}"
+        )
     table.only("fmt", "e4m3", "float8_e4m3fn", "float8_e4m3")
-    stored = "fp8-block" if block else "fp8-row" if method in ("fbgemm_fp8", "ptpc_fp8") else "fp8"
+    table.only("expert_dtype", "fp8", "fp4")
+    default, experts = stored[str(block)], "mxfp4" if table.get("expert_dtype") == "fp4" else None
     skips = names(table, "modules_to_not_convert", "ignored_layers")
     finish(table, "activation_scheme", "activation_scale_ub", "scale_fmt", "dequantize", "fmt")
+
+    def routed(decide: Decision) -> Decision:
+        return lambda module: experts if experts and ".experts." in f"{module.name}." else decide(module)
+
     return Scheme(
-        stored=unless(by_path(skips), stored),
-        elsewhere=unless(by_name(skips), stored),
+        stored=routed(unless(by_path(skips), default)),
+        elsewhere=routed(unless(by_name(skips), default)),
         loaders=("SGLang", "vLLM"),
-        activations="fp8",
+        activations="mxfp8" if default == "mxfp8" else "fp8",
     )
 
 
@@ -97,3 +111,29 @@ def hqq(table: Reader) -> Scheme:
     skips = names(table, "skip_modules") or ["lm_head"]
     finish(table, "quant_method", "quant_config", "dynamic_config")
     return Scheme(stored=unless(by_path(skips), f"int{bits}-g{size}b"))
+
+
+def gemma(table: Reader) -> Scheme:
+    """Google's own 2, 4 and 8 bits (transformers' ``GemmaQuantizationConfig``): an fp32 scale for each output row.
+
+    ``module_quant_configs`` are expressions that are searched in a name, the first one decides; embeddings are packed
+    where ``quantize_embeddings`` says so.
+    """
+    bits, tables = table.get("num_bits"), table.flag("quantize_embeddings", False)
+    default = known(table, f"num_bits = {bits}", f"int{4 if bits is None else bits}-row")
+    own: list[tuple[re.Pattern[str], str]] = []
+    for pattern, said in (table.get("module_quant_configs") or {}).items():
+        inner = Reader(said, table.name, f"{table.prefix}module_quant_configs.{pattern}.")
+        width = inner.get("num_bits") or bits
+        own.append((re.compile(pattern), known(inner, f"num_bits = {width}", f"int{width}-row")))
+        finish(inner)
+    skips = names(table, "modules_to_not_convert")
+    skipped = by_transformers(skips or ["lm_head"])
+    finish(table, "quant_method")
+
+    def stored(module: Module) -> str | None:
+        if skipped(module) is not None or (module.kind == "Embedding" and not tables):
+            return None
+        return next((name for pattern, name in own if pattern.search(module.full)), default)
+
+    return Scheme(stored=stored)

@@ -1,0 +1,97 @@
+"""At least a hundred quantisation tables against bytes counted tensor by tensor; rules against transformers' own."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from inferplan.models.huggingface import import_config  # noqa: E402
+from inferplan.models.huggingface.quantisation.rules import (  # noqa: E402
+    Module,
+    by_component,
+    by_substring,
+    by_transformers,
+)
+from tests.oracle.quantised import MODELS, Case, config_of, predicted, stored  # noqa: E402
+from tests.oracle.quantised_tables import CASES  # noqa: E402
+
+TOLERANCE = 1e-3
+"""What is not counted: scalars of a tensor, bitsandbytes' text of a state and its maps of values (1.3 kB a matrix)."""
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.model}-{case.name}")
+def test_bytes_of_a_quantised_checkpoint(case: Case) -> None:
+    assert predicted(case) == pytest.approx(stored(case), rel=TOLERANCE)
+
+
+def test_there_are_a_hundred_tables_over_every_shape() -> None:
+    assert len({(case.model, case.name) for case in CASES}) == len(CASES) >= 200
+    assert {case.model for case in CASES} == set(MODELS)
+    methods = {str(case.table.get("quant_method", "mlx")).lower() for case in CASES}
+    assert len(methods) >= 13
+
+
+def test_a_wrong_table_is_seen() -> None:
+    """The comparison can fail: another group, another list, a head that is packed."""
+    for name, change in (
+        ("gptq 4 bits, 128", {"group_size": 64}),
+        ("awq, inner name", {"modules_to_not_convert": ["mlp"]}),
+        ("gptq, head", {"lm_head": False}),
+    ):
+        case = next(case for case in CASES if (case.model, case.name) == ("llama", name))
+        wrong = replace(case, table=case.table | change)
+        assert predicted(wrong) != pytest.approx(stored(case), rel=TOLERANCE)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3_moe", "deepseek_v3", "qwen3_next", "jamba"])
+@pytest.mark.parametrize("skips", [[], ["mlp"], ["model.layers.0"], ["o_proj"]])
+def test_fp8_as_transformers_builds_it(family: str, skips: list[str]) -> None:
+    """Its own ``replace_with_fp8_linear`` on meta: every FP8Linear and FP8Experts with their scales.
+
+    Inner names are left out by the loaders of engines and not by transformers: there the model is told what that is.
+    """
+    import torch
+    from transformers.integrations.finegrained_fp8 import replace_with_fp8_linear
+
+    config = transformers.CONFIG_MAPPING[family](**MODELS[family])
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    routers = [n for n, m in model.named_modules() if re.search(r"(router|mlp\.gate|expert_gate)$", n)]
+    left = ["lm_head", *routers, *(f".*{skip}" for skip in skips)]
+    table = transformers.FineGrainedFP8Config(modules_to_not_convert=left)
+    replace_with_fp8_linear(model, modules_to_not_convert=left, quantization_config=table, pre_quantized=True)
+    expected = sum(parameter.nbytes for parameter in model.parameters())
+    said = {"quant_method": "fp8", "weight_block_size": [128, 128], "modules_to_not_convert": ["lm_head", *skips]}
+    found = import_config(config_of(family) | {"quantization_config": said}, family, "test").model
+    assert found.checkpoint_bytes == pytest.approx(expected, rel=TOLERANCE)
+
+
+PARTS = st.sampled_from(["layers.1", "layers.10", "mlp", "gate", "gate_proj", "self_attn", "q_proj", "experts.3"])
+NAMES = st.lists(PARTS, min_size=1, max_size=3).map(".".join)
+
+
+@given(NAMES, st.lists(NAMES, min_size=1, max_size=3))
+def test_the_rule_of_transformers(name: str, patterns: list[str]) -> None:
+    from transformers.quantizers.quantizers_utils import should_convert_module
+
+    for roots in (patterns, [f"model.{pattern}" for pattern in patterns]):
+        found = by_transformers(roots)(Module(name, f"model.{name}"))
+        assert (found is None) == should_convert_module(f"model.{name}", roots)
+
+
+@given(NAMES, st.lists(NAMES, min_size=1, max_size=3))
+def test_the_rules_of_vllm(name: str, patterns: list[str]) -> None:
+    """AWQ: an entry anywhere in the name. bitsandbytes: an entry is one part of it, or its beginning."""
+    full = [f"model.{pattern}" for pattern in patterns]
+    module, parts = Module(name, f"model.{name}"), ["model", *name.split(".")]
+    anywhere = any(pattern in f"model.{name}" for pattern in full)
+    assert (by_substring(full)(module) is not None) == (anywhere or any(p in name for p in patterns))
+    starts = {".".join(parts[:end]) for end in range(1, len(parts) + 1)}
+    assert (by_component(full)(module) is not None) == bool(starts & set(full) or set(patterns) & set(parts))
