@@ -3,7 +3,8 @@
 ``HELD_OUT.csv`` is what ``python -m calibrate.serving_fit --held-out`` writes. ``python -m calibrate.accuracy scale-out
 SHARED`` writes docs/accuracy-scale-out.md alone, ``python -m calibrate.accuracy devices SHARED``
 docs/accuracy-devices.md; ``python -m calibrate.accuracy anchors HELD_OUT.csv`` prints what measured runs of a system
-are worth. ``python -m calibrate.accuracy cpu`` measures this CPU and writes docs/accuracy-cpu.md.
+are worth. ``python -m calibrate.accuracy encoders SHARED`` writes docs/accuracy-encoders.md. ``python -m
+calibrate.accuracy cpu`` measures this CPU and writes docs/accuracy-cpu.md.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from calibrate.accuracy.anchors import anchors_section, bands, systems
 from calibrate.accuracy.closed_loop import read_held_out, without_suspects
 from calibrate.accuracy.devices import devices_page
+from calibrate.accuracy.encoders import encoders_page
 from calibrate.accuracy.page import document
 from calibrate.accuracy.scale_out import scale_out_page
 from inferplan.catalog.assemble import anchor_process
@@ -58,6 +60,12 @@ def _devices() -> None:
     options.out.write_text(devices_page(options.shared, options.date), encoding="utf-8")
 
 
+def _encoders() -> None:
+    what = "Write docs/accuracy-encoders.md: attention both ways, predicted against measured."
+    options = _parser("accuracy-encoders.md", what, "python -m calibrate.accuracy encoders").parse_args(sys.argv[2:])
+    options.out.write_text(encoders_page(options.shared, options.date), encoding="utf-8")
+
+
 def _anchors() -> None:
     parser = argparse.ArgumentParser(prog="python -m calibrate.accuracy anchors", description=_anchors_help)
     parser.add_argument("held_out", type=Path, help="what calibrate.serving_fit --held-out wrote")
@@ -83,5 +91,5 @@ def _told(done: int) -> None:
 
 
 if __name__ == "__main__":
-    pages = {"scale-out": _scale_out, "devices": _devices, "anchors": _anchors, "cpu": _cpu}
+    pages = {"scale-out": _scale_out, "devices": _devices, "encoders": _encoders, "anchors": _anchors, "cpu": _cpu}
     pages.get(" ".join(sys.argv[1:2]), _accuracy)()

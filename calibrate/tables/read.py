@@ -381,7 +381,7 @@ EXCHANGES: dict[str, Callable[[Iterator[Any]], Iterator[Row]]] = {
 
 def read_tables(folder: Path) -> list[Row]:
     """Every row of the known tables in ``folder``. Raises ``InputFileError`` when there is none."""
-    rows = [row for name in READERS for row in _read(folder, name)]
+    rows = [row for name in READERS for row in read_table(folder, name)]
     rows += _nccl(folder)
     rows += [row for name, reader in EXCHANGES.items() for row in reader(_records(_frame(folder, name)))]
     rows += kernel_rows(folder)
@@ -446,7 +446,8 @@ def _label(dtype: str) -> str:
     return Matmul(name="gemm", m=1.0, k=1, n=1, weight=weight, input=inputs, output=BF16).label
 
 
-def _read(folder: Path, name: str) -> Iterator[Row]:
+def read_table(folder: Path, name: str) -> Iterator[Row]:
+    """The rows of one of :data:`READERS`; none where the folder lacks it."""
     frame = _frame(folder, name)
     if frame is not None and name in LAUNCHED:
         fastest = frame.groupby(["gpu", "version"]).latency_ms.transform("min")
