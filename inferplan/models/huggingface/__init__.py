@@ -20,13 +20,14 @@ from inferplan.models.huggingface.heads import decoder_ends
 from inferplan.models.huggingface.media import with_media
 from inferplan.models.huggingface.quantisation import apply, read_scheme
 from inferplan.models.huggingface.reader import MEDIA, Reader
-from inferplan.models.huggingface.towers import towers
+from inferplan.models.huggingface.towers import TIED_BY_EITHER, TIED_BY_NESTED, text_defaults, towers
 from inferplan.models.spec import ModelSpec, Native
 
 __all__ = ["Imported", "import_config", "import_hub", "import_model", "import_path", "model_from_config"]
 
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "torch.bfloat16": "bf16", "torch.float16": "fp16"}
 _NESTED = ("text_config", "llm_config", "language_config")
+_SPEECH = ("talker_config", "token2wav_config", "code2wav_config", "enable_audio_output", "enable_talker")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,13 +58,13 @@ def import_config(
     outer, reader = _readers(config, name)
     family = _family(outer, reader)
     dialect = FAMILIES[family]
-    filled = reader.fill(dialect.defaults)
+    filled = [*reader.fill(dialect.defaults), *text_defaults(outer, reader)]
     fields = dialect.build(reader, dialect)
     if "generation" not in fields:
         fields |= decoder_ends(outer, fields, {str(one.get("model_type")) for one in (outer, reader)})
     fields["max_context"], stretched = context(reader, fields["max_context"], family)
-    tied = _tied(outer, reader, dialect.tied)
-    beside, notes = towers(outer, int(fields["d_model"]))
+    tied, contradiction = _tied(outer, reader, dialect.tied)
+    beside, notes = towers(outer, reader, int(fields["d_model"]))
     own = fields.pop("native", {})
     native = {"base": _dtype(outer, reader)} | own
     said = _quantised(outer, reader) or quantization
@@ -84,7 +85,7 @@ def import_config(
                 "family": family,
                 "source": source,
                 "tied": tied,
-                "notes": [*filled, *stretched, *fields.pop("notes", []), *notes],
+                "notes": [*filled, *stretched, *contradiction, *fields.pop("notes", []), *notes],
                 **fields,
                 "towers": with_media(beside, outer, preprocessor),
                 "native": native,
@@ -104,12 +105,15 @@ def import_config(
 
 
 def _readers(config: dict[str, Any], name: str) -> tuple[Reader, Reader]:
-    """The whole config, and the part that describes the language model."""
-    outer = Reader(config, name)
+    """The whole config, and the part that describes the language model: of a model that speaks, within its thinker."""
+    prefix = ""
+    if isinstance(config.get("thinker_config"), dict):
+        config, prefix = _thinker(config, name), "thinker_config."
+    outer = Reader(config, name, prefix)
     for key in _NESTED:
         if isinstance(config.get(key), dict):
             outer.skip(key)
-            return outer, Reader(config[key], name, f"{key}.")
+            return outer, Reader(config[key], name, f"{prefix}{key}.")
     return outer, outer
 
 
@@ -122,6 +126,15 @@ def _quantised(outer: Reader, reader: Reader) -> dict[str, Any] | None:
         if table:
             return dict(table)
     return None
+
+
+def _thinker(config: dict[str, Any], name: str) -> dict[str, Any]:
+    """What engines serve of a model that speaks: its thinker. Raises ``SpecError`` for a new field beside it."""
+    whole = Reader(config, name)
+    whole.skip("thinker_config", *_SPEECH)
+    if whole.unread():
+        raise whole.refuse(whole.unread()[0], "this field of a known family is new")
+    return {"dtype": config.get("dtype") or config.get("torch_dtype"), **config["thinker_config"]}
 
 
 def _family(outer: Reader, reader: Reader) -> str:
@@ -142,16 +155,22 @@ def _family(outer: Reader, reader: Reader) -> str:
     raise AssertionError
 
 
-def _tied(outer: Reader, reader: Reader, default: bool) -> bool:
-    """The tie flag of the outer or the nested config; the family's default when neither has it."""
-    said = {
-        value
-        for r in {id(r): r for r in (outer, reader)}.values()
-        if (value := r.get("tie_word_embeddings", "weight_tying")) is not None
-    }
-    if len(said) > 1:
-        raise outer.refuse("tie_word_embeddings", "the nested config says the opposite")
-    return bool(said.pop()) if said else default
+def _tied(outer: Reader, reader: Reader, default: bool) -> tuple[bool, list[str]]:
+    """The tie flag of the outer or the nested config, the family's default when neither has it; and a note.
+
+    Where they contradict, the outer one holds: transformers ties by it (``get_expanded_tied_weights_keys`` of
+    modeling_utils.py), and saves configs whose nested flag it never reads. Some of its classes tie where either says
+    so, or know the nested one alone. vLLM goes by the nested one.
+    """
+    names = ("tie_word_embeddings", "weight_tying")
+    whole, nested = outer.get(*names), reader.get(*names)
+    if whole is not None and nested is not None and bool(whole) != bool(nested):
+        kind = str(outer.get("model_type") or "").lower()
+        tied = kind in TIED_BY_EITHER or bool(nested if kind in TIED_BY_NESTED else whole)
+        said = f"tie_word_embeddings is {whole}, and {nested} in the nested config"
+        return tied, [f"{said}: taken as {tied}, as transformers does; vLLM goes by the nested one"]
+    said = nested if whole is None else whole
+    return default if said is None else bool(said), []
 
 
 def _dtype(outer: Reader, reader: Reader) -> str:

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from inferplan.models.huggingface.dialect import Dialect
-from inferplan.models.huggingface.families import decoders, early, encoder_decoders, encoders, mechanisms, recent
+from inferplan.models.huggingface.families import (
+    decoders,
+    early,
+    encoder_decoders,
+    encoders,
+    mechanisms,
+    multimodal,
+    recent,
+)
 
 __all__ = ["ALIASES", "FAMILIES", "UNKNOWN"]
 
@@ -14,6 +22,7 @@ FAMILIES: dict[str, Dialect] = {
     **recent.FAMILIES,
     **early.FAMILIES,
     **encoders.FAMILIES,
+    **multimodal.FAMILIES,
 }
 
 ALIASES: dict[str, str] = {
@@ -23,6 +32,7 @@ ALIASES: dict[str, str] = {
     **recent.ALIASES,
     **early.ALIASES,
     **encoders.ALIASES,
+    **multimodal.ALIASES,
 }
 """Other names of a row."""
 
@@ -32,5 +42,6 @@ UNKNOWN: dict[str, str] = {
     **recent.UNKNOWN,
     **early.UNKNOWN,
     **encoders.UNKNOWN,
+    **multimodal.UNKNOWN,
 }
 """Families that are known and not covered, and what they need."""

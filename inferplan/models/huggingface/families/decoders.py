@@ -278,8 +278,6 @@ ALIASES = {
     "gemma3": "gemma3_text",
     "gemma3n": "gemma3n_text",
     "gemma4": "gemma4_text",
-    "gemma4_unified": "gemma4_text",
-    "gemma4_unified_text": "gemma4_text",
     "llama4": "llama4_text",
     "refinedweb": "falcon",
     "refinedwebmodel": "falcon",

@@ -1,28 +1,93 @@
-"""Encoders of images and sound beside a language model."""
+"""Encoders of images and sound beside a language model: a table of towers and one of what joins them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from inferplan.models.huggingface.reader import Reader
-from inferplan.models.huggingface.towers import encoders
+from inferplan.errors import SpecError
+from inferplan.models.huggingface.reader import ACTIVATION, Reader
+from inferplan.models.huggingface.towers import audio, conformer, encoders, gemma, qwen, vit
+from inferplan.models.huggingface.towers.defaults import DEFAULTS, TEXT_DEFAULTS
+from inferplan.models.huggingface.towers.joins import BESIDE, TIED_BY_EITHER, TIED_BY_NESTED, Media
 
-__all__ = ["towers"]
+__all__ = ["BESIDE", "TIED_BY_EITHER", "TIED_BY_NESTED", "TOWERS", "text_defaults", "towers"]
+
+TOWERS: dict[str, Callable[[Reader], dict[str, Any]]] = {
+    **vit.TOWERS,
+    **qwen.TOWERS,
+    **gemma.TOWERS,
+    **audio.TOWERS,
+    **conformer.TOWERS,
+}
+"""What builds a tower, by the ``model_type`` of its table."""
+
+_WITHOUT_SHAPE = ("layer_scale_init_value", "drop_path_rate", "layerdrop")
 
 
-def towers(outer: Reader, d_model: int) -> tuple[list[dict[str, Any]], list[str]]:
-    """The towers that the config describes, and a note for each that is not counted."""
+def towers(outer: Reader, text: Reader, d_model: int) -> tuple[list[dict[str, Any]], list[str]]:
+    """The towers that the config describes, and notes: those that are not counted, fields that it leaves out.
+
+    Raises ``SpecError`` for a field of a known tower that is not understood.
+    """
+    kind = str(outer.get("model_type") or "").lower()
+    beside = BESIDE.get(kind)
+    if beside is None or "vt_hidden_size" in (outer.config.get("vision_config") or {}):
+        return _other(outer, d_model)
+    media, notes = Media(outer, text, d_model), []
+    outer.skip(*beside.ignored)
+    text.skip(*beside.text_ignored)
+    for key, default in beside.towers.items():
+        table = outer.table(key)
+        if table is None:
+            if key not in outer.config:
+                notes.append(f"the config has no {key}: no tower is counted for it")
+            continue
+        stated = str(table.get("model_type") or default)
+        which = stated if stated in TOWERS else default if stated == kind else ""
+        if not which:
+            raise table.refuse(f"model_type = {stated!r}", f"no tower of that kind is known for {kind}")
+        notes += left_out(table, DEFAULTS.get(which, {}))
+        table.skip(*ACTIVATION, *_WITHOUT_SHAPE)
+        media.tables[key] = table
+        media.towers[key] = TOWERS[which](table)
+    if len(media.towers) == len(beside.towers) or (beside.partial and media.towers):
+        beside.join(media)
+    for table in media.tables.values():
+        if table.unread():
+            raise SpecError(
+                f"{outer.name}: the config has fields that are not understood: "
+                + ", ".join(f"{table.prefix}{name}" for name in table.unread()),
+                because=f"the tower of a {kind} config is not known to have them, and they could change the counts",
+                hint="write the model as a YAML (docs/models.md), or take the field out if it does not matter",
+            )
+    return [{"name": key.removesuffix("_config"), **tower} for key, tower in media.towers.items()], notes
+
+
+def text_defaults(outer: Reader, text: Reader) -> list[str]:
+    """Give the language model of a known config of several modalities what its class says where it says nothing."""
+    kind = str(outer.get("model_type") or "").lower()
+    known = outer is not text and kind in BESIDE
+    return left_out(text, TEXT_DEFAULTS.get(str(text.get("model_type")), {})) if known else []
+
+
+def left_out(table: Reader, defaults: dict[str, Any]) -> list[str]:
+    """Give a table the fields that it does not have at all; a note of them. A field that is null stays null."""
+    absent = {name: value for name, value in defaults.items() if name not in table.config}
+    taken = ", ".join(f"{name} = {value}" for name, value in absent.items())
+    table.config |= absent
+    return [f"{table.prefix.rstrip('.')}: {taken}: not in the config, the defaults of its class"] if taken else []
+
+
+def _other(outer: Reader, d_model: int) -> tuple[list[dict[str, Any]], list[str]]:
+    """Towers of configs that no class of transformers reads; a note for each that is not counted."""
     found, notes = [], []
     for key in ("vision_config", "audio_config"):
         table = outer.table(key)
         if table is None:
             continue
         kind = str(table.get("model_type") or "")
-        if key == "vision_config" and kind.startswith(("qwen3_vl", "qwen3_5")):
-            found.append(encoders.qwen(table))
-        elif key == "vision_config" and kind == "siglip_vision_model" and "mm_tokens_per_image" in outer.config:
-            found.append(encoders.siglip(table, d_model))
-        elif key == "vision_config" and "vt_hidden_size" in table.config:
+        if key == "vision_config" and "vt_hidden_size" in table.config:
             found.append(encoders.moonvit(table, d_model))
         else:
             notes.append(f"the tower of {key} ({kind or 'no model_type'}) is not counted")

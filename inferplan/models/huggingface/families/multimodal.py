@@ -1,0 +1,62 @@
+"""Language models that stand in configs of several modalities, where they are not a family of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from inferplan.models.huggingface import decoder as d
+from inferplan.models.huggingface import latent, special
+from inferplan.models.huggingface.dialect import Dialect, Flag
+from inferplan.models.huggingface.families import decoders
+from inferplan.models.huggingface.reader import HEAD_DIM, HEADS, WIDTH, Reader
+
+Build = Callable[[Reader, Dialect], dict[str, Any]]
+
+_PLAIN = Dialect(build=d.decoder)
+_BIAS: Flag = ("attention_bias", False)
+
+
+def _floored(build: Build) -> Build:
+    """Where the config states no size of heads, the class takes the whole part of width over heads."""
+
+    def rule(r: Reader, d: Dialect) -> dict[str, Any]:
+        width, heads = r.integer(*WIDTH), r.integer(*HEADS)
+        if r.get(*HEAD_DIM) is None and width % heads:
+            r.config["head_dim"] = width // heads
+        return build(r, d)
+
+    return rule
+
+
+def _unified(r: Reader, d: Dialect) -> dict[str, Any]:
+    """Gemma 4 without per-layer embeddings and experts."""
+    r.only("hidden_size_per_layer_input", 0)
+    r.config["hidden_size_per_layer_input"] = None
+    return special.gemma4(r, d)
+
+
+FAMILIES: dict[str, Dialect] = {
+    "glm4v_text": replace(_PLAIN, qkv_bias=True, norms=4),
+    "glm4v_moe_text": replace(_PLAIN, build=_floored(d.decoder), qkv_bias=("attention_bias", True), moe=d.first_dense),
+    "mistral4": replace(
+        _PLAIN, build=latent.latent, qkv_bias=_BIAS, moe=d.first_dense, ignored=("rope_interleave", "intermediate_size")
+    ),
+    "gemma4_unified_text": replace(decoders.FAMILIES["gemma4_text"], build=_unified),
+    "qwen3_omni_moe_text": replace(decoders.FAMILIES["qwen3_moe"], build=_floored(d.decoder)),
+    "phi4_multimodal": replace(_PLAIN, kv_default=True, windows=d.every_layer),
+}
+
+ALIASES = {
+    "qwen2_vl": "qwen2",
+    "qwen2_vl_text": "qwen2",
+    "qwen2_5_vl": "qwen2",
+    "qwen2_5_vl_text": "qwen2",
+    "qwen2_5_omni_text": "qwen2",
+    "gemma4_unified": "gemma4_unified_text",
+}
+"""Other names of a row."""
+
+UNKNOWN: dict[str, str] = {}
+"""Families that are known and not covered, and what they need."""

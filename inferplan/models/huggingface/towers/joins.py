@@ -1,0 +1,352 @@
+"""What stands between towers and the language model, by the ``model_type`` of the whole config."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+
+from inferplan.models.huggingface.reader import Reader
+from inferplan.models.huggingface.towers.defaults import DEFAULTS
+from inferplan.models.huggingface.towers.parts import Tensors, feed_forward, linear, norm
+from inferplan.models.huggingface.towers.qformer import perceiver, qformer
+
+VISION, AUDIO = "vision_config", "audio_config"
+
+
+@dataclass
+class Media:
+    """The towers of one config by the name of their tables, the tables, the whole config, the language model's."""
+
+    outer: Reader
+    text: Reader
+    d_model: int
+    tables: dict[str, Reader] = field(default_factory=dict)
+    towers: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def add(self, table: str, tensors: Tensors) -> None:
+        """Count tensors with the tower of this table."""
+        self.towers[table]["tensors"] |= tensors
+
+    def part(self, name: str, kind: str) -> Reader:
+        """A further table, with what its class says where it leaves a field out."""
+        table = self.outer.table(name) or Reader({}, self.outer.name, f"{name}.")
+        table.config = DEFAULTS.get(kind, {}) | table.config
+        self.tables[name] = table
+        return table
+
+    def width(self, table: str) -> int:
+        """The width of a tower."""
+        return int(self.towers[table]["d_model"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beside:
+    """What a ``model_type`` has beside its language model.
+
+    towers: its tables, each with the kind of tower it is where the table does not say so. join: adds the tensors
+    between; run when all of its towers are there. ignored: fields of the whole config that change no count;
+    text_ignored: of the language model's table. partial: some of its towers may be absent.
+    """
+
+    towers: dict[str, str]
+    join: Callable[[Media], None] = lambda media: None
+    ignored: tuple[str, ...] = ()
+    text_ignored: tuple[str, ...] = ()
+    partial: bool = False
+
+
+def _layers_read(m: Media) -> int:
+    """How many hidden states of the tower are joined."""
+    read = m.outer.get("vision_feature_layer")
+    return len(read) if isinstance(read, list) else 1
+
+
+def llava(m: Media) -> None:
+    """Two matrices (2310.03744)."""
+    bias = m.outer.flag("multimodal_projector_bias", True)
+    m.add(VISION, feed_forward("projector", [m.width(VISION) * _layers_read(m), m.d_model, m.d_model], bias))
+
+
+def llava_next(m: Media) -> None:
+    """LLaVA's, and the vector that ends a row of tiles."""
+    llava(m)
+    m.add(VISION, {"newline": [m.d_model]})
+
+
+def video_llava(m: Media) -> None:
+    """A tower of images and one of video of the same kind (2311.10122)."""
+    llava(m)
+    m.towers["video_config"] = deepcopy(m.towers[VISION])
+    tensors = m.towers["video_config"]["tensors"]
+    m.towers["video_config"]["tensors"] = {k: v for k, v in tensors.items() if not k.startswith("projector")}
+
+
+def vipllava(m: Media) -> None:
+    """Several layers' hidden states under one norm (2312.00784)."""
+    joined = m.width(VISION) * len(m.outer.get("vision_feature_layers", "vision_feature_layer") or [1] * 5)
+    m.add(VISION, norm("projector.norm", joined) | feed_forward("projector", [joined, m.d_model, m.d_model]))
+
+
+def mistral3(m: Media) -> None:
+    """A norm, a merger of neighbouring patches, two matrices."""
+    width, merge = m.width(VISION), m.outer.integer("spatial_merge_size", default=2)
+    bias = m.outer.flag("multimodal_projector_bias", False)
+    tensors = norm("projector.norm", width, 1) | linear("projector.merger", width * merge**2, width, bias=False)
+    widths = [width * _layers_read(m), m.d_model, m.d_model]
+    m.add(VISION, tensors | feed_forward("projector", widths, bias))
+
+
+def internvl(m: Media) -> None:
+    """A pixel shuffle, a norm, two matrices."""
+    ratio = m.outer.get("downsample_ratio") or 0.5
+    joined = m.width(VISION) * int(1 / ratio) ** 2
+    m.add(VISION, norm("projector.norm", joined) | feed_forward("projector", [joined, m.d_model, m.d_model]))
+
+
+def gemma3(m: Media) -> None:
+    """One matrix after pooling, under a norm."""
+    width = m.width(VISION)
+    m.add(VISION, {"projector": [width, m.d_model], "projector.norm": [width]})
+
+
+def paligemma(m: Media) -> None:
+    """One matrix (2407.07726)."""
+    m.outer.skip("hidden_size", "vocab_size")
+    m.add(VISION, linear("projector", m.width(VISION), m.outer.integer("projection_dim", default=m.d_model)))
+
+
+def idefics3(m: Media) -> None:
+    """A pixel shuffle and one matrix."""
+    joined = m.width(VISION) * m.outer.integer("scale_factor", default=2) ** 2
+    m.add(VISION, linear("projector", joined, m.d_model, bias=False))
+
+
+def llama4(m: Media) -> None:
+    """One matrix."""
+    m.add(VISION, linear("projector", m.tables[VISION].integer("vision_output_dim"), m.d_model, bias=False))
+
+
+def kimi(m: Media) -> None:
+    """A norm and two matrices over neighbouring patches that were joined."""
+    high, wide = m.tables[VISION].need("merge_kernel_size")
+    normed = m.outer.integer("projection_hidden_size", default=m.width(VISION))
+    joined = m.width(VISION) * high * wide
+    m.add(VISION, norm("projector.norm", normed) | feed_forward("projector", [joined, joined, m.d_model]))
+
+
+def qwen2_audio(m: Media) -> None:
+    """One matrix (2407.10759)."""
+    m.add(AUDIO, linear("projector", m.width(AUDIO), m.d_model))
+
+
+def voxtral(m: Media) -> None:
+    """Neighbouring frames joined to the feed-forward's width, two matrices (2507.13264)."""
+    m.outer.only("hidden_size", m.d_model)
+    joined = m.tables[AUDIO].integer("intermediate_size")
+    m.add(AUDIO, feed_forward("projector", [joined, m.d_model, m.d_model], bias=False))
+
+
+def glmasr(m: Media) -> None:
+    """As Voxtral's, twice as wide between, with biases."""
+    joined = m.tables[AUDIO].integer("intermediate_size")
+    m.add(AUDIO, feed_forward("projector", [joined, 2 * m.d_model, m.d_model]))
+
+
+def mllama(m: Media) -> None:
+    """One matrix from the joined hidden states of the tower."""
+    m.add(VISION, linear("projector", m.tables[VISION].integer("vision_output_dim"), m.d_model))
+
+
+def lfm2(m: Media) -> None:
+    """A pixel shuffle, a norm, two matrices."""
+    bias = m.outer.flag("projector_bias", True)
+    joined = m.width(VISION) * m.outer.integer("downsample_factor", default=2) ** 2
+    if m.outer.flag("projector_use_layernorm", True):
+        m.add(VISION, norm("projector.norm", joined))
+    inner = m.outer.integer("projector_hidden_size", default=2560)
+    m.add(VISION, feed_forward("projector", [joined, inner, m.d_model], bias))
+
+
+def cohere2(m: Media) -> None:
+    """A pixel shuffle, a gated pair of matrices."""
+    joined = m.width(VISION) * m.outer.integer("downsample_factor", default=2) ** 2
+    inner = m.outer.integer("alignment_intermediate_size", default=36864)
+    m.add(VISION, linear("projector.0", joined, inner) | linear("projector.1", inner // 2, m.d_model))
+
+
+def deepseek_vl(m: Media) -> None:
+    """Two matrices (2403.05525)."""
+    m.add(VISION, feed_forward("projector", [m.width(VISION), m.d_model, m.d_model]))
+
+
+def ovis2(m: Media) -> None:
+    """A table of visual words."""
+    rows = m.tables[VISION].integer("vocab_size")
+    m.add(VISION, {"words": [rows, m.outer.integer("hidden_size", default=1536)]})
+    m.outer.skip("vocab_size")
+    if m.outer.get("tie_word_embeddings") is False:  # its head has the outer sizes, which its embedding has not
+        m.outer.only("hidden_size", m.d_model)
+        m.outer.only("vocab_size", m.text.integer("vocab_size"))
+
+
+def gemma4(m: Media) -> None:
+    """One matrix from each tower."""
+    for table, own in m.tables.items():
+        width = own.optional("output_proj_dims") or m.width(table)
+        m.add(table, linear("projector", width, m.d_model, bias=False))
+
+
+def phi4(m: Media) -> None:
+    """Two matrices from images, and two pairs from sound: alone, and beside an image."""
+    width, rate = m.width(AUDIO), m.tables[AUDIO].integer("downsample_rate")
+    m.add(VISION, feed_forward("projector", [m.width(VISION), m.d_model, m.d_model]))
+    m.add(VISION, {"separators": [2, m.width(VISION)]})
+    for name in ("speech", "vision_speech"):
+        m.add(AUDIO, feed_forward(f"projector.{name}", [width * rate, m.d_model, m.d_model]))
+
+
+def granite_speech(m: Media) -> None:
+    """A Q-Former over windows of frames, one matrix."""
+    own = m.part("projector_config", "blip_2_qformer")
+    own.only("model_type", "blip_2_qformer")
+    queries = m.outer.integer("window_size") // m.outer.integer("downsample_rate")
+    width = own.integer("hidden_size")
+    tensors = (
+        qformer(own, own.integer("encoder_hidden_size"), own.flag("use_qformer_text_input", False))
+        | {"queries": [queries, width]}
+        | norm("qformer.norm", width)
+    )
+    m.add("encoder_config", tensors | linear("projector", width, m.d_model))
+    own.skip("vocab_size", "max_position_embeddings")
+
+
+def blip2(m: Media) -> None:
+    """A Q-Former and one matrix (2301.12597)."""
+    _blip(m, "blip_2_qformer", instructed=False)
+
+
+def instructblip(m: Media) -> None:
+    """A Q-Former that reads the instruction too (2305.06500)."""
+    _blip(m, "instructblip_qformer", instructed=True)
+
+
+def _blip(m: Media, kind: str, instructed: bool) -> None:
+    own = m.part("qformer_config", kind)
+    width = own.integer("hidden_size")
+    text = own.flag("use_qformer_text_input", False) or instructed
+    tensors = qformer(own, m.width(VISION), text) | norm("qformer.norm", width)
+    if instructed:
+        tensors |= {"qformer.words": [own.integer("vocab_size"), width]}
+        tensors |= {"qformer.positions": [own.integer("max_position_embeddings"), width]}
+    own.skip("vocab_size", "max_position_embeddings", "encoder_hidden_size")
+    tensors |= {"queries": [m.outer.integer("num_query_tokens"), width]}
+    m.add(VISION, tensors | linear("projector", width, m.d_model))
+    m.outer.skip("image_text_hidden_size", "use_decoder_only_language_model")
+
+
+def idefics2(m: Media) -> None:
+    """A gated projection to the language model's width, a resampler."""
+    own = m.part("perceiver_config", "idefics2_perceiver")
+    inner = m.text.integer("intermediate_size")
+    tensors = linear("projector.gate", m.width(VISION), inner, bias=False)
+    tensors |= linear("projector.up", m.width(VISION), inner, bias=False)
+    m.add(VISION, tensors | linear("projector.down", inner, m.d_model, bias=False) | perceiver(own, m.d_model))
+
+
+def _vision(kind: str, join: Callable[[Media], None] = lambda media: None, *ignored: str) -> Beside:
+    return Beside(towers={VISION: kind}, join=join, ignored=ignored)
+
+
+def _audio(kind: str, join: Callable[[Media], None] = lambda media: None, *ignored: str) -> Beside:
+    return Beside(towers={AUDIO: kind}, join=join, ignored=ignored)
+
+
+_LORA = ("has_lora_adapter",)
+_OMNI = ("position_id_per_seconds", "seconds_per_chunk")
+
+TIED_BY_EITHER = frozenset(
+    {
+        "fast_vlm",
+        "glm4v",
+        "glm4v_moe",
+        "glm_ocr",
+        "hunyuan_vl",
+        "llava",
+        "llava_next_video",
+        "llava_onevision",
+        "minimax_m3_vl",
+        "paddleocr_vl",
+        "qwen2_5_vl",
+        "qwen2_vl",
+        "shieldgemma2",
+        "video_llama_3",
+    }
+)
+"""Types whose class ties where the nested config says so, whatever the outer one says (transformers 5.23)."""
+
+TIED_BY_NESTED = frozenset({"llama4"})
+"""Types whose language model is a class of its own, which knows the nested flag alone."""
+
+BESIDE: dict[str, Beside] = {
+    "llava": _vision("clip_vision_model", llava),
+    "llava_next": _vision("clip_vision_model", llava_next),
+    "llava_next_video": _vision("clip_vision_model", llava_next),
+    "llava_onevision": _vision("siglip_vision_model", llava_next),
+    "video_llava": _vision("clip_vision_model", video_llava),
+    "vipllava": _vision("clip_vision_model", vipllava),
+    "mistral3": _vision("pixtral", mistral3),
+    "lighton_ocr": _vision("pixtral", mistral3),
+    "internvl": _vision("internvl_vision", internvl),
+    "qianfan_ocr": _vision("qianfan_ocr_vision", internvl),
+    "gemma4": Beside(towers={VISION: "gemma4_vision", AUDIO: "gemma4_audio"}, join=gemma4, partial=True),
+    "gemma4_unified": Beside(
+        towers={VISION: "gemma4_unified_vision", AUDIO: "gemma4_unified_audio"}, join=gemma4, partial=True
+    ),
+    "phi4_multimodal": Beside(towers={VISION: "phi4_multimodal_vision", AUDIO: "phi4_multimodal_audio"}, join=phi4),
+    "granite_speech": Beside(towers={"encoder_config": "granite_speech_encoder"}, join=granite_speech, ignored=_LORA),
+    "granite_speech_plus": Beside(
+        towers={"encoder_config": "granite_speech_plus_encoder"}, join=granite_speech, ignored=_LORA
+    ),
+    "blip-2": _vision("blip_2_vision_model", blip2),
+    "instructblip": _vision("instructblip_vision_model", instructblip),
+    "instructblipvideo": _vision("instructblipvideo_vision_model", instructblip),
+    "idefics2": _vision("idefics2_vision", idefics2),
+    "gemma3": _vision("siglip_vision_model", gemma3),
+    "shieldgemma2": _vision("siglip_vision_model", gemma3),
+    "paligemma": Beside(
+        towers={VISION: "siglip_vision_model"},
+        join=paligemma,
+        text_ignored=("use_bidirectional_attention", "num_image_tokens"),
+    ),
+    "idefics3": _vision("idefics3_vision", idefics3),
+    "smolvlm": _vision("smolvlm_vision", idefics3),
+    "llama4": _vision("llama4_vision_model", llama4),
+    "mllama": _vision("mllama_vision_model", mllama),
+    "kimi_k25": _vision("kimi_k25_vision", kimi, "projection_layer_norm_eps"),
+    "qwen2_vl": _vision("qwen2_vl_vision"),
+    "qwen2_5_vl": _vision("qwen2_5_vl_vision"),
+    "exaone4_5": _vision("exaone4_5_vision"),
+    "qwen3_vl": _vision("qwen3_vl_vision"),
+    "qwen3_vl_moe": _vision("qwen3_vl_moe_vision"),
+    "qwen3_5": _vision("qwen3_5_vision"),
+    "qwen3_5_moe": _vision("qwen3_5_moe_vision"),
+    "glm4v": _vision("glm4v_vision"),
+    "glm46v": _vision("glm4v_vision"),
+    "glmga": _vision("glm4v_vision"),
+    "glm4v_moe": _vision("glm4v_moe_vision"),
+    "lfm2_vl": _vision("siglip2_vision_model", lfm2),
+    "cohere2_vision": _vision("siglip_vision_model", cohere2),
+    "deepseek_vl": _vision("siglip_vision_model", deepseek_vl),
+    "ovis2": _vision("ovis2_vision", ovis2),
+    "qwen2_audio": _audio("qwen2_audio_encoder", qwen2_audio),
+    "voxtral": _audio("voxtral_encoder", voxtral),
+    "glmasr": _audio("glmasr_encoder", glmasr),
+    "qwen2_5_omni_thinker": Beside(
+        towers={VISION: "qwen2_5_omni_vision_encoder", AUDIO: "qwen2_5_omni_audio_encoder"}, ignored=_OMNI
+    ),
+    "qwen3_omni_moe_thinker": Beside(
+        towers={VISION: "qwen3_omni_moe_vision_encoder", AUDIO: "qwen3_omni_moe_audio_encoder"}, ignored=_OMNI
+    ),
+}
