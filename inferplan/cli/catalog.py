@@ -205,7 +205,7 @@ def _model(spec: ModelSpec) -> Report:
         ["  beyond every window", f"{counts['kv_elements_per_token_beyond_windows']:,}"],
         ["state elements per sequence", f"{counts['state_elements_per_sequence']:,}"],
         ["width, vocabulary", f"{spec.d_model:,}, {spec.vocab:,}"],
-        ["context", f"{spec.max_context:,} tokens" if spec.max_context else "not stated"],
+        ["context", _context(spec)],
         ["licence", spec.licence or "not on file"],
     ]
     layers = [[str(count), _describe(layer.mixer), _describe(layer.ffn)] for layer, count in spec.distinct]
@@ -214,9 +214,29 @@ def _model(spec: ModelSpec) -> Report:
         Table(
             title=f"{counts['layers']} layers", columns=["count", "mixer", "feed-forward"], rows=layers, right=_RIGHT
         ),
+        *_encoder(spec),
     ]
     record = {"name": spec.name, "source": spec.source, **counts, "spec": spec.to_dict()}
     return Report(record=record, tables=tables, notes=[f"source: {spec.source}", *spec.notes])
+
+
+def _context(spec: ModelSpec) -> str:
+    """The longest context in words; of an encoder-decoder what it reads and what it writes."""
+    if not spec.max_context:
+        return "not stated"
+    if spec.encoder is None or spec.encoder.max_context is None:
+        return f"{spec.max_context:,} tokens"
+    read = spec.encoder.max_context
+    return f"{read:,} tokens read, {spec.max_context - read:,} written"
+
+
+def _encoder(spec: ModelSpec) -> list[Table]:
+    """The layers of the encoder; the decoder's attend to it beside what their row says."""
+    if spec.encoder is None:
+        return []
+    rows = [[str(count), _describe(layer.mixer), _describe(layer.ffn)] for layer, count in spec.encoder.distinct]
+    title = f"{spec.encoder.depth} layers of the encoder, to which the others attend (cross_attention)"
+    return [Table(title=title, columns=["count", "mixer", "feed-forward"], rows=rows, right=_RIGHT)]
 
 
 def _describe(part: Any) -> str:
