@@ -20,7 +20,8 @@ from inferplan.errors import UsageError
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
-from inferplan.estimate.run import estimate
+from inferplan.estimate.run import carrying, estimate
+from inferplan.models.media import MediaAsked
 from inferplan.planning.confidence import MIDDLE
 from inferplan.planning.demand import Demand
 from inferplan.planning.option import Sizing
@@ -50,7 +51,7 @@ class DeployOptions(TypedDict, total=False):
     fitted constants. memory: usable memory as text, ``"64GB"``. unfused_attention: scores go to memory and back.
     prune: what to cut from the model, ``"layers=24,d_ff=0.75"``. generation: fields of a diffusion model's generation.
     flags: what replaces the engine's defaults. expert_skew: how popularity of experts varies. anchor: a file
-    of measured runs. tp, pp, ep, dp, cp:
+    of measured runs. media: what every request carries beside text. tp, pp, ep, dp, cp:
     degrees of parallelism. replicas: copies. redundant: slots for copies of experts. spread_dense: dense layers over
     all attention ranks.
     """
@@ -67,6 +68,7 @@ class DeployOptions(TypedDict, total=False):
     flags: EngineFlags
     expert_skew: float | None
     anchor: str | None
+    media: MediaAsked
     tp: int
     pp: int
     ep: int
@@ -184,6 +186,7 @@ def estimate_batch(
     techniques: drafts, a hit rate, chunks, a host tier; all figures are then those with them.
     """
     load = StaticLoad(batch=float(batch), prompt=float(prompt), output=float(output))
+    deployment, load = carrying(deployment, load)
     return estimate(deployment, load) if techniques is None else served_estimate(deployment, load, techniques)
 
 

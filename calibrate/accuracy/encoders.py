@@ -36,7 +36,7 @@ TAIL = """
 Three constants beside the two shares and the fixed part: `depth` (keys that one thread block takes one after the
 other), `spread` (multiprocessors without a block) and `blocks` (query blocks of a multiprocessor). SGLang's kernel on
 L40S is Triton's where the others run a FlashAttention, which no other GPU tells of. GPUs without a line here take
-their constants for prompts, and say so.
+their constants for prompts, marked as transferred.
 """
 
 

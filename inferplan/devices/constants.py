@@ -192,7 +192,11 @@ class Calibration(Spec):
         exchanged those of experts; attention both ways that of prompts.
         """
         place = self.place(kernel, label)
-        return None if place is None else self.constants[place[0]][place[1]]
+        if place is None:
+            return None
+        found = self.constants[place[0]][place[1]]
+        stands_in = kernel == "attention.encoder" != place[0]
+        return found.model_copy(update={"basis": "transferred"}) if stands_in else found
 
     def place(self, kernel: str, label: str) -> tuple[str, str] | None:
         """The kernel and the format under which the constants of :meth:`fit` stand."""
