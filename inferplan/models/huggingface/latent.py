@@ -29,7 +29,7 @@ def latent(r: Reader, d: Dialect) -> dict[str, Any]:
     count = r.integer(*LAYERS)
     mixer = mla(r, d)
     for kind in r.items("layer_types", count) or []:
-        if kind not in ("full_attention", "indexed_attention"):
+        if kind not in ("full_attention", "indexed_attention", "deepseek_sparse_attention"):
             raise r.refuse(f"layer_types entry {kind!r}", "only full_attention and indexed_attention are known here")
     sparse = d.moe(r, d, count) if d.moe else [None] * count
     dense = mlp(r, d) if None in sparse else None

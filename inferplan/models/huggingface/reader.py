@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import isfinite
 from typing import Any
 
 from inferplan.errors import SpecError
@@ -76,6 +77,18 @@ UNIMPORTANT = re.compile(
 MEDIA = re.compile(r"(image|video|audio|vision|media|mm|boi|eoi|boa|eoa|projector|multimodal|spatial|use_unified).*")
 
 
+POSITIVE = frozenset({*WIDTH, *LAYERS, *HEADS, *KV_HEADS, *HEAD_DIM, *CONTEXT, "vocab_size"})
+"""Sizes without which there is no model."""
+MOST_LAYERS = 10_000
+LARGEST = 10**9
+"""Beyond it a size is a mistake in a file, not a model."""
+
+
+def _off(value: Any) -> bool:
+    """Whether a field says that something is not there: an integer 0 may be a number of something, and does not."""
+    return value is None or value is False or value in ("", [], {}) or (isinstance(value, float) and value == 0.0)
+
+
 class Reader:
     """One config. Each method marks the fields that it reads; ``unread`` are the others.
 
@@ -123,8 +136,11 @@ class Reader:
         value = self.need(*names) if default is None else self.get(*names)
         if value is None and default is not None:
             return default
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value) or value % 1:
             raise self.refuse(names[0], f"it is {value!r}, not an integer")
+        least, most = (1 if POSITIVE.intersection(names) else -1), (MOST_LAYERS if names == LAYERS else LARGEST)
+        if not least <= value <= most:
+            raise self.refuse(f"{names[0]} = {value!r}", f"it must be from {least} to {most:,}")
         return int(value)
 
     def optional(self, *names: str) -> int | None:
@@ -176,7 +192,7 @@ class Reader:
         return [
             key
             for key, value in self.config.items()
-            if key not in known and not UNIMPORTANT.fullmatch(key) and value not in (None, False, "", [], {})
+            if key not in known and not UNIMPORTANT.fullmatch(key) and not _off(value)
         ]
 
     def ignored(self) -> list[str]:

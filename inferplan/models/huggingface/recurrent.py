@@ -104,6 +104,8 @@ def nemotron_h(r: Reader, d: Dialect) -> dict[str, Any]:
             raise r.refuse(f"layer kind {name!r}", f"only {', '.join(builders)} are known")
         parts[name] = builders[name](r, d)
     r.skip(*FFN, *MOE_FFN, *EXPERTS, *HEADS, *HEAD_DIM, "hybrid_override_pattern", "expand", "norm_eps", "mlp_bias")
+    r.only("tie_word_embeddings", False)
+    r.only("attention_bias", False)
     r.skip("mamba_hidden_act", "mamba_proj_bias", "use_bias", "mtp_hybrid_override_pattern", "mtp_layers_block_type")
     r.skip("num_nextn_predict_layers", "moe_shared_expert_overlap", "n_shared_experts", "num_experts_per_tok")
     r.skip("moe_shared_expert_intermediate_size", "moe_latent_size", "attention_bias", "num_key_value_heads")
@@ -111,6 +113,7 @@ def nemotron_h(r: Reader, d: Dialect) -> dict[str, Any]:
 
 
 def _nemotron_state(r: Reader, d: Dialect) -> Layer:
+    r.only("mamba_proj_bias", r.flag("use_bias", False))
     mixer = {
         "kind": "mamba2",
         "heads": r.integer("mamba_num_heads"),
@@ -119,7 +122,7 @@ def _nemotron_state(r: Reader, d: Dialect) -> Layer:
         "groups": r.integer("n_groups"),
         "taps": r.integer("conv_kernel"),
         "chunk": r.integer("chunk_size", default=128),
-        "bias": r.flag("mamba_proj_bias", r.flag("use_bias", False)),
+        "bias": r.flag("use_bias", False),
         "conv_bias": r.flag("use_conv_bias", True),
     }
     return {"mixer": mixer}
@@ -135,8 +138,12 @@ def _nemotron_mlp(r: Reader, d: Dialect) -> Layer:
 
 
 def _nemotron_moe(r: Reader, d: Dialect) -> Layer:
-    shared = r.integer("n_shared_experts", default=0) * (r.optional("moe_shared_expert_intermediate_size") or 0)
+    number = r.integer("n_shared_experts", default=0)
+    if number > 1:
+        raise r.refuse(f"n_shared_experts = {number}", "transformers builds one of that width and vLLM as many")
+    shared = number * (r.optional("moe_shared_expert_intermediate_size") or 0)
     latent = r.optional("moe_latent_size")
+    r.only("mlp_bias", False)
     return {"ffn": moe(r, d, r.integer(*MOE_FFN), shared_d_ff=shared, **({"latent": latent} if latent else {}))}
 
 
@@ -246,6 +253,7 @@ def _mamba2_of(r: Reader, **fields: Any) -> dict[str, Any]:
 
 def falcon_h1(r: Reader, d: Dialect) -> dict[str, Any]:
     """Falcon-H1: attention and Mamba-2 heads read the same input in every layer."""
+    r.only("mamba_proj_bias", False)
     state = _mamba2_of(r, gated_norm=r.flag("mamba_rms_norm", False))
     inner = r.optional("mamba_d_ssm") or r.integer("mamba_expand") * r.integer(*WIDTH)
     if inner != state["heads"] * state["head_dim"]:
@@ -277,6 +285,7 @@ def granite_hybrid(r: Reader, d: Dialect) -> dict[str, Any]:
     own, state = attention(r, d), _mamba2_of(r)
     known = {"attention": own, "full_attention": own, "mamba": state, "linear_attention": state}
     shared = r.integer("shared_intermediate_size")
+    r.only("normalization_function", "rmsnorm")
     r.skip("mamba_expand", "position_embedding_type", *FFN)
     if r.integer(*EXPERTS, default=0):
         ffn = moe(r, d, r.integer(*FFN), shared_d_ff=shared)
@@ -302,7 +311,6 @@ def zamba2(r: Reader, d: Dialect) -> dict[str, Any]:
         "taps": r.integer("mamba_d_conv"),
         "chunk": r.integer("chunk_size", default=256),
         "bias": r.flag("add_bias_linear", False),
-        "conv_bias": r.flag("use_conv_bias", True),
     }
     block = {
         "kind": "shared_block",
@@ -315,7 +323,11 @@ def zamba2(r: Reader, d: Dialect) -> dict[str, Any]:
         "rotary": r.flag("use_mem_rope", False),
     }
     r.only("use_shared_mlp_adapter", True)
-    r.skip("hybrid_layer_ids", "attention_hidden_size", "attention_head_dim", "kv_channels", "mamba_headdim")
+    r.only("use_conv_bias", True)  # the class has one whatever this says
+    r.only("tie_word_embeddings", True)  # without it the class shares no block
+    r.only("attention_hidden_size", 2 * width)
+    r.only("attention_head_dim", block["head_dim"])
+    r.skip("hybrid_layer_ids", "kv_channels", "mamba_headdim")
     r.skip("num_query_groups", "use_mem_eff_path", "use_long_context", "num_logits_to_keep")
     blocks, uses = r.integer("num_mem_blocks"), 0
     layers: list[Layer] = []
@@ -331,6 +343,7 @@ def zamba2(r: Reader, d: Dialect) -> dict[str, Any]:
 
 def kimi_linear(r: Reader, d: Dialect) -> dict[str, Any]:
     """Kimi Linear: Kimi delta attention, with latent attention in the layers of ``full_attn_layers``."""
+    r.only("tie_word_embeddings", False)
     count = r.integer(*LAYERS)
     table = r.table("linear_attn_config") or r
     state = {

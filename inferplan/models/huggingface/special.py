@@ -6,7 +6,7 @@ from typing import Any
 
 from inferplan.models.huggingface.decoder import activation, attention, decoder, mlp, model, moe, sliding
 from inferplan.models.huggingface.dialect import Dialect, Layer, flag
-from inferplan.models.huggingface.reader import EXPERTS, FFN, HEADS, KV_HEADS, LAYERS, WIDTH, Reader
+from inferplan.models.huggingface.reader import EXPERTS, FFN, HEADS, KV_HEADS, LAYERS, TOP_K, WIDTH, Reader
 
 
 def falcon(r: Reader, d: Dialect) -> dict[str, Any]:
@@ -179,9 +179,12 @@ def llama4(r: Reader, d: Dialect) -> dict[str, Any]:
     kinds = r.items("layer_types", count)
     chunk, step = r.optional("attention_chunk_size"), r.integer("interleave_moe_layer_step")
     r.flag("use_qk_norm", True)  # an L2 norm without parameters
-    sparse = r.get("moe_layers") or list(range(step - 1, count, step))
+    sparse = r.get("moe_layers")
+    if sparse is None:  # an empty list says that no layer has experts (Llama Guard 4)
+        sparse = list(range(step - 1, count, step)) if step else []
     width = r.integer(*FFN)
-    experts = moe(r, d, width, shared_d_ff=width)
+    r.skip(*EXPERTS, *TOP_K)
+    experts = moe(r, d, width, shared_d_ff=width) if sparse else None
     dense = mlp(r, d, r.integer("intermediate_size_mlp"))
     layers: list[Layer] = []
     for index in range(count):
@@ -189,6 +192,14 @@ def llama4(r: Reader, d: Dialect) -> dict[str, Any]:
         mixer = attention(r, d) | {"rotary": bool(rotary[index])} | ({"chunk": chunk} if local and chunk else {})
         layers.append({"mixer": mixer, "ffn": experts if index in sparse else dense})
     return model(r, d, layers)
+
+
+def helium(r: Reader, d: Dialect) -> dict[str, Any]:
+    """Helium: the output projection is as wide as the model on both sides."""
+    heads, width, dim = r.integer(*HEADS), r.integer(*WIDTH), r.optional("head_dim")
+    if dim is not None and heads * dim != width:
+        raise r.refuse("head_dim", f"{heads} heads of {dim} are not the width {width} of the output projection")
+    return decoder(r, d)
 
 
 def hunyuan(r: Reader, d: Dialect) -> dict[str, Any]:
@@ -244,7 +255,8 @@ def gemma4(r: Reader, d: Dialect) -> dict[str, Any]:
     local = attention(r, d)
     other = r.table("per_layer_config")
     r.only("use_bidirectional_attention", "vision")
-    off = r.config.get("hidden_size_per_layer_input", 0) is None
+    # Gemma 4 unified has no such field, and no such embeddings.
+    off = r.config.get("hidden_size_per_layer_input", 0) is None or "unified" in str(r.config.get("model_type"))
     width = 0 if off else r.integer("hidden_size_per_layer_input")
     rows = r.integer("vocab_size_per_layer_input") if width else 0
     extras: list[Layer] = [{"kind": "per_layer_input", "width": width}] if width else []

@@ -50,7 +50,7 @@ FAMILIES: dict[str, Dialect] = {
     "qwen2": replace(_PLAIN, qkv_bias=True, windows=d.switched, fixed={"attention_bias": (True,)}),
     "qwen2_moe": replace(_PLAIN, qkv_bias=("qkv_bias", True), windows=d.switched, moe=d.qwen_sparse),
     "qwen3": replace(_QWEN3, head_dim=True),
-    "qwen3_moe": replace(_QWEN3, moe=d.qwen_sparse),
+    "qwen3_moe": replace(_QWEN3, moe=d.qwen_sparse, fixed={"use_qk_norm": (True,)}),
     "gemma": _GEMMA,
     "gemma2": replace(_GEMMA, norms=4, windows=d.alternate, fixed=_CAUSAL),
     "gemma3_text": replace(
@@ -230,12 +230,16 @@ FAMILIES: dict[str, Dialect] = {
     "ernie4_5_moe": replace(
         _PLAIN, tied=True, fixed={"use_bias": (False,)}, moe=d.ernie_sparse, ignored=("moe_norm_min", "moe_gate")
     ),
-    "helium": _LLAMA,
+    "helium": replace(_LLAMA, build=special.helium, out_bias=False),
     "internlm3": replace(_PLAIN, qkv_bias=("qkv_bias", False), out_bias=("bias", False), mlp_bias=("bias", False)),
     "cwm": replace(_PLAIN, windows=d.first_of(4), fixed={"mlp_bias": (False,)}),
     "granitemoeshared": replace(_FLAGGED, kv_default=True, moe=d.granite_sparse),
     "solar_open": replace(
-        _FLAGGED, head_dim=True, fixed={"use_qk_norm": (False,)}, moe=d.always_sparse, ignored=("intermediate_size",)
+        replace(_FLAGGED, out_bias=False),
+        head_dim=True,
+        fixed={"use_qk_norm": (False,)},
+        moe=d.always_sparse,
+        ignored=("intermediate_size",),
     ),
     "exaone_moe": replace(_PLAIN, qk_norm=("head", True), windows=d.last_of(4), moe=d.first_dense),
     "minicpm3": replace(

@@ -1,0 +1,88 @@
+"""Configs that no model has: one clear error each, and values that switch something off."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from inferplan.errors import SpecError
+from inferplan.models.huggingface import model_from_config
+
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 96,
+    "vocab_size": 100,
+}
+GUARD: dict[str, Any] = {
+    "model_type": "llama4_text",
+    "hidden_size": 5120,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 40,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "intermediate_size": 8192,
+    "intermediate_size_mlp": 8192,
+    "vocab_size": 202048,
+    "num_local_experts": 0,
+    "num_experts_per_tok": 1,
+    "interleave_moe_layer_step": 0,
+    "moe_layers": [],
+    "attention_chunk_size": None,
+    "tie_word_embeddings": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("num_hidden_layers", 0),
+        ("num_hidden_layers", 10**12),
+        ("num_attention_heads", 0),
+        ("num_key_value_heads", 0),
+        ("hidden_size", -64),
+        ("intermediate_size", float("inf")),
+        ("vocab_size", float("nan")),
+        ("vocab_size", 10**12),
+    ],
+)
+def test_a_size_that_no_model_has_is_named(field, value):
+    with pytest.raises(SpecError) as error:
+        model_from_config(LLAMA | {field: value}, "x", "test")
+    assert field in error.value.what
+
+
+@pytest.mark.parametrize("value", [1, 0, "on", True, [3]])
+def test_a_new_field_is_refused_though_it_is_zero(value):
+    with pytest.raises(SpecError, match="brand_new_field"):
+        model_from_config(LLAMA | {"brand_new_field": value}, "x", "test")
+
+
+@pytest.mark.parametrize("value", [None, False, "", [], {}, 0.0])
+def test_a_new_field_that_is_off_passes(value):
+    layer = 2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 96 + 2 * 64
+    expected = 2 * layer + 2 * 100 * 64 + 64
+    assert model_from_config(LLAMA | {"brand_new_field": value}, "x", "test").parameters["total"] == expected
+
+
+def test_an_empty_list_of_sparse_layers_has_no_experts():
+    """Llama Guard 4: 48 dense layers, by hand."""
+    attention = 5120 * 40 * 128 * 2 + 5120 * 8 * 128 * 2
+    layer = attention + 3 * 5120 * 8192 + 2 * 5120
+    expected = 48 * layer + 2 * 202048 * 5120 + 5120
+    assert model_from_config(GUARD, "guard", "test").parameters["total"] == expected
+
+
+def test_a_number_that_engines_read_differently_is_refused():
+    """Nemotron-H with two shared experts: vLLM builds both, transformers one."""
+    sizes = {"hidden_size": 64, "vocab_size": 100, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
+    experts = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    shared = {"moe_shared_expert_intermediate_size": 32, "n_shared_experts": 2}
+    config = {"model_type": "nemotron_h", "hybrid_override_pattern": "*E"} | sizes | experts | shared
+    with pytest.raises(SpecError, match="n_shared_experts"):
+        model_from_config(config, "x", "test")
+    assert model_from_config(config | {"n_shared_experts": 1}, "x", "test").sequence[1].ffn.shared_d_ff == 32
