@@ -269,19 +269,9 @@ def _from_hub(name: str) -> ModelSpec:
 
 
 _OWN = (
-    "name",
-    "aliases",
-    "source",
-    "licence",
-    "notes",
-    "vocab",
-    "max_context",
-    "tied",
-    "towers",
-    "native",
-    "generation",
+    *("name", "aliases", "source", "licence", "notes", "vocab", "max_context", "tied", "towers", "native"),
+    *("generation", "published"),
 )
-_OWN += ("published",)
 """What a derived model may say of itself; the rest is its base's."""
 
 

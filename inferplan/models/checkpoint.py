@@ -21,21 +21,10 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from inferplan.errors import InputFileError, MissingExtraError, NetworkError, SpecError, UnknownNameError
-from inferplan.models.spec import ModelSpec
 
 _HEADER_LIMIT = 100_000_000
 """Longest header that the safetensors format allows."""
 CONFIGS = ("config.json", "hf_quant_config.json")
-_NOT_PARAMETERS = (
-    *("rotary_emb.inv_freq", "rope_freqs.weight", "e_score_correction_bias", "masked_bias", ".attn.bias"),
-    *("k_scale", "v_scale"),
-)
-"""Ends of the names of buffers."""
-_PACKED = (
-    *("_scale", "_scale_inv", "_scale_2", "input_scale", ".SCB", ".weight_format", ".qzeros", ".g_idx", ".scales"),
-    *(".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map", ".weight_shape", ".weight_packed", "_blocks"),
-)
-"""Ends of the names that only a quantised checkpoint has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,33 +131,6 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise SpecError(f"{path} holds no config", because="its top level is not a mapping")
     return data
-
-
-def verify(model: ModelSpec, checkpoint: Checkpoint) -> list[str]:
-    """Notes on what the checkpoint stores beside the model. Raises ``SpecError`` when it cannot be that model.
-
-    Only unquantised checkpoints are compared tensor by tensor: packed types have other shapes. A tied head that is
-    stored as well, prediction modules and buffers are allowed and noted.
-    """
-    if any(tensor.name.endswith(_PACKED) for tensor in checkpoint.tensors):
-        return [f"quantised checkpoint of {checkpoint.size:,} bytes: element counts are not compared"]
-    found = sum(t.elements for t in checkpoint.tensors if not t.name.endswith(_NOT_PARAMETERS))
-    expected = model.parameters["total"] + model.tower_parameters
-    table = model.parameters["embedding"]
-    allowed = {
-        0: "",
-        table if model.tied else -1: "the tied head is stored as well",
-        model.mtp_parameters or -1: "prediction modules are stored as well",
-        -model.tower_parameters or -1: "the towers are not in it",
-    }
-    difference = found - expected
-    if difference not in allowed:
-        raise SpecError(
-            f"{checkpoint.path} is not the model of its config",
-            because=f"it stores {found:,} elements and the config has {expected:,} parameters ({difference:+,})",
-            hint="a config of another size, a fine-tune with added tensors, or shards that are missing",
-        )
-    return [allowed[difference]] if allowed[difference] else []
 
 
 _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")

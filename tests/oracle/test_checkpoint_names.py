@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
+import struct
+from math import prod
 
 import pytest
 
-from inferplan.models.huggingface import model_from_config
+from inferplan.models.huggingface import import_path, model_from_config
 from inferplan.models.huggingface.families import FAMILIES
 from inferplan.models.huggingface.quantisation.modules import LAYOUTS, checkpoint_shapes
 
@@ -65,3 +68,55 @@ def test_every_family_has_its_names():
     """Those that have none are refused when they are quantised."""
     assert set(LAYOUTS) <= set(FAMILIES)
     assert {"palm", "zamba2"} <= set(FAMILIES) - set(LAYOUTS)
+
+
+def save_headers(folder, tensors, config):
+    """A folder as save_pretrained leaves it, with holes in place of the numbers."""
+    header, at = {}, 0
+    for name, shape in tensors.items():
+        header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [at, at + 2 * prod(shape)]}
+        at += 2 * prod(shape)
+    text = json.dumps(header).encode()
+    with (folder / "model.safetensors").open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        file.truncate(8 + len(text) + at)
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+FEW = {"num_hidden_layers": 2}
+SPARSE = FEW | {"n_routed_experts": 8, "num_experts": 8, "num_local_experts": 8, "num_experts_per_tok": 2}
+FOLDERS = {
+    **dict.fromkeys(("llama", "qwen2", "qwen3", "gemma2", "phi3", "olmo2", "starcoder2", "cohere", "glm4"), FEW),
+    "gpt2": {"n_layer": 2},
+    "opt": FEW,
+    "bloom": {"n_layer": 2},
+    "falcon": FEW,
+    "gpt_neox": FEW,
+    "mpt": {"n_layers": 2},
+    **dict.fromkeys(("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "gpt_oss", "minimax_m2", "granitemoe"), SPARSE),
+    "deepseek_v3": SPARSE | {"first_k_dense_replace": 1, "n_group": 1, "topk_group": 1},
+    "mamba2": FEW,
+    "jamba": SPARSE,
+}
+
+
+@pytest.mark.parametrize("family", FOLDERS)
+def test_a_folder_that_transformers_wrote_is_the_model_of_its_config(family, tmp_path):
+    if family not in transformers.CONFIG_MAPPING:
+        pytest.skip("not in this transformers")
+    config = transformers.CONFIG_MAPPING[family](**FOLDERS[family])
+    with torch.device("meta"):
+        built = transformers.AutoModelForCausalLM.from_config(config)
+    tensors = {name: shape for name, shape in written(built).items() if name in saved(built)}
+    save_headers(tmp_path, tensors, config.to_dict() | {"model_type": family, "dtype": "bfloat16"})
+    model = import_path(tmp_path).model
+    assert not any("stored as" in note for note in model.notes)
+
+
+def saved(model) -> set[str]:
+    """What save_pretrained writes: a tied head once, and no buffers that are made when it is loaded."""
+    from transformers.core_model_loading import revert_weight_conversion
+
+    kept = revert_weight_conversion(model, model.state_dict())
+    tied = model.all_tied_weights_keys if hasattr(model, "all_tied_weights_keys") else {}
+    return {name for name in kept if name not in tied}

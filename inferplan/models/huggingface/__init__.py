@@ -13,13 +13,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from inferplan.errors import SpecError
-from inferplan.models.checkpoint import CONFIGS, fetch_configs, read_folder, read_json, require_model, verify
+from inferplan.models.checkpoint import CONFIGS, fetch_configs, read_folder, read_json, require_model
 from inferplan.models.huggingface.context import context
 from inferplan.models.huggingface.families import ALIASES, FAMILIES, UNKNOWN
 from inferplan.models.huggingface.heads import decoder_ends
 from inferplan.models.huggingface.media import with_media
 from inferplan.models.huggingface.quantisation import apply, read_scheme
 from inferplan.models.huggingface.reader import MEDIA, Reader
+from inferplan.models.huggingface.stored import compare
 from inferplan.models.huggingface.towers import TIED_BY_EITHER, TIED_BY_NESTED, text_defaults, towers
 from inferplan.models.spec import ModelSpec, Native
 
@@ -209,7 +210,7 @@ def import_path(path: Path) -> Imported:
     stored = read_folder(path)
     if stored is None:
         return found
-    notes = [*found.model.notes, f"the folder stores {stored.size:,} bytes", *verify(found.model, stored)]
+    notes = [*found.model.notes, *compare(found.model, stored)]
     return Imported(model=found.model.model_copy(update={"notes": notes}), ignored=found.ignored)
 
 
