@@ -11,7 +11,7 @@ import pytest
 
 from inferplan.models.huggingface import import_path, model_from_config
 from inferplan.models.huggingface.families import FAMILIES
-from inferplan.models.huggingface.quantisation.modules import LAYOUTS, checkpoint_shapes
+from inferplan.models.huggingface.quantisation import LAYOUTS, checkpoint_shapes
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -19,8 +19,8 @@ transformers = pytest.importorskip("transformers")
 NOT_BUILT = {
     "dbrx": "the class does not accept its own default config",
     "dots1": "its router is not built on the meta device",
-    "hunyuan_v1_dense": "its default config lacks a head size",
-    "nemotron": "its default config lacks a head size",
+    "deepseek_v4": "transformers keeps the root that the release has not",
+    "minimax_m3_vl_text": "transformers writes stacked experts; the release has one module each",
     "kimi_linear": "transformers writes its dense layer under the name of its experts; the release has it as mlp",
 }
 FIELDS = {
@@ -30,10 +30,16 @@ FIELDS = {
     "granitemoehybrid": {"layer_types": ["mamba", "attention"] * 2, "num_hidden_layers": 4, "num_local_experts": 4},
     "qwen3_5_text": {"num_hidden_layers": 4},
     "gemma4_text": {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 96},
+    "hunyuan_v1_moe": {"head_dim": 128},
+    "hunyuan_v1_dense": {"head_dim": 128},
+    "nemotron": {"head_dim": 128, "num_key_value_heads": 8},
+    "ministral": {"head_dim": 128},
+    "lfm2": {"layer_types": ["conv", "full_attention"] * 2, "num_hidden_layers": 4},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2, "num_hidden_layers": 4},
     "granitemoeshared": {"shared_intermediate_size": 128},
 }
 BESIDE = re.compile(
-    r".*(bias|conv1d|conv_1d|A_log|router|mlp\.gate|moe\.gate|mixer\.gate|_decay|slope_rate|time_mix_\w+|wpe|altup\.\w+"
+    r".*(bias|conv1d|conv_1d|conv\.conv|A_log|router|mlp\.gate|gate\.wg|forward\.gate|moe\.gate|mixer\.gate|_decay|slope_rate|time_mix_\w+|wpe|altup\.\w+"
     r"|expert_gate|embed_positions|statics\.\w+|rg_lru\.\w+|weights_proj|router\.\w+)(\.weight)?$"
 )
 """What is no matrix of a linear layer or of the vocabulary, or a matrix that stays wide (routers)."""

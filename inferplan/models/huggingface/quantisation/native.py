@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from inferplan.errors import SpecError
-from inferplan.models.huggingface.quantisation.modules import LAYOUTS, NESTED_ROOTS, OLDER_ROOT, Layout, Place, places
+from inferplan.models.huggingface.quantisation.layouts import LAYOUTS
+from inferplan.models.huggingface.quantisation.modules import NESTED_ROOTS, OLDER_ROOT, Layout, Place, places
 from inferplan.models.huggingface.quantisation.rules import Module
 from inferplan.models.huggingface.quantisation.scheme import Decision, Scheme
 from inferplan.models.spec import ModelSpec
@@ -27,7 +28,7 @@ def apply(scheme: Scheme, model: ModelSpec, nested: bool = False) -> tuple[dict[
         raise SpecError(
             f"{model.name}: its quantisation is not understood",
             because=f"the names that checkpoints of {model.family} give their modules are not known here",
-            hint="a row of huggingface/quantisation/modules.py; or the model as a YAML (docs/models.md)",
+            hint="a row of huggingface/quantisation/layouts.py; or the model as a YAML (docs/models.md)",
         )
     root = NESTED_ROOTS[model.family in OLDER_ROOT] if nested and layout.root == "model." else layout.root
     found: dict[tuple[str, str], dict[int | None, str]] = defaultdict(dict)
@@ -38,6 +39,12 @@ def apply(scheme: Scheme, model: ModelSpec, nested: bool = False) -> tuple[dict[
         weight = place.weight
         if weight.role == "base" or len(weight.shape) < 2:
             continue
+        if not place.named and weight.role in ("weights", "experts"):
+            raise SpecError(
+                f"{model.name}: its quantisation is not understood",
+                because=f"the module of {weight.name} in checkpoints of {model.family} is not known here",
+                hint="a row of huggingface/quantisation/layouts.py; or the model as a YAML (docs/models.md)",
+            )
         modules = [_module(name, layout, root, weight.role) for name in place.modules]
         stored = _one(scheme.stored, modules, place, model, scheme.divides) or model.native.base
         if scheme.elsewhere is not None and modules:
