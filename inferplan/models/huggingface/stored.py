@@ -44,7 +44,15 @@ def compare(model: ModelSpec, stored: Checkpoint) -> list[str]:
     layout = LAYOUTS.get(model.family)
     if layout is not None:
         said += _matrices(model, stored, layout)
-    if {model.native.weights, model.native.experts, model.native.head} <= {None, model.native.base}:
+    native = model.native
+    formats = {
+        native.weights,
+        native.experts,
+        native.embedding,
+        native.head,
+        *(one.format for one in native.exceptions),
+    }
+    if formats <= {None, *_WIDE.values()}:
         return said + _elements(model, stored)
     return said + ([] if layout is not None else ["its module names are not known here: tensors are not compared"])
 
@@ -64,7 +72,7 @@ def _matrices(model: ModelSpec, stored: Checkpoint, layout: Layout) -> list[str]
     for name, module in promised.items():
         there = [tensor for tensor in by_module[name] if not tensor.name.endswith(".bias")]
         matrix = max(there, key=lambda tensor: tensor.size)
-        if matrix.dtype in _WIDE and sorted(matrix.shape) != sorted(module.shape):
+        if module.formats <= set(_WIDE.values()) and sorted(matrix.shape) != sorted(module.shape):
             wrong.append(f"{matrix.name} is {_by(matrix.shape)} and the config gives {_by(module.shape)}")
         size = sum(tensor.size for tensor in there)
         if abs(size - module.size) > max(_SMALL, _CLOSE * module.size):
