@@ -187,14 +187,16 @@ def _division(tower: Tower, parallel: Parallelism) -> Parallelism:
 
 
 def _layers(tower: Tower, item: Item, number: Num, context: LayerContext) -> Iterator[Op]:
-    for layer, count in count_distinct([one for group in tower.layers for one in group.sequence()]):
-        inside = _context(tower, item, number, context, item.windows if _windowed(layer) else 1)
-        yield from (op.repeated(count) for op in layer_ops(layer, inside))
-
-
-def _windowed(layer: LayerGroup) -> bool:
-    """Whether its attention stays inside windows: ``chunk`` without a causal mask."""
-    return getattr(layer.mixer, "chunk", None) is not None
+    assert tower.media is not None
+    layers = [one for group in tower.layers for one in group.sequence()]
+    whole = tower.media.full if item.windows > 1 else range(len(layers))
+    parts: tuple[list[LayerGroup], list[LayerGroup]] = ([], [])
+    for index, layer in enumerate(layers):
+        parts[index not in (whole or ())].append(layer)
+    for windows, chosen in zip((1, item.windows), parts):
+        inside = _context(tower, item, number, context, windows)
+        for layer, count in count_distinct(chosen):
+            yield from (op.repeated(count) for op in layer_ops(layer, inside))
 
 
 def _around(tower: Tower, context: LayerContext) -> Iterator[Op]:
@@ -206,7 +208,7 @@ def _around(tower: Tower, context: LayerContext) -> Iterator[Op]:
             yield added(name, context, tower.d_model)
         if rows is None:
             continue
-        if name.endswith("norm"):
+        if "norm" in name.split("."):
             style = "layer" if len(shape) == 2 else "rms"
             yield context.normalise(name, shape[-1], rows=context.tokens * rows, style=style)
         else:

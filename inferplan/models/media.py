@@ -99,6 +99,8 @@ class ImageRule(TakenRule):
     size: int | None = Field(default=None, ge=1)
     pixels: tuple[int, int] | None = None
     """Fewest and most pixels of an image (smart); without them no image is taken as too small or too large."""
+    frames: int = Field(default=1, ge=1)
+    """How often an image counts in those limits: GLM's takes it as a video of two frames."""
     patches: int | None = Field(default=None, ge=1)
     side: int | None = Field(default=None, ge=1)
     tokens: int | None = Field(default=None, ge=1)
@@ -108,7 +110,7 @@ class ImageRule(TakenRule):
     extra: int = Field(default=0, ge=0)
     """Positions of the tower beside the patches: a class token."""
     window: int | None = Field(default=None, ge=1)
-    """Patches along a side of a window that attention stays inside, in the layers that have one."""
+    """Patches along a side of a window that attention stays inside."""
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -126,7 +128,7 @@ class ImageRule(TakenRule):
             assert self.size is not None
             return self.size, self.size
         if self.resize == "smart":
-            return smart(size, unit, self.pixels)
+            return smart(size, unit, self.pixels, (self.frames, self.frames))
         if self.resize == "longest":
             assert self.size is not None
             ratio = max(width / self.size, height / self.size)
@@ -216,6 +218,8 @@ class MediaRule(Spec):
     video: VideoRule | None = None
     audio: AudioRule | None = None
     rows: dict[str, float] = {}
+    full: list[int] | None = None
+    """Where attention stays inside windows: the layers that see everything all the same, counted from 0."""
 
 
 def smart(size: Pixels, unit: int, limits: tuple[int, int] | None, frames: tuple[int, int] = (1, 1)) -> Pixels:

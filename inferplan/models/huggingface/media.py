@@ -10,96 +10,136 @@ from collections.abc import Callable
 from typing import Any
 
 from inferplan.models.huggingface.reader import Reader
+from inferplan.models.huggingface.towers.defaults import DEFAULTS
 
 Table = dict[str, Any]
+_FRAMES, _SECONDS = 100.0, 30.0
+"""Frames of a spectrogram a second, and seconds of a clip, of ``WhisperFeatureExtractor`` (hop 160 at 16 kHz)."""
 
 
 def with_media(towers: list[Table], outer: Reader, preprocessor: Table | None) -> list[Table]:
     """The towers with a ``media`` table each, where the rule of its kind is known.
 
-    preprocessor: the content of ``preprocessor_config.json`` (or of ``image_processor`` in ``processor_config.json``).
+    preprocessor: the content of ``preprocessor_config.json``.
     """
     found = []
     for tower in towers:
-        rule = _rule(tower, outer, preprocessor or {})
-        found.append(tower if rule is None or "media" in tower else tower | {"media": rule})
+        rule = None if "media" in tower else _rule(tower, outer, preprocessor or {})
+        found.append(tower if rule is None else tower | {"media": rule})
     return found
 
 
 def _rule(tower: Table, outer: Reader, preprocessor: Table) -> Table | None:
     """The rule of one tower; ``None`` where its kind has none here, or a tensor of it no place in a pass."""
-    vision = outer.config.get("vision_config")
-    if tower["name"] != "vision" or not isinstance(vision, dict):
+    given = outer.config.get(f"{tower['name']}_config")
+    if not isinstance(given, dict):
         return None
-    kind = str(vision.get("model_type") or "")
-    if kind.startswith(("qwen3_vl", "qwen3_5", "qwen2_vl", "qwen2_5_vl")):
-        rule = _qwen(tower, vision, preprocessor)
-    elif kind == "siglip_vision_model" and "mm_tokens_per_image" in outer.config:
-        rule = _gemma(vision, int(outer.config["mm_tokens_per_image"]))
-    elif "vt_hidden_size" in vision:
-        rule = _moonvit(vision, preprocessor)
-    elif kind == "pixtral":
-        rule = _pixtral(vision, int(outer.config.get("spatial_merge_size") or 1))
-    else:
+    kind = str(outer.config.get("model_type") or "").lower()
+    if tower["name"] == "vision" and "vt_hidden_size" in given:
+        kind = "moonvit"
+    own = str(given.get("model_type") or "")
+    if own == "pixtral":
+        kind = "pixtral" if kind == "llava" else kind
+    make = _RULES.get((tower["name"], kind))
+    if make is None:
         return None
+    rule = make(tower, DEFAULTS.get(_DEFAULTS.get(kind, own), {}) | given, outer.config, preprocessor)
     rows = rule.pop("of")
-    merged: Callable[[str], float | None] = lambda name: next(  # noqa: E731
-        (share for start, share in rows.items() if name == start or name.startswith(f"{start}.")), None
-    )
-    placed = {name: share for name in tower["tensors"] if (share := merged(name)) and not name.endswith(".bias")}
-    matrices = {name for name, shape in tower["tensors"].items() if len(shape) > 1 and not name.startswith("positions")}
-    return rule | {"rows": placed} if matrices <= placed.keys() else None
+
+    def share(name: str) -> float | None:
+        return next((part for start, part in rows.items() if name == start or name.startswith(f"{start}.")), None)
+
+    placed = {name: share(name) for name in tower["tensors"] if not name.endswith(".bias")}
+    matrices = {name for name, shape in tower["tensors"].items() if len(shape) > 1 and not name.startswith(_ADDED)}
+    if any(placed.get(name) is None for name in matrices):
+        return None
+    return rule | {"rows": {name: part for name, part in placed.items() if part}}
 
 
-def _qwen(tower: Table, vision: Table, preprocessor: Table) -> Table:
+_ADDED = ("positions", "bounds", "layers.qv_bias")
+"""Tensors that are added or looked up, not multiplied with."""
+_DEFAULTS = {"qwen2_vl": "qwen2_vl_vision", "qwen2_5_vl": "qwen2_5_vl_vision", "exaone4_5": "exaone4_5_vision"}
+"""Kinds whose tower's table names the whole model, and the class whose defaults hold then."""
+
+
+def _qwen(tower: Table, vision: Table, outer: Table, preprocessor: Table) -> Table:
     """Qwen2-VL and what came after it. Its norms ahead of a merger see patches, or what is merged, by their width."""
     merge, patch = int(vision["spatial_merge_size"]), int(vision["patch_size"])
     share = 1 / merge**2
-    size = preprocessor.get("size") or {}
-    limits = [
-        preprocessor.get(f"{most}_pixels") or size.get(f"{edge}_edge") or size.get(f"{most}_pixels")
-        for most, edge in (("min", "shortest"), ("max", "longest"))
-    ]
-    image: Table = {"resize": "smart", "patch": patch, "merge": merge}
-    known = [int(limit) for limit in limits if limit is not None]
-    if len(known) == 2:
-        image["pixels"] = known
-    if vision.get("window_size"):
-        image["window"] = int(vision["window_size"]) // patch
-    norms = {
-        name: (1.0 if shape[-1] == vision["hidden_size"] else share)
-        for name, shape in tower["tensors"].items()
-        if name.endswith("norm")
-    }
-    image["unknown"] = (
-        [] if len(known) == 2 else ["no preprocessor_config.json: images are taken at any number of pixels"]
-    )
-    return {
+    image: Table = {"resize": "smart", "patch": patch, "merge": merge, **_limits(preprocessor)}
+    rule: Table = {
         "source": "transformers 5.23 models/qwen2_vl/image_processing_qwen2_vl.py, smart_resize",
         "image": image,
         "video": {
             "temporal": int(vision["temporal_patch_size"]),
             "unknown": ["neither limits on the pixels of videos nor time stamps between their frames are counted"],
         },
-        "of": {"patch": 1.0, **norms, "merger": share, "deepstack": share},
+        "of": {"patch": 1.0, **_norms(tower, share), "merger": share, "deepstack": share},
+    }
+    if vision.get("window_size"):
+        image["window"] = int(vision["window_size"]) // merge // patch * merge
+        rule["full"] = [int(index) for index in vision["fullatt_block_indexes"]]
+    return rule
+
+
+def _glm(tower: Table, vision: Table, outer: Table, preprocessor: Table) -> Table:
+    """GLM-4.5V: as Qwen's, an image counted as a video of two frames."""
+    merge, frames = int(vision["spatial_merge_size"]), int(vision["temporal_patch_size"])
+    image = {"resize": "smart", "patch": int(vision["patch_size"]), "merge": merge, "frames": frames}
+    share = 1 / merge**2
+    return {
+        "source": "transformers 5.23 models/glm4v/image_processing_glm4v.py, smart_resize",
+        "image": image | _limits(preprocessor),
+        "of": {"patch": 1.0, "norm": 1.0, "downsample": share, "merger": share},
     }
 
 
-def _gemma(vision: Table, tokens: int) -> Table:
+def _limits(preprocessor: Table) -> Table:
+    """Fewest and most pixels, or that nobody says them."""
+    size = preprocessor.get("size") or {}
+    found = [
+        preprocessor.get(f"{most}_pixels") or size.get(f"{edge}_edge") or size.get(f"{most}_pixels")
+        for most, edge in (("min", "shortest"), ("max", "longest"))
+    ]
+    known = [int(limit) for limit in found if limit is not None]
+    if len(known) == 2:
+        return {"pixels": known}
+    return {"unknown": ["no preprocessor_config.json: images are taken at any number of pixels"]}
+
+
+def _norms(tower: Table, share: float) -> dict[str, float]:
+    """Norms by their width: that of the tower sees every position, another what was merged."""
+    width = tower["d_model"]
+    shapes = tower["tensors"].items()
+    return {name: (1.0 if shape[-1] == width else share) for name, shape in shapes if name.endswith("norm")}
+
+
+def _gemma(tower: Table, vision: Table, outer: Table, preprocessor: Table) -> Table:
     """Gemma 3: SigLIP at one size, pooled to so many tokens; no pan and scan, which is off unless asked for."""
-    size, patch = int(vision["image_size"]), int(vision["patch_size"])
+    size, patch, tokens = int(vision["image_size"]), int(vision["patch_size"]), int(outer["mm_tokens_per_image"])
     share = tokens / (size // patch) ** 2
     return {
         "source": "transformers 5.23 models/gemma3/modeling_gemma3.py, Gemma3MultiModalProjector",
         "image": {"resize": "fixed", "patch": patch, "size": size, "tokens": tokens},
-        "of": {"patch": 1.0, "norm": 1.0, "projector": share},
+        "of": {"patch": 1.0, "norm": 1.0, "projector": share, "head": 0.0},
     }
 
 
-def _moonvit(vision: Table, preprocessor: Table) -> Table:
+def _paligemma(tower: Table, vision: Table, outer: Table, preprocessor: Table) -> Table:
+    """PaliGemma: SigLIP at one size, a token a patch."""
+    return {
+        "source": "transformers 5.23 models/paligemma/modeling_paligemma.py, PaliGemmaMultiModalProjector",
+        "image": {"resize": "fixed", "patch": int(vision["patch_size"]), "size": int(vision["image_size"])},
+        "of": {"patch": 1.0, "norm": 1.0, "projector": 1.0, "head": 0.0},
+    }
+
+
+def _moonvit(tower: Table, vision: Table, outer: Table, preprocessor: Table) -> Table:
     """Kimi's MoonViT: patches at any size up to a number in all and along a side."""
-    given = preprocessor.get("media_proc_cfg") or {}
-    most, side = given.get("in_patch_limit"), given.get("patch_limit_on_one_side")
+    given = preprocessor.get("media_proc_cfg") or preprocessor
+    sizes = given.get("size") or {}
+    most = given.get("in_patch_limit") or given.get("max_patches")
+    side = given.get("patch_limit_on_one_side") or sizes.get("max_height")
     (across, down), patch = vision["merge_kernel_size"], int(vision["patch_size"])
     unknown = []
     if most is None or side is None:
@@ -113,12 +153,70 @@ def _moonvit(vision: Table, preprocessor: Table) -> Table:
     }
 
 
-def _pixtral(vision: Table, merge: int) -> Table:
+def _pixtral(tower: Table, vision: Table, outer: Table, preprocessor: Table) -> Table:
     """Pixtral and Mistral 3: no side beyond that of the position grid; a token ends every row."""
-    share = 1 / merge**2
+    merge = int(outer.get("spatial_merge_size") or (2 if outer.get("model_type") == "mistral3" else 1))
     size, patch = int(vision["image_size"]), int(vision["patch_size"])
+    image = {"resize": "longest", "patch": patch, "merge": merge, "size": size, "row_ends": True}
     return {
         "source": "transformers 5.23 models/pixtral/image_processing_pixtral.py, get_resize_output_image_size",
-        "image": {"resize": "longest", "patch": patch, "merge": merge, "size": size, "row_ends": True},
-        "of": {"patch": 1.0, "norm": 1.0, "pre_norm": 1.0, "projector.norm": 1.0, "projector": share},
+        "image": image,
+        "of": {"patch": 1.0, "norm": 1.0, "projector.norm": 1.0, "projector": 1 / merge**2},
     }
+
+
+def _clip(merge: int, preprocessor: Table) -> Table:
+    """A clip as Whisper's feature extractor pads it, and how many positions are a token."""
+    rate = preprocessor.get("sampling_rate", 16000) / preprocessor.get("hop_length", 160)
+    return {"rate": rate, "stride": 2, "merge": merge, "whole": float(preprocessor.get("chunk_length", _SECONDS))}
+
+
+def _qwen2_audio(tower: Table, audio: Table, outer: Table, preprocessor: Table) -> Table:
+    """Qwen2-Audio: Whisper's encoder, its positions pooled in pairs ahead of the last norm."""
+    return {
+        "source": "transformers 5.23 models/qwen2_audio/modeling_qwen2_audio.py, Qwen2AudioEncoder",
+        "audio": _clip(2, preprocessor),
+        "of": {"conv.0": 2.0, "conv.1": 1.0, "norm": 0.5, "projector": 0.5},
+    }
+
+
+def _voxtral(tower: Table, audio: Table, outer: Table, preprocessor: Table) -> Table:
+    """Voxtral: Whisper's encoder; as many positions are joined as make the width of its feed-forward."""
+    merge = int(audio["intermediate_size"]) // int(audio["hidden_size"])
+    return {
+        "source": "transformers 5.23 models/voxtral/modeling_voxtral.py, get_audio_features",
+        "audio": _clip(merge, preprocessor),
+        "of": {"conv.0": 2.0, "conv.1": 1.0, "norm": 1.0, "projector": 1 / merge},
+    }
+
+
+def _omni_audio(tower: Table, audio: Table, outer: Table, preprocessor: Table) -> Table:
+    """Qwen2.5-Omni: attention within ``2*n_window`` frames, positions pooled in pairs ahead of the last norm."""
+    window = int(audio["n_window"])
+    return {
+        "source": "transformers 5.23 models/qwen2_5_omni/modeling_qwen2_5_omni.py, Qwen2_5OmniAudioEncoder",
+        "audio": {"rate": _FRAMES, "stride": 2, "merge": 2, "window": window},
+        "of": {"conv.0": 2.0, "conv.1": 1.0, "norm": 0.5, "projector": 0.5},
+    }
+
+
+_RULES: dict[tuple[str, str], Callable[[Table, Table, Table, Table], Table]] = {
+    **{
+        ("vision", kind): _qwen
+        for kind in (
+            *("qwen2_vl", "qwen2_5_vl", "exaone4_5", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"),
+            *("qwen2_5_omni_thinker", "qwen3_omni_moe_thinker"),
+        )
+    },
+    **{("vision", kind): _glm for kind in ("glm4v", "glm46v", "glm4v_moe")},
+    ("vision", "gemma3"): _gemma,
+    ("vision", "paligemma"): _paligemma,
+    ("vision", "moonvit"): _moonvit,
+    ("vision", "kimi_k25"): _moonvit,
+    ("vision", "mistral3"): _pixtral,
+    ("vision", "pixtral"): _pixtral,
+    ("audio", "qwen2_audio"): _qwen2_audio,
+    ("audio", "voxtral"): _voxtral,
+    ("audio", "qwen2_5_omni_thinker"): _omni_audio,
+}
+"""Rules by the name of a tower and the ``model_type`` of the whole config."""
