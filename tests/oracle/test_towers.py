@@ -35,7 +35,7 @@ COMPLETE = {
 }
 """What the class's own default leaves out, or does not build with."""
 
-WAITING = {"lfm2_vl", "mllama"}
+WAITING = {"step3p7"}
 """Their language models are families of their own, and not understood yet."""
 
 BUILT = sorted((set(BESIDE) & set(kinds())) - WAITING)
@@ -60,7 +60,7 @@ def test_language_model_and_towers_are_those_of_the_class(name):
 @pytest.mark.parametrize("name", BUILT)
 def test_variations_are_exact_or_refused(name):
     (found,) = sweep([name], 2, 1)
-    assert found.verdict in ("exact", "unbuilt"), found.what
+    assert found.verdict in ("exact", "unbuilt"), found.what  # Aya's own default does not build
 
 
 def varied(config: dict[str, Any], table: str) -> Iterator[tuple[str, dict[str, Any]]]:

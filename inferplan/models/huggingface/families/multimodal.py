@@ -6,15 +6,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from inferplan.models.huggingface import decoder as d
-from inferplan.models.huggingface import latent, special
+from inferplan.models.huggingface import decoder, latent, special
 from inferplan.models.huggingface.dialect import Dialect, Flag
 from inferplan.models.huggingface.families import decoders
-from inferplan.models.huggingface.reader import HEAD_DIM, HEADS, WIDTH, Reader
+from inferplan.models.huggingface.reader import HEAD_DIM, HEADS, LAYERS, WIDTH, Reader
 
 Build = Callable[[Reader, Dialect], dict[str, Any]]
 
-_PLAIN = Dialect(build=d.decoder)
+_PLAIN = Dialect(build=decoder.decoder)
 _BIAS: Flag = ("attention_bias", False)
 
 
@@ -30,6 +29,15 @@ def _floored(build: Build) -> Build:
     return rule
 
 
+def _passed(r: Reader, d: Dialect) -> dict[str, Any]:
+    """Llama 3.2 Vision without the layers that attend to an image, which a text passes by."""
+    crossing, count = r.need("cross_attention_layers"), r.integer(*LAYERS)
+    if len(set(crossing)) != len(crossing) or not set(crossing) < set(range(count)):
+        raise r.refuse(f"cross_attention_layers = {crossing!r}", f"they are not some of {count} layers")
+    layer = {"mixer": decoder.attention(r, d), "ffn": decoder.mlp(r, d)}
+    return decoder.model(r, d, [layer] * (count - len(crossing)))
+
+
 def _unified(r: Reader, d: Dialect) -> dict[str, Any]:
     """Gemma 4 without per-layer embeddings and experts."""
     r.only("hidden_size_per_layer_input", 0)
@@ -39,13 +47,31 @@ def _unified(r: Reader, d: Dialect) -> dict[str, Any]:
 
 FAMILIES: dict[str, Dialect] = {
     "glm4v_text": replace(_PLAIN, qkv_bias=True, norms=4),
-    "glm4v_moe_text": replace(_PLAIN, build=_floored(d.decoder), qkv_bias=("attention_bias", True), moe=d.first_dense),
+    "glm_ocr_text": replace(_PLAIN, norms=4),
+    "mllama_text_model": replace(_PLAIN, build=_passed),
+    "molmo2_text": replace(
+        _PLAIN,
+        qkv_bias=_BIAS,
+        qk_norm=("head", True),
+        head_dim=True,
+        fixed={"qk_norm_type": ("qwen3",), "norm_after": (False,), "attention_bias": (False,)},
+    ),
+    "cosmos3_edge_text": replace(
+        _PLAIN, gated=False, activation="relu2", qkv_bias=_BIAS, out_bias=_BIAS, mlp_bias=("mlp_bias", False)
+    ),
+    "glm4v_moe_text": replace(
+        _PLAIN, build=_floored(decoder.decoder), qkv_bias=("attention_bias", True), moe=decoder.first_dense
+    ),
     "mistral4": replace(
-        _PLAIN, build=latent.latent, qkv_bias=_BIAS, moe=d.first_dense, ignored=("rope_interleave", "intermediate_size")
+        _PLAIN,
+        build=latent.latent,
+        qkv_bias=_BIAS,
+        moe=decoder.first_dense,
+        ignored=("rope_interleave", "intermediate_size"),
     ),
     "gemma4_unified_text": replace(decoders.FAMILIES["gemma4_text"], build=_unified),
-    "qwen3_omni_moe_text": replace(decoders.FAMILIES["qwen3_moe"], build=_floored(d.decoder)),
-    "phi4_multimodal": replace(_PLAIN, kv_default=True, windows=d.every_layer),
+    "qwen3_omni_moe_text": replace(decoders.FAMILIES["qwen3_moe"], build=_floored(decoder.decoder)),
+    "phi4_multimodal": replace(_PLAIN, kv_default=True, windows=decoder.every_layer),
 }
 
 ALIASES = {
@@ -54,6 +80,9 @@ ALIASES = {
     "qwen2_5_vl": "qwen2",
     "qwen2_5_vl_text": "qwen2",
     "qwen2_5_omni_text": "qwen2",
+    "paddleocr_vl_text": "ernie4_5",
+    "granite_docling_text": "granite",
+    "hunyuan_vl_text": "hunyuan_v1_dense",
     "gemma4_unified": "gemma4_unified_text",
 }
 """Other names of a row."""

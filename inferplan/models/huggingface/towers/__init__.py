@@ -7,9 +7,10 @@ from typing import Any
 
 from inferplan.errors import SpecError
 from inferplan.models.huggingface.reader import ACTIVATION, Reader
-from inferplan.models.huggingface.towers import audio, conformer, encoders, gemma, qwen, vit
+from inferplan.models.huggingface.towers import audio, conformer, encoders, further, gemma, qwen, vit
+from inferplan.models.huggingface.towers.beside import Beside, Media
 from inferplan.models.huggingface.towers.defaults import DEFAULTS, TEXT_DEFAULTS
-from inferplan.models.huggingface.towers.joins import BESIDE, TIED_BY_EITHER, TIED_BY_NESTED, Media
+from inferplan.models.huggingface.towers.joins import JOINED, TIED_BY_EITHER, TIED_BY_NESTED
 
 __all__ = ["BESIDE", "TIED_BY_EITHER", "TIED_BY_NESTED", "TOWERS", "text_defaults", "towers"]
 
@@ -19,8 +20,12 @@ TOWERS: dict[str, Callable[[Reader], dict[str, Any]]] = {
     **gemma.TOWERS,
     **audio.TOWERS,
     **conformer.TOWERS,
+    **further.TOWERS,
 }
 """What builds a tower, by the ``model_type`` of its table."""
+
+BESIDE: dict[str, Beside] = {**JOINED, **further.JOINED}
+"""What stands beside the language model, by the ``model_type`` of the whole config."""
 
 _WITHOUT_SHAPE = ("layer_scale_init_value", "drop_path_rate", "layerdrop")
 

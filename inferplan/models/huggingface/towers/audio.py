@@ -71,6 +71,7 @@ def glm(r: Reader) -> dict[str, Any]:
 TOWERS = {
     "qwen2_audio_encoder": whisper,
     "voxtral_encoder": whisper,
+    "moss_transcribe_diarize_audio": whisper,
     "qwen2_5_omni_audio_encoder": qwen25_omni,
     "qwen3_omni_moe_audio_encoder": qwen3_omni,
     "glmasr_encoder": glm,

@@ -2,59 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass, field
-from typing import Any
 
-from inferplan.models.huggingface.reader import Reader
-from inferplan.models.huggingface.towers.defaults import DEFAULTS
-from inferplan.models.huggingface.towers.parts import Tensors, feed_forward, linear, norm
+from inferplan.models.huggingface.towers.beside import AUDIO, VISION, Beside, Media, audio, vision
+from inferplan.models.huggingface.towers.parts import feed_forward, linear, norm
 from inferplan.models.huggingface.towers.qformer import perceiver, qformer
-
-VISION, AUDIO = "vision_config", "audio_config"
-
-
-@dataclass
-class Media:
-    """The towers of one config by the name of their tables, the tables, the whole config, the language model's."""
-
-    outer: Reader
-    text: Reader
-    d_model: int
-    tables: dict[str, Reader] = field(default_factory=dict)
-    towers: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    def add(self, table: str, tensors: Tensors) -> None:
-        """Count tensors with the tower of this table."""
-        self.towers[table]["tensors"] |= tensors
-
-    def part(self, name: str, kind: str) -> Reader:
-        """A further table, with what its class says where it leaves a field out."""
-        table = self.outer.table(name) or Reader({}, self.outer.name, f"{name}.")
-        table.config = DEFAULTS.get(kind, {}) | table.config
-        self.tables[name] = table
-        return table
-
-    def width(self, table: str) -> int:
-        """The width of a tower."""
-        return int(self.towers[table]["d_model"])
-
-
-@dataclass(frozen=True, kw_only=True)
-class Beside:
-    """What a ``model_type`` has beside its language model.
-
-    towers: its tables, each with the kind of tower it is where the table does not say so. join: adds the tensors
-    between; run when all of its towers are there. ignored: fields of the whole config that change no count;
-    text_ignored: of the language model's table. partial: some of its towers may be absent.
-    """
-
-    towers: dict[str, str]
-    join: Callable[[Media], None] = lambda media: None
-    ignored: tuple[str, ...] = ()
-    text_ignored: tuple[str, ...] = ()
-    partial: bool = False
 
 
 def _layers_read(m: Media) -> int:
@@ -154,11 +106,6 @@ def glmasr(m: Media) -> None:
     m.add(AUDIO, feed_forward("projector", [joined, 2 * m.d_model, m.d_model]))
 
 
-def mllama(m: Media) -> None:
-    """One matrix from the joined hidden states of the tower."""
-    m.add(VISION, linear("projector", m.tables[VISION].integer("vision_output_dim"), m.d_model))
-
-
 def lfm2(m: Media) -> None:
     """A pixel shuffle, a norm, two matrices."""
     bias = m.outer.flag("projector_bias", True)
@@ -255,14 +202,6 @@ def idefics2(m: Media) -> None:
     m.add(VISION, tensors | linear("projector.down", inner, m.d_model, bias=False) | perceiver(own, m.d_model))
 
 
-def _vision(kind: str, join: Callable[[Media], None] = lambda media: None, *ignored: str) -> Beside:
-    return Beside(towers={VISION: kind}, join=join, ignored=ignored)
-
-
-def _audio(kind: str, join: Callable[[Media], None] = lambda media: None, *ignored: str) -> Beside:
-    return Beside(towers={AUDIO: kind}, join=join, ignored=ignored)
-
-
 _LORA = ("has_lora_adapter",)
 _OMNI = ("position_id_per_seconds", "seconds_per_chunk")
 
@@ -289,17 +228,17 @@ TIED_BY_EITHER = frozenset(
 TIED_BY_NESTED = frozenset({"llama4"})
 """Types whose language model is a class of its own, which knows the nested flag alone."""
 
-BESIDE: dict[str, Beside] = {
-    "llava": _vision("clip_vision_model", llava),
-    "llava_next": _vision("clip_vision_model", llava_next),
-    "llava_next_video": _vision("clip_vision_model", llava_next),
-    "llava_onevision": _vision("siglip_vision_model", llava_next),
-    "video_llava": _vision("clip_vision_model", video_llava),
-    "vipllava": _vision("clip_vision_model", vipllava),
-    "mistral3": _vision("pixtral", mistral3),
-    "lighton_ocr": _vision("pixtral", mistral3),
-    "internvl": _vision("internvl_vision", internvl),
-    "qianfan_ocr": _vision("qianfan_ocr_vision", internvl),
+JOINED: dict[str, Beside] = {
+    "llava": vision("clip_vision_model", llava),
+    "llava_next": vision("clip_vision_model", llava_next),
+    "llava_next_video": vision("clip_vision_model", llava_next),
+    "llava_onevision": vision("siglip_vision_model", llava_next),
+    "video_llava": vision("clip_vision_model", video_llava),
+    "vipllava": vision("clip_vision_model", vipllava),
+    "mistral3": vision("pixtral", mistral3),
+    "lighton_ocr": vision("pixtral", mistral3),
+    "internvl": vision("internvl_vision", internvl),
+    "qianfan_ocr": vision("qianfan_ocr_vision", internvl),
     "gemma4": Beside(towers={VISION: "gemma4_vision", AUDIO: "gemma4_audio"}, join=gemma4, partial=True),
     "gemma4_unified": Beside(
         towers={VISION: "gemma4_unified_vision", AUDIO: "gemma4_unified_audio"}, join=gemma4, partial=True
@@ -309,40 +248,39 @@ BESIDE: dict[str, Beside] = {
     "granite_speech_plus": Beside(
         towers={"encoder_config": "granite_speech_plus_encoder"}, join=granite_speech, ignored=_LORA
     ),
-    "blip-2": _vision("blip_2_vision_model", blip2),
-    "instructblip": _vision("instructblip_vision_model", instructblip),
-    "instructblipvideo": _vision("instructblipvideo_vision_model", instructblip),
-    "idefics2": _vision("idefics2_vision", idefics2),
-    "gemma3": _vision("siglip_vision_model", gemma3),
-    "shieldgemma2": _vision("siglip_vision_model", gemma3),
+    "blip-2": vision("blip_2_vision_model", blip2),
+    "instructblip": vision("instructblip_vision_model", instructblip),
+    "instructblipvideo": vision("instructblipvideo_vision_model", instructblip),
+    "idefics2": vision("idefics2_vision", idefics2),
+    "gemma3": vision("siglip_vision_model", gemma3),
+    "shieldgemma2": vision("siglip_vision_model", gemma3),
     "paligemma": Beside(
         towers={VISION: "siglip_vision_model"},
         join=paligemma,
         text_ignored=("use_bidirectional_attention", "num_image_tokens"),
     ),
-    "idefics3": _vision("idefics3_vision", idefics3),
-    "smolvlm": _vision("smolvlm_vision", idefics3),
-    "llama4": _vision("llama4_vision_model", llama4),
-    "mllama": _vision("mllama_vision_model", mllama),
-    "kimi_k25": _vision("kimi_k25_vision", kimi, "projection_layer_norm_eps"),
-    "qwen2_vl": _vision("qwen2_vl_vision"),
-    "qwen2_5_vl": _vision("qwen2_5_vl_vision"),
-    "exaone4_5": _vision("exaone4_5_vision"),
-    "qwen3_vl": _vision("qwen3_vl_vision"),
-    "qwen3_vl_moe": _vision("qwen3_vl_moe_vision"),
-    "qwen3_5": _vision("qwen3_5_vision"),
-    "qwen3_5_moe": _vision("qwen3_5_moe_vision"),
-    "glm4v": _vision("glm4v_vision"),
-    "glm46v": _vision("glm4v_vision"),
-    "glmga": _vision("glm4v_vision"),
-    "glm4v_moe": _vision("glm4v_moe_vision"),
-    "lfm2_vl": _vision("siglip2_vision_model", lfm2),
-    "cohere2_vision": _vision("siglip_vision_model", cohere2),
-    "deepseek_vl": _vision("siglip_vision_model", deepseek_vl),
-    "ovis2": _vision("ovis2_vision", ovis2),
-    "qwen2_audio": _audio("qwen2_audio_encoder", qwen2_audio),
-    "voxtral": _audio("voxtral_encoder", voxtral),
-    "glmasr": _audio("glmasr_encoder", glmasr),
+    "idefics3": vision("idefics3_vision", idefics3),
+    "smolvlm": vision("smolvlm_vision", idefics3),
+    "llama4": vision("llama4_vision_model", llama4),
+    "kimi_k25": vision("kimi_k25_vision", kimi, "projection_layer_norm_eps"),
+    "qwen2_vl": vision("qwen2_vl_vision"),
+    "qwen2_5_vl": vision("qwen2_5_vl_vision"),
+    "exaone4_5": vision("exaone4_5_vision"),
+    "qwen3_vl": vision("qwen3_vl_vision"),
+    "qwen3_vl_moe": vision("qwen3_vl_moe_vision"),
+    "qwen3_5": vision("qwen3_5_vision"),
+    "qwen3_5_moe": vision("qwen3_5_moe_vision"),
+    "glm4v": vision("glm4v_vision"),
+    "glm46v": vision("glm4v_vision"),
+    "glmga": vision("glm4v_vision"),
+    "glm4v_moe": vision("glm4v_moe_vision"),
+    "lfm2_vl": vision("siglip2_vision_model", lfm2),
+    "cohere2_vision": vision("siglip_vision_model", cohere2),
+    "deepseek_vl": vision("siglip_vision_model", deepseek_vl),
+    "ovis2": vision("ovis2_vision", ovis2),
+    "qwen2_audio": audio("qwen2_audio_encoder", qwen2_audio),
+    "voxtral": audio("voxtral_encoder", voxtral),
+    "glmasr": audio("glmasr_encoder", glmasr),
     "qwen2_5_omni_thinker": Beside(
         towers={VISION: "qwen2_5_omni_vision_encoder", AUDIO: "qwen2_5_omni_audio_encoder"}, ignored=_OMNI
     ),
