@@ -287,6 +287,81 @@ def switch_experts(r: Reader, side: str, count: int) -> list[Layer | None]:
     return [experts if step == 1 or (step > 0 and index % step == 1) else None for index in range(count)]
 
 
+# T5Gemma (2504.06225): both halves are Gemma 2's.
+
+
+def t5gemma(r: Reader, d: Dialect) -> dict[str, Any]:
+    """Two stacks of Gemma 2: windows of the encoder see both ways, and the decoder writes no more than its own."""
+    _begin(r, d)
+    r.skip("dropout_rate", "classifier_dropout_rate", "vocab_size")
+    halves = [table for side in ("encoder", "decoder") if (table := r.table(side)) is not None]
+    if len(halves) != 2:
+        raise r.refuse("encoder and decoder", "a T5Gemma config has a table for each")
+    source, own = halves
+    width, vocab, other = own.integer("hidden_size"), own.integer("vocab_size"), source.integer("hidden_size")
+    rows, count = source.integer("vocab_size"), own.integer("num_hidden_layers")
+    read, written = (half.integer("max_position_embeddings") for half in halves)
+    windows = [_gemma_windows(half) for half in halves]
+    mixers, feeds = zip(*(_gemma_layer(half) for half in halves))
+    narrow = [size for size in windows[1] if size is not None]
+    written = min([written, *narrow])  # beyond it layers let go of tokens that they wrote, and of none that they read
+    layers = [
+        {
+            "mixer": mixers[0] | {"causal": False} | ({"window": 2 * size + 1} if size else {}),
+            "ffn": feeds[0],
+            "norms": 4,
+        }
+        for size in windows[0]
+    ]
+    decoder = mixers[1] | ({} if other == width else {"source_width": other})
+    own.only("cross_attention_hidden_size", other)
+    for half in halves:
+        half.skip("tie_word_embeddings", "dropout_rate")
+        if half.unread():
+            raise half.refuse(half.unread()[0], "this field of a known family is new")
+    return {
+        "d_model": width,
+        "vocab": vocab,
+        "max_context": read + written,
+        "layers": _decoder_layers(decoder, [feeds[1]] * count, norms=6),
+        "encoder": {
+            "d_model": other,
+            "embedding": "own",
+            "vocab": rows,
+            "max_context": read,
+            "layers": compress(layers),
+        },
+    }
+
+
+def _gemma_layer(half: Reader) -> tuple[Layer, Layer]:
+    bias, heads = half.flag("attention_bias", False), half.integer("num_attention_heads")
+    mixer = {
+        "kind": "attention",
+        "heads": heads,
+        "kv_heads": half.integer("num_key_value_heads"),
+        "head_dim": half.integer("head_dim"),
+        "qkv_bias": bias,
+        "out_bias": bias,
+    }
+    name = str(half.need("hidden_activation"))
+    if name not in ACTIVATIONS:
+        raise half.refuse(f"hidden_activation = {name!r}", f"only {', '.join(ACTIVATIONS)} are known")
+    return mixer, {"kind": "mlp", "d_ff": half.integer("intermediate_size"), "activation": ACTIVATIONS[name]}
+
+
+def _gemma_windows(half: Reader) -> list[int | None]:
+    """The window of each layer: even ones slide unless ``layer_types`` say otherwise."""
+    count, window = half.integer("num_hidden_layers"), half.optional("sliding_window")
+    kinds = half.items("layer_types", count)
+    if kinds is None:
+        kinds = ["full_attention" if index % 2 else "sliding_attention" for index in range(count)]
+    for kind in kinds:
+        if kind not in ("full_attention", "sliding_attention"):
+            raise half.refuse(f"layer_types entry {kind!r}", "only full_attention and sliding_attention are known here")
+    return [window if kind == "sliding_attention" else None for kind in kinds]
+
+
 # Those that read sound.
 
 

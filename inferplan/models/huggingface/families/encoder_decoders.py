@@ -21,6 +21,7 @@ FAMILIES: dict[str, Dialect] = {
     "umt5": replace(_T5, build=partial(e.t5, every=True)),
     "longt5": _T5,
     "switch_transformers": replace(_T5, build=partial(e.t5, experts=e.switch_experts)),
+    "t5gemma": replace(_T5, build=e.t5gemma),
     "bart": _BART,
     "mbart": replace(_BART, build=e.bart(e.Bart(offset=2, final_norm=True))),
     "plbart": _BART,
