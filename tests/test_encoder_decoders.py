@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -25,7 +26,9 @@ from transformers import (
 from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING as TEXT
 from transformers.models.auto.modeling_auto import MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING as SPEECH
 
+from inferplan.answers.emit import command_line, launch
 from inferplan.catalog.assemble import Request, assemble
+from inferplan.cli import cli
 from inferplan.errors import SpecError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.graph import build
@@ -33,9 +36,13 @@ from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.run import estimate
 from inferplan.models.huggingface import import_config
 from inferplan.models.huggingface.families import encoder_decoders
+from inferplan.models.media import MediaAsked
 from inferplan.models.spec import ModelSpec
+from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags
 from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.techniques.applied import Techniques, served_estimate
+from inferplan.serving.techniques.speculation import Speculation
 from inferplan.traffic.requests import Lengths, OpenLoop, Traffic
 from inferplan.work.ops import Attention, GroupedMatmul, Matmul
 from inferplan.work.parallel import Parallelism
@@ -45,6 +52,7 @@ OTHERS: dict[str, list[dict[str, Any]]] = {
     "t5": [{"num_decoder_layers": 2, "feed_forward_proj": "gated-gelu"}, {"d_kv": 48, "num_heads": 5}],
     "umt5": [{"relative_attention_num_buckets": 16, "num_layers": 3}],
     "longt5": [{"local_radius": 63}],
+    "t5gemma": [{"tie_word_embeddings": False}],
     "switch_transformers": [{"num_sparse_encoder_layers": 6, "num_experts": 4, "router_bias": True}],
     "bart": [{"decoder_layers": 3, "decoder_ffn_dim": 80}, {"encoder_attention_heads": 4}],
     "marian": [
@@ -264,6 +272,16 @@ def test_a_simulated_request_takes_what_is_estimated() -> None:
     assert float(np.mean(run.ttft)) == pytest.approx(float(alone.ttft), rel=2e-2)
 
 
+def test_a_plan_finds_the_cheapest_that_keeps_the_limits() -> None:
+    """Through the command, as a user asks: the simulated latencies of its record keep the limits."""
+    words = "plan t5-base --rate 20 --prompt 512 --output 60 --ttft 2s --tpot 60ms --gpu l4 --most 2 --format json"
+    result = CliRunner().invoke(cli, words.split())
+    assert result.exit_code == 0, result.output
+    record = json.loads(result.stdout)
+    assert 0 < record["plan"]["ttft_s"] <= 2.0
+    assert 0 < record["plan"]["tpot_s"] <= 0.06
+
+
 def test_inputs_of_several_lengths_in_a_step_have_the_pairs_of_each() -> None:
     """Prompts of 100 and 300 tokens attend 100^2 + 300^2 times, not 2 x 200^2 times: as two of 200 with past 25."""
     one = deployment("t5-base")
@@ -272,6 +290,10 @@ def test_inputs_of_several_lengths_in_a_step_have_the_pairs_of_each() -> None:
     past = pairs / tokens - (new + 1) / 2
     (core,) = [op for s in build(one, prefill(2.0, new, past)) for op in s.ops if op.name == "encoder.attn.core"][:1]
     assert float(core.work().flop) == pytest.approx(4 * (100**2 + 300**2) * 768)
+
+
+def served(model: str, techniques: Techniques) -> Any:
+    return served_estimate(deployment(model), StaticLoad(), techniques)
 
 
 REFUSED: list[tuple[str, Any]] = [
@@ -283,10 +305,20 @@ REFUSED: list[tuple[str, Any]] = [
     ("more than bart-large has positions", lambda: estimate(deployment("bart-large"), StaticLoad(prompt=1100.0))),
     ("500 tokens of output", lambda: estimate(deployment("whisper-tiny"), StaticLoad(prompt=1500.0, output=500.0))),
     ("30 s of sound", lambda: estimate(deployment("whisper-tiny"), StaticLoad(prompt=700.0))),
+    ("which half of t5-base", lambda: deployment("t5-base", prune="layers=6")),
+    ("flags for an encoder-decoder", lambda: command_line(launch(Request(model="t5-base", gpu="h100-sxm")))),
+    ("no free drafts", lambda: served("t5-base", Techniques(speculation=DRAFTS))),
+    ("no 50% of the prompt cached", lambda: served("t5-base", Techniques(hit_rate=0.5))),
+    ("no speculative decoding", lambda: simulate(deployment("t5-base"), TRAFFIC, options=Options(speculation=DRAFTS))),
+    ("no pool of its own", lambda: simulate(deployment("t5-base"), TRAFFIC, options=POOLS)),
+    ("reads tokens", lambda: deployment("t5-base", media=MediaAsked(images=1))),
+    ("more than whisper-tiny reads at once", lambda: deployment("whisper-tiny", media=MediaAsked(audio_seconds=31.0))),
     ("no chunked prefill", lambda: simulate(deployment("t5-base"), TRAFFIC, Flags(chunked_prefill=True))),
     ("no prefix cache", lambda: simulate(deployment("t5-base"), TRAFFIC, Flags(prefix_caching=True))),
     ("no prefix cache", lambda: simulate(deployment("t5-base"), TRAFFIC, options=Options(hit_rate=0.5))),
 ]  # fmt: skip
+POOLS = Options(fleet=Fleet(prefill=1, decode=1))
+DRAFTS = Speculation(length=3, acceptance=0.7)
 TRAFFIC = Traffic(arrivals=OpenLoop(rate=1.0), prompt=Lengths(mean=64.0), output=Lengths(mean=8.0), requests_count=8)
 
 

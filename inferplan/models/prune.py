@@ -48,6 +48,10 @@ def prune(model: ModelSpec, wanted: dict[str, float], name: str | None = None) -
     unknown = [axis for axis in wanted if axis not in AXES]
     if unknown:
         raise UsageError(f"cannot prune {', '.join(unknown)}", hint=f"one of {', '.join(AXES)}")
+    if model.encoder is not None:
+        raise UsageError(
+            f"which half of {model.name} is to be pruned is not said", because="it has an encoder and a decoder"
+        )
     data = model.to_dict()
     if "layers" in wanted:
         data["layers"] = _drop_layers(model, wanted["layers"])

@@ -74,6 +74,8 @@ def start_line(plan: Plan) -> str:
     line, engine = launch_line(plan), plan.option.deployment.engine.name
     if line:
         return f"start each replica: {line}"
+    if plan.option.deployment.model.encoder is not None:
+        return "flags of engines for an encoder-decoder are not known here (docs/encoder-decoders.md)"
     lacking = needed(launch_of(plan))
     words = f"start it: inferplan plan ... -o plan.json, then inferplan emit {engine} plan.json"
     if lacking:

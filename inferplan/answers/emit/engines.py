@@ -43,7 +43,13 @@ def command(launch: Launch) -> list[str]:
 
 
 def _words(launch: Launch) -> list[str]:
-    name = launch.deployment.engine.name
+    name, model = launch.deployment.engine.name, launch.deployment.model
+    if model.encoder is not None:
+        raise UsageError(
+            f"flags for an encoder-decoder such as {model.name} are not known here",
+            because="engines count its context and its batch by the decoder alone, and differ in what they serve of it",
+            hint="inferplan estimate, simulate and plan answer without starting it",
+        )
     if name not in ENGINES:
         raise UsageError(f"{name!r} is no engine that can be started", hint=f"--engine {', '.join(ENGINES)}")
     if not launch.deployment.engine.defaults.commands:
