@@ -27,6 +27,7 @@ def bert(**ends: object) -> ModelSpec:
             "source": "1810.04805",
             "d_model": 768,
             "vocab": 30522,
+            "max_context": 512,
             "norm": "layer",
             "final_norm": False,
             "embedding_norm": True,

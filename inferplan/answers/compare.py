@@ -26,6 +26,8 @@ METRICS = {
     "e2el_s": "total latency",
     "output_tokens_per_s": "output tokens/s",
     "output_tokens_per_s_per_device": "output tokens/s a device",
+    "requests_per_s": "requests/s",
+    "requests_per_s_per_device": "requests/s a device",
     "max_batch": "largest batch",
     "weights_bytes": "weights a device",
     "kv_bytes_per_token": "KV a token and device",
@@ -45,6 +47,8 @@ class Candidate:
         result = self.estimate
         if result is None:
             return {}
+        if result.deployment.model.encodes:
+            return self._passes(result)
         rate = float(result.output_rate)
         return {
             "ttft_s": float(result.ttft),
@@ -55,6 +59,17 @@ class Candidate:
             "max_batch": float(result.footprint.max_batch()),
             "weights_bytes": result.footprint.weights,
             "kv_bytes_per_token": result.footprint.kv_per_token,
+        }
+
+    def _passes(self, result: Estimate) -> dict[str, float]:
+        """The figures of a model that generates nothing."""
+        rate = float(result.request_rate)
+        return {
+            "e2el_s": float(result.e2el),
+            "requests_per_s": rate,
+            "requests_per_s_per_device": rate / result.deployment.parallel.devices,
+            "max_batch": float(result.footprint.max_batch()),
+            "weights_bytes": result.footprint.weights,
         }
 
     def resources(self, phase: str) -> dict[str, float]:
@@ -98,7 +113,8 @@ class Comparison:
             return candidate.refused
         if own is base:
             return "baseline"
-        parts = [self._moved(candidate, phase) for phase in ("prefill", "decode")]
+        phases = ("prefill",) if own.deployment.model.encodes else ("prefill", "decode")
+        parts = [self._moved(candidate, phase) for phase in phases]
         causes = _causes(base.deployment, own.deployment)
         return "; ".join(part for part in [*parts, ", ".join(causes)] if part)
 

@@ -28,7 +28,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.run import unchecked
 from inferplan.extras import require
-from inferplan.models.spec import require_tokens
+from inferplan.models.spec import require_decoder, require_tokens
 from inferplan.serving.techniques.applied import ServedEstimate, Techniques
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.table import frame
@@ -240,6 +240,7 @@ def run(task: Task) -> list[Block]:
         speculation = drafting.on(task.request, parallel) if drafting.length else PLAIN
         if drafting.length:
             require_tokens(deployment.model, "speculative decoding")
+            require_decoder(deployment.model, "speculative decoding", "leave --draft-... out")
         if task.simulated:
             return blocks_of(_simulated(deployment, task, load, speculation) for load in task.loads())
         return [task.block(_priced(deployment, task, speculation))]
@@ -268,7 +269,8 @@ def _priced(deployment: Deployment, task: Task, speculation: Speculation) -> dic
     batch, prompts, output = np.ix_(*axes)
     status = np.where(found["max_batch"] >= batch, 0, 1)
     if deployment.model.max_context is not None:
-        status = np.where(prompts + output > deployment.model.max_context, 2, status)
+        generated = 0.0 if deployment.model.encodes else output
+        status = np.where(prompts + generated > deployment.model.max_context, 2, status)
     if 0 < narrow < len(prompt):
         back = np.argsort(order)
         found, status = {name: values[:, back] for name, values in found.items()}, status[:, back]

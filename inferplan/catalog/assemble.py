@@ -185,6 +185,8 @@ def precision_of(request: Request, model: ModelSpec, hardware: HardwareSpec) -> 
             chosen["experts"] = chosen[role]
     if "weights" in chosen:
         base = replace(base, exceptions=())
+    if model.encodes:
+        base = _without_cache(base, chosen, model)
     kv = cache_format(chosen.pop("kv", base.kv), model)
     precision = replace(replace(base, **chosen), kv=kv)
     asked = chosen.get("activations")
@@ -197,9 +199,25 @@ def precision_of(request: Request, model: ModelSpec, hardware: HardwareSpec) -> 
     return precision
 
 
+def _without_cache(precision: Precision, chosen: dict[str, Any], model: ModelSpec) -> Precision:
+    """The formats of a model that keeps no keys and values: they are read as they were computed.
+
+    Raises ``UsageError`` for a format of theirs, of its own or in a shorthand.
+    """
+    if "kv" in chosen or precision.kv not in (precision.base, native_precision(model).kv):
+        raise UsageError(
+            f"{model.name} keeps no keys and values",
+            because="one pass over a request is all of its work",
+            hint="a format without kv, such as --quant fp8",
+        )
+    return replace(precision, kv=precision.base)
+
+
 def _require_roles(request: Request, model: ModelSpec) -> None:
     """Raise ``UsageError`` for the format of a tensor that the model does not have."""
     asked = {role for role, _ in request.roles}
+    if "head" in asked and not model.predicts:
+        raise UsageError(f"{model.name} has no head over the vocabulary", hint="leave --head out")
     if "head" in asked and model.tied:
         raise UsageError(f"{model.name} has no head of its own: it is the embedding table", hint="--embedding FORMAT")
     if "experts" in asked and not any(weight.role == "experts" for weight, _ in model.weights()):
@@ -249,7 +267,7 @@ def assemble(
         hardware=hardware,
         precision=precision_of(request, model, hardware),
         parallel=request.parallel,
-        engine=load_engine(request.engine, request.flags),
+        engine=_engine_for(request, model, hardware),
         calibration=load_calibration(hardware, request.calibration, request.ideal, request.engine),
         unfused_attention=request.unfused_attention,
         routing=routing_of(request.expert_skew),
@@ -258,6 +276,20 @@ def assemble(
     backends = Backends(engine=request.engine, chosen=request.flags.backends, path=request.calibration)
     deployment = with_backends(deployment, backends)
     return deployment if request.anchor is None else anchored(deployment, load_anchor(request.anchor), request.anchor)
+
+
+def _engine_for(request: Request, model: ModelSpec, hardware: HardwareSpec) -> Engine:
+    """The engine of a request; where prompts are not cut, its step holds the longest that the model reads.
+
+    As vLLM sets ``max_num_batched_tokens`` without chunked prefill where nobody does: ``max(max_model_len, default)``.
+    """
+    engine, flags = load_engine(request.engine, request.flags), request.flags
+    longest = model.max_context if model.encodes else None
+    if flags.token_budget is not None or longest is None:
+        return engine
+    if longest <= engine.defaults.tier(hardware).token_budget:
+        return engine
+    return load_engine(request.engine, flags.model_copy(update={"token_budget": longest}))
 
 
 def with_generation(model: ModelSpec, fields: dict[str, int | bool]) -> ModelSpec:

@@ -91,7 +91,7 @@ def _labels(requests: list[Request]) -> list[str]:
 
 
 def _show(name: str, value: float) -> str:
-    if name.endswith("_s") and "tokens" not in name:
+    if name.endswith("_s") and "per_s" not in name:
         return format_time(value)
     return format_bytes(value) if "bytes" in name else f"{value:,.0f}" if value >= 100 else f"{value:,.1f}"
 
@@ -99,7 +99,10 @@ def _show(name: str, value: float) -> str:
 def _report(result: Comparison) -> Report:
     labels = [candidate.label for candidate in result.candidates]
     rows = []
+    known = {name for candidate in result.candidates for name in candidate.metrics()}
     for name, title in METRICS.items():
+        if name not in known:
+            continue
         cells = []
         for candidate in result.candidates:
             metrics = candidate.metrics()
@@ -111,7 +114,8 @@ def _report(result: Comparison) -> Report:
             cells.append(_show(name, metrics[name]) + ("" if same else f" ({ratio:.3g}x)"))
         rows.append([title, *cells])
     load = next((c.estimate.load for c in result.candidates if c.estimate is not None), result.load)
-    title = f"batch {load.batch:.0f}, {load.prompt:.0f} tokens in, {load.output:.0f} out; ratios to {labels[0]}"
+    out = f", {load.output:.0f} out" if "output_tokens_per_s" in known else ""
+    title = f"batch {load.batch:.0f}, {load.prompt:.0f} tokens in{out}; ratios to {labels[0]}"
     figures = Table(title=title, columns=["", *labels], rows=rows, right=frozenset(labels))
     why = Table(
         title="why",

@@ -186,7 +186,7 @@ def _picture(fitting: Fitting, prices: PriceBook) -> Report:
     footprint, deployment = fitting.footprint, fitting.deployment
     length = fitting.deployment.model.max_context or fitting.context
     length = footprint.longest_start(int(min(length, max(fitting.longest, 1))))
-    concurrency = footprint.concurrency(length)
+    concurrency, keeps = footprint.concurrency(length), not deployment.model.encodes
     log = [
         f"GPU KV cache size: {footprint.cache_tokens(length):,} tokens",
         f"Maximum concurrency for {length:,} tokens per request: {concurrency:.2f}x",
@@ -195,7 +195,7 @@ def _picture(fitting: Fitting, prices: PriceBook) -> Report:
         ("weights", footprint.weights),
         ("activations", float(footprint.activations)),
         ("runtime reserve", footprint.reserve),
-        ("left for KV cache and state", footprint.kv_pool),
+        ("left for KV cache and state" if keeps else "left", footprint.kv_pool),
         ("usable", footprint.usable),
     ]
     memory = Table(
@@ -204,9 +204,12 @@ def _picture(fitting: Fitting, prices: PriceBook) -> Report:
         rows=[[name, format_bytes(size), f"{size / footprint.usable:.1%}"] for name, size in parts],
         right=_RIGHT,
     )
-    facts = [
+    kept = [
         ["KV cache of one token, on one device", format_bytes(footprint.kv_per_token)],
         ["state of one sequence, on one device", format_bytes(footprint.state_per_sequence)],
+    ]
+    facts = [
+        *(kept if keeps else []),
         [f"requests of {fitting.context:,} tokens", f"{fitting.requests:,}"],
         ["longest context of one request", format_tokens(fitting.longest)],
     ]
@@ -220,11 +223,13 @@ def _picture(fitting: Fitting, prices: PriceBook) -> Report:
         "usable_bytes": footprint.usable,
         "kv_bytes_per_token": footprint.kv_per_token,
         "state_bytes_per_sequence": footprint.state_per_sequence,
-        "log": {"max_model_len": length, "kv_cache_tokens": footprint.cache_tokens(length), "concurrency": concurrency},
+        "log": {"max_model_len": length, "kv_cache_tokens": footprint.cache_tokens(length), "concurrency": concurrency}
+        if keeps
+        else None,
     }
     capacity = Table(title="capacity", columns=["", "value"], rows=facts, right=_RIGHT)
     notes = [f"note: {text}" for text in deployment.warnings]
-    notes += ["vLLM would log:", *(f"  {line}" for line in log)] if deployment.engine.name == "vllm" else []
+    notes += ["vLLM would log:", *(f"  {line}" for line in log)] if keeps and deployment.engine.name == "vllm" else []
     if bill is not None:
         notes += [f"an hour costs {bill.per_hour:,.2f} {bill.offer.currency}: {bill.describe()}", *bill.remarks]
     return Report(record=record, tables=[memory, capacity], notes=[*notes, *prices.remarks([deployment.hardware.name])])

@@ -264,6 +264,8 @@ def simulate_command(request: Request, timeline: str | None, plot_file: str | No
     options = replace(options, timeline=bool(timeline or plot_file))
     if not values["workload"] and deployment.model.encoder is not None and deployment.model.encoder.frames is not None:
         values["prompt"] = values["prompt"] or str(deployment.model.encoder.frames)
+    if deployment.model.encodes and values["workload"] is None:
+        values["output_tokens"] = values["output_tokens"] or "1"  # the answer of a request
     traffic = _traffic(values, media_of(deployment, sets))
     with _progress(traffic) as progress:
         result = simulate_load(deployment, traffic, flags, replace(options, progress=progress))

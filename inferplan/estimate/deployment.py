@@ -45,6 +45,8 @@ class Deployment:
                     "--redundant-experts balance expert groups, and --ep 1 is a single one", hint="a larger --ep"
                 )
         if self.model.encoder is not None:
+            self._one_stage()
+        if self.model.encoder is not None or self.model.encodes:
             self._read_whole()
         self.model.check(self.parallel)
         split_layers(max(len(self.model.sequence), 1), self.parallel.pp)
@@ -53,8 +55,8 @@ class Deployment:
         if self.parallel.ranks > 1:
             self.hardware.link(min(self.parallel.ranks, max(self.parallel.stage_ranks, 2)))
 
-    def _read_whole(self) -> None:
-        """Take the engine as it serves an encoder-decoder: a prompt is read in one pass of one stage."""
+    def _one_stage(self) -> None:
+        """Raise ``UsageError`` for a division of an encoder-decoder that is not known."""
         for option, degree in (("--pp", self.parallel.pp), ("--dp", self.parallel.dp), ("--cp", self.parallel.cp)):
             if degree > 1:
                 raise UsageError(
@@ -62,6 +64,9 @@ class Deployment:
                     because=f"{self.model.name} has an encoder, whose output every layer of its decoder reads",
                     hint="--tp, or --replicas",
                 )
+
+    def _read_whole(self) -> None:
+        """Take the engine as it serves a model with an encoder: a prompt is read in one pass."""
         defaults = self.engine.defaults
         if defaults.scheduler != (scheduler := defaults.scheduler.whole_prompts()):
             defaults = defaults.model_copy(update={"scheduler": scheduler})

@@ -11,6 +11,7 @@ from inferplan.errors import InfeasibleError, InferplanError, UsageError
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.diffusion import diffusion_estimate
+from inferplan.estimate.encode import answered, encode_estimate
 from inferplan.estimate.load import StaticLoad
 from inferplan.models.spec import require_decoder, require_readable
 from inferplan.units import format_bytes
@@ -32,6 +33,8 @@ def carrying(deployment: Deployment, load: StaticLoad) -> tuple[Deployment, Stat
 def _heard(deployment: Deployment, load: StaticLoad) -> StaticLoad:
     """The load with the one prompt that an encoder of sound reads, where nobody asked for another."""
     encoder = deployment.model.encoder
+    if deployment.model.encodes:
+        return answered(deployment, load)
     if encoder is None or encoder.frames is None or not load.usual:
         return load
     return replace(load, prompt=float(encoder.frames))
@@ -49,6 +52,8 @@ def unchecked(deployment: Deployment, load: StaticLoad) -> Estimate:
     """The estimate of a batch that may not fit. Raises ``UsageError`` for a diffusion model that lacks its steps."""
     if deployment.model.generation.kind == "diffusion":
         return diffusion_estimate(deployment, load)
+    if deployment.model.encodes:
+        return encode_estimate(deployment, load)
     if not load.kv_cache:
         require_decoder(deployment.model, "steps without a cache", "leave --no-kv-cache out")
     if load.all_logits:
@@ -60,13 +65,13 @@ def unchecked(deployment: Deployment, load: StaticLoad) -> Estimate:
 
 def require_context(result: Estimate) -> None:
     """Raise ``UsageError`` when the sequences are longer than the model's context."""
-    model, longest = result.deployment.model, int(np.max(result.load.context))
+    model, longest = result.deployment.model, int(np.max(result.footprint.context))
     if model.max_context is not None and longest > model.max_context:
         raise UsageError(
             f"{longest} tokens are more than {model.name} can attend to",
-            because=f"its context is {model.max_context} tokens; prompt {int(np.max(result.load.prompt))} + output "
-            f"{int(np.max(result.load.output))}",
-            hint="a shorter --prompt or --output, or a model with a longer context",
+            because=f"its context is {model.max_context} tokens; prompt {int(np.max(result.load.prompt))}"
+            + ("" if model.encodes else f" + output {int(np.max(result.load.output))}"),
+            hint=f"a shorter --prompt{'' if model.encodes else ' or --output'}, or a model with a longer context",
         )
 
 

@@ -59,7 +59,7 @@ class StageMemory:
     def tensors(self) -> Iterator[tuple[Weight, int, int | None]]:
         """The tensors of this stage, the number of copies of each, and the layer where that decides its format."""
         model = self.deployment.model
-        table = self.last and model.tied and not self.first  # a tied head shares the embedding table
+        table = self.last and model.tied and model.predicts and not self.first  # a tied head shares the embedding table
         if self.first or table:
             inputs = (w for w in model.input_weights() if self.first or w.name == "embedding")
             yield from ((weight, 1, None) for weight in inputs)

@@ -622,6 +622,8 @@ def _require_cross(model: ModelSpec) -> None:
 
 def require_decoder(model: ModelSpec, what: str, hint: str) -> None:
     """Raise ``UsageError`` for ``what`` is only known of models whose decoder reads the prompt itself."""
+    if model.encodes:
+        raise UsageError(f"{model.name} has no {what}", because="one pass over a request is all of its work", hint=hint)
     if model.encoder is not None:
         raise UsageError(
             f"{model.name} has no {what}", because="an encoder reads the whole prompt in one pass", hint=hint
@@ -634,6 +636,12 @@ def require_readable(model: ModelSpec, prompt: Num, output: Num) -> None:
     prompt, output: tokens of requests; scalars or arrays. A model without an encoder has no such limits.
     """
     encoder = model.encoder
+    if model.encodes and np.max(output) > 1:
+        raise UsageError(
+            f"{model.name} generates nothing, so there are no output tokens",
+            because="one pass over a request is all of its work",
+            hint="leave --output out, or --output 1",
+        )
     if encoder is None:
         return
     if encoder.frames is not None and not np.all(np.asarray(prompt) == encoder.frames):
@@ -683,11 +691,6 @@ def uncounted(model: ModelSpec) -> list[str]:
 
 def require_tokens(model: ModelSpec, what: str) -> None:
     """Raise ``UsageError`` for ``what`` is only known of models that decode one token after another."""
-    if model.encodes:
-        raise UsageError(
-            f"{model.name} generates nothing: {what} of such a model is not known here",
-            hint="inferplan estimate, fit or simulate: a pass over a request is all of its work",
-        )
     if model.generation.kind == "diffusion":
         raise UsageError(
             f"{model.name} denoises blocks: {what} of such a model is not known here",

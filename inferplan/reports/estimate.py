@@ -89,20 +89,20 @@ def phase_record(phase: Phase) -> dict[str, Any]:
 def estimate_record(estimate: Estimate) -> dict[str, Any]:
     """The JSON of ``inferplan estimate`` (docs/json.md)."""
     load = estimate.load
-    decoding = bool(np.all(load.output > 1))
+    decoding, encodes = bool(np.all(load.output > 1)), estimate.deployment.model.encodes
     return {
         **deployment_record(estimate.deployment),
         "load": {
             "batch": int(load.batch),
             "prompt_tokens": int(load.prompt),
             "media_tokens": int(load.media_tokens),
-            "output_tokens": int(load.output),
+            "output_tokens": 0 if encodes else int(load.output),
             "kv_cache": load.kv_cache,
             "all_logits": load.all_logits,
         },
         "memory": memory_record(estimate),
         "prefill": phase_record(estimate.prefill),
-        "decode": phase_record(estimate.decode),
+        "decode": None if encodes else phase_record(estimate.decode),
         "ridge_flop_per_byte": estimate.deployment.ridge,
         "ttft_s": estimate.ttft,
         **band_record(estimate, "ttft"),
@@ -113,7 +113,7 @@ def estimate_record(estimate: Estimate) -> dict[str, Any]:
         "tpot_end_s": estimate.tpot_end if decoding else None,
         "e2el_s": estimate.e2el,
         **band_record(estimate, "e2el"),
-        "output_tokens_per_s": estimate.output_rate,
+        "output_tokens_per_s": None if encodes else estimate.output_rate,
         "total_tokens_per_s": estimate.total_rate,
         "requests_per_s": estimate.request_rate,
         **({"diffusion": diffusion_record(estimate)} if isinstance(estimate, DiffusionEstimate) else {}),
@@ -122,10 +122,21 @@ def estimate_record(estimate: Estimate) -> dict[str, Any]:
         "rejected_because": _refusal(estimate) or None,
         **({"without": without_record(estimate.without)} if isinstance(estimate, ServedEstimate) else {}),
         "basis": estimate.basis,
-        "basis_shares": {"prefill": estimate.prefill.by_basis(), "decode": estimate.decode.by_basis()},
+        "basis_shares": {name: phase.by_basis() for name, phase in _phases(estimate)},
         "calibration_file_shares": file_shares(estimate),
         "anchor": _correction(estimate),
     }
+
+
+def _phases(estimate: Estimate) -> list[tuple[str, Phase]]:
+    """Its phases by name: the one pass of a model that generates nothing is its prefill."""
+    first = ("prefill", estimate.prefill)
+    return [first] if estimate.deployment.model.encodes else [first, ("decode", estimate.decode)]
+
+
+def _first_word(estimate: Estimate) -> str:
+    """What the time of the prefill is called: without a token it is the latency."""
+    return "latency" if estimate.deployment.model.encodes else "TTFT"
 
 
 def _refusal(estimate: Estimate) -> str:
@@ -182,7 +193,8 @@ def band_record(estimate: Estimate, metric: str | None) -> dict[str, Any]:
 def band_note(estimate: Estimate) -> str:
     """The bands in one line, or that none is known."""
     first = server_of(estimate)
-    ttft = ("TTFT", float(estimate.ttft)) if first is None else ("TTFT at the server", float(np.max(first.at_server)))
+    word = _first_word(estimate)
+    ttft = (word, float(estimate.ttft)) if first is None else (f"{word} at the server", float(np.max(first.at_server)))
     metrics = [(*ttft, "ttft"), *([("TPOT", float(estimate.tpot), "tpot")] if np.all(estimate.load.output > 1) else [])]
     parts = []
     for name, value, metric in metrics:
@@ -240,22 +252,25 @@ def _latency(estimate: Estimate) -> Table:
         columns.append("without")
         rows = [[*row, before[1]] for row, before in zip(rows, _latency_rows(estimate.without), strict=True)]
     copies = f", {deployment.parallel.replicas} replicas" if deployment.parallel.replicas > 1 else ""
-    title = (
-        f"{deployment.describe()}: batch {load.batch:.0f}{copies}, "
-        f"{load.prompt:.0f} tokens in, {load.output:.0f} out{'' if load.kv_cache else ', no KV cache'}"
-    )
+    out = "" if deployment.model.encodes else f", {load.output:.0f} out"
+    cache = "" if load.kv_cache else ", no KV cache"
+    title = f"{deployment.describe()}: batch {load.batch:.0f}{copies}, {load.prompt:.0f} tokens in{out}{cache}"
     if isinstance(estimate, ServedEstimate):
         title += f"; {estimate.techniques.describe()}"
     return Table(title=title, columns=columns, rows=rows, right=_RIGHT)
 
 
 def _latency_rows(estimate: Estimate) -> list[list[str]]:
-    load, first = estimate.load, server_of(estimate)
-    rows = [["TTFT of the batch alone (prefill)", _time(estimate.ttft)]]
+    load, first, encodes = estimate.load, server_of(estimate), estimate.deployment.model.encodes
+    word = _first_word(estimate)
+    rows = [[f"{word} of the batch alone ({'one pass' if encodes else 'prefill'})", _time(estimate.ttft)]]
     if first is not None:
         rows.append(
-            [f"TTFT at the server, {'idle' if load.batch == 1 else 'one request, idle'}", _time(first.at_server)]
+            [f"{word} at the server, {'idle' if load.batch == 1 else 'one request, idle'}", _time(first.at_server)]
         )
+    if encodes:
+        rows.append(["requests a second", f"{float(estimate.request_rate):,.1f}"])
+        return [*rows, ["tokens read a second", f"{float(estimate.total_rate):,.1f}"]]
     if load.output > 1:
         rows += [
             ["time per output token (TPOT), mean", _time(estimate.tpot)],
@@ -278,7 +293,7 @@ def _memory(estimate: Estimate) -> Table:
     parts: list[tuple[str, Num]] = [
         ("weights", footprint.weights),
         *([("the draft's weights", footprint.draft_weights)] if footprint.draft_weights else []),
-        ("KV cache and state", footprint.state),
+        *([] if estimate.deployment.model.encodes else [("KV cache and state", footprint.state)]),
         ("activations", footprint.activations),
         ("runtime reserve", footprint.reserve),
         ("total", footprint.total),
@@ -299,7 +314,7 @@ def _memory(estimate: Estimate) -> Table:
 
 
 def _roofline(estimate: Estimate) -> Table:
-    phases = (("prefill", estimate.prefill), ("decode", estimate.decode))
+    phases = _phases(estimate)
     lines: list[tuple[str, Any]] = [
         ("FLOP", lambda p: format_quantity(float(p.flop), "FLOP")),
         ("bytes moved", lambda p: _bytes(p.bytes)),
@@ -311,15 +326,30 @@ def _roofline(estimate: Estimate) -> Table:
     rows = [[name, *(show(phase) for _, phase in phases)] for name, show in lines]
     drafted = isinstance(estimate, ServedEstimate) and estimate.techniques.speculation.length > 0
     step = "one verification, without the drafts," if drafted else "one step"
+    both = f"prefill: the whole batch; decode: {step} at the mean context"
     return Table(
-        title=f"roofline (prefill: the whole batch; decode: {step} at the mean context)",
-        columns=["", "prefill", "decode"],
+        title=f"roofline ({'the pass of the whole batch' if len(phases) == 1 else both})",
+        columns=["", *(name for name, _ in phases)],
         rows=rows,
         right=_RIGHT,
     )
 
 
+def _operators_of_pass(phase: Phase) -> Table:
+    """The operators of a model that generates nothing."""
+    spent = phase.by_operator()
+    whole = sum(spent.values()) or 1.0
+    bounds = {cost.op.name: BOUND_NAMES[cost.bound] for cost in phase.costs}
+    rows = [
+        [name, _time(seconds), f"{float(seconds / whole):.1%}", bounds.get(name, "overhead")]
+        for name, seconds in spent.items()
+    ]
+    return Table(title="time by operator", columns=["operator", "prefill", "share", "bound"], rows=rows, right=_RIGHT)
+
+
 def _operators(estimate: Estimate) -> Table:
+    if estimate.deployment.model.encodes:
+        return _operators_of_pass(estimate.prefill)
     prefill, decode = estimate.prefill.by_operator(), estimate.decode.by_operator()
     whole_prefill, whole_decode = sum(prefill.values()) or 1.0, sum(decode.values()) or 1.0
     bounds = {cost.op.name: BOUND_NAMES[cost.bound] for cost in estimate.decode.costs}
@@ -371,7 +401,9 @@ def basis_note(estimate: Estimate) -> str:
     shares = ", ".join(f"{name} {share:.0%}" for name, share in sorted(estimate.decode.by_basis().items()))
     if calibration.overlay is not None:
         shares += f"; {file_share(estimate.decode):.0%} by {calibration.overlay.file}"
-    return f"basis: {estimate.basis}, constants {calibration.described} (decode time: {shares}){_anchored(estimate)}"
+    step = "" if estimate.deployment.model.encodes else "decode "
+    described = f"{calibration.described} ({step}time: {shares})"
+    return f"basis: {estimate.basis}, constants {described}{_anchored(estimate)}"
 
 
 def _correction(estimate: Estimate) -> dict[str, Any] | None:
@@ -413,7 +445,7 @@ def server_note(estimate: Estimate) -> str:
     seen = {name: seconds for name, seconds in named.items() if np.any(np.asarray(seconds) > UNSEEN * first.at_server)}
     parts = " + ".join(f"{name} {_time(seconds)}" for name, seconds in seen.items())
     whose = "" if np.all(estimate.load.batch == 1) else " of one request"
-    return f"TTFT at the server{whose} = {parts} (docs/nomenclature.md)"
+    return f"{_first_word(estimate)} at the server{whose} = {parts} (docs/nomenclature.md)"
 
 
 def idle_note(estimate: Estimate) -> str:

@@ -115,6 +115,8 @@ def rules_of(
             )
     growing = unit > 0
     longest = flags.max_model_len or deployment.model.max_context or _UNLIMITED
+    if deployment.model.encodes:
+        longest += 1  # the answer of a request counts as one token, and takes no position
     unit = unit if growing else 1.0
     activations = float(np.max(stage.activations(prompt, 1.0))) if engine.name == "none" else 0.0
     static = engine.policy == "static"
