@@ -12,6 +12,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "frame": ("pandas",),
     "parquet": ("pandas", "pyarrow"),
     "measure": ("httpx2",),
+    "models": ("torch", "transformers"),
 }
 """Extra (``[project.optional-dependencies]`` in pyproject.toml) to the packages that are imported for it."""
 

@@ -54,9 +54,9 @@ HEAVY = {
     "pandas": {"table"},
     "matplotlib": {"reports"},
     "jinja2": {"reports"},
-    "torch": set(),
+    "torch": {"models"},  # import --trace alone: test_light_commands_load_nothing_heavy
     "scipy": set(),
-    "transformers": set(),
+    "transformers": {"models"},
     "tokenizers": {"measuring"},
     "httpx2": {"measuring"},
     "calibrate": {"cli"},

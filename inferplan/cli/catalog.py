@@ -243,7 +243,9 @@ def _describe(part: Any) -> str:
     if part is None:
         return "-"
     data = part.dump()
-    return f"{data.pop('kind')} " + ", ".join(f"{key} {value}" for key, value in data.items())
+    kind, listed = data.pop("kind"), ("tensors", "operators") if part.kind == "traced" else ()
+    fields = (f"{key} {len(value) if key in listed else value}" for key, value in data.items())
+    return f"{kind} " + ", ".join(fields)
 
 
 def _hardware(spec: HardwareSpec) -> Report:

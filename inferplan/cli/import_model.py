@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from inferplan.catalog.files import find_source
@@ -13,16 +15,24 @@ from inferplan.cli.options import write_text
 @click.option("-o", "output", metavar="FILE", help="Write the YAML to a file instead of stdout.")
 @click.option("--name", help="Name of the model [the file's].")
 @click.option("--verbose", is_flag=True, help="List the config fields that do not matter, on stderr.")
-def import_command(path: str, output: str | None, name: str | None, verbose: bool) -> None:
+@click.option("--trace", is_flag=True, help="Build it with transformers, without weights, and record what runs.")
+def import_command(path: str, output: str | None, name: str | None, verbose: bool, trace: bool) -> None:
     """A Hugging Face config (any .json), a checkpoint folder, a GGUF file or a hub id as a model YAML.
 
     A field that matters and is not understood is refused by name. The YAML can be given wherever a model name can.
+    With --trace (extra: models) the config is of any type that transformers builds (docs/tracing.md).
 
     Example: inferplan import config.json -o my-model.yaml
     """
     from inferplan.models.huggingface.emit import to_yaml
 
-    imported = find_source(path)
+    if trace:
+        from inferplan.models.huggingface import Imported
+        from inferplan.models.tracing import trace as traced
+
+        imported = Imported(model=traced(Path(path)), ignored=[])
+    else:
+        imported = find_source(path)
     model = imported.model.model_copy(update={"name": name}) if name else imported.model
     text = to_yaml(model)
     if output:

@@ -18,7 +18,8 @@ def layer_ops(layer: LayerGroup, context: LayerContext) -> Iterator[Op]:
         for op in part.ops(context):
             if not (shared_reduce and isinstance(op, Collective) and op.name == "attn.all_reduce"):
                 yield op
-        yield added("residual", context, context.d_model)
+        if part.residual:
+            yield added("residual", context, context.d_model)
 
 
 def added(name: str, context: LayerContext, width: int) -> Op:

@@ -7,11 +7,11 @@ all of its work, so no keys and values are kept.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, SerializeAsAny
 
-from inferplan.models.layers import LayerContext, Weight
+from inferplan.models.layers import LayerContext, LayerSpec, Weight, parse_layer
 from inferplan.spec import Spec
 from inferplan.units import Num
 from inferplan.work.ops import Elementwise, Op
@@ -48,6 +48,9 @@ class OutputHead(Spec):
     vocabulary: bool = False
 
 
+Part = Annotated[SerializeAsAny[LayerSpec], BeforeValidator(parse_layer)]
+
+
 class Ends(Spec):
     """The parts around the layers.
 
@@ -55,7 +58,8 @@ class Ends(Spec):
     projection_bias: the projection of a narrower embedding has a bias. inputs: linear layers between the tables and
     the layers. tensors: what else stands outside the layers, by
     shape (a table of relative positions): counted and kept. heads: of a model that encodes nothing where its last
-    hidden states are what is asked for; of one that generates, what stands before the matrix of its vocabulary.
+    hidden states are what is asked for; of one that generates, what stands before the matrix of its vocabulary. ahead,
+    behind: what a trace recorded before the first layer and after the last.
     """
 
     tables: dict[str, int] = {}
@@ -63,6 +67,13 @@ class Ends(Spec):
     inputs: list[HeadLayer] = []
     tensors: dict[str, list[int]] = {}
     heads: list[OutputHead] = []
+    ahead: Part | None = None
+    behind: Part | None = None
+
+    @property
+    def recorded(self) -> list[str]:
+        """The fields that a trace filled."""
+        return [name for name in ("ahead", "behind") if getattr(self, name) is not None]
 
     @property
     def vocabulary(self) -> bool:
@@ -79,20 +90,28 @@ class Ends(Spec):
             yield from layer.weights(f"input.{index}", 0)
         for name, shape in self.tensors.items():
             yield Weight(name=name, shape=tuple(shape), role="base")
+        if self.ahead is not None:
+            yield from self.ahead.weights(width)
 
     def output_weights(self, vectors: int) -> Iterator[Weight]:
         """Tensors of the heads, without the vocabulary's. vectors: those of a norm."""
+        if self.behind is not None:
+            yield from self.behind.weights(0)
         for head in self.heads:
             for index, layer in enumerate(head.layers):
                 yield from layer.weights(f"{head.name}.{index}", vectors)
 
     def input_ops(self, context: LayerContext) -> Iterator[Op]:
         """The operators between the tables and the layers."""
+        if self.ahead is not None:
+            yield from self.ahead.ops(context)
         for index, layer in enumerate(self.inputs):
             yield from context.linear(f"input.{index}", layer.inputs, layer.outputs, role="base")
 
     def ops(self, context: LayerContext, sequences: Num, tokens: Num) -> Iterator[Op]:
         """The operators of the heads, the vocabulary's matmul aside."""
+        if self.behind is not None:
+            yield from self.behind.ops(context)
         for head in self.heads:
             rows = sequences if head.rows == "sequence" else tokens
             for index, layer in enumerate(head.layers):

@@ -404,6 +404,8 @@ class ModelSpec(Spec):
     generation: Generation = Generation()
     ends: Ends = Ends()
     """What it has around its layers beside the embedding and the output matrix."""
+    basis: Literal["described", "traced"] = "described"
+    """Traced: a run of its code on meta tensors gave its tensors, caches and operators (``import --trace``)."""
     published: Published | None = None
 
     @model_validator(mode="after")
@@ -424,9 +426,14 @@ class ModelSpec(Spec):
         return not self.encodes or self.ends.vocabulary
 
     @property
+    def projected(self) -> int | None:
+        """The width that a projection joins the layers to; a traced model has projections among its operators."""
+        return self.embedding_width if self.basis == "described" else None
+
+    @property
     def _projects_out(self) -> bool:
         """Whether a matrix of its own goes back to narrower vocabulary tables: a head that predicts has its own."""
-        return self.embedding_width is not None and not (self.encodes or self.ends.heads)
+        return self.projected is not None and not (self.encodes or self.ends.heads)
 
     @property
     def table_width(self) -> int:
@@ -481,8 +488,8 @@ class ModelSpec(Spec):
         table = (self.vocab, self.table_width)
         if "embedding" not in self.borrowed:
             yield Weight(name="embedding", shape=table, role="embedding", shard="tp", units=self.vocab)
-        if self.embedding_width:
-            yield Weight(name="project_in", shape=(self.d_model, self.embedding_width))
+        if self.projected:
+            yield Weight(name="project_in", shape=(self.d_model, self.projected))
         if self.positions:
             yield Weight(name="positions", shape=(self.positions, self.d_model), role="embedding")
         if self.embedding_norm:
@@ -505,8 +512,8 @@ class ModelSpec(Spec):
             yield from self.per_layer_embedding.ops(context, len(self.sequence))
         for _ in range(1, self.streams):
             yield from context.linear("streams.in", self.d_model, self.d_model)
-        if self.embedding_width:
-            yield from context.linear("project_in", self.embedding_width, self.d_model)
+        if self.projected:
+            yield from context.linear("project_in", self.projected, self.d_model)
         if self.input_norms:
             yield context.normalise("input_norm", self.d_model).repeated(self.input_norms)
         for inputs, outputs in self.joined:
@@ -685,8 +692,8 @@ def _growth(caches: list[tuple[Cache, int]]) -> float:
 
 
 def uncounted(model: ModelSpec) -> list[str]:
-    """Those of a model's notes that say what none of its figures counts."""
-    return [note for note in model.notes if "not counted" in note]
+    """Those of a model's notes that say what none of its figures counts, or that nobody has described it."""
+    return [note for note in model.notes if "not counted" in note or note.startswith("traced")]
 
 
 def require_tokens(model: ModelSpec, what: str) -> None:
@@ -730,6 +737,8 @@ def _checkpoint_bytes(model: ModelSpec) -> float:
 def _dump(model: ModelSpec) -> dict[str, Any]:
     data = model.model_dump(exclude_defaults=True)
     data["layers"] = [_dump_group(group) for group in model.layers]
+    for name in model.ends.recorded:
+        data["ends"][name] = getattr(model.ends, name).dump()
     for tower, fields in zip(model.towers, data.get("towers", []), strict=False):
         if tower.layers:
             fields["layers"] = [_dump_group(group) for group in tower.layers]

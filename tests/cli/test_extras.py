@@ -91,4 +91,4 @@ def test_the_extras_are_those_of_the_installation() -> None:
 
     for extra, packages in EXTRAS.items():
         assert set(packages) <= brought(extra), extra
-        assert set(packages) <= brought("all")
+        assert extra == "models" or set(packages) <= brought("all")  # torch is more than all the rest together

@@ -306,6 +306,7 @@ COVERED_ELSEWHERE = {
     "linear": "one matrix",
     "parallel": "test_transformers.py",
     "shared_block": "test_transformers.py",
+    "traced": "tests/oracle/test_traced.py",
 }
 
 

@@ -174,6 +174,8 @@ class Explainer:
         if deployment.media is not None and (inputs := self._tower(operator)):
             return self._with_kernel(self._explanation(name, term, "docs/media.md", [*inputs, *self._given()]), op)
         further = [*self.origins.layers(lambda group: _owner(group, op))]
+        if op.name.startswith(("traced.ahead.", "traced.behind.")):
+            further = [*self.origins.around(op.name.split(".")[1])]
         if op.name in ("embedding", "head", "sampling"):
             further.append(self.origins.model("vocab", deployment.model.vocab, "vocab"))
         further.append(self.origins.model("d_model", deployment.model.d_model, "d_model"))

@@ -192,6 +192,21 @@ class Origins:
         place, source = self.model_place(*field), self.deployment.model.source
         return Input(symbol=symbol, value=str(value), origin=place, source=source)
 
+    def around(self, field: str) -> Iterator[Input]:
+        """The fields of what a trace found ``ahead`` of the layers or ``behind`` them."""
+        part = getattr(self.deployment.model.ends, field)
+        yield from self._fields(part, ("ends", field)) if part is not None else ()
+
+    def _fields(self, part: Any, path: tuple[str | int, ...]) -> Iterator[Input]:
+        """The fields of a part; tensors and operators of a trace one by one."""
+        for name, value in part.dump().items():
+            if not _named(value):
+                yield self.model(name, value, *path, name)
+                continue
+            for index, entry in enumerate(value):
+                rest = ", ".join(f"{key} {own}" for key, own in entry.items() if key != "name")
+                yield self.model(entry["name"], rest, *path, name, index)
+
     def layers(self, wanted: Callable[[LayerGroup], Any]) -> Iterator[Input]:
         """Every field of the parts that ``wanted`` picks from each different layer, with its line."""
         seen: list[Any] = []
@@ -201,10 +216,14 @@ class Origins:
                 continue
             seen.append(part)
             where = "mixer" if part is group.mixer else "ffn"
-            for name, value in part.dump().items():
-                yield self.model(name, value, *path, where, name)
+            yield from self._fields(part, (*path, where))
             if group.repeat > 1:
                 yield self.model("repeat", group.repeat, *path, "repeat")
+
+
+def _named(value: Any) -> bool:
+    """Whether a field is a list of things with names."""
+    return isinstance(value, list) and all(isinstance(entry, dict) and "name" in entry for entry in value)
 
 
 def _states(path: Path, field: Sequence[str | int]) -> bool:

@@ -76,7 +76,8 @@ def import_config(
         raise SpecError(
             f"{name}: the config has fields that are not understood: {', '.join(unknown)}",
             because=f"a {family} config is not known to have them, and they could change the counts",
-            hint="write the model as a YAML (docs/models.md), or take the field out if it does not matter",
+            hint="take a field out if it does not matter; else write the model as a YAML (docs/models.md), or let "
+            "transformers build it: inferplan import --trace",
         )
     ignored = sorted({*reader.ignored(), *outer.ignored()} - set(_NESTED))
     try:
@@ -150,7 +151,8 @@ def _family(outer: Reader, reader: Reader) -> str:
             raise SpecError(
                 f"{reader.name}: the model_type {kind!r} is not understood",
                 because=UNKNOWN.get(kind, "counts of a family that is not known would be guesses"),
-                hint="write the model as a YAML (docs/models.md)",
+                hint="write the model as a YAML (docs/models.md), or let transformers build it: "
+                "inferplan import --trace",
             )
     outer.need("model_type")
     raise AssertionError

@@ -19,7 +19,9 @@ def to_yaml(model: ModelSpec) -> str:
     for key, value in data.items():
         if key in ("layers", "encoder"):
             continue
-        if key in _BLOCKS and len(f"{key}: {_flow(value)}") > _FLOW_WIDTH:
+        if key == "ends" and any(map(_traced, value.values())):
+            lines += ["ends:", *(line for name, part in value.items() for line in _part(name, part, "  "))]
+        elif key in _BLOCKS and len(f"{key}: {_flow(value)}") > _FLOW_WIDTH:
             lines += [f"{key}:", *(f"  {k}: {_flow(v)}" for k, v in value.items())]
         elif key == "notes":
             lines += ["notes:", *(f"  - {_flow(note)}" for note in value)]
@@ -40,10 +42,29 @@ def _groups(groups: list[dict[str, Any]], indent: str) -> list[str]:
         for key, value in group.items():
             if key == "pattern":
                 entries += [f"{indent}  pattern:", *_groups(value, indent + "    ")]
+            elif _traced(value):
+                entries += _part(key, value, indent + "  ")
             else:
                 entries.append(f"{indent}  {key}: {_flow(value)}")
         entries[0] = f"{indent}- {entries[0].lstrip()}"
         lines += entries
+    return lines
+
+
+def _traced(value: Any) -> bool:
+    return isinstance(value, dict) and value.get("kind") == "traced"
+
+
+def _part(key: str, part: Any, indent: str) -> list[str]:
+    """A traced layer: each tensor and each operator on a line of its own."""
+    if not _traced(part):
+        return [f"{indent}{key}: {_flow(part)}"]
+    lines = [f"{indent}{key}:"]
+    for name, value in part.items():
+        if isinstance(value, list):
+            lines += [f"{indent}  {name}:", *(f"{indent}    - {_flow(one)}" for one in value)]
+        else:
+            lines.append(f"{indent}  {name}: {_flow(value)}")
     return lines
 
 

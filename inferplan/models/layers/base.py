@@ -311,6 +311,8 @@ class LayerSpec(Spec):
 
     kind: ClassVar[str]
     summary: ClassVar[str] = ""
+    residual: ClassVar[bool] = True
+    """Whether its output is added to what it read, by an operator that it does not write down itself."""
 
     def dump(self) -> dict[str, object]:
         """The mapping a YAML would hold: the kind and every field that is not its default."""

@@ -1,0 +1,189 @@
+"""A traced model: what its passes ran, its tensors and its caches, as the fields of a :class:`ModelSpec`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+from inferplan.models.layers.traced import TracedCache, TracedLayer, TracedOperator, TracedTensor
+from inferplan.models.tracing.fit import fit
+from inferplan.models.tracing.kernels import Kernel
+from inferplan.models.tracing.passes import Point
+from inferplan.models.tracing.record import Place
+
+
+class Mismatch(Exception):
+    """Operators that do not follow the load as a polynomial: the reason in words."""
+
+
+class OtherOperators(Mismatch):
+    """Other operators at other loads, which no further load mends."""
+
+
+def operators(
+    points: Sequence[Point], runs: Sequence[list[Kernel]], prefix: str, label: str = ""
+) -> list[TracedOperator]:
+    """The operators of a place from what each point ran there. label: what their names begin with where no parameter
+    names them. Raises :class:`Mismatch`."""
+    lists = [[kernel for kernel in run if kernel.runs != "pointwise" or any(kernel.sizes.values())] for run in runs]
+    if len({len(run) for run in lists}) > 1:
+        lists = [list(run) for run in runs]
+    if len({tuple((one.runs, one.names, one.fixed) for one in run) for run in lists}) > 1:
+        raise OtherOperators("other operators run at other loads")
+    found = []
+    for index, column in enumerate(zip(*lists)):
+        operator = _operator(points, column, prefix, f"{label}{column[0].runs}.{index}")
+        if operator is not None:
+            found.append(operator)
+    return found
+
+
+def _operator(points: Sequence[Point], column: Sequence[Kernel], prefix: str, unnamed: str) -> TracedOperator | None:
+    first = column[0]
+    fixed = dict(first.fixed)
+    name = joined([short(one, prefix) for one in first.names]) or unnamed
+
+    def polynomial(size: str) -> dict[str, int]:
+        terms = fit(points, [one.sizes[size] for one in column])
+        if terms is None:
+            raise Mismatch(f"{size} of {name} is no polynomial of sequences, new and cached tokens")
+        return terms
+
+    match first.runs:
+        case "matmul":
+            return TracedOperator(runs="matmul", name=name, rows=polynomial("rows"), **fixed)
+        case "experts":
+            rows = polynomial("rows")
+            if set(rows) != {"bn"}:
+                raise Mismatch(f"the rows of {name} do not follow the tokens")
+            return TracedOperator(runs="experts", name=name, role="experts", top_k=int(rows["bn"]), **fixed)
+        case "attention":
+            kind, size = fixed.pop("mask") or _unknown_mask()
+            return TracedOperator(runs="attention", name=name, mask=kind, size=size, **fixed)
+        case "product":
+            return TracedOperator(
+                runs="product", name=name, sides=[polynomial(side) for side in ("batch", "m", "k", "n")]
+            )
+        case "copy":
+            return TracedOperator(runs="copy", name=name, write=polynomial("elements"))
+        case _:
+            sizes = {side: polynomial(side) for side in ("flop", "read", "write")}
+            return TracedOperator(runs="pointwise", name=name, **sizes) if any(sizes.values()) else None
+
+
+def _unknown_mask() -> tuple[str, int]:
+    raise Mismatch("the mask of its attention is none of those known")
+
+
+def short(name: str, prefix: str) -> str:
+    """A parameter's name inside its layer, without the word that every weight ends in."""
+    return name.removeprefix(prefix).removesuffix(".weight")
+
+
+def joined(names: Sequence[str]) -> str:
+    """Names of siblings as one: ``self_attn.q_proj+k_proj+v_proj``."""
+    if not names:
+        return ""
+    parent = names[0].rpartition(".")[0]
+    return "+".join([names[0], *(name.removeprefix(f"{parent}.") for name in names[1:])])
+
+
+def tensors(
+    names: dict[str, tuple[int, ...]], prefix: str, multiplied: dict[str, TracedOperator | None]
+) -> list[TracedTensor]:
+    """The parameters of a place with their roles: those that a matmul reads, experts, and all others."""
+    experts = {name: one for name, one in multiplied.items() if one is not None and one.runs == "experts"}
+    found = []
+    for name, shape in names.items():
+        beside = next((one for other, one in experts.items() if _parent(other) == _parent(name)), None)
+        chosen = beside is not None and len(shape) > 1 and shape[0] == beside.experts
+        operator = multiplied.get(name)
+        role = "experts" if name in experts else operator.role if operator is not None else "base"
+        share = beside.top_k / beside.experts if beside is not None and chosen else 1.0
+        found.append(TracedTensor(name=short(name, prefix), shape=list(shape), role=role, active=share))
+    return found
+
+
+def _parent(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def routed(found: list[TracedOperator]) -> list[TracedOperator]:
+    """The same with the router in the base format: the matmul that gives a score to each expert."""
+    experts = {one.experts for one in found if one.runs == "experts"}
+    return [
+        one.model_copy(update={"role": "base"}) if one.runs == "matmul" and one.n in experts else one for one in found
+    ]
+
+
+def width(found: Sequence[TracedOperator]) -> int:
+    """Elements a token that the operator with most reads and writes."""
+    most = 0.0
+    for one in found:
+        match one.runs:
+            case "matmul":
+                most = max(most, one.rows.get("bn", 0.0) * one.copies * (one.k + one.n))
+            case "experts":
+                most = max(most, one.top_k * (one.k + one.n))
+            case "pointwise":
+                most = max(most, one.read.get("bn", 0.0) + one.write.get("bn", 0.0))
+    return int(most)
+
+
+def layer(
+    points: Sequence[Point],
+    runs: Sequence[list[Kernel]],
+    prefix: str,
+    names: dict[str, tuple[int, ...]],
+    keeps: TracedCache,
+    label: str = "",
+) -> TracedLayer:
+    """A layer from what each point ran in it; without operators, and with the reason, where they do not fit."""
+    try:
+        found, why = routed(operators(points, runs, prefix, label)), ""
+    except Mismatch as reason:
+        found, why = [], str(reason)
+    multiplied: dict[str, TracedOperator | None] = dict.fromkeys(
+        name for run in runs for kernel in run for name in kernel.names
+    )
+    for one in found:
+        for name in multiplied:
+            if short(name, prefix) in _unjoined(one.name):
+                multiplied[name] = one
+    if why:
+        multiplied = {name: TracedOperator(runs="matmul", name=name) for name in multiplied}
+    return TracedLayer(
+        tensors=tensors(names, prefix, multiplied), keeps=keeps, operators=found, width=width(found), untimed=why
+    )
+
+
+def _unjoined(name: str) -> set[str]:
+    parts = name.split("+")
+    parent = parts[0].rpartition(".")[0]
+    return {parts[0], *(f"{parent}.{part}" if parent else part for part in parts[1:])}
+
+
+def grouped(layers: Sequence[TracedLayer]) -> list[dict[str, Any]]:
+    """Layers one after another as groups of a model file: runs of equal ones, and a pattern where one repeats."""
+    kinds: list[TracedLayer] = []
+    order = []
+    for one in layers:
+        if one not in kinds:
+            kinds.append(one)
+        order.append(kinds.index(one))
+
+    def runs(part: list[int]) -> list[dict[str, Any]]:
+        return [{"repeat": len(list(same)), "norms": 0, "mixer": kinds[kind].dump()} for kind, same in groupby(part)]
+
+    for period in range(2, len(order) // 2 + 1):
+        whole = len(order) // period * period
+        if len(set(order[:period])) > 1 and order[:whole] == order[:period] * (whole // period):
+            found = [{"repeat": whole // period, "pattern": runs(order[:period])}]
+            return found + runs(order[whole:])
+    return runs(order)
+
+
+def of_place(runs: Sequence[dict[Place, list[Kernel]]], place: Place) -> list[list[Kernel]]:
+    """What each point ran at a place."""
+    return [run.get(place, []) for run in runs]

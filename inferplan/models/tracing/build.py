@@ -1,0 +1,144 @@
+"""A config as the model that transformers makes of it, on the meta device: shapes and code, no numbers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from inferplan.errors import InputFileError, SpecError
+from inferplan.models.checkpoint import CONFIGS, read_json
+
+_AUTO = (
+    "MODEL_FOR_CAUSAL_LM_MAPPING",
+    "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING",
+    "MODEL_FOR_MULTIMODAL_LM_MAPPING",
+    "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING",
+    "MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING",
+    "MODEL_FOR_MASKED_LM_MAPPING",
+    "MODEL_MAPPING",
+)
+"""The Auto classes, in the order in which a config without ``architectures`` is tried."""
+ATTENTION = "inferplan"
+"""The name of the attention, and of the masks, that the recorder puts in place of kernels."""
+
+
+def read_config(path: Path) -> tuple[dict[str, Any], Path]:
+    """The fields of a ``config.json``, or of the one in a folder. Raises ``InputFileError`` or ``SpecError``."""
+    file = path / CONFIGS[0] if path.is_dir() else path
+    if file.suffix != ".json":
+        raise InputFileError(f"{path} has nothing to trace", hint="a config.json, or a folder with one")
+    fields = read_json(file)
+    kind = fields.get("model_type")
+    if not isinstance(kind, str):
+        raise SpecError(f"{file}: no model_type", because="transformers finds a model's class by it")
+    if "quantization_config" in fields:
+        raise SpecError(
+            f"{file}: quantization_config is not traced",
+            because="transformers builds the model unquantised",
+            hint="take it out, and say the formats of the tensors with --weights or --quant where they are priced",
+        )
+    return fields, file
+
+
+def read_class(fields: dict[str, Any], file: Path) -> tuple[Any, Any]:
+    """The config object and the class that the checkpoint names, else the first Auto class that knows the config.
+
+    Raises ``SpecError`` for a model whose code is not in transformers: nothing that a checkpoint brings is run.
+    """
+    import transformers
+
+    kind = fields["model_type"]
+    version = f"transformers {transformers.__version__}"
+    if kind not in transformers.CONFIG_MAPPING:
+        remote = "auto_map" in fields
+        raise SpecError(
+            f"{file}: {version} has no model_type {kind!r}",
+            because="its code comes with the checkpoint (auto_map), which is not run" if remote else "",
+            hint="a newer transformers may have it; or describe the model as a YAML (docs/models.md)",
+        )
+    try:
+        config = transformers.CONFIG_MAPPING[kind].from_dict(fields)
+    except Exception as error:
+        raise SpecError(f"{file}: {version} does not accept it as a {kind} config", because=_first(error)) from None
+    for name in fields.get("architectures") or []:
+        named = getattr(transformers, str(name), None)
+        wanted = getattr(named, "config_class", None)
+        if isinstance(wanted, type) and isinstance(config, wanted):
+            return config, named
+    import transformers.models.auto.modeling_auto as auto
+
+    for mapping in _AUTO:
+        known = getattr(auto, mapping, {})
+        if type(config) in known:
+            found = known[type(config)]
+            return config, found[0] if isinstance(found, tuple) else found
+    raise SpecError(f"{file}: {version} has a config of {kind}, and no model of it")
+
+
+def build(config: Any, model_class: Any, file: Path) -> Any:
+    """The model in bfloat16 on the meta device, ready to be recorded. Raises ``SpecError`` where it cannot be built."""
+    import torch
+
+    try:
+        with _quiet(), torch.device("meta"):
+            model = _make(model_class, config, torch.bfloat16)
+    except Exception as first:
+        try:
+            with _quiet(), _weightless():
+                model = _make(model_class, config, torch.bfloat16).to("meta")
+        except Exception:
+            raise SpecError(
+                f"{file}: transformers does not build a {model_class.__name__} of it", because=_first(first)
+            ) from None
+    for module in model.modules():
+        inner = getattr(module, "config", None)
+        if inner is not None:
+            inner._attn_implementation_internal = ATTENTION
+            inner._experts_implementation_internal = "grouped_mm"
+    return model.eval()
+
+
+def _make(model_class: Any, config: Any, dtype: Any) -> Any:
+    from copy import deepcopy
+
+    return model_class._from_config(deepcopy(config), attn_implementation="eager", dtype=dtype)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the warnings of a library about weights that nobody will load."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+@contextmanager
+def _weightless() -> Iterator[None]:
+    """Parameters go to the meta device as they are registered, for code that reads numbers while it builds."""
+    import torch
+
+    register = torch.nn.Module.register_parameter
+
+    def away(module: Any, name: str, parameter: Any) -> None:
+        register(module, name, parameter)
+        if parameter is not None:
+            kept = module._parameters[name]
+            module._parameters[name] = torch.nn.Parameter(kept.to("meta"), requires_grad=False)
+
+    torch.nn.Module.register_parameter = away
+    try:
+        yield
+    finally:
+        torch.nn.Module.register_parameter = register
+
+
+def _first(error: BaseException) -> str:
+    """The first line of an error of a library."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__

@@ -1,0 +1,202 @@
+"""A built model and its passes as a :class:`ModelSpec` with basis ``traced``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from inferplan.errors import SpecError
+from inferplan.models.layers.traced import TracedCache, TracedLayer, TracedTensor
+from inferplan.models.spec import ModelSpec
+from inferplan.models.tracing import assemble as parts
+from inferplan.models.tracing.build import _first
+from inferplan.models.tracing.fit import FEW, MORE, NO_PAST
+from inferplan.models.tracing.growth import growth
+from inferplan.models.tracing.kernels import Kernel, kernels
+from inferplan.models.tracing.passes import Pass, Point, Subject
+from inferplan.models.tracing.record import Place, Recorder
+
+
+@dataclass
+class Recorded:
+    """The passes of a model, or why there are none."""
+
+    points: tuple[Point, ...] = ()
+    passes: list[Pass] = field(default_factory=list)
+    kernels: list[dict[Place, list[Kernel]]] = field(default_factory=list)
+    recorder: Recorder | None = None
+
+
+def assemble(model: Any, config: Any, name: str, source: str) -> ModelSpec:
+    """The traced model. Raises ``SpecError`` where the class runs no tokens, or keeps what is not understood."""
+    import transformers
+
+    subject = Subject(model)
+    try:
+        recorded = record(subject)
+        caches = growth(subject) if subject.caches else []
+    except SpecError as error:
+        raise SpecError(f"{source}: {error.what}", error.because, error.hint) from None
+    except Exception as error:
+        raise SpecError(f"{source}: {type(model).__name__} does not run on tokens alone", _first(error)) from None
+    version = f"transformers {transformers.__version__}, {type(model).__name__}"
+    spec = Assembly(subject, recorded, caches).fields()
+    text = config.get_text_config()
+    return ModelSpec.model_validate(
+        {
+            "name": name,
+            "family": str(config.model_type),
+            "source": source,
+            "basis": "traced",
+            "notes": [f"traced: {version} run on meta tensors; nobody has described this model", *spec.pop("notes")],
+            "max_context": getattr(text, "max_position_embeddings", None),
+            **spec,
+        }
+    )
+
+
+def record(subject: Subject) -> Recorded:
+    """What the model runs at a few loads; at more where no short polynomial goes through. Raises what its code does."""
+    found = Recorded()
+    _run(subject, found, FEW if subject.caches else NO_PAST)
+    if subject.caches and any(untimed(found, place) for place in found.kernels[0]):
+        _run(subject, found, MORE)
+    return found
+
+
+def _run(subject: Subject, found: Recorded, points: tuple[Point, ...]) -> None:
+    for point in points:
+        run, found.recorder = subject.record(point)
+        found.passes.append(run)
+        found.kernels.append(kernels(run))
+    found.points += points
+
+
+def untimed(found: Recorded, place: Place) -> bool:
+    """Whether the operators of a place follow the load as no polynomial that the points so far decide."""
+    try:
+        parts.operators(found.points, parts.of_place(found.kernels, place), "")
+    except parts.OtherOperators:
+        return False
+    except parts.Mismatch:
+        return True
+    return False
+
+
+@dataclass
+class Assembly:
+    """The fields of a model file from passes and caches."""
+
+    subject: Subject
+    recorded: Recorded
+    caches: list[TracedCache]
+
+    def fields(self) -> dict[str, Any]:
+        """Everything but its name and source."""
+        stops, first = self.subject.stops, self.recorded.passes[0]
+        assert self.recorded.recorder is not None
+        layers = [self._layer(index) for index in range(first.layers)]
+        table = stops.embedding
+        rows, columns = table.weight.shape
+        width = self.recorded.recorder.width
+        fields: dict[str, Any] = {
+            "d_model": width,
+            "vocab": rows,
+            "embedding_width": columns if columns != width else None,
+            "tied": stops.head is not None and stops.head.weight is table.weight,
+            "head_bias": stops.head is not None and stops.head.bias is not None,
+            "final_norm": False,
+            "layers": parts.grouped(layers),
+            "notes": [],
+        }
+        around = self._around()
+        fields["ends"] = {name: around.pop(name) for name in ("ahead", "behind") if name in around}
+        if not self.caches:
+            fields["generation"] = {"kind": "encode"}
+            if stops.head is not None:
+                fields["ends"] |= {"heads": [{"name": "tokens", "rows": "token", "vocabulary": True}]}
+        return {key: value for key, value in fields.items() if value is not None} | around
+
+    def _names(self, prefix: str) -> dict[str, tuple[int, ...]]:
+        return {name: shape for name, shape in self.subject.parameters.items() if name.startswith(prefix)}
+
+    def _prefix(self, module: Any) -> str:
+        return next(f"{name}." for name, one in self.subject.model.named_modules() if one is module)
+
+    def _layer(self, index: int) -> TracedLayer:
+        place: Place = ("layer", index)
+        assert self.recorded.recorder is not None
+        prefix = self._prefix(self.recorded.recorder.layer_of[place])
+        runs = parts.of_place(self.recorded.kernels, place)
+        return parts.layer(self.recorded.points, runs, prefix, self._names(prefix), self._kept(place))
+
+    def _kept(self, place: Place) -> TracedCache:
+        """The cache that a layer filled; nothing for one that filled none."""
+        assert self.recorded.recorder is not None
+        filled = sorted(self.recorded.recorder.cached.get(place, ()))
+        if len(filled) > 1:
+            raise SpecError(f"layer {place[1]} fills {len(filled)} layers of the cache")
+        return self.caches[filled[0]] if filled and self.caches else TracedCache()
+
+    def _around(self) -> dict[str, Any]:
+        """What stands before and after the layers, and what no token reaches: towers."""
+        stops, first = self.subject.stops, self.recorded.passes[0]
+        assert self.recorded.recorder is not None
+        inside = {self._prefix(module) for module in self.recorded.recorder.layer_of.values()}
+        own = {id(tensor) for module in (stops.embedding, stops.head) if module for tensor in module.parameters()}
+        outside = {
+            name: tuple(tensor.shape)
+            for name, tensor in self.subject.model.named_parameters()
+            if id(tensor) not in own and not name.startswith(tuple(inside))
+        }
+        found: dict[str, Any] = {}
+        last = first.layers - 1
+        for field_name, place in (("ahead", ("ahead", 0)), ("behind", ("behind", last))):
+            used = {name: shape for name, shape in outside.items() if first.touched.get(name, ("", 0))[0] == place[0]}
+            runs = parts.of_place(self.recorded.kernels, place)
+            part = parts.layer(self.recorded.points, runs, "", used, TracedCache(), f"{field_name}.")
+            if part != TracedLayer():
+                found[field_name] = part.dump()
+            outside = {name: shape for name, shape in outside.items() if name not in used}
+        if outside:
+            found["towers"] = self._towers(outside)
+        return found
+
+    def _towers(self, unused: dict[str, tuple[int, ...]]) -> list[dict[str, Any]]:
+        """Modules that no token reaches, each counted apart."""
+        used = set(self.recorded.passes[0].touched)
+        towers: dict[str, dict[str, tuple[int, ...]]] = {}
+        for name, shape in unused.items():
+            steps = name.split(".")
+            depth = next(
+                (n for n in range(1, len(steps)) if not any(u.startswith(".".join(steps[:n]) + ".") for u in used)),
+                len(steps),
+            )
+            towers.setdefault(".".join(steps[:depth]), {})[name] = shape
+        assert self.recorded.recorder is not None
+        return [
+            {"name": name, "d_model": self.recorded.recorder.width, **_stacked(name, tensors)}
+            for name, tensors in towers.items()
+        ]
+
+
+def _stacked(name: str, tensors: dict[str, tuple[int, ...]]) -> dict[str, Any]:
+    """The tensors of a tower: those of numbered modules as layers, the rest by name."""
+    loose: dict[str, list[int]] = {}
+    numbered: dict[tuple[str, int], dict[str, tuple[int, ...]]] = {}
+    for full, shape in tensors.items():
+        steps = full.removeprefix(f"{name}.").split(".")
+        at = next((n for n, step in enumerate(steps) if step.isdigit()), None)
+        if at is None:
+            loose[".".join(steps)] = list(shape)
+        else:
+            inner = numbered.setdefault((".".join(steps[:at]), int(steps[at])), {})
+            inner[".".join(steps[at + 1 :])] = shape
+    layers = [
+        TracedLayer(
+            tensors=[TracedTensor(name=own, shape=list(shape), role="base") for own, shape in inner.items()],
+            untimed="no token of text reaches a tower",
+        )
+        for inner in numbered.values()
+    ]
+    return {"layers": parts.grouped(layers), "tensors": loose}

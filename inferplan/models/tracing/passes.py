@@ -1,0 +1,153 @@
+"""Forward passes of a model on meta tensors: at a load that is recorded, and as long as its cache needs to be known."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from inferplan.errors import SpecError
+from inferplan.models.tracing.build import _quiet
+from inferplan.models.tracing.record import Event, Place, Recorder, Stops
+
+
+@dataclass(frozen=True)
+class Point:
+    """``batch`` sequences of ``new`` tokens after ``past`` cached ones."""
+
+    batch: int
+    new: int
+    past: int
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What one point ran, place by place, and where each parameter was first used."""
+
+    point: Point
+    events: dict[Place, list[Event]]
+    touched: dict[str, Place]
+    layers: int
+
+
+class Subject:
+    """A model that is run: its layers, its embedding and its head."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.parameters = {name: tuple(tensor.shape) for name, tensor in model.named_parameters()}
+        takes = inspect.signature(model.forward).parameters
+        self._takes = {name for name in takes if name in ("use_cache", "past_key_values", "logits_to_keep")}
+        self.takes_ids = "input_ids" in takes or any(one.kind is one.VAR_KEYWORD for one in takes.values())
+
+    @property
+    def caches(self) -> bool:
+        """Whether it can keep what it computed of earlier tokens."""
+        return "past_key_values" in self._takes or "cache_params" in inspect.signature(self.model.forward).parameters
+
+    def run(self, point: Point, cache: Any = None) -> Any:
+        """One pass. Raises whatever the code of the model does."""
+        options: dict[str, Any] = {"use_cache": True} if "use_cache" in self._takes else {}
+        if "logits_to_keep" in self._takes:
+            options["logits_to_keep"] = 1
+        if cache is not None:
+            options["past_key_values"] = cache
+        with _quiet(), torch.no_grad(), torch.device("meta"):
+            ids = torch.zeros(point.batch, point.new, dtype=torch.long)
+            return self.model(input_ids=ids, **options)
+
+    @cached_property
+    def stops(self) -> Stops:
+        """Its layers in the order they ran, found in a pass: the children of the largest list of modules that ran."""
+        return Stops(layers=self._layers(), embedding=self._table("get_input_embeddings"), head=self._head())
+
+    def _layers(self) -> list[Any]:
+        lists = [
+            (name, module)
+            for name, module in self.model.named_modules()
+            if isinstance(module, torch.nn.ModuleList) and len(module)
+        ]
+        ran: set[int] = set()
+        handles = [
+            child.register_forward_pre_hook(lambda module, args: ran.add(id(module)))
+            for _, found in lists
+            for child in found
+        ]
+        recorder = Recorder(self.model, Stops(layers=[]))
+        try:
+            with recorder.watch():
+                recorder.paused += 1
+                self.run(Point(1, 2, 0))
+        finally:
+            for handle in handles:
+                handle.remove()
+        live = [(name, found) for name, found in lists if any(id(child) in ran for child in found)]
+        outer = [
+            found for name, found in live if not any(name.startswith(f"{other}.") for other, _ in live if other != name)
+        ]
+        largest = max(outer, key=_elements, default=None)
+        return [] if largest is None else [child for child in largest if id(child) in ran]
+
+    def _table(self, getter: str) -> Any:
+        try:
+            found = getattr(self.model, getter)()
+        except Exception:
+            return None
+        weight = getattr(found, "weight", None)
+        return found if weight is not None and weight.dim() == 2 else None
+
+    def _head(self) -> Any:
+        """The projection to the vocabulary of the embedding; nothing where it has another shape."""
+        table, head = self._table("get_input_embeddings"), self._table("get_output_embeddings")
+        if table is None or head is None or head.weight.shape != table.weight.shape:
+            return None
+        return head
+
+    def record(self, point: Point) -> tuple[Pass, Recorder]:
+        """What the model runs at a point. Raises ``SpecError`` where its code asks for numbers, not shapes."""
+        recorder = Recorder(self.model, self.stops)
+        with recorder.watch():
+            cache = None
+            if point.past:
+                with recorder.pause():
+                    cache = getattr(self.run(Point(point.batch, point.past, 0)), "past_key_values", None)
+                recorder.clear()
+            if point.past and cache is None:
+                raise SpecError("no cache of earlier tokens came back")
+            found = self.run(Point(point.batch, point.new, point.past), cache)
+            if not recorder.headed:
+                with recorder.pause():
+                    recorder.finish([x for name, x in found.items() if "past" not in name])
+        return Pass(point, dict(recorder.events), dict(recorder.touched), recorder.ran), recorder
+
+    def kept(self, tokens: int) -> Any:
+        """The cache of one sequence after so many tokens."""
+        recorder = Recorder(self.model, Stops(layers=[]))
+        with recorder.watch():
+            recorder.paused += 1
+            found = self.run(Point(1, tokens, 0))
+        return next((found[name] for name in ("past_key_values", "cache_params", "state") if found.get(name)), None)
+
+
+def _elements(module: Any) -> int:
+    return sum(tensor.numel() for tensor in module.parameters())
+
+
+def held(cache: Any) -> list[Any]:
+    """The layers of a cache. Raises ``SpecError`` for one that has none."""
+    inner = getattr(cache, "self_attention_cache", cache)
+    layers = getattr(inner, "layers", None)
+    if not isinstance(layers, list):
+        raise SpecError(f"a cache of {type(cache).__name__} is not understood", because="it has no list of layers")
+    return layers
+
+
+def tensors_of(layer: Any) -> Iterator[tuple[str, Any]]:
+    """Every tensor that a layer of a cache keeps, by the attribute that holds it."""
+    for name, value in vars(layer).items():
+        values = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else [value]
+        yield from ((name, one) for one in values if isinstance(one, torch.Tensor) and one.numel() and one.dim() > 1)

@@ -1,0 +1,136 @@
+"""Traced models beside described ones: ``python -m tests.oracle.traced [FAMILY ...] [--sweep]``.
+
+Compared are the FLOP and the bytes of one prefill and one decode step, as the roofline prices them with ideal
+constants: matmuls, routed experts, attention and look-ups, with every weight, key and value that they read and every
+row that they read and write. What a perfect kernel folds away (norms, rotary embedding, activations, residuals, cache
+writes) moves nothing in a described model, and is not compared.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from inferplan.errors import InferplanError
+from inferplan.estimate.graph import build
+from inferplan.models.huggingface import model_from_config
+from inferplan.models.spec import ModelSpec
+from inferplan.work.step import Segment, Step
+from tests.builders import chip, deploy
+
+PREFILL, DECODE = (2.0, 700.0, 0.0), (8.0, 1.0, 900.0)
+"""Batch, new and cached tokens of the two steps."""
+LAYERS = 6
+"""Layers of the models that are compared, where a config takes another number than its own."""
+
+
+@dataclass(frozen=True)
+class Beside:
+    """One family: the counts of both models, and the ratios traced over described of FLOP and bytes."""
+
+    family: str
+    exact: bool
+    """Parameters and cache elements are the same."""
+    ratios: dict[str, float]
+    seconds: float
+    why: str = ""
+
+    @property
+    def close(self) -> bool:
+        return not self.why and all(abs(ratio - 1.0) <= 0.01 for ratio in self.ratios.values())
+
+
+def config_of(family: str, fields: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The default config of a family with few layers, as its file would hold it."""
+    import transformers
+
+    make = transformers.CONFIG_MAPPING[family]
+    for given in ({"num_hidden_layers": LAYERS} | (fields or {}), fields or {}):
+        try:
+            config = make(**given)
+            break
+        except Exception as error:  # a config whose other fields count layers too
+            last = error
+    else:
+        raise last
+    text: dict[str, Any] = json.loads(json.dumps(config.to_dict(), default=str))
+    return text | {"model_type": family}
+
+
+def traced(config: dict[str, Any]) -> ModelSpec:
+    """The model that a trace makes of a config."""
+    from inferplan.models.tracing import trace
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "config.json"
+        path.write_text(json.dumps(config), encoding="utf-8")
+        return trace(path)
+
+
+def work(model: ModelSpec, load: tuple[float, float, float]) -> tuple[float, float]:
+    """FLOP and bytes of a step."""
+    batch, new, past = load
+    step = Step(segments=(Segment(batch=batch, new=new, past=past),))
+    stages = build(deploy(model, chip(1e12, 1e15)), step)
+    works = [(op.work(), float(op.count)) for stage in stages for op in stage.ops]
+    return (
+        sum(float(one.flop) * count for one, count in works),
+        sum(float(one.bytes) * count for one, count in works),
+    )
+
+
+def beside(family: str, fields: dict[str, Any] | None = None) -> Beside:
+    """A family's default model both ways; why not, where one of the two refuses."""
+    began = time.perf_counter()
+    try:
+        config = config_of(family, fields)
+        described = model_from_config(config, family, "test")
+    except Exception as error:
+        return Beside(family, False, {}, 0.0, f"not described: {str(error).splitlines()[0]}")
+    try:
+        found = traced(config)
+        ratios = {}
+        for name, load in (("prefill", PREFILL), ("decode", DECODE)):
+            for size, a, b in zip(("FLOP", "bytes"), work(found, load), work(described, load), strict=True):
+                ratios[f"{name} {size}"] = a / b
+    except InferplanError as error:
+        return Beside(family, False, {}, time.perf_counter() - began, f"{error.what} {error.because}".splitlines()[0])
+    counts = [
+        (
+            model.parameters["total"] + model.tower_parameters,
+            model.kv_elements_per_token,
+            model.kv_elements_per_token_beyond_windows,
+            model.state_elements_per_sequence,
+        )
+        for model in (found, described)
+    ]
+    why = "" if counts[0] == counts[1] else f"{counts[0]} for {counts[1]}"
+    return Beside(family, not why, ratios, time.perf_counter() - began, why)
+
+
+def main() -> None:
+    import transformers
+
+    from inferplan.models.huggingface.families import FAMILIES
+
+    known = [name for name in FAMILIES if name in transformers.CONFIG_MAPPING]
+    families = [name for name in sys.argv[1:] if not name.startswith("--")] or known
+    close = 0
+    print("| family | prefill FLOP | prefill bytes | decode FLOP | decode bytes | seconds |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: |")
+    for family in families:
+        found = beside(family)
+        ratios = [f"{100 * (ratio - 1):+.2f} %" for ratio in found.ratios.values()] or ["-"] * 4
+        note = f" {found.why}" if found.why else ""
+        print(f"| {family}{note} | {' | '.join(ratios)} | {found.seconds:.1f} |", flush=True)
+        close += found.close
+    print(f"\n{close} of {len(families)} within 1 %")
+
+
+if __name__ == "__main__":
+    main()
