@@ -23,20 +23,32 @@ _COPIES = ("clone", "_to_copy", "copy", "contiguous", "lift_fresh_copy", "_resha
 _MOVES = ("cat", "index", "index_select", "embedding", "gather", "stack", "constant_pad_nd", "slice_scatter", "scatter")
 _LOOKUPS = ("index", "index_select", "embedding", "gather")
 """What reads as many elements of its table as it puts out."""
-_REDUCTIONS: tuple[str, ...] = (
-    "sum",
-    "mean",
-    "amax",
-    "amin",
-    "max",
-    "min",
-    "var",
-    "var_mean",
-    "std",
-    "linalg_vector_norm",
-    "norm",
+_REDUCTIONS = frozenset(
+    [
+        "sum",
+        "mean",
+        "amax",
+        "amin",
+        "max",
+        "min",
+        "var",
+        "var_mean",
+        "std",
+        "linalg_vector_norm",
+        "norm",
+        "topk",
+        "sort",
+        "histc",
+        "argmax",
+        "any",
+        "all",
+        "prod",
+        "logsumexp",
+        "bincount",
+        "cumsum",
+    ]
 )
-_REDUCTIONS += ("topk", "sort", "histc", "argmax", "any", "all", "prod", "logsumexp", "bincount", "cumsum")
+"""What does a FLOP for each element that it takes in, not for each that it puts out."""
 _CREATES = ("empty", "zeros", "ones", "full", "arange", "new_", "scalar_tensor", "rand", "eye", "lift_fresh")
 
 
