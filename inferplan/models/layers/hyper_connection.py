@@ -49,13 +49,13 @@ class HyperConnectionLayer(FeedForward):
     def _site(self, context: LayerContext) -> Iterator[Op]:
         """Coefficients, the streams collapsed into the part's input, and its output spread over them.
 
+        The norm is one factor a token, which the product's kernel applies; Sinkhorn's iterations are in the collapse.
         Nothing keeps the streams on the chip while the part runs: the last operator is no epilogue of another.
         """
         n, width = self.streams, context.d_model
-        yield context.normalise("hyper.norm", n * width, style="plain")
         yield from context.linear("hyper.mix", n * width, self.coefficients, role="base")
-        yield context.pointwise("hyper.sinkhorn", n * n, flops=3.0 + 2.0 * (2 * self.iterations - 1))
-        yield context.pointwise("hyper.collapse", width, reads=float(n), flops=2.0 * n - 1.0)
+        normalised = n * n * (3.0 + 2.0 * (2 * self.iterations - 1)) / width
+        yield context.pointwise("hyper.collapse", width, reads=float(n), flops=2.0 * n - 1.0 + normalised)
         yield Elementwise(
             name="hyper.expand",
             ranks=context.ranks,
@@ -78,7 +78,6 @@ def join_ops(context: LayerContext, streams: int) -> Iterator[Op]:
     """The sum of the streams of each token, by coefficients that are linear in them; nothing for one."""
     if streams > 1:
         width = context.d_model
-        yield context.normalise("hyper_head.norm", streams * width, style="plain")
         yield from context.linear("hyper_head.mix", streams * width, streams, role="base")
         yield context.pointwise("hyper_head.collapse", width, reads=float(streams), flops=2.0 * streams - 1.0)
 
