@@ -39,10 +39,15 @@ class Carried:
         """Prompt tokens that stand for one set of them."""
         return sum(number * item.tokens for _, item, number in self.parts)
 
+    def describe(self) -> str:
+        """What a request carries, in words."""
+        often = "" if self.asked.sets == 1 else f", {self.asked.sets:g} times in the mean"
+        return f"{self.asked.describe()}{often}: {self.tokens * self.asked.sets:,.0f} tokens"
+
     def to_dict(self) -> dict[str, Any]:
-        """What a request carries, as JSON holds it."""
+        """The same as JSON holds it."""
         return {
-            "described": self.asked.describe(),
+            "described": self.describe(),
             "sets_per_request": self.asked.sets,
             "tokens_per_set": self.tokens,
             "towers": [

@@ -24,7 +24,7 @@ from inferplan.errors import InputFileError, MissingExtraError, NetworkError, Sp
 
 _HEADER_LIMIT = 100_000_000
 """Longest header that the safetensors format allows."""
-CONFIGS = ("config.json", "hf_quant_config.json")
+CONFIGS = ("config.json", "hf_quant_config.json", "preprocessor_config.json")
 
 
 @dataclass(frozen=True, kw_only=True)

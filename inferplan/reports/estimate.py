@@ -477,11 +477,7 @@ def routing_note(estimate: Estimate) -> str:
 
 def media_note(deployment: Deployment) -> str:
     """What every request carries beside text, and as how many tokens of its prompt; empty for text alone."""
-    media = deployment.media
-    if media is None:
-        return ""
-    often = "" if media.asked.sets == 1 else f" {media.asked.sets:g} times"
-    return f"media: a request carries {media.asked.describe()}{often}: {media.tokens * media.asked.sets:,.0f} tokens"
+    return "" if deployment.media is None else f"media: a request carries {deployment.media.describe()}"
 
 
 def _notes(estimate: Estimate) -> list[str]:

@@ -206,7 +206,7 @@ def import_path(path: Path) -> Imported:
     require_model(path)
     main, beside = path / CONFIGS[0], path / CONFIGS[1]
     quantization = read_json(beside) if beside.is_file() else None
-    media = path / "preprocessor_config.json"
+    media = path / CONFIGS[2]
     preprocessor = read_json(media) if media.is_file() else None
     found = import_config(read_json(main), path.resolve().name.lower(), str(main), quantization, preprocessor)
     stored = read_folder(path)
