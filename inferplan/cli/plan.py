@@ -184,6 +184,8 @@ def _gpu(name: str) -> str:
 def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Question:
     """The question that the options ask."""
     named = load_workload(values["workload"]) if values["workload"] else None
+    if not (named or values["trace"] or values["output_tokens"]) and load_model(model).encodes:
+        values = {**values, "output_tokens": "1"}  # the answer of a request
     base, demand = _with_media(Request(model=model, gpu="", media=media_values(values)), _demand(values, named), named)
     slo = _slo(values, named, demand)
     spec = load_model(model)

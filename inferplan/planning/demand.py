@@ -77,8 +77,6 @@ class Demand:
             )
         if (self.deadline is None) != (self.requests is None):
             raise UsageError("an offline job needs both --requests and --deadline")
-        if self.output.average < 2:
-            raise UsageError("a plan needs two output tokens or more", hint="--output 2, or inferplan sweep")
         if not 0 <= self.cached < self.prompt.average:
             raise UsageError("--cached-prefix must be less than the prompt")
 
@@ -134,7 +132,9 @@ class Demand:
         beside = ""
         if self.media is not None:
             beside = f" ({self.media.tokens * self.media.sets.average:,.0f} of them media)"
-        lengths = f"{self.prompt.average:,.0f} tokens in{known}{beside}, {self.output.average:,.0f} out"
+        lengths = f"{self.prompt.average:,.0f} tokens in{known}{beside}"
+        if self.output.average > 1:
+            lengths += f", {self.output.average:,.0f} out"
         if self.deadline is not None:
             span = f"{self.deadline / 3600:,g} h" if self.deadline >= 3600 else format_time(self.deadline)
             return f"{self.requests:,} requests in {span}, {lengths}"

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from inferplan.catalog.files import load_model
 from inferplan.catalog.price_lists import PriceBook
-from inferplan.errors import InferplanError, NotFiniteError
+from inferplan.errors import InferplanError, NotFiniteError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.models.spec import ModelSpec, require_decoder, require_readable, require_tokens
 from inferplan.planning.demand import Demand
@@ -113,7 +113,7 @@ def search(space: Space, demand: Demand, slo: Slo, sizing: Sizing, prices: Price
                 decodes, prompts = space.tries(deployment), space.tries(deployment, prompts=True)
                 if decodes:
                     state.add(priced)
-                apart = model.encoder is None and not demand.offline and demand.users is None
+                apart = model.encoder is None and not model.encodes and not demand.offline and demand.users is None
                 if space.disaggregate and apart:
                     state.add_pools(priced, prompts, decodes)
     return state.result()
@@ -123,6 +123,8 @@ def _require_one_pass(model: ModelSpec, space: Space, demand: Demand) -> None:
     """Raise ``UsageError`` for what is only known of models whose decoder reads the prompt, and for other inputs than
     its encoder reads."""
     require_readable(model, demand.prompt.average, demand.output.average)
+    if demand.output.average < 2 and not model.encodes:
+        raise UsageError("a plan needs two output tokens or more", hint="--output 2, or inferplan sweep")
     if demand.cached:
         require_decoder(model, "prefix cache", "leave --cached-prefix out, or another --workload")
     if space.drafting:

@@ -1,0 +1,76 @@
+"""The closed form over the batches of a model that generates nothing: every request is one pass (docs/encoders.md).
+
+A step takes what waits, up to the engine's budget of tokens and its slots: ``b`` prompts take ``T(b)``, so a replica
+that gets ``b/T(b)`` requests a second has ``b`` of them in a step. A request waits for the rest of the step that runs,
+and for others where the budget is nearly full; then its own step passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from inferplan.estimate.deployment import Deployment
+from inferplan.planning.demand import Demand, tail
+from inferplan.planning.grid import Axes, LoadGrid, longest_whole, single
+from inferplan.serving.rounds import Prompts, Round, overlaps, price_rounds, seen_late
+from inferplan.serving.techniques.queueing import mean_wait, tail_wait
+from inferplan.units import Array
+
+_BUSY = 0.98
+"""Fuller steps have no mean wait: such points are ruled out."""
+
+
+def pass_grids(deployments: Sequence[Deployment], demand: Demand, percentile: float, axes: Axes) -> list[LoadGrid]:
+    """The grid of :func:`inferplan.planning.grid.load_grids` where prompts are all there is: batch of a step, budget.
+
+    Raises ``NotFiniteError``, which names the operator, for a price that is no number.
+    """
+    batch, prompt = axes.batch[:, None], demand.prompt.average
+    rounds = [Round(prompts=Prompts(batch, prompt, np.zeros_like(batch)))] * len(deployments)
+    return [
+        _grid(
+            deployment,
+            (np.asarray(time.interval) + 0 * batch, np.asarray(time.passage) + 0 * batch),
+            demand,
+            percentile,
+            axes,
+        )
+        for deployment, time in zip(deployments, price_rounds(deployments, rounds))
+    ]
+
+
+def _grid(deployment: Deployment, step: tuple[Array, Array], demand: Demand, percentile: float, axes: Axes) -> LoadGrid:
+    """Latencies and rates. step: seconds between two steps and those of one, by batch."""
+    serving, dp = deployment.engine.serving, deployment.parallel.dp
+    batch, prompt, shape = axes.batch[:, None], demand.prompt.average, (axes.batch.size, axes.budget.size)
+    interval, passage = (np.broadcast_to(seconds, shape) for seconds in step)
+    ideal = deployment.calibration.basis == "roofline"
+    front = 0.0 if ideal else serving.latency + serving.front_request + serving.front_token * prompt
+    late = interval * (overlaps(deployment) + seen_late(deployment))
+    filled = batch * prompt / np.broadcast_to(axes.budget, shape)
+    mean = front + interval / 2 + mean_wait(interval, np.minimum(filled, _BUSY)) * filled + late + passage
+    crowd = tail_wait(interval, np.clip(filled, 0.0, 0.999), tail(percentile))
+    latency = np.maximum(front + interval * (percentile / 100) + late + passage + crowd, mean)
+    rate = batch / interval
+    whole = np.broadcast_to(axes.budget, shape) < longest_whole(deployment, demand, percentile)
+    footprint = single(deployment)
+    fits = all(footprint.pool(stage) > 0 for stage in dict.fromkeys(footprint.stages))
+    return LoadGrid(
+        deployment=deployment,
+        axes=axes,
+        step_decode=interval[:, 0],
+        step_mixed=interval,
+        share=np.ones(shape),
+        demand=demand,
+        rate=rate * dp,
+        ttft=latency,
+        ttft_mean=mean,
+        tpot=interval,
+        e2el=latency,
+        concurrency=rate * mean * dp,
+        memory_use=np.full(shape, 0.0 if fits else np.inf),
+        prefill_use=np.where(whole, np.inf, filled),
+        slots=np.inf,
+    )
