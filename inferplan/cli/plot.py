@@ -67,7 +67,8 @@ KINDS = (*_DRAW, "tradeoff", "rate", "timeline")
 
 def _against_rate(request: Request, load: StaticLoad, slo: float | None) -> Any:
     from inferplan.planning.demand import Demand
-    from inferplan.planning.grid import axes_for, load_grid
+    from inferplan.planning.grid import axes_for
+    from inferplan.planning.passes import priced_grid
     from inferplan.traffic.requests import Lengths
 
     demand = Demand(prompt=Lengths(mean=float(load.prompt)), output=Lengths(mean=float(load.output)), rate=1.0)
@@ -76,7 +77,7 @@ def _against_rate(request: Request, load: StaticLoad, slo: float | None) -> Any:
         for quant in _quants(request):
             deployment = assemble(replace(request, gpu=gpu, quant=quant))
             budget = deployment.engine.defaults.tier(deployment.hardware).token_budget
-            found = load_grid(deployment, demand, 95.0, axes_for(deployment, [budget]))
+            found = priced_grid(deployment, demand, 95.0, axes_for(deployment, [budget]))
             alive = found.possible[:, 0]
             order = np.argsort(found.rate[alive, 0])
             rate, ttft = found.rate[alive, 0][order], found.ttft[alive, 0][order]

@@ -174,10 +174,6 @@ def load_grids(
     deployments: Sequence[Deployment], demand: Demand, percentile: float, axes: Axes, speculation: Speculation = PLAIN
 ) -> list[LoadGrid]:
     """:func:`load_grid` of deployments that differ in their number of stages alone; they are priced as one."""
-    if deployments[0].model.encodes:
-        from inferplan.planning.passes import pass_grids
-
-        return pass_grids(deployments, demand, percentile, axes)
     batch, prompt = axes.batch[:, None], demand.prompt.average
     decodes = Decodes(batch, prompt + max(demand.output.average - 2.0, 0.0) / 2, prompt)
     steps = (demand.output.average - 1.0) / speculation.tokens

@@ -13,13 +13,30 @@ import numpy as np
 
 from inferplan.estimate.deployment import Deployment
 from inferplan.planning.demand import Demand, tail
-from inferplan.planning.grid import Axes, LoadGrid, longest_whole, single
+from inferplan.planning.grid import Axes, LoadGrid, load_grids, longest_whole, single
 from inferplan.serving.rounds import Prompts, Round, overlaps, price_rounds, seen_late
 from inferplan.serving.techniques.queueing import mean_wait, tail_wait
+from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.units import Array
 
 _BUSY = 0.98
 """Fuller steps have no mean wait: such points are ruled out."""
+
+
+def priced_grids(
+    deployments: Sequence[Deployment], demand: Demand, percentile: float, axes: Axes, speculation: Speculation = PLAIN
+) -> list[LoadGrid]:
+    """The grids of deployments that differ in their number of stages alone, whether their model generates or not."""
+    if deployments[0].model.encodes:
+        return pass_grids(deployments, demand, percentile, axes)
+    return load_grids(deployments, demand, percentile, axes, speculation)
+
+
+def priced_grid(
+    deployment: Deployment, demand: Demand, percentile: float, axes: Axes, speculation: Speculation = PLAIN
+) -> LoadGrid:
+    """That of one."""
+    return priced_grids([deployment], demand, percentile, axes, speculation)[0]
 
 
 def pass_grids(deployments: Sequence[Deployment], demand: Demand, percentile: float, axes: Axes) -> list[LoadGrid]:

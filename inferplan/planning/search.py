@@ -19,8 +19,9 @@ from inferplan.errors import InferplanError, NotFiniteError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.models.spec import ModelSpec, require_decoder, require_readable, require_tokens
 from inferplan.planning.demand import Demand
-from inferplan.planning.grid import Axes, LoadGrid, axes_for, load_grid, load_grids, longest_whole, single
+from inferplan.planning.grid import Axes, LoadGrid, axes_for, longest_whole, single
 from inferplan.planning.option import Option, PricedGrid, Sizing, bill, option_at
+from inferplan.planning.passes import priced_grid, priced_grids
 from inferplan.planning.pools import CAPACITY_ERROR, Halves, cheapest_pools
 from inferplan.planning.space import Rejections, Space, candidates, speculations
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
@@ -103,7 +104,7 @@ def search(space: Space, demand: Demand, slo: Slo, sizing: Sizing, prices: Price
             for speculation in speculations(space, request, deployment, state.rejections):
                 try:
                     grid = grids.get(id(deployment)) if speculation is PLAIN else None
-                    grid = grid or load_grid(deployment, demand, slo.percentile, axes, speculation)
+                    grid = grid or priced_grid(deployment, demand, slo.percentile, axes, speculation)
                 except NotFiniteError:
                     raise
                 except InferplanError as error:
@@ -148,7 +149,7 @@ def _plain_grids(space: Space, demand: Demand, slo: Slo, deployments: list[Deplo
     found: dict[int, LoadGrid] = {}
     for group in groups.values():
         try:
-            grids = load_grids(group, demand, slo.percentile, _axes(space, group[0], demand, slo))
+            grids = priced_grids(group, demand, slo.percentile, _axes(space, group[0], demand, slo))
         except NotFiniteError:
             raise
         except InferplanError:
@@ -348,7 +349,7 @@ def point(
 ) -> LoadGrid:
     """The grid of a single point."""
     axes = Axes(batch=np.array([float(batch)]), budget=np.array([float(budget)]))
-    return load_grid(deployment, demand, percentile, axes, speculation)
+    return priced_grid(deployment, demand, percentile, axes, speculation)
 
 
 def cheapest_of_each_structure(options: list[Option]) -> Iterator[Option]:

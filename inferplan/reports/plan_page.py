@@ -14,9 +14,10 @@ from inferplan.estimate.memory import Footprint
 from inferplan.extras import require
 from inferplan.planning.demand import percentile_of
 from inferplan.planning.formulas import plan_formulas
-from inferplan.planning.grid import axes_for, load_grid
+from inferplan.planning.grid import axes_for
 from inferplan.planning.infeasible import METRIC_NAMES
 from inferplan.planning.option import Option
+from inferplan.planning.passes import priced_grid
 from inferplan.planning.plan import Plan
 from inferplan.planning.search import pareto
 from inferplan.reports import plots
@@ -94,7 +95,7 @@ def _frontier(plan: Plan) -> Figure:
 def _against_rate(plan: Plan) -> Figure:
     option, question = plan.option, plan.question
     axes = axes_for(option.deployment, [option.budget])
-    grid = load_grid(option.deployment, question.demand, question.slo.percentile, axes, option.speculation)
+    grid = priced_grid(option.deployment, question.demand, question.slo.percentile, axes, option.speculation)
     alive = grid.possible[:, 0]
     order = np.argsort(grid.rate[alive, 0])
     rate, ttft = grid.rate[alive, 0][order], grid.ttft[alive, 0][order]

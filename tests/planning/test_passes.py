@@ -9,7 +9,8 @@ from inferplan.errors import UsageError
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.run import estimate
 from inferplan.planning.demand import Demand
-from inferplan.planning.grid import Axes, load_grid
+from inferplan.planning.grid import Axes
+from inferplan.planning.passes import priced_grid
 from inferplan.serving.simulator import Options, simulate
 from inferplan.traffic.requests import Lengths, OpenLoop, Slo, Traffic
 from tests.test_encode_estimate import deployment
@@ -26,7 +27,7 @@ def traffic(rate: float, prompt: float = 400.0, count: int = 3000) -> Traffic:
 def test_a_step_of_the_grid_is_the_pass_of_an_estimate():
     where = deployment(ideal=True)
     axes = Axes(batch=np.array([1.0, 4.0, 16.0]), budget=np.array([2048.0, 16384.0]))
-    grid = load_grid(where, DEMAND, 95.0, axes)
+    grid = priced_grid(where, DEMAND, 95.0, axes)
     passes = [estimate(where, StaticLoad(batch=size, prompt=400.0)).ttft for size in axes.batch]
     np.testing.assert_allclose(grid.step_decode, passes)
     np.testing.assert_allclose(grid.rate[:, 1], axes.batch / passes)
