@@ -241,9 +241,7 @@ def load_model(name: str) -> ModelSpec:
     try:
         path = find("models", name)
     except UnknownNameError:
-        if not _HUB_ID.fullmatch(name):
-            raise
-        return _from_hub(name)
+        return _elsewhere(name)
     if path.is_dir() or path.suffix in (".json", ".gguf"):
         from inferplan.models.huggingface import import_model
 
@@ -252,6 +250,28 @@ def load_model(name: str) -> ModelSpec:
     if isinstance(data, dict) and "derive" in data:
         return _derived(path, data)
     return validate(path, data, ModelSpec)
+
+
+def _elsewhere(name: str) -> ModelSpec:
+    """A model whose name is not on file: from the hub, or a quantised sibling of one that is."""
+    from inferplan.catalog.siblings import sibling
+
+    try:
+        if not _HUB_ID.fullmatch(name):
+            find("models", name)  # raises
+        return _from_hub(name)
+    except UnknownNameError:
+        found = sibling(name, _on_file)
+        if found is None:
+            raise
+        return found
+
+
+def _on_file(name: str) -> ModelSpec | None:
+    try:
+        return load_model(str(find("models", name)))
+    except UnknownNameError:
+        return None
 
 
 def _from_hub(name: str) -> ModelSpec:

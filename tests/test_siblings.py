@@ -1,0 +1,52 @@
+"""Quantised siblings of models on file, against the sizes of their releases."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from inferplan.catalog.files import load_model
+from inferplan.errors import UnknownNameError
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "gigabytes"),
+    [  # safetensors of the releases, as the hub lists them
+        ("Qwen/Qwen2.5-7B-Instruct-AWQ", 5.57),
+        ("Qwen/Qwen3-14B-FP8", 16.3),
+        ("hugging-quants/Meta-Llama-3.1-8B-Instruct-AWQ-INT4", 5.73),
+        ("RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8-dynamic", 9.08),
+        ("mlx-community/Qwen2.5-7B-Instruct-4bit", 4.28),
+    ],
+)
+def test_a_sibling_is_as_large_as_its_release(name: str, gigabytes: float) -> None:
+    model = load_model(name)
+    assert model.checkpoint_bytes / 1e9 == pytest.approx(gigabytes, rel=0.003)
+    assert model.notes[0].startswith("stored as its name says")
+
+
+@pytest.mark.parametrize(
+    "name", ["someone/a-model-of-their-own-awq", "qwen2.5-7b-instruct-int9", "some/llama-3.1-8b-fp8"]
+)
+def test_a_name_that_says_no_layout_is_unknown(name: str) -> None:
+    with pytest.raises(UnknownNameError):
+        load_model(name)
+
+
+def test_emit_takes_the_name_that_was_typed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from inferplan.cli import main
+
+    monkeypatch.setattr(sys, "argv", ["inferplan", "emit", "vllm", "Qwen/Qwen2.5-7B-Instruct-AWQ", "--gpu", "l4"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code in (0, None)
+    assert "vllm serve Qwen/Qwen2.5-7B-Instruct-AWQ" in capsys.readouterr().out
