@@ -43,7 +43,9 @@ def asked_of(request: Request, named: WorkloadSpec | None, text: float | None) -
     asked, sets = request.media, Lengths()
     if not asked.any and named is not None and named.media is not None:
         asked, sets = named.media.asked()
-    if asked.any and text is None:
+    if not asked.any:
+        return request, sets
+    if text is None:
         raise UsageError(
             "a trace says what its prompts are: no images are added to them",
             hint="--prompt and --output with --rate or --concurrency, or leave the media out",
