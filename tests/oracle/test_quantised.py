@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import re
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,6 +16,7 @@ from hypothesis import strategies as st
 pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from inferplan.errors import SpecError  # noqa: E402
 from inferplan.models.huggingface import import_config  # noqa: E402
 from inferplan.models.huggingface.quantisation.rules import (  # noqa: E402
     Module,
@@ -71,6 +76,34 @@ def test_fp8_as_transformers_builds_it(family: str, skips: list[str]) -> None:
     said = {"quant_method": "fp8", "weight_block_size": [128, 128], "modules_to_not_convert": ["lm_head", *skips]}
     found = import_config(config_of(family) | {"quantization_config": said}, family, "test").model
     assert found.checkpoint_bytes == pytest.approx(expected, rel=TOLERANCE)
+
+
+STRANGE = st.sampled_from(
+    [None, 0, -1, 3, 1e9, float("inf"), True, "", "x", "re:(", [], ["x"], [1], [[1]], {}, {"x": 1}]
+)
+TINY = {"model_type": "llama", "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4}
+TINY |= {"num_key_value_heads": 2, "intermediate_size": 512, "vocab_size": 1000, "tie_word_embeddings": False}
+
+
+def places(table: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every place in nested mappings and lists."""
+    for key, value in table.items() if isinstance(table, dict) else enumerate(table):
+        yield (*path, key)
+        if isinstance(value, dict | list):
+            yield from places(value, (*path, key))
+
+
+@given(st.data())
+def test_a_spoilt_table_is_one_error(data: st.DataObject) -> None:
+    """Any value in any place: understood, or refused by name; never another exception."""
+    table = copy.deepcopy(data.draw(st.sampled_from(CASES)).table)
+    *path, last = data.draw(st.sampled_from(list(places(table))))
+    inner = table
+    for key in path:
+        inner = inner[key]
+    inner[last] = data.draw(STRANGE)
+    with suppress(SpecError):
+        import_config(TINY | {"quantization_config": table}, "tiny", "test")
 
 
 PARTS = st.sampled_from(["layers.1", "layers.10", "mlp", "gate", "gate_proj", "self_attn", "q_proj", "experts.3"])

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from inferplan.models.huggingface.quantisation.rules import Module, Rule, by_expression
-from inferplan.models.huggingface.quantisation.scheme import Scheme, finish, groups, known, names, refuse
+from inferplan.models.huggingface.quantisation.scheme import Scheme, finish, groups, known, names, refuse, tables
 from inferplan.models.huggingface.reader import Reader
 
 _FORMATS = (
@@ -34,10 +34,7 @@ def compressed(table: Reader) -> Scheme:
     """
     table.only("format", *_FORMATS)
     layout, sparse = table.get("format"), _sparsity(table)
-    found = [
-        _group(Reader(group, table.name, f"{table.prefix}config_groups.{name}."), layout, sparse)
-        for name, group in (table.get("config_groups") or {}).items()
-    ]
+    found = [_group(group, layout, sparse) for group in tables(table, "config_groups").values()]
     if sparse and not found:
         found = [_Group(by_name=by_expression([]), classes=frozenset({"Linear"}), stored="bf16-24", activations=None)]
     if not found:
@@ -88,6 +85,8 @@ def _stored(weights: Reader, layout: str | None, sparse: bool) -> str:
     block, symmetric = weights.get("block_structure"), weights.flag("symmetric", True)
     order = weights.get("actorder")
     weights.only("dynamic", False)
+    weights.only("strategy", "tensor", "channel", "group", "block", "tensor_group")
+    weights.only("actorder", "group", "weight", "static", "dynamic", False)
     finish(weights, "observer", "observer_kwargs", "scale_dtype", "zp_dtype")
     said = f"num_bits = {bits}, type = {kind!r}, group_size = {size}"
     if strategy == "channel" or (strategy is None and size is None and kind == "int"):
@@ -96,7 +95,7 @@ def _stored(weights: Reader, layout: str | None, sparse: bool) -> str:
         end = f"g{size}" if size else ""
     if kind == "float":
         return _float(weights, said, (bits, size, strategy), block, sparse)
-    if kind != "int" or (bits != 8 and layout not in _PACKED) or strategy == "block":
+    if kind != "int" or (bits != 8 and (layout not in _PACKED or not end)) or strategy == "block":
         raise refuse(weights, f"{said}, strategy = {strategy!r}", f"its layout as {layout} is not known")
     if sparse or layout == "marlin-24":
         return known(weights, said, f"int{bits}-24" + (f"-{end}" if end else ""))

@@ -11,7 +11,17 @@ from inferplan.models.huggingface.quantisation.rules import (
     by_path,
     by_transformers,
 )
-from inferplan.models.huggingface.quantisation.scheme import Decision, Scheme, finish, known, names, refuse, unless
+from inferplan.models.huggingface.quantisation.scheme import (
+    Decision,
+    Scheme,
+    expression,
+    finish,
+    known,
+    names,
+    refuse,
+    tables,
+    unless,
+)
 from inferplan.models.huggingface.reader import Reader
 
 
@@ -33,6 +43,7 @@ def fp8(table: Reader) -> Scheme:
         )
     table.only("fmt", "e4m3", "float8_e4m3fn", "float8_e4m3")
     table.only("expert_dtype", "fp8", "fp4")
+    table.only("activation_scheme", "dynamic", "static")
     default, experts = stored[str(block)], "mxfp4" if table.get("expert_dtype") == "fp4" else None
     skips = names(table, "modules_to_not_convert", "ignored_layers")
     finish(table, "activation_scheme", "activation_scale_ub", "scale_fmt", "dequantize", "fmt")
@@ -119,20 +130,19 @@ def gemma(table: Reader) -> Scheme:
     ``module_quant_configs`` are expressions that are searched in a name, the first one decides; embeddings are packed
     where ``quantize_embeddings`` says so.
     """
-    bits, tables = table.get("num_bits"), table.flag("quantize_embeddings", False)
+    bits, vocabulary = table.get("num_bits"), table.flag("quantize_embeddings", False)
     default = known(table, f"num_bits = {bits}", f"int{4 if bits is None else bits}-row")
     own: list[tuple[re.Pattern[str], str]] = []
-    for pattern, said in (table.get("module_quant_configs") or {}).items():
-        inner = Reader(said, table.name, f"{table.prefix}module_quant_configs.{pattern}.")
+    for pattern, inner in tables(table, "module_quant_configs").items():
         width = inner.get("num_bits") or bits
-        own.append((re.compile(pattern), known(inner, f"num_bits = {width}", f"int{width}-row")))
+        own.append((expression(table, pattern), known(inner, f"num_bits = {width}", f"int{width}-row")))
         finish(inner)
     skips = names(table, "modules_to_not_convert")
     skipped = by_transformers(skips or ["lm_head"])
     finish(table, "quant_method")
 
     def stored(module: Module) -> str | None:
-        if skipped(module) is not None or (module.kind == "Embedding" and not tables):
+        if skipped(module) is not None or (module.kind == "Embedding" and not vocabulary):
             return None
         return next((name for pattern, name in own if pattern.search(module.full)), default)
 

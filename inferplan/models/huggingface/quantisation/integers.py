@@ -9,13 +9,15 @@ from inferplan.models.huggingface.quantisation.rules import Module, by_beginning
 from inferplan.models.huggingface.quantisation.scheme import (
     Decision,
     Scheme,
+    expression,
     finish,
-    flatten,
     groups,
     is_head,
     known,
+    lists,
     names,
     refuse,
+    tables,
     unless,
 )
 from inferplan.models.huggingface.reader import Reader
@@ -60,15 +62,17 @@ def gptq(table: Reader) -> Scheme:
     head = table.flag("lm_head", False)
     default = _gptq_format(table, bits, group)
     said: dict[str, str | None] = {}
-    for pattern, change in (table.get("dynamic") or {}).items():
-        if pattern.startswith("-:"):
+    rules = table.table("dynamic")
+    for pattern in rules.config if rules is not None else ():
+        expression(table, pattern[2:] if pattern[:2] in ("-:", "+:") else pattern)
+        inner = rules.table(pattern) if rules is not None else None
+        if pattern.startswith("-:") or inner is None:
             said[pattern[2:]] = None
             continue
-        inner = Reader(change, table.name, f"{table.prefix}dynamic.{pattern}.")
         own = inner.get("bits") or bits, inner.get("group_size") or group
         finish(inner, "desc_act", "sym", "mse", "damp_percent", "act_group_aware", "static_groups")
         said.setdefault(pattern.removeprefix("+:"), _gptq_format(inner, *own))
-    inside = flatten(table.get("modules_in_block_to_quantize") or [])
+    inside = lists(table, "modules_in_block_to_quantize")
     skipped = by_path(names(table, "modules_to_not_convert"))
     dynamic = by_beginning(said)
 
@@ -111,6 +115,8 @@ def awq(table: Reader) -> Scheme:
     """
     bits, group = table.get("bits", "w_bit"), table.get("group_size", "q_group_size")
     version = table.get("version")
+    if bits != 4:
+        raise refuse(table, f"bits = {bits!r}", "AutoAWQ packs 4 bits alone")
     if version is not None and str(version).lower() not in _AWQ_LAYOUTS:
         raise refuse(table, f"version = {version!r}", f"the layouts of {', '.join(_AWQ_LAYOUTS)} are known")
     table.only("format", "gemm", "gemv")
@@ -168,23 +174,22 @@ def auto_round(table: Reader) -> Scheme:
     vLLM's rules (``auto_round.py``): an entry is a whole name, or an expression where it has a special character;
     16 bits are a module that stays wide; ``block_name_to_quantize`` are beginnings of names.
     """
-    bits, group = table.get("bits"), table.get("group_size")
+    bits, group = table.optional("bits"), table.get("group_size")
     table.only("data_type", "int")
     table.only("act_bits", 16, 32)
     for name in ("super_bits", "super_group_size"):
         table.only(name)
-    packing = table.get("packing_format") or "auto_round:auto_gptq"
+    packing = str(table.get("packing_format") or "auto_round:auto_gptq")
     if not re.fullmatch(r"auto_round(:(auto_)?(gptq|awq|gptqmodel))?", packing):
         raise refuse(
             table, f"packing_format = {packing!r}", "only auto_round:auto_gptq and auto_round:auto_awq are known"
         )
     default = zeros(table, bits, group)
-    blocks = table.get("block_name_to_quantize", "to_quant_block_names") or []
-    blocks = flatten(blocks.split(",") if isinstance(blocks, str) else blocks)
+    blocks = lists(table, "block_name_to_quantize", "to_quant_block_names")
     entries: dict[str, str | None] = {}
-    for name, change in (table.get("extra_config") or {}).items():
-        inner = Reader(change, table.name, f"{table.prefix}extra_config.{name}.")
-        own = inner.get("bits") or bits
+    for name, inner in tables(table, "extra_config").items():
+        expression(table, name)
+        own = inner.optional("bits") or bits or 0
         inner.only("data_type", "int", "fp", "float")
         size = inner.get("group_size") or group
         entries[name] = None if own >= 16 else zeros(inner, own, size)

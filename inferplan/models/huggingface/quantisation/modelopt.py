@@ -7,7 +7,7 @@ from typing import Any
 
 from inferplan.models.huggingface.quantisation.compressed import cache, compressed
 from inferplan.models.huggingface.quantisation.rules import Module, by_path, by_substring, by_wildcard
-from inferplan.models.huggingface.quantisation.scheme import Scheme, finish, is_head, names, refuse
+from inferplan.models.huggingface.quantisation.scheme import Scheme, finish, is_head, names, refuse, tables
 from inferplan.models.huggingface.reader import Reader
 
 ALGORITHMS: dict[str, tuple[str, str | None]] = {
@@ -48,7 +48,7 @@ def modelopt(table: Reader) -> Scheme:
         return compressed(table)
     kv = cache(table)
     excluded = names(table, "exclude_modules", "ignore", "ignored_layers", "modules_to_not_convert")
-    layers = table.get("quantized_layers")
+    layers = tables(table, "quantized_layers")
     size = table.get("group_size")
     finish(table, *_UNIMPORTANT, "config_groups")  # the groups repeat what the algorithm says
     if algorithm is None:
@@ -69,13 +69,12 @@ def modelopt(table: Reader) -> Scheme:
     return Scheme(stored=stored, elsewhere=loaded, loaders=("ModelOpt", "vLLM"), activations=activations, kv=kv)
 
 
-def _mixed(table: Reader, layers: Any, skipped: Any, kv: str | None) -> Scheme:
+def _mixed(table: Reader, layers: dict[str, Reader], skipped: Any, kv: str | None) -> Scheme:
     """Each named layer has its own algorithm; what nobody names stays wide."""
-    if not isinstance(layers, dict) or not layers:
+    if not layers:
         raise refuse(table, "quant_algo = 'MIXED_PRECISION'", "quantized_layers is absent")
     found: dict[str, tuple[str, str | None]] = {}
-    for name, said in layers.items():
-        inner = Reader(said, table.name, f"{table.prefix}quantized_layers.{name}.")
+    for name, inner in layers.items():
         found[name] = _algorithm(inner, inner.get("quant_algo"), inner.get("group_size", "awq_block_size"))
         finish(inner, *_UNIMPORTANT)
     named = by_path(found)

@@ -12,7 +12,16 @@ from inferplan.models.huggingface.quantisation.rules import (
     by_path,
     by_transformers,
 )
-from inferplan.models.huggingface.quantisation.scheme import Scheme, finish, is_head, known, names, refuse
+from inferplan.models.huggingface.quantisation.scheme import (
+    Scheme,
+    expression,
+    finish,
+    is_head,
+    known,
+    names,
+    refuse,
+    tables,
+)
 from inferplan.models.huggingface.reader import Reader
 
 _EXPERTS = re.compile(r"\bexperts(\.\d+)?\.(?=\w+$)")
@@ -49,7 +58,7 @@ def mlx(table: Reader) -> Scheme:
 
 def _mlx_format(table: Reader, inherited: str | None = None) -> Any:
     """The format of a table; with that of the whole config in ``inherited``, for one module."""
-    mode = table.get("mode") or inherited or "affine"
+    mode = str(table.get("mode") or inherited or "affine")
     bits, size = table.get("bits"), table.get("group_size")
     if mode in _MODES:
         name, group, width = _MODES[mode]
@@ -125,27 +134,36 @@ def torchao(table: Reader) -> Scheme:
 Pair = tuple[str | None, str | None]
 
 
-def _torchao_types(table: Reader, said: Any, settings: dict[str, Any]) -> tuple[dict[str, Pair], Pair]:
+def _torchao_types(table: Reader, said: Any, settings: Any) -> tuple[dict[str, Pair], Pair]:
     """The formats of modules that are named, and of all others."""
     if isinstance(said, str):
         return {}, _torchao(table, said, settings)
-    if not isinstance(said, dict) or "_type" not in said:
-        raise refuse(table, f"quant_type = {said!r}", "it names no config of torchao")
-    data = said.get("_data") or {}
-    if said["_type"] not in ("ModuleFqnToConfig", "FqnToConfig"):
-        return {}, _torchao(table, said["_type"], data)
+    kind, data = _saved(table, said)
+    if kind not in ("ModuleFqnToConfig", "FqnToConfig"):
+        return {}, _torchao(table, kind, data)
     entries = data.get("module_fqn_to_config") or data.get("fqn_to_config") or {}
+    if not isinstance(entries, dict):
+        raise refuse(table, "quant_type", f"its modules are {entries!r}, not a mapping")
     own: dict[str, Pair] = {}
     for name, config in entries.items():
-        pair: Pair = (None, None)
-        if config is not None:
-            pair = _torchao(table, config.get("_type", ""), config.get("_data") or {})
-        own[name] = pair
+        if name.startswith("re:"):
+            expression(table, name[3:])
+        own[name] = _torchao(table, *_saved(table, config)) if config is not None else (None, None)
     default = own.pop("_default", (None, None))
     return own, default
 
 
-def _torchao(table: Reader, name: str, settings: dict[str, Any]) -> Pair:
+def _saved(table: Reader, value: Any) -> tuple[str, dict[str, Any]]:
+    """The class and the settings of a config as torchao saves it."""
+    kind, data = (value.get("_type"), value.get("_data") or {}) if isinstance(value, dict) else (None, {})
+    if not isinstance(kind, str) or not isinstance(data, dict):
+        raise refuse(table, f"quant_type = {value!r}", "it names no config of torchao")
+    return kind, data
+
+
+def _torchao(table: Reader, name: str, settings: Any) -> Pair:
+    if not isinstance(settings, dict):
+        raise refuse(table, "quant_type_kwargs", f"they are {settings!r}, not a mapping")
     inner = Reader(settings, table.name, f"{table.prefix}quant_type.")
     kind = _TORCHAO.get(name, name)
     size, rows = inner.get("group_size"), inner.get("granularity")
@@ -167,8 +185,8 @@ def quark(table: Reader) -> Scheme:
     overall = table.table("global_quant_config")
     default: Pair = _quark(overall) if overall is not None else (None, None)
     own: dict[str, Pair] = {}
-    for pattern, said in (table.get("layer_quant_config") or {}).items():
-        own[pattern] = _quark(Reader(said, table.name, f"{table.prefix}layer_quant_config.{pattern}."))
+    for pattern, inner in tables(table, "layer_quant_config").items():
+        own[pattern] = _quark(inner)
     if table.get("layer_type_quant_config"):
         raise refuse(table, "layer_type_quant_config", "formats by class of layer are not known")
     excluded, named = by_glob(names(table, "exclude")), by_glob(own)
@@ -198,16 +216,14 @@ def _quark_cache(table: Reader, export: Reader) -> str | None:
 
 
 def _quark(table: Reader) -> Pair:
-    weights, inputs = table.get("weight"), table.table("input_tensors")
-    if isinstance(weights, list):
+    if isinstance(table.config.get("weight"), list):
         raise refuse(table, "weight", "weights that are quantised twice are not known")
+    weights, inputs = table.table("weight"), table.table("input_tensors")
     table.get("output_tensors")  # of the projections that feed the cache
     finish(table, "bias", "target_device")
     if weights is None:
         return None, None
-    return _quark_format(Reader(weights, table.name, f"{table.prefix}weight."), True), (
-        _quark_format(inputs, False) if inputs is not None else None
-    )
+    return _quark_format(weights, True), _quark_format(inputs, False) if inputs is not None else None
 
 
 _QUARK = (

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,6 +68,9 @@ def names(table: Reader, *fields: str) -> list[str]:
         if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
             raise refuse(table, name, f"it is {value!r}, not a list of module names")
         found += value
+    for pattern in found:
+        if pattern.startswith("re:"):
+            expression(table, pattern[3:])
     return found
 
 
@@ -101,6 +105,35 @@ def groups(value: Any) -> int | None:
     return None if value in (None, -1) else value
 
 
-def flatten(entries: Iterable[Any]) -> list[str]:
-    """A list of names, or of lists of names, as one list."""
-    return [name for entry in entries for name in (entry if isinstance(entry, list) else [entry])]
+def lists(table: Reader, *fields: str) -> list[str]:
+    """A list of names, or of lists of names, or names between commas, as one list."""
+    value = table.get(*fields)
+    value = value.split(",") if isinstance(value, str) else value or []
+    inner = (
+        [name for entry in value for name in (entry if isinstance(entry, list) else [entry])]
+        if (isinstance(value, list))
+        else [None]
+    )
+    if not all(isinstance(name, str) for name in inner):
+        raise refuse(table, fields[0], f"it is {value!r}, not a list of module names")
+    return [name for name in inner if name]
+
+
+def tables(table: Reader, name: str) -> dict[str, Reader]:
+    """A mapping of names to tables of their own."""
+    outer = table.table(name)
+    found = {}
+    for key in outer.config if outer is not None else ():
+        inner = outer.table(key) if outer is not None else None
+        if inner is None:
+            raise refuse(table, f"{name}.{key}", "it is empty")
+        found[key] = inner
+    return found
+
+
+def expression(table: Reader, pattern: str) -> re.Pattern[str]:
+    """A pattern as an expression. Raises ``SpecError`` where it is none."""
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise refuse(table, f"pattern {pattern!r}", f"it is no expression: {error}") from None
