@@ -44,6 +44,10 @@ def command(launch: Launch) -> list[str]:
 
 def _words(launch: Launch) -> list[str]:
     name, model = launch.deployment.engine.name, launch.deployment.model
+    if model.encodes and launch.deployment.engine.name != "vllm":
+        raise UsageError(
+            f"flags for a model that generates nothing, such as {model.name}, are known of vLLM alone", hint="emit vllm"
+        )
     if model.encoder is not None:
         raise UsageError(
             f"flags for an encoder-decoder such as {model.name} are not known here",

@@ -60,7 +60,8 @@ def vllm(launch: Launch) -> list[str]:
     flags += ["--max-num-seqs", str(sequences), "--max-num-batched-tokens", str(launch.token_budget)]
     flags += ["--gpu-memory-utilization", f"{launch.fraction:g}"]
     flags += [] if asked.block_size is None else ["--block-size", str(asked.block_size)]
-    flags += ["--kv-cache-dtype", kv_dtype(launch, _KV_OF_VERSION[launch.deployment.engine.defaults.version])]
+    if not launch.deployment.model.encodes:  # by its class vLLM takes the runner that pools, which keeps no cache
+        flags += ["--kv-cache-dtype", kv_dtype(launch, _KV_OF_VERSION[launch.deployment.engine.defaults.version])]
     made, base = online(launch), dtype(launch)
     flags += ["--quantization", made] if made and not launch.holds else []
     flags += ["--dtype", base] if base else []

@@ -86,11 +86,14 @@ class Explainer:
 
     @property
     def phases(self) -> dict[str, Phase]:
-        return {"prefill": self.estimate.prefill, "decode": self.estimate.decode}
+        found = {"prefill": self.estimate.prefill}
+        return found if self.estimate.deployment.model.encodes else found | {"decode": self.estimate.decode}
 
     def names(self) -> list[str]:
         """Every number that can be explained; without a time per output token where there is one token only."""
-        batch = [name for name in _BATCH if name != "tpot" or np.all(np.asarray(self.load.output) > 1)]
+        lacks = set() if np.all(np.asarray(self.estimate.load.output) > 1) else {"tpot"}
+        lacks |= {"output_tokens_per_s"} if self.estimate.deployment.model.encodes else set()
+        batch = [name for name in _BATCH if name not in lacks]
         inner = [f"{name}.{part}" for name in self.phases for part in _PARTS]
         operators = [f"{name}.{operator}" for name, phase in self.phases.items() for operator in phase.by_operator()]
         server = [] if self._first is None else ["ttft_at_server"]
