@@ -117,6 +117,16 @@ def hyena(draw: st.DrawFn, parallel: Parallelism, _: int) -> Layer:
     return {"kind": "hyena", "width": parallel.tp * draw(powers(4, 8)), "order": draw(st.integers(2, 3))}
 
 
+def mlstm(draw: st.DrawFn, parallel: Parallelism, _: int) -> Layer:
+    return {
+        "kind": "mlstm",
+        "heads": parallel.tp * draw(st.integers(1, 8)),
+        "key_dim": draw(powers(4, 7)),
+        "value_dim": draw(powers(4, 7)),
+        "state_bits": draw(STATE_BITS),
+    }
+
+
 def short_conv(draw: st.DrawFn, parallel: Parallelism, _: int) -> Layer:
     return {"kind": "short_conv", "width": parallel.tp * draw(powers(4, 8)), "taps": draw(st.integers(1, 7))}
 
@@ -259,6 +269,7 @@ MIXERS: dict[str, Draw] = {
     "shared_block": shared_block,
     "hyena": hyena,
     "short_conv": short_conv,
+    "mlstm": mlstm,
     "rwkv": rwkv,
     "gated_linear_recurrence": gated_linear_recurrence,
     "kimi_delta": kimi_delta,

@@ -295,6 +295,7 @@ ROWS: dict[str, tuple[tuple[int, int, bool, list[Layer], Layer], tuple[int, int,
     ),
 }
 COVERED_ELSEWHERE = {
+    "mlstm": "tests/oracle/test_sweep.py, docs/formulas/mlstm.md",
     "short_conv": "tests/oracle/test_sweep.py, docs/formulas/short_conv.md",
     "cross_attention": "tests/test_encoder_decoders.py",
     "block_sparse_attention": "tests/oracle/test_mechanisms.py",

@@ -49,6 +49,9 @@ LAYERS: list[dict[str, Any]] = [
     {"kind": "lightning_attention", "heads": 4, "head_dim": 16},
     {"kind": "hyena", "width": WIDTH},
     {"kind": "short_conv", "width": WIDTH},
+    {"kind": "mlstm", "heads": 4, "key_dim": 8, "value_dim": 16},
+    MLA | {"gate": "head", "rope_norm": True, "sinks": True, "window": 512},
+    ATTENTION | {"head_gate": True, "out_norm": True, "differential": True},
     {"kind": "linear"},
     {"kind": "laurel", "rank": 4},
     {"kind": "per_layer_input", "width": 8},
@@ -63,7 +66,7 @@ LAYERS: list[dict[str, Any]] = [
 ]
 IDS = [f"{i}-{layer['kind']}" for i, layer in enumerate(LAYERS)]
 POOLED = ("compress.kv", "compress.gate", "index.kv", "index.gate")
-MULTIPLIED_BASE = ("router", "index.weights", "hyper.mix", *POOLED)
+MULTIPLIED_BASE = ("router", "index.weights", "hyper.mix", "gates", *POOLED)
 RIDES_ON_A_MATMUL = {"hyena": {"in": 3 * WIDTH}}
 
 

@@ -15,7 +15,20 @@ from tests.oracle.built import Counts, build, config_of, count, growth, kinds
 from tests.oracle.sweep import parameters, sweep
 from tests.oracle.variations import variations
 
-SHARE = ("llama", "gemma3_text", "deepseek_v3", "qwen3_vl", "lfm3", "laguna", "mimo_v2_flash", "bitnet", "persimmon")
+SHARE = (
+    "llama",
+    "gemma3_text",
+    "deepseek_v3",
+    "qwen3_vl",
+    "lfm3",
+    "laguna",
+    "mimo_v2_flash",
+    "bitnet",
+    "persimmon",
+    "xlstm",
+    "hy_v4",
+    "bailing_hybrid",
+)
 FULL = os.environ.get("INFERPLAN_SWEEP") == "all"
 
 

@@ -81,7 +81,9 @@ def _own(config: Any) -> dict[str, Any]:
 def _one(config: Any, rng: random.Random) -> dict[str, Any]:
     """One field with another value."""
     fields = {
-        k: v for k, v in _own(config).items() if isinstance(v, (bool, int)) or k in OPTIONAL or k == "layer_types"
+        k: v
+        for k, v in _own(config).items()
+        if isinstance(v, int) or (v is None and k in OPTIONAL) or k == "layer_types"
     }
     if not fields:
         return {}

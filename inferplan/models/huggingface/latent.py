@@ -35,7 +35,7 @@ def latent(r: Reader, d: Dialect) -> dict[str, Any]:
     dense = mlp(r, d) if None in sparse else None
     layers: list[Layer] = []
     for index, experts in zip(indexers(r, count), sparse, strict=True):
-        layers.append({"mixer": mixer | ({"indexer": index} if index else {}), "ffn": experts or dense})
+        layers.append({"mixer": mixer | d.attention | ({"indexer": index} if index else {}), "ffn": experts or dense})
     fields = model(r, d, layers)
     if fields["mtp"] and indexers(r, count)[-1]:  # a prediction module has an indexer of its own
         fields["mtp"]["layers"] = [{**layers[-1], "mixer": mixer | {"indexer": _own_indexer(r)}}]

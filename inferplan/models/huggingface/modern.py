@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from inferplan.models.huggingface.decoder import attention, decoder, mlp, model, moe, qwen_sparse, sliding
+from inferplan.models.huggingface.decoder import (
+    attention,
+    decoder,
+    first_dense,
+    mlp,
+    model,
+    moe,
+    qwen_sparse,
+    sliding,
+)
 from inferplan.models.huggingface.dialect import Dialect, Layer
-from inferplan.models.huggingface.latent import latent
-from inferplan.models.huggingface.reader import EXPERTS, FFN, LAYERS, MOE_FFN, WIDTH, Reader
+from inferplan.models.huggingface.latent import indexers, latent, mla
+from inferplan.models.huggingface.reader import EXPERTS, FFN, HEADS, LAYERS, MOE_FFN, WIDTH, Reader
 
 Rule = Callable[[Reader, Dialect, int], list[Layer | None]]
 """Which layers are mixtures of experts."""
@@ -250,6 +259,204 @@ def post_norm_latent(r: Reader, d: Dialect) -> dict[str, Any]:
         if layer["ffn"]["kind"] == "moe":
             layer["norms"] = 3
     return fields
+
+
+def ling(r: Reader, d: Dialect) -> dict[str, Any]:
+    """Ling 3 and Ring: Kimi delta attention with full gates, latent attention with a gate a head every few layers."""
+    count, heads = r.integer(*LAYERS), r.integer(*HEADS)
+    kinds = kinds_of(r, "layer_types", count, "linear_attention", "full_attention")
+    if kinds is None:
+        period = r.integer("layer_group_size")
+        kinds = ["linear_attention" if (index + 1) % period else "full_attention" for index in range(count)]
+    r.only("linear_num_heads", heads)
+    r.skip("layer_group_size", "num_key_value_heads", "num_expert_group")
+    r.skip("kda_safe_gate", "kda_lower_bound", "moe_renormalize", "mtp_loss_scaling_factor", "first_k_dense_replace")
+    # The class writes the width of a linear head beside the one of the rotary key, for which head_dim stands.
+    width = r.integer("linear_head_dim") if r.get("linear_head_dim") is not None else r.integer("head_dim")
+    state = {"kind": "kimi_delta", "heads": heads, "head_dim": width, "full_gates": True}
+    state["taps"] = r.integer("short_conv_kernel_size", "linear_conv_kernel_dim")
+    own = mla(r, d) | {"gate": "head"}
+    sparse = shared_experts("num_shared_experts", "first_k_dense_replace")(r, d, count)
+    dense = mlp(r, d) if None in sparse else None
+    r.skip("qk_head_dim", "head_dim")
+    layers: list[Layer] = [
+        {"mixer": own if kind == "full_attention" else state, "ffn": experts or dense}
+        for kind, experts in zip(kinds, sparse, strict=True)
+    ]
+    modules = r.integer("num_nextn_predict_layers", default=0)
+    notes = {"notes": ["the prediction module (num_nextn_predict_layers) is left out"]} if modules else {}
+    return model(r, d, layers) | notes
+
+
+def olmo_hybrid(r: Reader, d: Dialect) -> dict[str, Any]:
+    """Olmo Hybrid: gated delta nets, and attention where ``layer_types`` says."""
+    count = r.integer(*LAYERS)
+    kinds = kinds_of(r, "layer_types", count, "linear_attention", "full_attention") or r.need("layer_types")
+    state = {
+        "kind": "gated_delta_net",
+        "key_heads": r.integer("linear_num_key_heads"),
+        "value_heads": r.integer("linear_num_value_heads"),
+        "key_dim": r.integer("linear_key_head_dim"),
+        "value_dim": r.integer("linear_value_head_dim"),
+        "taps": r.integer("linear_conv_kernel_dim"),
+    }
+    r.skip("linear_allow_neg_eigval", *(f"linear_{name}" for name in ("a_log_min", "a_log_max", "dt_min", "dt_max")))
+    r.skip("linear_dt_init_floor")
+    known, ffn = {"linear_attention": state, "full_attention": attention(r, d)}, mlp(r, d)
+    return model(r, d, [{"mixer": known[kind], "ffn": ffn} for kind in kinds])
+
+
+def zamba(r: Reader, d: Dialect) -> dict[str, Any]:
+    """Zamba: Mamba layers with several heads; hybrid ones run the one shared block first."""
+    width, names = r.integer(*WIDTH), r.need("layers_block_type")
+    inner = r.integer("mamba_expand") * width
+    state = {
+        "kind": "mamba1",
+        "inner": inner,
+        "state": r.integer("mamba_d_state"),
+        "dt_rank": -(-width // 16) if r.get("mamba_dt_rank") in (None, "auto") else r.integer("mamba_dt_rank"),
+        "taps": r.integer("mamba_d_conv"),
+        "heads": r.integer("n_mamba_heads"),
+        "bias": r.flag("mamba_proj_bias", False),
+        "conv_bias": r.flag("mamba_conv_bias", True),
+    }
+    r.only("attention_hidden_size", 2 * width)
+    heads = r.integer(*HEADS)
+    dim = r.integer("attention_head_dim", default=2 * width // heads)
+    if heads * dim != 2 * width:
+        raise r.refuse("attention_head_dim", f"{heads} heads of {dim} are not twice the width {width}")
+    block = {
+        "kind": "shared_block",
+        "heads": heads,
+        "kv_heads": r.integer("num_key_value_heads"),
+        "head_dim": dim,
+        "d_ff": r.integer(*FFN),
+        "rotary": False,
+    }
+    r.only("tie_word_embeddings", True)  # without it the class shares no block
+    r.skip("attn_layer_period", "attn_layer_offset", "hidden_mamba_act", "layers_block_type", "num_logits_to_keep")
+    r.integer(*LAYERS)
+    layers: list[Layer] = []
+    used = False
+    for name in names:
+        if name not in ("mamba", "linear_attention", "hybrid"):
+            raise r.refuse(f"layers_block_type entry {name!r}", "only mamba and hybrid are known")
+        extra = [block | ({"owner": False} if used else {})] if name == "hybrid" else []
+        used = used or bool(extra)
+        layers.append({"mixer": state, **({"extras": extra} if extra else {})})
+    return model(r, d, layers)
+
+
+def xlstm(r: Reader, d: Dialect) -> dict[str, Any]:
+    """xLSTM 7B: matrix LSTMs and gated feed-forwards of a rounded width."""
+    width, heads = r.integer("hidden_size", "embedding_dim"), r.integer("num_heads")
+    keys, values = (int(width * r.need(f"{name}_dim_factor")) for name in ("qk", "v"))
+    if keys % heads or values % heads:
+        raise r.refuse("num_heads", f"{heads} heads do not divide the widths {keys} and {values}")
+    multiple = r.integer("ffn_round_up_to_multiple_of")
+    d_ff = int((width * r.need("ffn_proj_factor") + multiple - 1) // multiple * multiple)
+    r.only("use_bias", False)
+    mixer = {"kind": "mlstm", "heads": heads, "key_dim": keys // heads, "value_dim": values // heads}
+    mixer["chunk"] = r.integer("chunk_size", default=64)
+    r.config["num_hidden_layers"] = r.integer("num_hidden_layers", "num_blocks")
+    r.skip("norm_reduction_force_float32", "chunkwise_kernel", "sequence_kernel", "step_kernel", "mode", "weight_mode")
+    r.skip(
+        "return_last_states",
+        "autocast_kernel_dtype",
+        "inference_state_dtype",
+        "gate_soft_cap",
+        "max_inference_chunksize",
+    )
+    r.skip("output_logit_soft_cap", "eps")
+    r.config["hidden_size"] = width
+    ffn = {"kind": "mlp", "d_ff": d_ff, "gated": True, "activation": "silu"}
+    fields = model(r, d, [{"mixer": mixer, "ffn": ffn}] * r.integer(*LAYERS))
+    return fields | {"final_norm": r.flag("add_out_norm", True)}
+
+
+def streamed(r: Reader, d: Dialect) -> dict[str, Any]:
+    """Hy4: latent attention with an indexer, sinks and gates, under hyper-connections whose streams do not mix."""
+    streams = r.integer("hc_mult")
+    r.skip("hc_eps", "hc_magnitude", "swiglu_limit", "learnable_sink_init")
+    fields = latent(r, d)
+    hyper = {"kind": "hyper_connection", "streams": streams, "carried": False}
+    for layer in walk(fields["layers"]):
+        layer["extras"] = [hyper]
+    return fields | {"hyper_streams": streams}
+
+
+def dots_note(r: Reader, d: Dialect) -> dict[str, Any]:
+    """dots3 Note: windowed layers have heads of their own (``per_layer_config``), the others an indexer."""
+    count, base = r.integer(*LAYERS), mla(r, d) | {"gate": "head", "rope_norm": True}
+    kinds = kinds_of(r, "layer_types", count, "indexed_attention", "sliding_attention", "full_attention")
+    if kinds is None:
+        kinds = r.need("layer_types")
+    other, index = r.table("per_layer_config"), indexers(r, count)[0]
+    if index is None:
+        r.need("index_n_heads")
+    sparse = first_dense(r, d, count)
+    wide = r.optional("shared_experts_intermediate_size")
+    if wide is not None:
+        columns = wide * r.integer("n_shared_experts", default=0)
+        sparse = [None if layer is None else layer | {"shared_d_ff": columns} for layer in sparse]
+    dense = mlp(r, d) if None in sparse else None
+    layers: list[Layer] = []
+    for place, (kind, experts) in enumerate(zip(kinds, sparse, strict=True)):
+        mixer = base | _own_heads(other, place)
+        mixer |= {"indexer": index} if kind == "indexed_attention" else {}
+        mixer |= {"window": r.integer("sliding_window")} if kind == "sliding_attention" else {}
+        layers.append({"mixer": mixer, "ffn": experts or dense})
+    r.skip("sliding_window")
+    return model(r, d, layers)
+
+
+def _own_heads(other: Reader | None, place: int) -> dict[str, Any]:
+    """What ``per_layer_config`` says of the latent attention of one layer."""
+    own = None if other is None else other.table(f"{place:02d}") or other.table(str(place))
+    if own is None:
+        return {}
+    names = {"heads": "num_attention_heads", "kv_lora": "kv_lora_rank", "nope_dim": "qk_nope_head_dim"}
+    names |= {"q_lora": "q_lora_rank", "rope_dim": "qk_rope_head_dim", "value_dim": "v_head_dim"}
+    found = {ours: own.integer(theirs) for ours, theirs in names.items() if own.get(theirs) is not None}
+    own.skip("num_key_value_heads", "head_dim", "qk_head_dim", "rope_parameters")
+    if own.unread():
+        raise own.refuse(own.unread()[0], "this field of a known family is new")
+    return found
+
+
+def step(r: Reader, d: Dialect) -> dict[str, Any]:
+    """Step 3.5 and 3.7 Flash: windowed layers have query heads of their own, every layer a gate a head."""
+    count = r.integer(*LAYERS)
+    own, windows = attention(r, d) | {"head_gate": True}, sliding(r, d, count)
+    r.only("gating", True, "per-head")
+    heads = r.optional("num_sliding_attention_heads")
+    layers_of = r.table("per_layer_config")
+    r.skip(
+        "swiglu_limits", "swiglu_limits_shared", "moe_router_scaling_factor", "mtp_layer_types", "mtp_mlp_layer_types"
+    )
+    r.only("mlp_bias", False)
+    r.only("use_bidirectional_attention", False)
+    if r.config.get("n_routed_experts") is not None:
+        r.skip("num_local_experts")
+        r.config.pop("num_local_experts", None)
+    sparse = by_kind("", "share_expert_dim")(r, d, count)
+    dense = mlp(r, d) if None in sparse else None
+    layers: list[Layer] = []
+    for place, (window, experts) in enumerate(zip(windows, sparse, strict=True)):
+        mixer = own | ({"window": window, "heads": heads or own["heads"]} if window else {})
+        mixer |= _own_count(layers_of, place)
+        layers.append({"mixer": mixer, "ffn": experts or dense})
+    return model(r, d, layers)
+
+
+def _own_count(other: Reader | None, place: int) -> dict[str, int]:
+    own = None if other is None else other.table(f"{place:02d}") or other.table(str(place))
+    if own is None:
+        return {}
+    found = {"heads": own.integer("num_attention_heads")}
+    if own.unread():
+        raise own.refuse(own.unread()[0], "this field of a known family is new")
+    return found
 
 
 def longcat(r: Reader, d: Dialect) -> dict[str, Any]:

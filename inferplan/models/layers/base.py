@@ -41,6 +41,7 @@ _TENSORS = {
     "gdn.in_ba": "in.ba",
     "kda.in_qkv": "qkv",
     "kda.in_b": "b",
+    "kda.gates": "gates",
     "kda.decay_a": "gates_a",
     "kda.decay_b": "gates_b",
     "kda.output_a": "gates_a",

@@ -25,19 +25,21 @@ class HyperConnectionLayer(FeedForward):
     streams: int = Field(ge=2)
     iterations: int = Field(default=20, ge=1)
     """Of Sinkhorn and Knopp's normalisation of rows and columns."""
+    carried: bool = True
+    """The streams are mixed by C; without it they are carried as they are, and only a and b are learned (Hy4)."""
     sites: int = Field(default=2, ge=1)
     """Parts of a layer that have a connection each: the mixer and the feed-forward."""
 
     @property
     def coefficients(self) -> int:
         """Numbers that mix the streams of a token at one site."""
-        return (2 + self.streams) * self.streams
+        return (2 + (self.streams if self.carried else 0)) * self.streams
 
     def weights(self, d_model: int) -> Iterator[Weight]:
         shape = (self.sites, self.coefficients, self.streams * d_model)
         yield Weight(name="hyper.mix", shape=shape, role="base")
         yield Weight(name="hyper.base", shape=(self.sites, self.coefficients), role="base")
-        yield Weight(name="hyper.scale", shape=(self.sites, 3), role="base")
+        yield Weight(name="hyper.scale", shape=(self.sites, 3 if self.carried else 2), role="base")
 
     def live_width(self, d_model: int, parallel: Parallelism) -> float:
         return float(self.streams * d_model)
@@ -54,7 +56,7 @@ class HyperConnectionLayer(FeedForward):
         """
         n, width = self.streams, context.d_model
         yield from context.linear("hyper.mix", n * width, self.coefficients, role="base")
-        normalised = n * n * (3.0 + 2.0 * (2 * self.iterations - 1)) / width
+        normalised = n * n * (3.0 + 2.0 * (2 * self.iterations - 1)) / width if self.carried else 0.0
         yield context.pointwise("hyper.collapse", width, reads=float(n), flops=2.0 * n - 1.0 + normalised)
         yield Elementwise(
             name="hyper.expand",
@@ -63,7 +65,7 @@ class HyperConnectionLayer(FeedForward):
             width=n * width,
             base=context.precision.base,
             reads=1.0 + 1.0 / n,
-            flops=2.0 * n + 1.0,
+            flops=2.0 * n + 1.0 if self.carried else 2.0,
         )
 
 

@@ -27,6 +27,8 @@ class KimiDeltaLayer(Mixer):
     taps: int = Field(default=4, ge=1)
     chunk: int = Field(default=64, ge=1)
     """Tokens that the prefill algorithm multiplies at once."""
+    full_gates: bool = False
+    """Decay and output gate come from a full matrix each, not from two of rank ``head_dim`` (Ling 3)."""
     state_bits: int | None = 32
 
     @property
@@ -37,8 +39,11 @@ class KimiDeltaLayer(Mixer):
         heads, inner = self.heads, self.inner
         yield Weight(name="qkv", shape=(3 * inner, d_model), shard="tp", units=heads)
         yield Weight(name="conv", shape=(3 * inner, self.taps), role="base", shard="tp", units=heads)
-        yield Weight(name="gates_a", shape=(2 * self.head_dim, d_model))
-        yield Weight(name="gates_b", shape=(2 * inner, self.head_dim), shard="tp", units=heads)
+        if self.full_gates:
+            yield Weight(name="gates", shape=(2 * inner, d_model), shard="tp", units=heads)
+        else:
+            yield Weight(name="gates_a", shape=(2 * self.head_dim, d_model))
+            yield Weight(name="gates_b", shape=(2 * inner, self.head_dim), shard="tp", units=heads)
         yield Weight(name="b", shape=(heads, d_model), shard="tp", units=heads)
         yield Weight(name="A_log", shape=(heads,), role="base", shard="tp", units=heads)
         yield Weight(name="dt_bias", shape=(inner,), role="base", shard="tp", units=heads)
@@ -66,7 +71,9 @@ class KimiDeltaLayer(Mixer):
         inner, tokens = heads * width, context.tokens
         yield from context.linear("kda.in_qkv", context.d_model, 3 * inner)
         yield from context.linear("kda.in_b", context.d_model, heads)
-        for gate in ("decay", "output"):
+        if self.full_gates:
+            yield from context.linear("kda.gates", context.d_model, 2 * inner)
+        for gate in () if self.full_gates else ("decay", "output"):
             yield from context.linear(f"kda.{gate}_a", context.d_model, width)
             yield from context.linear(f"kda.{gate}_b", width, inner)
         yield from context.convolve("kda.conv", 3 * inner, self.taps)

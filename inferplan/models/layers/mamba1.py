@@ -30,6 +30,8 @@ class Mamba1Layer(Mixer):
     taps: int = Field(default=4, ge=1)
     bias: bool = False
     conv_bias: bool = True
+    heads: int = Field(default=1, ge=1)
+    """Groups of channels with dt, B and C of their own (Zamba)."""
     inner_norms: Literal["none", "rms", "plain"] = "none"
     """RMS norms on dt, B and C: with weights (Jamba) or without (Falcon-Mamba)."""
     state_bits: int | None = 32
@@ -40,7 +42,7 @@ class Mamba1Layer(Mixer):
         return self.dt_rank + 2 * self.state
 
     def weights(self, d_model: int) -> Iterator[Weight]:
-        inner = self.inner
+        inner = self.inner  # dt, B and C of a head read its channels alone: as many elements for any number of heads
         yield Weight(name="in", shape=(2 * inner, d_model), shard="tp", units=inner)
         yield Weight(name="conv", shape=(inner, self.taps), role="base", shard="tp", units=inner)
         yield Weight(name="x", shape=(self.mixed, inner), shard="tp", units=inner)
@@ -78,7 +80,8 @@ class Mamba1Layer(Mixer):
         yield from context.linear("mamba.in", context.d_model, 2 * inner)
         yield from context.convolve("mamba.conv", inner, self.taps)
         yield from context.linear("mamba.x", inner, self.mixed)
-        yield from context.all_reduce("mamba.x_all_reduce", self.mixed)
+        if self.heads == 1:  # the channels of a head stay on one rank
+            yield from context.all_reduce("mamba.x_all_reduce", self.mixed)
         if self.inner_norms != "none":
             for name, width in {"dt": self.dt_rank, "B": self.state, "C": self.state}.items():
                 yield context.normalise(f"mamba.{name}_norm", width, style=self.inner_norms)
@@ -91,7 +94,7 @@ class Mamba1Layer(Mixer):
                 new=segment.new,
                 state=inner * self.state,
                 flops=inner * (7.0 * self.state + 3.0),
-                inputs=2 * inner + 2 * self.state,
+                inputs=2 * inner + 2 * self.state * max(1, self.heads // context.parallel.tp),
                 outputs=inner,
                 parameters=inner * (self.state + 2),
                 base=base,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -143,11 +143,21 @@ class MlaLayer(Mixer):
     bias: bool = False
     """Biases on the two down projections and on the output."""
     indexer: Indexer | None = None
+    gate: Literal["none", "head", "channel"] = "none"
+    """A gate of the output from the layer's input: one a head (Ling 3, dots3) or one a channel (Hy4)."""
+    rope_norm: bool = False
+    """An RMS norm of the rotary key (dots3)."""
+    sinks: bool = False
+    """A learned logit for each head."""
+    window: int | None = Field(default=None, ge=1)
+    """Sliding window, without an indexer."""
 
     @model_validator(mode="after")
     def _consistent(self) -> MlaLayer:
         if self.indexer is not None and self.q_lora is None:
             raise ValueError("an indexer reads the query latent: q_lora is missing")
+        if self.indexer is not None and self.window is not None:
+            raise ValueError("a window and an indexer exclude each other")
         return self
 
     @property
@@ -160,7 +170,14 @@ class MlaLayer(Mixer):
 
     @property
     def mask(self) -> Mask:
-        return Mask() if self.indexer is None else Mask(kind="top", size=self.indexer.top_k)
+        if self.indexer is not None:
+            return Mask(kind="top", size=self.indexer.top_k)
+        return Mask() if self.window is None else Mask(kind="window", size=self.window)
+
+    @property
+    def gate_width(self) -> int:
+        """Gates of all heads."""
+        return {"none": 0, "head": self.heads, "channel": self.heads * self.value_dim}[self.gate]
 
     def weights(self, d_model: int) -> Iterator[Weight]:
         heads = self.heads
@@ -178,13 +195,20 @@ class MlaLayer(Mixer):
         if self.bias:
             yield Weight(name="down.bias", shape=((self.q_lora or 0) + self.latent_dim,), role="base")
             yield Weight(name="o.bias", shape=(d_model,), role="base")
+        if self.gate_width:
+            yield Weight(name="gate", shape=(self.gate_width, d_model), shard="tp", units=heads)
+        if self.rope_norm:
+            yield Weight(name="rope_norm", shape=(self.rope_dim,), role="base")
+        if self.sinks:
+            yield Weight(name="sinks", shape=(heads,), role="base", shard="tp", units=heads)
         if self.indexer is not None and self.q_lora is not None:
             yield from self.indexer.weights(d_model, self.q_lora)
 
     def cache(self) -> Cache:
         index = self.indexer
         if index is None or index.shared:
-            return Cache(per_token=self.latent_dim, units=1)
+            mask = self.mask if self.window is not None else Mask()
+            return Cache(per_token=self.latent_dim, mask=mask, units=1)
         apart = 0 if index.keys is None else index.head_dim
         return Cache(per_token=self.latent_dim + index.head_dim, units=1, apart=apart, apart_format=index.keys)
 
@@ -209,7 +233,7 @@ class MlaLayer(Mixer):
             )
         narrow = [segment for segment in context.segments if not segment.wide]
         wide = [self._form(context, segment, heads) for segment in context.segments if segment.wide]
-        expanded = sum((s.batch * (s.past + s.new) * share for s, share, _ in wide), start=0.0)
+        expanded = sum((s.batch * self._seen(s) * share for s, share, _ in wide), start=0.0)
         few: Num = sum((context.rows(segment) for segment in narrow), start=0.0)
         many: Num = sum((context.rows(s) * (1.0 - share) for s, share, _ in wide), start=0.0)
         for rows, count in context.present(expanded, bool(wide)):
@@ -230,6 +254,9 @@ class MlaLayer(Mixer):
                     yield from _run(self._core(context, segment, heads, absorbed=form), count)
         for rows, count in absorbed:
             yield self._absorb(context, "attn.absorb_v", rows, heads).repeated(count)
+        if self.gate_width:
+            yield from context.linear("attn.gate", context.d_model, self.gate_width // context.parallel.tp)
+            yield context.pointwise("attn.gating", heads * self.value_dim, reads=2.0, flops=2.0)
         yield from context.linear("attn.out", heads * self.value_dim, context.d_model)
         yield from context.all_reduce("attn.all_reduce", context.d_model)
 
@@ -240,7 +267,7 @@ class MlaLayer(Mixer):
         attend to the chosen latents; an ideal kernel may run the expanded form under a mask (V3.2 section 2.3).
         """
         rows = context.rows(segment)
-        expanded = [*self._expand(context, segment.batch * (segment.past + segment.new), heads)]
+        expanded = [*self._expand(context, segment.batch * self._seen(segment), heads)]
         absorbed = [self._absorb(context, half, rows, heads) for half in ("attn.absorb_q", "attn.absorb_v")]
         expanded.append(self._attend(context, segment, heads, absorbed=False))
         absorbed.append(self._attend(context, segment, heads, absorbed=True))
@@ -259,6 +286,10 @@ class MlaLayer(Mixer):
         """Keys and values of every head from the latents of ``rows`` positions."""
         return context.linear("attn.kv_b", self.kv_lora, heads * (self.nope_dim + self.value_dim), rows=rows)
 
+    def _seen(self, segment: Segment) -> Num:
+        """Positions that a segment may look at: those whose keys and values are made in the expanded form."""
+        return segment.past + segment.new if self.window is None else self.mask.reach(segment.new, segment.past)
+
     def _mask(self, segment: Segment) -> Mask:
         """What the tokens of a segment attend to in the absorbed form."""
         return self.mask if segment.causal or self.indexer is not None else Mask(kind="full")
@@ -273,6 +304,8 @@ class MlaLayer(Mixer):
             yield context.normalise("attn.q_a_norm", self.q_lora, style="rms")
             yield from context.linear("attn.q_b", self.q_lora, heads * self.key_dim)
         yield context.normalise("attn.kv_a_norm", self.kv_lora, style="rms")
+        if self.rope_norm:
+            yield context.normalise("attn.rope_norm", self.rope_dim, style="rms")
         if self.rotary and self.rope_dim:
             yield context.pointwise("attn.rotary", (heads + 1) * self.rope_dim, flops=3.0)
 
@@ -287,7 +320,7 @@ class MlaLayer(Mixer):
     def _attend(self, context: LayerContext, segment: Segment, heads: int, absorbed: bool) -> Op:
         """Attention of one segment in one form: on the latents themselves, or on the keys and values of every head."""
         cp = context.parallel.cp
-        full = Mask() if segment.causal else Mask(kind="full")
+        full = Mask(kind="full") if not segment.causal else Mask() if self.window is None else self.mask
         return Attention(
             name="attn.core",
             ranks=context.ranks,

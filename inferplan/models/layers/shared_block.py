@@ -28,7 +28,8 @@ class SharedBlockLayer(Mixer):
     kv_heads: int = Field(ge=1)
     head_dim: int = Field(ge=1)
     d_ff: int = Field(ge=1)
-    adapter_rank: int = Field(ge=1)
+    adapter_rank: int = Field(default=0, ge=0)
+    """Rank of the adapters; 0 for none (Zamba)."""
     attention_adapters: bool = False
     """Adapters on q, k and v too, not only on the feed-forward."""
     rotary: bool = True
@@ -53,7 +54,8 @@ class SharedBlockLayer(Mixer):
             yield from self.mlp.weights(d_model)
             yield Weight(name="norms", shape=(3 * d_model,), role="base")
         rank = self.adapter_rank
-        yield Weight(name="adapter.ffn", shape=(rank, d_model + 2 * self.d_ff))
+        if rank:
+            yield Weight(name="adapter.ffn", shape=(rank, d_model + 2 * self.d_ff))
         if self.attention_adapters:
             for name in ("q", "k", "v"):
                 yield Weight(name=f"adapter.{name}", shape=(rank, 4 * d_model))
@@ -79,8 +81,9 @@ class SharedBlockLayer(Mixer):
                 yield from context.linear(f"block.{name}_adapter_b", rank, 2 * d_model // tp)
         yield from self.attention.ops(context)
         yield context.normalise("block.ffn_norm", d_model, style="rms")
-        yield from context.linear("block.ffn_adapter_a", d_model, rank)
-        yield from context.linear("block.ffn_adapter_b", rank, 2 * self.d_ff // tp)
+        if rank:
+            yield from context.linear("block.ffn_adapter_a", d_model, rank)
+            yield from context.linear("block.ffn_adapter_b", rank, 2 * self.d_ff // tp)
         yield from mlp_ops(context, "block.ffn", self.d_ff // tp, gated=True)
         yield from context.all_reduce("block.all_reduce", d_model)
         yield from context.linear("block.linear", d_model, d_model)
