@@ -23,6 +23,7 @@ from transformers import (
     WhisperConfig,
     WhisperForConditionalGeneration,
 )
+from transformers.models.auto.modeling_auto import MODEL_FOR_CTC_MAPPING as CTC
 from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING as TEXT
 from transformers.models.auto.modeling_auto import MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING as SPEECH
 
@@ -85,6 +86,29 @@ def test_parameters_are_those_of_the_class(kind: str, fields: dict[str, Any]) ->
         model = built(config)
     model.tie_weights()
     assert imported(config).parameters["total"] == sum(one.numel() for one in model.parameters())
+
+
+@pytest.mark.parametrize("fields", [{}, {"feat_extract_norm": "layer", "conv_bias": True, "mask_time_prob": 0.0}])
+@pytest.mark.parametrize("kind", encoder_decoders.SOUND)
+def test_parameters_of_encoders_of_sound_are_those_of_the_class(kind: str, fields: dict[str, Any]) -> None:
+    config = CONFIG_MAPPING[kind](**fields)
+    with torch.device("meta"):
+        model = CTC[type(config)](config)
+    assert imported(config).parameters["total"] == sum(one.numel() for one in model.parameters())
+
+
+def test_flop_of_an_encoder_of_sound_are_those_of_the_class() -> None:
+    """400 samples make one position, 320 each further one. The class also convolves samples that fill no position."""
+    config = CONFIG_MAPPING["wav2vec2"](num_hidden_layers=2, num_conv_pos_embeddings=15)
+    config._attn_implementation, positions = "eager", 200
+    with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
+        CTC[type(config)](config).eval()(torch.ones(1, 400 + 320 * (positions - 1)))
+    ops = [op for stage in build(deployment(imported(config)), prefill(1.0, float(positions))) for op in stage.ops]
+    flop = {op.name: float(op.work().flop * op.count) for op in ops if isinstance(op, Matmul | Attention)}
+    samples = sum(flop[f"conv.{index}"] for index in range(7))
+    counted = counter.get_flop_counts()["Wav2Vec2ForCTC.wav2vec2.feature_extractor"]
+    assert samples == pytest.approx(sum(counted.values()), rel=2e-3)
+    assert sum(flop.values()) - samples == counter.get_total_flops() - sum(counted.values())
 
 
 T5 = T5Config(d_model=64, d_kv=12, d_ff=96, num_layers=3, num_decoder_layers=2, num_heads=4, vocab_size=500)

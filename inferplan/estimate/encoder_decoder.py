@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from math import prod
 
 import numpy as np
 
 from inferplan.estimate.layers import layer_ops
+from inferplan.models.convolution import convolution_ops
 from inferplan.models.layers import LayerContext
 from inferplan.models.spec import EncoderStack
 from inferplan.units import Num
 from inferplan.work.formats import Precision
-from inferplan.work.ops import Elementwise, Gather, Op
+from inferplan.work.ops import Gather, Op
 from inferplan.work.step import Segment, Step
 
 
@@ -88,18 +88,7 @@ def _input(context: LayerContext, encoder: EncoderStack) -> Iterator[Op]:
         table = context.precision.embedding
         yield Gather(name="embedding", ranks=ranks, tokens=tokens, width=encoder.d_model, table=table, output=base)
         yield from context.all_reduce("embedding.all_reduce", encoder.d_model)
-    for index, conv in enumerate(encoder.convolutions):
-        rows = tokens * prod(later.stride for later in encoder.convolutions[index + 1 :])
-        yield from context.linear(f"conv.{index}", conv.inputs * conv.taps, conv.outputs, rows, role="base")
-        yield Elementwise(
-            name=f"conv.{index}.activation",
-            ranks=ranks,
-            fusible=True,
-            tokens=rows,
-            width=conv.outputs,
-            base=base,
-            flops=4.0,
-        )
+    yield from convolution_ops(encoder.convolutions, context, tokens)
     if encoder.positions:
         yield context.pointwise("positions", encoder.d_model, reads=2.0)
     if encoder.embedding_norm:

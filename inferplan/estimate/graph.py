@@ -14,6 +14,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.encoder_decoder import decoder_context, encoder_ops
 from inferplan.estimate.layers import added, layer_ops
 from inferplan.estimate.roofline import price
+from inferplan.models.convolution import convolution_ops
 from inferplan.models.layers import LayerContext
 from inferplan.models.spec import LayerGroup
 from inferplan.units import Num
@@ -207,14 +208,17 @@ def _embedding(deployment: Deployment, context: LayerContext) -> Iterator[Op]:
     if model.bare:
         yield from model.input_ops(context)
         return
-    yield Gather(
-        name="embedding",
-        ranks=context.ranks,
-        tokens=context.tokens,
-        width=model.table_width,
-        table=precision.embedding,
-        output=precision.base,
-    )
+    if model.ends.convolutions:
+        yield from convolution_ops(model.ends.convolutions, context, context.tokens)
+    else:
+        yield Gather(
+            name="embedding",
+            ranks=context.ranks,
+            tokens=context.tokens,
+            width=model.table_width,
+            table=precision.embedding,
+            output=precision.base,
+        )
     if model.positions:
         yield added("positions", context, model.d_model)
     for name in model.ends.tables:

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, SerializeAsAny
 
+from inferplan.models.convolution import Convolution, convolution_weights
 from inferplan.models.layers import LayerContext, LayerSpec, Weight, parse_layer
 from inferplan.spec import Spec
 from inferplan.units import Num
@@ -62,6 +63,8 @@ class Ends(Spec):
     behind: what a trace recorded before the first layer and after the last.
     """
 
+    convolutions: list[Convolution] = []
+    """What reads sound, in place of an embedding."""
     tables: dict[str, int] = {}
     projection_bias: bool = False
     inputs: list[HeadLayer] = []
@@ -82,6 +85,7 @@ class Ends(Spec):
 
     def input_weights(self, width: int, projected: int | None) -> Iterator[Weight]:
         """Tensors before the layers beside the usual ones. width: columns of a table; projected: where they go to."""
+        yield from convolution_weights(self.convolutions)
         for name, rows in self.tables.items():
             yield Weight(name=name, shape=(rows, width), role="embedding")
         if projected is not None and self.projection_bias:

@@ -10,6 +10,7 @@ import numpy as np
 from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, model_validator
 
 from inferplan.errors import UsageError
+from inferplan.models.convolution import Convolution, convolution_weights
 from inferplan.models.ends import Ends
 from inferplan.models.layers import Cache, FeedForward, LayerContext, LayerSpec, Mixer, Weight, parse_layer
 from inferplan.models.layers.hyper_connection import join_ops, join_weights
@@ -213,16 +214,6 @@ class Tower(Spec):
         return sum(weight.elements * count for weight, count in self.weights())
 
 
-class Convolution(Spec):
-    """A convolution over time ahead of an encoder's layers, ``[outputs, inputs, taps]``."""
-
-    inputs: int = Field(ge=1)
-    outputs: int = Field(ge=1)
-    taps: int = Field(ge=1)
-    stride: int = Field(default=1, ge=1)
-    bias: bool = True
-
-
 class EncoderStack(Spec):
     """The encoder of an encoder-decoder: what a request brings goes through it once, and the decoder attends to that.
 
@@ -278,10 +269,7 @@ class EncoderStack(Spec):
         if self.vocab is not None:
             table = (self.vocab, self.d_model)
             yield Weight(name="embedding", shape=table, role="embedding", shard="tp", units=self.vocab)
-        for index, conv in enumerate(self.convolutions):
-            yield Weight(name=f"conv.{index}", shape=(conv.outputs, conv.inputs, conv.taps), role="base")
-            if conv.bias:
-                yield Weight(name=f"conv.{index}.bias", shape=(conv.outputs,), role="base")
+        yield from convolution_weights(self.convolutions)
         if self.positions:
             yield Weight(name="positions", shape=(self.positions, self.d_model), role="embedding")
         norms = [name for name in ("embedding_norm", "final_norm") if getattr(self, name)]
@@ -486,7 +474,7 @@ class ModelSpec(Spec):
     def input_weights(self) -> Iterator[Weight]:
         """The tensors before the first layer."""
         table = (self.vocab, self.table_width)
-        if "embedding" not in self.borrowed:
+        if "embedding" not in self.borrowed and not self.ends.convolutions:
             yield Weight(name="embedding", shape=table, role="embedding", shard="tp", units=self.vocab)
         if self.projected:
             yield Weight(name="project_in", shape=(self.d_model, self.projected))
@@ -679,7 +667,7 @@ def _parameters(model: ModelSpec) -> dict[str, int]:
     table = model.vocab * model.table_width
     return {
         "total": round(total),
-        "embedding": table,
+        "embedding": 0 if model.ends.convolutions else table,
         "lm_head": 0 if model.tied or not model.predicts else table,
         "active": round(active),
     }

@@ -18,6 +18,7 @@ __all__ = ["ALIASES", "FAMILIES", "UNKNOWN"]
 FAMILIES: dict[str, Dialect] = {
     **decoders.FAMILIES,
     **encoder_decoders.FAMILIES,
+    **encoder_decoders.SOUND,
     **mechanisms.FAMILIES,
     **recent.FAMILIES,
     **early.FAMILIES,

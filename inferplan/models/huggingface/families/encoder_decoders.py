@@ -1,10 +1,11 @@
-"""Encoder-decoders of text and of sound."""
+"""Encoder-decoders of text and of sound, and encoders of sound alone."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
 
+from inferplan.models.huggingface import ctc
 from inferplan.models.huggingface import encoder_decoder as e
 from inferplan.models.huggingface.dialect import Dialect
 
@@ -13,6 +14,7 @@ _BART = replace(_BIASED, build=e.bart(e.Bart(offset=2)), embedding_norm=True)
 _T5 = Dialect(build=e.t5, tied=True)
 _LED = e.Bart(offset=0, encoder_attention=e.banded(e.led_windows))
 _BIG_BIRD = e.Bart(offset=0, final_norm=True, encoder_attention=e.banded(e.big_bird_blocks))
+_WAV2VEC2 = Dialect(build=ctc.ctc(ctc.Sound()), norm="layer")
 _PEGASUS_X = e.Bart(final_norm=True, norms=3, encoder_attention=e.banded(e.pegasus_x_blocks))
 
 FAMILIES: dict[str, Dialect] = {
@@ -43,10 +45,29 @@ FAMILIES: dict[str, Dialect] = {
     "moonshine": replace(_BIASED, build=e.moonshine),
 }
 
+SOUND: dict[str, Dialect] = {
+    "wav2vec2": _WAV2VEC2,
+    "hubert": _WAV2VEC2,
+    "unispeech": _WAV2VEC2,
+    "unispeech-sat": replace(_WAV2VEC2, build=ctc.ctc(ctc.Sound(masked=True))),
+    "data2vec-audio": replace(_WAV2VEC2, build=ctc.ctc(ctc.Sound(stacked=True))),
+}
+"""Encoders that label every position of sound."""
+
 ALIASES: dict[str, str] = {}
 """Other names of a row."""
 
 UNKNOWN = {
+    "wavlm": "its bias by distance has a gate of each head's query: no layer kind has that",
+    "sew": "it halves its positions inside and doubles them again: no layer kind does that",
+    "sew-d": "its attention is DeBERTa's, between positions that are halved and doubled again",
+    "wav2vec2-bert": "its layers are conformers with positions by distance: no layer kind has those",
+    "wav2vec2-conformer": "its layers are conformers with positions by distance: no layer kind has those",
+    "parakeet_ctc": "its layers are conformers with positions by distance: no layer kind has those",
+    "lasr_ctc": "its layers are conformers: no layer kind has their convolution",
+    "granite_speech5_ctc": "its layers are conformers with positions by distance: no layer kind has those",
+    "canary": "its encoder's layers are conformers with positions by distance: no layer kind has those",
+    "cohere_asr": "its encoder's layers are conformers with positions by distance: no layer kind has those",
     "prophetnet": "its decoder attends in two streams, one for each token that it predicts: no layer kind does that",
     "t5gemma2": "its decoder attends to itself and to the encoder in one softmax: no layer kind does that",
     "encoder-decoder": "its two halves are models of any two families",

@@ -1,0 +1,119 @@
+"""Encoders of sound that label every position (CTC, 2006 Graves et al.): wav2vec 2.0 (2006.11477) and its relatives.
+
+Shapes are those of the classes ``...ForCTC`` of transformers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from inferplan.models.huggingface.decoder import ACTIVATIONS
+from inferplan.models.huggingface.dialect import Dialect
+from inferplan.models.huggingface.reader import Reader
+
+_TRAINING = (
+    "apply_spec_augment", "mask_time_length", "mask_time_min_masks", "mask_feature_length", "mask_feature_min_masks",
+    "num_codevectors_per_group", "num_codevector_groups", "contrastive_logits_temperature", "num_negatives",
+    "codevector_dim", "proj_codevector_dim", "classifier_proj_size", "tdnn_dim", "tdnn_kernel", "tdnn_dilation",
+    "xvector_output_dim", "adapter_kernel_size", "adapter_stride", "num_adapter_layers", "output_hidden_size",
+    "num_feat_extract_layers", "use_weighted_layer_sum", "layerdrop", "feat_extract_activation",
+    "ctc_loss_reduction", "ctc_zero_infinity", "num_ctc_classes", "replace_prob", "num_clusters",
+    "do_stable_layer_norm", "feat_proj_dropout", "freeze_feat_extract_train", "no_mask_channel_overlap",
+    "no_mask_time_overlap", "mask_channel_length", "mask_channel_min_space", "mask_channel_other",
+    "mask_channel_prob", "mask_channel_selection", "mask_min_space", "mask_other", "mask_selection",
+    "mask_time_min_space", "mask_time_other", "mask_time_selection",
+)  # fmt: skip
+"""Fields of pretraining, of other heads, and of where norms stand."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sound:
+    """What tells the relatives of wav2vec 2.0 apart.
+
+    stacked: positions come from several convolutions with a norm without parameters between them, and every
+    convolution over samples has a norm (data2vec, 2202.03555). masked: the vector that stands for masked positions is
+    there even where nothing is masked (UniSpeech-SAT).
+    """
+
+    stacked: bool = False
+    masked: bool = False
+
+
+def ctc(style: Sound) -> Any:
+    """What builds a relative of wav2vec 2.0."""
+    return partial(_ctc, style)
+
+
+def _ctc(style: Sound, r: Reader, d: Dialect) -> dict[str, Any]:
+    for name in r.get("architectures") or []:
+        if not name.endswith("ForCTC"):
+            raise r.refuse(f"architectures = {name}", "only the class that labels every position (ForCTC) is known")
+    for name in ("add_adapter", "conv_pos_batch_norm"):
+        r.only(name, False)
+    r.only("adapter_attn_dim", 0)
+    width, heads = r.integer("hidden_size"), r.integer("num_attention_heads")
+    if width % heads:
+        raise r.refuse("num_attention_heads", f"{heads} heads do not divide the width {width}")
+    name = str(r.need("hidden_act"))
+    if name not in ACTIVATIONS:
+        raise r.refuse(f"hidden_act = {name!r}", f"only {', '.join(ACTIVATIONS)} are known")
+    convolutions, tensors = _samples(style, r, width)
+    positions, more = _positions(style, r, width)
+    mixer = {"kind": "attention", "heads": heads, "kv_heads": heads, "head_dim": width // heads, "causal": False}
+    mixer |= {"rotary": False, "qkv_bias": True, "out_bias": True}
+    ffn = {"kind": "mlp", "d_ff": r.integer("intermediate_size"), "gated": False, "bias": True}
+    masks = [float(r.get(f"mask_{axis}_prob") or 0) > 0 for axis in ("time", "feature")]
+    tensors |= more | ({"masked": [width]} if style.masked or any(masks) else {})
+    r.skip(*_TRAINING, *d.ignored)
+    return {
+        "d_model": width,
+        "vocab": r.integer("vocab_size"),
+        "max_context": None,
+        "norm": "layer",
+        "tied": False,
+        "head_bias": True,
+        "layers": [
+            {"repeat": r.integer("num_hidden_layers"), "mixer": mixer, "ffn": ffn | {"activation": ACTIVATIONS[name]}}
+        ],
+        "ends": {
+            "convolutions": [*convolutions, *positions],
+            "tensors": tensors,
+            "heads": [{"name": "labels", "rows": "token", "vocabulary": True}],
+        },
+        "generation": {"kind": "encode"},
+    }
+
+
+def _samples(style: Sound, r: Reader, width: int) -> tuple[list[dict[str, Any]], dict[str, list[int]]]:
+    """Convolutions over samples and the projection of what they put out; their norms."""
+    channels = r.need("conv_dim")
+    count = len(channels)
+    strides, taps = r.items("conv_stride", count), r.items("conv_kernel", count)
+    if strides is None or taps is None:
+        raise r.refuse("conv_stride and conv_kernel", f"{count} entries are needed, as in conv_dim")
+    bias, kind = r.flag("conv_bias", False), r.get("feat_extract_norm") or ("layer" if style.stacked else None)
+    if kind not in ("group", "layer"):
+        raise r.refuse(f"feat_extract_norm = {kind!r}", "only group (of the first) and layer (of each) are known")
+    found: list[dict[str, Any]] = []
+    tensors: dict[str, list[int]] = {}
+    for index, (outputs, stride, size) in enumerate(zip(channels, strides, taps, strict=True)):
+        inputs = channels[index - 1] if index else 1
+        found.append({"inputs": inputs, "outputs": outputs, "taps": size, "stride": stride, "bias": bias})
+        if kind == "layer" or not index:
+            tensors[f"conv.{index}.norm"] = [2, outputs]
+    if r.flag("feat_proj_layer_norm", True):
+        tensors["projection.norm"] = [2, channels[-1]]
+    return [*found, {"inputs": channels[-1], "outputs": width, "taps": 1}], tensors
+
+
+def _positions(style: Sound, r: Reader, width: int) -> tuple[list[dict[str, Any]], dict[str, list[int]]]:
+    """Convolutions over positions; the norm of a weight-normalised one's taps."""
+    groups, number = r.integer("num_conv_pos_embedding_groups"), r.integer("num_conv_pos_embeddings")
+    if width % groups:
+        raise r.refuse("num_conv_pos_embedding_groups", f"{groups} groups do not divide the width {width}")
+    if style.stacked:
+        one = {"inputs": width, "outputs": width, "taps": r.integer("conv_pos_kernel_size"), "groups": groups}
+        return [one] * number, {}
+    return [{"inputs": width, "outputs": width, "taps": number, "groups": groups}], {"positions.norm": [number]}
