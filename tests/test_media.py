@@ -26,6 +26,7 @@ from inferplan.estimate.run import carrying, estimate
 from inferplan.models.huggingface import import_path, model_from_config
 from inferplan.models.media import AudioRule, ImageRule, MediaAsked, VideoRule
 from inferplan.serving.simulator import simulate
+from inferplan.serving.steady import UserLoad, steady_state
 from inferplan.traffic.requests import ClosedLoop, Lengths, Media, Traffic
 from inferplan.work.ops import Attention, Matmul
 
@@ -291,6 +292,27 @@ def test_a_lone_request_waits_for_its_tower():
     text = simulate(replace(deployment, media=None), replace(traffic, prompt=Lengths(mean=float(load.prompt))))
     later = float(np.mean(with_image.ttft)) - float(np.mean(text.ttft))
     assert later == pytest.approx(float(media_seconds(deployment, 1.0)), rel=1e-6)
+
+
+def test_the_steady_state_of_one_user_is_the_idle_server():
+    """In closed form as in the simulation, but for launches, which hide behind the tower there and not here."""
+    deployment, load = qwen()
+    alone = steady_state(deployment, UserLoad(concurrency=1.0, prompt=load.prompt, output=8.0))
+    traffic = Traffic(
+        arrivals=ClosedLoop(concurrency=1), prompt=Lengths(mean=128.0), output=Lengths(mean=8.0), requests_count=4
+    )
+    run = simulate(deployment, replace(traffic, media=Media(tokens=1024)))
+    assert float(alone.ttft) == pytest.approx(float(np.mean(run.ttft)), rel=0.02)
+
+
+def test_more_images_serve_fewer_requests():
+    rates = []
+    for images in (1, 2, 4):
+        deployment, load = qwen(images=images)
+        rates.append(
+            float(steady_state(deployment, UserLoad(concurrency=16.0, prompt=load.prompt, output=32.0)).request_rate)
+        )
+    assert rates[0] > rates[1] > rates[2]
 
 
 def test_numbers_of_images_that_vary():

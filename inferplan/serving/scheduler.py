@@ -166,7 +166,7 @@ class Scheduler:
         if admitted_at[request] != admitted_at[request]:
             admitted_at[request] = now
             if self.records.encoder is not None:
-                self.admitted.host_loads += self.records.encoder[request]
+                self.admitted.host_loads += self.records.encoder[request] * (1.0 - self.rules.hit_rate)
         return found
 
     def growth(self) -> float:
