@@ -17,6 +17,7 @@ from inferplan.models.huggingface.quantisation.rules import (
     by_substring,
     by_transformers,
     by_wildcard,
+    tells_experts,
 )
 from inferplan.models.spec import ModelSpec
 
@@ -327,6 +328,23 @@ def test_some_of_the_experts_is_refused():
         SpecError, match=r"expert.gate of layer 0 is one tensor here, and its modules are in bf16, nvfp4"
     ):
         import_config(config | {"quantization_config": table}, "mixtral", "test")
+
+
+@pytest.mark.parametrize(
+    ("text", "some"),
+    [
+        ("model.layers.3.mlp.experts", False),
+        ("model.layers.3.mlp.experts.4.up_proj", True),
+        ("re:.*experts.*w1", False),
+        (r"re:.*experts\.(1|2)\..*", True),
+        (r"-:.*experts\.\d+.*", True),
+        ("*experts.?.*", True),
+        ("0.46.0.dev1", False),
+    ],
+)
+def test_whether_a_pattern_tells_experts_apart(text, some):
+    """Only then all of them are asked: Kimi-K2.5 has 384 in each of 60 layers."""
+    assert tells_experts({"ignore": [text]}) == some == tells_experts({text: {}})
 
 
 def test_a_family_whose_names_are_not_known_is_refused():

@@ -18,6 +18,8 @@ _WRITTEN_BY = {
     "fp8-block": "block scales, as DeepSeek-V3 stores them",
     "int8": "compressed-tensors",
     "int4": "AWQ or GPTQ",
+    "int4-gptq": "GPTQ",
+    "nf4": "bitsandbytes",
     "nvfp4": "ModelOpt or compressed-tensors",
     "mxfp4": "Quark or compressed-tensors",
 }

@@ -8,6 +8,7 @@ is summed up as one format a role and the exceptions (:mod:`.native`).
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from inferplan.models.huggingface.quantisation.compressed import compressed
@@ -18,6 +19,7 @@ from inferplan.models.huggingface.quantisation.modelopt import modelopt
 from inferplan.models.huggingface.quantisation.modules import Layout, checkpoint_shapes, places
 from inferplan.models.huggingface.quantisation.native import apply, exceptions
 from inferplan.models.huggingface.quantisation.others import mlx, quark, torchao
+from inferplan.models.huggingface.quantisation.rules import tells_experts
 from inferplan.models.huggingface.quantisation.scheme import Scheme, refuse
 from inferplan.models.huggingface.reader import Reader
 
@@ -61,7 +63,7 @@ def read_scheme(config: dict[str, Any], name: str) -> Scheme:
         found = "modelopt"
     if found not in METHODS:
         raise refuse(table, f"quant_method = {method!r}", f"its layout is not known; {', '.join(METHODS)} are")
-    return METHODS[found](table)
+    return replace(METHODS[found](table), by_expert=tells_experts(config))
 
 
 def _unnamed(config: dict[str, Any]) -> str:

@@ -45,7 +45,8 @@ def apply(scheme: Scheme, model: ModelSpec, nested: bool = False) -> tuple[dict[
                 because=f"the module of {weight.name} in checkpoints of {model.family} is not known here",
                 hint="a row of huggingface/quantisation/layouts.py; or the model as a YAML (docs/models.md)",
             )
-        modules = [_module(name, layout, root, weight.role) for name in place.modules]
+        some = place.modules if scheme.by_expert or not place.apart else (place.modules[0], place.modules[-1])
+        modules = [_module(name, layout, root, weight.role) for name in some]
         stored = _one(scheme.stored, modules, place, model, scheme.divides) or model.native.base
         if scheme.elsewhere is not None and modules:
             other = {scheme.elsewhere(module) or model.native.base for module in modules}

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 _ROOT = re.compile(
     r"^(model\.language_model\.model\.|model\.language_model\.|language_model\.model\.|language_model\.(?=lm_head)"
@@ -41,6 +41,19 @@ class Module:
         parts = self.name.split(".")
         size = len(parts)
         return [".".join(parts[start:end]) for start in range(size) for end in range(size, start, -1)]
+
+
+_LAYER = re.compile(r"(?:layers|h|blocks)\\?\.\d+")
+_NUMBER = re.compile(r"\.\d|\\d|[\[({|?]")
+
+
+def tells_experts(table: Any) -> bool:
+    """Whether any text of a table may mean some of the experts of a layer: one with a number that is not a layer's."""
+    if isinstance(table, dict):
+        return any(tells_experts(part) for entry in table.items() for part in entry)
+    if isinstance(table, list):
+        return any(tells_experts(entry) for entry in table)
+    return isinstance(table, str) and not table[:1].isdigit() and bool(_NUMBER.search(_LAYER.sub("", table)))
 
 
 Rule = Callable[[Module], str | None]

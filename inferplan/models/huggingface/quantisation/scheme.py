@@ -21,7 +21,8 @@ class Scheme:
 
     stored: the format of a module's weight, ``None`` for one that stays wide. elsewhere: the same as another loader
     takes it, and that loader's name, where they may differ. divides: input columns must be whole groups, or the module
-    stays wide. activations, kv: formats of the inputs of quantised matrices, and of the cache.
+    stays wide. by_expert: experts of one layer may differ, so that all of them are asked. activations, kv: formats of
+    the inputs of quantised matrices, and of the cache.
     """
 
     stored: Decision
@@ -30,6 +31,7 @@ class Scheme:
     activations: str | None = None
     kv: str | None = None
     divides: bool = False
+    by_expert: bool = True
     notes: list[str] = field(default_factory=list)
 
 
