@@ -11,9 +11,8 @@ from inferplan.catalog.assemble import Request, assemble
 from inferplan.cli.media_options import media_options
 from inferplan.cli.options import Count, deployment_options, load_options, report_options
 from inferplan.cli.technique_options import technique_options, techniques_of
-from inferplan.estimate.batch import Estimate
 from inferplan.estimate.load import StaticLoad
-from inferplan.estimate.run import carrying, estimate
+from inferplan.estimate.run import carrying, estimate, unchecked
 from inferplan.reports.estimate import estimate_report, pruning_table
 from inferplan.serving.techniques.applied import ServedEstimate, served_estimate
 from inferplan.table import Report
@@ -54,6 +53,6 @@ def estimate_command(request: Request, load: StaticLoad, **serving: Any) -> Repo
         state, table = steady_record(served, users)
         report = replace(report, record={**report.record, "steady_state": state}, tables=[table, *report.tables])
     if request.prune:
-        whole = Estimate(deployment=replace(assemble(replace(request, prune=None)), media=deployment.media), load=load)
+        whole = unchecked(replace(assemble(replace(request, prune=None)), media=deployment.media), load)
         return replace(report, tables=[*report.tables, pruning_table(result, whole)])
     return report

@@ -376,13 +376,14 @@ def _operators(estimate: Estimate) -> Table:
 
 def pruning_table(pruned: Estimate, whole: Estimate) -> Table:
     """What pruning saves: weights, cache, FLOP and time of both, and their ratio."""
+    encodes = whole.deployment.model.encodes
     lines: list[tuple[str, Callable[[Estimate], float], Callable[[float], str]]] = [
         ("parameters", lambda e: e.deployment.model.parameters["total"], lambda v: f"{v:,.0f}"),
         ("weights on one device", lambda e: e.footprint.weights, format_bytes),
-        ("KV cache of one token", lambda e: e.footprint.kv_per_token, format_bytes),
+        *([] if encodes else [("KV cache of one token", lambda e: e.footprint.kv_per_token, format_bytes)]),
         ("prefill FLOP", lambda e: float(e.prefill.flop), lambda v: format_quantity(v, "FLOP")),
-        ("TTFT of the batch alone", lambda e: float(e.ttft), format_time),
-        ("decode step", lambda e: float(e.decode.time), format_time),
+        (f"{_first_word(whole)} of the batch alone", lambda e: float(e.ttft), format_time),
+        *([] if encodes else [("decode step", lambda e: float(e.decode.time), format_time)]),
     ]
     rows = []
     for name, value, shown in lines:

@@ -298,7 +298,7 @@ def steady_report(state: SteadyState) -> Table:
     rows = [
         ["users", f"{float(state.load.concurrency):,.0f}"],
         ["TTFT at the server, mean", _time(float(state.ttft))],
-        ["TPOT", _time(float(state.tpot))],
+        *([["TPOT", _time(float(state.tpot))]] if state.load.output > 1 else []),
         ["end to end", _time(float(state.e2el))],
         ["requests/s", f"{float(state.request_rate):.4g}"],
         ["output tokens/s", f"{float(state.output_rate):,.1f}"],

@@ -129,6 +129,11 @@ def steady_state(
     Raises ``InfeasibleError`` when the weights leave no room for a cache.
     """
     require_tokens(deployment.model, "serving under load")
+    if deployment.model.encodes:
+        raise UsageError(
+            f"{deployment.model.name} generates nothing, and the steady state is that of requests that decode",
+            hint="inferplan simulate --concurrency, or inferplan plan",
+        )
     require_readable(deployment.model, load.prompt, load.output)
     if speculation is not PLAIN:
         require_decoder(deployment.model, "speculative decoding", "leave --draft-... out")

@@ -12,6 +12,7 @@ from inferplan.planning.demand import Demand
 from inferplan.planning.grid import Axes
 from inferplan.planning.passes import priced_grid
 from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.steady import UserLoad, steady_state
 from inferplan.traffic.requests import Lengths, OpenLoop, Slo, Traffic
 from tests.test_encode_estimate import deployment
 
@@ -69,3 +70,8 @@ def test_generated_tokens_are_refused():
     load = Traffic(arrivals=OpenLoop(rate=1.0), prompt=Lengths(mean=400.0), output=Lengths(mean=16.0), requests_count=9)
     with pytest.raises(UsageError, match="generates nothing"):
         simulate(deployment(ideal=True), load)
+
+
+def test_a_steady_state_of_decodes_is_refused():
+    with pytest.raises(UsageError, match="generates nothing"):
+        steady_state(deployment(ideal=True), UserLoad(concurrency=8.0, prompt=256.0, output=1.0))
