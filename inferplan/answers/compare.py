@@ -13,7 +13,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.phase import Phase
 from inferplan.estimate.roofline import Bound
-from inferplan.estimate.run import estimate
+from inferplan.estimate.run import carrying, estimate
 from inferplan.table import frame
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def compare(deployments: Sequence[Deployment | InferplanError], labels: Sequence
             candidates.append(Candidate(label=label, refused=deployment.what))
             continue
         try:
-            candidates.append(Candidate(label=label, estimate=estimate(deployment, load)))
+            candidates.append(Candidate(label=label, estimate=estimate(*carrying(deployment, load))))
         except NotFiniteError:
             raise
         except InferplanError as error:

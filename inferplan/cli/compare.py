@@ -10,11 +10,12 @@ import click
 
 from inferplan.answers.compare import METRICS, Comparison, compare
 from inferplan.catalog.assemble import Request, assemble
+from inferplan.cli.media_options import media_options
 from inferplan.cli.options import deployment_options, load_options, report_options, usual_engines
 from inferplan.errors import InferplanError, UnknownNameError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
-from inferplan.reports.estimate import IDEAL_NOTE
+from inferplan.reports.estimate import IDEAL_NOTE, media_note
 from inferplan.table import Report, Table
 from inferplan.units import format_bytes, format_time
 
@@ -23,6 +24,7 @@ from inferplan.units import format_bytes, format_time
 @deployment_options
 @click.option("--vs", "others", multiple=True, metavar="KEY=VALUE,...", help="Another candidate: what it changes.")
 @load_options
+@media_options
 @report_options
 def compare_command(request: Request, others: tuple[str, ...], load: StaticLoad) -> Report:
     """Models, GPUs, formats or parallelism side by side: ratios to the first, and the resource that explains each.
@@ -115,7 +117,7 @@ def _report(result: Comparison) -> Report:
         rows.append([title, *cells])
     load = next((c.estimate.load for c in result.candidates if c.estimate is not None), result.load)
     out = f", {load.output:.0f} out" if "output_tokens_per_s" in known else ""
-    title = f"batch {load.batch:.0f}, {load.prompt:.0f} tokens in{out}; ratios to {labels[0]}"
+    title = f"batch {load.batch:.0f}, {load.prompt - load.media_tokens:.0f} tokens in{out}; ratios to {labels[0]}"
     figures = Table(title=title, columns=["", *labels], rows=rows, right=frozenset(labels))
     why = Table(
         title="why",
@@ -132,6 +134,8 @@ def _report(result: Comparison) -> Report:
         for c in result.candidates
         if c.estimate and c.estimate.deployment.calibration.note
     )
+    carried = {media_note(c.estimate.deployment): None for c in result.candidates if c.estimate is not None}
+    notes += [note for note in carried if note]
     said = {c.label: c.estimate.deployment.warnings for c in result.candidates if c.estimate is not None}
     notes += [f"note: {label}: {text}" for label, texts in said.items() for text in texts]
     record = {"model_notes": said, "baseline": result.baseline.label, "candidates": result.rows()}
