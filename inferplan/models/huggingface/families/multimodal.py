@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from inferplan.models.huggingface import decoder, latent, special
-from inferplan.models.huggingface.dialect import Dialect, Flag
+from inferplan.models.huggingface.dialect import Dialect, Flag, Layer
 from inferplan.models.huggingface.families import decoders
 from inferplan.models.huggingface.reader import HEAD_DIM, HEADS, LAYERS, WIDTH, Reader
 
@@ -38,6 +38,27 @@ def _passed(r: Reader, d: Dialect) -> dict[str, Any]:
     return decoder.model(r, d, [layer] * (count - len(crossing)))
 
 
+def _aria(r: Reader, d: Dialect, count: int) -> list[Layer | None]:
+    """Every layer; the shared expert is as wide as ``moe_num_shared_experts`` of the others together."""
+    width = r.integer("intermediate_size")
+    return [decoder.moe(r, d, width, shared_d_ff=width * r.integer("moe_num_shared_experts"))] * count
+
+
+def _ernie(r: Reader, d: Dialect, count: int) -> list[Layer | None]:
+    """The experts of text: those of images stand with the tower. The shared ones see both."""
+    kinds, widths = r.items("mlp_layer_types", count), r.need("moe_intermediate_size")
+    if kinds is None or not isinstance(widths, list) or len(widths) != 2:
+        raise r.refuse("mlp_layer_types or moe_intermediate_size", "one kind a layer and two widths are known")
+    shared = widths[0] * r.integer("moe_num_shared_experts", default=0)
+    experts = decoder.moe(r, d, widths[0], router_bias=True, **({"shared_d_ff": shared} if shared else {}))
+    return [experts if kind == "sparse" else None for kind in kinds]
+
+
+def _captions(r: Reader, d: Dialect) -> dict[str, Any]:
+    """GIT: BERT's layers, whose norms stand behind their parts."""
+    return decoder.decoder(r, d) | {"final_norm": False}
+
+
 def _unified(r: Reader, d: Dialect) -> dict[str, Any]:
     """Gemma 4 without per-layer embeddings and experts."""
     r.only("hidden_size_per_layer_input", 0)
@@ -59,6 +80,35 @@ FAMILIES: dict[str, Dialect] = {
     "cosmos3_edge_text": replace(
         _PLAIN, gated=False, activation="relu2", qkv_bias=_BIAS, out_bias=_BIAS, mlp_bias=("mlp_bias", False)
     ),
+    "git": replace(
+        _PLAIN,
+        build=_captions,
+        norm="layer",
+        qkv_bias=True,
+        out_bias=True,
+        mlp_bias=True,
+        gated=False,
+        kv_default=True,
+        rotary=False,
+        positions=0,
+        embedding_norm=True,
+        head_bias=True,
+        ignored=("num_image_with_embedding", "position_embedding_type"),
+    ),
+    "muse_glimmer_text": replace(
+        _PLAIN,
+        qkv_bias=_BIAS,
+        out_bias=_BIAS,
+        head_dim=True,
+        norms=4,
+        attention={"output_gate": True},
+        ignored=("qk_scale_factor", "layer_rope_theta", "post_norm_eps"),
+    ),
+    "aria_text": replace(_PLAIN, kv_default=True, qkv_bias=_BIAS, out_bias=_BIAS, moe=_aria),
+    "ernie4_5_vl_moe_text": replace(
+        _PLAIN, tied=True, fixed={"use_bias": (False,)}, moe=_ernie, ignored=("moe_norm_min",)
+    ),
+    "voxtral_realtime_text": replace(_PLAIN, tied=True, head_dim=True, windows=decoder.every_layer),
     "glm4v_moe_text": replace(
         _PLAIN, build=_floored(decoder.decoder), qkv_bias=("attention_bias", True), moe=decoder.first_dense
     ),

@@ -7,7 +7,7 @@ from typing import Any
 
 from inferplan.errors import SpecError
 from inferplan.models.huggingface.reader import ACTIVATION, Reader
-from inferplan.models.huggingface.towers import audio, conformer, encoders, further, gemma, qwen, vit
+from inferplan.models.huggingface.towers import audio, conformer, encoders, further, gemma, latest, qwen, vit
 from inferplan.models.huggingface.towers.beside import Beside, Media
 from inferplan.models.huggingface.towers.defaults import DEFAULTS, TEXT_DEFAULTS
 from inferplan.models.huggingface.towers.joins import JOINED, TIED_BY_EITHER, TIED_BY_NESTED
@@ -21,10 +21,11 @@ TOWERS: dict[str, Callable[[Reader], dict[str, Any]]] = {
     **audio.TOWERS,
     **conformer.TOWERS,
     **further.TOWERS,
+    **latest.TOWERS,
 }
 """What builds a tower, by the ``model_type`` of its table."""
 
-BESIDE: dict[str, Beside] = {**JOINED, **further.JOINED}
+BESIDE: dict[str, Beside] = {**JOINED, **further.JOINED, **latest.JOINED}
 """What stands beside the language model, by the ``model_type`` of the whole config."""
 
 _WITHOUT_SHAPE = ("layer_scale_init_value", "drop_path_rate", "layerdrop")
@@ -66,7 +67,10 @@ def towers(outer: Reader, text: Reader, d_model: int) -> tuple[list[dict[str, An
                 because=f"the tower of a {kind} config is not known to have them, and they could change the counts",
                 hint="write the model as a YAML (docs/models.md), or take the field out if it does not matter",
             )
-    return [{"name": key.removesuffix("_config"), **tower} for key, tower in media.towers.items()], notes
+    return [{"name": key.removesuffix("_config"), **tower} for key, tower in media.towers.items()], [
+        *notes,
+        *media.notes,
+    ]
 
 
 def text_defaults(outer: Reader, text: Reader) -> list[str]:

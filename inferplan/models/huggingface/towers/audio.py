@@ -24,7 +24,7 @@ def _layers(r: Reader, key_bias: bool) -> tuple[int, list[dict[str, Any]], Tenso
     return width, [{"repeat": count, **layer}], {} if key_bias else {"layers.qv_bias": [count, 2, width]}
 
 
-def _stem(r: Reader, width: int) -> Tensors:
+def stem(r: Reader, width: int) -> Tensors:
     """Whisper's two convolutions over the spectrogram (2212.04356)."""
     return conv("conv.0", r.integer("num_mel_bins"), width, 3) | conv("conv.1", width, width, 3)
 
@@ -32,7 +32,7 @@ def _stem(r: Reader, width: int) -> Tensors:
 def whisper(r: Reader) -> dict[str, Any]:
     """Whisper's encoder: positions are sinusoids, kept as parameters."""
     width, layers, tensors = _layers(r, key_bias=False)
-    tensors |= _stem(r, width) | {"positions": [r.integer("max_source_positions"), width]} | norm("norm", width)
+    tensors |= stem(r, width) | {"positions": [r.integer("max_source_positions"), width]} | norm("norm", width)
     return tower(width, layers, tensors)
 
 
@@ -40,7 +40,7 @@ def qwen25_omni(r: Reader) -> dict[str, Any]:
     """Qwen2.5-Omni (2503.20215): Whisper's layers, positions computed, projected to the language model's width."""
     width, layers, tensors = _layers(r, key_bias=False)
     out = r.integer("output_dim")
-    tensors |= _stem(r, width) | norm("norm", width) | linear("projector", width, out) | {"bounds": [2, out]}
+    tensors |= stem(r, width) | norm("norm", width) | linear("projector", width, out) | {"bounds": [2, out]}
     r.skip("max_source_positions", "n_window")
     return tower(width, layers, tensors)
 
@@ -65,7 +65,7 @@ def glm(r: Reader) -> dict[str, Any]:
     r.only("num_key_value_heads", r.integer("num_attention_heads"))
     r.only("head_dim", layers[0]["mixer"]["head_dim"])
     r.skip("max_position_embeddings")
-    return tower(width, layers, tensors | _stem(r, width) | norm("norm", width))
+    return tower(width, layers, tensors | stem(r, width) | norm("norm", width))
 
 
 TOWERS = {

@@ -22,6 +22,7 @@ class Media:
     d_model: int
     tables: dict[str, Reader] = field(default_factory=dict)
     towers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
     def add(self, table: str, tensors: Tensors) -> None:
         """Count tensors with the tower of this table."""
@@ -33,6 +34,11 @@ class Media:
         table.config = DEFAULTS.get(kind, {}) | table.config
         self.tables[name] = table
         return table
+
+    def untied(self) -> None:
+        """Refuse a tie that the class does not make: it has a head of its own, whatever the flags say."""
+        self.outer.only("tie_word_embeddings", False)
+        self.text.only("tie_word_embeddings", False)
 
     def width(self, table: str) -> int:
         """The width of a tower."""

@@ -39,12 +39,6 @@ def mllama(m: Media) -> None:
     m.towers["cross_attention"] = tower(m.d_model, [{"repeat": count, **layer}] if count else [], tensors, "rms")
 
 
-def _untied(m: Media) -> None:
-    """The class has a head of its own, whatever the flag says."""
-    m.outer.only("tie_word_embeddings", False)
-    m.text.only("tie_word_embeddings", False)
-
-
 def minimax_vision(r: Reader) -> dict[str, Any]:
     """MiniMax-M3's: CLIP's layers with rotary positions over frames and patches."""
     width, layers = plain(r, rotary=True)
@@ -167,7 +161,7 @@ def cosmos(m: Media) -> None:
     """A norm a patch, two matrices over what is joined."""
     width, merge = m.width(VISION), m.tables[VISION].integer("spatial_merge_size")
     inner = m.outer.integer("projector_hidden_size", default=11520)
-    _untied(m)
+    m.untied()
     m.add(VISION, norm("projector.norm", width) | feed_forward("projector", [width * merge**2, inner, m.d_model]))
 
 
@@ -242,7 +236,7 @@ def molmo(m: Media) -> None:
     inner, out, biased = own.integer("intermediate_size"), own.integer("text_hidden_size"), own.flag("mlp_bias", False)
     tensors |= linear("projector.gate", width, inner, biased) | linear("projector.up", width, inner, biased)
     tensors |= linear("projector.down", inner, out, bias=False)
-    _untied(m)
+    m.untied()
     m.add(VISION, tensors | {"words": [m.text.integer("additional_vocab_size", default=128), m.d_model]})
 
 

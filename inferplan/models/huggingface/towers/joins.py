@@ -90,12 +90,14 @@ def kimi(m: Media) -> None:
 
 def qwen2_audio(m: Media) -> None:
     """One matrix (2407.10759)."""
+    m.untied()
     m.add(AUDIO, linear("projector", m.width(AUDIO), m.d_model))
 
 
 def voxtral(m: Media) -> None:
     """Neighbouring frames joined to the feed-forward's width, two matrices (2507.13264)."""
     m.outer.only("hidden_size", m.d_model)
+    m.untied()
     joined = m.tables[AUDIO].integer("intermediate_size")
     m.add(AUDIO, feed_forward("projector", [joined, m.d_model, m.d_model], bias=False))
 
