@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from inferplan.catalog.assemble import Request, assemble
+from inferplan.catalog.files import load_model, names
 from inferplan.errors import UsageError
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.run import estimate
@@ -13,6 +15,7 @@ from inferplan.planning.grid import Axes
 from inferplan.planning.passes import priced_grid
 from inferplan.serving.simulator import Options, simulate
 from inferplan.serving.steady import UserLoad, steady_state
+from inferplan.serving.step_times import Chunk, Reach, step_times
 from inferplan.traffic.requests import Lengths, OpenLoop, Slo, Traffic
 from tests.test_encode_estimate import deployment
 
@@ -35,6 +38,24 @@ def test_a_step_of_the_grid_is_the_pass_of_an_estimate():
     assert not grid.possible[2, 0]  # 16 prompts of 400 tokens are more than 2,048
     assert grid.possible[2, 1]
     assert np.all(grid.e2el == grid.ttft)
+
+
+ENCODERS = [name for name in names("models") if load_model(name).encodes]
+
+
+@pytest.mark.parametrize("gpu", ["l40s", "h100-sxm", "mi300x"])
+@pytest.mark.parametrize("name", ENCODERS)
+def test_every_encoder_of_the_catalogue_has_one_price(name: str, gpu: str):
+    """Estimate and planning grid to the bit, the simulator's table to half a percent, of a pass that hides its host."""
+    where = assemble(Request(model=name, gpu=gpu, ideal=True))
+    demand = Demand(prompt=Lengths(mean=300.0), output=Lengths(), rate=1.0)
+    axes = Axes(batch=np.array([1.0, 6.0]), budget=np.array([8192.0]))
+    passes = [float(estimate(where, StaticLoad(batch=size, prompt=300.0)).ttft) for size in axes.batch]
+    np.testing.assert_allclose(priced_grid(where, demand, 95.0, axes).step_decode, passes)
+    table = step_times(where, Reach(sequences=8, tokens=2400, context=301))
+    for size, time in zip((1, 6), passes, strict=True):
+        chunk = Chunk(size, 300.0 * size, size * 300.0 * 301 / 2)
+        assert table.mixed(0, 0.0, chunk) == pytest.approx(time, rel=5e-3)
 
 
 def test_an_idle_server_takes_a_pass_for_a_request():
