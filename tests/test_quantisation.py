@@ -357,6 +357,22 @@ def test_the_table_is_not_said_to_be_ignored():
     assert "quantization_config" not in import_config(LLAMA | {"quantization_config": GPTQ}, "x", "test").ignored
 
 
+VISION = {"depth": 2, "hidden_size": 64, "num_heads": 4, "intermediate_size": 96, "out_hidden_size": 4096}
+VISION |= {"patch_size": 16, "temporal_patch_size": 2, "spatial_merge_size": 2, "in_channels": 3}
+
+
+@pytest.mark.parametrize(("skips", "said"), [([], 1), (["visual"], 0), (["model.visual", "lm_head"], 0)])
+def test_towers_that_a_table_does_not_leave_out_are_noted(skips, said):
+    """Their bytes stay those of 16 bits."""
+    text = {key: value for key, value in LLAMA.items() if key != "architectures"} | {"model_type": "qwen3_vl_text"}
+    vision = VISION | {"num_position_embeddings": 16, "deepstack_visual_indexes": [0]}
+    config = {"model_type": "qwen3_vl", "text_config": text | {"head_dim": 128}, "vision_config": vision}
+    table = AWQ | {"modules_to_not_convert": skips}
+    model = import_config(config | {"quantization_config": table}, "vl", "test").model
+    assert model.towers
+    assert len([note for note in model.notes if note.startswith("towers are counted in bf16")]) == said
+
+
 def test_an_unquantised_base_in_fp16_stays_so():
     native = llama(AWQ, dtype="float16").native
     assert (native.base, native.weights) == ("fp16", "int4")

@@ -60,7 +60,7 @@ def apply(scheme: Scheme, model: ModelSpec, nested: bool = False) -> tuple[dict[
     native["exceptions"] = exceptions(found, native)
     wide = model.native.base
     kept = {k: v for k, v in native.items() if v is not None and (v != wide or k in ("base", "experts"))}
-    return kept, _notes(scheme, differ)
+    return kept, [*_notes(scheme, differ), *_towers(scheme, model)]
 
 
 def _module(name: str, layout: Layout, root: str, role: str) -> Module:
@@ -114,6 +114,23 @@ def _notes(scheme: Scheme, differ: list[int]) -> list[str]:
     return [
         *scheme.notes,
         f"modules left out of the quantisation: as {taken} reads the list; {other} differs in {what}",
+    ]
+
+
+_IN_TOWERS = (
+    *("visual.blocks.0.mlp.fc1", "model.visual.blocks.0.mlp.fc1", "vision_model.model.layers.0.mlp.fc1"),
+    *("vision_tower.vision_model.encoder.layers.0.mlp.fc1", "model.vision_tower.encoder.layers.0.mlp.fc1"),
+)
+"""Where towers keep a linear layer, in one family or another."""
+
+
+def _towers(scheme: Scheme, model: ModelSpec) -> list[str]:
+    """Towers are counted in the base format; a table that leaves none of them out may have them quantised."""
+    stored = [scheme.stored(Module(name, name)) for name in _IN_TOWERS] if model.towers else [None]
+    if None in stored:
+        return []
+    return [
+        f"towers are counted in {model.native.base}: the quantisation does not leave them out, and may hold for them"
     ]
 
 
