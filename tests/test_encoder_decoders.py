@@ -28,6 +28,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_L
 from transformers.models.auto.modeling_auto import MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING as SPEECH
 
 from inferplan.answers.emit import command_line, launch
+from inferplan.answers.recipe import Load, recipe
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.cli import cli
 from inferplan.errors import SpecError, UsageError
@@ -331,6 +332,7 @@ REFUSED: list[tuple[str, Any]] = [
     ("30 s of sound", lambda: estimate(deployment("whisper-tiny"), StaticLoad(prompt=700.0))),
     ("which half of t5-base", lambda: deployment("t5-base", prune="layers=6")),
     ("flags for an encoder-decoder", lambda: command_line(launch(Request(model="t5-base", gpu="h100-sxm")))),
+    ("no recipe", lambda: recipe(Request(model="t5-base", gpu="h100-sxm"), "static", ["fp8"], USERS)),
     ("no free drafts", lambda: served("t5-base", Techniques(speculation=DRAFTS))),
     ("no 50% of the prompt cached", lambda: served("t5-base", Techniques(hit_rate=0.5))),
     ("no speculative decoding", lambda: simulate(deployment("t5-base"), TRAFFIC, options=Options(speculation=DRAFTS))),
@@ -341,6 +343,7 @@ REFUSED: list[tuple[str, Any]] = [
     ("no prefix cache", lambda: simulate(deployment("t5-base"), TRAFFIC, Flags(prefix_caching=True))),
     ("no prefix cache", lambda: simulate(deployment("t5-base"), TRAFFIC, options=Options(hit_rate=0.5))),
 ]  # fmt: skip
+USERS = Load(users=4, prompt=64.0, output=Lengths(mean=8.0), reserved=128)
 POOLS = Options(fleet=Fleet(prefill=1, decode=1))
 DRAFTS = Speculation(length=3, acceptance=0.7)
 TRAFFIC = Traffic(arrivals=OpenLoop(rate=1.0), prompt=Lengths(mean=64.0), output=Lengths(mean=8.0), requests_count=8)

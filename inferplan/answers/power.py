@@ -82,7 +82,7 @@ def prompt_pieces(prompt: float, cached: float, tokens: float) -> Segment:
     """
     new = max(prompt - cached, 1.0)
     piece = min(tokens, new)
-    return Segment(batch=max(tokens / new, 1.0), new=piece, past=cached + (new - piece) / 2)
+    return Segment(batch=max(tokens / new, 1.0), new=piece, past=cached + (new - piece) / 2, media=True)
 
 
 def _seconds(

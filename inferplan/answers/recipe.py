@@ -25,7 +25,7 @@ from inferplan.estimate.phase import in_batches, price_batches
 from inferplan.models.layers.attention import AttentionLayer
 from inferplan.models.layers.base import Mixer
 from inferplan.models.layers.mla import MlaLayer
-from inferplan.models.spec import LayerGroup, ModelSpec
+from inferplan.models.spec import LayerGroup, ModelSpec, require_decoder
 from inferplan.serving.flags import Flags
 from inferplan.serving.steady import UserLoad, steady_state
 from inferplan.serving.techniques.speculation import PLAIN, Speculation, prompt_with_drafts, step_with_drafts
@@ -479,6 +479,7 @@ def recipe(request: Request, baseline: str, ingredients: Sequence[str], load: Lo
     if len(formats) > 1:
         raise UsageError(f"--baseline {baseline} has {len(formats)} formats", hint="static,bf16")
     deployment = assemble(replace(request, quant=formats[0] if formats else request.quant))
+    require_decoder(deployment.model, "recipe of techniques", "inferplan compare, or sweep")
     static = "static" in words
     base = Setting(deployment=deployment, continuous=not static, paged=not static)
     made = [ingredient(text, request, deployment.model) for text in wanted]

@@ -95,7 +95,7 @@ def _timed(deployment: Deployment, asked: Backends) -> tuple[Releases, ReleaseDa
 
 def kernels_run(deployment: Deployment) -> set[tuple[str, str]]:
     """Kernels, each with its format, of a step that computes prompts and of one that decodes."""
-    segments = (Segment(batch=1.0, new=1024.0, past=0.0), Segment(batch=1.0, new=1.0, past=1024.0))
+    segments = (Segment(batch=1.0, new=1024.0, past=0.0, media=True), Segment(batch=1.0, new=1.0, past=1024.0))
     stages = [
         stage for segment in segments for stage in build_rank(deployment, Step(segments=(segment,)), alternatives=True)
     ]
