@@ -224,6 +224,12 @@ class Windows(Spec):
         meant = not self.named or any(model.startswith(name) for name in self.named)
         return self if meant else self.model_copy(update={"keeps": "all"})
 
+    @property
+    def beside_entries(self) -> "Windows":
+        """The rule for windows beside compressed entries, which engines keep in pools of their own (SGLang PR #23882,
+        ``DSv4PoolConfigurator``): windows are let go, and how memory is shared out is not modelled."""
+        return self.model_copy(update={"keeps": "window", "grouped": False})
+
     def flight(self, budget: Num, stages: int) -> Num:
         """Tokens of one pass through ``stages`` pipeline stages that are not settled, at a token budget."""
         return self.tokens + (self.steps + (stages if self.staged else 0)) * budget

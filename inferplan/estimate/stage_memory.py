@@ -164,7 +164,9 @@ class StageMemory:
 
     @cached_property
     def _windows(self) -> Windows:
-        return self.deployment.engine.defaults.windows.of(self.deployment.model.name)
+        windows = self.deployment.engine.defaults.windows.of(self.deployment.model.name)
+        compressed = any(cache.mask.kind == "compressed" for cache, _ in self.caches)
+        return windows.beside_entries if compressed else windows
 
     @cached_property
     def _pooled(self) -> bool:

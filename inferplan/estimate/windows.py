@@ -63,12 +63,10 @@ def kind_of(cache: Cache) -> Kind:
 def padding(model: Counter[Kind], stage: Counter[Kind]) -> dict[Kind, float]:
     """Layers that are paid for each layer of a kind on a stage, where all block tables cover equally many layers.
 
-    Not where entries are compressed, which engines keep in pools of their own.
-
     vLLM v1/core/kv_cache_planning.py, ``_get_kv_cache_groups_uniform_page_size``: a group has as many layers as the
     rarest kind, or as the commonest where that has less than 1.5 times as many; the last group of each is filled up.
     """
-    if len({kind[1:] for kind in model}) < 2 or any(kind[1] == "compressed" for kind in model):
+    if len({kind[1:] for kind in model}) < 2:
         return dict.fromkeys(stage, 1.0)
     fewest, most = min(model.values()), max(model.values())
     size = most if most < fewest * _ALIKE else fewest

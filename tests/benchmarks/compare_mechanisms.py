@@ -204,6 +204,8 @@ def table(rows: pd.DataFrame) -> Iterator[str]:
     kept = rows[rows.left_out]
     for name, group in kept.groupby(kept.table.str.split("_").str[0]):
         yield line(f"**{name}** | |", group)
+    for gpu, group in kept.groupby("gpu"):
+        yield line(f"**all** | | {gpu}", group)
     yield line("**all** | |", kept)
 
 

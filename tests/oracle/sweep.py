@@ -34,6 +34,7 @@ built by transformers."""
 
 FIGURES = ("elements a token", "elements a token beyond the windows", "elements of state")
 UNLIKE: dict[str, tuple[tuple[str, ...], str]] = {
+    "deepseek_v4": (FIGURES, "a key counts twice, as its value too: tests/oracle/test_mechanisms.py takes it once"),
     "falcon": (FIGURES, "the class copies the KV heads of the new architecture to every query head, and caches those"),
     "gpt_neo": (FIGURES[1:2], "the class keeps every position of local layers, which look back no further"),
 }
