@@ -52,7 +52,8 @@ def test_parameters_and_cache_are_those_of_the_class() -> None:
 
 
 def test_a_window_is_where_the_cache_stops_to_grow() -> None:
-    found = traced(config_of("gemma3_text", WINDOWS | {"layer_types": ["sliding_attention", "full_attention"] * 2}))
+    kinds = ["sliding_attention", "full_attention"] * 2
+    found = traced(config_of("gemma3_text", WINDOWS | {"layer_types": kinds, "num_hidden_layers": 4}))
     assert [layer.mixer.keeps.window for layer in found.sequence][:2] == [40, None]
     masks = [(op.mask, op.size) for layer in found.sequence for op in layer.mixer.operators if op.runs == "attention"]
     assert masks[:2] == [("window", 40), ("causal", 0)]

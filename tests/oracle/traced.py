@@ -1,4 +1,4 @@
-"""Traced models beside described ones: ``python -m tests.oracle.traced [FAMILY ...] [--sweep]``.
+"""Traced models beside described ones: ``python -m tests.oracle.traced [FAMILY ...]``, or ``--sweep text,vision``.
 
 Compared are the FLOP and the bytes of one prefill and one decode step, as the roofline prices them with ideal
 constants: matmuls, routed experts, attention and look-ups, with every weight, key and value that they read and every
@@ -12,6 +12,7 @@ import json
 import sys
 import tempfile
 import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 from inferplan.errors import InferplanError
 from inferplan.estimate.graph import build
 from inferplan.models.huggingface import model_from_config
+from inferplan.models.layers.traced import TracedLayer
 from inferplan.models.spec import ModelSpec
 from inferplan.work.step import Segment, Step
 from tests.builders import chip, deploy
@@ -113,7 +115,70 @@ def beside(family: str, fields: dict[str, Any] | None = None) -> Beside:
     return Beside(family, not why, ratios, time.perf_counter() - began, why)
 
 
+def swept(name: str, kind: Any) -> tuple[str, str]:
+    """A type of transformers, by its default config with two layers: a verdict, and why.
+
+    timed: parameters and cache are those of the class, and every operator follows the load. kept: parameters and cache
+    are. refused: by name. wrong: another count.
+    """
+    from tests.oracle import built
+
+    found = "unbuilt", ""
+    for fields in ({"num_hidden_layers": 2}, {}):
+        try:
+            config = built.config_of(name, fields)
+            model = built.build(config, kind)
+        except Exception as error:
+            found = found if found[0] != "unbuilt" else ("unbuilt", str(error)[:100])
+            continue
+        found = _verdict(name, config, model)
+        if found[0] != "refused":
+            break
+    return found
+
+
+def _verdict(name: str, config: Any, model: Any) -> tuple[str, str]:
+    from tests.oracle import built
+
+    try:
+        with built.limited(240):
+            held = json.loads(json.dumps(config.to_dict(), default=str))
+            found = traced(held | {"model_type": name, "architectures": [type(model).__name__]})
+    except InferplanError as error:
+        return "refused", f"{error.what.partition(': ')[2] or error.what}: {error.because}".replace("\n", " ")[:200]
+    except TimeoutError as error:
+        return "refused", str(error)
+    total = found.parameters["total"] + found.tower_parameters
+    if total != built.count(model).total:
+        return "wrong", f"{total} parameters, the class has {built.count(model).total}"
+    try:
+        cached = built.growth(model, found.windows)
+    except Exception:
+        cached = None  # the other counter has no answer
+    mine = found.kv_elements_per_token, found.kv_elements_per_token_beyond_windows, found.state_elements_per_sequence
+    if cached is not None and mine != cached:
+        return "wrong", f"{mine} elements a token, beyond windows and of state, the class keeps {cached}"
+    untimed = {layer.mixer.untimed for layer in found.sequence if isinstance(layer.mixer, TracedLayer)} - {""}
+    return ("kept", "; ".join(sorted(untimed))[:160]) if untimed else ("timed", "")
+
+
+def sweep(wanted: str) -> None:
+    """Every type of some kinds (text, vision, speech, encoder), one line each, then how many of each verdict."""
+    from tests.oracle import built
+
+    verdicts: Counter[str] = Counter()
+    for name, kind in built.kinds().items():
+        if kind.kind in wanted.split(","):
+            verdict, why = swept(name, kind)
+            verdicts[verdict] += 1
+            print(f"{name}: {verdict} {why}", flush=True)
+    print(f"{sum(verdicts.values())} types: {dict(verdicts)}")
+
+
 def main() -> None:
+    if "--sweep" in sys.argv:
+        sweep((*sys.argv[sys.argv.index("--sweep") + 1 :], "text")[0])
+        return
     import transformers
 
     from inferplan.models.huggingface.families import FAMILIES

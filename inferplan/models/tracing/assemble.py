@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -15,6 +16,16 @@ from inferplan.models.tracing.record import Place
 
 class Mismatch(Exception):
     """Operators that do not follow the load as a polynomial: the reason in words."""
+
+
+@dataclass(frozen=True)
+class At:
+    """A place: what its parameters' names begin with, what operators without parameters are called, and why none is
+    known, where none is."""
+
+    prefix: str
+    label: str
+    why: str
 
 
 class OtherOperators(Mismatch):
@@ -134,14 +145,14 @@ def width(found: Sequence[TracedOperator]) -> int:
 def layer(
     points: Sequence[Point],
     runs: Sequence[list[Kernel]],
-    prefix: str,
+    at: At,
     names: dict[str, tuple[int, ...]],
     keeps: TracedCache,
-    label: str = "",
 ) -> TracedLayer:
     """A layer from what each point ran in it; without operators, and with the reason, where they do not fit."""
+    prefix = at.prefix
     try:
-        found, why = routed(operators(points, runs, prefix, label)), ""
+        found, why = ([] if at.why else routed(operators(points, runs, prefix, at.label))), at.why
     except Mismatch as reason:
         found, why = [], str(reason)
     multiplied: dict[str, TracedOperator | None] = dict.fromkeys(

@@ -25,6 +25,8 @@ class Recorded:
     passes: list[Pass] = field(default_factory=list)
     kernels: list[dict[Place, list[Kernel]]] = field(default_factory=list)
     recorder: Recorder | None = None
+    why: str = ""
+    """Why the operators that it has are not those of real numbers."""
 
 
 def assemble(model: Any, config: Any, name: str, source: str) -> ModelSpec:
@@ -56,9 +58,18 @@ def assemble(model: Any, config: Any, name: str, source: str) -> ModelSpec:
 
 
 def record(subject: Subject) -> Recorded:
-    """What the model runs at a few loads; at more where no short polynomial goes through. Raises what its code does."""
+    """What the model runs at a few loads; at more where no short polynomial goes through. Raises what its code does.
+
+    Code that asks for numbers runs once, told that none are zero: which modules are its layers is known so, no work.
+    """
     found = Recorded()
-    _run(subject, found, FEW if subject.caches else NO_PAST)
+    try:
+        _run(subject, found, FEW if subject.caches else NO_PAST)
+    except Exception as error:
+        found = Recorded(why=f"its code does not run on shapes alone: {_first(error)}")
+        with subject.told_all():
+            _run(subject, found, (Point(1, 2, 0),))
+        return found
     if subject.caches and any(untimed(found, place) for place in found.kernels[0]):
         _run(subject, found, MORE)
     return found
@@ -128,7 +139,8 @@ class Assembly:
         assert self.recorded.recorder is not None
         prefix = self._prefix(self.recorded.recorder.layer_of[place])
         runs = parts.of_place(self.recorded.kernels, place)
-        return parts.layer(self.recorded.points, runs, prefix, self._names(prefix), self._kept(place))
+        place_of = parts.At(prefix, "", self.recorded.why)
+        return parts.layer(self.recorded.points, runs, place_of, self._names(prefix), self._kept(place))
 
     def _kept(self, place: Place) -> TracedCache:
         """The cache that a layer filled; nothing for one that filled none."""
@@ -154,8 +166,9 @@ class Assembly:
         for field_name, place in (("ahead", ("ahead", 0)), ("behind", ("behind", last))):
             used = {name: shape for name, shape in outside.items() if first.touched.get(name, ("", 0))[0] == place[0]}
             runs = parts.of_place(self.recorded.kernels, place)
-            part = parts.layer(self.recorded.points, runs, "", used, TracedCache(), f"{field_name}.")
-            if part != TracedLayer():
+            at = parts.At("", f"{field_name}.", self.recorded.why)
+            part = parts.layer(self.recorded.points, runs, at, used, TracedCache())
+            if part.tensors or part.operators:
                 found[field_name] = part.dump()
             outside = {name: shape for name, shape in outside.items() if name not in used}
         if outside:

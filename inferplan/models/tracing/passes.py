@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import torch
+from torch.fx.experimental import _config as fx_config
 
 from inferplan.errors import SpecError
 from inferplan.models.tracing.build import _quiet
 from inferplan.models.tracing.record import Event, Place, Recorder, Stops
+
+_CACHES = ("past_key_values", "cache_params")
+_OTHER_STATES = ("state", "mems", "past_buckets_states", "rnn_state", "past_state")
+"""Fields of outputs that carry what other classes keep."""
 
 
 @dataclass(frozen=True)
@@ -39,26 +45,43 @@ class Subject:
 
     def __init__(self, model: Any) -> None:
         self.model = model
+        self.loose = False
+        """Whether code that asks which numbers are not zero is told all: it then runs, and not what it would run."""
         self.parameters = {name: tuple(tensor.shape) for name, tensor in model.named_parameters()}
         takes = inspect.signature(model.forward).parameters
-        self._takes = {name for name in takes if name in ("use_cache", "past_key_values", "logits_to_keep")}
+        self._takes = {name for name in takes if name in ("use_cache", "logits_to_keep")}
+        self._cache = next((name for name in _CACHES if name in takes), None)
         self.takes_ids = "input_ids" in takes or any(one.kind is one.VAR_KEYWORD for one in takes.values())
 
-    @property
+    @cached_property
     def caches(self) -> bool:
-        """Whether it can keep what it computed of earlier tokens."""
-        return "past_key_values" in self._takes or "cache_params" in inspect.signature(self.model.forward).parameters
+        """Whether it keeps what it computed of earlier tokens."""
+        return self._cache is not None and self.kept(2) is not None
 
     def run(self, point: Point, cache: Any = None) -> Any:
         """One pass. Raises whatever the code of the model does."""
         options: dict[str, Any] = {"use_cache": True} if "use_cache" in self._takes else {}
         if "logits_to_keep" in self._takes:
             options["logits_to_keep"] = 1
-        if cache is not None:
-            options["past_key_values"] = cache
-        with _quiet(), torch.no_grad(), torch.device("meta"):
+        if cache is not None and self._cache is not None:
+            options[self._cache] = cache
+        loose = fx_config.patch(meta_nonzero_assume_all_nonzero=self.loose)
+        with _quiet(), torch.no_grad(), torch.device("meta"), loose:
             ids = torch.zeros(point.batch, point.new, dtype=torch.long)
-            return self.model(input_ids=ids, **options)
+            found = self.model(input_ids=ids, **options)
+        for name in _OTHER_STATES:
+            if found.get(name) is not None:
+                raise SpecError(f"what it keeps of earlier tokens ({name}) is not understood")
+        return found
+
+    @contextmanager
+    def told_all(self) -> Iterator[None]:
+        """For passes whose operators do not count: shapes of caches, and which modules run."""
+        before, self.loose = self.loose, True
+        try:
+            yield
+        finally:
+            self.loose = before
 
     @cached_property
     def stops(self) -> Stops:
@@ -79,7 +102,7 @@ class Subject:
         ]
         recorder = Recorder(self.model, Stops(layers=[]))
         try:
-            with recorder.watch():
+            with recorder.watch(), self.told_all():
                 recorder.paused += 1
                 self.run(Point(1, 2, 0))
         finally:
@@ -114,23 +137,23 @@ class Subject:
             cache = None
             if point.past:
                 with recorder.pause():
-                    cache = getattr(self.run(Point(point.batch, point.past, 0)), "past_key_values", None)
+                    cache = self.run(Point(point.batch, point.past, 0)).get(self._cache)
                 recorder.clear()
             if point.past and cache is None:
                 raise SpecError("no cache of earlier tokens came back")
             found = self.run(Point(point.batch, point.new, point.past), cache)
             if not recorder.headed:
                 with recorder.pause():
-                    recorder.finish([x for name, x in found.items() if "past" not in name])
+                    recorder.finish([x for name, x in found.items() if name != self._cache])
         return Pass(point, dict(recorder.events), dict(recorder.touched), recorder.ran), recorder
 
     def kept(self, tokens: int) -> Any:
         """The cache of one sequence after so many tokens."""
         recorder = Recorder(self.model, Stops(layers=[]))
-        with recorder.watch():
+        with recorder.watch(), self.told_all():
             recorder.paused += 1
             found = self.run(Point(1, tokens, 0))
-        return next((found[name] for name in ("past_key_values", "cache_params", "state") if found.get(name)), None)
+        return found.get(self._cache)
 
 
 def _elements(module: Any) -> int:

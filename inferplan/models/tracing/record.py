@@ -350,7 +350,7 @@ def _interfaces(recorder: Recorder) -> Iterator[None]:
             out = query.new_empty(*query.shape[:3], value.shape[-1])
         else:
             out = recorder.attention(query, key, value, mask)
-        return out.transpose(1, 2), None
+        return out.transpose(1, 2).contiguous(), None
 
     def see(*, batch_size: int, q_length: int, kv_length: int, **options: Any) -> Any:
         with recorder.pause():
