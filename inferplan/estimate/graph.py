@@ -242,6 +242,7 @@ def _layers(
 def _head(deployment: Deployment, context: LayerContext, step: Step) -> Iterator[Op]:
     model, parallel, precision = deployment.model, deployment.parallel, deployment.precision
     if model.bare:
+        yield from model.ends.ops(context, affine(step.logit_rows), affine(step.logit_rows))
         return
     yield from model.output_ops(context)
     if model.final_norm:

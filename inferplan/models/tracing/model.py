@@ -42,8 +42,8 @@ def assemble(model: Any, config: Any, name: str, source: str) -> ModelSpec:
     except Exception as error:
         raise SpecError(f"{source}: {type(model).__name__} does not run on tokens alone", _first(error)) from None
     version = f"transformers {transformers.__version__}, {type(model).__name__}"
-    spec = Assembly(subject, recorded, caches).fields()
     text = config.get_text_config()
+    spec = Assembly(subject, recorded, caches, int(getattr(text, "vocab_size", 1) or 1)).fields()
     return ModelSpec.model_validate(
         {
             "name": name,
@@ -101,19 +101,21 @@ class Assembly:
     subject: Subject
     recorded: Recorded
     caches: list[TracedCache]
+    vocab: int
 
     def fields(self) -> dict[str, Any]:
         """Everything but its name and source."""
         stops, first = self.subject.stops, self.recorded.passes[0]
         assert self.recorded.recorder is not None
         layers = [self._layer(index) for index in range(first.layers)]
-        table = stops.embedding
-        rows, columns = table.weight.shape
-        width = self.recorded.recorder.width
+        table, width = stops.embedding, self.recorded.recorder.width
+        rows, columns = (self.vocab, width) if table is None else table.weight.shape
         fields: dict[str, Any] = {
             "d_model": width,
             "vocab": rows,
             "embedding_width": columns if columns != width else None,
+            "bare": table is None,
+            "borrowed": ["embedding", "head"] if table is None else [],
             "tied": stops.head is not None and stops.head.weight is table.weight,
             "head_bias": stops.head is not None and stops.head.bias is not None,
             "final_norm": False,

@@ -86,7 +86,10 @@ class Subject:
     @cached_property
     def stops(self) -> Stops:
         """Its layers in the order they ran, found in a pass: the children of the largest list of modules that ran."""
-        return Stops(layers=self._layers(), embedding=self._table("get_input_embeddings"), head=self._head())
+        table, head = self._table("get_input_embeddings"), self._head()
+        if head is None and self.caches:  # a vocabulary of another form is recorded like all else
+            table = None
+        return Stops(layers=self._layers(), embedding=table, head=head)
 
     def _layers(self) -> list[Any]:
         lists = [

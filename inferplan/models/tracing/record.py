@@ -331,6 +331,7 @@ class _Products(TorchFunctionMode):  # type: ignore[misc]
 def _interfaces(recorder: Recorder) -> Iterator[None]:
     """Stands in for the kernels of attention and the makers of masks that transformers calls by name."""
     from transformers import masking_utils
+    from transformers.integrations import moe
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -360,13 +361,25 @@ def _interfaces(recorder: Recorder) -> Iterator[None]:
             recorder.masks[mask.untyped_storage()._cdata] = found
         return mask
 
+    def grouped(x: Any, weight: Any, offs: Any) -> Any:
+        with recorder.pause():
+            out = x.new_empty(x.shape[0], weight.shape[-1])
+        if not recorder.paused:
+            event = _grouped(recorder, [x, weight], [out])
+            if event is not None:
+                event.reads, event.writes = [recorder._operand(y) for y in (x, weight)], [recorder._operand(out)]
+                recorder.add(event)
+        return out
+
+    own = moe._grouped_mm
+    moe._grouped_mm = grouped  # torch's own asks for strides that no shape of a kernel needs
     masking_utils.chunked_overlay = unpadded  # a mask of no padding, which can be asked about positions
     ALL_ATTENTION_FUNCTIONS.register(ATTENTION, attend)
     ALL_MASK_ATTENTION_FUNCTIONS.register(ATTENTION, see)
     try:
         yield
     finally:
-        masking_utils.chunked_overlay = chunked
+        masking_utils.chunked_overlay, moe._grouped_mm = chunked, own
         for table in (ALL_ATTENTION_FUNCTIONS, ALL_MASK_ATTENTION_FUNCTIONS):
             table._global_mapping.pop(ATTENTION, None)
 
