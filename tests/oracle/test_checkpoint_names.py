@@ -16,9 +16,14 @@ from inferplan.models.huggingface.quantisation import LAYOUTS, checkpoint_shapes
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+_BESIDE_TOWERS = "it has no causal model of its own"
 NOT_BUILT = {
     "dbrx": "the class does not accept its own default config",
     "dots1": "its router is not built on the meta device",
+    "glm4v_text": _BESIDE_TOWERS,
+    "glm4v_moe_text": _BESIDE_TOWERS,
+    "qwen3_omni_moe_text": _BESIDE_TOWERS,
+    "mllama_text_model": _BESIDE_TOWERS,
     "deepseek_v4": "transformers keeps the root that the release has not",
     "minimax_m3_vl_text": "transformers writes stacked experts; the release has one module each",
     "kimi_linear": "transformers writes its dense layer under the name of its experts; the release has it as mlp",
@@ -40,7 +45,7 @@ FIELDS = {
 }
 BESIDE = re.compile(
     r".*(bias|conv1d|conv_1d|conv\.conv|A_log|router|mlp\.gate|gate\.wg|forward\.gate|moe\.gate|mixer\.gate|_decay|slope_rate|time_mix_\w+|wpe|altup\.\w+"
-    r"|expert_gate|embed_positions|statics\.\w+|rg_lru\.\w+|weights_proj|router\.\w+)(\.weight)?$"
+    r"|expert_gate|embed_positions|statics\.\w+|rg_lru\.\w+|weights_proj|router\.\w+|hc_fn|hc_head_fn)(\.weight)?$"
 )
 """What is no matrix of a linear layer or of the vocabulary, or a matrix that stays wide (routers)."""
 TRANSPOSED = ("gpt2", "gpt_bigcode", "gpt_oss", "llama4_text")
@@ -126,3 +131,25 @@ def saved(model) -> set[str]:
     kept = revert_weight_conversion(model, model.state_dict())
     tied = model.all_tied_weights_keys if hasattr(model, "all_tied_weights_keys") else {}
     return {name for name in kept if name not in tied}
+
+
+@pytest.mark.parametrize(
+    ("outer", "builds", "family"),
+    [
+        ("mllama", "MllamaForConditionalGeneration", "mllama_text_model"),
+        ("glm4v", "Glm4vForConditionalGeneration", "glm4v_text"),
+        ("glm4v_moe", "Glm4vMoeForConditionalGeneration", "glm4v_moe_text"),
+        ("qwen3_omni_moe", "Qwen3OmniMoeThinkerForConditionalGeneration", "qwen3_omni_moe_text"),
+    ],
+)
+def test_names_beside_towers(outer, builds, family):
+    """Every matrix of the language model is one that the layout names."""
+    config = transformers.CONFIG_MAPPING[outer]()
+    with torch.device("meta"):
+        built = getattr(transformers, builds)(getattr(config, "thinker_config", config))
+    inside = re.compile(r".*?(?<!blocks\.)\blayers\.\d+\.(?P<leaf>.*)\.weight")
+    names = [name for name in written(built) if not re.search(r"visual|vision|audio|norm", name)]
+    leaves = {re.sub(r"experts\.\d+", "experts.{}", m["leaf"]) for n in names if (m := inside.fullmatch(n))}
+    known = {module for modules in LAYOUTS[family].names.values() for module in modules}
+    assert {leaf for leaf in leaves if leaf != "mlp.gate"} <= known
+    assert len(leaves) >= 6

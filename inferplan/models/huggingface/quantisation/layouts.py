@@ -85,7 +85,7 @@ nemotron seed_oss exaone4 orion arcee ernie4_5 helium internlm3 cwm hunyuan_v1_d
 ministral3 ministral apertus bitnet diffllama granite_swa hyperclovax jais2 vaultgemma
 """
 _LIKE_QWEN_MOE = "glm4_moe dots1 ernie4_5_moe solar_open exaone_moe deepseek qwen3_moe olmoe " + (
-    "cohere2_moe flex_olmo kolibri1 mellum mimo_v2_flash"
+    "glm4v_moe_text qwen3_omni_moe_text cohere2_moe flex_olmo kolibri1 mellum mimo_v2_flash"
 )
 _LIKE_DEEPSEEK = "deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa minicpm3 youtu axk1"
 _LIKE_MIXTRAL = "mixtral phimoe minimax_m2"
@@ -102,6 +102,7 @@ def _families() -> dict[str, Layout]:
 def _fused() -> dict[str, Layout]:
     """Decoders that join matrices, or keep their experts elsewhere."""
     stacked = _experts("mlp.experts", "gate_up_proj", "gate_up_proj")
+    crossed = {f"cross.{name}": (f"cross_attn.{name}_proj",) for name in ("q", "k", "v", "o")}
     gated_query: Names = {"q": ("self_attn.q_proj", "self_attn.gate_proj")}
     indexed = _gated("block_sparse_moe.shared_experts", "shared.")
     indexed |= {"index.q": ("self_attn.index_q_proj",), "index.k": ("self_attn.index_k_proj",)}
@@ -121,10 +122,14 @@ def _fused() -> dict[str, Layout]:
             names=_QKVO | _experts("block_sparse_moe.experts", "gate_up_proj", "gate_up_proj"),
             bare=frozenset({"block_sparse_moe.experts.gate_up_proj", "block_sparse_moe.experts.down_proj"}),
         ),
+        "mllama_text_model": replace(_LLAMA, names=_LLAMA.names | crossed),
+        "dots3_note_text": replace(_DEEPSEEK, names=_DEEPSEEK.names | {"mla:gate": ("self_attn.g_proj",)}),
+        "hy_v4": _hunyuan_v4(),
         "minimax_m3_vl_text": replace(_BLOCK_SPARSE, names=_BLOCK_SPARSE.names | _MLP | indexed),
         "deepseek_v4": _deepseek_v4(),
         "phi3": replace(_LLAMA, names=_LLAMA.names | _FUSED_QKV | _FUSED_MLP),
         "glm": replace(_LLAMA, names=_LLAMA.names | _FUSED_MLP),
+        "glm4v_text": replace(_LLAMA, names=_LLAMA.names | _FUSED_MLP),
         "glm4": replace(_LLAMA, names=_LLAMA.names | _FUSED_MLP),
         "baichuan": replace(_LLAMA, names=_LLAMA.names | dict.fromkeys("qkv", ("self_attn.W_pack",))),
         "minicpm": replace(_LLAMA, names=_LLAMA.names | _experts("mlp.experts.{}", "w1", "w3", "w2")),
@@ -144,6 +149,7 @@ def _fused() -> dict[str, Layout]:
             outside=_PER_LAYER_OUTSIDE,
             bare=frozenset({"experts.gate_up_proj", "experts.down_proj"}),
         ),
+        "gemma4_unified_text": replace(_LLAMA, names=gemma4, outside=_PER_LAYER_OUTSIDE),
         "gemma3n_text": replace(_LLAMA, names=_LLAMA.names | _PER_LAYER | laurel, outside=_PER_LAYER_OUTSIDE | altup),
         "llama4_text": replace(
             _LLAMA,
@@ -151,6 +157,14 @@ def _fused() -> dict[str, Layout]:
             bare=frozenset({"feed_forward.experts.gate_up_proj", "feed_forward.experts.down_proj"}),
         ),
     }
+
+
+def _hunyuan_v4() -> Layout:
+    """Hunyuan V4: gates are ``linear_gate``, experts are stacked."""
+    names = _DEEPSEEK.names | {"mla:gate": ("self_attn.linear_gate",), "gate": ("mlp.linear_gate",)}
+    names |= _experts("mlp.experts", "gate_up_proj", "gate_up_proj")
+    names |= {"shared.gate": ("mlp.shared_experts.linear_gate",)}
+    return replace(_LLAMA, names=names, bare=frozenset({"mlp.experts.gate_up_proj", "mlp.experts.down_proj"}))
 
 
 def _deepseek_v4() -> Layout:
@@ -239,11 +253,18 @@ def _hybrids() -> dict[str, Layout]:
     lfm |= _QKVO | {"short_conv:in": ("conv.in_proj",), "short_conv:out": ("conv.out_proj",)}
     lfm3 = lfm | {"head_gate": ("self_attn.gate_proj",)}
     lfm2 = lfm | {"o": ("self_attn.out_proj",)}
+    own = _leaves("linear_attn", **{"in.qk": "q_proj k_proj", "in.vz": "v_proj g_proj", "in.ba": "b_proj a_proj"})
+    own |= {"gated_delta_net:out": ("linear_attn.o_proj",)}
+    ling = {name: (f"attention.{module[0].partition('.')[2]}",) for name, module in (_QKVO | _LATENT).items()}
+    ling |= _leaves("attention", qkv="q_proj k_proj v_proj", gates="f_proj g_proj", b="b_proj", o="dense", out="dense")
+    ling |= {"mla:gate": ("attention.g_proj",)} | _MLP | _SPARSE | _SHARED
     delta = _LLAMA.names | _SPARSE | _gated("mlp.shared_expert", "shared.")
     return {
         "qwen3_next": replace(_LLAMA, names=delta | _NEXT),
         "qwen3_5_text": replace(_LLAMA, names=delta | _DELTA),
         "qwen3_5_moe_text": replace(_LLAMA, names=delta | _DELTA),
+        "olmo_hybrid": replace(_LLAMA, names=_LLAMA.names | own),
+        "bailing_hybrid": replace(_LLAMA, names=ling, embedding="word_embeddings"),
         "lfm2": replace(_LLAMA, names=lfm2),
         "lfm2_moe": replace(_LLAMA, names=lfm2),
         "lfm3": replace(_LLAMA, names=lfm3),

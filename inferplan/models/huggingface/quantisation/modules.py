@@ -47,7 +47,9 @@ class Place:
 
 NESTED_ROOTS = ("model.language_model.", "language_model.model.")
 """Roots of a language model beside towers: transformers 5 (Qwen3-VL, Gemma 4) and the older one (LLaVA, Llama 4)."""
-OLDER_ROOT = frozenset({"llama", "mistral", "ministral3", "llama4_text", "deepseek_v3", "gemma3_text"})
+OLDER_ROOT = frozenset(
+    {"llama", "mistral", "ministral3", "llama4_text", "deepseek_v3", "gemma3_text", "mllama_text_model"}
+)
 """Families whose checkpoints beside towers have the older root."""
 
 

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 _ROOT = re.compile(
-    r"^(model\.language_model\.model\.|model\.language_model\.|language_model\.model\.|language_model\.(?=lm_head)"
+    r"^(thinker\.model\.|model\.language_model\.model\.|model\.language_model\.|language_model\.model\.|language_model\.(?=lm_head)"
     r"|model\.decoder\.|model\.transformer\.|model\.|backbone\.|transformer\.encoder\.|transformer\.|gpt_neox\.|rwkv\.)"
 )
 _PLACE = re.compile(r"(?:layers|h|blocks)\.(\d+)\.")
