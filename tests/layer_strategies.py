@@ -140,6 +140,20 @@ def rwkv(draw: st.DrawFn, parallel: Parallelism, d_model: int) -> Layer:
     }
 
 
+def rwkv7(draw: st.DrawFn, parallel: Parallelism, d_model: int) -> Layer:
+    return {
+        "kind": "rwkv7",
+        "heads": parallel.tp * draw(st.integers(1, 8)),
+        "head_dim": draw(powers(4, 7)),
+        "width": d_model,
+        "decay_rank": draw(st.integers(1, 64)),
+        "rate_rank": draw(st.integers(1, 64)),
+        "gate_rank": draw(st.integers(1, 128)),
+        "value_rank": draw(st.sampled_from([None, 16])),
+        "state_bits": draw(STATE_BITS),
+    }
+
+
 def gated_linear_recurrence(draw: st.DrawFn, parallel: Parallelism, _: int) -> Layer:
     blocks = parallel.tp * draw(st.integers(1, 4))
     return {
@@ -271,6 +285,7 @@ MIXERS: dict[str, Draw] = {
     "short_conv": short_conv,
     "mlstm": mlstm,
     "rwkv": rwkv,
+    "rwkv7": rwkv7,
     "gated_linear_recurrence": gated_linear_recurrence,
     "kimi_delta": kimi_delta,
     "gated_delta_net": gated_delta_net,

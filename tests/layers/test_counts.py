@@ -301,6 +301,7 @@ COVERED_ELSEWHERE = {
     "block_sparse_attention": "tests/oracle/test_mechanisms.py",
     "compressed_attention": "tests/oracle/test_mechanisms.py",
     "hyper_connection": "tests/oracle/test_mechanisms.py",
+    "rwkv7": "tests/oracle/test_mechanisms.py",
     "gated_linear_recurrence": "test_transformers.py",
     "hyena": "test_transformers.py: no public config of transformers builds it",
     "kimi_delta": "test_transformers.py",

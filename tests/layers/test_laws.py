@@ -23,6 +23,7 @@ MLA = {"kind": "mla", "heads": 4, "q_lora": 24, "kv_lora": 16, "nope_dim": 12, "
 INDEXER = {"heads": 2, "head_dim": 16, "top_k": 8}
 COMPRESSED = {"kind": "compressed_attention", "heads": 4, "head_dim": 16, "rope_dim": 8, "q_lora": 24, "window": 8}
 COMPRESSED |= {"groups": 2, "group_rank": 12}
+RWKV7 = {"kind": "rwkv7", "heads": 4, "head_dim": 16, "width": WIDTH, "decay_rank": 8, "rate_rank": 4, "gate_rank": 12}
 BLOCKS = {"heads": 2, "head_dim": 16, "block": 4, "top_blocks": 3}
 LAYERS: list[dict[str, Any]] = [
     ATTENTION,
@@ -43,6 +44,9 @@ LAYERS: list[dict[str, Any]] = [
     MAMBA2,
     {"kind": "rwkv", "inner": 64, "width": WIDTH},
     {"kind": "rwkv_channel_mix", "d_ff": 96, "width": WIDTH},
+    {"kind": "rwkv_channel_mix", "d_ff": 96, "width": WIDTH, "receptance": False},
+    RWKV7,
+    RWKV7 | {"value_rank": 6},
     {"kind": "gated_linear_recurrence", "inner": 64, "blocks": 4},
     {"kind": "gated_delta_net", "key_heads": 2, "value_heads": 4, "key_dim": 8, "value_dim": 12},
     {"kind": "kimi_delta", "heads": 4, "head_dim": 8},

@@ -28,6 +28,7 @@ KIMI = {"kind": "kimi_delta", "heads": 4, "head_dim": 8, "chunk": 32}
 LIGHTNING = {"kind": "lightning_attention", "heads": 4, "head_dim": 16, "chunk": 32}
 MLSTM = {"kind": "mlstm", "heads": 4, "key_dim": 8, "value_dim": 12, "chunk": 32}
 RWKV = {"kind": "rwkv", "inner": 48, "width": 48}
+RWKV7 = {"kind": "rwkv7", "heads": 4, "head_dim": 12, "width": 48, "decay_rank": 8, "rate_rank": 8, "gate_rank": 8}
 GRIFFIN = {"kind": "gated_linear_recurrence", "inner": 48, "blocks": 4}
 
 
@@ -54,6 +55,7 @@ def flop(layer: dict[str, Any], new: float) -> float:
         (LIGHTNING, lambda: 4 * counting.lightning_step(16, 16)),
         (MLSTM, lambda: 4 * counting.mlstm_step(8, 12)),
         (RWKV, lambda: counting.rwkv4_step(48)),
+        (RWKV7, lambda: counting.rwkv7_step(4, 12)),
         (GRIFFIN, lambda: counting.rglru_step(48)),
     ],
     ids=lambda value: value["kind"] if isinstance(value, dict) else "",

@@ -161,6 +161,18 @@ def rwkv4_step(channels: int) -> int:
     return counter.flop
 
 
+def rwkv7_step(heads: int, width: int) -> int:
+    """One token of 2503.14456's recurrence: the state decays, forgets along one key and learns along another."""
+    counter = Counter()
+    s = counter.array(heads, width, width)
+    w, k, forgotten, rate, r = (counter.array(heads, 1, width) for _ in range(5))
+    v = counter.array(heads, width, 1)
+    known = (s * forgotten).sum(2).new(heads, width, 1)
+    s = w * s + known * rate + v * k
+    (s * r).sum(2)
+    return counter.flop
+
+
 def rglru_step(channels: int) -> int:
     """One token of the real-gated linear recurrent unit; signs and ``8 softplus(L)`` are constants."""
     counter = Counter()

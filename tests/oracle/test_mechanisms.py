@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from inferplan.errors import SpecError
 from inferplan.models.huggingface import model_from_config
 from inferplan.models.layers import LayerContext
 from inferplan.models.spec import ModelSpec
@@ -270,3 +271,32 @@ def test_every_layer_of_both_families_has_weights_of_its_own_shape():
             assert sum(w.elements for w in mixed) == sum(p.numel() for p in theirs.self_attn.parameters())
             fed = chain.from_iterable(part.weights(spec.d_model) for part in [ours.ffn] if part is not None)
             assert sum(w.elements for w in fed) == sum(p.numel() for p in theirs.mlp.parameters())
+
+
+# 2503.14456, appendix: parameters of the released RWKV7-World3 models, and the ranks of their maps.
+RWKV7 = {
+    191_034_624: {"hidden_size": 768, "num_hidden_layers": 12, "ranks": (64, 64, 32, 128)},
+    450_767_872: {"hidden_size": 1024, "num_hidden_layers": 24, "ranks": (64, 64, 32, 128)},
+    1_527_404_544: {"hidden_size": 2048, "num_hidden_layers": 24, "ranks": (96, 96, 64, 256)},
+}
+
+
+@pytest.mark.parametrize("published", RWKV7)
+def test_rwkv7_has_the_published_parameters(published: int):
+    fields = dict(RWKV7[published])
+    names = ("decay_low_rank_dim", "a_low_rank_dim", "v_low_rank_dim", "gate_low_rank_dim")
+    fields |= dict(zip(names, fields.pop("ranks"), strict=True))
+    fields |= {"vocab_size": 65536, "head_dim": 64, "hidden_ratio": 4.0, "hidden_act": "sqrelu"}
+    found = model_from_config(fields | {"model_type": "rwkv7", "tie_word_embeddings": False}, "x", "test")
+    width, layers = fields["hidden_size"], fields["num_hidden_layers"]
+    maps, residual = sum(fields[name] for name in names), fields["v_low_rank_dim"]
+    by_paper = 2 * width * 65536 + 4 * width + layers * width * (12 * width + 2 * maps + 19)
+    assert found.parameters["total"] == published == by_paper - (2 * width * residual + width)
+    assert found.state_elements_per_sequence == layers * (width * 64 + 2 * width)
+    assert found.kv_elements_per_token == 0
+
+
+def test_kimi_k3_is_refused_by_name():
+    with pytest.raises(SpecError, match="kimi_k3") as caught:
+        model_from_config({"model_type": "kimi_k3", "hidden_size": 7168}, "x", "test")
+    assert "gated" in caught.value.because

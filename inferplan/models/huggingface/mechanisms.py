@@ -1,4 +1,4 @@
-"""Families whose attention is a mechanism of its own: DeepSeek-V4, MiniMax-M3."""
+"""Families whose mixer is a mechanism of its own: DeepSeek-V4, MiniMax-M3, RWKV-7."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from inferplan.models.huggingface.decoder import attention, model, moe
 from inferplan.models.huggingface.dialect import Dialect, Layer
 from inferplan.models.huggingface.latent import INDEX_KEYS
-from inferplan.models.huggingface.reader import EXPERTS, HEAD_DIM, HEADS, LAYERS, MOE_FFN, TOP_K, Reader
+from inferplan.models.huggingface.reader import EXPERTS, FFN, HEAD_DIM, HEADS, LAYERS, MOE_FFN, TOP_K, WIDTH, Reader
 
 _SLIDING, _SPARSE, _HEAVY = "sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"
 _OF_RATE = {0: _SLIDING, 4: _SPARSE, 128: _HEAVY}
@@ -167,3 +167,33 @@ def _m3_sparse(r: Reader, count: int) -> list[bool]:
     if kinds is not None:
         return [kind == "sparse" for kind in kinds]
     return [bool(flag) for flag in flags] if flags is not None else [True] * count
+
+
+def rwkv7(r: Reader, d: Dialect) -> dict[str, Any]:
+    """RWKV-7 in the fields of flash-linear-attention; the first layer has no residual of values."""
+    count, width = r.integer(*LAYERS), r.integer(*WIDTH)
+    head_dim = r.integer("head_dim", "head_size")
+    if width % head_dim:
+        raise r.refuse("head_dim", f"heads of {head_dim} do not divide the width {width}")
+    r.only("hidden_act", "sqrelu", "relu2")
+    r.only("norm_first", True)
+    r.only("norm_bias", True)
+    r.only("num_heads", width // head_dim)
+    ratio = r.get("hidden_ratio")
+    own = r.optional(*FFN)
+    if own is None and ratio is None:
+        raise r.refuse("intermediate_size", "it is absent, and hidden_ratio too")
+    mixer: dict[str, Any] = {
+        "kind": "rwkv7",
+        "heads": width // head_dim,
+        "head_dim": head_dim,
+        "width": width,
+        "decay_rank": r.integer("decay_low_rank_dim"),
+        "rate_rank": r.integer("a_low_rank_dim"),
+        "gate_rank": r.integer("gate_low_rank_dim"),
+    }
+    value = {"value_rank": r.integer("v_low_rank_dim")}
+    d_ff = int(width * ratio) if own is None else own
+    mix = {"kind": "rwkv_channel_mix", "d_ff": d_ff, "width": width, "receptance": False}
+    layers: list[Layer] = [{"mixer": mixer | (value if index else {}), "ffn": mix} for index in range(count)]
+    return model(r, d, layers)

@@ -49,6 +49,7 @@ _TENSORS = {
     "linear": "linear",
     "block.ffn.gate_up": "gate",
     "block.ffn.down": "down",
+    **{f"rwkv7.{name}_{half}": f"low_{half}" for name in ("decay", "rate", "gate", "residual") for half in "ab"},
     "attn.compress.kv_gate": "compress.kv",
     "attn.index.kv_gate": "index.kv",
     "hyper.mix": "hyper.mix",

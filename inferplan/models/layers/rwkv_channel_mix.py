@@ -1,4 +1,4 @@
-"""RWKV-4's channel mixing (2305.13048 eq. 14-15 and 18): a feed-forward that also sees the token before."""
+"""RWKV's channel mixing (2305.13048 eq. 14-15 and 18): a feed-forward that also sees the token before."""
 
 from __future__ import annotations
 
@@ -19,16 +19,19 @@ class RwkvChannelMixLayer(FeedForward):
     """
 
     kind: ClassVar[str] = "rwkv_channel_mix"
-    summary: ClassVar[str] = "RWKV-4 channel mixing"
+    summary: ClassVar[str] = "RWKV channel mixing"
 
     d_ff: int = Field(ge=1)
     width: int = Field(ge=1)
     """Model width: the last input that is kept for the shift."""
+    receptance: bool = True
+    """A gate over the output; RWKV-7 has none (2503.14456)."""
 
     def weights(self, d_model: int) -> Iterator[Weight]:
-        yield Weight(name="mix", shape=(2, d_model), role="base")
+        yield Weight(name="mix", shape=(1 + self.receptance, d_model), role="base")
         yield Weight(name="key", shape=(self.d_ff, d_model), shard="tp", units=self.d_ff)
-        yield Weight(name="receptance", shape=(d_model, d_model))
+        if self.receptance:
+            yield Weight(name="receptance", shape=(d_model, d_model))
         yield Weight(name="value", shape=(d_model, self.d_ff), shard="tp", units=self.d_ff)
 
     def cache(self) -> Cache:
@@ -42,13 +45,15 @@ class RwkvChannelMixLayer(FeedForward):
 
     def ops(self, context: LayerContext) -> Iterator[Op]:
         d_model, columns = context.d_model, self.d_ff // context.parallel.tp
-        yield context.pointwise("ffn.shift", 2 * d_model, reads=2.0, flops=3.0)
+        yield context.pointwise("ffn.shift", (1 + self.receptance) * d_model, reads=2.0, flops=3.0)
         yield from context.linear("ffn.key", d_model, columns)
         yield context.pointwise("ffn.activation", columns, flops=2.0)
-        yield from context.linear("ffn.receptance", d_model, d_model)
+        if self.receptance:
+            yield from context.linear("ffn.receptance", d_model, d_model)
         yield from context.linear("ffn.value", columns, d_model)
         yield from context.all_reduce("ffn.all_reduce", d_model)
-        yield context.pointwise("ffn.gate", d_model, reads=2.0, flops=4.0)
+        if self.receptance:
+            yield context.pointwise("ffn.gate", d_model, reads=2.0, flops=4.0)
 
 
 LAYER = RwkvChannelMixLayer

@@ -39,6 +39,7 @@ ALIASES: dict[str, str] = {
 
 UNKNOWN: dict[str, str] = {
     **decoders.UNKNOWN,
+    **mechanisms.UNKNOWN,
     **encoder_decoders.UNKNOWN,
     **recent.UNKNOWN,
     **early.UNKNOWN,

@@ -292,7 +292,6 @@ ALIASES = {
 UNKNOWN = {
     "rwkv5": "RWKV-5 has matrix states and gates that the layer kind rwkv (RWKV-4) has not",
     "rwkv6": "RWKV-6 has low-rank decays and matrix states that the layer kind rwkv (RWKV-4) has not",
-    "rwkv7": "RWKV-7 has delta-rule states and low-rank gates that the layer kind rwkv (RWKV-4) has not",
     "rwkv6qwen2": "its mixers are those of RWKV-6, which no layer kind has",
 }
 """Families that are known and not covered, and what they need."""

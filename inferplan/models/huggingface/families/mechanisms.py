@@ -7,6 +7,7 @@ from inferplan.models.huggingface.dialect import Dialect
 
 FAMILIES: dict[str, Dialect] = {
     "deepseek_v4": Dialect(build=mechanisms.deepseek_v4, fixed={"attention_bias": (False,), "mlp_bias": (False,)}),
+    "rwkv7": Dialect(build=mechanisms.rwkv7, norm="layer", embedding_norm=True),
     "minimax_m3_vl_text": Dialect(build=mechanisms.minimax_m3, qk_norm=("head", True), head_dim=True),
 }
 
@@ -15,3 +16,9 @@ ALIASES = {
     "minimax_m3_vl": "minimax_m3_vl_text",
 }
 """Other names of a row."""
+
+UNKNOWN = {
+    "kimi_k3": "its latent attention is gated and its experts work in a narrower width: the shapes of the gate and of "
+    "the projections around the experts are in no file at hand",
+}
+"""Families that are known and not covered, and what they need."""
