@@ -255,7 +255,7 @@ def _hybrids() -> dict[str, Layout]:
     lfm2 = lfm | {"o": ("self_attn.out_proj",)}
     own = _leaves("linear_attn", **{"in.qk": "q_proj k_proj", "in.vz": "v_proj g_proj", "in.ba": "b_proj a_proj"})
     own |= {"gated_delta_net:out": ("linear_attn.o_proj",)}
-    ling = {name: (f"attention.{module[0].partition('.')[2]}",) for name, module in (_QKVO | _LATENT).items()}
+    ling: Names = {name: (f"attention.{module[0].partition('.')[2]}",) for name, module in (_QKVO | _LATENT).items()}
     ling |= _leaves("attention", qkv="q_proj k_proj v_proj", gates="f_proj g_proj", b="b_proj", o="dense", out="dense")
     ling |= {"mla:gate": ("attention.g_proj",)} | _MLP | _SPARSE | _SHARED
     delta = _LLAMA.names | _SPARSE | _gated("mlp.shared_expert", "shared.")
