@@ -34,6 +34,8 @@ MAPPINGS = (
 """Kind, mapping of ``modeling_auto``, Auto class; a type belongs to the first that has it."""
 
 MINIMAL: dict[str, dict[str, Any]] = {
+    "cohere_compass_text": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e4}}},
+    "dbrx": {"attn_config": {"rope_theta": 1e4, "kv_n_heads": 8}},
     "deepseek_v2": {"num_experts_per_tok": 6},
     "dots1": {"n_routed_experts": 128, "n_shared_experts": 2, "num_experts_per_tok": 6},
     "glm4_moe": {"head_dim": 128},
@@ -45,6 +47,8 @@ MINIMAL: dict[str, dict[str, Any]] = {
 }
 """The least that a class must be told to build a model: its own default config is not accepted, or gives none."""
 
+BLOCK = 128
+"""Tokens between two lengths beyond the windows: entries that stand for several tokens are then whole."""
 SECONDS = 60
 """Nothing that builds or runs on meta takes longer, unless it loops over tokens."""
 
@@ -146,9 +150,9 @@ def growth(model: Any, windows: list[int]) -> tuple[float, float, float] | None:
     below = (low[1] - low[0]) / (second - first)
     if not windows:
         return below, below, low[0] - below * first
-    far = max(windows) + 16
-    high = [_cached(model, tokens) for tokens in (far, far + 8)]
-    return below, (high[1] - high[0]) / 8, low[0] - below * first
+    far = -(-(max(windows) + 16) // BLOCK) * BLOCK
+    high = [_cached(model, tokens) for tokens in (far, far + BLOCK)]
+    return below, (high[1] - high[0]) / BLOCK, low[0] - below * first
 
 
 def _cached(model: Any, tokens: int) -> int | None:

@@ -36,6 +36,7 @@ FIGURES = ("elements a token", "elements a token beyond the windows", "elements 
 UNLIKE: dict[str, tuple[tuple[str, ...], str]] = {
     "deepseek_v4": (FIGURES, "a key counts twice, as its value too: tests/oracle/test_mechanisms.py takes it once"),
     "falcon": (FIGURES, "the class copies the KV heads of the new architecture to every query head, and caches those"),
+    "deepseek_v4": (FIGURES, "keys are values, and entries wait half-filled: compared in tests/oracle/test_mechanisms.py"),
     "gpt_neo": (FIGURES[1:2], "the class keeps every position of local layers, which look back no further"),
 }
 """Types whose class caches otherwise than an engine does: what of it is not compared, and why."""
@@ -58,6 +59,8 @@ class Case:
     what: str = ""
     cached: bool = False
     """Whether the cache was compared too."""
+    built: bool = True
+    """Whether transformers built it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +94,7 @@ def compare(name: str, kind: Kind, fields: dict[str, Any]) -> Case:
         built = build(config, kind)
         counts = count(built)
     except Exception as error:  # whatever a foreign class raises
-        return Case(fields=fields, verdict="unbuilt", what=_line(error))
+        return Case(fields=fields, verdict="unbuilt", what=_line(error)) if fields else _unbuilt(name, error)
     try:
         said = config.to_dict() | {"architectures": [kind.architecture]}
         model = import_config(json.loads(json.dumps(said, default=str)), name, "sweep").model
@@ -111,6 +114,18 @@ def compare(name: str, kind: Kind, fields: dict[str, Any]) -> Case:
     if apart:
         return Case(fields=fields, verdict="text", what=apart[0], cached=found)
     return Case(fields=fields, verdict="exact", cached=found)
+
+
+def _unbuilt(name: str, error: Exception) -> Case:
+    """The default of a type that its class does not build: refused where its name is."""
+    try:
+        import_config({"model_type": name}, name, "sweep")
+    except InferplanError as refusal:
+        if "model_type" in refusal.what:
+            return Case(fields={}, verdict="refused", what=f"{refusal.what}: {refusal.because}", built=False)
+    except Exception as crash:
+        return Case(fields={}, verdict="wrong", what=f"crash: {_line(crash)}", built=False)
+    return Case(fields={}, verdict="unbuilt", what=_line(error), built=False)
 
 
 def parameters(model: ModelSpec, counts: Counts, *, text_only: bool = False) -> str:
@@ -159,7 +174,7 @@ def sweep(names: Iterable[str], number: int, seed: int) -> Iterator[Result]:
     for name in names:
         kind, rng = known[name], random.Random(f"{seed}{name}")
         cases = [compare(name, kind, {})]
-        if cases[0].verdict != "unbuilt":
+        if cases[0].built:
             cases += _varied(name, kind, number, rng)
         yield Result(name=name, kind=kind.kind, cases=cases)
 

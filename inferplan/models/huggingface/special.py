@@ -163,6 +163,7 @@ def dbrx(r: Reader, d: Dialect) -> dict[str, Any]:
     assert options is not None
     assert experts is not None
     options.skip("clip_qkv", "rope_theta", "model_type", "attn_pdrop")
+    experts.only("hidden_size", r.integer(*WIDTH))
     experts.skip("moe_jitter_eps", "moe_loss_weight", "moe_normalize_expert_weights", "ffn_act_fn", "model_type")
     mixer = {**attention(r, d), "kv_heads": options.integer("kv_n_heads")}
     ffn = moe(experts, d, experts.integer("ffn_hidden_size"))

@@ -77,6 +77,9 @@ FAMILIES: dict[str, Dialect] = {
         windows=d.last_of(4),
         moe=modern.cohere_sparse,
     ),
+    "cohere_compass_text": replace(
+        _FLAGGED, tied=True, norm="layer_plain", parallel=True, norms=1, kv_default=True, windows=d.every_layer
+    ),
     "diffllama": replace(
         _FLAGGED, kv_default=True, attention={"differential": True}, ignored=("lambda_std_dev", "num_diff_heads")
     ),
@@ -163,6 +166,10 @@ FAMILIES: dict[str, Dialect] = {
 ALIASES = {"iquestcoder": "llama", "gpt-sw3": "gpt2"}
 
 UNKNOWN: dict[str, str] = {
+    "gemma4_assistant": "it drafts for another model, whose keys and values it attends to",
+    "gemma4_unified_assistant": "it drafts for another model, whose keys and values it attends to",
+    "musicgen": "it predicts several codebooks at once, and reads a text encoder and an audio codec beside it",
+    "musicgen_melody": "it predicts several codebooks at once, and reads a text encoder and an audio codec beside it",
     "axk2": "its norms have low-rank gates, and its queries share a projection with a gate: no layer kind has those",
     "blt": "it works on patches of bytes between a local encoder and a local decoder: no layer kind has that",
     "doge": "its mask is learned, and its experts are found by product keys: no layer kind has those",
