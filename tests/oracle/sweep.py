@@ -36,7 +36,6 @@ FIGURES = ("elements a token", "elements a token beyond the windows", "elements 
 UNLIKE: dict[str, tuple[tuple[str, ...], str]] = {
     "deepseek_v4": (FIGURES, "a key counts twice, as its value too: tests/oracle/test_mechanisms.py takes it once"),
     "falcon": (FIGURES, "the class copies the KV heads of the new architecture to every query head, and caches those"),
-    "deepseek_v4": (FIGURES, "keys are values, and entries wait half-filled: compared in tests/oracle/test_mechanisms.py"),
     "gpt_neo": (FIGURES[1:2], "the class keeps every position of local layers, which look back no further"),
 }
 """Types whose class caches otherwise than an engine does: what of it is not compared, and why."""

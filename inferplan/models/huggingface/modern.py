@@ -33,6 +33,23 @@ def kinds_of(r: Reader, name: str, count: int, *known: str) -> list[str] | None:
     return kinds
 
 
+def listed(r: Reader, count: int) -> list[int | None]:
+    """Which layers slide is said by ``layer_types`` alone. Raises ``SpecError`` where it is absent."""
+    r.skip("sliding_window")
+    r.need("layer_types")
+    return [None] * count
+
+
+def and_the_last(period: int) -> Callable[[Reader, int], list[int | None]]:
+    """All slide but the last of every ``period`` layers and the very last (Beam)."""
+
+    def rule(r: Reader, count: int) -> list[int | None]:
+        window = r.optional("sliding_window")
+        return [window if (index + 1) % period and index + 1 < count else None for index in range(count)]
+
+    return rule
+
+
 def by_kind(first_dense: str = "", shared: str = "", **fields: Any) -> Rule:
     """Which layers are sparse: ``mlp_layer_types``, else all after the first ``first_dense`` (a field's name).
 

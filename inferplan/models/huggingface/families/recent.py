@@ -47,7 +47,7 @@ FAMILIES: dict[str, Dialect] = {
     "dots3_note_text": replace(_LATENT, build=modern.dots_note, fixed={"mlp_bias": (False,)}),
     "hy_v4": replace(_LATENT, build=modern.streamed, attention={"gate": "channel", "sinks": True}),
     "olmo_hybrid": replace(_FLAGGED, build=modern.olmo_hybrid, kv_default=True, qk_norm=("full", True)),
-    "step3p5": replace(_FLAGGED, build=modern.step, qk_norm=_HEAD_NORM, head_dim=True, windows=d.every_layer),
+    "step3p5": replace(_FLAGGED, build=modern.step, qk_norm=_HEAD_NORM, head_dim=True, windows=modern.listed),
     "xlstm": replace(_PLAIN, build=modern.xlstm),
     "zamba": replace(_PLAIN, build=modern.zamba, tied=True),
     "beam": replace(
@@ -56,7 +56,7 @@ FAMILIES: dict[str, Dialect] = {
         qk_norm=_HEAD_NORM,
         norms=4,
         head_dim=True,
-        windows=d.last_of(6),
+        windows=modern.and_the_last(6),
         moe=modern.by_kind(),
         attention={"gate_bias": True},
     ),
@@ -78,7 +78,7 @@ FAMILIES: dict[str, Dialect] = {
         moe=modern.cohere_sparse,
     ),
     "cohere_compass_text": replace(
-        _FLAGGED, tied=True, norm="layer_plain", parallel=True, norms=1, kv_default=True, windows=d.every_layer
+        _FLAGGED, tied=True, norm="layer_plain", parallel=True, norms=1, kv_default=True, windows=modern.listed
     ),
     "diffllama": replace(
         _FLAGGED, kv_default=True, attention={"differential": True}, ignored=("lambda_std_dev", "num_diff_heads")
@@ -88,7 +88,7 @@ FAMILIES: dict[str, Dialect] = {
         _FLAGGED,
         qk_norm=_HEAD_NORM,
         head_dim=True,
-        windows=d.every_layer,
+        windows=modern.listed,
         moe=modern.ungated,
         attention={"sinks": True},
     ),
@@ -131,7 +131,7 @@ FAMILIES: dict[str, Dialect] = {
         windows=d.last_of(5),
         moe=modern.by_kind("", "shared_expert_intermediate_size"),
     ),
-    "laguna": replace(_FLAGGED, build=modern.laguna, qk_norm=_HEAD_NORM, head_dim=True, windows=d.every_layer),
+    "laguna": replace(_FLAGGED, build=modern.laguna, qk_norm=_HEAD_NORM, head_dim=True, windows=modern.listed),
     "lfm2": replace(_PLAIN, build=modern.conv_hybrid, tied=True, qk_norm=_HEAD_NORM),
     "lfm2_moe": replace(_PLAIN, build=modern.conv_hybrid, tied=True, qk_norm=_HEAD_NORM),
     "lfm3": replace(_FLAGGED, build=modern.conv_hybrid, tied=True, qk_norm=_HEAD_NORM, head_dim=True),
@@ -143,11 +143,11 @@ FAMILIES: dict[str, Dialect] = {
         _FLAGGED,
         qk_norm=_HEAD_NORM,
         head_dim=True,
-        windows=d.every_layer,
+        windows=modern.listed,
         moe=modern.by_kind(),
         ignored=("mtp_layer_types", "mtp_mlp_layer_types", "intermediate_size"),
     ),
-    "mimo_v2_flash": replace(_PLAIN, build=modern.mimo, qkv_bias=_BIAS, head_dim=True, windows=d.every_layer),
+    "mimo_v2_flash": replace(_PLAIN, build=modern.mimo, qkv_bias=_BIAS, head_dim=True, windows=modern.listed),
     "ministral": replace(_PLAIN, windows=d.every_layer),
     "modernbert-decoder": replace(
         _FLAGGED,
