@@ -104,6 +104,14 @@ def test_a_number_leads_back_to_its_line(tmp_path: Path) -> None:
     assert f"{model}:{line}: layers.0.mixer.operators" in shown
 
 
+def test_a_field_that_the_class_does_not_name_is_said(tmp_path: Path) -> None:
+    """``hidden_sise`` would leave the width at the class's own 4096."""
+    pytest.importorskip("transformers")
+    text = run("import", "--trace", written(tmp_path, LLAMA | {"hidden_sise": 32, "torch_dtype": "float16"}))
+    assert "does not name hidden_sise, which" in text
+    assert "does not name" not in run("import", "--trace", written(tmp_path, LLAMA))
+
+
 def test_a_refusal_says_that_transformers_may_build_it(tmp_path: Path) -> None:
     with pytest.raises(SpecError) as error:
         run("import", written(tmp_path, SMALL))

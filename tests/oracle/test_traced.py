@@ -82,6 +82,16 @@ def test_attention_that_depends_on_numbers_has_no_time() -> None:
     assert {layer.mixer.untimed for layer in found.sequence} == {"other operators run at other loads"}
 
 
+def test_latents_that_are_expanded_at_every_step_are_said() -> None:
+    """The class multiplies every cached latent again, which engines do not: prefill agrees, decode is above."""
+    found = beside("glm4_moe_lite", {"num_hidden_layers": 2})
+    assert found.exact
+    assert found.ratios["prefill FLOP"] == pytest.approx(1.0, abs=0.01)
+    assert found.ratios["decode FLOP"] > 2
+    notes = traced(config_of("glm4_moe_lite", {"num_hidden_layers": 2})).notes
+    assert any("engines absorb them" in note for note in notes)
+
+
 def test_a_quantised_config_is_refused() -> None:
     with pytest.raises(SpecError, match="quantization_config is not traced"):
         traced(config_of("llama", SMALL) | {"quantization_config": {"quant_method": "fp8"}})

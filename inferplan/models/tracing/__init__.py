@@ -19,7 +19,7 @@ def trace(path: Path, name: str | None = None) -> ModelSpec:
     Raises ``MissingExtraError`` without torch and transformers, ``InputFileError`` and ``SpecError`` for what is no
     config or nothing that transformers builds.
     """
-    from inferplan.models.tracing.build import build, read_class, read_config
+    from inferplan.models.tracing.build import build, read_class, read_config, unread
 
     fields, file = read_config(path)
     require("models", "import --trace")
@@ -27,4 +27,9 @@ def trace(path: Path, name: str | None = None) -> ModelSpec:
 
     config, model_class = read_class(fields, file)
     folder = file.resolve().parent.name if path.is_dir() else file.stem
-    return assemble(build(config, model_class, file), config, name or folder.lower(), str(file))
+    found = assemble(build(config, model_class, file), config, name or folder.lower(), str(file))
+    odd = unread(fields, config)
+    if not odd:
+        return found
+    note = f"traced: the class of the config does not name {', '.join(odd)}, which may be misspelt or read by nothing"
+    return found.model_copy(update={"notes": [*found.notes, note]})

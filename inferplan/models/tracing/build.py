@@ -78,6 +78,19 @@ def read_class(fields: dict[str, Any], file: Path) -> tuple[Any, Any]:
     raise SpecError(f"{file}: {version} has a config of {kind}, and no model of it")
 
 
+_ANYWHERE = ("architectures", "model_type", "torch_dtype", "dtype", "transformers_version", "auto_map", "use_cache")
+
+
+def unread(fields: dict[str, Any], config: Any) -> list[str]:
+    """Fields of a file that the config's class does not name: it keeps them, and its code may read none of them."""
+    try:
+        named = set(type(config)().to_dict())
+    except Exception:
+        return []  # a class without defaults names nothing
+    named |= {*getattr(config, "attribute_map", {}), *_ANYWHERE}
+    return sorted(name for name in fields if name not in named and not name.startswith("_"))
+
+
 def build(config: Any, model_class: Any, file: Path) -> Any:
     """The model in bfloat16 on the meta device, ready to be recorded. Raises ``SpecError`` where it cannot be built."""
     import torch

@@ -16,6 +16,15 @@ from inferplan.models.tracing.kernels import Kernel, kernels
 from inferplan.models.tracing.passes import Pass, Point, Subject
 from inferplan.models.tracing.record import Place, Recorder
 
+EXPANDS = (
+    "traced: matmuls run over what is cached at every step (latent attention as transformers runs it); "
+    "engines absorb them, so the time of a decode step is far above theirs"
+)
+
+
+def _expands(layer: TracedLayer) -> bool:
+    return any(one.runs == "matmul" and "bp" in one.rows for one in layer.operators)
+
 
 @dataclass
 class Recorded:
@@ -120,7 +129,7 @@ class Assembly:
             "head_bias": stops.head is not None and stops.head.bias is not None,
             "final_norm": False,
             "layers": parts.grouped(layers),
-            "notes": [],
+            "notes": [EXPANDS] if any(map(_expands, layers)) else [],
         }
         around = self._around()
         fields["ends"] = {name: around.pop(name) for name in ("ahead", "behind") if name in around}
