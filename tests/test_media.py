@@ -24,7 +24,7 @@ from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.phase import media_seconds
 from inferplan.estimate.run import carrying, estimate
 from inferplan.models.huggingface import import_path, model_from_config
-from inferplan.models.media import AudioRule, ImageRule, MediaAsked, VideoRule
+from inferplan.models.media import AudioRule, ImageRule, MediaAsked, VideoRule, tiled
 from inferplan.serving.simulator import simulate
 from inferplan.serving.steady import UserLoad, steady_state
 from inferplan.traffic.requests import ClosedLoop, Lengths, Media, Traffic
@@ -33,13 +33,17 @@ from inferplan.work.ops import Attention, Matmul
 SIDES = st.integers(min_value=32, max_value=3000)
 
 
-def function_of(module: str, name: str) -> Any:
+GOT = "got_ocr2/image_processing_got_ocr2"
+
+
+def function_of(module: str, name: str, **beside: Any) -> Any:
     """A function of arithmetic alone from the source of a module of transformers that needs more to be imported."""
     found = importlib.util.find_spec("transformers")
     assert found is not None and found.origin is not None
     text = (Path(found.origin).parent / "models" / f"{module}.py").read_text(encoding="utf-8")
     tree = next(node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef) and node.name == name)
-    names: dict[str, Any] = {"math": math}
+    tree.decorator_list = []
+    names: dict[str, Any] = {"math": math, **beside}
     exec(compile(ast.Module(body=[tree], type_ignores=[]), module, "exec"), names)
     return names[name]
 
@@ -88,6 +92,22 @@ def test_moonvit_takes_so_many_patches(width: int, height: int):
     _, (down, across) = resize(height, width, 14, 2, 16384, 512)
     rule = ImageRule(resize="patches", patch=14, merge=2, patches=16384, side=512)
     assert rule.resized((width, height)) == (across, down)
+
+
+@settings(max_examples=200, deadline=None)
+@given(width=SIDES, height=SIDES, most=st.integers(min_value=1, max_value=12))
+def test_tiles_are_those_of_internvl(width: int, height: int, most: int):
+    ratios = function_of(GOT, "get_all_supported_aspect_ratios")
+    best = function_of(GOT, "get_optimal_tiled_canvas", get_all_supported_aspect_ratios=ratios)
+    assert tiled((width, height), 448, most) == best((height, width), (448, 448), 1, most)
+
+
+def test_an_image_of_internvl_is_tiles_and_a_thumbnail():
+    """800 x 600 is 4:3, and so are 4 x 3 tiles of 448; with the whole image 13 of 1,025 positions, 256 tokens each."""
+    rule = ImageRule(resize="tiles", patch=14, merge=2, size=448, tiles=12, tokens=256, extra=1)
+    item = rule.item((800, 600))
+    assert (item.units, item.positions, item.tokens) == (13, 1025, 13 * 256)
+    assert rule.item((300, 300)).units == 1
 
 
 def test_gemma_3_has_256_tokens_whatever_the_size():

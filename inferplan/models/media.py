@@ -7,7 +7,7 @@ Every rule is that of a preprocessor of transformers 5.23, which the docstrings 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, floor, sqrt
+from math import ceil, floor, prod, sqrt
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -89,10 +89,12 @@ class ImageRule(TakenRule):
     (SigLIP, CLIP). longest: no side beyond ``size``, then up to multiples of ``patch*merge``
     (``get_resize_output_image_size``, models/pixtral/image_processing_pixtral.py). patches: at most ``patches`` in all
     and ``side`` along a side, padded to multiples of ``patch*merge`` (``navit_resize``,
-    models/kimi_k25/image_processing_kimi_k25.py).
+    models/kimi_k25/image_processing_kimi_k25.py). tiles: cut into at most ``tiles`` squares of ``size``, with the whole
+    image as one more where there are several (``get_optimal_tiled_canvas``,
+    models/got_ocr2/image_processing_got_ocr2.py, which InternVL uses).
     """
 
-    resize: Literal["smart", "fixed", "longest", "patches"]
+    resize: Literal["smart", "fixed", "longest", "patches", "tiles"]
     patch: int = Field(ge=1)
     merge: int = Field(default=1, ge=1)
     """Patches along a side of one token."""
@@ -103,8 +105,9 @@ class ImageRule(TakenRule):
     """How often an image counts in those limits: GLM's takes it as a video of two frames."""
     patches: int | None = Field(default=None, ge=1)
     side: int | None = Field(default=None, ge=1)
+    tiles: int | None = Field(default=None, ge=1)
     tokens: int | None = Field(default=None, ge=1)
-    """Tokens of an image of fixed size where they are pooled to another number."""
+    """Tokens of an image of fixed size, or of a tile, where they are pooled to another number."""
     row_ends: bool = False
     """Every row of tokens ends with one more (Pixtral's [IMG_BREAK] and [IMG_END])."""
     extra: int = Field(default=0, ge=0)
@@ -114,7 +117,13 @@ class ImageRule(TakenRule):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        needed = {"smart": [], "fixed": ["size"], "longest": ["size"], "patches": ["patches", "side"]}[self.resize]
+        needed = {
+            "smart": [],
+            "fixed": ["size"],
+            "longest": ["size"],
+            "patches": ["patches", "side"],
+            "tiles": ["size", "tiles"],
+        }[self.resize]
         missing = [name for name in needed if getattr(self, name) is None]
         if missing:
             raise ValueError(f"resize: {self.resize} needs {' and '.join(missing)}")
@@ -124,7 +133,7 @@ class ImageRule(TakenRule):
         """Width and height of the image as it is cut into patches."""
         width, height = size
         unit = self.patch * self.merge
-        if self.resize == "fixed":
+        if self.resize in ("fixed", "tiles"):
             assert self.size is not None
             return self.size, self.size
         if self.resize == "smart":
@@ -154,7 +163,12 @@ class ImageRule(TakenRule):
         rows, columns = down // self.merge, across // self.merge
         tokens = self.tokens or rows * (columns + (1 if self.row_ends else 0))
         windows = 1 if self.window is None else ceil(across / self.window) * ceil(down / self.window)
-        return Item(units=1, positions=across * down + self.extra, tokens=tokens, windows=windows)
+        units = 1
+        if self.resize == "tiles" and size is not None:
+            assert self.size is not None and self.tiles is not None
+            cut = prod(tiled(size, self.size, self.tiles))
+            units = cut + 1 if cut > 1 else 1
+        return Item(units=units, positions=across * down + self.extra, tokens=units * tokens, windows=windows)
 
 
 class VideoRule(TakenRule):
@@ -220,6 +234,19 @@ class MediaRule(Spec):
     rows: dict[str, float] = {}
     full: list[int] | None = None
     """Where attention stays inside windows: the layers that see everything all the same, counted from 0."""
+
+
+def tiled(size: Pixels, tile: int, most: int) -> Pixels:
+    """Tiles across and down whose canvas is nearest in shape to an image; of several, more while the image fills half
+    of them (``get_optimal_tiled_canvas``)."""
+    width, height = size
+    grids = [(across, down) for across in range(1, most + 1) for down in range(1, most + 1) if across * down <= most]
+    nearest, best = float("inf"), (1, 1)
+    for grid in sorted(grids, key=prod):
+        off = abs(width / height - grid[0] / grid[1])
+        if off < nearest or (off == nearest and width * height > 0.5 * tile * tile * prod(grid)):
+            nearest, best = off, grid
+    return best
 
 
 def smart(size: Pixels, unit: int, limits: tuple[int, int] | None, frames: tuple[int, int] = (1, 1)) -> Pixels:

@@ -155,6 +155,20 @@ VOXTRAL = {
         "max_source_positions": 1500,
     },
 }
+INTERNVL = {
+    "model_type": "internvl",
+    "downsample_ratio": 0.5,
+    "text_config": TEXT | {"model_type": "qwen2"},
+    "vision_config": {
+        "model_type": "internvl_vision",
+        "hidden_size": 64,
+        "intermediate_size": 80,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "image_size": [112, 112],
+        "patch_size": [14, 14],
+    },
+}
 IMAGE = MediaAsked(images=1, image_size=(224, 112))
 CASES: dict[str, tuple[dict[str, Any], MediaAsked, Callable[[Any], Any]]] = {
     "qwen2_vl": (QWEN2, IMAGE, lambda m: grid(m, (8, 16), 3 * 2 * 14 * 14)),
@@ -164,6 +178,11 @@ CASES: dict[str, tuple[dict[str, Any], MediaAsked, Callable[[Any], Any]]] = {
         MISTRAL3,
         IMAGE,
         lambda m: m.get_image_features(torch.zeros(1, 3, 112, 224), image_sizes=torch.tensor([[112, 224]])),
+    ),
+    "internvl": (
+        INTERNVL,
+        MediaAsked(images=1, image_size=(112, 224)),
+        lambda m: m.get_image_features(torch.zeros(3, 3, 112, 112)),
     ),
     "qwen2_audio": (
         QWEN2_AUDIO,

@@ -56,7 +56,7 @@ def _rule(tower: Table, outer: Reader, preprocessor: Table) -> Table | None:
     return rule | {"rows": {name: part for name, part in placed.items() if part}}
 
 
-_ADDED = ("positions", "bounds", "layers.qv_bias")
+_ADDED = ("positions", "bounds", "layers.qv_bias", "layer_scales")
 """Tensors that are added or looked up, not multiplied with."""
 _DEFAULTS = {"qwen2_vl": "qwen2_vl_vision", "qwen2_5_vl": "qwen2_5_vl_vision", "exaone4_5": "exaone4_5_vision"}
 """Kinds whose tower's table names the whole model, and the class whose defaults hold then."""
@@ -132,6 +132,33 @@ def _paligemma(tower: Table, vision: Table, outer: Table, preprocessor: Table) -
         "image": {"resize": "fixed", "patch": int(vision["patch_size"]), "size": int(vision["image_size"])},
         "of": {"patch": 1.0, "norm": 1.0, "projector": 1.0, "head": 0.0},
     }
+
+
+def _internvl(tower: Table, vision: Table, outer: Table, preprocessor: Table) -> Table:
+    """InternVL: tiles with a class token each, their patches joined by the pixel shuffle."""
+    (size, *_), (patch, *_) = (_pair(vision[name]) for name in ("image_size", "patch_size"))
+    merge = int(1 / (outer.get("downsample_ratio") or 0.5))
+    patches, most = (size // patch) ** 2, preprocessor.get("max_patches")
+    unknown = [] if most else ["no preprocessor_config.json: at most 12 tiles of an image, the default of its class"]
+    part, tokens = patches / (patches + 1), patches // merge**2
+    return {
+        "source": "transformers 5.23 models/got_ocr2/image_processing_got_ocr2.py, get_optimal_tiled_canvas",
+        "image": {
+            "resize": "tiles",
+            "patch": patch,
+            "merge": merge,
+            "size": size,
+            "tiles": most or 12,
+            "tokens": tokens,
+            "extra": 1,
+            "unknown": unknown,
+        },
+        "of": {"patch": part, "norm": 1.0, "projector": tokens / (patches + 1)},
+    }
+
+
+def _pair(value: Any) -> list[int]:
+    return [int(one) for one in value] if isinstance(value, list) else [int(value)] * 2
 
 
 def _moonvit(tower: Table, vision: Table, outer: Table, preprocessor: Table) -> Table:
@@ -211,6 +238,7 @@ _RULES: dict[tuple[str, str], Callable[[Table, Table, Table, Table], Table]] = {
     **{("vision", kind): _glm for kind in ("glm4v", "glm46v", "glm4v_moe")},
     ("vision", "gemma3"): _gemma,
     ("vision", "paligemma"): _paligemma,
+    ("vision", "internvl"): _internvl,
     ("vision", "moonvit"): _moonvit,
     ("vision", "kimi_k25"): _moonvit,
     ("vision", "mistral3"): _pixtral,
