@@ -196,12 +196,12 @@ def lightning_attention(draw: st.DrawFn, parallel: Parallelism, _: int) -> Layer
 
 def compressed_attention(draw: st.DrawFn, parallel: Parallelism, _: int) -> Layer:
     """A window alone, beside all entries, or beside those that an indexer chooses."""
-    groups, rope = parallel.tp * draw(st.integers(1, 3)), draw(st.sampled_from([0, 16]))
+    groups = parallel.tp * draw(st.integers(1, 3))
     layer: Layer = {
         "kind": "compressed_attention",
         "heads": groups * draw(st.integers(1, 8)),
         "head_dim": draw(powers(4, 9)),
-        "rope_dim": rope,
+        "rope_dim": 0,  # rotary elements stay bf16, whatever halves
         "q_lora": draw(st.sampled_from([48, 192])),
         "window": draw(st.integers(16, 300)),
         "groups": groups,
@@ -215,7 +215,6 @@ def compressed_attention(draw: st.DrawFn, parallel: Parallelism, _: int) -> Laye
                 "heads": draw(st.integers(1, 64)),
                 "head_dim": draw(powers(4, 7)),
                 "top_k": draw(st.integers(16, 700)),
-                "format": draw(st.sampled_from([None, "fp8-token-head"])),
             }
     return layer
 

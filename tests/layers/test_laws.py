@@ -40,6 +40,7 @@ LAYERS: list[dict[str, Any]] = [
     MLA | {"q_lora": None},
     MLA | {"indexer": INDEXER},
     MLA | {"indexer": INDEXER | {"shared": True}},
+    MLA | {"q_lora": None, "position_scale": True, "indexer": INDEXER | {"reads_input": True}},
     {"kind": "mamba1", "inner": 128, "state": 8, "dt_rank": 4},
     MAMBA2,
     {"kind": "rwkv", "inner": 64, "width": WIDTH},

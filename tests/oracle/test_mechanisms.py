@@ -300,3 +300,48 @@ def test_kimi_k3_is_refused_by_name():
     with pytest.raises(SpecError, match="kimi_k3") as caught:
         model_from_config({"model_type": "kimi_k3", "hidden_size": 7168}, "x", "test")
     assert "gated" in caught.value.because
+
+
+def mistral_large4(seed: int) -> dict[str, Any]:
+    of = Random(seed)
+    count = of.randint(2, 6)
+    return {
+        "vocab_size": of.randint(50, 90),
+        "hidden_size": of.choice([32, 48]),
+        "intermediate_size": of.choice([40, 56]),
+        "moe_intermediate_size": of.choice([16, 24]),
+        "num_hidden_layers": count,
+        "num_attention_heads": of.choice([2, 4]),
+        "n_routed_experts": of.randint(2, 5),
+        "num_experts_per_tok": of.randint(1, 2),
+        "kv_lora_rank": of.choice([16, 40]),
+        "qk_rope_head_dim": of.choice([8, 16]),
+        "qk_nope_head_dim": of.choice([8, 24]),
+        "v_head_dim": of.choice([8, 16]),
+        "index_n_heads": of.randint(1, 4),
+        "index_head_dim": 16,
+        "first_k_dense_replace": of.randint(0, 2),
+        "no_rope_layers": [of.randint(0, 1) for _ in range(count)],
+        "indexer_types": ["full", *(of.choice(["full", "shared"]) for _ in range(count - 1))],
+        "max_position_embeddings": 512,
+    }
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_mistral_large_4_has_the_parameters_of_its_class(seed: int):
+    """It caches a latent for each token and layer, a rotary key where it has one, index keys where they are its own."""
+    config = transformers.CONFIG_MAPPING["mistral_large4_text"](**mistral_large4(seed))
+    with torch.device("meta"):
+        model = transformers.MistralLarge4TextModel(config)
+    ours = imported("mistral_large4_text", config)
+    head = config.vocab_size * config.hidden_size
+    assert ours.parameters["total"] == sum(p.numel() for p in model.parameters()) + head
+    rotary = config.qk_rope_head_dim * sum(config.no_rope_layers)
+    indexed = config.index_head_dim * config.indexer_types.count("full")
+    assert ours.kv_elements_per_token == config.num_hidden_layers * config.kv_lora_rank + rotary + indexed
+
+
+def test_shared_latents_are_refused():
+    config = transformers.CONFIG_MAPPING["mistral_large4_text"](num_hidden_layers=2, kv_source_layers=[0, 0])
+    with pytest.raises(SpecError, match="kv_source_layers"):
+        imported("mistral_large4_text", config)

@@ -1,12 +1,12 @@
-"""Families whose mixer is a mechanism of its own: DeepSeek-V4, MiniMax-M3, RWKV-7."""
+"""Families whose mixer is a mechanism of its own: DeepSeek-V4, MiniMax-M3, Mistral Large 4, RWKV-7."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from inferplan.models.huggingface.decoder import attention, model, moe
+from inferplan.models.huggingface.decoder import attention, first_dense, mlp, model, moe
 from inferplan.models.huggingface.dialect import Dialect, Layer
-from inferplan.models.huggingface.latent import INDEX_KEYS
+from inferplan.models.huggingface.latent import INDEX_KEYS, indexers, mla
 from inferplan.models.huggingface.reader import EXPERTS, FFN, HEAD_DIM, HEADS, LAYERS, MOE_FFN, TOP_K, WIDTH, Reader
 
 _SLIDING, _SPARSE, _HEAVY = "sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"
@@ -196,4 +196,27 @@ def rwkv7(r: Reader, d: Dialect) -> dict[str, Any]:
     d_ff = int(width * ratio) if own is None else own
     mix = {"kind": "rwkv_channel_mix", "d_ff": d_ff, "width": width, "receptance": False}
     layers: list[Layer] = [{"mixer": mixer | (value if index else {}), "ffn": mix} for index in range(count)]
+    return model(r, d, layers)
+
+
+def mistral_large4(r: Reader, d: Dialect) -> dict[str, Any]:
+    """Mistral Large 4: latent attention without a query latent, an indexer that reads the input, some layers without
+    positions."""
+    count = r.integer(*LAYERS)
+    own = mla(r, d) | {"position_scale": True}
+    sources = r.items("kv_source_layers", count)
+    if sources is not None and sources != list(range(count)):
+        raise r.refuse("kv_source_layers", "layers that attend to another layer's latents are not known here")
+    for kind in r.items("layer_types", count) or []:
+        if kind != "indexed_attention":
+            raise r.refuse(f"layer_types entry {kind!r}", "only indexed_attention is known here")
+    interval = r.integer("no_rope_layer_interval", default=4)
+    rotated = r.items("no_rope_layers", count) or [(index + 1) % interval for index in range(count)]
+    still = own | {"nope_dim": own["nope_dim"] + own["rope_dim"], "rope_dim": 0}
+    sparse = first_dense(r, d, count)
+    dense = mlp(r, d) if None in sparse else None
+    layers: list[Layer] = []
+    for index, turned, experts in zip(indexers(r, count), rotated, sparse, strict=True):
+        chosen = {"indexer": index | {"reads_input": True}} if index else {}
+        layers.append({"mixer": (own if turned else still) | chosen, "ffn": experts or dense})
     return model(r, d, layers)

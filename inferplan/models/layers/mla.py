@@ -32,6 +32,10 @@ class Indexer(Spec):
     format: str | None = None
     """What its keys are kept in, and its queries rounded to, whatever the KV format; ``None`` for the KV format."""
 
+    reads_input: bool = False
+    """Its queries come from the layer's input through a norm of their own, with a scale and an offset for each head,
+    where there is no query latent (Mistral Large 4)."""
+
     @field_validator("format")
     @classmethod
     def _known(cls, name: str | None) -> str | None:
@@ -47,6 +51,9 @@ class Indexer(Spec):
         if self.shared:
             return
         yield Weight(name="index.q", shape=(self.heads * self.head_dim, q_lora))
+        if self.reads_input:
+            yield Weight(name="index.q_norm", shape=(2, q_lora), role="base")
+            yield Weight(name="index.scale", shape=(2, self.heads), role="base")
         yield Weight(name="index.k", shape=(self.head_dim, d_model))
         yield Weight(name="index.k_norm", shape=(2, self.head_dim), role="base")
         yield Weight(name="index.weights", shape=(self.heads, d_model), role="base")
@@ -56,6 +63,8 @@ class Indexer(Spec):
         if self.shared:
             return
         width = self.heads * self.head_dim
+        if self.reads_input:
+            yield context.normalise("attn.index.q_norm", q_lora, style="layer")
         yield from context.linear("attn.index.q", q_lora, width)
         yield from context.linear("attn.index.k", context.d_model, self.head_dim)
         yield context.normalise("attn.index.k_norm", self.head_dim, style="layer")
@@ -151,11 +160,14 @@ class MlaLayer(Mixer):
     """A learned logit for each head."""
     window: int | None = Field(default=None, ge=1)
     """Sliding window, without an indexer."""
+    position_scale: bool = False
+    """A scale and an offset for each query head, of the logarithm of the position (Mistral Large 4)."""
 
     @model_validator(mode="after")
     def _consistent(self) -> MlaLayer:
-        if self.indexer is not None and self.q_lora is None:
-            raise ValueError("an indexer reads the query latent: q_lora is missing")
+        index = self.indexer
+        if index is not None and not index.shared and (self.q_lora is None) != index.reads_input:
+            raise ValueError("an indexer reads the query latent: q_lora is missing, or reads_input is set beside it")
         if self.indexer is not None and self.window is not None:
             raise ValueError("a window and an indexer exclude each other")
         return self
@@ -201,8 +213,10 @@ class MlaLayer(Mixer):
             yield Weight(name="rope_norm", shape=(self.rope_dim,), role="base")
         if self.sinks:
             yield Weight(name="sinks", shape=(heads,), role="base", shard="tp", units=heads)
-        if self.indexer is not None and self.q_lora is not None:
-            yield from self.indexer.weights(d_model, self.q_lora)
+        if self.position_scale:
+            yield Weight(name="position_scale", shape=(2, heads), role="base", shard="tp", units=heads)
+        if self.indexer is not None:
+            yield from self.indexer.weights(d_model, self.q_lora or d_model)
 
     def cache(self) -> Cache:
         index = self.indexer
@@ -241,8 +255,8 @@ class MlaLayer(Mixer):
         absorbed = [*context.present(few, bool(narrow)), *context.present(many, bool(wide))]
         for rows, count in absorbed:
             yield self._absorb(context, "attn.absorb_q", rows, heads).repeated(count)
-        if self.indexer is not None and self.q_lora is not None:
-            yield from self.indexer.project(context, self.q_lora)
+        if self.indexer is not None:
+            yield from self.indexer.project(context, self.q_lora or context.d_model)
         for segment in narrow:
             yield from self._scores(context, segment)
             yield from self._core(context, segment, heads, absorbed=True)
@@ -308,6 +322,8 @@ class MlaLayer(Mixer):
             yield context.normalise("attn.rope_norm", self.rope_dim, style="rms")
         if self.rotary and self.rope_dim:
             yield context.pointwise("attn.rotary", (heads + 1) * self.rope_dim, flops=3.0)
+        if self.position_scale:
+            yield context.pointwise("attn.position_scale", heads * self.key_dim)
 
     def _absorb(self, context: LayerContext, name: str, rows: Num, heads: int) -> Op:
         """One half of kv_b applied for each head to the query or to the output (2405.04434 section 2.1.2)."""
