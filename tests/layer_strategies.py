@@ -273,7 +273,21 @@ def per_layer_input(draw: st.DrawFn, parallel: Parallelism, _: int) -> Layer:
     return {"kind": "per_layer_input", "width": draw(powers(4, 8))}
 
 
+def disentangled_attention(draw: st.DrawFn, parallel: Parallelism, width: int) -> Layer:
+    heads = parallel.tp * draw(st.integers(1, 3))
+    return {
+        "kind": "disentangled_attention",
+        "heads": heads,
+        "kv_heads": heads,
+        "head_dim": draw(powers(4, 6)),
+        "span": draw(st.integers(8, 300)),
+        "terms": draw(st.integers(1, 2)),
+        "shares_projections": draw(st.booleans()),
+    }
+
+
 MIXERS: dict[str, Draw] = {
+    "disentangled_attention": disentangled_attention,
     "mla": mla,
     "mamba1": mamba1,
     "mamba2": mamba2,

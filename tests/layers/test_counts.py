@@ -300,6 +300,7 @@ COVERED_ELSEWHERE = {
     "cross_attention": "tests/test_encoder_decoders.py",
     "block_sparse_attention": "tests/oracle/test_mechanisms.py",
     "compressed_attention": "tests/oracle/test_mechanisms.py",
+    "disentangled_attention": "tests/oracle/test_encoders.py",
     "hyper_connection": "tests/oracle/test_mechanisms.py",
     "rwkv7": "tests/oracle/test_mechanisms.py",
     "gated_linear_recurrence": "test_transformers.py",

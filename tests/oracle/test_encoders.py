@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 
+from inferplan.catalog.assemble import Request, assemble
 from inferplan.errors import SpecError
+from inferplan.estimate.load import StaticLoad
+from inferplan.estimate.run import estimate
 from inferplan.models.huggingface import import_config
 from inferplan.models.huggingface.families.encoders import ALIASES, FAMILIES
 
@@ -115,6 +118,28 @@ def test_the_class_of_a_decoder_decides_its_head(family: str, name: str, end: st
     found = import_config(config.to_dict() | {"architectures": [made.__name__]}, family, "test").model
     assert found.parameters["total"] == sum(parameter.numel() for parameter in built.parameters())
     assert found.encodes is (end != "ForCausalLM")
+
+
+RELATIVE = {"relative_attention": True, "position_buckets": 16, "norm_rel_ebd": "layer_norm"}
+
+
+@pytest.mark.parametrize(("kinds", "shared"), [(["c2p"], False), (["p2c", "c2p"], False), (["p2c", "c2p"], True)])
+def test_attention_with_terms_of_position(kinds: list[str], shared: bool):
+    """Parameters and FLOP of DeBERTa-v2 as its class runs it on two sequences of 24 tokens."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    fields = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48}
+    fields |= {"vocab_size": 99, "max_position_embeddings": 40, "position_biased_input": False}
+    config = transformers.DebertaV2Config(**fields, **RELATIVE, pos_att_type=kinds, share_att_key=shared)
+    built = transformers.DebertaV2Model(config).eval()
+    found = import_config(config.to_dict() | {"architectures": ["DebertaV2Model"]}, "deberta", "test").model
+    assert found.parameters["total"] == sum(parameter.numel() for parameter in built.parameters())
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        built(input_ids=torch.ones(2, 24, dtype=torch.long))
+    deployment = assemble(Request(model="deberta", gpu="h100-sxm"), model_loader=lambda _: found)
+    costs = estimate(deployment, StaticLoad(batch=2.0, prompt=24.0)).prefill.costs
+    ours = sum(cost.op.work().flop * cost.op.count for cost in costs if cost.op.kind in ("matmul", "attention"))
+    assert ours == counter.get_total_flops()
 
 
 LLAMA = {

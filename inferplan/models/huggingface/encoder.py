@@ -237,7 +237,45 @@ def esm(r: Reader, d: Dialect, causal: bool) -> list[Layer]:
     return [layer | {"mixer": layer["mixer"] | {"rotary": rotary}} for layer in plain(r, d, causal)]
 
 
+def _relative(r: Reader) -> tuple[int, int]:
+    """DeBERTa's distances on either side that have an embedding, and its terms of position; none where it has none."""
+    kinds = r.get("pos_att_type") or []
+    kinds = [part.strip() for part in kinds.lower().split("|")] if isinstance(kinds, str) else list(kinds)
+    furthest, buckets = r.integer("max_relative_positions", default=-1), r.integer("position_buckets", default=-1)
+    if not r.flag("relative_attention", False):
+        return 0, 0
+    if not set(kinds) <= {"c2p", "p2c"} or not kinds:
+        raise r.refuse(f"pos_att_type = {kinds}", "only c2p and p2c are known")
+    return buckets if buckets > 0 else furthest if furthest > 0 else r.integer(*CONTEXT), len(set(kinds))
+
+
+def disentangled(r: Reader, d: Dialect, causal: bool) -> list[Layer]:
+    """DeBERTa's: with terms of position where the config has them."""
+    span, terms = _relative(r)
+    shared = r.flag("share_att_key", False)
+    if not span:
+        return plain(r, d, causal)
+    relative = {"kind": "disentangled_attention", "span": span, "terms": terms, "shares_projections": shared}
+    return [layer | {"mixer": layer["mixer"] | relative} for layer in plain(r, d, causal)]
+
+
 # What else lies around the layers.
+
+
+def distances(r: Reader) -> dict[str, Any]:
+    """DeBERTa's tables: positions unless they enter through attention alone, token types, embeddings of distances."""
+    span, _ = _relative(r)
+    width, types = r.integer(*WIDTH), r.integer("type_vocab_size", default=0)
+    if r.integer("pooler_hidden_size", default=width) != width:
+        raise r.refuse("pooler_hidden_size", "only a pooler as wide as the model is known")
+    norm = str(r.get("norm_rel_ebd") or "none").lower()
+    if norm not in ("none", "layer_norm"):
+        raise r.refuse(f"norm_rel_ebd = {norm!r}", "only none and layer_norm are known")
+    tables = {"positions": r.integer(*CONTEXT)} if r.flag("position_biased_input", True) else {}
+    tables |= {"token_types": types} if types else {}
+    tensors = {"distances": [2 * span, width]} if span else {}
+    tensors |= {"distances.norm": [2, width]} if span and norm == "layer_norm" else {}
+    return {"tables": tables, "tensors": tensors}
 
 
 def own_vocabulary(r: Reader) -> list[dict[str, Any]]:

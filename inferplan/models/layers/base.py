@@ -28,6 +28,8 @@ Activation = Literal["silu", "gelu", "relu", "relu2", "swiglu_limited", "xielu"]
 _TENSORS = {
     "attn.qkv": "q",
     "attn.out": "o",
+    "attn.positions": "position_key",
+    "attn.shared_positions": "q",
     "cross.q": "cross.q",
     "cross.kv": "cross.k",
     "cross.out": "cross.o",

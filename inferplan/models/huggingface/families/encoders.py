@@ -260,6 +260,22 @@ FAMILIES: dict[str, Dialect] = {
         fixed={"is_folding_model": (False,), "add_cross_attention": (False,)},
         ignored=("vocab_list", "esmfold_config"),
     ),
+    "deberta-v2": replace(
+        _BERT,
+        build=build(
+            Encoder(
+                spare_bias=True,
+                positions=False,
+                token_types=False,
+                pooled=False,
+                classifier="pooled",
+                layers=e.disentangled,
+                extra=e.distances,
+            )
+        ),
+        fixed={"conv_kernel_size": (0,), "legacy": (True,), "attention_head_size": ()},
+        ignored=("pooler_dropout", "pooler_hidden_act", "conv_act"),
+    ),
     "modernbert": _MODERN,
     "modernbert-decoder": replace(
         _MODERN,
@@ -332,7 +348,6 @@ UNKNOWN = {
     "canine": "its layers work on characters at two resolutions: no layer kind has those",
     "convbert": "half of its heads are convolutions whose filters depend on the tokens: no layer kind has those",
     "deberta": "its attention has terms for content and position apart: no layer kind has those",
-    "deberta-v2": "its attention has terms for content and position apart: no layer kind has those",
     "esmc": "its norms are of two kinds, with a bias and without one",
     "fnet": "its mixers are Fourier transforms: no layer kind has those",
     "funnel": "its layers shorten the sequence: no layer kind does that",
