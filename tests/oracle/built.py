@@ -128,6 +128,7 @@ def count(model: Any) -> Counts:
 
 def _text(model: Any) -> int | None:
     """The parameters of the decoder and of its vocabulary tables."""
+    model = getattr(model, "thinker", model)  # of a model that speaks, what listens, sees and writes
     try:
         parts = [model.get_decoder(), model.get_input_embeddings(), model.get_output_embeddings()]
     except (AttributeError, NotImplementedError):

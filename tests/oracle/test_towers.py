@@ -37,10 +37,7 @@ COMPLETE = {
 }
 """What the class's own default leaves out, or does not build with."""
 
-WAITING = {"step3p7"}
-"""Their language models are families of their own, and not understood yet."""
-
-BUILT = sorted((set(BESIDE) & set(kinds())) - WAITING)
+BUILT = sorted(set(BESIDE) & set(kinds()))
 
 
 def expected(name: str, fields: dict[str, Any]) -> tuple[int, dict[str, Any]]:
@@ -159,6 +156,27 @@ def test_a_config_as_released_and_one_as_saved_again_are_the_same_model():
     saved = config_of("llava", released).to_dict()
     again = model_from_config(json.loads(json.dumps(saved, default=str)), "llava", "test")
     assert (again.parameters, again.tower_parameters) == (found.parameters, found.tower_parameters)
+
+
+@pytest.mark.parametrize("name", ["qwen2_vl", "qwen2_5_vl"])
+def test_a_flat_config_is_read_as_the_nested_one(name):
+    """The language model at the top level, as those types were released."""
+    nested = json.loads(json.dumps(config_of(name).to_dict(), default=str))
+    vision = {key: value for key, value in nested["vision_config"].items() if key not in ("model_type", "in_channels")}
+    flat = {**nested["text_config"], "model_type": name, "vision_config": vision | {"in_chans": 3}}
+    found, same = (model_from_config(config, name, "test") for config in (flat, nested))
+    assert (found.parameters, found.tower_parameters) == (same.parameters, same.tower_parameters)
+    assert found.towers == same.towers
+
+
+def test_a_text_passes_the_layers_of_llama_vision_by():
+    """11B: the cache of 32 of 40 layers, 8 KV heads of 128; the eight others and eight words stand beside."""
+    found = model_from_config(json.loads(json.dumps(config_of("mllama").to_dict(), default=str)), "mllama", "test")
+    assert found.parameters["total"] == 8_030_261_248  # Llama 3.1 8B
+    assert found.kv_elements_per_token == 32 * 2 * 8 * 128
+    beside = next(tower for tower in found.towers if tower.name == "cross_attention")
+    attention = 4096 * 4096 * 2 + 4096 * 1024 * 2 + 2 * 128
+    assert beside.parameters == 8 * (attention + 3 * 4096 * 14336 + 2 * 4096 + 2) + 8 * 4096
 
 
 def test_a_new_field_of_a_tower_is_refused_by_name():

@@ -87,7 +87,7 @@ def import_config(
                 "family": family,
                 "source": source,
                 "tied": tied,
-                "notes": [*filled, *stretched, *contradiction, *fields.pop("notes", []), *notes],
+                "notes": [*_unserved(config), *filled, *stretched, *contradiction, *fields.pop("notes", []), *notes],
                 **fields,
                 "towers": with_media(beside, outer, preprocessor),
                 "native": native,
@@ -128,6 +128,12 @@ def _quantised(outer: Reader, reader: Reader) -> dict[str, Any] | None:
         if table:
             return dict(table)
     return None
+
+
+def _unserved(config: dict[str, Any]) -> list[str]:
+    """What is beside the thinker of a model that speaks, in words."""
+    beside = [name for name in _SPEECH if isinstance(config.get(name), dict)]
+    return [f"what speaks ({', '.join(beside)}) is not counted"] if "thinker_config" in config and beside else []
 
 
 def _thinker(config: dict[str, Any], name: str) -> dict[str, Any]:

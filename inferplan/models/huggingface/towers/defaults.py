@@ -652,6 +652,15 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "num_hidden_layers": 12,
         "patch_size": 32,
     },
+    "step3p5_vision": {
+        "hidden_size": 1536,
+        "image_size": 728,
+        "intermediate_size": 3072,
+        "num_attention_heads": 16,
+        "num_channels": 3,
+        "num_hidden_layers": 47,
+        "patch_size": 14,
+    },
     "voxtral_encoder": {
         "hidden_size": 1280,
         "intermediate_size": 5120,

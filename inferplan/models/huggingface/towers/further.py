@@ -17,6 +17,7 @@ from inferplan.models.huggingface.towers.parts import (
     norm,
     pair,
     patch_conv,
+    patches,
     tower,
 )
 from inferplan.models.huggingface.towers.qwen import gated_merger
@@ -36,6 +37,9 @@ def mllama(m: Media) -> None:
     style = {"bias": False, "gated": True, "qk_norm": "head", "kv_heads": m.text.integer("num_key_value_heads")}
     layer = block(heads, heads_of(m.text, m.d_model, heads), m.text.integer("intermediate_size"), **style)
     tensors: Tensors = {"gates": [count, 2], "words": [8, m.d_model]}
+    m.notes.append(
+        f"the {count} layers that attend to an image stand beside the decoder: a text passes them by; they have no time"
+    )
     m.towers["cross_attention"] = tower(m.d_model, [{"repeat": count, **layer}] if count else [], tensors, "rms")
 
 
@@ -201,16 +205,18 @@ def step_vision(r: Reader) -> dict[str, Any]:
     """Step-3's: scaled residuals, two convolutions of stride 2 behind."""
     width, layers = plain(r, rotary=True)
     count = r.integer("num_hidden_layers")
-    tensors = patch_conv(r, width, bias=False) | {"positions": [r.integer("max_position_embeddings"), width]}
+    tensors = patch_conv(r, width, bias=False) | {"positions": [patches(r), width]}
     tensors |= norm("norm.before", width) | {"layer_scales": [count, 2, width]}
     tensors |= conv("downsample.0", width, 2 * width, 3, 3) | conv("downsample.1", 2 * width, 4 * width, 3, 3)
-    r.skip("mlp_ratio", "image_size")
+    r.skip("mlp_ratio", "max_position_embeddings")
     return tower(width, layers, tensors)
 
 
 def step(m: Media) -> None:
     """One matrix."""
     m.add(VISION, linear("projector", 4 * m.width(VISION), m.d_model, m.outer.flag("projector_bias", False)))
+    if m.text.integer("num_nextn_predict_layers", default=0):
+        m.notes.append("the prediction modules (num_nextn_predict_layers) are not counted")
 
 
 def molmo_vision(r: Reader) -> dict[str, Any]:
