@@ -186,6 +186,9 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Que
     named = load_workload(values["workload"]) if values["workload"] else None
     if not (named or values["trace"] or values["output_tokens"]) and load_model(model).encodes:
         values = {**values, "output_tokens": "1"}  # the answer of a request
+    encoder = load_model(model).encoder
+    if encoder is not None and encoder.frames is not None and not (named or values["trace"] or values["prompt"]):
+        values = {**values, "prompt": str(encoder.frames)}  # the one input that it reads
     base, demand = _with_media(Request(model=model, gpu="", media=media_values(values)), _demand(values, named), named)
     slo = _slo(values, named, demand)
     spec = load_model(model)
