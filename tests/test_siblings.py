@@ -46,7 +46,5 @@ def test_emit_takes_the_name_that_was_typed(
     from inferplan.cli import main
 
     monkeypatch.setattr(sys, "argv", ["inferplan", "emit", "vllm", "Qwen/Qwen2.5-7B-Instruct-AWQ", "--gpu", "l4"])
-    with pytest.raises(SystemExit) as end:
-        main()
-    assert end.value.code in (0, None)
+    main()
     assert "vllm serve Qwen/Qwen2.5-7B-Instruct-AWQ" in capsys.readouterr().out

@@ -207,7 +207,9 @@ def require_model(folder: Path) -> None:
             hint=f"give the model that it adapts: {base}" if base else "give the model that it adapts",
         )
     raise InputFileError(
-        f"{folder} holds no model", because=f"it has no {CONFIGS[0]}", hint="a folder as the hub has it, or a GGUF file"
+        f"cannot read a model from {folder}",
+        because=f"it has no {CONFIGS[0]}",
+        hint="a folder as the hub has it, or a GGUF file",
     )
 
 
