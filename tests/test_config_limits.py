@@ -86,3 +86,33 @@ def test_a_number_that_engines_read_differently_is_refused():
     with pytest.raises(SpecError, match="n_shared_experts"):
         model_from_config(config, "x", "test")
     assert model_from_config(config | {"n_shared_experts": 1}, "x", "test").sequence[1].ffn.shared_d_ff == 32
+
+
+def test_experts_that_give_back_their_input_have_no_weights():
+    """LongCat-Flash: 28 layers of two attentions and two feed-forwards; 512 experts and 256 that copy, by hand."""
+    config = {
+        "model_type": "longcat_flash",
+        "vocab_size": 131072,
+        "hidden_size": 6144,
+        "num_layers": 28,
+        "num_attention_heads": 64,
+        "ffn_hidden_size": 12288,
+        "q_lora_rank": 1536,
+        "kv_lora_rank": 512,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 128,
+        "moe_topk": 12,
+        "n_routed_experts": 512,
+        "zero_expert_num": 256,
+        "expert_ffn_hidden_size": 2048,
+    }
+    model = model_from_config(config, "longcat", "test")
+    queries = 6144 * 1536 + 1536 + 1536 * 64 * (128 + 64)
+    keys = 6144 * (512 + 64) + 512 + 512 * 64 * (128 + 128)
+    half = queries + keys + 64 * 128 * 6144 + 3 * 6144 * 12288 + 2 * 6144
+    expert = 3 * 6144 * 2048
+    outside = 2 * 131072 * 6144 + 6144
+    assert model.parameters["total"] == 28 * (2 * half + 768 * 6144 + 512 * expert) + outside
+    assert model.parameters["active"] == 28 * (2 * half + 768 * 6144 + 8 * expert) + outside  # 12 of 768 are 8 of 512
+    assert model.kv_elements_per_token == 28 * 2 * (512 + 64)

@@ -37,6 +37,7 @@ LAYERS: list[dict[str, Any]] = [
     {"kind": "mlp", "d_ff": 96, "gated": False},
     {"kind": "moe", "experts": 8, "top_k": 2, "d_ff": 48, "shared_d_ff": 48},
     {"kind": "moe", "experts": 8, "top_k": 2, "d_ff": 48, "latent": 32},
+    {"kind": "moe", "experts": 8, "top_k": 3, "d_ff": 48, "zero_experts": 4},
     MLA,
     MLA | {"q_lora": None},
     MLA | {"indexer": INDEXER},

@@ -31,6 +31,8 @@ def latent(r: Reader, d: Dialect) -> dict[str, Any]:
     for kind in r.items("layer_types", count) or []:
         if kind not in ("full_attention", "indexed_attention", "deepseek_sparse_attention"):
             raise r.refuse(f"layer_types entry {kind!r}", "only full_attention and indexed_attention are known here")
+    if "full_attention" in (r.items("layer_types", count) or []) and r.optional("index_n_heads") is not None:
+        raise r.refuse("layer_types entry 'full_attention'", "beside index_n_heads, which gives every layer an indexer")
     sparse = d.moe(r, d, count) if d.moe else [None] * count
     dense = mlp(r, d) if None in sparse else None
     layers: list[Layer] = []
