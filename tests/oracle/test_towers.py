@@ -26,9 +26,13 @@ from inferplan.models.huggingface.towers.defaults import DEFAULTS, TEXT_DEFAULTS
 from tests.oracle.built import build, config_of, count, kinds
 from tests.oracle.sweep import sweep
 
+ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 COMPLETE = {
     "aya_vision": {"vision_config": {"model_type": "siglip_vision_model", "num_attention_heads": 16}},
     "gemma4": {"vision_config": {"model_type": "gemma4_vision"}, "audio_config": {"model_type": "gemma4_audio"}},
+    "cohere_compass": {
+        "text_config": {"rope_parameters": dict.fromkeys(("full_attention", "sliding_attention"), ROPE)}
+    },
     "hunyuan_vl": {"text_config": {"head_dim": 128}},
     "gemma4_unified": {
         "vision_config": {"model_type": "gemma4_unified_vision"},
