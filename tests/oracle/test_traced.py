@@ -92,6 +92,12 @@ def test_latents_that_are_expanded_at_every_step_are_said() -> None:
     assert any("engines absorb them" in note for note in notes)
 
 
+def test_a_state_that_a_layer_fills_by_itself_is_counted() -> None:
+    """Jamba's layers write into their own layer of the cache: 8192 channels, each with 16 states and 4 inputs."""
+    found = traced(config_of("jamba", {"num_hidden_layers": 4, "attn_layer_offset": 3}))
+    assert [layer.mixer.keeps.state for layer in found.sequence] == [8192 * (16 + 4)] * 3 + [0]
+
+
 def test_a_quantised_config_is_refused() -> None:
     with pytest.raises(SpecError, match="quantization_config is not traced"):
         traced(config_of("llama", SMALL) | {"quantization_config": {"quant_method": "fp8"}})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 from inferplan.errors import SpecError
@@ -53,7 +54,7 @@ def assemble(model: Any, config: Any, name: str, source: str) -> ModelSpec:
     version = f"transformers {transformers.__version__}, {type(model).__name__}"
     text = config.get_text_config()
     spec = Assembly(subject, recorded, caches, int(getattr(text, "vocab_size", 1) or 1)).fields()
-    return ModelSpec.model_validate(
+    found = ModelSpec.model_validate(
         {
             "name": name,
             "family": str(config.model_type),
@@ -64,6 +65,10 @@ def assemble(model: Any, config: Any, name: str, source: str) -> ModelSpec:
             **spec,
         }
     )
+    counted, held = found.parameters["total"] + found.tower_parameters, sum(map(prod, subject.parameters.values()))
+    if counted != held:  # layers that run more than once, say
+        raise SpecError(f"{source}: a trace counts {counted:,} parameters of {held:,}")
+    return found
 
 
 def record(subject: Subject) -> Recorded:
@@ -117,6 +122,12 @@ class Assembly:
         stops, first = self.subject.stops, self.recorded.passes[0]
         assert self.recorded.recorder is not None
         layers = [self._layer(index) for index in range(first.layers)]
+        for name in ("per_token", "state"):
+            found, whole = (
+                sum(getattr(one, name) for one in them) for them in ([x.keeps for x in layers], self.caches)
+            )
+            if found != whole:
+                raise SpecError(f"{whole - found} elements of the cache ({name}) belong to no layer that ran")
         table, width = stops.embedding, self.recorded.recorder.width
         rows, columns = (self.vocab, width) if table is None else table.weight.shape
         fields: dict[str, Any] = {
@@ -154,9 +165,16 @@ class Assembly:
         return parts.layer(self.recorded.points, runs, place_of, self._names(prefix), self._kept(place))
 
     def _kept(self, place: Place) -> TracedCache:
-        """The cache that a layer filled; nothing for one that filled none."""
+        """The cache that a layer filled; nothing for one that filled none.
+
+        A cache that a layer fills by itself, unseen, is that of the layer with its number.
+        """
         assert self.recorded.recorder is not None
-        filled = sorted(self.recorded.recorder.cached.get(place, ()))
+        seen = self.recorded.recorder.cached
+        filled = sorted(seen.get(place, ()))
+        alike = len(self.caches) == self.recorded.passes[0].layers
+        if not filled and alike and not any(place[1] in others for others in seen.values()):
+            filled = [place[1]]
         if len(filled) > 1:
             raise SpecError(f"layer {place[1]} fills {len(filled)} layers of the cache")
         return self.caches[filled[0]] if filled and self.caches else TracedCache()
@@ -166,7 +184,12 @@ class Assembly:
         stops, first = self.subject.stops, self.recorded.passes[0]
         assert self.recorded.recorder is not None
         inside = {self._prefix(module) for module in self.recorded.recorder.layer_of.values()}
-        own = {id(tensor) for module in (stops.embedding, stops.head) if module for tensor in module.parameters()}
+        ends = [getattr(stops.embedding, "weight", None), *(stops.head.parameters() if stops.head is not None else ())]
+        own = {id(tensor) for tensor in ends if tensor is not None}
+        early = {id(tensor) for tensor in stops.embedding.parameters()} if stops.embedding is not None else set()
+        reached = first.touched | {
+            name: ("ahead", 0) for name, tensor in self.subject.model.named_parameters() if id(tensor) in early
+        }
         outside = {
             name: tuple(tensor.shape)
             for name, tensor in self.subject.model.named_parameters()
@@ -175,7 +198,7 @@ class Assembly:
         found: dict[str, Any] = {}
         last = first.layers - 1
         for field_name, place in (("ahead", ("ahead", 0)), ("behind", ("behind", last))):
-            used = {name: shape for name, shape in outside.items() if first.touched.get(name, ("", 0))[0] == place[0]}
+            used = {name: shape for name, shape in outside.items() if reached.get(name, ("", 0))[0] == place[0]}
             runs = parts.of_place(self.recorded.kernels, place)
             at = parts.At("", f"{field_name}.", self.recorded.why)
             part = parts.layer(self.recorded.points, runs, at, used, TracedCache())
