@@ -288,6 +288,7 @@ def disentangled_attention(draw: st.DrawFn, parallel: Parallelism, width: int) -
 
 MIXERS: dict[str, Draw] = {
     "disentangled_attention": disentangled_attention,
+    "compressed_attention": compressed_attention,
     "mla": mla,
     "mamba1": mamba1,
     "mamba2": mamba2,
@@ -303,7 +304,6 @@ MIXERS: dict[str, Draw] = {
     "kimi_delta": kimi_delta,
     "gated_delta_net": gated_delta_net,
     "lightning_attention": lightning_attention,
-    "compressed_attention": compressed_attention,
     "block_sparse_attention": block_sparse_attention,
 }
 """Mixers beside ``attention``, whose masks a law may choose."""

@@ -22,7 +22,7 @@ from inferplan.errors import UsageError
 from inferplan.estimate.anchoring import Correction, anchored_bands, correction
 from inferplan.estimate.bands import latency_band
 from inferplan.estimate.deployment import Deployment
-from inferplan.estimate.graph import build, masks
+from inferplan.estimate.graph import build, kinks
 from inferplan.estimate.load import Band, StaticLoad
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.phase import Phase, decode_phase, prefill_phase
@@ -227,15 +227,10 @@ class Estimate:
 
     def _edges(self, prompt: npt.NDArray[np.float64], steps: npt.NDArray[np.float64]) -> list[npt.NDArray[np.float64]]:
         """Step numbers at which a mask's reach changes its slope, with the first and the last step around them."""
-        kinks: set[float] = set()
         low, high = float(np.min(prompt)), float(np.max(prompt + steps))
         point = StaticLoad(batch=1.0, prompt=low, output=2.0, kv_cache=self.load.kv_cache)
-        for kind, size in masks(build(self.deployment, point.decode_step(low))):
-            if kind == "chunk":
-                kinks |= {k * size for k in range(int(low // size) + 1, int(high // size) + 1)}
-            elif size and low < size < high:
-                kinks.add(float(size))
-        inner = [np.clip(kink - prompt, 0.0, steps) for kink in sorted(kinks)]
+        found = kinks(build(self.deployment, point.decode_step(low)), low, high)
+        inner = [np.clip(kink - prompt, 0.0, steps) for kink in sorted(found)]
         if not self.load.kv_cache:  # a recomputed prefix grows through the ridge points of its operators
             inner += [np.floor(steps * piece / _RECOMPUTED_PIECES) for piece in range(1, _RECOMPUTED_PIECES)]
             inner = list(np.sort(np.stack(np.broadcast_arrays(*inner)), axis=0))

@@ -281,6 +281,7 @@ def _send(context: LayerContext, streams: int) -> Iterator[Op]:
     return context.collective("pipeline.send", "send", elements, 2, 2 * context.ranks)
 
 
-def masks(stages: list[Stage]) -> set[tuple[str, int]]:
-    """The kinds and sizes of the attention masks in a graph: where time stops being linear in the context."""
-    return {(op.mask.kind, op.mask.size) for stage in stages for op in stage.ops if isinstance(op, Attention)}
+def kinks(stages: list[Stage], low: float, high: float) -> set[float]:
+    """Contexts between ``low`` and ``high`` at which time stops being linear, by the attention masks in a graph."""
+    found = (op.mask.kinks(low, high) for stage in stages for op in stage.ops if isinstance(op, Attention))
+    return {float(kink) for some in found for kink in some}

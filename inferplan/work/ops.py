@@ -131,6 +131,17 @@ class Mask:
             return self.size + (self.top or np.floor((past + new) / self.rate))
         return float(self.size)
 
+    def kinks(self, low: float, high: float) -> list[float]:
+        """Contexts between which the pairs of a decode step are linear, but for the steps of compressed entries."""
+        if self.kind in ("chunk", "blocks"):
+            first = self.size * (self.top if self.kind == "blocks" else 0)
+            places = range(int(max(low, first) // self.size), int(high // self.size) + 1)
+            return [
+                float(place * self.size) for place in places if place * self.size > low and place * self.size >= first
+            ]
+        ends = (self.size, self.rate * self.top if self.kind == "compressed" else 0)
+        return [float(end) for end in ends if end and low < end < high]
+
     def cached(self, tokens: Num) -> Num:
         """Positions that must be kept for a sequence of ``tokens``; of compressed ones those that have an entry."""
         if self.kind == "compressed":
