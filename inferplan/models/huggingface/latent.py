@@ -11,7 +11,8 @@ from inferplan.models.huggingface.reader import HEADS, LAYERS, Reader
 
 def mla(r: Reader, d: Dialect) -> dict[str, Any]:
     """The latent attention mixer."""
-    r.skip("num_key_value_heads", "head_dim", "qk_head_dim")  # every head has its own key and value
+    r.skip("num_key_value_heads", "head_dim")  # every head has its own key and value
+    r.only("qk_head_dim", r.integer("qk_nope_head_dim") + r.integer("qk_rope_head_dim"))
     return {
         "kind": "mla",
         "heads": r.integer(*HEADS),

@@ -80,9 +80,8 @@ def opt(r: Reader, d: Dialect) -> dict[str, Any]:
 def bigcode(r: Reader, d: Dialect) -> dict[str, Any]:
     """GPT-BigCode: multi-query unless told otherwise."""
     fields = decoder(r, d)
-    if r.flag("multi_query", True):
-        for layer in fields["layers"]:
-            layer["mixer"]["kv_heads"] = 1
+    for layer in fields["layers"]:  # whatever num_key_value_heads says, which the class writes and does not read
+        layer["mixer"]["kv_heads"] = 1 if r.flag("multi_query", True) else layer["mixer"]["heads"]
     return fields
 
 
