@@ -190,6 +190,12 @@ def test_a_new_field_of_a_tower_is_refused_by_name():
         model_from_config(config, "llava", "test")
 
 
+def test_an_encoder_decoder_of_images_is_refused_by_name():
+    config = json.loads(json.dumps(config_of("florence2").to_dict(), default=str))
+    with pytest.raises(SpecError, match="florence2"):
+        model_from_config(config, "florence2", "test")
+
+
 def test_a_tower_of_another_kind_is_refused_by_name():
     config = json.loads(json.dumps(config_of("llava").to_dict(), default=str))
     config["vision_config"] = {"model_type": "vit_mae"}

@@ -28,6 +28,9 @@ TOWERS: dict[str, Callable[[Reader], dict[str, Any]]] = {
 BESIDE: dict[str, Beside] = {**JOINED, **further.JOINED, **latest.JOINED}
 """What stands beside the language model, by the ``model_type`` of the whole config."""
 
+_REFUSED = {"florence2": "its tower is a DaViT, and its images are positions of an encoder: no row here has either"}
+"""Types whose language model is understood, and which are not."""
+
 _WITHOUT_SHAPE = ("layer_scale_init_value", "drop_path_rate", "layerdrop")
 
 
@@ -37,6 +40,8 @@ def towers(outer: Reader, text: Reader, d_model: int) -> tuple[list[dict[str, An
     Raises ``SpecError`` for a field of a known tower that is not understood.
     """
     kind = str(outer.get("model_type") or "").lower()
+    if kind in _REFUSED:
+        raise outer.refuse(f"model_type = {kind!r}", _REFUSED[kind])
     beside = BESIDE.get(kind)
     if beside is None or "vt_hidden_size" in (outer.config.get("vision_config") or {}):
         return _other(outer, d_model)
