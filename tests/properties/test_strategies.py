@@ -19,7 +19,7 @@ from tests.properties.test_laws import parts_of
 from tests.strategies import KERNELS, calibrations, deployments, models
 
 ENOUGH = settings(
-    max_examples=400, deadline=None, derandomize=True, phases=(Phase.generate,), suppress_health_check=list(HealthCheck)
+    max_examples=1000, deadline=None, derandomize=True, phases=(Phase.generate,), suppress_health_check=list(HealthCheck)
 )
 Counted = Counter[str]
 
@@ -31,7 +31,7 @@ def test_every_kind_has_a_strategy() -> None:
 
 
 def test_every_kind_is_drawn() -> None:
-    """In 400 models each kind appears, and those with forms of their own in each form."""
+    """In 1000 models each kind appears, and those with forms of their own in each form."""
     seen: Counted = Counter()
 
     @ENOUGH
