@@ -19,7 +19,11 @@ from tests.properties.test_laws import parts_of
 from tests.strategies import KERNELS, calibrations, deployments, models
 
 ENOUGH = settings(
-    max_examples=1000, deadline=None, derandomize=True, phases=(Phase.generate,), suppress_health_check=list(HealthCheck)
+    max_examples=1000,
+    deadline=None,
+    derandomize=True,
+    phases=(Phase.generate,),
+    suppress_health_check=list(HealthCheck),
 )
 Counted = Counter[str]
 
