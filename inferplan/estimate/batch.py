@@ -11,23 +11,24 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from inferplan.devices.anchors import Metric
 from inferplan.errors import UsageError
 from inferplan.estimate.anchoring import Correction, anchored_bands, correction
 from inferplan.estimate.bands import latency_band
 from inferplan.estimate.deployment import Deployment
-from inferplan.estimate.graph import build, kinks
+from inferplan.estimate.graph import build, masks
 from inferplan.estimate.load import Band, StaticLoad
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.phase import Phase, decode_phase, prefill_phase
+from inferplan.estimate.pieces import Steps, kinks, pair, stairs, whole
 from inferplan.terms import Naming, Term, named, plain, total
 from inferplan.units import Num
+from inferplan.work.ops import Mask
 
 _RECOMPUTED_PIECES = 16
 """Pieces over which the mean step without a KV cache is taken."""
@@ -205,32 +206,34 @@ class Estimate:
         return float(mean) if mean.ndim == 0 else mean
 
     def _decode_pieces(self, name: Naming = plain) -> Iterator[Num]:
-        """Seconds of the decode steps by two-point Gauss quadrature on each piece between the kinks of the masks.
-
-        A piece of ``n`` steps about ``c`` is sampled at ``c +- sqrt((n^2 - 1)/12)``: the first three moments of the
-        steps are matched, so the mean is exact for a cubic, and for anything linear in the context.
-        """
+        """Seconds of the decode steps by two-point quadrature on each piece between the kinks of the masks."""
         prompt, steps = np.asarray(self.load.prompt, dtype=float), np.asarray(self.load.output - 1.0, dtype=float)
         shape = np.broadcast(prompt, steps, np.asarray(self.load.batch)).shape
-        for low, high in pairwise(self._edges(prompt, steps)):
+        found = self._masks
+        climbed, _ = stairs(found)
+        between = pairwise(self._edges(found, prompt, steps))
+        for low, high in chain.from_iterable(whole(prompt, *ends, climbed) for ends in between):
             count = high - low
             if not np.any(count > 0):
                 continue
-            centre = prompt + low + np.maximum(count - 1.0, 0.0) / 2
-            spread = np.sqrt(np.maximum(count * count - 1.0, 0.0) / 12.0)
-            pair = np.stack([centre - spread, centre + spread])  # one graph: what has no past is priced once
-            pair = pair.reshape(2, *(1,) * (len(shape) - centre.ndim), *centre.shape)
-            times = np.broadcast_to(self._token_seconds(pair), (2, *shape))
+            places = pair(prompt, low, high, climbed)  # one graph: what has no past is priced once
+            places = places.reshape(2, *(1,) * (len(shape) - places.ndim + 1), *places.shape[1:])
+            times = np.broadcast_to(self._token_seconds(places), (2, *shape))
             early = name(times[0], f"{self._piece} before the middle", "s")  # the two Gauss points of the piece
             late = name(times[1], f"{self._piece} past the middle", "s")
             yield name(count, "steps") * (early + late) / 2
 
-    def _edges(self, prompt: npt.NDArray[np.float64], steps: npt.NDArray[np.float64]) -> list[npt.NDArray[np.float64]]:
-        """Step numbers at which a mask's reach changes its slope, with the first and the last step around them."""
-        low, high = float(np.min(prompt)), float(np.max(prompt + steps))
+    @cached_property
+    def _masks(self) -> set[Mask]:
+        """The masks of a decode step."""
+        low = float(np.min(self.load.prompt))
         point = StaticLoad(batch=1.0, prompt=low, output=2.0, kv_cache=self.load.kv_cache)
-        found = kinks(build(self.deployment, point.decode_step(low)), low, high)
-        inner = [np.clip(kink - prompt, 0.0, steps) for kink in sorted(found)]
+        return masks(build(self.deployment, point.decode_step(low)))
+
+    def _edges(self, found: set[Mask], prompt: Steps, steps: Steps) -> list[Steps]:
+        """Step numbers at which a mask's reach changes its slope, with the first and the last step around them."""
+        at = kinks(found, float(np.min(prompt)), float(np.max(prompt + steps)))
+        inner = [np.clip(kink - prompt, 0.0, steps) for kink in at]
         if not self.load.kv_cache:  # a recomputed prefix grows through the ridge points of its operators
             inner += [np.floor(steps * piece / _RECOMPUTED_PIECES) for piece in range(1, _RECOMPUTED_PIECES)]
             inner = list(np.sort(np.stack(np.broadcast_arrays(*inner)), axis=0))

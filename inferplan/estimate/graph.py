@@ -18,7 +18,7 @@ from inferplan.models.convolution import convolution_ops
 from inferplan.models.layers import LayerContext
 from inferplan.models.spec import LayerGroup
 from inferplan.units import Num
-from inferplan.work.ops import Attention, Elementwise, Exchange, Gather, Matmul, Op
+from inferplan.work.ops import Attention, Elementwise, Exchange, Gather, IndexSelect, Mask, Matmul, Op
 from inferplan.work.step import Step, prefill
 
 
@@ -281,7 +281,6 @@ def _send(context: LayerContext, streams: int) -> Iterator[Op]:
     return context.collective("pipeline.send", "send", elements, 2, 2 * context.ranks)
 
 
-def kinks(stages: list[Stage], low: float, high: float) -> set[float]:
-    """Contexts between ``low`` and ``high`` at which time stops being linear, by the attention masks in a graph."""
-    found = (op.mask.kinks(low, high) for stage in stages for op in stage.ops if isinstance(op, Attention))
-    return {float(kink) for some in found for kink in some}
+def masks(stages: list[Stage]) -> set[Mask]:
+    """The masks of attention and of indexers in a graph: where time stops being linear in the context."""
+    return {op.mask for stage in stages for op in stage.ops if isinstance(op, (Attention, IndexSelect))}

@@ -50,7 +50,7 @@ class Work:
         )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True)
 class Mask:
     """Which cached positions a new token may look at.
 
@@ -132,15 +132,18 @@ class Mask:
         return float(self.size)
 
     def kinks(self, low: float, high: float) -> list[float]:
-        """Contexts between which the pairs of a decode step are linear, but for the steps of compressed entries."""
-        if self.kind in ("chunk", "blocks"):
-            first = self.size * (self.top if self.kind == "blocks" else 0)
-            places = range(int(max(low, first) // self.size), int(high // self.size) + 1)
-            return [
-                float(place * self.size) for place in places if place * self.size > low and place * self.size >= first
-            ]
-        ends = (self.size, self.rate * self.top if self.kind == "compressed" else 0)
-        return [float(end) for end in ends if end and low < end < high]
+        """Contexts between ``low`` and ``high`` at which a decode step sees more at another pace; stairs apart."""
+        if self.kind == "chunk":
+            return [float(place * self.size) for place in range(int(low // self.size) + 1, int(high // self.size) + 1)]
+        ends = {self.size, self.rate * self.top} if self.kind == "compressed" else {self.size * max(self.top, 1)}
+        return [float(end) for end in ends if low < end < high]
+
+    @property
+    def stair(self) -> tuple[int, int] | None:
+        """Where what a decode step looks at comes whole: how often, and at which context first; else ``None``."""
+        if self.kind == "compressed":
+            return self.rate, self.rate - 1
+        return (self.size, 0) if self.kind == "blocks" else None
 
     def cached(self, tokens: Num) -> Num:
         """Positions that must be kept for a sequence of ``tokens``; of compressed ones those that have an entry."""
@@ -443,7 +446,9 @@ class IndexSelect(Op):
         if self.mask.kind == "compressed":
             length = np.floor(length / self.mask.rate)
         weighted = 0 if self.block > 1 else 1
-        choices = queries * (1 if weighted else self.heads) * np.minimum(np.ceil(length / self.block), self.top_k)
+        if self.block > 1:  # a part of a block counts as one, a part of a position is between two steps
+            length = np.ceil(length / self.block)
+        choices = queries * (1 if weighted else self.heads) * np.minimum(length, self.top_k)
         return Work(
             flop=2.0 * self.pairs * self.heads * (self.key_dim + weighted),
             read=queries * self.heads * (self.key_dim + weighted) * self.base.width + self.resident(),

@@ -365,8 +365,6 @@ def test_half_the_width_is_half_the_bytes(deployment: Deployment, point: dict[st
             assert one.resident == pytest.approx(2 * other.resident, rel=1e-12)
 
 
-STEPWISE = {"compressed_attention", "block_sparse_attention"}
-"""Entries and chosen blocks come whole: time rises in steps."""
 STAY_WIDE = {"moe", "altup", "mla", "hyper_connection", "compressed_attention"}
 """A router stays in the base format, and so do the keys and values that a latent prefill has expanded."""
 
@@ -384,6 +382,10 @@ def explicit_mean(deployment: Deployment, load: StaticLoad) -> float:
 @law
 @given(deployments(calibrated=False), loads)
 def test_mean_tpot_is_the_mean_of_its_steps(deployment: Deployment, point: dict[str, float]) -> None:
+    mean_is_that_of_the_steps(deployment, point)
+
+
+def mean_is_that_of_the_steps(deployment: Deployment, point: dict[str, float]) -> None:
     """With windows and chunks. Exact while nothing changes what binds it or which stage is slowest, else to 0.5 %.
 
     To 1 % on a pipeline, where it may change, too, whether the pass of a batch or the slowest stage sets the pace.
@@ -395,9 +397,18 @@ def test_mean_tpot_is_the_mean_of_its_steps(deployment: Deployment, point: dict[
     binds = [np.asarray(cost.time_math) > np.asarray(cost.time_memory) for cost in phase.costs]
     binds += [np.argmax(np.broadcast_arrays(*times), axis=0) for times in (phase.stage_times, phase.mean_stage_times)]
     binds += [np.asarray(weight) for pair in phase.step_time.weights for weight in pair]
-    stepwise = STEPWISE & {part.kind for part in parts_of(deployment.model)}
-    if all(np.all(flags == flags.flat[0]) for flags in binds) and not stepwise:
+    if all(np.all(flags == flags.flat[0]) for flags in binds):
         assert close(ours, explicit_mean(deployment, load), 1e-11)
+
+
+STAIRS = ("compressed_attention", "block_sparse_attention", "mlp", "moe")
+
+
+@law
+@given(deployments(calibrated=False, kinds=STAIRS), loads)
+def test_mean_tpot_on_stairs_is_the_mean_of_its_steps(deployment: Deployment, point: dict[str, float]) -> None:
+    """Entries and blocks come whole: what a step looks at rises in stairs of several lengths."""
+    mean_is_that_of_the_steps(deployment, point)
 
 
 @law
