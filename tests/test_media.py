@@ -29,6 +29,7 @@ from inferplan.serving.simulator import simulate
 from inferplan.serving.steady import UserLoad, steady_state
 from inferplan.traffic.requests import ClosedLoop, Lengths, Media, Traffic
 from inferplan.work.ops import Attention, Matmul
+from inferplan.work.parallel import Parallelism
 
 SIDES = st.integers(min_value=32, max_value=3000)
 
@@ -123,6 +124,17 @@ def test_windows_of_qwen2_5_vl():
     rule = ImageRule(resize="smart", patch=14, merge=2, window=8)
     assert rule.item((448, 224)).windows == 8
     assert rule.item((448 + 28, 224)).windows == 10
+
+
+@pytest.mark.parametrize("model", ["qwen2.5-vl-3b", "qwen2.5-vl-7b", "qwen2.5-vl-32b", "qwen2.5-vl-72b"])
+def test_four_layers_of_qwen2_5_vl_see_the_whole_image(model: str):
+    """arXiv 2502.13923 table 1: 32 layers of width 1280, full attention in 7, 15, 23 and 31, windows of 112 pixels in
+    the others. 896x896 pixels are 64 x 64 patches of 14 and 8 x 8 windows."""
+    asked = MediaAsked(images=1, image_size=(896, 896))
+    request = Request(model=model, gpu="h100-sxm", parallel=Parallelism(tp=2), media=asked)
+    ops = [op for op in media_ops(assemble(request), 1.0) if isinstance(op, Attention)]
+    windows, whole = 28 * 64 * 4 * 64**2 * 1280, 4 * 4 * 4096**2 * 1280
+    assert 2 * sum(op.work().flop * op.count for op in ops) == pytest.approx(windows + whole, rel=1e-12)
 
 
 def test_sound_of_qwen2_audio_and_of_qwen2_5_omni():
