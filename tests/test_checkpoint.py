@@ -156,6 +156,60 @@ def test_what_is_no_safetensors_file(tmp_path, content):
         read_header(path)
 
 
+def header(text):
+    return struct.pack("<Q", len(text)) + text + b"\0" * 8
+
+
+ENTRY = b'"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"[]",
+        b"{%s,%s}" % (ENTRY, ENTRY),
+        b"{%s}" % ENTRY.replace(b"[2]", b"[-2]"),
+        b"{%s}" % ENTRY.replace(b"[2]", b'["2"]'),
+        b"{%s}" % ENTRY.replace(b"[2]", b"[3]"),
+        b"{%s}" % ENTRY.replace(b"8]", b"NaN]"),
+        b"{%s}" % ENTRY.replace(b"[2]", b"[" + b"9" * 5000 + b"]"),
+        b"[" * 100_000,
+    ],
+)
+def test_a_header_that_the_format_forbids(tmp_path, text):
+    """https://github.com/huggingface/safetensors#format: no name twice, and ranges as long as their tensors."""
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(header(b"{%s}" % ENTRY))
+    assert read_header(path)[0].size == 8
+    path.write_bytes(header(text))
+    with pytest.raises(InputFileError):
+        read_header(path)
+
+
+@pytest.mark.parametrize("table", [[], {"a": 1}])
+def test_an_index_that_is_none(folder, table):
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": table}), encoding="utf-8")
+    with pytest.raises(SpecError, match="index"):
+        read_folder(folder)
+
+
+WRONG = [("vocab_size", 10**400), ("hidden_act", [1]), ("torch_dtype", {"a": 1}), ("tie_word_embeddings", "false")]
+
+
+@pytest.mark.parametrize(("field", "value"), WRONG, ids=[field for field, _ in WRONG])
+def test_a_field_of_a_type_that_is_none_of_its_own(folder, field, value):
+    (folder / "config.json").write_text(json.dumps(CONFIG | {field: value}), encoding="utf-8")
+    with pytest.raises(SpecError, match=field):
+        load_model(str(folder))
+
+
+def test_a_number_of_thousands_of_digits_is_no_bug(folder):
+    text = json.dumps(CONFIG).replace("512", "9" * 5000)
+    (folder / "config.json").write_text(text, encoding="utf-8")
+    with pytest.raises(SpecError):
+        load_model(str(folder))
+
+
 def test_a_file_cut_short(tmp_path):
     write(tmp_path / "x.safetensors", SHAPES, cut=10)
     with pytest.raises(InputFileError, match="cut short"):

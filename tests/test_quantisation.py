@@ -183,6 +183,21 @@ def test_an_entry_of_mlx_for_one_module():
     assert [e.model_dump() for e in native.exceptions] == [{"tensors": ["down"], "format": "bf16", "layers": [0]}]
 
 
+def test_a_head_that_mlx_leaves_alone():
+    """``mlx_lm``'s ``class_predicate``: where the path of a module is a key of the table, its value decides."""
+    native = import_config(LLAMA | {"quantization": MLX | {"lm_head": False}}, "mlx", "test").model.native
+    assert (native.head or native.base) == "bf16"
+    assert native.embedding == "int4-g64b"
+
+
+@pytest.mark.parametrize("bits", [[], [1], {"a": 1}])
+def test_inputs_of_no_number_of_bits(bits):
+    table = ct()
+    table["config_groups"]["group_0"]["input_activations"] = {"num_bits": bits, "type": "int"}
+    with pytest.raises(SpecError, match=r"input_activations\.num_bits"):
+        llama(table)
+
+
 def test_auto_round_gives_modules_their_own_bits():
     own = {"model.layers.3.mlp.down_proj": {"bits": 8}, ".*self_attn.*": {"bits": 16, "data_type": "fp"}}
     table = {"quant_method": "auto-round", "bits": 4, "group_size": 128, "sym": True, "extra_config": own}

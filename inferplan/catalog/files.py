@@ -309,13 +309,19 @@ def _derived(path: Path, data: dict[str, Any]) -> ModelSpec:
         )
     cuts = rule.get("prune", {})
     axes = {str(axis): size for axis, size in cuts.items()} if isinstance(cuts, dict) else {"prune": cuts}
-    wrong = [axis for axis, size in axes.items() if not isinstance(size, (int, float)) or not isfinite(size)]
+    wrong = [axis for axis, size in axes.items() if not _is_number(size)]
     if wrong:
         line = line_of(path, ("derive", "prune", wrong[0]))
         raise SpecError(f"{path}:{line}: derive.prune: {', '.join(wrong)} must be a number")
-    if _same_file(str(rule["from"]), path):
-        raise SpecError(f"{path}:{line_of(path, ('derive', 'from'))}: derive.from: a model cannot derive from itself")
-    base, name = load_model(str(rule["from"])), data.get("name") or path.stem
+    where = f"{path}:{line_of(path, ('derive', 'from'))}: derive.from"
+    if not isinstance(rule["from"], str):
+        raise SpecError(f"{where}: it is {rule['from']!r}, not the name of a model")
+    if path.resolve() in _bases(rule["from"]):
+        raise SpecError(f"{where}: a model cannot derive from itself")
+    try:
+        base, name = load_model(rule["from"]), data.get("name") or path.stem
+    except UnknownNameError as error:
+        raise SpecError(f"{where}: {error.what}", because=error.because, hint=error.hint) from None
     base = prune(base, axes, name=name) if axes else base
     own = {key: value for key, value in data.items() if key != "derive"}
     kept = {
@@ -324,11 +330,30 @@ def _derived(path: Path, data: dict[str, Any]) -> ModelSpec:
     return validate(path, kept | {"name": name} | own, ModelSpec)
 
 
-def _same_file(name: str, path: Path) -> bool:
+def _is_number(size: Any) -> bool:
+    """Whether it is a finite number: no switch, and no integer beyond what a float holds."""
     try:
-        return find("models", name).resolve() == path.resolve()
-    except UnknownNameError:
+        return isinstance(size, (int, float)) and not isinstance(size, bool) and isfinite(size)
+    except OverflowError:
         return False
+
+
+def _bases(name: str) -> list[Path]:
+    """The files of a base, of its base and so on, as far as they are YAMLs; one that returns ends them."""
+    found: list[Path] = []
+    while True:
+        try:
+            path = find("models", name).resolve()
+            data = read_yaml(path) if path.suffix in (".yaml", ".yml") else None
+        except (InputFileError, SpecError, UnknownNameError):
+            return found
+        if path in found:
+            return found
+        found.append(path)
+        rule = data.get("derive") if isinstance(data, dict) else None
+        if not isinstance(rule, dict) or not isinstance(rule.get("from"), str):
+            return found
+        name = rule["from"]
 
 
 def find_source(name: str) -> Imported:

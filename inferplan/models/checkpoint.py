@@ -24,6 +24,13 @@ from inferplan.errors import InputFileError, MissingExtraError, NetworkError, Sp
 
 _HEADER_LIMIT = 100_000_000
 """Longest header that the safetensors format allows."""
+_BITS = {
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0"), 8),
+    **dict.fromkeys(("BF16", "F16", "U16", "I16"), 16),
+    **dict.fromkeys(("F32", "U32", "I32"), 32),
+    **dict.fromkeys(("F64", "U64", "I64"), 64),
+}
+"""Bits of an element (``Dtype`` of safetensors); a type that is not here is taken at the bytes of its range."""
 CONFIGS = ("config.json", "hf_quant_config.json", "preprocessor_config.json")
 
 
@@ -67,6 +74,14 @@ class Checkpoint:
         return dict(sizes)
 
 
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A mapping of JSON. Raises ``ValueError`` for a name that is there twice."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name stands in it twice")
+    return found
+
+
 def read_header(path: Path) -> list[Tensor]:
     """The tensors of one safetensors file; no weight is read. Raises ``InputFileError`` when it is not one."""
     try:
@@ -75,12 +90,14 @@ def read_header(path: Path) -> list[Tensor]:
             length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
             if not 2 <= length <= _HEADER_LIMIT:
                 raise InputFileError(f"{path} is not a safetensors file", because=f"its header length is {length}")
-            header = json.loads(file.read(length))
+            header = json.loads(file.read(length), object_pairs_hook=_each_once)
             data = path.stat().st_size - 8 - length
     except OSError as error:
         raise InputFileError(f"cannot read {path}", because=error.strerror or str(error)) from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise InputFileError(f"{path} is not a safetensors file", because=f"its header is no JSON: {error}") from None
+    if not isinstance(header, dict):
+        raise InputFileError(f"{path} is not a safetensors file", because="its header is no mapping")
     tensors = []
     for name, entry in header.items():
         if name == "__metadata__":
@@ -88,6 +105,10 @@ def read_header(path: Path) -> list[Tensor]:
         try:
             begin, end = entry["data_offsets"]
             tensor = Tensor(name=name, dtype=str(entry["dtype"]), shape=tuple(entry["shape"]), size=end - begin)
+            if not all(type(length) is int and length >= 0 for length in (*tensor.shape, begin, end)):
+                raise ValueError
+            if tensor.size * 8 != tensor.elements * _BITS.get(tensor.dtype, 0) and tensor.dtype in _BITS:
+                raise ValueError
         except (KeyError, TypeError, ValueError):
             raise InputFileError(f"{path} is not a safetensors file", because=f"the entry of {name} is wrong") from None
         if not 0 <= begin <= end <= data:
@@ -101,6 +122,8 @@ def read_folder(folder: Path) -> Checkpoint | None:
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         table = read_json(index).get("weight_map", {})
+        if not isinstance(table, dict) or not all(isinstance(name, str) for name in table.values()):
+            raise SpecError(f"{index} holds no index", because="its weight_map does not say the file of each tensor")
         missing = sorted({name for name in table.values() if not (folder / name).is_file()})
         if missing:
             more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
@@ -111,8 +134,11 @@ def read_folder(folder: Path) -> Checkpoint | None:
             )
         files = sorted({folder / name for name in table.values()})
     else:
-        # Mistral's folders hold the weights twice: for transformers (model*), and in its own names (consolidated*).
-        files = sorted(folder.glob("model*.safetensors")) or sorted(folder.glob("*.safetensors"))
+        # Mistral's folders hold the weights twice: for transformers (model*), and in its own names (consolidated*);
+        # Whisper's in two types (model.fp32-00001-of-00002). An adapter beside weights of torch is no model.
+        whole = folder / "model.safetensors"
+        every = [file for file in sorted(folder.glob("*.safetensors")) if not file.name.startswith("adapter")]
+        files = [whole] if whole.is_file() else [file for file in every if file.name.startswith("model")] or every
     if not files:
         return None
     return Checkpoint(path=folder, tensors=[tensor for file in files for tensor in read_header(file)])
@@ -128,6 +154,8 @@ def read_json(path: Path) -> dict[str, Any]:
         raise SpecError(f"{path}:{error.lineno}: not JSON", because=error.msg) from None
     except RecursionError:
         raise SpecError(f"{path}: not a config", because="its JSON is nested too deeply to read") from None
+    except ValueError as error:  # an integer of thousands of digits
+        raise SpecError(f"{path}: not a config", because=str(error)) from None
     if not isinstance(data, dict):
         raise SpecError(f"{path} holds no config", because="its top level is not a mapping")
     return data

@@ -93,6 +93,9 @@ def test_options(
         (f"{MODEL}layers: [{{repeat: 100000000, ffn: {{kind: mlp, d_ff: 8}}}}]\n", "repeat"),
         ("name: x\nderive: {from: llama-3.1-8b, prune: {layers: abc}}\n", "layers must be a number"),
         ("name: x\nderive: {from: MODEL.yaml, prune: {layers: 2}}\n", "itself"),
+        ("name: x\nderive: {from: 5}\n", "the name of a model"),
+        ("name: x\nderive: {from: no-such-model}\n", "MODEL.yaml:2: derive.from: no model named 'no-such-model'"),
+        (f"name: x\nderive: {{from: llama-3.1-8b, prune: {{layers: {'9' * 400}}}}}\n", "layers must be a number"),
     ],
 )
 def test_model_files(
@@ -103,6 +106,17 @@ def test_model_files(
     code, message = run(("show", "MODEL.yaml"), capsys, monkeypatch)
     assert (code, "a bug" in message) == (2, False), message
     assert said in message
+
+
+def test_models_that_derive_from_each_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, base in (("a", "b"), ("b", "c"), ("c", "b")):
+        Path(f"{name}.yaml").write_text(f"name: {name}\nderive: {{from: ./{base}.yaml}}\n")
+    code, message = run(("show", "a.yaml"), capsys, monkeypatch)
+    assert code == 2
+    assert "b.yaml:2: derive.from: a model cannot derive from itself" in message
 
 
 @pytest.mark.parametrize("rate", ["bandwidth: 3.35 TB/s", "bf16: 989.4 TFLOP/s"])

@@ -173,6 +173,9 @@ def _tied(outer: Reader, reader: Reader, default: bool) -> tuple[bool, list[str]
     """
     names = ("tie_word_embeddings", "weight_tying")
     whole, nested = outer.get(*names), reader.get(*names)
+    for said in (whole, nested):
+        if said not in (None, True, False):
+            raise outer.refuse(f"tie_word_embeddings = {said!r}", "it is neither true nor false")
     if whole is not None and nested is not None and bool(whole) != bool(nested):
         kind = str(outer.get("model_type") or "").lower()
         tied = kind in TIED_BY_EITHER or bool(nested if kind in TIED_BY_NESTED else whole)
@@ -185,7 +188,7 @@ def _tied(outer: Reader, reader: Reader, default: bool) -> tuple[bool, list[str]
 def _dtype(outer: Reader, reader: Reader) -> str:
     """The format of the unquantised tensors; bf16 when the config does not say."""
     said = reader.get("torch_dtype", "dtype") or outer.get("torch_dtype", "dtype") or "bfloat16"
-    if said not in _DTYPES:
+    if not isinstance(said, str) or said not in _DTYPES:
         raise outer.refuse(f"torch_dtype = {said!r}", f"only {', '.join(_DTYPES)} are known")
     return _DTYPES[said]
 

@@ -96,7 +96,7 @@ def activation(r: Reader, d: Dialect) -> str:
     """The activation, by its own name or the family's."""
     said = {name: value for name in ACTIVATION if (value := r.get(name))}
     for name, value in said.items():
-        if value not in ACTIVATIONS:
+        if not isinstance(value, str) or value not in ACTIVATIONS:
             raise r.refuse(f"{name} = {value!r}", f"only {', '.join(ACTIVATIONS)} are known")
     kinds = {ACTIVATIONS[value] for value in said.values()}  # gelu and its approximation are one
     if len(kinds) > 1:

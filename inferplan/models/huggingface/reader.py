@@ -136,7 +136,8 @@ class Reader:
         value = self.need(*names) if default is None else self.get(*names)
         if value is None and default is not None:
             return default
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value) or value % 1:
+        whole = isinstance(value, int) or (isinstance(value, float) and isfinite(value) and not value % 1)
+        if isinstance(value, bool) or not whole:
             raise self.refuse(names[0], f"it is {value!r}, not an integer")
         least, most = (1 if POSITIVE.intersection(names) else -1), (MOST_LAYERS if names == LAYERS else LARGEST)
         if not least <= value <= most:

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from dataclasses import dataclass
 from itertools import combinations
 
 from inferplan.errors import SpecError
 from inferplan.models.checkpoint import Checkpoint, Tensor
+from inferplan.models.ends import OutputHead
 from inferplan.models.huggingface.quantisation import LAYOUTS, Layout, checkpoint_shapes, places
 from inferplan.models.huggingface.quantisation.modules import NESTED_ROOTS
-from inferplan.models.spec import ModelSpec
+from inferplan.models.spec import NORM_VECTORS, ModelSpec
 from inferplan.work.formats import find_format
 
 _NOT_PARAMETERS = (
     *("rotary_emb.inv_freq", "rope_freqs.weight", "e_score_correction_bias", "masked_bias", ".attn.bias"),
-    *("k_scale", "v_scale"),
+    *(".attention.bias", "position_ids", "token_type_ids", "final_logits_bias", "k_scale", "v_scale"),
+    "EncDecAttention.relative_attention_bias.weight",  # T5's first release; transformers drops it when it loads
 )
 """Ends of the names of buffers."""
+_BESIDE = re.compile(
+    r"(?:^|.*\.)(mtp|mtp_layers)\..*|(?!.*\.(?:layers?|h|blocks?)\.\d+\.)(?:^|.*\.)((?:encoder|decoder)\.embed_tokens"
+    r"|shared|lm_head|proj_out|pooler|classifier|score|qa_outputs|cls\.predictions\.decoder|cls\.predictions"
+    r"|cls\.seq_relationship)\..*|(head|decoder)\.(?:dense|norm|weight|bias).*"
+)
+"""Modules that one class of a family stores and another does not read: prediction modules, tables twice, heads."""
+_MISTRAL = "layers.0.attention.wq.weight"
+"""A tensor of the folders that Mistral writes for its own code (consolidated.safetensors)."""
+_PREFIXES = ("", "language_model.", "model.language_model.", "thinker.")
+"""What may stand ahead of the head beside towers."""
 _WIDE = {"F32": "fp32", "BF16": "bf16", "F16": "fp16"}
 _CLOSE, _SMALL = 0.02, 1024
 """What a module may store beside its format: a share of its bytes, or a few scales and a code book."""
@@ -42,6 +55,8 @@ def compare(model: ModelSpec, stored: Checkpoint) -> list[str]:
     """
     said = [f"the folder stores {stored.size:,} bytes"]
     layout = LAYOUTS.get(model.family)
+    if any(tensor.name == _MISTRAL for tensor in stored.tensors) and (layout is None or layout.root):
+        layout, said = None, [*said, "the tensors have the names of mistral-inference"]
     if layout is not None:
         said += _matrices(model, stored, layout)
     native = model.native
@@ -62,9 +77,10 @@ def _matrices(model: ModelSpec, stored: Checkpoint, layout: Layout) -> list[str]
     by_module: dict[str, list[Tensor]] = defaultdict(list)
     for tensor in stored.tensors:
         by_module[_module(tensor.name)].append(tensor)
-    promised = _promised(model, layout, _root(model, layout, set(by_module)))
+    head = next((name for before in _PREFIXES if (name := before + layout.head) in by_module), layout.head)
+    promised = _promised(model, layout, _root(model, layout, set(by_module)), head)
     if model.tied:
-        promised = {name: module for name, module in promised.items() if name != layout.head}
+        promised = {name: module for name, module in promised.items() if name != head}
     missing = [name for name in promised if name not in by_module]
     if missing:
         raise _differs(stored, f"it lacks {len(missing)} of {len(promised)} matrices, such as {', '.join(missing[:3])}")
@@ -88,7 +104,7 @@ def _matrices(model: ModelSpec, stored: Checkpoint, layout: Layout) -> list[str]
     return notes
 
 
-def _promised(model: ModelSpec, layout: Layout, root: str) -> dict[str, _Module]:
+def _promised(model: ModelSpec, layout: Layout, root: str, head: str) -> dict[str, _Module]:
     """Every module with a matrix, by its name in the checkpoint."""
     sizes: dict[str, float] = defaultdict(float)
     formats: dict[str, set[str]] = defaultdict(set)
@@ -102,7 +118,7 @@ def _promised(model: ModelSpec, layout: Layout, root: str) -> dict[str, _Module]
             formats[module].add(name)
     shapes = checkpoint_shapes(model, layout, "")
     return {
-        (name if name == layout.head else root + name): _Module(
+        (head if name == layout.head else root + name): _Module(
             shape=shapes.get(f"{name}.weight", shapes.get(name, ())), size=size, formats=frozenset(formats[name])
         )
         for name, size in sizes.items()
@@ -112,7 +128,7 @@ def _promised(model: ModelSpec, layout: Layout, root: str) -> dict[str, _Module]
 def _root(model: ModelSpec, layout: Layout, modules: set[str]) -> str:
     """What stands ahead of the layers in this checkpoint; a base model without a head has nothing there."""
     first = next(name for place in places(model, layout) for name in place.modules if place.weight.role != "base")
-    roots = dict.fromkeys((layout.root, *NESTED_ROOTS, "language_model.", ""))
+    roots = dict.fromkeys((layout.root, *NESTED_ROOTS, "language_model.", "decoder.", ""))
     return next((root for root in roots if root + first in modules), layout.root)
 
 
@@ -141,22 +157,42 @@ def _module(name: str) -> str:
 
 
 def _elements(model: ModelSpec, checkpoint: Checkpoint) -> list[str]:
-    found = sum(t.elements for t in checkpoint.tensors if not t.name.endswith(_NOT_PARAMETERS))
-    expected = model.parameters["total"] + model.tower_parameters
-    beside = {
-        "the tied head is stored as well": model.parameters["embedding"] if model.tied else 0,
-        "prediction modules are stored as well": model.mtp_parameters,
-        "the towers are not in it": -model.tower_parameters,
-    }
-    kinds = [name for name, elements in beside.items() if elements]
-    difference = found - expected
+    """Notes on what is stored beside the parameters of the config, or is not; raises where the sums differ still."""
+    kept = [t for t in checkpoint.tensors if not t.name.endswith(_NOT_PARAMETERS)]
+    difference = sum(t.elements for t in kept) - model.parameters["total"] - model.tower_parameters
+    alone = model.tied and model.encoder is None  # copies of a table that two halves share are told by their names
+    beside: list[tuple[str, int]] = [
+        ("the tied head is stored as well", model.parameters["embedding"] if alone else 0),
+        ("prediction modules are stored as well", model.mtp_parameters),
+        ("the towers are not in it", -model.tower_parameters),
+        *((f"its {head.name} is not in it", -_head(head, NORM_VECTORS[model.norm])) for head in model.ends.heads),
+        *((f"{name} is stored as well", elements) for name, elements in _further(kept).items()),
+    ]
+    kinds = [(said, elements) for said, elements in beside if elements]
     for count in range(len(kinds) + 1):
         for chosen in combinations(kinds, count):
-            if sum(beside[name] for name in chosen) == difference:
-                return list(chosen)
+            if sum(elements for _, elements in chosen) == difference:
+                return [said for said, _ in chosen]
     raise _differs(
-        checkpoint, f"it stores {found:,} elements and the config has {expected:,} parameters ({difference:+,})"
+        checkpoint,
+        f"it stores {sum(t.elements for t in kept):,} elements and the config has "
+        f"{model.parameters['total'] + model.tower_parameters:,} parameters ({difference:+,})",
     )
+
+
+def _head(head: OutputHead, vectors: int) -> int:
+    """Elements of a head's own layers. vectors: those of a norm."""
+    return sum(weight.elements for layer in head.layers for weight in layer.weights("", vectors))
+
+
+def _further(tensors: list[Tensor]) -> dict[str, int]:
+    """Elements of each module that may be there or not."""
+    sizes: dict[str, int] = defaultdict(int)
+    for tensor in tensors:
+        found = _BESIDE.fullmatch(tensor.name)
+        if found:
+            sizes[found[1] or found[2] or found[3]] += tensor.elements
+    return dict(sizes)
 
 
 def _differs(stored: Checkpoint, because: str) -> SpecError:

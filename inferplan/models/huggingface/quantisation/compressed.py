@@ -123,6 +123,8 @@ def _inputs(table: Reader) -> str | None:
     """The format of the inputs: an exponent's bits decide nothing, 16 bits are no format of their own."""
     bits, kind, size = table.get("num_bits"), table.get("type") or "int", groups(table.get("group_size"))
     finish(table, "strategy", "symmetric", "dynamic", "observer", "observer_kwargs", "block_structure", "actorder")
+    if not isinstance(bits, int) or not isinstance(kind, str):
+        raise refuse(table, f"num_bits = {bits!r}, type = {kind!r}", "no such inputs are known")
     known_inputs = {(8, "float"): "fp8", (8, "int"): "int8", (16, "float"): None, (16, "int"): None}
     if (bits, kind) in known_inputs:
         return "mxfp8" if (bits, kind, size) == (8, "float", 32) else known_inputs[bits, kind]

@@ -41,7 +41,7 @@ def mlx(table: Reader) -> Scheme:
             inner = Reader(said, table.name, f"{table.prefix}{name}.")
             own[name] = _mlx_format(inner, default[1])
             finish(inner)
-        elif said is False and "." in name:
+        elif said is False and ("." in name or name in ("lm_head", "embed_tokens")):
             own[name] = None
         else:
             continue
