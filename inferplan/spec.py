@@ -1,6 +1,7 @@
 """The base of every value that is read from YAML: frozen, and strict about fields it does not know."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
@@ -21,3 +22,12 @@ class Spec(BaseModel):
                 if isinstance(value, int) and abs(value) > MOST:
                     raise ValueError(f"{name} is more than anything here can count ({MOST:.0e})")
         return data
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """The same with some fields changed. What it had worked out from its fields is not carried over: pydantic
+        copies the values of cached properties too, which those of other fields may not be."""
+        copied = super().model_copy(update=update, deep=deep)
+        if update:
+            for name in vars(copied).keys() - type(self).model_fields.keys():
+                del vars(copied)[name]
+        return copied
