@@ -36,7 +36,7 @@ SWITCHES = (
     "use_task_id",
     "tie_word_embeddings",
 )
-TIED_ONE_WAY = ("rembert", "ultrabert")
+TIED_ONE_WAY = ("rembert", "ultrabert", "esmc")
 """Whose output table is another one: refused where it is tied."""
 
 
@@ -52,6 +52,11 @@ def varied(family: str, draw: random.Random) -> dict[str, Any]:
         "albert": {"num_hidden_groups": draw.choice([1, 5])},
         "esm": {"position_embedding_type": draw.choice(["absolute", "rotary"]), "emb_layer_norm_before": True},
         "xlm": {"n_langs": 3},
+        "esmc": {"num_key_value_heads": 4},
+        "luke": {"entity_vocab_size": 70, "entity_emb_size": draw.choice([16, 32])},
+        "longformer": {"attention_window": [8, 8, 16, 4, 2]},
+        "xmod": {"languages": ["en", "de", "fr"], "adapter_layer_norm": draw.random() < 0.5},
+        "deberta": {"relative_attention": True, "pos_att_type": draw.choice([["c2p"], ["p2c"], ["c2p", "p2c"]])},
     }
     return fields | further.get(family, {})
 
@@ -138,6 +143,24 @@ def test_attention_with_terms_of_position(kinds: list[str], shared: bool):
         built(input_ids=torch.ones(2, 24, dtype=torch.long))
     deployment = assemble(Request(model="deberta", gpu="h100-sxm"), model_loader=lambda _: found)
     costs = estimate(deployment, StaticLoad(batch=2.0, prompt=24.0)).prefill.costs
+    ours = sum(cost.op.work().flop * cost.op.count for cost in costs if cost.op.kind in ("matmul", "attention"))
+    assert ours == counter.get_total_flops()
+
+
+@pytest.mark.parametrize(("tokens", "kinds"), [(12, ["c2p"]), (40, ["c2p", "p2c"])])
+def test_the_first_deberta_projects_the_distances_of_the_sequence(tokens: int, kinds: list[str]):
+    """FLOP of its class on two sequences, shorter and longer than its 20 distances."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    fields = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48}
+    fields |= {"vocab_size": 99, "max_position_embeddings": 60, "max_relative_positions": 20}
+    config = transformers.DebertaConfig(**fields, relative_attention=True, pos_att_type=kinds)
+    built = transformers.DebertaModel(config).eval().requires_grad_(False)
+    found = import_config(config.to_dict() | {"architectures": ["DebertaModel"]}, "deberta", "test").model
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        built(input_ids=torch.ones(2, tokens, dtype=torch.long))
+    deployment = assemble(Request(model="deberta", gpu="h100-sxm"), model_loader=lambda _: found)
+    costs = estimate(deployment, StaticLoad(batch=2.0, prompt=float(tokens))).prefill.costs
     ours = sum(cost.op.work().flop * cost.op.count for cost in costs if cost.op.kind in ("matmul", "attention"))
     assert ours == counter.get_total_flops()
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from inferplan.models.huggingface.decoder import attention, mlp
 from inferplan.models.huggingface.dialect import Dialect, Layer, compress
+from inferplan.models.huggingface.encoder_decoder import big_bird_blocks
 from inferplan.models.huggingface.heads import architecture, head, labels, linear
 from inferplan.models.huggingface.reader import CONTEXT, HEADS, LAYERS, WIDTH, Reader
 
@@ -35,7 +36,8 @@ class Encoder:
     linear layer behind the pooler; ``dense``, two layers; ``plain``, one; ``mlm``, one behind the transform of its
     masked language model. transform: the layer ahead of the vocabulary's, or what makes the whole way there, its
     vocabulary's matrix with it. ends: last words of the classes that are known; default: where no class is named.
-    discriminates: it was trained to tell replaced tokens (ELECTRA). keeps_pooler: every class has the pooler.
+    discriminates: it was trained to tell replaced tokens (ELECTRA). keeps_pooler: classes that have the pooler
+    and do not need it.
     spare_bias: its head keeps a second bias over the vocabulary, which is another tensor where the head is not tied.
     decodes: with ``is_decoder`` it generates; causal: its tokens never see what is after them. padded: positions count
     from the one past the padding token's index. extra: further ends.
@@ -57,7 +59,7 @@ class Encoder:
     ends: tuple[str, ...] = ENDS
     default: str = "ForMaskedLM"
     discriminates: bool = False
-    keeps_pooler: bool = False
+    keeps_pooler: tuple[str, ...] = ()
     spare_bias: bool = False
     decodes: bool = False
     causal: bool = False
@@ -85,10 +87,12 @@ def _build(style: Encoder, r: Reader, d: Dialect) -> dict[str, Any]:
     projected = style.projects or narrow != width
     layers = (style.layers or plain)(r, d, generates or style.causal)
     heads = _heads(style, r, end, (width, narrow))
-    if style.keeps_pooler and not any(one["name"] == "pooler" for one in heads):
+    if end in style.keeps_pooler and not any(one["name"] == "pooler" for one in heads):
         heads.append(head("pooler", "sequence", linear(width, width)))
     ends: dict[str, Any] = {"tables": _tables(style, r), "projection_bias": projected, "heads": heads}
-    for key, value in (style.extra(r) if style.extra else {}).items():
+    more = style.extra(r) if style.extra else {}
+    notes = more.pop("notes", [])
+    for key, value in more.items():
         ends[key] = {**ends.get(key, {}), **value} if isinstance(value, dict) else value
     fields: dict[str, Any] = {
         "d_model": width,
@@ -101,6 +105,7 @@ def _build(style: Encoder, r: Reader, d: Dialect) -> dict[str, Any]:
         "layers": compress(layers),
         "ends": {key: value for key, value in ends.items() if value},
         "generation": {} if generates else {"kind": "encode"},
+        "notes": notes,
     }
     if any(one["vocabulary"] for one in heads):
         if style.spare_bias and not r.flag("tie_word_embeddings", d.tied):
@@ -259,6 +264,57 @@ def disentangled(r: Reader, d: Dialect, causal: bool) -> list[Layer]:
     return [layer | {"mixer": layer["mixer"] | relative} for layer in plain(r, d, causal)]
 
 
+def disentangled_first(r: Reader, d: Dialect, causal: bool) -> list[Layer]:
+    """Those of the first DeBERTa: no bias on keys, nor on positions as keys; distances within the sequence alone."""
+    to_keys = "c2p" in (r.get("pos_att_type") or ())
+    layers = []
+    for layer in disentangled(r, d, causal):
+        mixer = layer["mixer"] | {"key_bias": False}
+        if mixer["kind"] != "attention":
+            mixer |= {"key_position_bias": not to_keys, "within_sequence": True}
+        layers.append(layer | {"mixer": mixer})
+    return layers
+
+
+def banded(positions: Callable[[Reader, int], list[int]]) -> Callable[..., list[Layer]]:
+    """Layers that attend to so many positions about each."""
+
+    def layers(r: Reader, d: Dialect, causal: bool) -> list[Layer]:
+        layer, count = plain(r, d, causal)[0], r.integer(*LAYERS)
+        return [layer | {"mixer": layer["mixer"] | {"window": size + 1 - size % 2}} for size in positions(r, count)]
+
+    return layers
+
+
+def big_bird(r: Reader, d: Dialect, causal: bool) -> list[Layer]:
+    """BigBird's (2007.14062): blocks about each, at the ends and at random, or everything."""
+    kind = r.get("attention_type") or "block_sparse"
+    if kind not in ("block_sparse", "original_full"):
+        raise r.refuse(f"attention_type = {kind!r}", "only block_sparse and original_full are known")
+    if kind == "original_full":
+        r.skip("block_size", "num_random_blocks")
+        return plain(r, d, causal)
+    return banded(big_bird_blocks)(r, d, causal)
+
+
+def adapted(r: Reader, d: Dialect, causal: bool) -> list[Layer]:
+    """X-MOD's (2205.06266): behind the feed-forward an adapter for each language, of which a request runs one."""
+    width = r.integer(*WIDTH)
+    own = r.flag("adapter_layer_norm", False)
+    layer = plain(r, d, causal)[0]
+    adapter = layer["ffn"] | {"d_ff": width // r.integer("adapter_reduction_factor")}
+    return [layer | {"extras": [adapter], "norms": 3 if own else 2}] * r.integer(*LAYERS)
+
+
+def protein(r: Reader, d: Dialect, causal: bool) -> list[Layer]:
+    """ESM-C's: queries and keys with norms over all heads."""
+    width, heads = r.integer(*WIDTH), r.integer(*HEADS)
+    layers = plain(r, d, causal)
+    if layers[0]["mixer"]["kv_heads"] != heads or layers[0]["mixer"]["head_dim"] * heads != width:
+        raise r.refuse("num_key_value_heads or head_dim", "its norms are as wide as the model, and its heads are not")
+    return [layer | {"mixer": layer["mixer"] | {"qk_norm": "full"}} for layer in layers]
+
+
 # What else lies around the layers.
 
 
@@ -338,6 +394,56 @@ def languages(r: Reader) -> dict[str, Any]:
     """XLM's and FlauBERT's table of languages."""
     number = r.integer("n_langs", default=1)
     return {"tables": {"languages": number}} if number > 1 and r.flag("use_lang_emb", True) else {}
+
+
+def global_projections(r: Reader) -> dict[str, Any]:
+    """Longformer's projections of tokens that see all others, which are kept and not priced (2004.05150, 3.1)."""
+    count, width = r.integer(*LAYERS), r.integer(*WIDTH)
+    note = "no token is taken to see all others: the projections of those that do are kept and take no time"
+    tensors = {"global": [count, 3, width, width], "global.bias": [count, 3, width]}
+    return {"tensors": tensors, "notes": [note]}
+
+
+def entities(r: Reader) -> dict[str, Any]:
+    """LUKE's tables and queries of entities (2010.01057), which a request of words alone does not read."""
+    width, narrow, number = r.integer(*WIDTH), r.integer("entity_emb_size"), r.integer("entity_vocab_size")
+    rows = number * narrow + (r.integer(*CONTEXT) + r.integer("type_vocab_size") + 2) * width
+    tensors = {"entities": [rows + (narrow * width if narrow != width else 0)]}
+    if r.flag("use_entity_aware_attention", True):
+        tensors |= {"entity_queries": [r.integer(*LAYERS), 3, width + 1, width]}
+    if str(architecture(r) or "MaskedLM").endswith("MaskedLM"):
+        copies = 0 if r.flag("tie_word_embeddings", True) else 1
+        tensors |= {"entity_predictions": [(width + 3 + copies * number) * narrow + number]}
+        if copies:
+            tensors |= {"spare_bias": [r.integer("vocab_size")]}
+    return {"tensors": tensors, "notes": ["a request is taken to have words alone: what entities need takes no time"]}
+
+
+def words(r: Reader) -> list[dict[str, Any]]:
+    """LUKE's and ESM-C's way to their logits, by a matrix that their classes never share with the embedding."""
+    width = r.integer(*WIDTH)
+    return [linear(width, width, norm=width), linear(width, r.integer("vocab_size"))]
+
+
+def other_languages(r: Reader) -> dict[str, Any]:
+    """The adapters of X-MOD's other languages, which a request does not run."""
+    languages = r.need("languages")
+    if not isinstance(languages, list) or not languages:
+        raise r.refuse("languages", f"it is {languages!r}, not a list of languages")
+    width = r.integer(*WIDTH)
+    narrow = width // r.integer("adapter_reduction_factor")
+    one = 2 * width * narrow + narrow + width
+    others = len(set(map(str, languages))) - 1
+    return {"tensors": {"other_adapters": [r.integer(*LAYERS), others, one]}} if others else {}
+
+
+def norm_biases(r: Reader) -> dict[str, Any]:
+    """The biases of ESM-C's norms in its layers, which the last one has not."""
+    width = r.integer(*WIDTH)
+    tensors = {"norms.bias": [2 * r.integer(*LAYERS), width]}
+    if str(architecture(r) or "MaskedLM").endswith("MaskedLM"):
+        tensors |= {"predictions.norm.bias": [width]}
+    return {"tensors": tensors}
 
 
 def contacts(r: Reader) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from inferplan.models.huggingface import encoder as e
 from inferplan.models.huggingface.dialect import Dialect
 from inferplan.models.huggingface.encoder import ENDS, PRETRAINED, Encoder, build
+from inferplan.models.huggingface.encoder_decoder import led_windows
 
 _POOLED = Encoder(spare_bias=True, classifier="pooled", ends=PRETRAINED, decodes=True)
 _DENSE = Encoder(spare_bias=True, decodes=True)
@@ -194,7 +195,7 @@ FAMILIES: dict[str, Dialect] = {
     ),
     "ernie": replace(_BERT, build=build(replace(_POOLED, extra=e.task_types))),
     "layoutlm": replace(
-        _BERT, build=build(Encoder(spare_bias=True, classifier="pooled", keeps_pooler=True, extra=e.boxes))
+        _BERT, build=build(Encoder(spare_bias=True, classifier="pooled", keeps_pooler=ENDS, extra=e.boxes))
     ),
     "tapas": replace(
         _BERT,
@@ -276,6 +277,83 @@ FAMILIES: dict[str, Dialect] = {
         fixed={"conv_kernel_size": (0,), "legacy": (True,), "attention_head_size": ()},
         ignored=("pooler_dropout", "pooler_hidden_act", "conv_act"),
     ),
+    "deberta": replace(
+        _BERT,
+        build=build(
+            Encoder(
+                spare_bias=True,
+                positions=False,
+                token_types=False,
+                pooled=False,
+                classifier="pooled",
+                layers=e.disentangled_first,
+                extra=e.distances,
+            )
+        ),
+        fixed={
+            "legacy": (True,),
+            "talking_head": (False,),
+            "share_att_key": (False,),
+            "norm_rel_ebd": ("none",),
+            "position_buckets": (-1, 0),
+        },
+        ignored=("pooler_dropout", "pooler_hidden_act", "padding_idx"),
+    ),
+    "big_bird": replace(
+        _BERT,
+        build=build(
+            replace(
+                _DENSE, decodes=False, layers=e.big_bird, keeps_pooler=ENDS, ends=(*ENDS[:3], "Model", "ForPreTraining")
+            )
+        ),
+        qkv_bias=("use_bias", True),
+        ignored=("rescale_embeddings", "directionality"),
+    ),
+    "longformer": replace(
+        _BERT,
+        build=build(replace(_OFFSET, decodes=False, layers=e.banded(led_windows), extra=e.global_projections)),
+        ignored=("onnx_export", "ignore_attention_mask", "attention_mode", "autoregressive"),
+    ),
+    "luke": replace(
+        _BERT,
+        build=build(
+            Encoder(
+                padded=True, classifier="pooled", transform=e.words, extra=e.entities, keeps_pooler=("ForMaskedLM",)
+            )
+        ),
+        ignored=("bert_model_name", "cls_entity_prediction"),
+    ),
+    "xmod": replace(
+        _BERT,
+        build=build(replace(_OFFSET, decodes=True, layers=e.adapted, extra=e.other_languages)),
+        fixed={"pre_norm": (False,), "add_cross_attention": (False,)},
+        ignored=("adapter_reuse_layer_norm", "ln_before_adapter", "default_language"),
+    ),
+    "esmc": replace(
+        _BERT,
+        build=build(
+            Encoder(
+                positions=False,
+                token_types=False,
+                pooled=False,
+                embedding_norm=False,
+                final_norm=True,
+                transform=e.words,
+                layers=e.protein,
+                extra=e.norm_biases,
+                ends=ENDS[:3] + ENDS[4:],
+            )
+        ),
+        tied=False,
+        norm="layer_plain",
+        qkv_bias=("attention_bias", False),
+        out_bias=("attention_bias", False),
+        mlp_bias=("mlp_bias", False),
+        gated=True,
+        rotary=True,
+        activation="silu",
+        fixed={"tie_word_embeddings": (False,)},
+    ),
     "modernbert": _MODERN,
     "modernbert-decoder": replace(
         _MODERN,
@@ -344,16 +422,11 @@ ALIASES = {
 """Other names of a row."""
 
 UNKNOWN = {
-    "big_bird": "its attention is over blocks, some of them chosen at random: no mask here has those",
     "canine": "its layers work on characters at two resolutions: no layer kind has those",
     "convbert": "half of its heads are convolutions whose filters depend on the tokens: no layer kind has those",
-    "deberta": "its attention has terms for content and position apart: no layer kind has those",
-    "esmc": "its norms are of two kinds, with a bias and without one",
     "fnet": "its mixers are Fourier transforms: no layer kind has those",
     "funnel": "its layers shorten the sequence: no layer kind does that",
     "lilt": "it has a second stream of layers for the places of the tokens: no layer kind has that",
-    "longformer": "some of its tokens see all others through projections of their own: no layer kind has those",
-    "luke": "its attention has queries for words and entities apart: no layer kind has those",
     "mobilebert": "its layers have bottlenecks and several feed-forwards: no layer kind has those",
     "modernvbert": "it joins images with text: its vision part is not described here",
     "mra": "its attention is an approximation at several resolutions: no mask here has those",
@@ -364,7 +437,6 @@ UNKNOWN = {
     "squeezebert": "its linear layers are convolutions in groups: no layer kind has those",
     "ultravbert": "it joins images with text: its vision part is not described here",
     "xlnet": "its attention has relative positions with projections of their own: no layer kind has those",
-    "xmod": "every layer has an adapter for each language: no layer kind has those",
     "yoso": "its attention is by hashes: no mask here has those",
 }  # fmt: skip
 """Families that are known and not covered, and what they need."""
