@@ -377,7 +377,7 @@ def _packed(op: Op, hardware: HardwareSpec) -> Num:
 
     None for one or two rows, which are products of a vector; all of them from eight rows on.
     """
-    if not isinstance(op, Matmul) or hardware.multiprocessors:
+    if not isinstance(op, Matmul) or hardware.thread_blocks:
         return 0.0
     several = np.clip(np.log2(np.maximum(op.m, 1.0) / 2.0) / 2.0, 0.0, 1.0)
     return several * (op.batch * op.k * op.n * op.weight.width)
