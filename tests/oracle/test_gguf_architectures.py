@@ -190,8 +190,8 @@ def write(path: Path, arch: str, tensors: dict[str, tuple[int, ...]], model: Any
         "attention.head_count_kv": getattr(config, "num_key_value_heads", None) or 4,
     }
     for key, value in (fields | extra).items():
-        add = writer.add_bool if isinstance(value, bool) else writer.add_uint32
-        add(f"{arch}.{key}", value)
+        adds = {bool: writer.add_bool, str: writer.add_string, float: writer.add_float32, list: writer.add_array}
+        adds.get(type(value), writer.add_uint32)(f"{arch}.{key}", value)
     for name, shape in tensors.items():
         writer.add_tensor(name, np.zeros(shape, dtype=np.float32))
     writer.write_header_to_file()
@@ -230,11 +230,13 @@ def test_a_file_of_an_architecture(arch: str, tmp_path: Path) -> None:
         assert found.kv_elements_per_token == cached(model, 9) - cached(model, 8)
 
 
-def tiny(path: Path, arch: str = "llama", **changes: tuple[int, ...] | None) -> Path:
-    """A file of a small Llama; ``changes`` adds tensors, or takes them out."""
+def tiny(
+    path: Path, arch: str = "llama", extra: dict[str, Any] | None = None, **changes: tuple[int, ...] | None
+) -> Path:
+    """A file of a small Llama; ``changes`` adds tensors, or takes them out, ``extra`` adds metadata."""
     model = built("llama", {})
     tensors = converted(model, "llama") | {name: shape for name, shape in changes.items() if shape}
-    write(path, arch, {k: v for k, v in tensors.items() if changes.get(k, v)}, model, {})
+    write(path, arch, {k: v for k, v in tensors.items() if changes.get(k, v)}, model, extra or {})
     return path
 
 
@@ -246,6 +248,18 @@ def tiny(path: Path, arch: str = "llama", **changes: tuple[int, ...] | None) -> 
         ({"blk.1.attn_q.weight": None}, "blk.1.attn_q.weight"),
         ({"token_embd.weight": None}, "no token_embd.weight"),
         ({"other.weight": (8, 8)}, "other.weight"),
+        ({"token_embd.weight": (64,)}, "no token_embd.weight of rows"),
+        ({"blk.1.attn_q.weight": (64,)}, "the tensors of blk.1"),
+        ({"blk.9.attn_norm.weight": (64,)}, "no blk."),
+        ({"extra": {"block_count": 9}}, "block_count is 9"),
+        ({"extra": {"attention.head_count": 0}}, "the tensors of blk.0"),
+        ({"extra": {"context_length": "a"}}, "llama.context_length = 'a'"),
+        ({"extra": {"attention.head_count": float("nan")}}, "llama.attention.head_count = nan"),
+        ({"extra": {"nextn_predict_layers": 99}}, "nextn_predict_layers"),
+        (
+            {"extra": {"attention.sliding_window": 8, "attention.sliding_window_pattern": [True]}},
+            "1 entries",
+        ),
     ],
 )
 def test_what_a_file_lacks_or_adds_is_named(changes: dict[str, Any], said: str, tmp_path: Path) -> None:

@@ -89,13 +89,23 @@ def import_gguf(path: Path) -> ModelSpec:
     dialect, family = _dialect(metadata)
     inside, outside = blocks(checkpoint.tensors, path.stem)
     table = outside.get("token_embd.weight")
-    if table is None or not inside:
-        lacking = "token_embd.weight" if table is None else "layers"
+    if table is None or len(table) != 2 or not inside:
+        lacking = "layers" if table is not None and len(table) == 2 else "token_embd.weight of rows and columns"
         raise SpecError(f"{path.stem}: the file has no {lacking}", because="the counts depend on it")
+    stated = metadata.optional("block_count")
+    if stated not in (None, len(inside)):
+        raise SpecError(
+            f"{path.stem}: the file has {len(inside)} layers",
+            because=f"its {metadata.architecture}.block_count is {stated}",
+            hint="a part of a split file is missing, or the metadata are those of another model",
+        )
     unread = [name for name in outside if name not in _ENDS]
     if unread:
         raise SpecError(f"{path.stem}: tensors of the file are not understood: {', '.join(unread[:4])}")
     modules = metadata.optional("nextn_predict_layers") or 0
+    if not 0 <= modules < len(inside):
+        because = f"{modules} of its {len(inside)} layers would predict"
+        raise SpecError(f"{path.stem}: nextn_predict_layers is not understood", because=because)
     inner = inside[: len(inside) - modules]
     layers = _windowed(inner, metadata, dialect, family)
     data: dict[str, Any] = {
@@ -149,7 +159,10 @@ def _windowed(inner: list[Block], metadata: Metadata, dialect: Dialect, family: 
     size, chunk = metadata.optional("attention.sliding_window"), metadata.optional("attention.chunk_size")
     pattern = metadata.get("attention.sliding_window_pattern")
     if isinstance(pattern, list):
-        windows = [size if slides else None for slides in pattern]
+        if len(pattern) < len(layers):
+            because = f"{len(pattern)} entries for {len(layers)} layers"
+            raise SpecError(f"{metadata.name}: attention.sliding_window_pattern is not understood", because=because)
+        windows = [size if slides else None for slides in pattern[: len(layers)]]
     else:
         reader = Reader({"sliding_window": size, "sliding_window_pattern": pattern}, metadata.name)
         windows = [None] * len(layers) if size is None else sliding(reader, dialect, len(layers))

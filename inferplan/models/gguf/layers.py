@@ -13,6 +13,16 @@ Part = dict[str, Any]
 
 def layer(block: Block, metadata: Metadata, dialect: Dialect, activation: str) -> Layer:
     """One layer as a YAML writes it; its window is the caller's. Raises ``SpecError`` for what is not understood."""
+    try:
+        return _layer(block, metadata, dialect, activation)
+    except (IndexError, ValueError, ZeroDivisionError):  # a vector for a matrix, no heads
+        raise SpecError(
+            f"{block.name}: the tensors of blk.{block.index} are not understood",
+            because="one has another number of dimensions than its name says, or the file states 0 of its parts",
+        ) from None
+
+
+def _layer(block: Block, metadata: Metadata, dialect: Dialect, activation: str) -> Layer:
     width = metadata.need("embedding_length")
     mixer = _mixer(block, metadata, dialect)
     dense = _dense(block, width, activation) if block.has("ffn_up") else None

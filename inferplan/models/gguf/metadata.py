@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable
+from math import isfinite
 from typing import Any
 
 from inferplan.errors import SpecError
@@ -34,7 +35,7 @@ class Metadata:
         return self.fields.get(f"{self.architecture}.{key}")
 
     def need(self, key: str, layer: int = 0) -> int:
-        """A number, or that of a layer where the field is a list. Raises ``SpecError`` where it is absent."""
+        """A number, or that of a layer where the field is a list. Raises ``SpecError`` where it is absent or none."""
         value = self.get(key)
         if isinstance(value, list):
             value = value[layer] if layer < len(value) else None
@@ -42,6 +43,8 @@ class Metadata:
             raise SpecError(
                 f"{self.name}: the file has no {self.architecture}.{key}", because="the counts depend on it"
             )
+        if not isinstance(value, (int, float)) or not isfinite(value) or value % 1:
+            raise SpecError(f"{self.name}: {self.architecture}.{key} = {value!r} is no number of anything")
         return int(value)
 
     def optional(self, key: str, layer: int = 0) -> int | None:
@@ -105,7 +108,7 @@ class Block:
 
 
 def blocks(tensors: Iterable[Tensor], name: str) -> tuple[list[Block], dict[str, Shape]]:
-    """The layers in order, and the tensors outside them."""
+    """The layers in order, and the tensors outside them. Raises ``SpecError`` for a layer that is not there."""
     inside: dict[int, dict[str, Shape]] = defaultdict(dict)
     outside: dict[str, Shape] = {}
     for tensor in tensors:
@@ -114,6 +117,9 @@ def blocks(tensors: Iterable[Tensor], name: str) -> tuple[list[Block], dict[str,
             inside[int(place[1])][place[2]] = tensor.shape
         elif not _BUFFERS.fullmatch(tensor.name):
             outside[tensor.name] = tensor.shape
+    lacking = [index for index in range(len(inside)) if index not in inside]
+    if lacking:
+        raise SpecError(f"{name}: the file has no blk.{lacking[0]}", because=f"it has blk.{max(inside)}")
     return [Block(inside[index], name, index) for index in sorted(inside)], outside
 
 
