@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from math import nan
 from typing import TYPE_CHECKING, Any
 
 from inferplan.errors import InfeasibleError, InferplanError, NotFiniteError
@@ -170,7 +171,7 @@ def _causes(base: Deployment, own: Deployment) -> list[str]:
     """What differs between two deployments, as factors on the resources."""
     causes = []
     facts = {
-        "parameters": (float(base.model.parameters["active"]), float(own.model.parameters["active"])),
+        "parameters": tuple(float(one.model.parameters.get("active", nan)) for one in (base, own)),
         "KV elements": (float(base.model.kv_elements_per_token), float(own.model.kv_elements_per_token)),
         "bandwidth": (base.hardware.memory.bandwidth, own.hardware.memory.bandwidth),
         "peak": (base.hardware.peak_of(base.math), own.hardware.peak_of(own.math)),

@@ -179,6 +179,10 @@ def model_counts(spec: ModelSpec) -> dict[str, Any]:
     }
 
 
+def _active(parameters: dict[str, int]) -> str:
+    return f"{parameters['active']:,}" if "active" in parameters else "not known: its notes say why"
+
+
 def hardware_record(spec: HardwareSpec) -> dict[str, Any]:
     return {
         "name": spec.name,
@@ -198,7 +202,7 @@ def _model(spec: ModelSpec) -> Report:
     counts = model_counts(spec)
     facts = [
         ["parameters", f"{counts['parameters']['total']:,}"],
-        ["active per token (both vocabulary tables included)", f"{counts['parameters']['active']:,}"],
+        ["active per token (both vocabulary tables included)", _active(counts["parameters"])],
         ["embedding", f"{counts['parameters']['embedding']:,}"],
         ["head", f"{counts['parameters']['lm_head']:,}" if not spec.tied else "tied to the embedding"],
         ["KV elements per token", f"{counts['kv_elements_per_token']:,}"],

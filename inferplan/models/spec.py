@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
+from math import isnan
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -540,7 +541,8 @@ class ModelSpec(Spec):
     def parameters(self) -> dict[str, int]:
         """``total``, ``embedding`` (the input table), ``lm_head`` (0 when tied) and ``active``.
 
-        ``active`` counts every tensor, both vocabulary tables among them, with routed experts scaled by top_k/experts.
+        ``active`` counts every tensor, both vocabulary tables among them, with routed experts scaled by top_k/experts;
+        it is left out where a traced model does not say how many of its experts a token reads.
         """
         return _parameters(self)
 
@@ -665,12 +667,12 @@ def _parameters(model: ModelSpec) -> dict[str, int]:
         total += count * weight.elements
         active += count * weight.elements * weight.active
     table = model.vocab * model.table_width
-    return {
+    found = {
         "total": round(total),
         "embedding": 0 if model.ends.convolutions else table,
         "lm_head": 0 if model.tied or not model.predicts else table,
-        "active": round(active),
     }
+    return found if isnan(active) else found | {"active": round(active)}
 
 
 def _growth(caches: list[tuple[Cache, int]]) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Any
 
 import pytest
 
@@ -96,6 +97,74 @@ def test_a_state_that_a_layer_fills_by_itself_is_counted() -> None:
     """Jamba's layers write into their own layer of the cache: 8192 channels, each with 16 states and 4 inputs."""
     found = traced(config_of("jamba", {"num_hidden_layers": 4, "attn_layer_offset": 3}))
     assert [layer.mixer.keeps.state for layer in found.sequence] == [8192 * (16 + 4)] * 3 + [0]
+
+
+def built(config: dict[str, Any], auto: str = "AutoModelForSeq2SeqLM") -> Any:
+    """What transformers builds of a config on meta."""
+    with torch.device("meta"):
+        fields = {name: value for name, value in config.items() if name != "model_type"}
+        return getattr(transformers, auto).from_config(transformers.CONFIG_MAPPING[config["model_type"]](**fields))
+
+
+def test_experts_of_layers_without_a_time_are_active_by_their_routers() -> None:
+    """A token reads 6 of 256 experts of 3 matrices in a layer of Inkling, whose convolutions run otherwise for one."""
+    config = config_of("inkling_text", {"num_hidden_layers": 4})
+    found = traced(config)
+    parameters = dict(built(config, "AutoModelForCausalLM").named_parameters())
+    routed = [name for name in parameters if ".mlp.experts." in name]
+    assert {parameters[name].shape[0] for name in routed} == {config["n_routed_experts"]}
+    unread = 1 - Fraction(config["num_experts_per_tok"], config["n_routed_experts"])
+    assert found.parameters["total"] == sum(tensor.numel() for tensor in parameters.values())
+    read = found.parameters["total"] - unread * sum(parameters[name].numel() for name in routed)
+    assert found.parameters["active"] == pytest.approx(float(read), abs=1)
+
+
+def test_experts_that_are_picked_by_number_count_by_the_ids_that_they_are_given() -> None:
+    """Switch: one of 8 experts a token, in every other layer of the decoder; its encoder is counted apart."""
+    config = config_of(
+        "switch_transformers", {"num_layers": 2, "num_decoder_layers": 2, "num_sparse_decoder_layers": 1}
+    )
+    found, parameters = traced(config), dict(built(config).named_parameters())
+    encoder = sum(tensor.numel() for name, tensor in parameters.items() if name.startswith("encoder."))
+    experts = sum(x.numel() for name, x in parameters.items() if name.startswith("decoder.") and ".experts." in name)
+    assert experts > 0
+    assert found.tower_parameters == encoder
+    assert found.parameters["total"] - found.parameters["active"] == experts * Fraction(7, 8)
+
+
+def test_experts_that_a_mask_picks_have_no_count_of_active_parameters() -> None:
+    config = config_of("nllb-moe", {"num_experts": 4, "decoder_layers": 4, "encoder_layers": 4})
+    found = traced(config)
+    assert "active" not in found.parameters
+    assert any("is not known" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("family", ["bart", "t5", "whisper"])
+def test_a_decoder_behind_an_encoder_has_parameters_and_a_cache(family: str) -> None:
+    """Its time is refused; a token and a position of the encoder each keep the keys and values of every layer."""
+    config = config_of(family, {"encoder_layers": 2, "decoder_layers": 3, "num_layers": 2, "num_decoder_layers": 3})
+    found = traced(config)
+    model = built(config, "AutoModelForSpeechSeq2Seq" if family == "whisper" else "AutoModelForSeq2SeqLM")
+    assert found.parameters["total"] + found.tower_parameters == sum(x.numel() for x in model.parameters())
+    assert found.tower_parameters > 0
+    assert found.kv_elements_per_token == 3 * 2 * config["d_model"]
+    assert {layer.mixer.untimed for layer in found.sequence} == {
+        "the time of a decoder behind an encoder is not traced"
+    }
+
+
+def test_layers_that_run_again_are_counted_once() -> None:
+    config = config_of("albert", {"num_hidden_layers": 4, "hidden_size": 64, "num_attention_heads": 4})
+    found = traced(config)
+    model = built(config, "AutoModelForMaskedLM")
+    assert found.parameters["total"] == sum(tensor.numel() for tensor in model.parameters())
+    assert len(found.sequence) == 4
+
+
+def test_a_cache_with_more_than_layers_is_refused() -> None:
+    """MiniMax keeps the states of its linear attention beside the layers of its cache."""
+    with pytest.raises(SpecError, match="MiniMaxCache is not understood"):
+        traced(config_of("minimax", {"num_hidden_layers": 2}))
 
 
 def test_a_quantised_config_is_refused() -> None:

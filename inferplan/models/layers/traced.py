@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -60,8 +61,8 @@ class TracedTensor(Spec):
     name: str
     shape: list[int]
     role: Role = "weights"
-    active: float = Field(default=1.0, ge=0.0, le=1.0)
-    """The share of it that one token reads."""
+    active: float | None = Field(default=1.0, ge=0.0, le=1.0)
+    """The share of it that one token reads; none where experts share it and how many a token reads is not known."""
 
 
 class TracedCache(Spec):
@@ -125,7 +126,8 @@ class TracedLayer(Mixer):
 
     def weights(self, d_model: int) -> Iterator[Weight]:
         for one in self.tensors:
-            yield Weight(name=one.name, shape=tuple(one.shape), role=one.role, active=one.active)
+            active = math.nan if one.active is None else one.active
+            yield Weight(name=one.name, shape=tuple(one.shape), role=one.role, active=active)
 
     def cache(self) -> Cache:
         kept = self.keeps

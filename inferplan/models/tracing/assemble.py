@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from inferplan.models.layers.traced import TracedCache, TracedLayer, TracedOperator, TracedTensor
+from inferplan.models.tracing.experts import Share
 from inferplan.models.tracing.fit import fit
 from inferplan.models.tracing.kernels import Kernel
 from inferplan.models.tracing.passes import Point
@@ -26,6 +27,14 @@ class At:
     prefix: str
     label: str
     why: str
+
+
+@dataclass(frozen=True)
+class Holds:
+    """What a place keeps of a sequence, and which tensors are those of experts."""
+
+    keeps: TracedCache
+    experts: dict[str, Share]
 
 
 class OtherOperators(Mismatch):
@@ -101,23 +110,21 @@ def joined(names: Sequence[str]) -> str:
 
 
 def tensors(
-    names: dict[str, tuple[int, ...]], prefix: str, multiplied: dict[str, TracedOperator | None]
+    names: dict[str, tuple[int, ...]],
+    prefix: str,
+    multiplied: dict[str, TracedOperator | None],
+    experts: dict[str, Share],
 ) -> list[TracedTensor]:
     """The parameters of a place with their roles: those that a matmul reads, experts, and all others."""
-    experts = {name: one for name, one in multiplied.items() if one is not None and one.runs == "experts"}
     found = []
     for name, shape in names.items():
-        beside = next((one for other, one in experts.items() if _parent(other) == _parent(name)), None)
-        chosen = beside is not None and len(shape) > 1 and shape[0] == beside.experts
-        operator = multiplied.get(name)
-        role = "experts" if name in experts else operator.role if operator is not None else "base"
-        share = beside.top_k / beside.experts if beside is not None and chosen else 1.0
-        found.append(TracedTensor(name=short(name, prefix), shape=list(shape), role=role, active=share))
+        operator, share = multiplied.get(name), experts.get(name)
+        role = operator.role if operator is not None else "base"
+        if share is not None:
+            role = "experts" if share.matrix else "base"
+        active = 1.0 if share is None else share.active
+        found.append(TracedTensor(name=short(name, prefix), shape=list(shape), role=role, active=active))
     return found
-
-
-def _parent(name: str) -> str:
-    return name.rpartition(".")[0]
 
 
 def routed(found: list[TracedOperator]) -> list[TracedOperator]:
@@ -147,7 +154,7 @@ def layer(
     runs: Sequence[list[Kernel]],
     at: At,
     names: dict[str, tuple[int, ...]],
-    keeps: TracedCache,
+    holds: Holds,
 ) -> TracedLayer:
     """A layer from what each point ran in it; without operators, and with the reason, where they do not fit."""
     prefix = at.prefix
@@ -164,9 +171,8 @@ def layer(
                 multiplied[name] = one
     if why:
         multiplied = {name: TracedOperator(runs="matmul", name=name) for name in multiplied}
-    return TracedLayer(
-        tensors=tensors(names, prefix, multiplied), keeps=keeps, operators=found, width=width(found), untimed=why
-    )
+    own = tensors(names, prefix, multiplied, holds.experts)
+    return TracedLayer(tensors=own, keeps=holds.keeps, operators=found, width=width(found), untimed=why)
 
 
 def _unjoined(name: str) -> set[str]:

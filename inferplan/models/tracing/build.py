@@ -70,7 +70,7 @@ def read_class(fields: dict[str, Any], file: Path) -> tuple[Any, Any]:
             return config, named
     import transformers.models.auto.modeling_auto as auto
 
-    for mapping in _AUTO:
+    for mapping in sorted(_AUTO, key=lambda one: "SEQ" not in one) if config.is_encoder_decoder else _AUTO:
         known = getattr(auto, mapping, {})
         if type(config) in known:
             found = known[type(config)]
@@ -94,6 +94,7 @@ def unread(fields: dict[str, Any], config: Any) -> list[str]:
 def build(config: Any, model_class: Any, file: Path) -> Any:
     """The model in bfloat16 on the meta device, ready to be recorded. Raises ``SpecError`` where it cannot be built."""
     import torch
+    from transformers import PretrainedConfig
 
     try:
         with _quiet(), torch.device("meta"):
@@ -108,7 +109,7 @@ def build(config: Any, model_class: Any, file: Path) -> Any:
             ) from None
     for module in model.modules():
         inner = getattr(module, "config", None)
-        if inner is not None:
+        if isinstance(inner, PretrainedConfig):
             inner._attn_implementation_internal = ATTENTION
             inner._experts_implementation_internal = "grouped_mm"
     return model.eval()

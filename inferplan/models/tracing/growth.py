@@ -8,7 +8,7 @@ import torch
 
 from inferplan.errors import SpecError
 from inferplan.models.layers.traced import TracedCache
-from inferplan.models.tracing.passes import Subject, held, tensors_of
+from inferplan.models.tracing.passes import Subject, across, held, tensors_of
 
 _SHORT, _LONG = 7, 12
 """Tokens of the two lengths: short of every window, prime to each other's differences."""
@@ -20,11 +20,35 @@ def growth(subject: Subject) -> list[TracedCache]:
     short, long = (held(subject.kept(tokens)) for tokens in (_SHORT, _LONG))
     if len(short) != len(long):
         raise SpecError("the cache has other layers for other lengths")
-    return [_layer(a, b) for a, b in zip(short, long)]
+    found = [_layer(a, b) for a, b in zip(short, long)]
+    if subject.decodes:
+        _require_alike(subject, found)
+    return found
+
+
+def _require_alike(subject: Subject, own: list[TracedCache]) -> None:
+    """Raise ``SpecError`` unless each layer keeps as much of a position of the encoder as of a token of the decoder:
+    a request's tokens are then counted together (docs/encoder-decoders.md)."""
+    few = [_elements(layer) for layer in across(subject.kept(_SHORT))]
+    subject.positions += 1
+    more = [_elements(layer) for layer in across(subject.kept(_SHORT))]
+    subject.positions -= 1
+    source = [after - before for before, after in zip(few, more)]
+    if any(one.window is not None or one.state for one in own):
+        raise SpecError("the decoder behind an encoder keeps a window or a state")
+    if source != [one.per_token for one in own] or few != [subject.positions * one for one in source]:
+        raise SpecError(
+            f"its layers keep {source} elements of a position of the encoder, {[x.per_token for x in own]} of a token",
+            because="a request's tokens are counted together, those that it reads and those that it writes",
+        )
+
+
+def _elements(layer: Any) -> int:
+    return sum(tensor.numel() for _, tensor in tensors_of(layer))
 
 
 def _layer(short: Any, long: Any) -> TracedCache:
-    before, after = (sum(tensor.numel() for _, tensor in tensors_of(one)) for one in (short, long))
+    before, after = _elements(short), _elements(long)
     per_token, rest = divmod(after - before, _LONG - _SHORT)
     state = before - _SHORT * per_token
     if rest or state < 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -11,6 +12,7 @@ from inferplan.models.layers.traced import TracedCache, TracedLayer, TracedTenso
 from inferplan.models.spec import ModelSpec
 from inferplan.models.tracing import assemble as parts
 from inferplan.models.tracing.build import _first
+from inferplan.models.tracing.experts import Share, shares
 from inferplan.models.tracing.fit import FEW, MORE, NO_PAST
 from inferplan.models.tracing.growth import growth
 from inferplan.models.tracing.kernels import Kernel, kernels
@@ -20,6 +22,11 @@ from inferplan.models.tracing.record import Place, Recorder
 EXPANDS = (
     "traced: matmuls run over what is cached at every step (latent attention as transformers runs it); "
     "engines absorb them, so the time of a decode step is far above theirs"
+)
+
+UNKNOWN = "traced: how many of its experts a token reads is not known, so neither is how many parameters"
+BEHIND = (
+    "traced: the encoder is counted as a tower; each of its positions keeps as much as a token that the decoder writes"
 )
 
 
@@ -76,7 +83,11 @@ def record(subject: Subject) -> Recorded:
 
     Code that asks for numbers runs once, told that none are zero: which modules are its layers is known so, no work.
     """
-    found = Recorded()
+    found = Recorded(why="the time of a decoder behind an encoder is not traced" if subject.decodes else "")
+    if found.why:
+        with subject.told_all():
+            _run(subject, found, (Point(1, 2, 0),))
+        return found
     try:
         _run(subject, found, FEW if subject.caches else NO_PAST)
     except Exception as error:
@@ -140,7 +151,7 @@ class Assembly:
             "head_bias": stops.head is not None and stops.head.bias is not None,
             "final_norm": False,
             "layers": parts.grouped(layers),
-            "notes": [EXPANDS] if any(map(_expands, layers)) else [],
+            "notes": [*([EXPANDS] if any(map(_expands, layers)) else []), *self._said()],
         }
         around = self._around()
         fields["ends"] = {name: around.pop(name) for name in ("ahead", "behind") if name in around}
@@ -149,6 +160,18 @@ class Assembly:
             if stops.head is not None:
                 fields["ends"] |= {"heads": [{"name": "tokens", "rows": "token", "vocabulary": True}]}
         return {key: value for key, value in fields.items() if value is not None} | around
+
+    @cached_property
+    def experts(self) -> dict[str, Share]:
+        """The tensors of experts, and what a token reads of them."""
+        recorder = self.recorded.recorder
+        assert recorder is not None
+        places = {self._prefix(module): place for place, module in recorder.layer_of.items()}
+        return shares(self.subject.model, recorder.routing, places)
+
+    def _said(self) -> list[str]:
+        found = [BEHIND] if self.subject.decodes else []
+        return found + ([UNKNOWN] if any(one.active is None for one in self.experts.values()) else [])
 
     def _names(self, prefix: str) -> dict[str, tuple[int, ...]]:
         return {name: shape for name, shape in self.subject.parameters.items() if name.startswith(prefix)}
@@ -159,10 +182,13 @@ class Assembly:
     def _layer(self, index: int) -> TracedLayer:
         place: Place = ("layer", index)
         assert self.recorded.recorder is not None
-        prefix = self._prefix(self.recorded.recorder.layer_of[place])
+        layer_of = self.recorded.recorder.layer_of
+        prefix = self._prefix(layer_of[place])
+        again = any(layer_of["layer", other] is layer_of[place] for other in range(index))  # its tensors are counted
         runs = parts.of_place(self.recorded.kernels, place)
         place_of = parts.At(prefix, "", self.recorded.why)
-        return parts.layer(self.recorded.points, runs, place_of, self._names(prefix), self._kept(place))
+        names = {} if again else self._names(prefix)
+        return parts.layer(self.recorded.points, runs, place_of, names, parts.Holds(self._kept(place), self.experts))
 
     def _kept(self, place: Place) -> TracedCache:
         """The cache that a layer filled; nothing for one that filled none.
@@ -175,9 +201,13 @@ class Assembly:
         alike = len(self.caches) == self.recorded.passes[0].layers
         if not filled and alike and not any(place[1] in others for others in seen.values()):
             filled = [place[1]]
-        if len(filled) > 1:
-            raise SpecError(f"layer {place[1]} fills {len(filled)} layers of the cache")
-        return self.caches[filled[0]] if filled and self.caches else TracedCache()
+        if not filled or not self.caches:
+            return TracedCache()
+        first, *others = [self.caches[one] for one in filled]
+        if any(other != first for other in others):
+            raise SpecError(f"layer {place[1]} fills {len(filled)} layers of the cache, which are not alike")
+        sums = {name: len(filled) * getattr(first, name) for name in ("per_token", "state", "conv")}
+        return first.model_copy(update=sums)
 
     def _around(self) -> dict[str, Any]:
         """What stands before and after the layers, and what no token reaches: towers."""
@@ -201,7 +231,8 @@ class Assembly:
             used = {name: shape for name, shape in outside.items() if reached.get(name, ("", 0))[0] == place[0]}
             runs = parts.of_place(self.recorded.kernels, place)
             at = parts.At("", f"{field_name}.", self.recorded.why)
-            part = parts.layer(self.recorded.points, runs, at, used, TracedCache())
+            holds = parts.Holds(TracedCache(), self.experts)
+            part = parts.layer(self.recorded.points, runs, at, used, holds)
             if part.tensors or part.operators:
                 found[field_name] = part.dump()
             outside = {name: shape for name, shape in outside.items() if name not in used}

@@ -51,6 +51,10 @@ class Subject:
         takes = inspect.signature(model.forward).parameters
         self._takes = {name for name in takes if name in ("use_cache", "logits_to_keep")}
         self._cache = next((name for name in _CACHES if name in takes), None)
+        self.decodes = {"decoder_input_ids", "encoder_outputs"} <= set(takes)
+        """Whether it is a decoder behind an encoder, which then is not run: what it would put out is given."""
+        self.positions = 4
+        """Of that."""
         self.takes_ids = "input_ids" in takes or any(one.kind is one.VAR_KEYWORD for one in takes.values())
 
     @cached_property
@@ -65,13 +69,29 @@ class Subject:
             options["logits_to_keep"] = 1
         if cache is not None and self._cache is not None:
             options[self._cache] = cache
+        tokens = "decoder_input_ids" if self.decodes else "input_ids"
+        if self.decodes:
+            options["encoder_outputs"] = self._encoded(point.batch)
         loose = fx_config.patch(meta_nonzero_assume_all_nonzero=self.loose)
         with _quiet(), torch.no_grad(), torch.device("meta"), loose:
             ids = torch.zeros(point.batch, point.new, dtype=torch.long)
-            found = self.model(input_ids=ids, **options)
+            found = self.model(**{tokens: ids}, **options)
         for name in _OTHER_STATES:
             if found.get(name) is not None:
                 raise SpecError(f"what it keeps of earlier tokens ({name}) is not understood")
+        return found
+
+    def _encoded(self, batch: int) -> Any:
+        """What the encoder puts out: of its own width."""
+        from transformers.modeling_outputs import BaseModelOutput
+
+        config = self.model.get_encoder().config
+        width = next(
+            (found for name in ("hidden_size", "d_model") if isinstance(found := getattr(config, name, None), int)), 0
+        )
+        states = torch.zeros(batch, self.positions, width, dtype=torch.bfloat16, device="meta")
+        found = BaseModelOutput(last_hidden_state=states)
+        found.router_logits = None  # asked for where it has experts
         return found
 
     @contextmanager
@@ -86,7 +106,7 @@ class Subject:
     @cached_property
     def stops(self) -> Stops:
         """Its layers in the order they ran, found in a pass: the children of the largest list of modules that ran."""
-        table, head = self._table("get_input_embeddings"), self._head()
+        table, head = self._embedding(), self._head()
         if head is None and self.caches:  # a vocabulary of another form is recorded like all else
             table = None
         return Stops(layers=self._layers(), embedding=table, head=head)
@@ -103,7 +123,7 @@ class Subject:
             for _, found in lists
             for child in found
         ]
-        recorder = Recorder(self.model, Stops(layers=[]))
+        recorder = Recorder(self.model, Stops(layers=[]), loose=True)
         try:
             with recorder.watch(), self.told_all():
                 recorder.paused += 1
@@ -116,11 +136,18 @@ class Subject:
             found for name, found in live if not any(name.startswith(f"{other}.") for other, _ in live if other != name)
         ]
         largest = max(outer, key=_elements, default=None)
-        return [] if largest is None else [child for child in largest if id(child) in ran]
+        if largest is None:
+            return []
+        alike = {type(child) for child in largest}  # stacks of the same layers, which take turns
+        together = [found for found in outer if found is largest or {type(child) for child in found} <= alike]
+        return [child for found in together for child in found if id(child) in ran]
 
-    def _table(self, getter: str) -> Any:
+    def _embedding(self) -> Any:
+        return self._table("get_input_embeddings", self.model.get_decoder() if self.decodes else self.model)
+
+    def _table(self, getter: str, model: Any) -> Any:
         try:
-            found = getattr(self.model, getter)()
+            found = getattr(model, getter)()
         except Exception:
             return None
         weight = getattr(found, "weight", None)
@@ -128,14 +155,14 @@ class Subject:
 
     def _head(self) -> Any:
         """The projection to the vocabulary of the embedding; nothing where it has another shape."""
-        table, head = self._table("get_input_embeddings"), self._table("get_output_embeddings")
+        table, head = self._embedding(), self._table("get_output_embeddings", self.model)
         if table is None or head is None or head.weight.shape != table.weight.shape:
             return None
         return head
 
     def record(self, point: Point) -> tuple[Pass, Recorder]:
         """What the model runs at a point. Raises ``SpecError`` where its code asks for numbers, not shapes."""
-        recorder = Recorder(self.model, self.stops)
+        recorder = Recorder(self.model, self.stops, self.loose)
         with recorder.watch():
             cache = None
             if point.past:
@@ -152,7 +179,7 @@ class Subject:
 
     def kept(self, tokens: int) -> Any:
         """The cache of one sequence after so many tokens."""
-        recorder = Recorder(self.model, Stops(layers=[]))
+        recorder = Recorder(self.model, Stops(layers=[]), loose=True)
         with recorder.watch(), self.told_all():
             recorder.paused += 1
             found = self.run(Point(1, tokens, 0))
@@ -169,7 +196,22 @@ def held(cache: Any) -> list[Any]:
     layers = getattr(inner, "layers", None)
     if not isinstance(layers, list):
         raise SpecError(f"a cache of {type(cache).__name__} is not understood", because="it has no list of layers")
+    odd = [name for name, value in vars(inner).items() if name != "layers" and _has_tensors(value)]
+    if odd:
+        raise SpecError(f"a cache of {type(cache).__name__} is not understood", because=f"it keeps {odd[0]} too")
     return layers
+
+
+def across(cache: Any) -> list[Any]:
+    """The layers that keep what a decoder has of its encoder. Raises ``SpecError`` where there are none."""
+    if not hasattr(cache, "cross_attention_cache"):
+        raise SpecError(f"a cache of {type(cache).__name__} keeps nothing of the encoder")
+    return held(cache.cross_attention_cache)
+
+
+def _has_tensors(value: Any) -> bool:
+    values = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else [value]
+    return any(isinstance(one, torch.Tensor) and one.dim() > 1 for one in values)
 
 
 def tensors_of(layer: Any) -> Iterator[tuple[str, Any]]:

@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from inferplan.models.tracing.build import ATTENTION
+from inferplan.models.tracing.experts import Routing, watched
 from inferplan.models.tracing.masks import describe
 
 Place = tuple[str, int]
@@ -80,9 +81,10 @@ class Stops:
 class Recorder(TorchDispatchMode):  # type: ignore[misc]
     """Records the passes that run inside it, each place of the model apart."""
 
-    def __init__(self, model: Any, stops: Stops) -> None:
+    def __init__(self, model: Any, stops: Stops, loose: bool = False) -> None:
         super().__init__()
-        self.stops = stops
+        self.model, self.stops, self.loose = model, stops, loose
+        self.routing = Routing()
         self.names = {tensor.untyped_storage()._cdata: name for name, tensor in model.named_parameters()}
         self.shapes = {name: tuple(tensor.shape) for name, tensor in model.named_parameters()}
         self.masks: dict[int, tuple[str, int] | None] = {}
@@ -179,6 +181,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if name == "convolution":  # depthwise
             flop = 2 * outputs[0].numel() * prod(inputs[1].shape[1:])
         chosen = {"of": inputs[0].shape[-1], "top": outputs[0].shape[-1]} if name == "topk" else {}
+        if chosen:
+            self.routing.tops.setdefault(self.place, set()).add((chosen["of"], chosen["top"]))
         return Event("light", name, chosen, reads, writes, flop, softmax="softmax" in name)
 
     def attention(self, query: Any, key: Any, value: Any, mask: tuple[str, int] | None) -> Any:
@@ -208,6 +212,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             for module, ends in ((self.stops.embedding, False), (self.stops.head, True)):
                 if module is not None:
                     stack.enter_context(self._whole(module, ends))
+            stack.enter_context(watched(self.model, self.routing, self.loose))
             stack.enter_context(_interfaces(self))
             stack.enter_context(_caches(self))
             stack.enter_context(_Products(self))
@@ -333,7 +338,7 @@ def _interfaces(recorder: Recorder) -> Iterator[None]:
     from transformers import masking_utils
     from transformers.integrations import moe
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
 
     chunked = masking_utils.chunked_overlay
 
@@ -371,7 +376,8 @@ def _interfaces(recorder: Recorder) -> Iterator[None]:
                 recorder.add(event)
         return out
 
-    own = moe._grouped_mm
+    own, warn = moe._grouped_mm, PreTrainedModel.warn_if_padding_and_no_attention_mask
+    PreTrainedModel.warn_if_padding_and_no_attention_mask = lambda *_: None  # it reads numbers
     moe._grouped_mm = grouped  # torch's own asks for strides that no shape of a kernel needs
     masking_utils.chunked_overlay = unpadded  # a mask of no padding, which can be asked about positions
     ALL_ATTENTION_FUNCTIONS.register(ATTENTION, attend)
@@ -380,6 +386,7 @@ def _interfaces(recorder: Recorder) -> Iterator[None]:
         yield
     finally:
         masking_utils.chunked_overlay, moe._grouped_mm = chunked, own
+        PreTrainedModel.warn_if_padding_and_no_attention_mask = warn
         for table in (ALL_ATTENTION_FUNCTIONS, ALL_MASK_ATTENTION_FUNCTIONS):
             table._global_mapping.pop(ATTENTION, None)
 
