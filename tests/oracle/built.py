@@ -33,14 +33,18 @@ MAPPINGS = (
 )
 """Kind, mapping of ``modeling_auto``, Auto class; a type belongs to the first that has it."""
 
+_ROPE = {"rope_type": "default", "rope_theta": 1e4}
 MINIMAL: dict[str, dict[str, Any]] = {
-    "cohere_compass_text": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e4}}},
+    "aya_vision": {"vision_config": {"model_type": "siglip_vision_model", "num_attention_heads": 16}},
+    "cohere_compass": {"text_config": {"rope_parameters": {"full_attention": _ROPE, "sliding_attention": _ROPE}}},
+    "cohere_compass_text": {"rope_parameters": {"full_attention": _ROPE}},
     "dbrx": {"attn_config": {"rope_theta": 1e4, "kv_n_heads": 8}},
     "deepseek_v2": {"num_experts_per_tok": 6},
     "dots1": {"n_routed_experts": 128, "n_shared_experts": 2, "num_experts_per_tok": 6},
     "glm4_moe": {"head_dim": 128},
     "hunyuan_v1_dense": {"head_dim": 128},
     "hunyuan_v1_moe": {"head_dim": 128},
+    "hunyuan_vl": {"text_config": {"head_dim": 128}},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 4, "num_hidden_layers": 8},
     "ministral": {"head_dim": 128},
     "nemotron": {"num_key_value_heads": 8},
@@ -108,7 +112,9 @@ def limited(seconds: int = SECONDS) -> Iterator[None]:
 
 def config_of(name: str, fields: dict[str, Any] | None = None) -> Any:
     """The config of a type with ``fields`` over what it needs at least. Raises what the class raises."""
-    return transformers.CONFIG_MAPPING[name](**MINIMAL.get(name, {}) | (fields or {}))
+    least, fields = MINIMAL.get(name, {}), fields or {}
+    nested = {key: {**least[key], **fields[key]} for key in least.keys() & fields.keys() if key.endswith("_config")}
+    return transformers.CONFIG_MAPPING[name](**least | fields | nested)
 
 
 def build(config: Any, kind: Kind) -> Any:
