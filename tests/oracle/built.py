@@ -36,12 +36,19 @@ MAPPINGS = (
 _ROPE = {"rope_type": "default", "rope_theta": 1e4}
 MINIMAL: dict[str, dict[str, Any]] = {
     "aya_vision": {"vision_config": {"model_type": "siglip_vision_model", "num_attention_heads": 16}},
+    "chameleon": {"vocabulary_map": {"<image>": 5}},
     "cohere_compass": {"text_config": {"rope_parameters": {"full_attention": _ROPE, "sliding_attention": _ROPE}}},
     "cohere_compass_text": {"rope_parameters": {"full_attention": _ROPE}},
     "dbrx": {"attn_config": {"rope_theta": 1e4, "kv_n_heads": 8}},
+    "deepseek_ocr2": {
+        "text_config": {"num_experts_per_tok": 6, "mlp_layer_types": ["dense"] + 31 * ["sparse"]},
+        "vision_config": {"encoder_config": {"hidden_size": 896, "num_attention_heads": 14, "num_key_value_heads": 2}},
+    },
     "deepseek_v2": {"num_experts_per_tok": 6},
     "dots1": {"n_routed_experts": 128, "n_shared_experts": 2, "num_experts_per_tok": 6},
+    "emu3": {"vocabulary_map": {"<image>": 5}},
     "glm4_moe": {"head_dim": 128},
+    "granite4_vision": {"downsample_rate": "4/8", "deepstack_layer_map": [[-7, 0], [-4, 3]]},
     "hunyuan_v1_dense": {"head_dim": 128},
     "hunyuan_v1_moe": {"head_dim": 128},
     "hunyuan_vl": {"text_config": {"head_dim": 128}},

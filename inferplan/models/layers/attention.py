@@ -37,9 +37,9 @@ class AttentionLayer(Mixer):
     key_bias: bool = True
     """With ``qkv_bias``: keys have one too (not in Whisper)."""
     out_bias: bool = False
-    qk_norm: Literal["none", "head", "per_head", "full", "layer"] = "none"
+    qk_norm: Literal["none", "head", "per_head", "full", "layer", "layer_per_head"] = "none"
     """RMS norms on q and k: one weight of ``head_dim`` each, one for each head, or one over the full width; ``layer``:
-    layer norms with weight and bias of ``head_dim`` (Persimmon)."""
+    layer norms with weight and bias of ``head_dim`` (Persimmon), or ``layer_per_head`` of every head (Chameleon)."""
     value_norm: bool = False
     sinks: bool = False
     """A learned logit for each head (gpt-oss)."""
@@ -109,8 +109,8 @@ class AttentionLayer(Mixer):
         if self.out_bias:
             yield Weight(name="o.bias", shape=(d_model,), role="base")
         if self.qk_norm != "none":
-            one, vectors = self.head_dim, 2 if self.qk_norm == "layer" else 1
-            widths = (q, kv) if self.qk_norm in ("per_head", "full") else (one, one)
+            one, vectors = self.head_dim, 2 if self.qk_norm.startswith("layer") else 1
+            widths = (q, kv) if self.qk_norm in ("per_head", "full", "layer_per_head") else (one, one)
             yield Weight(name="q_norm", shape=(vectors * widths[0],), role="base")
             if not self.shares_cache:
                 yield Weight(name="k_norm", shape=(vectors * widths[1],), role="base")

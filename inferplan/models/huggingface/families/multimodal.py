@@ -66,7 +66,31 @@ def _unified(r: Reader, d: Dialect) -> dict[str, Any]:
     return special.gemma4(r, d)
 
 
+def _equal_heads(r: Reader, d: Dialect) -> dict[str, Any]:
+    """DeepSeek-OCR 2: the class takes the width over the heads, whatever ``head_dim`` says."""
+    r.only("head_dim", r.integer(*WIDTH) // r.integer(*HEADS))
+    return decoder.decoder(r, d)
+
+
 FAMILIES: dict[str, Dialect] = {
+    "chameleon": replace(
+        _PLAIN,
+        qkv_bias=_BIAS,
+        out_bias=_BIAS,
+        mlp_bias=("mlp_bias", False),
+        qk_norm=("layer_per_head", True),
+        kv_default=True,
+        ignored=("swin_norm",),
+    ),
+    "deepseek_ocr2_text": replace(
+        _PLAIN,
+        build=_equal_heads,
+        qkv_bias=_BIAS,
+        out_bias=_BIAS,
+        kv_default=True,
+        fixed={"mlp_bias": (False,)},
+        moe=decoder.first_dense,
+    ),
     "glm4v_text": replace(_PLAIN, qkv_bias=True, norms=4),
     "glm_ocr_text": replace(_PLAIN, norms=4),
     "mllama_text_model": replace(_PLAIN, build=_passed),
@@ -131,11 +155,35 @@ ALIASES = {
     "qwen2_5_vl_text": "qwen2",
     "qwen2_5_omni_text": "qwen2",
     "paddleocr_vl_text": "ernie4_5",
+    "emu3_text_model": "mistral",
+    "granite4_vision_text": "granite",
     "granite_docling_text": "granite",
     "hunyuan_vl_text": "hunyuan_v1_dense",
     "gemma4_unified": "gemma4_unified_text",
 }
 """Other names of a row."""
 
-UNKNOWN: dict[str, str] = {}
+_CANVAS = "it denoises a canvas that attends to a cache beside it, fed by its own last logits: no layer kind does that"
+_STREAMS = "its streams are joined by low-rank hyper-connections, and its class gives no size of its indexer"
+_IMAGE_READER = "its encoder reads an image, not tokens: no row of encoder-decoders does"
+
+UNKNOWN: dict[str, str] = {
+    "idefics": "a layer that attends to an image stands before the others, for a text too: no layer kind is one",
+    "kosmos_2_text_model": "its norms within attention and feed-forwards have biases: those of no layer kind do",
+    "kosmos_2_5_text_model": "its norms within feed-forwards have biases: those of no layer kind do",
+    "unlimited_ocr_text": "its layers keep the whole prompt and slide over what is written: no mask here does that",
+    "glm5_next_text": "its indexer chooses among pooled keys: no layer kind has that indexer",
+    "qwen4_exp": _STREAMS,
+    "qwen4_exp_text": _STREAMS,
+    "diffusion_gemma": _CANVAS,
+    "diffusion_gemma_text": _CANVAS,
+    "muse_spark_text": "its experts work in a narrower width under norms, and its residuals have gates: no layer does",
+    "blip_text_model": _IMAGE_READER,
+    "pix2struct_text_model": _IMAGE_READER,
+    "pp_formulanet_text": _IMAGE_READER,
+    "vision-encoder-decoder": "its two halves are models of any two families",
+    "udop": "its encoder joins patches of an image with the words of a page: no layer kind does that",
+    "evolla": "its language model reads a protein through adapters in some of its layers: no layer kind has those",
+    "pi0": "it puts out movements, by steps of flow matching over a second stack of layers: no layer kind does that",
+}
 """Families that are known and not covered, and what they need."""

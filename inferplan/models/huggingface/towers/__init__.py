@@ -7,8 +7,19 @@ from typing import Any
 
 from inferplan.errors import SpecError
 from inferplan.models.huggingface.reader import ACTIVATION, Reader
-from inferplan.models.huggingface.towers import audio, conformer, encoders, further, gemma, latest, qwen, vit
-from inferplan.models.huggingface.towers.beside import Beside, Media
+from inferplan.models.huggingface.towers import (
+    audio,
+    conformer,
+    discrete,
+    encoders,
+    further,
+    gemma,
+    latest,
+    qwen,
+    stacked,
+    vit,
+)
+from inferplan.models.huggingface.towers.beside import Beside, Media, left_out
 from inferplan.models.huggingface.towers.defaults import DEFAULTS, TEXT_DEFAULTS
 from inferplan.models.huggingface.towers.joins import JOINED, TIED_BY_EITHER, TIED_BY_NESTED
 
@@ -22,10 +33,11 @@ TOWERS: dict[str, Callable[[Reader], dict[str, Any]]] = {
     **conformer.TOWERS,
     **further.TOWERS,
     **latest.TOWERS,
+    **stacked.TOWERS,
 }
 """What builds a tower, by the ``model_type`` of its table."""
 
-BESIDE: dict[str, Beside] = {**JOINED, **further.JOINED, **latest.JOINED}
+BESIDE: dict[str, Beside] = {**JOINED, **further.JOINED, **latest.JOINED, **discrete.JOINED, **stacked.JOINED}
 """What stands beside the language model, by the ``model_type`` of the whole config."""
 
 _REFUSED = {"florence2": "its tower is a DaViT, and its images are positions of an encoder: no row here has either"}
@@ -83,14 +95,6 @@ def text_defaults(outer: Reader, text: Reader) -> list[str]:
     kind = str(outer.get("model_type") or "").lower()
     known = outer is not text and kind in BESIDE
     return left_out(text, TEXT_DEFAULTS.get(str(text.get("model_type")), {})) if known else []
-
-
-def left_out(table: Reader, defaults: dict[str, Any]) -> list[str]:
-    """Give a table the fields that it does not have at all; a note of them. A field that is null stays null."""
-    absent = {name: value for name, value in defaults.items() if name not in table.config}
-    taken = ", ".join(f"{name} = {value}" for name, value in absent.items())
-    table.config |= absent
-    return [f"{table.prefix.rstrip('.')}: {taken}: not in the config, the defaults of its class"] if taken else []
 
 
 def _other(outer: Reader, d_model: int) -> tuple[list[dict[str, Any]], list[str]]:

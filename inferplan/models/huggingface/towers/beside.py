@@ -13,6 +13,14 @@ from inferplan.models.huggingface.towers.parts import Tensors
 VISION, AUDIO = "vision_config", "audio_config"
 
 
+def left_out(table: Reader, defaults: dict[str, Any]) -> list[str]:
+    """Give a table the fields that it does not have at all; a note of them. A field that is null stays null."""
+    absent = {name: value for name, value in defaults.items() if name not in table.config}
+    taken = ", ".join(f"{name} = {value}" for name, value in absent.items())
+    table.config |= absent
+    return [f"{table.prefix.rstrip('.')}: {taken}: not in the config, the defaults of its class"] if taken else []
+
+
 @dataclass
 class Media:
     """The towers of one config by the name of their tables, the tables, the whole config, the language model's."""
@@ -30,10 +38,14 @@ class Media:
 
     def part(self, name: str, kind: str) -> Reader:
         """A further table, with what its class says where it leaves a field out."""
-        table = self.outer.table(name) or Reader({}, self.outer.name, f"{name}.")
-        table.config = DEFAULTS.get(kind, {}) | table.config
-        self.tables[name] = table
-        return table
+        return self.within(self.outer, name, kind)
+
+    def within(self, table: Reader, name: str, kind: str) -> Reader:
+        """As :meth:`part`, of a table that stands in another."""
+        own = table.table(name) or Reader({}, table.name, f"{table.prefix}{name}.")
+        self.notes += left_out(own, DEFAULTS.get(kind, {}))
+        self.tables[name] = own
+        return own
 
     def untied(self) -> None:
         """Refuse a tie that the class does not make: it has a head of its own, whatever the flags say."""
