@@ -99,6 +99,8 @@ def test_a_processor_without_thread_blocks_copies_weights_for_several_rows(rows:
     blockless = device().model_copy(update={"thread_blocks": False})
     assert ideal_time(op, op.work(), blockless, ["packing"]).counts["packing"] == pytest.approx(share * 1000 * 512 * 2)
     assert ideal_time(op, op.work(), device(), ["packing"]).counts["packing"] == 0.0
+    nobody_knows = device().model_copy(update={"units": None})  # a GPU still, that copies none
+    assert ideal_time(op, op.work(), nobody_knows, ["packing"]).counts["packing"] == 0.0
 
 
 def test_quantised_rows_and_experts_are_counted() -> None:
