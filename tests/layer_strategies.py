@@ -286,7 +286,20 @@ def disentangled_attention(draw: st.DrawFn, parallel: Parallelism, width: int) -
     }
 
 
+def relative_attention(draw: st.DrawFn, parallel: Parallelism, _: int) -> Layer:
+    heads = parallel.tp * draw(st.integers(1, 3))
+    layer = {"kind": "relative_attention", "heads": heads, "kv_heads": heads, "head_dim": draw(powers(4, 6))}
+    return layer | {"distances": draw(st.sampled_from([0, 0, 73]))}
+
+
+def conformer_conv(draw: st.DrawFn, parallel: Parallelism, _: int) -> Layer:
+    width = parallel.tp * draw(powers(3, 7))
+    return {"kind": "conformer_conv", "width": width, "taps": draw(st.integers(1, 31)), "bias": draw(st.booleans())}
+
+
 MIXERS: dict[str, Draw] = {
+    "relative_attention": relative_attention,
+    "conformer_conv": conformer_conv,
     "disentangled_attention": disentangled_attention,
     "compressed_attention": compressed_attention,
     "mla": mla,

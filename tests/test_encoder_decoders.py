@@ -46,7 +46,7 @@ from inferplan.serving.simulator import Options, simulate
 from inferplan.serving.techniques.applied import Techniques, served_estimate
 from inferplan.serving.techniques.speculation import Speculation
 from inferplan.traffic.requests import Lengths, OpenLoop, Traffic
-from inferplan.work.ops import Attention, GroupedMatmul, Matmul
+from inferplan.work.ops import Attention, Conv, GroupedMatmul, Matmul
 from inferplan.work.parallel import Parallelism
 from inferplan.work.step import Step, decode, prefill
 
@@ -110,6 +110,45 @@ def test_flop_of_an_encoder_of_sound_are_those_of_the_class() -> None:
     counted = counter.get_flop_counts()["Wav2Vec2ForCTC.wav2vec2.feature_extractor"]
     assert samples == pytest.approx(sum(counted.values()), rel=2e-3)
     assert sum(flop.values()) - samples == counter.get_total_flops() - sum(counted.values())
+
+
+SMALL = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 96}
+MEL = {"num_mel_bins": 16, "subsampling_conv_channels": 24, "conv_kernel_size": 7}
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        ("parakeet_ctc", {"encoder_config": SMALL | MEL}),
+        ("lasr_ctc", {"encoder_config": SMALL | MEL}),
+        ("wav2vec2-bert", SMALL | {"conv_depthwise_kernel_size": 7}),
+        ("wav2vec2-bert", SMALL | {"position_embeddings_type": "relative", "mask_time_prob": 0.0}),
+        ("wav2vec2-bert", SMALL | {"position_embeddings_type": "rotary"}),
+        ("wav2vec2-conformer", SMALL | {"num_conv_pos_embeddings": 15}),
+    ],
+)
+def test_conformers_are_those_of_the_class(kind: str, fields: dict[str, Any], bias: bool) -> None:
+    """Parameters and FLOP of one request: all but the convolutions ahead of LASR, which put out fewer at the edges."""
+    if "encoder_config" in fields:
+        fields = {"encoder_config": fields["encoder_config"] | {"attention_bias": bias, "convolution_bias": bias}}
+    config = CONFIG_MAPPING[kind](vocab_size=50, **fields)
+    config._attn_implementation = "eager"
+    model, positions = imported(config), 40
+    sizes = {
+        "parakeet_ctc": (8 * positions, 16),
+        "wav2vec2-bert": (positions, 160),
+        "lasr_ctc": (4 * positions + 9, 16),
+    }
+    sound = sizes.get(kind, (400 + 320 * (positions - 1),))
+    with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
+        built = CTC[type(config)](config).eval()
+        built(torch.ones(1, *sound))
+    assert model.parameters["total"] == sum(one.numel() for one in built.parameters())
+    ops = [op for stage in build(deployment(model), prefill(1.0, float(positions))) for op in stage.ops]
+    flop = sum(float(op.work().flop * op.count) for op in ops if isinstance(op, Matmul | Attention | Conv))
+    exact = kind in ("parakeet_ctc", "wav2vec2-bert")
+    assert flop == pytest.approx(counter.get_total_flops(), rel=0 if exact else 0.02)
 
 
 T5 = T5Config(d_model=64, d_kv=12, d_ff=96, num_layers=3, num_decoder_layers=2, num_heads=4, vocab_size=500)

@@ -23,6 +23,8 @@ class Convolution(Spec):
     groups: int = Field(default=1, ge=1)
     """Equal parts of the channels that do not see each other."""
     bias: bool = True
+    bands: int = Field(default=1, ge=1)
+    """Outputs for each position of a convolution over time and pitch, whose ``taps`` are those of both."""
 
 
 def convolution_weights(convolutions: Sequence[Convolution]) -> Iterator[Weight]:
@@ -41,7 +43,7 @@ def convolution_ops(convolutions: Sequence[Convolution], context: LayerContext, 
     """
     base = context.precision.base
     for index, conv in enumerate(convolutions):
-        rows = tokens * prod(later.stride for later in convolutions[index + 1 :])
+        rows = tokens * prod(later.stride for later in convolutions[index + 1 :]) * conv.bands
         yield Matmul(
             name=f"conv.{index}",
             ranks=context.ranks,

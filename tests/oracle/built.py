@@ -47,6 +47,7 @@ MINIMAL: dict[str, dict[str, Any]] = {
     "deepseek_v2": {"num_experts_per_tok": 6},
     "dots1": {"n_routed_experts": 128, "n_shared_experts": 2, "num_experts_per_tok": 6},
     "emu3": {"vocabulary_map": {"<image>": 5}},
+    "esm": {"vocab_size": 33},
     "glm4_moe": {"head_dim": 128},
     "granite4_vision": {"downsample_rate": "4/8", "deepstack_layer_map": [[-7, 0], [-4, 3]]},
     "hunyuan_v1_dense": {"head_dim": 128},
@@ -55,6 +56,8 @@ MINIMAL: dict[str, dict[str, Any]] = {
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 4, "num_hidden_layers": 8},
     "ministral": {"head_dim": 128},
     "nemotron": {"num_key_value_heads": 8},
+    "wav2vec2-bert": {"vocab_size": 32},
+    "wav2vec2-conformer": {"vocab_size": 32},
 }
 """The least that a class must be told to build a model: its own default config is not accepted, or gives none."""
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from inferplan.models.huggingface.decoder import ACTIVATIONS
+from inferplan.models.huggingface.conformer import activation, block, labelled, positioned
 from inferplan.models.huggingface.dialect import Dialect
 from inferplan.models.huggingface.reader import Reader
 
@@ -39,6 +39,8 @@ class Sound:
 
     stacked: bool = False
     masked: bool = False
+    conformer: bool = False
+    """Layers are conformers."""
 
 
 def ctc(style: Sound) -> Any:
@@ -56,14 +58,15 @@ def _ctc(style: Sound, r: Reader, d: Dialect) -> dict[str, Any]:
     width, heads = r.integer("hidden_size"), r.integer("num_attention_heads")
     if width % heads:
         raise r.refuse("num_attention_heads", f"{heads} heads do not divide the width {width}")
-    name = str(r.need("hidden_act"))
-    if name not in ACTIVATIONS:
-        raise r.refuse(f"hidden_act = {name!r}", f"only {', '.join(ACTIVATIONS)} are known")
     convolutions, tensors = _samples(style, r, width)
     positions, more = _positions(style, r, width)
     mixer = {"kind": "attention", "heads": heads, "kv_heads": heads, "head_dim": width // heads, "causal": False}
     mixer |= {"rotary": False, "qkv_bias": True, "out_bias": True}
     ffn = {"kind": "mlp", "d_ff": r.integer("intermediate_size"), "gated": False, "bias": True}
+    layer = {"mixer": mixer, "ffn": ffn | {"activation": activation(r)}}
+    if style.conformer:
+        taps = r.integer("conv_depthwise_kernel_size")
+        layer = block(positioned(r, mixer), layer["ffn"], {"width": width, "taps": taps})
     masks = [float(r.get(f"mask_{axis}_prob") or 0) > 0 for axis in ("time", "feature")]
     tensors |= more | ({"masked": [width]} if style.masked or any(masks) else {})
     r.skip(*_TRAINING, *d.ignored)
@@ -74,9 +77,7 @@ def _ctc(style: Sound, r: Reader, d: Dialect) -> dict[str, Any]:
         "norm": "layer",
         "tied": False,
         "head_bias": True,
-        "layers": [
-            {"repeat": r.integer("num_hidden_layers"), "mixer": mixer, "ffn": ffn | {"activation": ACTIVATIONS[name]}}
-        ],
+        "layers": [{"repeat": r.integer("num_hidden_layers"), **layer}],
         "ends": {
             "convolutions": [*convolutions, *positions],
             "tensors": tensors,
@@ -84,6 +85,30 @@ def _ctc(style: Sound, r: Reader, d: Dialect) -> dict[str, Any]:
         },
         "generation": {"kind": "encode"},
     }
+
+
+def features(r: Reader, d: Dialect) -> dict[str, Any]:
+    """Wav2Vec2-BERT (2312.05187, appendix): conformers over features of the spectrum, without convolutions ahead."""
+    for name in r.get("architectures") or []:
+        if not name.endswith("ForCTC"):
+            raise r.refuse(f"architectures = {name}", "only the class that labels every position (ForCTC) is known")
+    for name in ("add_adapter", "use_intermediate_ffn_before_adapter"):
+        r.only(name, False)
+    r.skip(*_TRAINING, "adapter_act")
+    width, heads, inputs = r.integer("hidden_size"), r.integer("num_attention_heads"), "feature_projection_input_dim"
+    if width % heads:
+        raise r.refuse("num_attention_heads", f"{heads} heads do not divide the width {width}")
+    mixer = {"kind": "attention", "heads": heads, "kv_heads": heads, "head_dim": width // heads, "causal": False}
+    mixer |= {"rotary": False, "qkv_bias": True, "out_bias": True}
+    ffn = {"kind": "mlp", "d_ff": r.integer("intermediate_size"), "gated": False, "bias": True}
+    convolution = {"width": width, "taps": r.integer("conv_depthwise_kernel_size")}
+    layer = block(positioned(r, mixer), ffn | {"activation": activation(r)}, convolution)
+    tensors = {"projection.norm": [2, r.integer(inputs)]}
+    if any(float(r.get(f"mask_{axis}_prob") or 0) > 0 for axis in ("time", "feature")):
+        tensors |= {"masked": [width]}
+    ends = {"convolutions": [{"inputs": r.integer(inputs), "outputs": width, "taps": 1}], "tensors": tensors}
+    layers = [{"repeat": r.integer("num_hidden_layers"), **layer}]
+    return labelled(r, width, {"norm": "layer", "final_norm": False, "layers": layers, "ends": ends})
 
 
 def _samples(style: Sound, r: Reader, width: int) -> tuple[list[dict[str, Any]], dict[str, list[int]]]:

@@ -19,6 +19,7 @@ FAMILIES: dict[str, Dialect] = {
     **decoders.FAMILIES,
     **encoder_decoders.FAMILIES,
     **encoder_decoders.SOUND,
+    **encoder_decoders.CONFORMERS,
     **mechanisms.FAMILIES,
     **recent.FAMILIES,
     **early.FAMILIES,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from inferplan.models.huggingface import ctc
+from inferplan.models.huggingface import conformer, ctc
 from inferplan.models.huggingface import encoder_decoder as e
 from inferplan.models.huggingface.dialect import Dialect
 
@@ -54,6 +54,14 @@ SOUND: dict[str, Dialect] = {
 }
 """Encoders that label every position of sound."""
 
+CONFORMERS: dict[str, Dialect] = {
+    "wav2vec2-conformer": replace(_WAV2VEC2, build=ctc.ctc(ctc.Sound(conformer=True))),
+    "wav2vec2-bert": replace(_WAV2VEC2, build=ctc.features),
+    "parakeet_ctc": replace(_WAV2VEC2, build=conformer.fast),
+    "lasr_ctc": replace(_WAV2VEC2, build=conformer.lasr),
+}
+"""The same, with conformers for layers."""
+
 ALIASES: dict[str, str] = {}
 """Other names of a row."""
 
@@ -61,13 +69,9 @@ UNKNOWN = {
     "wavlm": "its bias by distance has a gate of each head's query: no layer kind has that",
     "sew": "it halves its positions inside and doubles them again: no layer kind does that",
     "sew-d": "its attention is DeBERTa's, between positions that are halved and doubled again",
-    "wav2vec2-bert": "its layers are conformers with positions by distance: no layer kind has those",
-    "wav2vec2-conformer": "its layers are conformers with positions by distance: no layer kind has those",
-    "parakeet_ctc": "its layers are conformers with positions by distance: no layer kind has those",
-    "lasr_ctc": "its layers are conformers: no layer kind has their convolution",
-    "granite_speech5_ctc": "its layers are conformers with positions by distance: no layer kind has those",
-    "canary": "its encoder's layers are conformers with positions by distance: no layer kind has those",
-    "cohere_asr": "its encoder's layers are conformers with positions by distance: no layer kind has those",
+    "granite_speech5_ctc": "its first layers halve the positions, and a head of labels stands in its middle",
+    "canary": "its encoder is a conformer behind convolutions over time and pitch: no encoder here has those",
+    "cohere_asr": "its encoder is a conformer behind convolutions over time and pitch: no encoder here has those",
     "prophetnet": "its decoder attends in two streams, one for each token that it predicts: no layer kind does that",
     "t5gemma2": "its decoder attends to itself and to the encoder in one softmax: no layer kind does that",
     "encoder-decoder": "its two halves are models of any two families",
