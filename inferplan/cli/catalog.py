@@ -55,7 +55,7 @@ def models_command(conditions: tuple[str, ...]) -> Report:
     if not found:
         raise UnknownNameError(
             f"none of the {len(specs)} models on file meets {', '.join(map(repr, conditions))}",
-            hint="fewer conditions; licences of some models are not on file",
+            hint="fewer conditions; kind is dense or experts, and licences of some models are not on file",
         )
     rows = [
         [
@@ -205,6 +205,7 @@ def _model(spec: ModelSpec) -> Report:
         ["active per token (both vocabulary tables included)", _active(counts["parameters"])],
         ["embedding", f"{counts['parameters']['embedding']:,}"],
         ["head", f"{counts['parameters']['lm_head']:,}" if not spec.tied else "tied to the embedding"],
+        *([f"beside them: {tower.name} tower", f"{tower.parameters:,}"] for tower in spec.towers),
         ["KV elements per token", f"{counts['kv_elements_per_token']:,}"],
         ["  beyond every window", f"{counts['kv_elements_per_token_beyond_windows']:,}"],
         ["state elements per sequence", f"{counts['state_elements_per_sequence']:,}"],

@@ -70,7 +70,8 @@ def cost_command(request: Request, load: StaticLoad, prices: PriceBook, **values
         load = replace(load, batch=float(largest_batch(deployment, load)))
     result = estimate(deployment, load)
     served = float(result.request_rate) * values["utilisation"]
-    rates = Rates(requests=served, prompt=float(load.prompt), output=float(load.output))
+    output = 0.0 if deployment.model.encodes else float(load.output)
+    rates = Rates(requests=served, prompt=float(load.prompt), output=output)
     cost = Cost(bill=bill, rates=rates, ratio=values["ratio"])
     energy = Energy(
         power=power_of(hardware),

@@ -27,6 +27,7 @@ from inferplan.answers.sweep import (
     sweep,
 )
 from inferplan.catalog.assemble import Request
+from inferplan.catalog.files import load_model
 from inferplan.cli.draft_options import draft_options, draftings_of
 from inferplan.cli.options import BACKEND, IDEAL, USUAL, anchor_option, backends, engine_option, usual_engines, write
 from inferplan.cli.technique_options import option_group
@@ -238,14 +239,20 @@ def _report(result: Sweep) -> Report:
     varied = varied or ["model", "gpu"]
     simulated = any("verdict" in block.columns for block in blocks)
     ttft = "TTFT at the server" if simulated else "TTFT alone"
-    columns = [*varied, ttft, "TPOT", "tokens/s", "tokens/s/device", "status"]
+    names = {name for axes in held for name in _texts(axes.get("model", _NONE)) if name}
+    encoders = {name for name in names if load_model(name).encodes}
+    counted = "requests" if encoders == names else "tokens"
+    columns = [*varied, ttft, "TPOT", f"{counted}/s", f"{counted}/s/device", "status"]
     cells = _Cells(priced, varied)
-    right = frozenset({ttft, "TPOT", "tokens/s", "tokens/s/device", "batch", "prompt_tokens", "output_tokens"})
+    right = frozenset({*columns[len(varied) : -1], "batch", "prompt_tokens", "output_tokens"})
     table = Table(title=f"{len(cells)} points", columns=columns, rows=cells, right=right)
     notes = [f"{count} points cannot exist: {status}" for status, count in refused.items()]
     notes.append(
         "simulated closed loops, --batch users each with one request at a time; means (p95 in JSON and CSV)"
         if simulated
-        else "static batches: TTFT of the batch alone, no server, no queue; tokens are output tokens over all replicas"
+        else f"static batches: TTFT of the batch alone, no server, no queue; {counted} are "
+        f"{'those' if encoders == names else 'output tokens'} of all replicas"
     )
+    if encoders and encoders != names:
+        notes.append(f"{', '.join(sorted(encoders))}: nothing is generated, and a request counts as one token")
     return Report(record={"points": result.columns}, tables=[table], notes=notes, rows=result.columns)

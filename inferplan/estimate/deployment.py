@@ -168,6 +168,7 @@ class Deployment:
             "unfused_attention": self.unfused_attention,
             "media": None if self.media is None else self.media.to_dict(),
             "model_notes": self.warnings,
+            "generates": not self.model.encodes,
             "gpu_memory_utilization": defaults.memory_fraction,
             "block_size": defaults.block_size,
         }

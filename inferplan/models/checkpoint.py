@@ -189,6 +189,8 @@ def _read_gguf(path: Path) -> tuple[Checkpoint, dict[str, Any]]:
         raise MissingExtraError(
             f"reading {path} needs the gguf package", hint="pip install 'inferplan[gguf]'"
         ) from None
+    if not path.is_file():
+        raise InputFileError(f"cannot read {path}", because="no such file")
     try:
         reader = GGUFReader(str(path))
     except (OSError, ValueError, KeyError, IndexError) as error:

@@ -56,7 +56,11 @@ class MediaAsked:
 
     def __post_init__(self) -> None:
         if self.video_frames and self.image_size is None:
-            raise UsageError("--video-frames needs --image-size", because="larger frames have more patches")
+            raise UsageError(
+                "--video-frames needs --image-size",
+                because="larger frames have more patches",
+                hint="--image-size 1280x720, their width and height in pixels",
+            )
         if self.image_size is not None and not (self.images or self.video_frames):
             raise UsageError("--image-size says nothing without images", hint="--images 1, or leave it out")
 
@@ -157,7 +161,11 @@ class ImageRule(TakenRule):
         Raises ``UsageError`` for a size that is missing, or that no preprocessor takes.
         """
         if size is None and self.resize != "fixed":
-            raise UsageError("--images needs --image-size", because="larger images have more patches here")
+            raise UsageError(
+                "--images needs --image-size",
+                because="larger images have more patches here",
+                hint="--image-size 1024x768, their width and height in pixels",
+            )
         width, height = self.resized(size or (1, 1))
         across, down = width // self.patch, height // self.patch
         rows, columns = down // self.merge, across // self.merge
@@ -257,7 +265,8 @@ def smart(size: Pixels, unit: int, limits: tuple[int, int] | None, frames: tuple
     """
     width, height = size
     if max(size) / min(size) > _RATIO:
-        raise UsageError(f"an image of {width}x{height} pixels is refused", because=f"sides {_RATIO} times apart")
+        because = f"one side is more than {_RATIO} times the other"
+        raise UsageError(f"an image of {width}x{height} pixels is refused", because=because)
     across, down = round(width / unit) * unit, round(height / unit) * unit
     if limits is None:
         return max(across, unit), max(down, unit)

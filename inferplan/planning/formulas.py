@@ -31,7 +31,8 @@ def plan_formulas(deployment: Deployment | None = None) -> list[PlanFormula]:
     """Every formula of the closed form and of the bill, in the order in which they are computed.
 
     Where the deployment has several batches in flight, their number is ``m``; where attention ranks step together,
-    theirs is ``g`` (docs/formulas/step.md).
+    theirs is ``g`` (docs/formulas/step.md). A model that generates nothing has neither rounds nor
+    output tokens.
     """
     made: list[tuple[str, str, Any]] = [
         ("Time of an operator", "t", _operator_time()),
@@ -43,7 +44,11 @@ def plan_formulas(deployment: Deployment | None = None) -> list[PlanFormula]:
         ("Replicas, without the spare ones", "n", _replicas()),
         ("Cost of a million output tokens", "c", _token_cost()),
     ]
-    return [PlanFormula(title, f"{symbol} = {term.formula}") for title, symbol, term in made]
+    kept = _OF_A_PASS if deployment is not None and deployment.model.encodes else {symbol for _, symbol, _ in made}
+    return [PlanFormula(title, f"{symbol} = {term.formula}") for title, symbol, term in made if symbol in kept]
+
+
+_OF_A_PASS = {"t", "n"}
 
 
 def _operator_time() -> Any:

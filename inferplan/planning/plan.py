@@ -183,7 +183,7 @@ class Plan:
 def row(verified: Verified) -> dict[str, Any]:
     """One finalist as a flat record."""
     option = verified.option
-    parallel = option.deployment.parallel
+    parallel, encodes = option.deployment.parallel, option.deployment.model.encodes
     return {
         "gpu": option.deployment.hardware.name,
         "devices": option.devices,
@@ -207,8 +207,8 @@ def row(verified: Verified) -> dict[str, Any]:
         "e2el_s": verified.achieved["e2el"],
         "verdict": verified.verdict,
         "screened_capacity_requests_per_s": option.rate,
-        "screened_output_tokens_per_s_per_device": option.per_device,
-        "output_tokens_per_s_per_user": 1 / verified.achieved["tpot"],
+        "screened_output_tokens_per_s_per_device": None if encodes else option.per_device,
+        "output_tokens_per_s_per_user": None if encodes else 1 / verified.achieved["tpot"],
         "cost": option.cost,
         "currency": option.tariff.currency if option.tariff else None,
         "hours": option.hours,

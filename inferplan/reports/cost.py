@@ -26,37 +26,38 @@ class Service:
 def service_record(service: Service) -> dict[str, Any]:
     """The JSON of what is served, and how fast."""
     result = service.result
-    load = result.load
+    load, encodes = result.load, result.deployment.model.encodes
     return {
         "load": {
             "batch": int(load.batch),
             "prompt_tokens": int(load.prompt),
-            "output_tokens": int(load.output),
+            "output_tokens": 0 if encodes else int(load.output),
         },
         "batch_is_the_largest": service.largest,
         "ttft_s": float(result.ttft),
         "tpot_s": float(result.tpot) if load.output > 1 else None,
         "requests_per_s": float(result.request_rate) * service.utilisation,
         "utilisation": service.utilisation,
-        "output_tokens_per_s": float(result.request_rate) * service.utilisation * float(load.output),
+        "output_tokens_per_s": None if encodes else float(result.request_rate * load.output) * service.utilisation,
     }
 
 
 def service_table(service: Service) -> Table:
     """What is served, and how fast."""
     record, load = service_record(service), service.result.load
+    encodes = service.result.deployment.model.encodes
     rows = [
         ["requests a second", f"{record['requests_per_s']:,.2f}"],
-        ["output tokens a second", f"{record['output_tokens_per_s']:,.0f}"],
+        *([] if encodes else [["output tokens a second", f"{record['output_tokens_per_s']:,.0f}"]]),
         ["busy", f"{service.utilisation:.0%} of the time"],
-        ["TTFT of the batch alone", format_time(record["ttft_s"], 3)],
+        [f"{'latency' if encodes else 'TTFT'} of the batch alone", format_time(record["ttft_s"], 3)],
     ]
     if record["tpot_s"] is not None:
         rows.append(["every further token (TPOT)", format_time(record["tpot_s"], 3)])
     which = " (the largest)" if service.largest else ""
     title = (
-        f"{service.result.deployment.describe()}: batch {load.batch:,.0f}{which}, {load.prompt:,.0f} tokens in, "
-        f"{load.output:,.0f} out"
+        f"{service.result.deployment.describe()}: batch {load.batch:,.0f}{which}, {load.prompt:,.0f} tokens in"
+        f"{'' if encodes else f', {load.output:,.0f} out'}"
     )
     return Table(title=title, columns=["", "value"], rows=rows, right=_RIGHT)
 
@@ -85,9 +86,9 @@ def cost_record(cost: Cost, api: ApiPrice | None = None, requests_a_day: float |
         "per_request": cost.per_request,
         "output_to_input_ratio": cost.ratio,
         "per_million_input_tokens": cost.per_million_input,
-        "per_million_output_tokens": cost.per_million_output,
+        "per_million_output_tokens": cost.per_million_output if cost.rates.output else None,
         "per_million_tokens_whole_bill": cost.per_million_total,
-        "per_million_output_tokens_whole_bill": cost.per_million_output_alone,
+        "per_million_output_tokens_whole_bill": cost.per_million_output_alone if cost.rates.output else None,
     }
     if requests_a_day is not None:
         record["per_user_month"] = cost.per_user_month(requests_a_day)
@@ -139,13 +140,14 @@ def bill_record(bill: Bill) -> dict[str, Any]:
 
 def energy_record(energy: Energy) -> dict[str, Any]:
     """The JSON of the energy; every key names its unit."""
+    generates = bool(energy.rates.output)
     return {
         "scope": energy.label,
         "power_w": energy.watts,
         "per_token_j": energy.per_token,
-        "per_output_token_j": energy.per_output_token,
-        "per_million_output_tokens_kwh": energy.kwh_per_million_output,
-        "per_million_output_tokens_g_co2": energy.carbon_per_million_output,
+        "per_output_token_j": energy.per_output_token if generates else None,
+        "per_million_output_tokens_kwh": energy.kwh_per_million_output if generates else None,
+        "per_million_output_tokens_g_co2": energy.carbon_per_million_output if generates else None,
     }
 
 
@@ -158,13 +160,19 @@ def cost_table(cost: Cost, api: ApiPrice | None = None, requests_a_day: float | 
         if bill.idle:
             idle = f"{bill.idle} of {bill.bought} ({bill.idle / bill.bought:.0%} of the bill)"
             rows.append([f"{'GPUs' if len(bills) == 1 else bill.offer.gpu} that are paid for and run nothing", idle])
-    rows += [
-        [f"a month of {HOURS_PER_MONTH:g} hours", f"{cost.per_month:,.0f} {unit}"],
-        [f"a million input tokens (1:{cost.ratio:g} split)", f"{cost.per_million_input:,.4f} {unit}"],
-        [f"a million output tokens (1:{cost.ratio:g} split)", f"{cost.per_million_output:,.4f} {unit}"],
-        ["a million output tokens, whole bill on them", f"{cost.per_million_output_alone:,.4f} {unit}"],
-        ["a request", f"{cost.per_request:,.6f} {unit}"],
-    ]
+    rows.append([f"a month of {HOURS_PER_MONTH:g} hours", f"{cost.per_month:,.0f} {unit}"])
+    if cost.rates.output:
+        rows += [
+            [f"a million input tokens (1:{cost.ratio:g} split)", f"{cost.per_million_input:,.4f} {unit}"],
+            [f"a million output tokens (1:{cost.ratio:g} split)", f"{cost.per_million_output:,.4f} {unit}"],
+            ["a million output tokens, whole bill on them", f"{cost.per_million_output_alone:,.4f} {unit}"],
+            ["a request", f"{cost.per_request:,.6f} {unit}"],
+        ]
+    else:  # nothing is generated, and a request is a fraction of what the smallest coin of it would show
+        rows += [
+            ["a million tokens", f"{cost.per_million_total:,.4f} {unit}"],
+            ["a million requests", f"{1e6 * cost.per_request:,.4f} {unit}"],
+        ]
     if requests_a_day is not None:
         rows.append(
             [f"a user-month of {requests_a_day:g} requests a day", f"{cost.per_user_month(requests_a_day):,.4f} {unit}"]
@@ -183,8 +191,13 @@ def cost_table(cost: Cost, api: ApiPrice | None = None, requests_a_day: float | 
 
 def energy_table(energy: Energy) -> Table:
     """The energy, one line for each way of dividing it."""
-    rows = [
-        ["power", f"{energy.watts / 1e3:,.2f} kW"],
+    rows = [["power", f"{energy.watts / 1e3:,.2f} kW"]]
+    if not energy.rates.output:
+        used = energy.per_token * 1e6 / 3.6e6
+        rows.append(["a million tokens", f"{used:,.6f} kWh"])
+        rows += [] if energy.grid is None else [["  in operation", f"{used * energy.grid:,.3f} g CO2"]]
+        return Table(title=f"energy ({energy.label})", columns=["", "value"], rows=rows, right=_RIGHT)
+    rows += [
         ["a token, input or output", f"{energy.per_token:,.3f} J"],
         ["an output token, all energy on them", f"{energy.per_output_token:,.3f} J"],
         ["a million output tokens", f"{energy.kwh_per_million_output:,.3f} kWh"],

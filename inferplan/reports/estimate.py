@@ -355,23 +355,19 @@ def _operators(estimate: Estimate) -> Table:
     bounds = {cost.op.name: BOUND_NAMES[cost.bound] for cost in estimate.decode.costs}
     rows = []
     for name in dict.fromkeys([*prefill, *decode]):
-        first, second = prefill.get(name, 0.0), decode.get(name, 0.0)
-        rows.append(
-            [
-                name,
-                _time(first),
-                f"{float(first / whole_prefill):.1%}",
-                _time(second),
-                f"{float(second / whole_decode):.1%}",
-                bounds.get(name, "overhead"),
-            ]
-        )
+        bound = bounds.get(name, "overhead") if name in decode else "-"
+        rows.append([name, *_part(prefill.get(name), whole_prefill), *_part(decode.get(name), whole_decode), bound])
     return Table(
         title="time by operator",
         columns=["operator", "prefill", "share", "decode", "share ", "decode bound"],
         rows=rows,
         right=_RIGHT,
     )
+
+
+def _part(seconds: Num | None, whole: Num) -> tuple[str, str]:
+    """The time of an operator and its share of a phase; dashes where the phase does not run it."""
+    return ("-", "-") if seconds is None else (_time(seconds), f"{float(seconds / whole):.1%}")
 
 
 def pruning_table(pruned: Estimate, whole: Estimate) -> Table:

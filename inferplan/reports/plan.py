@@ -17,6 +17,7 @@ from inferplan.table import Report, Table
 from inferplan.units import format_time
 
 _RIGHT = frozenset({"value", "GPUs", "cost", "TTFT", "TPOT", "candidates", "tokens/s/GPU", "tokens/s/user", "load"})
+_RIGHT |= {"latency", "requests/s/GPU"}
 BOTTLENECKS = {
     "ttft": "the limit on TTFT",
     "tpot": "the limit on TPOT",
@@ -84,8 +85,9 @@ def _budgets(option: Option) -> str:
 def capacity_rows(plan: Plan) -> list[list[str]]:
     """What the replicas carry, by simulation, and how much of that they are given."""
     option, found = plan.option, plan.capacity
+    served = f"{'requests' if option.deployment.model.encodes else 'output tokens'} a second and GPU"
     if found is None:
-        return [["output tokens a second and GPU, closed form", f"{option.per_device:,.0f}"]]
+        return [[f"{served}, closed form", f"{option.per_device:,.0f}"]]
     least = "at least " if found.open else ""
     carried = plan.load * found.factor
     unit = "requests/s" if plan.question.demand.users is None else "users"
@@ -96,7 +98,7 @@ def capacity_rows(plan: Plan) -> list[list[str]]:
             f"{least}{carried:,.1f} {unit}{each}",
         ],
         ["given to it", f"{1 / found.factor:.0%} of that, at most {plan.question.sizing.utilisation:.0%}"],
-        ["output tokens a second and GPU at this load", f"{plan.rate * option.output / option.devices:,.0f}"],
+        [f"{served} at this load", f"{plan.rate * option.output / option.devices:,.0f}"],
         ["bottleneck", BOTTLENECKS[plan.binding]],
     ]
 
@@ -127,6 +129,9 @@ def alternatives_table(plan: Plan) -> Table:
         for verified in [plan.best, *plan.alternatives]
     ]
     columns = ["GPU", "GPUs", "replicas", "format", "TTFT", "TPOT", "tokens/s/GPU", "cost"]
+    if plan.option.deployment.model.encodes:
+        columns[4:7] = ["latency", "requests/s/GPU"]
+        rows = [[*row[:5], *row[6:]] for row in rows]
     return Table(
         title=f"the plan and the alternatives that meet the limits ({percentile})",
         columns=columns,

@@ -46,26 +46,31 @@ def launch_line(plan: Plan) -> str | None:
         return None
 
 
+def rates_of(plan: Plan) -> Rates:
+    """What is served; the one answer of a request to a model that generates nothing is no token."""
+    demand, encodes = plan.question.demand, plan.option.deployment.model.encodes
+    output = 0.0 if encodes else demand.output.average
+    return Rates(requests=max(plan.rate, 1e-12), prompt=demand.prompt.average, output=output)
+
+
 def cost_of(plan: Plan) -> Cost | None:
     """The bill at the load that is served."""
-    demand, option = plan.question.demand, plan.option
+    option = plan.option
     if not option.purchases:
         return None
-    rates = Rates(requests=max(plan.rate, 1e-12), prompt=demand.prompt.average, output=demand.output.average)
     *prompts, bill = option.purchases
-    return Cost(bill=bill, rates=rates, beside=prompts[0] if prompts else None)
+    return Cost(bill=bill, rates=rates_of(plan), beside=prompts[0] if prompts else None)
 
 
 def energy_of(plan: Plan) -> Energy | None:
     """Energy at full TDP; ``None`` where the power is not on file."""
-    demand, option = plan.question.demand, plan.option
+    option = plan.option
     try:
         watts = sum(power_of(deployment.hardware) * count for deployment, count in option.kinds)
     except InferplanError:
         return None
     power = watts / option.devices
-    rates = Rates(requests=max(plan.rate, 1e-12), prompt=demand.prompt.average, output=demand.output.average)
-    return Energy(power=power, devices=option.devices, rates=rates)
+    return Energy(power=power, devices=option.devices, rates=rates_of(plan))
 
 
 def cheapest_drafting(plan: Plan) -> Drafting | None:

@@ -48,12 +48,13 @@ def drawings(plan: Plan) -> list[Drawing]:
     option = plan.option
     apart = ", which here does prompts and decodes together: the plan has them apart" if option.pools else ""
     memory = plots.memory_stack({option.deployment.hardware.name: _footprint(option, plan)})
+    frontier = Drawing(
+        title="Frontier",
+        caption="The most output tokens a second and GPU at each speed for a user, by GPU; the ring is the plan.",
+        svg="" if option.deployment.model.encodes else plots.svg(_frontier(plan)),
+    )
     return [
-        Drawing(
-            title="Frontier",
-            caption="The most output tokens a second and GPU at each speed for a user, by GPU; the ring is the plan.",
-            svg=plots.svg(_frontier(plan)),
-        ),
+        *([frontier] if frontier.svg else []),
         Drawing(
             title="Latency against rate",
             caption=f"Closed form: TTFT at the percentile asked for as the rate of one replica grows{apart}.",

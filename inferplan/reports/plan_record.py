@@ -55,7 +55,9 @@ def plan_record(plan: Plan) -> dict[str, Any]:
             "capacity": capacity_record(plan),
             "measured": plan.supported,
             "meets_at_the_slow_end": plan.holds_at_the_slow_end,
-            "output_tokens_per_s_per_device": plan.rate * plan.option.output / plan.option.devices,
+            "output_tokens_per_s_per_device": None
+            if plan.option.deployment.model.encodes
+            else plan.rate * plan.option.output / plan.option.devices,
             "simulation": plan.best.result.to_dict() if plan.best.result else None,
             "simulation_time_scale": plan.option.slow.step,
         },

@@ -17,12 +17,15 @@ from inferplan.planning.search import point
 from inferplan.reports.plan_figures import cost_of
 from inferplan.serving.rounds import departures, in_system, mean_round
 from inferplan.terms import Term, named
-from inferplan.work.step import decode
+from inferplan.work.step import decode, prefill
 
 
 def plan_terms(plan: Plan) -> list[Term]:
     """One term for each formula at the chosen point: operator, round, capacity, requests, replicas, cost."""
     option, question = plan.option, plan.question
+    if option.deployment.model.encodes:
+        rate = named(option.rate, "capacity of a replica, closed form", "requests/s")
+        return [_largest_operator(plan), _replicas(plan, rate), *_cost(plan)]
     demand, percentile = question.demand, question.slo.percentile
     grid = point(option.deployment, demand, percentile, option.batch, option.budget, option.speculation)
     return [_largest_operator(plan), *_capacity(plan, grid), *_cost(plan)]
@@ -75,13 +78,16 @@ def _mean_round(plan: Plan, grid: LoadGrid, decodes: Term) -> Term:
 
 
 def _largest_operator(plan: Plan) -> Term:
-    """The operator that takes most of a step of decodes, run once."""
+    """The operator that takes most of a step of decodes, run once; of a pass where nothing is generated."""
     option, demand = plan.option, plan.question.demand
+    batch, encodes = float(option.batch * option.deployment.parallel.dp), option.deployment.model.encodes
     context = demand.prompt.average + demand.output.average / 2
-    phase = run_step(option.deployment, decode(float(option.batch * option.deployment.parallel.dp), context))
+    step = prefill(batch, demand.prompt.average) if encodes else decode(batch, context)
+    phase = run_step(option.deployment, step)
     largest = max((cost for stage in phase.stages for cost in stage), key=lambda cost: float(cost.total))
     time = time_terms(largest.op, option.deployment.hardware, option.deployment.calibration)
-    return cast("Term", named(time, f"{largest.op.name} (largest operator of a decode step), one run", "s"))
+    of = "pass" if encodes else "decode step"
+    return cast("Term", named(time, f"{largest.op.name} (largest operator of a {of}), one run", "s"))
 
 
 def _cost(plan: Plan) -> Iterator[Term]:
@@ -89,8 +95,11 @@ def _cost(plan: Plan) -> Iterator[Term]:
     if cost is None:
         return
     bill: Any = SimpleNamespace(per_hour=named(cost.per_hour, "bill of an hour", cost.bill.offer.currency))
-    rates: Any = SimpleNamespace(
-        input=named(cost.rates.input, "input tokens/s"), generated=named(cost.rates.generated, "output tokens/s")
-    )
+    read, currency = named(cost.rates.input, "input tokens/s"), cost.bill.offer.currency
+    if not cost.rates.output:
+        rates: Any = SimpleNamespace(input=read, generated=0.0)
+        yield cast("Term", named(Cost(bill=bill, rates=rates).per_million_total, "a million tokens", currency))
+        return
+    rates = SimpleNamespace(input=read, generated=named(cost.rates.generated, "output tokens/s"))
     price = Cost(bill=bill, rates=rates, ratio=cost.ratio).per_million_output
-    yield cast("Term", named(price, "a million output tokens", cost.bill.offer.currency))
+    yield cast("Term", named(price, "a million output tokens", currency))

@@ -17,6 +17,8 @@ from inferplan.table import Report, Table
 from inferplan.units import format_bytes, format_time
 
 _NAMES = {"ttft_s": "TTFT at the server", "tpot_s": "TPOT", "itl_s": "ITL", "e2el_s": "end to end"}
+_ONE_PASS = {"e2el_s": "latency at the server"}
+"""Of a model that generates nothing."""
 _MEANING = {
     "stable": "the queue of requests does not grow",
     "saturated": "the queue of requests does not grow, but most of the time until the first token is spent in it",
@@ -55,7 +57,7 @@ def simulation_report(result: SimulationResult) -> Report:
     record = result.to_dict()
     latency = [
         [name, *(_with_error(value, (record["intervals"].get(key) or {}).get(at)) for at, value in record[key].items())]
-        for key, name in _NAMES.items()
+        for key, name in (_NAMES if result.conditions.get("generates", True) else _ONE_PASS).items()
     ]
     columns = ("", "mean", "p50", "p90", "p95", "p99")
     tables = [
@@ -77,6 +79,13 @@ def _rows(result: SimulationResult, record: Mapping[str, Any]) -> list[list[str]
     counts = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in record["requests"].items() if count)
     refused = [[f"rejected: {reason}", f"{count:,}"] for reason, count in record["rejected_because"].items()]
     ran, cut = record["requests"]["finished"] > 0, not result.steady and result.metered is not None
+    generates = result.conditions.get("generates", True)
+    cached = [
+        ["decode batch, mean", f"{record['batch_mean']:.1f} of {result.slots} slots"],
+        *_cache_rows(kv),
+        ["preemptions", f"{record['preemptions']:,}"],
+        ["prefix-cache hits", f"{record['prefix_cache_hit_rate']:.1%} of the prompt tokens"],
+    ]
     return [
         *_simulated(result.conditions),
         ["load", _load(result.conditions)],
@@ -86,16 +95,18 @@ def _rows(result: SimulationResult, record: Mapping[str, Any]) -> list[list[str]
         *refused,
         ["duration", format_time(record["duration_s"]) + (", while requests came" if cut else "") if ran else "-"],
         ["requests/s", f"{rates['requests_per_s']:.4g}"],
-        ["output tokens/s", f"{rates['output_tokens_per_s']:,.1f}"],
-        ["total tokens/s", f"{rates['total_tokens_per_s']:,.1f}"],
+        *([["output tokens/s", f"{rates['output_tokens_per_s']:,.1f}"]] if generates else []),
+        ["total tokens/s" if generates else "tokens read/s", f"{_read(rates, generates):,.1f}"],
         *_goodput(record),
         ["wait until admission", _waits(record["queue"])],
-        ["decode batch, mean", f"{record['batch_mean']:.1f} of {result.slots} slots"],
-        *_cache_rows(kv),
-        ["preemptions", f"{record['preemptions']:,}"],
-        ["prefix-cache hits", f"{record['prefix_cache_hit_rate']:.1%} of the prompt tokens"],
-        ["steps", f"{record['steps']:,}, {record['prompt_steps']:,} with prompts"],
+        *(cached if generates else []),
+        ["steps", f"{record['steps']:,}" + (f", {record['prompt_steps']:,} with prompts" if generates else "")],
     ]
+
+
+def _read(rates: Mapping[str, float], generates: bool) -> float:
+    """Tokens a second; the answer of a request to a model that generates nothing is counted as one, and is none."""
+    return rates["total_tokens_per_s"] - (0.0 if generates else rates["output_tokens_per_s"])
 
 
 def _cache_rows(kv: Mapping[str, Any]) -> list[list[str]]:
@@ -155,7 +166,8 @@ def _load(conditions: Mapping[str, Any]) -> str:
         parts.append(f"{arrivals['concurrency']:,} users {start}" if arrivals["concurrency"] > 1 else "1 user")
     if "prompt" not in traffic:
         return ", ".join([f"the requests of a trace, sent by {parts[0]}", *given])
-    parts += [f"{name} {_lengths(traffic[name])}" for name in ("prompt", "output")]
+    named = ("prompt", "output") if conditions.get("generates", True) else ("prompt",)
+    parts += [f"{name} {_lengths(traffic[name])}" for name in named]
     return ", ".join([*parts, *_shared(traffic), *given, f"seed {traffic['seed']}"])
 
 
@@ -268,7 +280,8 @@ def _of_ttft(record: Mapping[str, Any]) -> str:
     wait, ttft = record["queue"]["wait_mean_s"], record["ttft_s"]["mean"]
     if record["verdict"] not in ("stable", "saturated") or not wait or not ttft:
         return ""
-    return f"; on average they wait {_time(wait)} of {_time(ttft)} until their first token"
+    until = "until their first token" if record["conditions"].get("generates", True) else "in all"
+    return f"; on average they wait {_time(wait)} of {_time(ttft)} {until}"
 
 
 def _warnings(result: SimulationResult, record: Mapping[str, Any]) -> list[str]:

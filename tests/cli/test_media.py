@@ -94,3 +94,14 @@ def test_a_plan_with_images_needs_more(run: Run):
 def test_refused(run: Run, words: tuple[str, ...], says: str):
     ran = run("estimate", *QWEN, *words)
     assert ran.code != 0 and says in ran.err
+
+
+def test_show_counts_the_tower_beside_the_model(run: Run) -> None:
+    """Qwen2.5-VL-7B: the hub prints 8,292,166,656 elements in its safetensors, 7,615,616,512 of them Qwen2.5-7B's."""
+    lines = run("show", "qwen2.5-vl-7b").out.splitlines()
+    (tower,) = (line.split() for line in lines if line.startswith("beside them: vision tower"))
+    assert tower[-1] == f"{8_292_166_656 - 7_615_616_512:,}"
+
+
+def test_a_size_that_is_missing_is_shown_how_to_write(run: Run) -> None:
+    assert "--image-size 1024x768" in run("estimate", "qwen3-vl-8b", "--gpu", "l40s", "--images", "1").err
