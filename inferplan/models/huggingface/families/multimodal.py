@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from inferplan.models.huggingface import decoder, latent, special
+from inferplan.models.huggingface import decoder, early, latent, special
 from inferplan.models.huggingface.dialect import Dialect, Flag, Layer
 from inferplan.models.huggingface.families import decoders
 from inferplan.models.huggingface.reader import HEAD_DIM, HEADS, LAYERS, WIDTH, Reader
@@ -72,7 +72,16 @@ def _equal_heads(r: Reader, d: Dialect) -> dict[str, Any]:
     return decoder.decoder(r, d)
 
 
+def _kyutai(r: Reader, d: Dialect) -> dict[str, Any]:
+    """Moshi's layers; a step reads a word and a code of each codebook, whose rows are the embedding's further ones."""
+    rows = r.integer("num_codebooks") * r.integer("codebook_vocab_size") + 1
+    r.skip("codec_config", "frame_size")
+    notes = ["what makes codes of sound (codec_config) is not counted"]
+    return early.moshi(r, d) | {"ends": {"tables": {"codes": rows}}, "notes": notes}
+
+
 FAMILIES: dict[str, Dialect] = {
+    "kyutai_speech_to_text": replace(_PLAIN, build=_kyutai, kv_default=True),
     "chameleon": replace(
         _PLAIN,
         qkv_bias=_BIAS,

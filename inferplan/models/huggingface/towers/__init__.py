@@ -17,6 +17,7 @@ from inferplan.models.huggingface.towers import (
     latest,
     qwen,
     stacked,
+    transcribe,
     vit,
 )
 from inferplan.models.huggingface.towers.beside import Beside, Media, left_out
@@ -37,7 +38,14 @@ TOWERS: dict[str, Callable[[Reader], dict[str, Any]]] = {
 }
 """What builds a tower, by the ``model_type`` of its table."""
 
-BESIDE: dict[str, Beside] = {**JOINED, **further.JOINED, **latest.JOINED, **discrete.JOINED, **stacked.JOINED}
+BESIDE: dict[str, Beside] = {
+    **JOINED,
+    **further.JOINED,
+    **latest.JOINED,
+    **discrete.JOINED,
+    **stacked.JOINED,
+    **transcribe.JOINED,
+}
 """What stands beside the language model, by the ``model_type`` of the whole config."""
 
 _REFUSED = {"florence2": "its tower is a DaViT, and its images are positions of an encoder: no row here has either"}

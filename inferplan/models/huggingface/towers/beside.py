@@ -40,11 +40,11 @@ class Media:
         """A further table, with what its class says where it leaves a field out."""
         return self.within(self.outer, name, kind)
 
-    def within(self, table: Reader, name: str, kind: str) -> Reader:
-        """As :meth:`part`, of a table that stands in another."""
+    def within(self, table: Reader, name: str, kind: str, kept: str = "") -> Reader:
+        """As :meth:`part`, of a table that stands in another; ``kept`` under a name where its own is taken."""
         own = table.table(name) or Reader({}, table.name, f"{table.prefix}{name}.")
         self.notes += left_out(own, DEFAULTS.get(kind, {}))
-        self.tables[name] = own
+        self.tables[kept or name] = own
         return own
 
     def untied(self) -> None:
