@@ -329,7 +329,8 @@ class Attention(Op):
     scores never reach memory). ``shared_value``: V is a slice of K (MLA's absorbed form), so it is read once.
     ``fused = False`` writes and reads the score matrix twice (before and after softmax), as an unfused kernel does.
     query_shards, key_shards: context parallelism divides a prefill's queries or a decode's keys. joined: it runs within
-    the kernel of the segment before it, which one launch starts for both.
+    the kernel of the segment before it, which one launch starts for both. whole: no cache is kept, so that a ``past``
+    stands for sequences of several lengths.
     """
 
     kind: ClassVar[str] = "attention"
@@ -348,6 +349,7 @@ class Attention(Op):
     query_shards: int = 1
     key_shards: int = 1
     joined: bool = False
+    whole: bool = False
 
     def work(self) -> Work:
         pairs = affine(self.batch * self.mask.pairs(self.new, self.past)) / (self.query_shards * self.key_shards)
@@ -381,7 +383,7 @@ class Attention(Op):
     def encoder(self) -> bool:
         """Every token of a whole sequence looks both ways: no block of keys is left out, and nothing was cached."""
         both = self.mask.kind in ("full", "band") and self.key_dim == self.value_dim
-        return both and self.wide and not np.any(self.past)
+        return both and self.wide and (self.whole or not np.any(self.past))
 
     @property
     def kernel(self) -> str:

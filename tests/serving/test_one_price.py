@@ -128,6 +128,17 @@ def disagreements(deployment: Deployment) -> list[str]:
     return said
 
 
+@pytest.mark.parametrize("model", ["t5-large", "bart-large", "bert-base-uncased", "modernbert-base"])
+@pytest.mark.parametrize("tokens", [128.0, 512.0])
+def test_a_prompt_that_an_encoder_reads_whole(model: str, tokens: float) -> None:
+    """Short enough for a captured graph: no floor of eager launches hides the time of the kernels."""
+    deployment = assemble(Request(model=model, gpu="h100-sxm"))
+    table = step_times(deployment, Reach(sequences=8, tokens=600, context=512))
+    assert tokens <= table.graph_tokens
+    alone = Round(prompts=Prompts(1.0, tokens, 0.0)).price(deployment)
+    assert table.mixed(0, 0.0, Chunk(1, tokens, tokens * (tokens + 1) / 2)) == pytest.approx(alone.passage, rel=2e-3)
+
+
 def test_a_price_that_is_no_number_names_its_operator() -> None:
     deployment = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm"))
     fits = {kernel: dict(found) for kernel, found in deployment.calibration.constants.items()}

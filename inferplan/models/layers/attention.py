@@ -236,6 +236,7 @@ class AttentionLayer(Mixer):
             query_shards=cp if segment.wide else 1,
             key_shards=1 if segment.wide else cp,
             joined=joined,
+            whole=not context.keeps,
         )
         span = context.parallel.tp * cp
         if segment.wide:
