@@ -137,6 +137,8 @@ def find(kind: str, name: str) -> Path:
     close = difflib.get_close_matches(candidates[-1], options, n=4, cutoff=0.55)
     singular = {"models": "model", "hardware": "GPU", "engines": "engine", "workloads": "workload"}.get(kind, kind)
     listing = {"models": "inferplan models", "hardware": "inferplan gpus"}.get(kind, f"one of {', '.join(options)}")
+    if kind == "models" and _exists(name) and Path(name).is_dir():
+        raise UnknownNameError(f"no model named {name!r}", hint=f"./{name} for the folder of that name")
     raise UnknownNameError(
         f"no {singular} named {name!r}",
         hint=(f"did you mean {', '.join(close)}? " if close else "") + f"see {listing}, or give a path to a YAML",

@@ -279,9 +279,8 @@ def _demand(values: dict[str, Any], named: WorkloadSpec | None) -> Demand:
     if not prompt or not output:
         missing = " and ".join(option for option, text in (("--prompt", prompt), ("--output", output)) if not text)
         what = f"workload {named.name} states limits only" if named else "the lengths of requests are missing"
-        raise UsageError(
-            what, because=f"no {missing}", hint="--prompt 1024 --output 256, or --workload chat, or --trace FILE"
-        )
+        lengths = "--prompt 1024" if output else "--prompt 1024 --output 256"
+        raise UsageError(what, because=f"no {missing}", hint=f"{lengths}, or --workload chat, or --trace FILE")
     own, generated = parse_lengths(prompt), parse_lengths(output)
     whole, cached = own, 0
     shared: dict[str, Any] = {}

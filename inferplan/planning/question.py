@@ -48,4 +48,5 @@ class Question:
                 hint="--rate, or leave them out",
             )
         if not self.slo.limits and not self.demand.offline:
-            raise UsageError("a plan needs a limit on latency", hint="--ttft 500ms --tpot 40ms, or --slo NAME")
+            hint = "--ttft 500ms --tpot 40ms, --e2e 2s, or --slo NAME"
+            raise UsageError("a plan needs a limit on latency", hint=hint)

@@ -10,6 +10,7 @@ import pytest
 
 from inferplan import cli
 from inferplan.catalog.files import config_root
+from tests.cli.conftest import Run
 
 LLAMA = ("estimate", "llama-3.1-8b", "--gpu", "h100-sxm")
 LOAD = ("--rate", "1", "--prompt", "100", "--output", "10", "--ttft", "1s")
@@ -233,3 +234,17 @@ def test_fit_speaks_for_vllm_only_under_vllm(
     monkeypatch.setattr("sys.argv", ["inferplan", "fit", "llama-3.1-8b", "--gpu", "h100-sxm", "--engine", engine])
     cli.main()
     assert ("vLLM would log" in capsys.readouterr().out) == said
+
+
+def test_a_folder_that_is_named_like_a_model_is_shown_how_to_give(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "checkpoint").mkdir()
+    monkeypatch.chdir(tmp_path)
+    said = run("show", "checkpoint")
+    assert (said.code, "./checkpoint for the folder of that name" in said.err) == (2, True)
+
+
+def test_a_gguf_file_that_is_not_there_is_not_called_a_bad_one(run: Run) -> None:
+    said = run("show", "nowhere.gguf")
+    assert (said.code, "cannot read nowhere.gguf" in said.err) == (4, True)
