@@ -67,6 +67,8 @@ OTHERS: dict[str, list[dict[str, Any]]] = {
     "fsmt": [{"src_vocab_size": 700, "tgt_vocab_size": 900, "tie_word_embeddings": False}],
     "whisper": [{"num_mel_bins": 128, "max_source_positions": 750, "decoder_layers": 2}],
     "speech_to_text": [{"num_conv_layers": 3, "conv_kernel_sizes": (5, 3, 3)}],
+    "canary": [{"decoder_config": {"num_hidden_layers": 2, "attention_bias": False}}],
+    "cohere_asr": [{"hidden_size": 512, "num_hidden_layers": 2, "num_key_value_heads": 4, "tie_word_embeddings": True}],
     "moonshine": [{"decoder_num_key_value_heads": 2, "attention_bias": True, "encoder_num_hidden_layers": 3}],
 }
 
@@ -149,6 +151,21 @@ def test_conformers_are_those_of_the_class(kind: str, fields: dict[str, Any], bi
     flop = sum(float(op.work().flop * op.count) for op in ops if isinstance(op, Matmul | Attention | Conv))
     exact = kind in ("parakeet_ctc", "wav2vec2-bert")
     assert flop == pytest.approx(counter.get_total_flops(), rel=0 if exact else 0.02)
+
+
+def test_flop_of_a_transcriber_are_those_of_the_class() -> None:
+    """One token written about 320 frames of the spectrum, which are 40 positions."""
+    encoder = SMALL | MEL | {"model_type": "parakeet_encoder"}
+    fields = SMALL | {"hidden_size": 48, "head_dim": 12, "encoder_config": encoder}
+    config = CONFIG_MAPPING["cohere_asr"](vocab_size=50, **fields)
+    config._attn_implementation = "eager"
+    model = imported(config)
+    with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
+        built = SPEECH[type(config)](config).eval()
+        built(input_features=torch.ones(1, 320, 16), decoder_input_ids=torch.ones(1, 1, dtype=torch.long))
+    ops = [op for stage in build(deployment(model), prefill(1.0, 40.0)) for op in stage.ops]
+    flop = sum(float(op.work().flop * op.count) for op in ops if isinstance(op, Matmul | Attention | Conv))
+    assert flop == counter.get_total_flops()
 
 
 T5 = T5Config(d_model=64, d_kv=12, d_ff=96, num_layers=3, num_decoder_layers=2, num_heads=4, vocab_size=500)

@@ -62,6 +62,8 @@ def encoder_ops(context: LayerContext, encoder: EncoderStack, step: Step) -> Ite
         ops += [op.repeated(count) for op in layer_ops(layer, context)]
     if encoder.final_norm:
         ops.append(context.normalise("final_norm", encoder.d_model))
+    if encoder.projected is not None:
+        ops += context.linear("output.projection", encoder.d_model, encoder.projected, role="base")
     yield from (replace(op, name=f"encoder.{op.name}") for op in ops)
 
 

@@ -237,6 +237,8 @@ class EncoderStack(Spec):
     seconds: float | None = Field(default=None, gt=0)
     convolutions: list[Convolution] = []
     tensors: dict[str, list[int]] = {}
+    projected: int | None = Field(default=None, ge=1)
+    """Width that its output is projected to, with a bias."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -276,6 +278,9 @@ class EncoderStack(Spec):
         norms = [name for name in ("embedding_norm", "final_norm") if getattr(self, name)]
         for name in norms:
             yield Weight(name=name, shape=(NORM_VECTORS[self.norm], self.d_model), role="base")
+        if self.projected is not None:
+            yield Weight(name="projection", shape=(self.projected, self.d_model), role="base")
+            yield Weight(name="projection.bias", shape=(self.projected,), role="base")
         for name, shape in self.tensors.items():
             yield Weight(name=name, shape=tuple(shape), role="base")
 

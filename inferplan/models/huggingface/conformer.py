@@ -50,8 +50,28 @@ def labelled(r: Reader, width: int, parts: dict[str, Any]) -> dict[str, Any]:
 
 
 def fast(r: Reader, d: Dialect) -> dict[str, Any]:
-    """Parakeet's (Fast Conformer, 2305.05084): convolutions over time and pitch, then conformers."""
+    """Parakeet's (Fast Conformer, 2305.05084), with labels."""
     inner, width = _encoder(r)
+    convolutions, layers = _fast(inner, width)
+    parts = {"norm": "layer", "final_norm": False, "layers": layers, "ends": {"convolutions": convolutions}}
+    return labelled(r, width, parts)
+
+
+def fast_encoder(r: Reader) -> dict[str, Any]:
+    """The same as the encoder of an encoder-decoder."""
+    width = r.integer("hidden_size")
+    r.only("model_type", "parakeet_encoder")
+    convolutions, layers = _fast(r, width)
+    fields = {"d_model": width, "norm": "layer", "final_norm": False, "embedding": "none"}
+    return fields | {
+        "layers": layers,
+        "convolutions": convolutions,
+        "max_context": r.integer("max_position_embeddings"),
+    }
+
+
+def _fast(inner: Reader, width: int) -> tuple[list[dict[str, Any]], list[Layer]]:
+    """Convolutions over time and pitch, and conformers."""
     channels, size = inner.integer("subsampling_conv_channels"), inner.integer("subsampling_conv_kernel_size")
     stride, factor = inner.integer("subsampling_conv_stride"), inner.integer("subsampling_factor")
     bins = inner.integer("num_mel_bins")
@@ -70,8 +90,7 @@ def fast(r: Reader, d: Dialect) -> dict[str, Any]:
     mixer = _attention(inner, width) | {"kind": "relative_attention"}
     layers = [{"repeat": inner.integer("num_hidden_layers"), **_block(inner, mixer, width)}]
     _read(inner)
-    parts = {"norm": "layer", "final_norm": False, "layers": layers, "ends": {"convolutions": convolutions}}
-    return labelled(r, width, parts)
+    return convolutions, layers
 
 
 def lasr(r: Reader, d: Dialect) -> dict[str, Any]:

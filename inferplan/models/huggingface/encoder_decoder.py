@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from inferplan.models.huggingface.conformer import activation as hidden_activation
+from inferplan.models.huggingface.conformer import fast_encoder
 from inferplan.models.huggingface.decoder import ACTIVATIONS, activation
 from inferplan.models.huggingface.dialect import Dialect, Layer, compress, flag
 from inferplan.models.huggingface.reader import Reader
@@ -453,4 +455,53 @@ def moonshine(r: Reader, d: Dialect) -> dict[str, Any]:
                 {"inputs": 2 * width, "outputs": width, "taps": 3, "stride": 2},
             ],
         },
+    }
+
+
+def canary(r: Reader, d: Dialect) -> dict[str, Any]:
+    """Canary (2509.14128): a Parakeet's encoder, sinusoids that are not kept, and a decoder of its width."""
+    encoder, inner = r.table("encoder_config"), r.table("decoder_config")
+    if encoder is None or inner is None:
+        raise r.refuse("encoder_config and decoder_config", "the counts depend on both")
+    _begin(r, d)
+    if r.integer("vocab_size", default=inner.integer("vocab_size")) != inner.integer("vocab_size"):
+        raise r.refuse("vocab_size", "it is not that of decoder_config")
+    fields = _transcriber(inner, fast_encoder(encoder))
+    if fields["encoder"]["d_model"] != fields["d_model"]:
+        raise r.refuse("encoder_config.hidden_size", "it is not the decoder's")
+    for name in inner.unread():
+        raise inner.refuse(name, "it is new for this family, and could change the counts")
+    return fields
+
+
+def cohere_asr(r: Reader, d: Dialect) -> dict[str, Any]:
+    """Cohere's transcriber: a Parakeet's encoder, projected to the width of a decoder with a table of positions."""
+    encoder = r.table("encoder_config")
+    if encoder is None:
+        raise r.refuse("encoder_config", "it is not there, and the counts depend on it")
+    _begin(r, d)
+    fields = _transcriber(r, fast_encoder(encoder))
+    fields["encoder"] |= {"projected": fields["d_model"]}
+    return fields | {"positions": r.integer("max_position_embeddings")}
+
+
+def _transcriber(r: Reader, encoder: dict[str, Any]) -> dict[str, Any]:
+    """A decoder beside the encoder of a Parakeet."""
+    width, heads, bias = r.integer("hidden_size"), r.integer("num_attention_heads"), r.flag("attention_bias", True)
+    longest = r.integer("max_position_embeddings")
+    size = r.integer("head_dim", default=width // heads)
+    own = r.integer("num_key_value_heads", default=heads)
+    mixer = {"kind": "attention", "heads": heads, "kv_heads": own, "head_dim": size, "rotary": False}
+    mixer |= {"qkv_bias": bias, "out_bias": bias}
+    ffn = {"kind": "mlp", "d_ff": r.integer("intermediate_size"), "gated": False, "bias": True}
+    layers = _decoder_layers(mixer, [ffn | {"activation": hidden_activation(r)}] * r.integer("num_hidden_layers"))
+    return {
+        "d_model": width,
+        "vocab": r.integer("vocab_size"),
+        "norm": "layer",
+        "embedding_norm": True,
+        "head_bias": True,
+        "max_context": encoder["max_context"] + longest,
+        "layers": layers,
+        "encoder": encoder,
     }

@@ -43,6 +43,8 @@ FAMILIES: dict[str, Dialect] = {
     "whisper": replace(_BIASED, build=e.whisper, attention={"key_bias": False}),
     "speech_to_text": replace(_BIASED, build=e.speech_to_text, activation="relu"),
     "moonshine": replace(_BIASED, build=e.moonshine),
+    "canary": replace(_BIASED, build=e.canary, tied=True),
+    "cohere_asr": replace(_BIASED, build=e.cohere_asr, tied=False),
 }
 
 SOUND: dict[str, Dialect] = {
@@ -70,8 +72,6 @@ UNKNOWN = {
     "sew": "it halves its positions inside and doubles them again: no layer kind does that",
     "sew-d": "its attention is DeBERTa's, between positions that are halved and doubled again",
     "granite_speech5_ctc": "its first layers halve the positions, and a head of labels stands in its middle",
-    "canary": "its encoder is a conformer behind convolutions over time and pitch: no encoder here has those",
-    "cohere_asr": "its encoder is a conformer behind convolutions over time and pitch: no encoder here has those",
     "prophetnet": "its decoder attends in two streams, one for each token that it predicts: no layer kind does that",
     "t5gemma2": "its decoder attends to itself and to the encoder in one softmax: no layer kind does that",
     "encoder-decoder": "its two halves are models of any two families",
