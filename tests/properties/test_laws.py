@@ -374,8 +374,9 @@ def norm_sums(phase: StepPhase) -> float:
     return float(sent)
 
 
-STAY_WIDE = {"moe", "altup", "mla", "hyper_connection", "compressed_attention"}
-"""A router stays in the base format, and so do the keys and values that a latent prefill has expanded."""
+STAY_WIDE = {"moe", "altup", "mla", "hyper_connection", "compressed_attention", "disentangled_attention"}
+"""A router, the mix of streams and the pool of entries stay in the base format; so do the keys and values that a latent
+prefill has expanded, and positions that disentangled attention has projected."""
 
 
 # The mean of a generation ---------------------------------------------------------------------------------------------
