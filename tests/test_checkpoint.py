@@ -193,10 +193,18 @@ def test_an_index_that_is_none(folder, table):
         read_folder(folder)
 
 
-WRONG = [("vocab_size", 10**400), ("hidden_act", [1]), ("torch_dtype", {"a": 1}), ("tie_word_embeddings", "false")]
+SCALED = {"type": "yarn", "factor": 10**400}
+WRONG = [
+    ("rope_scaling", SCALED),
+    ("rope_scaling", {"type": ["yarn"], "factor": 4.0}),
+    ("vocab_size", 10**400),
+    ("hidden_act", [1]),
+    ("torch_dtype", {"a": 1}),
+    ("tie_word_embeddings", "false"),
+]
 
 
-@pytest.mark.parametrize(("field", "value"), WRONG, ids=[field for field, _ in WRONG])
+@pytest.mark.parametrize(("field", "value"), WRONG, ids=lambda value: value if isinstance(value, str) else "")
 def test_a_field_of_a_type_that_is_none_of_its_own(folder, field, value):
     (folder / "config.json").write_text(json.dumps(CONFIG | {field: value}), encoding="utf-8")
     with pytest.raises(SpecError, match=field):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inferplan.models.huggingface.reader import Reader
+from inferplan.models.huggingface.reader import LARGEST, Reader
 
 _ALREADY_SCALED = ("su", "longrope", "llama3")
 """Kinds of scaling whose configs write the scaled positions."""
@@ -24,8 +24,10 @@ def context(r: Reader, positions: int | None, family: str) -> tuple[int | None, 
         kind, factor = scaling.get("rope_type") or scaling.get("type"), scaling.get("factor")
         if kind in _ALREADY_SCALED or factor is None:
             continue
-        if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 < factor < float("inf"):
-            raise scaling.refuse(f"factor = {factor!r}", "it is no number above 0")
+        if not isinstance(kind, str | None):
+            raise scaling.refuse(f"rope_type = {kind!r}", "it is no kind of scaling")
+        if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 < factor <= LARGEST:
+            raise scaling.refuse("factor", f"it is no number above 0 up to {LARGEST:,}")
         start = (scaling.optional("original_max_position_embeddings") if kind == "yarn" else None) or positions
         if start is not None and int(start * factor) != positions:
             return int(start * factor), [f"context: {start:,} positions x {factor:g} ({kind} scaling of the config)"]
