@@ -62,6 +62,7 @@ _DRAW: dict[str, Callable[[Request, StaticLoad], Any]] = {
     "memory": _memory,
     "kv": _kv,
 }
+_GENERATED = ("kv", "tradeoff", "rate", "timeline")
 KINDS = (*_DRAW, "tradeoff", "rate", "timeline")
 
 
@@ -111,6 +112,19 @@ def _timeline(request: Request, load: StaticLoad, rate: float | None) -> Any:
     return plots.timeline(tracks, f"{deployment.describe()}: {load_text}")
 
 
+def _require_generation(kind: str, request: Request) -> None:
+    """Raise ``UsageError`` for a picture of tokens that are generated, or of a cache, where a model has neither."""
+    if kind not in _GENERATED:
+        return
+    for name in parse_values(request.model) if kind == "kv" else [request.model]:
+        if load_model(name).encodes:
+            raise UsageError(
+                f"plot {kind} has nothing to draw of {name}",
+                because="it generates nothing and keeps no cache: one pass over a request is all of its work",
+                hint="plot roofline, operators or memory; inferplan plan and simulate say what it serves",
+            )
+
+
 @click.command("plot")
 @click.argument("kind", type=click.Choice(KINDS))
 @deployment_options
@@ -130,6 +144,7 @@ def plot_command(kind: str, request: Request, load: StaticLoad, file: str, **val
     """
     if not request.gpu and kind != "kv":
         raise UsageError("--gpu is missing", hint="--gpu h100-sxm")
+    _require_generation(kind, request)
     limit = parse_time(values["slo"], "--slo")
     special = {
         "tradeoff": lambda: _tradeoff(request, load, limit),

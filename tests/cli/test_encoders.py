@@ -71,3 +71,11 @@ def test_a_phase_that_an_operator_is_not_in_has_dashes(run: Run) -> None:
     lines = run("estimate", "whisper-tiny", "--gpu", "l4").out.splitlines()
     (core,) = (line.split() for line in lines if line.startswith("encoder.attn.core"))
     assert core[-3:] == ["-", "-", "-"]
+
+
+@pytest.mark.parametrize("kind", ["tradeoff", "kv", "rate", "timeline"])
+def test_a_picture_of_generated_tokens_is_refused(run: Run, tmp_path: Path, kind: str) -> None:
+    drawn = tmp_path / "drawn.svg"
+    said = run("plot", kind, *BERT, "-o", str(drawn))
+    assert (said.code, drawn.exists()) == (2, False)
+    assert "plot roofline, operators or memory" in said.err
