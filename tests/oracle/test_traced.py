@@ -167,6 +167,18 @@ def test_a_cache_with_more_than_layers_is_refused() -> None:
         traced(config_of("minimax", {"num_hidden_layers": 2}))
 
 
+def test_where_the_whole_model_wants_an_image_its_decoder_runs_alone() -> None:
+    """BLIP-2 behind OPT: 12 layers of 768. BLIP itself attends to the image, whose cache text does not show."""
+    config = config_of("blip-2")
+    found = traced(config | {"architectures": ["Blip2ForConditionalGeneration"]})
+    model = built(config, "AutoModelForImageTextToText")
+    assert found.parameters["total"] + found.tower_parameters == sum(x.numel() for x in model.parameters())
+    assert found.kv_elements_per_token == 12 * 2 * 768
+    assert any("OPTForCausalLM ran alone" in note for note in found.notes)
+    with pytest.raises(SpecError, match="does not run on tokens alone"):
+        traced(config_of("blip") | {"architectures": ["BlipForConditionalGeneration"]})
+
+
 def test_a_quantised_config_is_refused() -> None:
     with pytest.raises(SpecError, match="quantization_config is not traced"):
         traced(config_of("llama", SMALL) | {"quantization_config": {"quant_method": "fp8"}})

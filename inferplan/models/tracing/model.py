@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from inspect import signature
 from math import prod
 from typing import Any
 
@@ -50,17 +51,20 @@ def assemble(model: Any, config: Any, name: str, source: str) -> ModelSpec:
     """The traced model. Raises ``SpecError`` where the class runs no tokens, or keeps what is not understood."""
     import transformers
 
-    subject = Subject(model)
     try:
-        recorded = record(subject)
-        caches = growth(subject) if subject.caches else []
+        subject, recorded, caches = passes(model)
     except SpecError as error:
         raise SpecError(f"{source}: {error.what}", error.because, error.hint) from None
     except Exception as error:
         raise SpecError(f"{source}: {type(model).__name__} does not run on tokens alone", _first(error)) from None
     version = f"transformers {transformers.__version__}, {type(model).__name__}"
     text = config.get_text_config()
-    spec = Assembly(subject, recorded, caches, int(getattr(text, "vocab_size", 1) or 1)).fields()
+    try:
+        spec = Assembly(subject, recorded, caches, int(getattr(text, "vocab_size", 1) or 1)).fields()
+    except SpecError:
+        raise
+    except Exception as error:
+        raise SpecError(f"{source}: the modules of {type(model).__name__} are not understood", _first(error)) from None
     found = ModelSpec.model_validate(
         {
             "name": name,
@@ -76,6 +80,27 @@ def assemble(model: Any, config: Any, name: str, source: str) -> ModelSpec:
     if counted != held:  # layers that run more than once, say
         raise SpecError(f"{source}: a trace counts {counted:,} parameters of {held:,}")
     return found
+
+
+def passes(model: Any) -> tuple[Subject, Recorded, list[TracedCache]]:
+    """What a model runs and keeps; what its decoder does, where all of it does not run on tokens alone."""
+    try:
+        return _passes(Subject(model))
+    except SpecError:
+        raise
+    except Exception:
+        decoder = model.get_decoder() if hasattr(model, "get_decoder") else None
+        if decoder in (None, model):
+            raise
+        found = Subject(model, decoder)
+        if not found.takes_ids or "encoder_hidden_states" in signature(decoder.forward).parameters:
+            raise  # it attends to what text does not bring, whose cache would not be seen
+        return _passes(found)
+
+
+def _passes(subject: Subject) -> tuple[Subject, Recorded, list[TracedCache]]:
+    recorded = record(subject)
+    return subject, recorded, growth(subject) if subject.caches else []
 
 
 def record(subject: Subject) -> Recorded:
@@ -171,6 +196,8 @@ class Assembly:
 
     def _said(self) -> list[str]:
         found = [BEHIND] if self.subject.decodes else []
+        if self.subject.runs is not self.subject.model:
+            found.append(f"traced: {type(self.subject.runs).__name__} ran alone: not all of the model runs on tokens")
         return found + ([UNKNOWN] if any(one.active is None for one in self.experts.values()) else [])
 
     def _names(self, prefix: str) -> dict[str, tuple[int, ...]]:

@@ -43,19 +43,24 @@ class Pass:
 class Subject:
     """A model that is run: its layers, its embedding and its head."""
 
-    def __init__(self, model: Any) -> None:
-        self.model = model
+    def __init__(self, model: Any, runs: Any = None) -> None:
+        self.model, self.runs = model, model if runs is None else runs
+        """runs: the part of the model that is run, where all of it does not run on tokens."""
         self.loose = False
         """Whether code that asks which numbers are not zero is told all: it then runs, and not what it would run."""
         self.parameters = {name: tuple(tensor.shape) for name, tensor in model.named_parameters()}
-        takes = inspect.signature(model.forward).parameters
+        takes = dict(inspect.signature(self.runs.forward).parameters)
+        hands_on = any(one.kind is one.VAR_KEYWORD for one in takes.values())
+        if hands_on and hasattr(self.runs, "get_decoder") and self.runs.get_decoder() is not None:
+            inner = inspect.signature(self.runs.get_decoder().forward).parameters
+            takes |= {name: one for name, one in inner.items() if name in ("use_cache", *_CACHES)}
         self._takes = {name for name in takes if name in ("use_cache", "logits_to_keep")}
         self._cache = next((name for name in _CACHES if name in takes), None)
         self.decodes = {"decoder_input_ids", "encoder_outputs"} <= set(takes)
         """Whether it is a decoder behind an encoder, which then is not run: what it would put out is given."""
         self.positions = 4
         """Of that."""
-        self.takes_ids = "input_ids" in takes or any(one.kind is one.VAR_KEYWORD for one in takes.values())
+        self.takes_ids = "input_ids" in takes or hands_on
 
     @cached_property
     def caches(self) -> bool:
@@ -72,13 +77,17 @@ class Subject:
         tokens = "decoder_input_ids" if self.decodes else "input_ids"
         if self.decodes:
             options["encoder_outputs"] = self._encoded(point.batch)
+        from transformers.cache_utils import Cache
+
         loose = fx_config.patch(meta_nonzero_assume_all_nonzero=self.loose)
         with _quiet(), torch.no_grad(), torch.device("meta"), loose:
             ids = torch.zeros(point.batch, point.new, dtype=torch.long)
-            found = self.model(**{tokens: ids}, **options)
+            found = self.runs(**{tokens: ids}, **options)
         for name in _OTHER_STATES:
             if found.get(name) is not None:
                 raise SpecError(f"what it keeps of earlier tokens ({name}) is not understood")
+        if self._cache is None and any(isinstance(one, Cache) for one in found.values()):
+            raise SpecError("it gives back a cache that it does not take")
         return found
 
     def _encoded(self, batch: int) -> Any:
@@ -150,7 +159,7 @@ class Subject:
             found = getattr(model, getter)()
         except Exception:
             return None
-        weight = getattr(found, "weight", None)
+        weight = getattr(found, "weight", None) if isinstance(found, torch.nn.Module) else None
         return found if weight is not None and weight.dim() == 2 else None
 
     def _head(self) -> Any:
