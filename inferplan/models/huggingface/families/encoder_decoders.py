@@ -68,6 +68,7 @@ ALIASES: dict[str, str] = {}
 """Other names of a row."""
 
 UNKNOWN = {
+    "trocr": "its decoder attends to an encoder of images that its own config does not describe",
     "wavlm": "its bias by distance has a gate of each head's query: no layer kind has that",
     "sew": "it halves its positions inside and doubles them again: no layer kind does that",
     "sew-d": "its attention is DeBERTa's, between positions that are halved and doubled again",

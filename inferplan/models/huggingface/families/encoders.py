@@ -411,6 +411,21 @@ FAMILIES: dict[str, Dialect] = {
         ),
         ignored=("projection_dim",),
     ),
+    "tipsv2_text_model": replace(
+        _BERT,
+        build=build(
+            Encoder(
+                positions=False,
+                token_types=False,
+                pooled=False,
+                embedding_norm=False,
+                final_norm=True,
+                ends=("Model",),
+                default="Model",
+            )
+        ),
+        ignored=("scale_sqrt_depth", "pooling_epsilon"),
+    ),
 }
 
 ALIASES = {
