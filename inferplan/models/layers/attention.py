@@ -49,8 +49,8 @@ class AttentionLayer(Mixer):
     """A projection of the input gives one gate a head for the output (LFM3, Laguna)."""
     gate_bias: bool = False
     """A bias a head on the gate of the output (Beam)."""
-    out_norm: bool = False
-    """An RMS norm over all heads before the output projection (BitNet)."""
+    out_norm: bool | Literal["layer"] = False
+    """An RMS norm over all heads before the output projection (BitNet), or a layer norm (Kosmos-2)."""
     differential: bool = False
     """Heads in pairs: the second's weights times a learned scalar are taken from the first's, over values of both
     (Differential Transformer, 2410.05258 eq. 1-2)."""
@@ -128,7 +128,7 @@ class AttentionLayer(Mixer):
         if self.gate_bias:
             yield Weight(name="gate.bias", shape=(self.heads,), role="base", shard="tp", units=self.heads)
         if self.out_norm:
-            width = self.heads * self.value_width
+            width = self.heads * self.value_width * (2 if self.out_norm == "layer" else 1)
             yield Weight(name="out_norm", shape=(width,), role="base", shard="tp", units=self.heads)
         if self.differential:
             yield Weight(name="lambda", shape=(4, self.head_dim), role="base")
@@ -196,7 +196,7 @@ class AttentionLayer(Mixer):
             yield context.pointwise("attn.difference", out, reads=2.0, flops=2.0)
             yield context.normalise("attn.pair_norm", out, style="plain")
         if self.out_norm:
-            yield context.normalise("attn.out_norm", out, style="rms")
+            yield context.normalise("attn.out_norm", out, style="layer" if self.out_norm == "layer" else "rms")
 
     def _norm_sums(self, context: LayerContext) -> Iterator[Op]:
         """The sums of squares of queries and keys over all heads, which ranks add up in fp32 before the norm."""

@@ -1,7 +1,7 @@
 """The dense feed-forward: plain (1706.03762 section 3.3) or gated (GLU variants, 2002.05202 eq. 6)."""
 
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -24,8 +24,8 @@ class MlpLayer(FeedForward):
     """A bias of the way out alone."""
     activation: Activation = "silu"
     """``xielu`` has two parameters (2411.13010)."""
-    inner_norm: bool = False
-    """An RMS norm of the ``d_ff`` columns before the last matrix (BitNet)."""
+    inner_norm: bool | Literal["layer"] = False
+    """An RMS norm of the ``d_ff`` columns before the last matrix (BitNet), or a layer norm (Kosmos-2)."""
 
     def weights(self, d_model: int) -> Iterator[Weight]:
         for name in ("gate", "up") if self.gated else ("up",):
@@ -38,7 +38,8 @@ class MlpLayer(FeedForward):
         if self.activation == "xielu":
             yield Weight(name="activation", shape=(2,), role="base")
         if self.inner_norm:
-            yield Weight(name="inner_norm", shape=(self.d_ff,), role="base", shard="dense", units=self.d_ff)
+            vectors = 2 if self.inner_norm == "layer" else 1
+            yield Weight(name="inner_norm", shape=(vectors * self.d_ff,), role="base", shard="dense", units=self.d_ff)
 
     def check(self, parallel: Parallelism) -> None:
         require_divides("tp", parallel.dense_ranks, self.d_ff, "feed-forward columns (d_ff)")
@@ -55,7 +56,8 @@ class MlpLayer(FeedForward):
             yield from context.collective("ffn.gather", "all_gather", rows * context.d_model, parallel.dense_ranks)
         yield from mlp_ops(context, "ffn", self.d_ff // parallel.dense_ranks, self.gated, rows=rows)
         if self.inner_norm:
-            yield context.normalise("ffn.inner_norm", self.d_ff // parallel.dense_ranks, rows=rows, style="rms")
+            style = "layer" if self.inner_norm == "layer" else "rms"
+            yield context.normalise("ffn.inner_norm", self.d_ff // parallel.dense_ranks, rows=rows, style=style)
         if rows is None:
             yield from context.all_reduce("ffn.all_reduce", context.d_model)
         else:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from inferplan.models.huggingface import decoder, early, latent, special
+from inferplan.models.huggingface import decoder, early, latent, modern, special
 from inferplan.models.huggingface.dialect import Dialect, Flag, Layer
 from inferplan.models.huggingface.families import decoders
 from inferplan.models.huggingface.reader import HEAD_DIM, HEADS, LAYERS, WIDTH, Reader
@@ -80,7 +80,37 @@ def _kyutai(r: Reader, d: Dialect) -> dict[str, Any]:
     return early.moshi(r, d) | {"ends": {"tables": {"codes": rows}}, "notes": notes}
 
 
+def _kosmos(attention: dict[str, Any], tables: dict[str, int]) -> Build:
+    """Kosmos: layer norms within feed-forwards. attention: further fields of it; tables: beside the embedding."""
+    named = early.renamed(embed_dim="hidden_size", layers="num_hidden_layers", attention_heads="num_attention_heads")
+
+    def build(r: Reader, d: Dialect) -> dict[str, Any]:
+        fields = named(r, d)
+        for layer in modern.walk(fields["layers"]):
+            layer["mixer"] = layer["mixer"] | attention
+            layer["ffn"] = layer["ffn"] | {"inner_norm": "layer"}
+        return fields | ({"ends": {"tables": tables}} if tables else {})
+
+    return build
+
+
+_KOSMOS = replace(
+    _PLAIN,
+    norm="layer",
+    qkv_bias=True,
+    out_bias=True,
+    mlp_bias=True,
+    gated=False,
+    kv_default=True,
+    tied=True,
+    rotary=False,
+    fixed={"add_cross_attention": (False,)},
+    ignored=("layerdrop",),
+)
+
 FAMILIES: dict[str, Dialect] = {
+    "kosmos_2_text_model": replace(_KOSMOS, build=_kosmos({"out_norm": "layer"}, {})),
+    "kosmos_2_5_text_model": replace(_KOSMOS, build=_kosmos({}, {"segments": 2})),
     "kyutai_speech_to_text": replace(_PLAIN, build=_kyutai, kv_default=True),
     "chameleon": replace(
         _PLAIN,
@@ -178,8 +208,6 @@ _IMAGE_READER = "its encoder reads an image, not tokens: no row of encoder-decod
 
 UNKNOWN: dict[str, str] = {
     "idefics": "a layer that attends to an image stands before the others, for a text too: no layer kind is one",
-    "kosmos_2_text_model": "its norms within attention and feed-forwards have biases: those of no layer kind do",
-    "kosmos_2_5_text_model": "its norms within feed-forwards have biases: those of no layer kind do",
     "unlimited_ocr_text": "its layers keep the whole prompt and slide over what is written: no mask here does that",
     "glm5_next_text": "its indexer chooses among pooled keys: no layer kind has that indexer",
     "qwen4_exp": _STREAMS,

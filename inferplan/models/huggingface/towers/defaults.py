@@ -9,6 +9,24 @@ from __future__ import annotations
 from typing import Any
 
 DEFAULTS: dict[str, dict[str, Any]] = {
+    "kosmos_2_vision_model": {
+        "hidden_size": 1024,
+        "image_size": 224,
+        "intermediate_size": 4096,
+        "num_attention_heads": 16,
+        "num_channels": 3,
+        "num_hidden_layers": 24,
+        "patch_size": 14,
+    },
+    "kosmos_2_5_vision_model": {
+        "head_dim": 64,
+        "hidden_size": 1536,
+        "intermediate_size": 3968,
+        "max_num_patches": 4096,
+        "num_attention_heads": 24,
+        "num_hidden_layers": 18,
+        "patch_embed_hidden_size": 768,
+    },
     "chameleon_vqgan": {
         "attn_type": "vanilla",
         "base_channels": 128,

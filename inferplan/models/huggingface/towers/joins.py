@@ -214,6 +214,7 @@ TIED_BY_EITHER = frozenset(
         "glm4v_moe",
         "glm_ocr",
         "hunyuan_vl",
+        "kosmos-2",
         "llava",
         "llava_next_video",
         "llava_onevision",
@@ -227,7 +228,7 @@ TIED_BY_EITHER = frozenset(
 )
 """Types whose class ties where the nested config says so, whatever the outer one says (transformers 5.23)."""
 
-TIED_BY_NESTED = frozenset({"llama4"})
+TIED_BY_NESTED = frozenset({"kosmos-2.5", "llama4"})
 """Types whose language model is a class of its own, which knows the nested flag alone."""
 
 JOINED: dict[str, Beside] = {
