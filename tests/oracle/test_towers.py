@@ -196,3 +196,14 @@ def test_a_tower_of_another_kind_is_refused_by_name():
     config["vision_config"] = {"model_type": "vit_mae"}
     with pytest.raises(SpecError, match="vit_mae"):
         model_from_config(config, "llava", "test")
+
+
+def test_kyutai_has_rows_for_codes_and_a_window_and_its_codec_is_said_not_to_be_counted():
+    """By hand: 48 layers 2048 wide with one norm more, 32 codebooks of 2049 rows and one row, 4001 words twice."""
+    config = json.loads(json.dumps(config_of("kyutai_speech_to_text").to_dict(), default=str))
+    found = model_from_config(config, "kyutai", "test")
+    layer = 4 * 2048**2 + 3 * 2048 * 5632 + 2 * 2048
+    assert found.parameters["total"] == 48 * layer + 2048 + 2048 * (2 * 4001 + 32 * 2049 + 1)
+    assert found.kv_elements_per_token == 48 * 2 * 32 * 64
+    assert all(cache.mask.kind == "window" and cache.mask.size == 375 for cache, _ in found.caches())
+    assert any("codec_config" in note for note in found.notes)
