@@ -9,6 +9,7 @@ from inferplan.cli import main
 
 COMMANDS = {
     "fit-tables": ("calibrate.tables.command", "fit_tables"),
+    "fit-mechanisms": ("calibrate.tables.command", "fit_mechanisms"),
     "fit-releases": ("calibrate.tables.command", "fit_releases"),
     "fit-relatives": ("calibrate.tables.relatives", "fit_relatives"),
     "fit-libraries": ("calibrate.tables.libraries", "fit_libraries"),

@@ -1,4 +1,4 @@
-"""``python -m calibrate fit-tables`` and ``fit-releases``: kernel tables into ``configs/calibration``."""
+"""``python -m calibrate`` ``fit-tables``, ``fit-mechanisms``, ``fit-releases``: kernel tables into ``configs``."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import click
 from calibrate.files import write_calibration
 from calibrate.tables.calibrations import beyond_the_node, calibrate_device, vector_constants
 from calibrate.tables.devices import devices_of
+from calibrate.tables.mechanism_fit import fitted_class, fitted_device, read_mechanisms
 from calibrate.tables.releases import fitted_releases, read_releases
 from calibrate.tables.transfer import calibrate_unmeasured, with_carried_exchanges
 from inferplan.catalog.files import config_root, load_hardware, read_yaml, validate
@@ -80,3 +81,40 @@ def fit_releases(folder: Path, out: Path, source: str, licence: str, date: str) 
         file = out / f"{gpu}.yaml"
         write_calibration(found.model_copy(update={"provenance": provenance}), file)
         click.echo(f"{file}: {sum(len(releases) for releases in found.engines.values())} releases", err=True)
+
+
+@click.command("fit-mechanisms")
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder for the calibration files.")
+@provenance_options
+def fit_mechanisms(folder: Path, out: Path, source: str, licence: str, date: str) -> None:
+    """Add the mechanisms that FOLDER/releases timed in whole modules to the constants on file, and write them to OUT.
+
+    What ``fit-tables`` fitted stays as it is: run this after it. One file for each device that was measured, and one
+    for the devices of their class of memory.
+    """
+    command = f"python -m calibrate fit-mechanisms DIR --out {out.name}"
+    said = {"source": source, "licence": licence, "date": date, "command": command}
+    rows, devices = read_mechanisms(folder), {}
+
+    def written(name: str, found: Calibration, count: int) -> None:
+        note = {"mechanisms": said | {"rows": count}}
+        file = out / f"{name}.yaml"
+        write_calibration(found.model_copy(update={"provenance": found.provenance | note}), file)
+        click.echo(f"{file}: {count} rows", err=True)
+
+    for gpu in sorted(rows):
+        hardware = load_hardware(gpu)
+        devices[gpu] = hardware, fitted_device(rows[gpu], hardware, _fitted(gpu))
+        written(gpu, devices[gpu][1], len(rows[gpu]))
+    for memory in MEMORY_CLASSES:
+        alike = {gpu: one for gpu, one in devices.items() if memory_class(one[0]) == memory}
+        if len(alike) > 1:
+            name = f"_transferred-{memory}"
+            written(name, fitted_class(rows, alike, _fitted(name)), sum(len(rows[gpu]) for gpu in alike))
+
+
+def _fitted(name: str) -> Calibration:
+    """The constants that ``fit-tables`` wrote. Raises ``InputFileError`` when there are none."""
+    file = config_root() / "calibration" / f"{name}.yaml"
+    return validate(file, read_yaml(file), Calibration)

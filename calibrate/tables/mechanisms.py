@@ -22,7 +22,8 @@ from inferplan.work.step import Segment
 
 COMPRESSED = tuple(f"dsv4_{kind}_{phase}_module" for kind in ("csa", "hca") for phase in ("context", "generation"))
 BLOCKS = ("msa_context_module", "msa_generation_module")
-ALONE = ("dsv4_hca_attn_module", "dsv4_paged_mqa_logits_module")
+LOGITS = "dsv4_paged_mqa_logits_module"
+ALONE = ("dsv4_hca_attn_module", LOGITS)
 """Kernels of DeepSeek-V4's attention timed by themselves."""
 HYPER, DELTA = "mhc_module", "kda"
 TABLES = (*COMPRESSED, *BLOCKS, *ALONE, HYPER, DELTA)
@@ -99,7 +100,7 @@ def timed(row: Any, name: str) -> bool:
         return name == ("kda.conv" if "conv" in row.kernel_source else "kda.scan")
     if row.table == "dsv4_hca_attn_module":
         return name == "attn.core"
-    return row.table != "dsv4_paged_mqa_logits_module" or name == "attn.index.select"
+    return row.table != LOGITS or name == "attn.index.select"
 
 
 def mechanism_ops(row: Any, segment: Segment, peaks: frozenset[str] | None = None) -> list[Op]:

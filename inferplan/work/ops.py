@@ -319,6 +319,8 @@ BLOCKS = "-blocks"
 """The end of the label of attention to chosen blocks of keys."""
 COMPRESSED = "-compressed"
 """The end of the label of attention to a window and to compressed entries."""
+HYPER = ("hyper-collapse", "hyper-spread")
+"""Labels of what hyper-connections do with residual streams: into a part's input, and its output over them."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -473,6 +475,13 @@ class IndexSelect(Op):
     def kernel(self) -> str:
         return self.kind if self.wide else f"{self.kind}.decode"
 
+    @property
+    def label(self) -> str:
+        """The arithmetic, then what is scored unless it is every key: ``fp8-compressed``, ``bf16-blocks``."""
+        if self.mask.kind == "compressed":
+            return f"{self.math}{COMPRESSED}"
+        return f"{self.math}{BLOCKS}" if self.block > 1 else self.math
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TopK(Op):
@@ -513,7 +522,10 @@ class Norm(Op):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Elementwise(Op):
-    """A pointwise map over ``tokens x width`` outputs with ``reads`` inputs and ``flops`` FLOP for each."""
+    """A pointwise map over ``tokens x width`` outputs with ``reads`` inputs and ``flops`` FLOP for each.
+
+    form: the label of a kernel with constants of its own.
+    """
 
     kind: ClassVar[str] = "elementwise"
     tokens: Num
@@ -521,6 +533,7 @@ class Elementwise(Op):
     base: Format
     reads: float = 1.0
     flops: float = 1.0
+    form: str = "any"
 
     def work(self) -> Work:
         elements = self.tokens * self.width
@@ -529,6 +542,10 @@ class Elementwise(Op):
             read=elements * self.reads * self.base.width,
             write=elements * self.base.width,
         )
+
+    @property
+    def label(self) -> str:
+        return self.form
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -1,6 +1,9 @@
 """Modules of DeepSeek-V4, MiniMax-M3 and Kimi-K3, priced from their operators with one GPU left out, against what ran.
 
-``python -m tests.benchmarks.compare_mechanisms [FOLDER of the kernel tables]``
+``python -m tests.benchmarks.compare_mechanisms [FOLDER of the kernel tables] [shipped]``
+
+``shipped``: what the constants on file give, each device's own (with most of these rows among those that they were
+fitted to) and, with that device's own mechanisms taken away, those of its class fitted to the others.
 
 Matmuls have the constants that a device has which nobody measured (:func:`tests.benchmarks.compare_modules.left_out`).
 The kernels of the mechanisms have a few constants each, by engine and cache format, fitted to the other GPUs' rows of
@@ -22,9 +25,11 @@ import pandas as pd
 from scipy.optimize import least_squares
 
 from calibrate.tables.devices import devices_of
+from calibrate.tables.mechanism_fit import EAGER, fitted_class, read_mechanisms
 from calibrate.tables.mechanisms import DELTA, HYPER, mechanism_ops, mechanism_rows
 from inferplan.affine import dense
-from inferplan.catalog.files import load_hardware
+from inferplan.catalog.calibrations import shared_step
+from inferplan.catalog.files import config_root, load_hardware, read_yaml, validate
 from inferplan.devices.constants import Calibration
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.estimate.roofline import TILE, price
@@ -215,7 +220,59 @@ def line(title: str, rows: pd.DataFrame) -> str:
     return f"| {title} | {len(rows)} | " + " | ".join(f"{100 * figure:.1f}" for figure in figures) + " |"
 
 
+def shipped(folder: Path) -> pd.DataFrame:
+    """Every row that a step of the fit takes with ``seconds``, ``predicted`` by the device's own constants on file, and
+    ``carried``: by constants fitted to the other devices."""
+    rows, devices = read_mechanisms(folder), {}
+    for gpu in rows:
+        file = config_root() / "calibration" / f"{gpu}.yaml"
+        devices[gpu] = load_hardware(gpu), validate(file, read_yaml(file), Calibration)
+    found = []
+    for gpu, (hardware, own) in devices.items():
+        others = {name: one for name, one in devices.items() if name != gpu}
+        carried = fitted_class(rows, others, own)
+        for engine, some in rows[gpu].groupby("framework"):
+            priced = [priced_by(some, constants, hardware, str(engine)) for constants in (own, carried)]
+            found.append(some.assign(predicted=priced[0], carried=priced[1]))
+    result = pd.concat(found).dropna(subset=["predicted"])
+    return result.assign(mechanism=mechanism_of(result))
+
+
+def priced_by(rows: pd.DataFrame, constants: Calibration, hardware: HardwareSpec, engine: str) -> Array:
+    """Seconds of each row of one engine on one device by constants as they are on file; not a number where the device
+    lacks the arithmetic, or a module of few tokens waited for the host."""
+    chosen = constants.for_engine(engine).with_step(shared_step())
+    result = pd.Series(np.nan, index=rows.index)
+    for _, group in rows.groupby([*KINDS, rows.isl > WIDE]):
+        row: Any = next(group.itertuples(index=False))
+        eager = row.isl <= WIDE and row.table in EAGER
+        if eager or (row.gemm_type == "nvfp4" and "fp4" not in hardware.peak):
+            continue
+        loads = (group[name].to_numpy(dtype=float) for name in ("batch_size", "isl", "step"))
+        segment = Segment(**dict(zip(("batch", "new", "past"), loads)))
+        ops = mechanism_ops(row, segment, peaks=frozenset(hardware.peak))
+        result[group.index] = sum(dense(price(op, hardware, chosen).all_runs) for op in ops)
+    return result.to_numpy()
+
+
+def shipped_table(rows: pd.DataFrame) -> Iterator[str]:
+    """Lines of a Markdown table of :func:`shipped`."""
+    yield "| mechanism | framework | GPU | rows | median % | MAPE % | bias % | carried: median % | MAPE % | bias % |"
+    yield "|---|---|---|---:|---:|---:|---:|---:|---:|---:|"
+    whole = [("**all**", "", gpu, some) for gpu, some in rows.groupby("gpu")] + [("**all**", "", "", rows)]
+    parts = rows.groupby(["mechanism", "framework", "gpu"])
+    for name, engine, gpu, some in [(*key, part) for key, part in parts] + whole:
+        figures = []
+        for column in ("predicted", "carried"):
+            error = some[column] / some.seconds - 1.0
+            figures += [error.abs().median(), error.abs().mean(), error.median()]
+        yield f"| {name} | {engine} | {gpu} | {len(some)} | " + " | ".join(f"{100 * one:.1f}" for one in figures) + " |"
+
+
 if __name__ == "__main__":
     shared = Path(os.environ.get("INFERPLAN_SHARED") or Path(__file__).parents[3] / "shared")
     chosen = Path(sys.argv[1]) if len(sys.argv) > 1 else shared / "measured/kernels"
-    print("\n".join(table(predicted(chosen))))
+    if "shipped" in sys.argv:
+        print("\n".join(shipped_table(shipped(chosen))))
+    else:
+        print("\n".join(table(predicted(chosen))))

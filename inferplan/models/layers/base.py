@@ -258,7 +258,7 @@ class LayerContext:
             style=style or self.norm,
         )
 
-    def pointwise(self, name: str, width: float, reads: float = 1.0, flops: float = 1.0) -> Op:
+    def pointwise(self, name: str, width: float, reads: float = 1.0, flops: float = 1.0) -> Elementwise:
         """An epilogue over every token: ``width`` outputs of ``reads`` inputs and ``flops`` FLOP each."""
         return Elementwise(
             name=name,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import ClassVar
 
 from pydantic import Field
 
 from inferplan.models.layers.base import FeedForward, LayerContext, Weight
-from inferplan.work.ops import Elementwise, Op
+from inferplan.work.ops import HYPER, Elementwise, Op
 from inferplan.work.parallel import Parallelism
 
 
@@ -57,7 +58,9 @@ class HyperConnectionLayer(FeedForward):
         n, width = self.streams, context.d_model
         yield from context.linear("hyper.mix", n * width, self.coefficients, role="base")
         normalised = n * n * (3.0 + 2.0 * (2 * self.iterations - 1)) / width if self.carried else 0.0
-        yield context.pointwise("hyper.collapse", width, reads=float(n), flops=2.0 * n - 1.0 + normalised)
+        collapse, spread = HYPER
+        collapsed = context.pointwise("hyper.collapse", width, reads=float(n), flops=2.0 * n - 1.0 + normalised)
+        yield replace(collapsed, form=collapse)
         yield Elementwise(
             name="hyper.expand",
             ranks=context.ranks,
@@ -66,6 +69,7 @@ class HyperConnectionLayer(FeedForward):
             base=context.precision.base,
             reads=1.0 + 1.0 / n,
             flops=2.0 * n + 1.0 if self.carried else 2.0,
+            form=spread,
         )
 
 
