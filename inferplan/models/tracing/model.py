@@ -65,17 +65,23 @@ def assemble(model: Any, config: Any, name: str, source: str) -> ModelSpec:
         raise
     except Exception as error:
         raise SpecError(f"{source}: the modules of {type(model).__name__} are not understood", _first(error)) from None
-    found = ModelSpec.model_validate(
-        {
-            "name": name,
-            "family": str(config.model_type),
-            "source": source,
-            "basis": "traced",
-            "notes": [f"traced: {version} run on meta tensors; nobody has described this model", *spec.pop("notes")],
-            "max_context": getattr(text, "max_position_embeddings", None),
-            **spec,
-        }
-    )
+    try:
+        found = ModelSpec.model_validate(
+            {
+                "name": name,
+                "family": str(config.model_type),
+                "source": source,
+                "basis": "traced",
+                "notes": [
+                    f"traced: {version} run on meta tensors; nobody has described this model",
+                    *spec.pop("notes"),
+                ],
+                "max_context": getattr(text, "max_position_embeddings", None),
+                **spec,
+            }
+        )
+    except ValueError as error:
+        raise SpecError(f"{source}: what ran is no model that can be described", _first(error)) from None
     counted, held = found.parameters["total"] + found.tower_parameters, sum(map(prod, subject.parameters.values()))
     if counted != held:  # layers that run more than once, say
         raise SpecError(f"{source}: a trace counts {counted:,} parameters of {held:,}")
