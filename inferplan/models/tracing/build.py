@@ -73,7 +73,10 @@ def read_class(fields: dict[str, Any], file: Path) -> tuple[Any, Any]:
     for mapping in sorted(_AUTO, key=lambda one: "SEQ" not in one) if config.is_encoder_decoder else _AUTO:
         known = getattr(auto, mapping, {})
         if type(config) in known:
-            found = known[type(config)]
+            try:
+                found = known[type(config)]
+            except ValueError:  # the mapping names a class that this version has not
+                continue
             return config, found[0] if isinstance(found, tuple) else found
     raise SpecError(f"{file}: {version} has a config of {kind}, and no model of it")
 
