@@ -12,7 +12,7 @@ pytest.importorskip("pandas")
 
 from calibrate.fit import Row
 from calibrate.tables import exchanges
-from calibrate.tables.read import EXCHANGES, _frame, _nccl, _read, _records
+from calibrate.tables.read import EXCHANGES, _frame, _nccl, _records, read_table
 from inferplan.catalog.files import load_hardware
 from inferplan.devices.constants import IDEAL
 from inferplan.estimate.roofline import price
@@ -59,7 +59,7 @@ def measured(shared: Path) -> list[Row]:
     folder = shared / "measured/kernels"
     rows = [row for name, reader in EXCHANGES.items() for row in reader(_records(_frame(folder, name)))]
     rows += exchanges.normal(_records(_frame(folder, "deepep_normal")), congested=True)
-    return [*rows, *_nccl(folder), *_read(folder, "allreduce_custom")]
+    return [*rows, *_nccl(folder), *read_table(folder, "allreduce_custom")]
 
 
 def test_no_measured_collective_beats_the_ideal(shared: Path) -> None:

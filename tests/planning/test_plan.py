@@ -347,13 +347,20 @@ def test_what_prompts_share_is_cached() -> None:
         {"deadline": 10.0},
         {"rate": 0.0},
         {"rate": 9e-6},
-        {"rate": 1.0, "output": Lengths(mean=1)},
         {"rate": 1.0, "cached": 700},
     ],
 )
 def test_a_demand_must_be_one_question(values: dict) -> None:
     with pytest.raises(UsageError):
         Demand(**({"prompt": Lengths(mean=700), "output": Lengths(mean=200)} | values))
+
+
+def test_a_model_that_generates_is_not_planned_for_one_token() -> None:
+    """An encoder's requests write nothing; between the tokens of a decoder's there must be a time."""
+    space, prices = Space(base=Request(model="llama-3.1-8b", gpu="l4"), gpus=("l4",), most=1), price_book()
+    demand = Demand(prompt=Lengths(mean=700), output=Lengths(mean=1), rate=1.0)
+    with pytest.raises(UsageError, match="two output tokens"):
+        search(space, demand, 95.0, Sizing(), prices)
 
 
 def test_a_rate_that_is_too_low_is_refused_as_it_was_typed() -> None:
