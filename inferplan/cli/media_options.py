@@ -23,7 +23,13 @@ if TYPE_CHECKING:
 Command = Callable[..., Any]
 
 
-class Size(click.ParamType[tuple[int, int]]):
+if TYPE_CHECKING:
+    _Pair = click.ParamType[tuple[int, int]]
+else:
+    _Pair = click.ParamType  # generic from click 8.3 on
+
+
+class Size(_Pair):
     """Width and height in pixels: 1024x768."""
 
     name = "size"
