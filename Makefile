@@ -44,15 +44,15 @@ minimum:
 	$(MINIMUM_PYTHON) tests/lowest.py > $(MINIMUM)/lowest.txt
 	$(MINIMUM)/bin/python -m pip install --quiet . -c $(MINIMUM)/lowest.txt
 	cd $(MINIMUM) && bin/inferplan $(README_COMMAND) > /dev/null
-	$(MINIMUM)/bin/python -m pip install --quiet '.[all]' pytest hypothesis -c $(MINIMUM)/lowest.txt
-	$(MINIMUM)/bin/python -m pytest -q -W ignore -p no:cacheprovider $(SHORT_TESTS)
+	$(MINIMUM)/bin/python -m pip install --quiet '.[all]' pytest pytest-xdist hypothesis -c $(MINIMUM)/lowest.txt
+	$(MINIMUM)/bin/python -m pytest -q -n auto -W ignore -p no:cacheprovider $(SHORT_TESTS)
 
 # The newest releases on another Python, by the same tests.
 OTHER_PYTHON ?= python3.13
 other:
 	$(OTHER_PYTHON) -m venv --clear build/other
-	build/other/bin/python -m pip install --quiet '.[all]' pytest hypothesis
-	build/other/bin/python -m pytest -q -W ignore -p no:cacheprovider $(SHORT_TESTS)
+	build/other/bin/python -m pip install --quiet '.[all]' pytest pytest-xdist hypothesis
+	build/other/bin/python -m pytest -q -n auto -W ignore -p no:cacheprovider $(SHORT_TESTS)
 
 # What a machine with a GPU and no network lacks, gathered on one with a network: `make wheels`, then copy the checkout.
 GPU_WHEELS ?= pydantic
