@@ -5,14 +5,14 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from inferplan.models.layers.base import Cache, LayerContext, Mixer, Weight
+from inferplan.models.layers.base import Cache, LayerContext, SharedHeads, Weight
 from inferplan.work.formats import find_format
 from inferplan.work.ops import Attention, Collective, Copy, Elementwise, Mask, Op
-from inferplan.work.parallel import Parallelism, require_divides
+from inferplan.work.parallel import Parallelism
 from inferplan.work.step import Segment
 
 
-class AttentionLayer(Mixer):
+class AttentionLayer(SharedHeads):
     """``heads`` query heads share ``kv_heads`` keys and values of ``head_dim``.
 
     One token and layer: ``2*kv_heads*head_dim`` cached elements (``head_dim + value_dim`` where they differ).
@@ -21,8 +21,6 @@ class AttentionLayer(Mixer):
     kind: ClassVar[str] = "attention"
     summary: ClassVar[str] = "multi-head, grouped-query or multi-query attention"
 
-    heads: int = Field(ge=1)
-    kv_heads: int = Field(ge=1)
     head_dim: int = Field(ge=1)
     value_dim: int | None = None
     """Width of a value head where it is not ``head_dim``."""
@@ -137,17 +135,6 @@ class AttentionLayer(Mixer):
         if self.shares_cache:
             return Cache()
         return Cache(per_token=self.kv_heads * (self.head_dim + self.value_width), mask=self.mask, units=self.kv_heads)
-
-    def check(self, parallel: Parallelism) -> None:
-        require_divides("tp", parallel.tp, self.heads, "query heads")
-        if parallel.tp <= self.kv_heads:
-            require_divides("tp", parallel.tp, self.kv_heads, "KV heads")
-        else:
-            require_divides("tp", self.kv_heads, parallel.tp, "ranks (KV heads are copied evenly or not at all)")
-
-    def rank_heads(self, parallel: Parallelism) -> tuple[int, int]:
-        """Query heads and KV heads on one rank: KV heads are copied when there are more ranks than heads."""
-        return self.heads // parallel.tp, max(1, self.kv_heads // parallel.tp)
 
     def live_width(self, d_model: int, parallel: Parallelism) -> float:
         heads, kv = self.rank_heads(parallel)

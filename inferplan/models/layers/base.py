@@ -9,6 +9,7 @@ from math import ceil, prod
 from typing import ClassVar, Literal
 
 import numpy as np
+from pydantic import Field
 
 from inferplan.affine import affine, dense
 from inferplan.devices.engine import ExchangeRules
@@ -16,7 +17,7 @@ from inferplan.spec import Spec
 from inferplan.units import Num
 from inferplan.work.formats import Format, Precision, find_format
 from inferplan.work.ops import Collective, Conv, Copy, Elementwise, Mask, Matmul, Norm, Op
-from inferplan.work.parallel import Parallelism
+from inferplan.work.parallel import Parallelism, require_divides
 from inferplan.work.routing import UNIFORM, Routing
 from inferplan.work.step import Segment
 
@@ -348,6 +349,24 @@ class LayerSpec(Spec):
 
 class Mixer(LayerSpec):
     """Mixes positions: attention and its relatives."""
+
+
+class SharedHeads(Mixer):
+    """A mixer whose ``heads`` query heads share ``kv_heads`` keys and values, and how ranks divide them."""
+
+    heads: int = Field(ge=1)
+    kv_heads: int = Field(ge=1)
+
+    def check(self, parallel: Parallelism) -> None:
+        require_divides("tp", parallel.tp, self.heads, "query heads")
+        if parallel.tp <= self.kv_heads:
+            require_divides("tp", parallel.tp, self.kv_heads, "KV heads")
+        else:
+            require_divides("tp", self.kv_heads, parallel.tp, "ranks (KV heads are copied evenly or not at all)")
+
+    def rank_heads(self, parallel: Parallelism) -> tuple[int, int]:
+        """Query heads and KV heads on one rank: KV heads are copied when there are more ranks than heads."""
+        return self.heads // parallel.tp, max(1, self.kv_heads // parallel.tp)
 
 
 class FeedForward(LayerSpec):

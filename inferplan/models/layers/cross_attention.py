@@ -6,14 +6,14 @@ from typing import ClassVar, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from inferplan.models.layers.base import LayerContext, Mixer, Weight
+from inferplan.models.layers.base import LayerContext, SharedHeads, Weight
 from inferplan.units import Num
 from inferplan.work.ops import Attention, Copy, Mask, Op
-from inferplan.work.parallel import Parallelism, require_divides
+from inferplan.work.parallel import Parallelism
 from inferplan.work.step import Segment
 
 
-class CrossAttentionLayer(Mixer):
+class CrossAttentionLayer(SharedHeads):
     """``heads`` query heads of a decoder share ``kv_heads`` keys and values of the encoder's positions.
 
     Keys and values are projected once for a request, when its encoder has run, and read in every step:
@@ -23,8 +23,6 @@ class CrossAttentionLayer(Mixer):
     kind: ClassVar[str] = "cross_attention"
     summary: ClassVar[str] = "attention of a decoder to the output of its encoder"
 
-    heads: int = Field(ge=1)
-    kv_heads: int = Field(ge=1)
     head_dim: int = Field(ge=1)
     source_width: int | None = Field(default=None, ge=1)
     """Width of the encoder where it is not the decoder's."""
@@ -56,17 +54,6 @@ class CrossAttentionLayer(Mixer):
                 yield Weight(name=f"cross.{name}.bias", shape=(kv,), role="base", shard="tp", units=self.kv_heads)
         if self.out_bias:
             yield Weight(name="cross.o.bias", shape=(d_model,), role="base")
-
-    def check(self, parallel: Parallelism) -> None:
-        require_divides("tp", parallel.tp, self.heads, "query heads")
-        if parallel.tp <= self.kv_heads:
-            require_divides("tp", parallel.tp, self.kv_heads, "KV heads")
-        else:
-            require_divides("tp", self.kv_heads, parallel.tp, "ranks (KV heads are copied evenly or not at all)")
-
-    def rank_heads(self, parallel: Parallelism) -> tuple[int, int]:
-        """Query heads and KV heads on one rank: KV heads are copied when there are more ranks than heads."""
-        return self.heads // parallel.tp, max(1, self.kv_heads // parallel.tp)
 
     def live_width(self, d_model: int, parallel: Parallelism) -> float:
         heads, kv = self.rank_heads(parallel)
