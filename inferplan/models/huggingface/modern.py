@@ -18,6 +18,7 @@ from inferplan.models.huggingface.decoder import (
 from inferplan.models.huggingface.dialect import Dialect, Layer
 from inferplan.models.huggingface.latent import indexers, latent, mla
 from inferplan.models.huggingface.reader import EXPERTS, FFN, HEADS, LAYERS, MOE_FFN, WIDTH, Reader
+from inferplan.models.huggingface.recurrent import delta_state
 
 Rule = Callable[[Reader, Dialect, int], list[Layer | None]]
 """Which layers are mixtures of experts."""
@@ -309,14 +310,7 @@ def olmo_hybrid(r: Reader, d: Dialect) -> dict[str, Any]:
     """Olmo Hybrid: gated delta nets, and attention where ``layer_types`` says."""
     count = r.integer(*LAYERS)
     kinds = kinds_of(r, "layer_types", count, "linear_attention", "full_attention") or r.need("layer_types")
-    state = {
-        "kind": "gated_delta_net",
-        "key_heads": r.integer("linear_num_key_heads"),
-        "value_heads": r.integer("linear_num_value_heads"),
-        "key_dim": r.integer("linear_key_head_dim"),
-        "value_dim": r.integer("linear_value_head_dim"),
-        "taps": r.integer("linear_conv_kernel_dim"),
-    }
+    state = delta_state(r)
     r.skip("linear_allow_neg_eigval", *(f"linear_{name}" for name in ("a_log_min", "a_log_max", "dt_min", "dt_max")))
     r.skip("linear_dt_init_floor")
     known, ffn = {"linear_attention": state, "full_attention": attention(r, d)}, mlp(r, d)

@@ -147,11 +147,9 @@ def _nemotron_moe(r: Reader, d: Dialect) -> Layer:
     return {"ffn": moe(r, d, r.integer(*MOE_FFN), shared_d_ff=shared, **({"latent": latent} if latent else {}))}
 
 
-def delta_net(r: Reader, d: Dialect) -> dict[str, Any]:
-    """Qwen3-Next and Qwen3.5: gated delta nets, with gated attention in every ``full_attention_interval``-th layer."""
-    count = r.integer(*LAYERS)
-    own = attention(r, d) | {"output_gate": r.flag("attn_output_gate", True)}
-    state = {
+def delta_state(r: Reader) -> dict[str, Any]:
+    """The gated delta net that the ``linear_`` fields describe."""
+    return {
         "kind": "gated_delta_net",
         "key_heads": r.integer("linear_num_key_heads"),
         "value_heads": r.integer("linear_num_value_heads"),
@@ -159,6 +157,13 @@ def delta_net(r: Reader, d: Dialect) -> dict[str, Any]:
         "value_dim": r.integer("linear_value_head_dim"),
         "taps": r.integer("linear_conv_kernel_dim"),
     }
+
+
+def delta_net(r: Reader, d: Dialect) -> dict[str, Any]:
+    """Qwen3-Next and Qwen3.5: gated delta nets, with gated attention in every ``full_attention_interval``-th layer."""
+    count = r.integer(*LAYERS)
+    own = attention(r, d) | {"output_gate": r.flag("attn_output_gate", True)}
+    state = delta_state(r)
     kinds = r.items("layer_types", count)
     interval = r.optional("full_attention_interval")
     if kinds is None:
