@@ -120,6 +120,16 @@ _GTE = replace(
     ignored=("pack_qkv", "unpad_inputs", "use_memory_efficient_attention", "logn_attention_clip1"),
 )
 
+_DEBERTA = Encoder(
+    spare_bias=True,
+    positions=False,
+    token_types=False,
+    pooled=False,
+    classifier="pooled",
+    layers=e.disentangled,
+    extra=e.distances,
+)
+
 FAMILIES: dict[str, Dialect] = {
     "bert": _BERT,
     "roberta": _ROBERTA,
@@ -263,33 +273,13 @@ FAMILIES: dict[str, Dialect] = {
     ),
     "deberta-v2": replace(
         _BERT,
-        build=build(
-            Encoder(
-                spare_bias=True,
-                positions=False,
-                token_types=False,
-                pooled=False,
-                classifier="pooled",
-                layers=e.disentangled,
-                extra=e.distances,
-            )
-        ),
+        build=build(_DEBERTA),
         fixed={"conv_kernel_size": (0,), "legacy": (True,), "attention_head_size": ()},
         ignored=("pooler_dropout", "pooler_hidden_act", "conv_act"),
     ),
     "deberta": replace(
         _BERT,
-        build=build(
-            Encoder(
-                spare_bias=True,
-                positions=False,
-                token_types=False,
-                pooled=False,
-                classifier="pooled",
-                layers=e.disentangled_first,
-                extra=e.distances,
-            )
-        ),
+        build=build(replace(_DEBERTA, layers=e.disentangled_first)),
         fixed={
             "legacy": (True,),
             "talking_head": (False,),
