@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import csv
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from inferplan.cli import main
 from inferplan.errors import UsageError
 from inferplan.measuring.address import Key, address_of
 from inferplan.measuring.prompts import Sizing
@@ -87,26 +85,6 @@ class Silent(Hostile):
     async def one(self, request: Request, writer: asyncio.StreamWriter) -> bool:
         await asyncio.sleep(20)
         return False
-
-
-@pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., Any]:
-    """Exit code, stdout and stderr of ``inferplan measure``."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-
-    def command(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["inferplan", "measure", *arguments])
-        code = 0
-        try:
-            main()
-        except SystemExit as leave:
-            code = int(leave.code or 0)
-        said = capsys.readouterr()
-        assert "a bug in inferplan" not in said.err, said.err
-        return code, said.out, said.err
-
-    return command
 
 
 def page(body: bytes, head: bytes = b"200 OK") -> bytes:

@@ -44,27 +44,6 @@ def run(server: StandIn, **changes: Any) -> Session:
     return session
 
 
-@pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., Any]:
-    """``call("http://...", "--out", "own.csv")``: exit code, stdout, stderr of ``inferplan measure`` in an empty
-    folder."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-
-    def command(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["inferplan", "measure", *arguments])
-        code = 0
-        try:
-            main()
-        except SystemExit as leave:
-            code = int(leave.code or 0)
-        said = capsys.readouterr()
-        assert "a bug in inferplan" not in said.err, said.err
-        return code, said.out, said.err
-
-    return command
-
-
 def worst(session: Session, server: StandIn) -> float:
     """The largest error of a median TTFT or TPOT beside the server's own notes of the same requests, as a share."""
     errors = []
