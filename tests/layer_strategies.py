@@ -273,6 +273,10 @@ def per_layer_input(draw: st.DrawFn, parallel: Parallelism, _: int) -> Layer:
     return {"kind": "per_layer_input", "width": draw(powers(4, 8))}
 
 
+def residual_gate(draw: st.DrawFn, parallel: Parallelism, _: int) -> Layer:
+    return {"kind": "residual_gate", "sites": draw(st.integers(1, 2))}
+
+
 def disentangled_attention(draw: st.DrawFn, parallel: Parallelism, width: int) -> Layer:
     heads = parallel.tp * draw(st.integers(1, 3))
     return {
@@ -289,7 +293,33 @@ def disentangled_attention(draw: st.DrawFn, parallel: Parallelism, width: int) -
 def relative_attention(draw: st.DrawFn, parallel: Parallelism, _: int) -> Layer:
     heads = parallel.tp * draw(st.integers(1, 3))
     layer = {"kind": "relative_attention", "heads": heads, "kv_heads": heads, "head_dim": draw(powers(4, 6))}
-    return layer | {"distances": draw(st.sampled_from([0, 0, 73]))}
+    gated = draw(st.booleans())
+    return layer | ({"gated": True, "relative_buckets": 16} if gated else {"distances": draw(st.sampled_from([0, 73]))})
+
+
+def routed_attention(draw: st.DrawFn, parallel: Parallelism, _: int) -> Layer:
+    kv, top = parallel.tp * draw(st.integers(1, 2)), draw(st.integers(1, 3))
+    layer = {"kind": "routed_attention", "heads": top * kv, "kv_heads": kv, "head_dim": draw(powers(4, 6))}
+    return layer | {"experts": draw(st.integers(top, 8)), "top_k": top, "out_bias": draw(st.booleans())}
+
+
+def scales(draw: st.DrawFn, parallel: Parallelism, width: int) -> Layer:
+    return {"kind": "scales", "vectors": {"residual": [draw(st.integers(1, 8)), width]}}
+
+
+def causal_conv(draw: st.DrawFn, parallel: Parallelism, _: int) -> Layer:
+    group = draw(st.sampled_from([1, 1, 8]))
+    channels = parallel.tp * group * draw(st.integers(1, 16))
+    return {"kind": "causal_conv", "channels": channels, "taps": draw(st.integers(1, 5)), "group": group}
+
+
+def relative_bias(draw: st.DrawFn, parallel: Parallelism, _: int) -> Layer:
+    heads = parallel.tp * draw(st.integers(1, 4))
+    return {"kind": "relative_bias", "heads": heads, "rank": draw(st.integers(1, 16)), "extent": draw(powers(4, 9))}
+
+
+def gated_norm(draw: st.DrawFn, parallel: Parallelism, _: int) -> Layer:
+    return {"kind": "gated_norm", "rank": draw(st.integers(1, 32)), "sites": draw(st.integers(1, 2))}
 
 
 def conformer_conv(draw: st.DrawFn, parallel: Parallelism, _: int) -> Layer:
@@ -298,6 +328,7 @@ def conformer_conv(draw: st.DrawFn, parallel: Parallelism, _: int) -> Layer:
 
 
 MIXERS: dict[str, Draw] = {
+    "routed_attention": routed_attention,
     "relative_attention": relative_attention,
     "conformer_conv": conformer_conv,
     "disentangled_attention": disentangled_attention,
@@ -322,7 +353,13 @@ MIXERS: dict[str, Draw] = {
 """Mixers beside ``attention``, whose masks a law may choose."""
 FEED_FORWARDS: dict[str, Draw] = {"mlp": mlp, "moe": moe, "rwkv_channel_mix": rwkv_channel_mix, "linear": linear}
 EXTRAS: dict[str, Draw] = {"laurel": laurel, "altup": altup, "per_layer_input": per_layer_input, "mlp": mlp}
-EXTRAS |= {"hyper_connection": hyper_connection}
+EXTRAS |= {
+    "hyper_connection": hyper_connection,
+    "residual_gate": residual_gate,
+    "scales": scales,
+    "causal_conv": causal_conv,
+}
+EXTRAS |= {"relative_bias": relative_bias, "gated_norm": gated_norm}
 RESET = frozenset({"block_sparse_attention"})
 """Mixers whose reach falls back at times, as that of chunks does."""
 EVERY_KIND = frozenset({"attention", *MIXERS, *FEED_FORWARDS, *EXTRAS})

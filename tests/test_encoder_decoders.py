@@ -20,9 +20,12 @@ from transformers import (
     EncoderDecoderCache,
     T5Config,
     T5ForConditionalGeneration,
+    T5Gemma2Config,
+    T5Gemma2ForConditionalGeneration,
     WhisperConfig,
     WhisperForConditionalGeneration,
 )
+from transformers.modeling_outputs import BaseModelOutput
 from transformers.models.auto.modeling_auto import MODEL_FOR_CTC_MAPPING as CTC
 from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING as TEXT
 from transformers.models.auto.modeling_auto import MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING as SPEECH
@@ -31,7 +34,7 @@ from inferplan.answers.emit import command_line, launch
 from inferplan.answers.recipe import Load, recipe
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.cli import cli
-from inferplan.errors import SpecError, UsageError
+from inferplan.errors import MissingFactError, SpecError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.graph import build
 from inferplan.estimate.load import StaticLoad
@@ -49,11 +52,14 @@ from inferplan.traffic.requests import Lengths, OpenLoop, Traffic
 from inferplan.work.ops import Attention, Conv, GroupedMatmul, Matmul
 from inferplan.work.parallel import Parallelism
 from inferplan.work.step import Step, decode, prefill
+from tests.oracle.built import config_of
 
 OTHERS: dict[str, list[dict[str, Any]]] = {
     "t5": [{"num_decoder_layers": 2, "feed_forward_proj": "gated-gelu"}, {"d_kv": 48, "num_heads": 5}],
     "umt5": [{"relative_attention_num_buckets": 16, "num_layers": 3}],
     "longt5": [{"local_radius": 63}],
+    "prophetnet": [{"tie_word_embeddings": False, "ngram": 3}],
+    "t5gemma2": [{"tie_word_embeddings": False}],
     "t5gemma": [{"tie_word_embeddings": False}],
     "switch_transformers": [{"num_sparse_encoder_layers": 6, "num_experts": 4, "router_bias": True}],
     "bart": [{"decoder_layers": 3, "decoder_ffn_dim": 80}, {"encoder_attention_heads": 4}],
@@ -67,6 +73,15 @@ OTHERS: dict[str, list[dict[str, Any]]] = {
     "fsmt": [{"src_vocab_size": 700, "tgt_vocab_size": 900, "tie_word_embeddings": False}],
     "whisper": [{"num_mel_bins": 128, "max_source_positions": 750, "decoder_layers": 2}],
     "speech_to_text": [{"num_conv_layers": 3, "conv_kernel_sizes": (5, 3, 3)}],
+    "speecht5": [{"encoder_layers": 3, "encoder_max_relative_position": 8, "decoder_attention_heads": 4}],
+    "moonshine_streaming": [
+        {"encoder_config": {"hidden_size": 160, "head_dim": 32, "attention_bias": True}, "num_hidden_layers": 3},
+        {"tie_word_embeddings": True, "attention_bias": True},
+    ],
+    "seamless_m4t": [{"position_embeddings_type": "rotary", "num_adapter_layers": 2, "tie_word_embeddings": False}],
+    "seamless_m4t_v2": [{"add_adapter": False, "left_max_position_embeddings": 30}],
+    "pop2piano": [{"feed_forward_proj": "relu", "composer_vocab_size": 5}],
+    "dia": [{"decoder_config": {"num_key_value_heads": 2, "cross_hidden_size": 512, "num_hidden_layers": 3}}],
     "canary": [{"decoder_config": {"num_hidden_layers": 2, "attention_bias": False}}],
     "cohere_asr": [{"hidden_size": 512, "num_hidden_layers": 2, "num_key_value_heads": 4, "tie_word_embeddings": True}],
     "moonshine": [{"decoder_num_key_value_heads": 2, "attention_bias": True, "encoder_num_hidden_layers": 3}],
@@ -83,12 +98,13 @@ def imported(config: Any) -> ModelSpec:
     ids=lambda value: value if isinstance(value, str) else "-".join(value) or "default",
 )
 def test_parameters_are_those_of_the_class(kind: str, fields: dict[str, Any]) -> None:
-    config = CONFIG_MAPPING[kind](**fields)
-    built = TEXT.get(type(config), None) or SPEECH.get(type(config), None)
+    config = config_of(kind, fields)
+    built = SPEECH.get(type(config), None) or TEXT.get(type(config), None)
     with torch.device("meta"):
         model = built(config)
     model.tie_weights()
-    assert imported(config).parameters["total"] == sum(one.numel() for one in model.parameters())
+    found = imported(config)
+    assert found.parameters["total"] + found.tower_parameters == sum(one.numel() for one in model.parameters())
 
 
 @pytest.mark.parametrize("fields", [{}, {"feat_extract_norm": "layer", "conv_bias": True, "mask_time_prob": 0.0}])
@@ -153,6 +169,88 @@ def test_conformers_are_those_of_the_class(kind: str, fields: dict[str, Any], bi
     assert flop == pytest.approx(counter.get_total_flops(), rel=0 if exact else 0.02)
 
 
+SOUND = SMALL | {"num_conv_pos_embeddings": 15, "conv_dim": (24, 24, 32), "conv_stride": (5, 4, 4)}
+SOUND |= {"conv_kernel": (10, 4, 4), "vocab_size": 50}
+"""80 samples a position, which the first convolution reads 10 of at a time."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        ("wavlm", {"num_buckets": 32}),
+        ("sew", {}),
+        ("sew", {"squeeze_factor": 4, "conv_dim": (24, 24, 64)}),
+        ("sew-d", {"position_buckets": 8}),
+        ("sew-d", {"position_buckets": 8, "share_att_key": False, "pos_att_type": ("c2p",), "norm_rel_ebd": "none"}),
+    ],
+)
+def test_relatives_of_wav2vec_are_those_of_the_class(kind: str, fields: dict[str, Any]) -> None:
+    """Parameters exactly. FLOP of 40 positions of the layers; the class convolves samples that fill none."""
+    config = CONFIG_MAPPING[kind](**SOUND | fields)
+    config._attn_implementation = "eager"
+    model, positions = imported(config), 40
+    samples = 80 * positions * getattr(config, "squeeze_factor", 1)
+    with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
+        built = CTC[type(config)](config).eval().requires_grad_(False)
+        built(torch.ones(1, samples + 16))
+    assert model.parameters["total"] == sum(one.numel() for one in built.parameters())
+    ops = [op for stage in build(deployment(model), prefill(1.0, float(positions))) for op in stage.ops]
+    flop = sum(float(op.work().flop * op.count) for op in ops if isinstance(op, Matmul | Attention | Conv))
+    assert flop == pytest.approx(counter.get_total_flops(), rel=0.002)
+
+
+@pytest.mark.parametrize("kind", ["speecht5", "moonshine_streaming", "pop2piano"])
+def test_flop_of_those_that_read_sound_by_parts_of_others(kind: str) -> None:
+    """One token written about 40 positions. Pairs beyond a window of Moonshine's are computed by the class, masked."""
+    t5, vectors = {"d_model": 64, "num_layers": 3, "d_ff": 96, "num_heads": 4, "d_kv": 16}, torch.ones(1, 39, 64)
+    half = SMALL | {"num_key_value_heads": 4, "sliding_windows": [[80, 80]] * 3, "frame_ms": 2.5}
+    parts = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in LAYERS.items()}
+    fields, inputs = {
+        "speecht5": (
+            {name: SOUND[name] for name in SOUND if name not in SMALL} | {"hidden_size": 64} | parts,
+            {"input_values": torch.ones(1, 80 * 40 + 16)},
+        ),
+        "moonshine_streaming": (
+            SMALL | {"num_key_value_heads": 4, "encoder_config": half | {"hidden_size": 48}},
+            {"input_values": SAMPLES},
+        ),
+        "pop2piano": (t5, {"inputs_embeds": torch.cat([vectors, vectors[:, :1]], 1)}),
+    }[kind]
+    config = config_of(kind, {"vocab_size": 50} | fields)
+    config._attn_implementation = "eager"
+    model, first = imported(config), torch.ones(1, 1, dtype=torch.long)
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        built = SPEECH[type(config)](config).eval().requires_grad_(False)
+        built(**inputs, decoder_input_ids=first)
+    ops = [op for stage in build(deployment(model), prefill(1.0, 40.0)) for op in stage.ops]
+    flop = sum(float(op.work().flop * op.count) for op in ops if isinstance(op, Matmul | Attention | Conv))
+    assert flop == pytest.approx(counter.get_total_flops(), rel=0.005)
+
+
+@pytest.mark.parametrize("listens", ["wav2vec2", "wavlm", "data2vec-audio"])
+@pytest.mark.parametrize("writes", [{"model_type": "bert", "hidden_size": 48}, {"model_type": "gpt2", "n_embd": 64}])
+def test_a_pair_of_what_listens_and_what_writes_is_that_of_the_class(listens: str, writes: dict[str, Any]) -> None:
+    """Parameters, and FLOP of one token written about 40 positions; an output of other widths is projected."""
+    small = {"num_hidden_layers": 2, "n_layer": 2, "num_attention_heads": 4, "n_head": 4, "vocab_size": 60}
+    named = {name: size for name, size in small.items() if name.startswith("n_") == ("n_embd" in writes)}
+    decoder = {"is_decoder": True, "add_cross_attention": True, "vocab_size": 60, **named, **writes}
+    encoder = {"model_type": listens, **SOUND}
+    config = config_of("speech-encoder-decoder", {"encoder": encoder, "decoder": decoder})
+    config._attn_implementation = "eager"
+    model, samples = imported(config), torch.ones(1, 80 * 40 + 16)
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        built = SPEECH[type(config)](config).eval().requires_grad_(False)
+        built(input_values=samples, decoder_input_ids=torch.ones(1, 1, dtype=torch.long))
+    assert model.parameters["total"] == sum(one.numel() for one in built.parameters())
+    ops = [op for stage in build(deployment(model), prefill(1.0, 40.0)) for op in stage.ops]
+    flop = sum(float(op.work().flop * op.count) for op in ops if isinstance(op, Matmul | Attention | Conv))
+    assert flop == pytest.approx(counter.get_total_flops(), rel=0.005)
+
+
+LAYERS = {"layers": 3, "attention_heads": 4, "ffn_dim": 96}
+SAMPLES = torch.ones(1, 40 * 4 * 40)
+
+
 def test_flop_of_a_transcriber_are_those_of_the_class() -> None:
     """One token written about 320 frames of the spectrum, which are 40 positions."""
     encoder = SMALL | MEL | {"model_type": "parakeet_encoder"}
@@ -182,10 +280,17 @@ WHISPER = WhisperConfig(
     num_mel_bins=16, pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1,
     begin_suppress_tokens=None,
 )  # fmt: skip
+_HALF = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 12}
+_HALF |= {"num_key_value_heads": 2, "vocab_size": 500, "layer_types": ["sliding_attention", "full_attention"]}
+MERGED = T5Gemma2Config(
+    encoder={"text_config": _HALF, "vision_config": {"model_type": "siglip_vision_model", "num_hidden_layers": 1}},
+    decoder=_HALF,
+)
 CLASSES = {
     "t5": (T5ForConditionalGeneration, T5),
     "gated t5": (T5ForConditionalGeneration, GATED),
     "bart": (BartForConditionalGeneration, BART),
+    "t5gemma2": (T5Gemma2ForConditionalGeneration, MERGED),
     "whisper": (WhisperForConditionalGeneration, WHISPER),
 }
 
@@ -207,7 +312,7 @@ class Run:
             self.first = self.cached(output.past_key_values)
             with FlopCounterMode(display=False) as second:
                 output = model(
-                    encoder_outputs=(output.encoder_last_hidden_state,),
+                    encoder_outputs=BaseModelOutput(last_hidden_state=output.encoder_last_hidden_state),
                     decoder_input_ids=one,
                     past_key_values=output.past_key_values,
                     use_cache=True,
@@ -455,3 +560,15 @@ def test_the_class_of_another_task_is_refused(task: str) -> None:
     config = (T5 if task.startswith("T5") else BART).to_dict() | {"architectures": [task]}
     with pytest.raises(SpecError, match=task):
         import_config(json.loads(json.dumps(config, default=str)), "x", "x")
+
+
+def test_a_model_whose_steps_are_not_described_has_memory_and_no_time() -> None:
+    """Granite Speech 5: exact in parameters, refused by name where seconds are asked for."""
+    config = CONFIG_MAPPING["granite_speech5_ctc"]()
+    model = imported(config)
+    with torch.device("meta"):
+        built = CTC[type(config)](config)
+        built.tie_weights()
+    assert model.parameters["total"] == sum(one.numel() for one in built.parameters())
+    with pytest.raises(MissingFactError, match="time of this model is not known"):
+        build(deployment(model), prefill(1.0, 40.0))

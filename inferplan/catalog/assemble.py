@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -167,7 +167,7 @@ def precision_of(request: Request, model: ModelSpec, hardware: HardwareSpec) -> 
     """
     peaks = frozenset(hardware.peak)
     base = native_precision(model)
-    if request.quant:
+    if request.quant is not None:
         from inferplan.models.gguf_formats import file_precision, is_file_type
 
         name = request.quant.lower().strip()
@@ -197,6 +197,15 @@ def precision_of(request: Request, model: ModelSpec, hardware: HardwareSpec) -> 
             hint=f"narrower weights too: --quant fp8, or --weights {asked.name}",
         )
     return precision
+
+
+def require_precision(text: str | None) -> None:
+    """Raise ``UsageError`` for a shorthand of formats that none has, on any device."""
+    from inferplan.models.gguf_formats import is_file_type
+
+    name = (text or NATIVE).lower().strip()
+    if name != NATIVE and not is_file_type(name):
+        parse_precision(name, frozenset())
 
 
 def _without_cache(precision: Precision, chosen: dict[str, Any], model: ModelSpec) -> Precision:
@@ -276,6 +285,40 @@ def assemble(
     backends = Backends(engine=request.engine, chosen=request.flags.backends, path=request.calibration)
     deployment = with_backends(deployment, backends)
     return deployment if request.anchor is None else anchored(deployment, load_anchor(request.anchor), request.anchor)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Deployed(Deployment):
+    """A deployment that knows what was asked for, so that it can be explained and started."""
+
+    request: Request
+
+
+def deployed(request: Request) -> Deployed:
+    """As :func:`assemble`, with the request kept."""
+    found = assemble(request)
+    return Deployed(**{field.name: getattr(found, field.name) for field in fields(found)}, request=request)
+
+
+def request_of(deployment: Deployment) -> Request:
+    """What a deployment was made from.
+
+    Raises ``UsageError`` for one that somebody made or changed by hand: no request says what it is.
+    """
+    if not isinstance(deployment, Deployed):
+        raise UsageError(
+            f"nothing says how {deployment.describe()} was made", hint="a deployment of inferplan.deploy(model, gpu)"
+        )
+    again = assemble(deployment.request)
+    names = [field.name for field in fields(again) if field.name != "media"]  # its tokens lie within the prompt's
+    changed = [name for name in names if getattr(again, name) != getattr(deployment, name)]
+    if changed:
+        raise UsageError(
+            f"{deployment.describe()} is not what was asked for",
+            because=f"changed since: {', '.join(changed)}",
+            hint="a deployment of inferplan.deploy(model, gpu), as it is",
+        )
+    return deployment.request
 
 
 def _engine_for(request: Request, model: ModelSpec, hardware: HardwareSpec) -> Engine:

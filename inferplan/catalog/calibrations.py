@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from inferplan.catalog.files import config_root, load, load_hardware, names, read_yaml, validate
+from inferplan.catalog.files import config_root, load, load_hardware, names, read_yaml, spec_of, validate
 from inferplan.catalog.overlay import is_run, overlaid
 from inferplan.devices.constants import IDEAL, SHARED, Calibration, Errors, Overlay, SharedStep, memory_class
 from inferplan.devices.engine import EngineSpec
@@ -42,7 +42,7 @@ def _on_file(hardware: HardwareSpec, engine: str) -> Calibration:
     file = calibration_file(hardware, engine)
     if file is None:
         return IDEAL
-    found = validate(file, read_yaml(file), Calibration)
+    found = spec_of(file, Calibration)
     name, _, version = engine.partition("@")
     if version:
         found = with_release(found, name, version)
@@ -187,8 +187,7 @@ class Relatives(Spec):
 @cache
 def relatives() -> Relatives:
     """The errors of constants that are carried from one device to another."""
-    path = config_root() / "relatives.yaml"
-    return validate(path, read_yaml(path), Relatives)
+    return spec_of(config_root() / "relatives.yaml", Relatives)
 
 
 def calibration_file(hardware: HardwareSpec, engine: str = "vllm") -> Path | None:
@@ -239,5 +238,4 @@ def class_file(hardware: HardwareSpec) -> Path:
 
 def shared_step() -> SharedStep:
     """What a step costs beyond its kernels, on every device."""
-    path = config_root() / "step.yaml"
-    return validate(path, read_yaml(path), SharedStep)
+    return spec_of(config_root() / "step.yaml", SharedStep)

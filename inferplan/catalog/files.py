@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from functools import cache
+from functools import cache, lru_cache
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import yaml
 from pydantic import ValidationError
@@ -22,6 +22,7 @@ from inferplan.errors import (
     UnknownNameError,
     UsageError,
 )
+from inferplan.files import LARGEST_SPEC, read_text
 from inferplan.models.spec import ModelSpec
 from inferplan.spec import Spec
 
@@ -150,8 +151,8 @@ def read_yaml(path: Path) -> Any:
 
     Raises ``InputFileError`` when it cannot be read, ``SpecError`` when it is no YAML.
     """
+    text = read_text(path, LARGEST_SPEC)
     try:
-        text = path.read_text(encoding="utf-8")
         if text.startswith("{"):
             try:
                 return json.loads(text)
@@ -159,10 +160,6 @@ def read_yaml(path: Path) -> Any:
                 pass  # a flow mapping that is YAML only
         _require_shallow(text)
         return yaml.load(text, Loader=_Loader)
-    except OSError as error:
-        raise InputFileError(f"cannot read {path}", because=error.strerror or str(error)) from None
-    except UnicodeDecodeError:
-        raise InputFileError(f"cannot read {path}", because="it is not UTF-8 text") from None
     except (ValueError, RecursionError) as error:  # a date or an integer that is none, nesting without end
         raise SpecError(f"{path}: not YAML", because=str(error)) from None
     except yaml.YAMLError as error:
@@ -228,13 +225,40 @@ def validate(path: Path, data: Any, spec: type[SpecType]) -> SpecType:
 
 
 def _suggest(spec: type[Spec], location: tuple[str | int, ...]) -> str:
-    close = difflib.get_close_matches(str(location[-1]), list(spec.model_fields), n=1) if len(location) == 1 else []
+    """The field nearest to one that is unknown, of the spec that it stands in; of unions, none."""
+    for part in location[:-1]:
+        field = spec.model_fields.get(part) if isinstance(part, str) else None
+        inner = _specs(field.annotation) if field else [spec] if isinstance(part, int) else []
+        if len(inner) != 1:
+            return ""
+        spec = inner[0]
+    close = difflib.get_close_matches(str(location[-1]), list(spec.model_fields), n=1)
     return f"; did you mean {close[0]}?" if close else ""
+
+
+def _specs(annotation: Any) -> list[type[Spec]]:
+    """The specs that a type names."""
+    if isinstance(annotation, type) and issubclass(annotation, Spec):
+        return [annotation]
+    return [one for part in get_args(annotation) for one in _specs(part)]
 
 
 def load(kind: str, name: str, spec: type[SpecType]) -> SpecType:
     """The spec of a name, alias or path."""
-    path = find(kind, name)
+    return spec_of(find(kind, name), spec)
+
+
+def spec_of(path: Path, spec: type[SpecType]) -> SpecType:
+    """The spec in a file. One that is shipped is read again only when it has changed."""
+    if not path.is_relative_to(config_root()) or not path.is_file():
+        return validate(path, read_yaml(path), spec)
+    state = path.stat()
+    found: SpecType = _shipped(path, spec, (state.st_mtime_ns, state.st_size))
+    return found
+
+
+@lru_cache(maxsize=256)
+def _shipped(path: Path, spec: type[Spec], _: tuple[int, int]) -> Any:
     return validate(path, read_yaml(path), spec)
 
 
@@ -286,7 +310,8 @@ def _from_hub(name: str) -> ModelSpec:
         raise UnknownNameError(
             f"no model named {name!r} in the catalogue, and the hub was not reached",
             because=f"{error.what}{f': {error.hint}' if error.hint else ''}",
-            hint=f"did you mean {', '.join(close)}?" if close else "see inferplan models, or give a path to a config",
+            hint=(f"did you mean {', '.join(close)}? " if close else "see inferplan models, ")
+            + "or give the path of its config.json",
         ) from None
 
 

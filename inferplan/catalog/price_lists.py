@@ -17,6 +17,7 @@ from inferplan.catalog.bills import Bill, Offer, Tariff
 from inferplan.catalog.files import aliases, load, load_hardware, names
 from inferplan.errors import MissingFactError, UnknownNameError, UsageError
 from inferplan.spec import Spec
+from inferplan.units import parse_number, parse_whole
 
 Contract = Literal["on-demand", "spot", "reserved", "owned"]
 CONTRACTS: tuple[Contract, ...] = ("on-demand", "spot", "reserved", "owned")
@@ -248,7 +249,7 @@ def parse_stated(text: str, currency: str = "USD", term: Contract = "on-demand")
     name, _, price = text.rpartition("=")
     number, slash, size = price.partition("/")
     try:
-        per_hour, gpus = float(number), int(size) if slash else None
+        per_hour, gpus = parse_number(number), parse_whole(size) if slash else None
     except ValueError:
         per_hour, gpus = 0.0, None
     hint = "--price h100-sxm=2.49 (a GPU), or --price b200-hgx=113.93/8 (an instance of 8)"

@@ -11,7 +11,8 @@ from typing import TypeVar
 from inferplan.errors import UsageError
 from inferplan.units import parse_count
 
-Value = float | str | None
+Value = float | str | tuple[str, ...] | None
+Number = Callable[[str], float]
 Item = TypeVar("Item")
 _CONDITION = re.compile(r"([a-z_]+)(<=|>=|<|>|=)(.+)")
 _COMPARE: dict[str, Callable[[float, float], bool]] = {"<=": le, ">=": ge, "<": lt, ">": gt, "=": eq}
@@ -32,18 +33,24 @@ class Filter:
         if not self.compare:
             return str(self.value) in words
         found = facts[self.field]
+        if isinstance(found, tuple):
+            return str(self.value).lower() in found
         if isinstance(self.value, str) or isinstance(found, str):
             return found is not None and str(self.value).lower() == str(found).lower()
-        return found is not None and self.value is not None and _COMPARE[self.compare](found, self.value)
+        return found is not None and isinstance(self.value, float) and _COMPARE[self.compare](found, self.value)
 
 
-def parse_filter(text: str, texts: tuple[str, ...], numbers: tuple[str, ...]) -> Filter:
-    """``"parameters<40B"``, ``"context>=128k"``, ``"licence=mit"`` or a word. texts, numbers: the fields there are.
+def parse_filter(text: str, texts: tuple[str, ...], numbers: Mapping[str, Number]) -> Filter:
+    """``"parameters<40B"``, ``"context>=128k"``, ``"licence=mit"`` or a word.
+
+    texts: the fields that are words. numbers: the others, each with what reads its number.
 
     Raises ``UsageError`` for a field that is none, a number that is none, and a comparison of words.
     """
     if not text.strip():
-        raise UsageError("--filter is empty", hint="a word of the name, or a condition such as 'parameters<40B'")
+        raise UsageError(
+            "--filter is empty", hint="a word of the name, or a condition such as parameters<40B or memory>=80GB"
+        )
     condition = _CONDITION.fullmatch(text.strip().replace(" ", ""))
     if condition is None:
         return Filter(value=text.strip().lower())
@@ -55,15 +62,13 @@ def parse_filter(text: str, texts: tuple[str, ...], numbers: tuple[str, ...]) ->
     if field not in numbers:
         known = ", ".join([*texts, *numbers])
         raise UsageError(f"no field named {field!r} to filter by", hint=f"a word of the name, or one of {known}")
-    return Filter(field=field, compare=compare, value=_number(value, text))
-
-
-def _number(value: str, text: str) -> float:
-    """``70B``, ``1.5B``, ``128k``, ``262144``."""
-    billions = _BILLION.fullmatch(value)
-    if billions:
-        return float(billions[1]) * _SCALE[billions[2].lower()]
     try:
-        return float(parse_count(value))
-    except (ValueError, UsageError):
-        raise UsageError(f"cannot read the number of --filter {text!r}", hint="40B, 128k or 262144") from None
+        return Filter(field=field, compare=compare, value=numbers[field](value))
+    except (ValueError, UsageError) as error:
+        raise UsageError(f"cannot read the number of --filter {text!r}", because=str(error)) from None
+
+
+def parse_size(value: str) -> float:
+    """``70B``, ``1.5B``, ``128k``, ``262144``. Raises ``ValueError`` for anything else."""
+    billions = _BILLION.fullmatch(value)
+    return float(billions[1]) * _SCALE[billions[2].lower()] if billions else float(parse_count(value))

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from inferplan.errors import InputFileError, MissingExtraError, NetworkError, SpecError, UnknownNameError
+from inferplan.files import LARGEST_SPEC, announce, parse_json, read_text
 
 _HEADER_LIMIT = 100_000_000
 """Longest header that the safetensors format allows."""
@@ -32,6 +33,14 @@ _BITS = {
 }
 """Bits of an element (``Dtype`` of safetensors); a type that is not here is taken at the bytes of its range."""
 CONFIGS = ("config.json", "hf_quant_config.json", "preprocessor_config.json")
+
+
+def named_by(path: Path) -> str:
+    """What a model read from a path is called: a folder's name, its ``config.json``'s too, or that of another file."""
+    real = path.resolve()
+    return (
+        real.name if path.is_dir() else real.parent.name if path.name in CONFIGS else ""
+    ).lower() or path.stem.lower()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +94,7 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def read_header(path: Path) -> list[Tensor]:
     """The tensors of one safetensors file; no weight is read. Raises ``InputFileError`` when it is not one."""
     try:
+        announce(path)
         with path.open("rb") as file:
             start = file.read(8)
             length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
@@ -146,16 +156,7 @@ def read_folder(folder: Path) -> Checkpoint | None:
 
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON file that holds a mapping. Raises ``InputFileError`` or ``SpecError``."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputFileError(f"cannot read {path}", because=str(error)) from None
-    except json.JSONDecodeError as error:
-        raise SpecError(f"{path}:{error.lineno}: not JSON", because=error.msg) from None
-    except RecursionError:
-        raise SpecError(f"{path}: not a config", because="its JSON is nested too deeply to read") from None
-    except ValueError as error:  # an integer of thousands of digits
-        raise SpecError(f"{path}: not a config", because=str(error)) from None
+    data, _ = parse_json(read_text(path, LARGEST_SPEC), str(path), SpecError)
     if not isinstance(data, dict):
         raise SpecError(f"{path} holds no config", because="its top level is not a mapping")
     return data
@@ -192,6 +193,7 @@ def _read_gguf(path: Path) -> tuple[Checkpoint, dict[str, Any]]:
     if not path.is_file():
         raise InputFileError(f"cannot read {path}", because="no such file")
     try:
+        announce(path)
         reader = GGUFReader(str(path))
     except (OSError, ValueError, KeyError, IndexError) as error:
         raise InputFileError(f"{path} is not a GGUF file", because=str(error)) from None
@@ -243,14 +245,18 @@ def require_model(folder: Path) -> None:
     )
 
 
+def hub_cache() -> Path:
+    """Where what was downloaded from the hub lies (``HF_HUB_CACHE``, ``HF_HOME``)."""
+    home = Path(os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface")
+    return Path(os.environ.get("HF_HUB_CACHE") or home / "hub").expanduser()
+
+
 def cached_configs(hub_id: str) -> Path | None:
-    """The folder of a hub id in the local cache (``HF_HUB_CACHE``, ``HF_HOME``), read without ``huggingface_hub``.
+    """The folder of a hub id in the local cache, read without ``huggingface_hub``.
 
     Layout: https://huggingface.co/docs/huggingface_hub/guides/manage-cache (refs/main names the snapshot).
     """
-    home = Path(os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface")
-    cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub").expanduser()
-    repository = cache / f"models--{hub_id.replace('/', '--')}"
+    repository = hub_cache() / f"models--{hub_id.replace('/', '--')}"
     try:
         snapshot = repository / "snapshots" / (repository / "refs" / "main").read_text(encoding="utf-8").strip()
         return snapshot if (snapshot / CONFIGS[0]).is_file() else None
@@ -291,7 +297,7 @@ def fetch_configs(hub_id: str, revision: str | None = None) -> Path:
                 raise NetworkError(
                     f"cannot fetch {hub_id}",
                     because=str(error).split("\n", 1)[0],
-                    hint="HF_HUB_OFFLINE=1 reads the cache",
+                    hint="what its cache holds is read offline",
                 ) from None
         except GatedRepoError:
             raise UnknownNameError(f"{hub_id} is gated", hint="accept its licence and set HF_TOKEN") from None

@@ -7,6 +7,7 @@ all of its work, so no keys and values are kept.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, SerializeAsAny
@@ -47,6 +48,8 @@ class OutputHead(Spec):
     rows: Literal["token", "sequence"] = "sequence"
     layers: list[HeadLayer] = []
     vocabulary: bool = False
+    parts: int = Field(default=1, ge=1)
+    """Rows that each of its outputs is parted into ahead of the vocabulary, as wide as the model (SEW)."""
 
 
 Part = Annotated[SerializeAsAny[LayerSpec], BeforeValidator(parse_layer)]
@@ -82,6 +85,11 @@ class Ends(Spec):
     def vocabulary(self) -> bool:
         """Whether a head gives logits over the vocabulary."""
         return any(head.vocabulary for head in self.heads)
+
+    @property
+    def parts(self) -> int:
+        """Rows of the vocabulary's matmul for each position of the layers."""
+        return prod(head.parts for head in self.heads)
 
     def input_weights(self, width: int, projected: int | None) -> Iterator[Weight]:
         """Tensors before the layers beside the usual ones. width: columns of a table; projected: where they go to."""

@@ -95,10 +95,12 @@ class ImageRule(TakenRule):
     and ``side`` along a side, padded to multiples of ``patch*merge`` (``navit_resize``,
     models/kimi_k25/image_processing_kimi_k25.py). tiles: cut into at most ``tiles`` squares of ``size``, with the whole
     image as one more where there are several (``get_optimal_tiled_canvas``,
-    models/got_ocr2/image_processing_got_ocr2.py, which InternVL uses).
+    models/got_ocr2/image_processing_got_ocr2.py, which InternVL uses). budget: the largest multiples of ``patch*merge``
+    in its shape with at most ``patches``, to which number the tower's input is padded
+    (``get_aspect_ratio_preserving_size``, models/gemma4/image_processing_gemma4.py).
     """
 
-    resize: Literal["smart", "fixed", "longest", "patches", "tiles"]
+    resize: Literal["smart", "fixed", "longest", "patches", "tiles", "budget"]
     patch: int = Field(ge=1)
     merge: int = Field(default=1, ge=1)
     """Patches along a side of one token."""
@@ -127,6 +129,7 @@ class ImageRule(TakenRule):
             "longest": ["size"],
             "patches": ["patches", "side"],
             "tiles": ["size", "tiles"],
+            "budget": ["patches"],
         }[self.resize]
         missing = [name for name in needed if getattr(self, name) is None]
         if missing:
@@ -142,6 +145,9 @@ class ImageRule(TakenRule):
             return self.size, self.size
         if self.resize == "smart":
             return smart(size, unit, self.pixels, (self.frames, self.frames))
+        if self.resize == "budget":
+            assert self.patches is not None
+            return budgeted(size, self.patch, self.merge, self.patches)
         if self.resize == "longest":
             assert self.size is not None
             ratio = max(width / self.size, height / self.size)
@@ -176,7 +182,10 @@ class ImageRule(TakenRule):
             assert self.size is not None and self.tiles is not None
             cut = prod(tiled(size, self.size, self.tiles))
             units = cut + 1 if cut > 1 else 1
-        return Item(units=units, positions=across * down + self.extra, tokens=units * tokens, windows=windows)
+        positions = across * down + self.extra
+        if self.resize == "budget":
+            positions = self.patches or positions
+        return Item(units=units, positions=positions, tokens=units * tokens, windows=windows)
 
 
 class VideoRule(TakenRule):
@@ -255,6 +264,19 @@ def tiled(size: Pixels, tile: int, most: int) -> Pixels:
         if off < nearest or (off == nearest and width * height > 0.5 * tile * tile * prod(grid)):
             nearest, best = off, grid
     return best
+
+
+def budgeted(size: Pixels, patch: int, merge: int, most: int) -> Pixels:
+    """Width and height as multiples of ``patch*merge`` in the shape of the image, of at most so many patches."""
+    unit = patch * merge
+    factor = sqrt(most * patch**2 / (size[0] * size[1]))
+    width, height = (floor(factor * side / unit) * unit for side in size)
+    longest = most // merge**2 * unit
+    if height == 0:
+        return min(size[0] // size[1] * unit, longest), unit
+    if width == 0:
+        return unit, min(size[1] // size[0] * unit, longest)
+    return width, height
 
 
 def smart(size: Pixels, unit: int, limits: tuple[int, int] | None, frames: tuple[int, int] = (1, 1)) -> Pixels:

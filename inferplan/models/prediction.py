@@ -69,6 +69,12 @@ def prediction_model(model: ModelSpec) -> ModelSpec:
         raise UsageError(
             f"{model.name} has {module.modules} prediction modules", hint="models with one module can be priced"
         )
+    if model.hyper_streams > 1:
+        raise UsageError(
+            f"the time of {model.name}'s prediction module is not known",
+            because="it projects every one of the model's residual streams, which no operator here states",
+            hint="its parameters are counted; --draft free for n-grams",
+        )
     formats = [entry for entry in model.native.exceptions if not entry.layers]
     return ModelSpec(
         name=f"{model.name} mtp",

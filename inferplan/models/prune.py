@@ -12,6 +12,7 @@ from typing import Any
 
 from inferplan.errors import SpecError, UsageError
 from inferplan.models.spec import ModelSpec
+from inferplan.units import parse_number
 
 _FIELDS = {
     "d_ff": ("d_ff", "shared_d_ff"),
@@ -30,7 +31,7 @@ def parse_prune(text: str) -> dict[str, float]:
     for part in text.split(","):
         axis, _, number = part.partition("=")
         try:
-            wanted[axis.strip()] = size = float(number)
+            wanted[axis.strip()] = size = parse_number(number)
         except ValueError:
             size = float("nan")
         if not isfinite(size):

@@ -43,6 +43,8 @@ class LayerGroup(Spec):
     """Further parts: AltUp, LAuReL, per-layer inputs, a shared block, experts beside a dense feed-forward."""
     norms: int | None = Field(default=None, ge=0)
     """Norms over the model width in one layer; by default one before each part."""
+    norm_scales: int = Field(default=0, ge=0)
+    """Those of its norms that have a scale where the model's norms have none (Muse Spark: three of four)."""
     parallel: bool = False
     """Mixer and feed-forward read the same input, and their outputs share one all-reduce (GPT-J, PaLM, Falcon)."""
     shared: bool = False
@@ -80,6 +82,8 @@ class LayerGroup(Spec):
             yield from part.weights(d_model)
         if self.norm_count:
             yield Weight(name="norm", shape=(self.norm_count, NORM_VECTORS[norm], d_model), role="base")
+        if self.norm_scales:
+            yield Weight(name="norm.scale", shape=(self.norm_scales, d_model), role="base")
 
     def sequence(self) -> Iterator["LayerGroup"]:
         """Its layers one after another, patterns unrolled."""
@@ -219,9 +223,9 @@ class EncoderStack(Spec):
     """The encoder of an encoder-decoder: what a request brings goes through it once, and the decoder attends to that.
 
     embedding: ``shared`` with the decoder, a table of its ``own`` of ``vocab`` rows, or ``none`` where it reads sound
-    through ``convolutions``. positions: rows of a learned table. max_context: the longest input, in positions. frames:
-    positions of every input, which is padded to ``seconds`` of sound (Whisper: 1500 for 30 s). tensors: what else
-    stands outside the layers, by shape: counted and kept.
+    or an image through ``convolutions``. positions: rows of a learned table. max_context: the longest input, in
+    positions. frames: positions of every input: padded to ``seconds`` of sound (Whisper: 1500 for 30 s), or without
+    them an image of one size. tensors: what else stands outside the layers, by shape: counted and kept.
     """
 
     d_model: int = Field(ge=1)
@@ -238,7 +242,8 @@ class EncoderStack(Spec):
     convolutions: list[Convolution] = []
     tensors: dict[str, list[int]] = {}
     projected: int | None = Field(default=None, ge=1)
-    """Width that its output is projected to, with a bias."""
+    """Width that its output is projected to."""
+    projection_bias: bool = True
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -246,8 +251,8 @@ class EncoderStack(Spec):
             raise ValueError(f"layers of an encoder must be 1 to {MOST_LAYERS} in all")
         if (self.embedding == "own") != (self.vocab is not None):
             raise ValueError("an encoder has vocab rows where its embedding is its own, and only there")
-        if (self.frames is None) != (self.seconds is None):
-            raise ValueError("frames are those of seconds of sound: both or neither")
+        if self.frames is None and self.seconds is not None:
+            raise ValueError("seconds of sound are those of frames, which are not given")
         return self
 
     @cached_property
@@ -280,6 +285,7 @@ class EncoderStack(Spec):
             yield Weight(name=name, shape=(NORM_VECTORS[self.norm], self.d_model), role="base")
         if self.projected is not None:
             yield Weight(name="projection", shape=(self.projected, self.d_model), role="base")
+        if self.projected is not None and self.projection_bias:
             yield Weight(name="projection.bias", shape=(self.projected,), role="base")
         for name, shape in self.tensors.items():
             yield Weight(name=name, shape=tuple(shape), role="base")
@@ -289,7 +295,8 @@ class PredictionHead(Spec):
     """Multi-token prediction (DeepSeek-V3, 2412.19437 eq. 21-23): counted apart from the model's own layers.
 
     ``modules`` times: its layers, a projection of the joined hidden state and embedding (``2*d_model`` to ``d_model``),
-    ``norms``, and its own copies of the vocabulary tables where the checkpoint stores them.
+    ``norms``, what joins its residual streams where the model has several (DeepSeek-V4's inference/model.py,
+    ``MTPBlock``), and its own copies of the vocabulary tables where the checkpoint stores them.
     """
 
     layers: list[LayerGroup]
@@ -307,6 +314,8 @@ class PredictionHead(Spec):
         if self.projection:
             yield Weight(name="mtp.projection", shape=(d_model, 2 * d_model), role="base"), copies
         yield Weight(name="mtp.norm", shape=(self.norms, NORM_VECTORS[model.norm], d_model), role="base"), copies
+        joins = join_weights(d_model, model.hyper_streams, not model.hyper_mean)
+        yield from ((replace(weight, name=f"mtp.{weight.name}"), copies) for weight in joins)
         table = Weight(
             name="mtp.embedding", shape=(model.vocab, d_model), role="embedding", shard="tp", units=model.vocab
         )
@@ -389,6 +398,8 @@ class ModelSpec(Spec):
     """Residual streams (AltUp): each but the first has a square projection in and one out."""
     hyper_streams: int = Field(default=1, ge=1)
     """Residual streams of hyper-connections, which a learned sum joins ahead of the final norm (DeepSeek-V4)."""
+    hyper_mean: bool = False
+    """Their mean joins them, nothing learned (GLM-5.3-Flash)."""
     per_layer_embedding: PerLayerEmbedding | None = None
     towers: list[Tower] = []
     mtp: PredictionHead | None = None
@@ -517,7 +528,7 @@ class ModelSpec(Spec):
         """What runs between the last layer and the final norm."""
         for _ in range(1, self.streams):
             yield from context.linear("streams.out", self.d_model, self.d_model)
-        yield from join_ops(context, self.hyper_streams)
+        yield from join_ops(context, self.hyper_streams, not self.hyper_mean)
         if self._projects_out:
             yield from context.linear("project_out", self.d_model, self.table_width)
 
@@ -529,7 +540,7 @@ class ModelSpec(Spec):
         """The tensors after the last layer; a tied head is the embedding again and is not listed."""
         if self.streams > 1:
             yield Weight(name="streams.out", shape=(self.streams - 1, self.d_model, self.d_model))
-        yield from join_weights(self.d_model, self.hyper_streams)
+        yield from join_weights(self.d_model, self.hyper_streams, not self.hyper_mean)
         if self.final_norm:
             yield Weight(name="final_norm", shape=(NORM_VECTORS[self.norm], self.d_model), role="base")
         if self._projects_out:
@@ -647,10 +658,13 @@ def require_readable(model: ModelSpec, prompt: Num, output: Num) -> None:
     if encoder is None:
         return
     if encoder.frames is not None and not np.all(np.asarray(prompt) == encoder.frames):
+        sound = encoder.seconds is not None
+        what = f"{encoder.seconds:g} s of sound, padded if shorter" if sound else "an image of one size"
+        more = "longer recordings" if sound else "more images"
         raise UsageError(
-            f"{model.name} reads {encoder.frames} positions: {encoder.seconds:g} s of sound, padded if shorter",
+            f"{model.name} reads {encoder.frames} positions: {what}",
             because=f"the prompt is {float(np.max(prompt)):,.0f} tokens",
-            hint=f"--prompt {encoder.frames}; longer recordings are several requests (--batch)",
+            hint=f"--prompt {encoder.frames}; {more} are several requests (--batch)",
         )
     if encoder.max_context is None:
         return

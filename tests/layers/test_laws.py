@@ -38,11 +38,16 @@ LAYERS: list[dict[str, Any]] = [
     {"kind": "moe", "experts": 8, "top_k": 2, "d_ff": 48, "shared_d_ff": 48},
     {"kind": "moe", "experts": 8, "top_k": 2, "d_ff": 48, "latent": 32},
     {"kind": "moe", "experts": 8, "top_k": 3, "d_ff": 48, "zero_experts": 4},
+    {"kind": "moe", "experts": 8, "top_k": 1, "d_ff": 48, "router_width": 12, "out_bias": True},
+    {"kind": "moe", "experts": 8, "top_k": 2, "d_ff": 48, "shared_d_ff": 96, "shared_routes": 2},
+    MLA | {"gate": "query"},
+    ATTENTION | {"late_values": True},
     MLA,
     MLA | {"q_lora": None},
     MLA | {"indexer": INDEXER},
     MLA | {"indexer": INDEXER | {"shared": True}},
     MLA | {"q_lora": None, "position_scale": True, "indexer": INDEXER | {"reads_input": True}},
+    MLA | {"indexer": INDEXER | {"pool": 4}},
     {"kind": "mamba1", "inner": 128, "state": 8, "dt_rank": 4},
     MAMBA2,
     {"kind": "rwkv", "inner": 64, "width": WIDTH},
@@ -59,6 +64,9 @@ LAYERS: list[dict[str, Any]] = [
     {"kind": "mlstm", "heads": 4, "key_dim": 8, "value_dim": 16},
     MLA | {"gate": "head", "rope_norm": True, "sinks": True, "window": 512},
     ATTENTION | {"head_gate": True, "out_norm": True, "differential": True},
+    ATTENTION | {"qk_norm": "plain", "out_norm": "plain", "output_gate": True},
+    {"kind": "moe", "experts": 8, "top_k": 2, "d_ff": 48, "latent": 32, "latent_norms": True},
+    {"kind": "residual_gate"},
     {"kind": "linear"},
     {"kind": "laurel", "rank": 4},
     {"kind": "per_layer_input", "width": 8},
@@ -71,6 +79,14 @@ LAYERS: list[dict[str, Any]] = [
     DISENTANGLED,
     {"kind": "relative_attention", "heads": 4, "kv_heads": 4, "head_dim": 16},
     {"kind": "relative_attention", "heads": 4, "kv_heads": 4, "head_dim": 16, "distances": 9},
+    {"kind": "relative_attention", "heads": 4, "kv_heads": 4, "head_dim": 16, "segments": 2},
+    ATTENTION | {"kind": "routed_attention", "experts": 6, "top_k": 2, "out_bias": True},
+    {"kind": "relative_attention", "heads": 4, "kv_heads": 4, "head_dim": 16, "gated": True, "relative_buckets": 8},
+    {"kind": "scales", "vectors": {"residual": [4, WIDTH], "one": [1, 1]}},
+    {"kind": "causal_conv", "channels": 64, "taps": 4, "bias": True},
+    {"kind": "causal_conv", "channels": 64, "taps": 2, "group": 16, "kept": 0},
+    {"kind": "relative_bias", "heads": 4, "rank": 3, "extent": 24},
+    {"kind": "gated_norm", "rank": 4},
     {"kind": "conformer_conv", "width": WIDTH, "taps": 5, "bias": True},
     DISENTANGLED | {"terms": 1, "shares_projections": True, "causal": False},
     {"kind": "hyper_connection", "streams": 4, "sites": 1},
@@ -78,7 +94,8 @@ LAYERS: list[dict[str, Any]] = [
 ]
 IDS = [f"{i}-{layer['kind']}" for i, layer in enumerate(LAYERS)]
 POOLED = ("compress.kv", "compress.gate", "index.kv", "index.gate")
-MULTIPLIED_BASE = ("router", "index.weights", "hyper.mix", "gates", *POOLED)
+ROUTED = ("router_in", "router_hidden", "conv.grouped", "relative.bank")
+MULTIPLIED_BASE = ("router", "index.weights", "hyper.mix", "gates", "position_gate", *POOLED, *ROUTED)
 AGAIN = ("attn.position_scores", "attn.shared_positions")
 """Matmuls with what was computed, and with matrices that another one has read."""
 RIDES_ON_A_MATMUL = {"hyena": {"in": 3 * WIDTH}}
@@ -90,8 +107,8 @@ def context(new: Any = 1.0, tp: int = 1, batch: Any = 2.0) -> LayerContext:
 
 
 def test_every_kind_is_here():
-    """But a traced layer, which is never divided: tests/layers/test_traced.py."""
-    assert {layer["kind"] for layer in LAYERS} == set(kinds()) - {"traced"}
+    """But a traced layer, which is never divided (tests/layers/test_traced.py), and one without operators."""
+    assert {layer["kind"] for layer in LAYERS} == set(kinds()) - {"traced", "untimed"}
 
 
 @pytest.mark.parametrize("layer", LAYERS[:-1], ids=IDS[:-1])

@@ -87,6 +87,16 @@ def test_segments_share_matmuls_and_what_does_not_follow_the_load() -> None:
     assert named["traced.tail"].work().bytes == pytest.approx(2 * (64 + 192 * 44))
 
 
+def test_what_follows_sequences_is_an_operator_of_each_segment() -> None:
+    """Latents of one prompt and of four decodes: 16 rows, and 64."""
+    rows = [{"runs": "matmul", "name": "latents", "rows": {"b": 16}, "k": 8, "n": 4}]
+    rows += [{"runs": "pointwise", "name": "scores", "write": {"bnn": 3}}]
+    segments = Segment(batch=1.0, new=40.0, past=0.0), Segment(batch=4.0, new=2.0, past=30.0)
+    ops = list(parse_layer({"kind": "traced", "operators": rows}).ops(context(*segments)))
+    assert [op.work().flop for op in ops[:2]] == [2 * 16 * 8 * 4, 2 * 64 * 8 * 4]
+    assert [op.work().write for op in ops[2:]] == [2 * 3 * 40 * 40, 2 * 3 * 4 * 2 * 2]
+
+
 @given(st.integers(1, 9), st.integers(1, 70), st.integers(0, 90))
 def test_a_grid_prices_as_its_points(batch: int, new: int, past: int) -> None:
     sizes = [np.array([float(x), x + 5.0]) for x in (batch, new, past)]

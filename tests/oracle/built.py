@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import transformers
@@ -33,7 +34,22 @@ MAPPINGS = (
 )
 """Kind, mapping of ``modeling_auto``, Auto class; a type belongs to the first that has it."""
 
+_DRAFTS = {"text_config": {"hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0}}
+_WAVES = "AutoModelForTextToWaveform"
+WHOLE = {
+    "musicgen": ("text", _WAVES, "MusicgenForConditionalGeneration"),
+    "musicgen_melody": ("text", _WAVES, "MusicgenMelodyForConditionalGeneration"),
+}
+"""Types whose causal class is their decoder's alone: kind, Auto class and class of the whole."""
+
 _ROPE = {"rope_type": "default", "rope_theta": 1e4}
+_QSA = {
+    "indexer_n_heads": 4,
+    "indexer_kv_heads": 1,
+    "indexer_head_dim": 256,
+    "indexer_budget": 2048,
+    "indexer_compress_ratio": 16,
+}
 MINIMAL: dict[str, dict[str, Any]] = {
     "aya_vision": {"vision_config": {"model_type": "siglip_vision_model", "num_attention_heads": 16}},
     "chameleon": {"vocabulary_map": {"<image>": 5}},
@@ -45,17 +61,30 @@ MINIMAL: dict[str, dict[str, Any]] = {
         "vision_config": {"encoder_config": {"hidden_size": 896, "num_attention_heads": 14, "num_key_value_heads": 2}},
     },
     "deepseek_v2": {"num_experts_per_tok": 6},
+    "diffusion_gemma": {"text_config": {"num_experts": 16, "top_k_experts": 4, "moe_intermediate_size": 704}},
     "dots1": {"n_routed_experts": 128, "n_shared_experts": 2, "num_experts_per_tok": 6},
     "emu3": {"vocabulary_map": {"<image>": 5}},
     "esm": {"vocab_size": 33},
+    "gemma4_assistant": _DRAFTS,
+    "gemma4_unified_assistant": {"text_config": {}},
     "glm4_moe": {"head_dim": 128},
     "granite4_vision": {"downsample_rate": "4/8", "deepstack_layer_map": [[-7, 0], [-4, 3]]},
     "hunyuan_v1_dense": {"head_dim": 128},
     "hunyuan_v1_moe": {"head_dim": 128},
     "hunyuan_vl": {"text_config": {"head_dim": 128}},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 4, "num_hidden_layers": 8},
+    "moonshine_streaming": {"num_key_value_heads": 8},
     "ministral": {"head_dim": 128},
+    "qwen3_omni_moe": {
+        "talker_config": {"text_config": {"shared_expert_intermediate_size": 768}, "spatial_merge_size": 2}
+    },
     "nemotron": {"num_key_value_heads": 8},
+    "encoder-decoder": {"decoder": {"model_type": "bert", "is_decoder": True, "add_cross_attention": True}},
+    "speech-encoder-decoder": {"decoder": {"model_type": "bert", "is_decoder": True, "add_cross_attention": True}},
+    "perception_lm": {"vision_config": {"model_type": "timm_wrapper", "model_args": {"embed_dim": 1536}}},
+    "vision-encoder-decoder": {"decoder": {"model_type": "bert", "is_decoder": True, "add_cross_attention": True}},
+    "qwen4_exp_text": _QSA,
+    "qwen4_exp": {"text_config": _QSA},
     "wav2vec2-bert": {"vocab_size": 32},
     "wav2vec2-conformer": {"vocab_size": 32},
 }
@@ -100,7 +129,8 @@ def kinds() -> dict[str, Kind]:
     for kind, mapping, auto in MAPPINGS:
         for name, architecture in getattr(modeling_auto, f"MODEL_FOR_{mapping}_MAPPING_NAMES").items():
             first = architecture if isinstance(architecture, str) else architecture[0]
-            found.setdefault(name, Kind(kind=kind, auto=auto, architecture=first))
+            own = WHOLE.get(name, (kind, auto, first))
+            found.setdefault(name, Kind(kind=own[0], auto=own[1], architecture=own[2]))
     return found
 
 
@@ -123,15 +153,43 @@ def limited(seconds: int = SECONDS) -> Iterator[None]:
 def config_of(name: str, fields: dict[str, Any] | None = None) -> Any:
     """The config of a type with ``fields`` over what it needs at least. Raises what the class raises."""
     least, fields = MINIMAL.get(name, {}), fields or {}
-    nested = {key: {**least[key], **fields[key]} for key in least.keys() & fields.keys() if key.endswith("_config")}
+    nested = {
+        key: {**least[key], **fields[key]} for key in least.keys() & fields.keys() if isinstance(least[key], dict)
+    }
     return transformers.CONFIG_MAPPING[name](**least | fields | nested)
+
+
+@contextmanager
+def _without_timm() -> Iterator[None]:
+    """Leave out the towers that timm builds by their names: no config states their shapes, and none is compared."""
+    made = transformers.AutoModel.from_config
+
+    def other(config: Any, **more: Any) -> Any:
+        return torch.nn.Identity() if config.model_type in ("timm_wrapper", "gemma3n_vision") else made(config, **more)
+
+    with patch.object(transformers.AutoModel, "from_config", other):
+        yield
+
+
+@contextmanager
+def _drafting(config: Any) -> Iterator[None]:
+    """Gemma 4's assistants: every layer reads a cache of the model beside it, which their text config is asked for and
+    refuses, since none of its own layers writes one."""
+    if not config.model_type.endswith("_assistant"):
+        yield
+        return
+    every = property(lambda text: ["reuse"] * text.num_hidden_layers)
+    with patch.object(type(config.text_config), "kv_sharing_modes", every):
+        yield
 
 
 def build(config: Any, kind: Kind) -> Any:
     """The model on meta, in bf16. Raises what the class raises."""
     auto = getattr(transformers, kind.auto)
-    with limited(), torch.device("meta"):
-        model = auto.from_config(config, dtype=torch.bfloat16, attn_implementation="eager")
+    known = type(config) in auto._model_mapping
+    make = auto.from_config if known else getattr(transformers, kind.architecture)._from_config
+    with limited(), torch.device("meta"), _without_timm(), _drafting(config):
+        model = make(config, dtype=torch.bfloat16, attn_implementation="eager")
     return model.eval()
 
 
@@ -151,7 +209,7 @@ def _text(model: Any) -> int | None:
         return None
     if parts[0] is None or parts[0] is model:
         return None
-    unique = {id(p): p.numel() for part in parts if part is not None for p in part.parameters()}
+    unique = {id(p): p.numel() for part in parts if isinstance(part, torch.nn.Module) for p in part.parameters()}
     return sum(unique.values())
 
 
@@ -175,8 +233,9 @@ def growth(model: Any, windows: list[int]) -> tuple[float, float, float] | None:
 def _cached(model: Any, tokens: int) -> int | None:
     """Elements of the cache after ``tokens``, those of integers (positions) left out."""
     ids = torch.ones(1, tokens, dtype=torch.long, device="meta")
+    written = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
     with limited(), torch.device("meta"), torch.no_grad(), fx_config.patch(meta_nonzero_assume_all_nonzero=True):
-        output = model(input_ids=ids, use_cache=True)
+        output = model(input_ids=ids, use_cache=True, **written)
     for name in ("past_key_values", "cache_params", "state"):
         held = getattr(output, name, None)
         if held is not None:

@@ -1,15 +1,19 @@
 """Every text-generation, image-text, speech and encoder type of the installed transformers against our counts.
 
-``python -m tests.oracle.sweep [--types a,b] [--kinds text,vision,speech,encoder] [--variations 20] [--seed 0]``
+``python -m tests.oracle.sweep [--types a,b] [--kinds text,vision,speech,encoder] [--variations 20] [--seed 0]
+[--jobs 2] [--journal FILE]``
 
 Each type's own default config and random valid variations of it are built on torch's meta device and imported; the
-parameters and the growth of the cache must be equal. ``--write`` puts the table into docs/model-coverage.md.
+parameters and the growth of the cache must be equal. A type that the importer refuses by name is then traced, as its
+refusal advises (``inferplan import --trace``), and held to the same counts. ``--write`` puts the table into
+docs/model-coverage.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import datetime
 import io
 import json
 import random
@@ -21,21 +25,28 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from joblib import Parallel, delayed
+
 from inferplan.errors import InferplanError
 from inferplan.models.huggingface import import_config
 from inferplan.models.spec import ModelSpec
+from tests.oracle import traced
 from tests.oracle.built import Counts, Kind, build, config_of, count, growth, kinds
 from tests.oracle.variations import variations
 
 PAGE = Path(__file__).parents[2] / "docs" / "model-coverage.md"
-Verdict = Literal["exact", "refused", "text", "wrong", "unbuilt"]
-"""Equal in all that could be compared; refused by name; text equal and a tower said not to be counted; different; not
-built by transformers."""
+Verdict = Literal["exact", "traced", "refused", "text", "wrong", "unbuilt"]
+"""Equal in all that could be compared; not described, and a trace is equal; refused by name; text equal and a tower
+said not to be counted; different; not built by transformers."""
 
 FIGURES = ("elements a token", "elements a token beyond the windows", "elements of state")
 UNLIKE: dict[str, tuple[tuple[str, ...], str]] = {
+    "cpmant": (FIGURES[2:], "the class puts a prompt of its own ahead of each request: a note says how long it is"),
     "deepseek_v4": (FIGURES, "a key counts twice, as its value too: tests/oracle/test_mechanisms.py takes it once"),
     "falcon": (FIGURES, "the class copies the KV heads of the new architecture to every query head, and caches those"),
+    "glm5_next": (FIGURES, "the class keeps every key of its indexer, and its gate, and pools them anew in each step"),
+    "molmo2_text": (FIGURES, "a class without a head embeds, and keeps nothing here, whatever it gives back"),
+    "musicgen_melody": (FIGURES, "the class reads the ids twice, as text ahead and as codes: each is a token of ours"),
     "gpt_neo": (FIGURES[1:2], "the class keeps every position of local layers, which look back no further"),
 }
 """Types whose class caches otherwise than an engine does: what of it is not compared, and why."""
@@ -86,18 +97,34 @@ class Result:
         return sum(case.verdict in verdicts for case in self.cases)
 
 
-def compare(name: str, kind: Kind, fields: dict[str, Any]) -> Case:
-    """One config, built and imported."""
+def compare(name: str, kind: Kind, fields: dict[str, Any], tracing: bool = True) -> Case:
+    """One config, built and imported; traced where no importer describes all of it."""
     try:
         config = config_of(name, fields)
         built = build(config, kind)
         counts = count(built)
     except Exception as error:  # whatever a foreign class raises
         return Case(fields=fields, verdict="unbuilt", what=_line(error)) if fields else _unbuilt(name, error)
+    case = described(name, kind, fields, (config, built, counts))
+    if not tracing or case.verdict not in ("refused", "text"):
+        return case
+    verdict, why = traced.compared(name, config, built)
+    if verdict == "exact":
+        return replace(case, verdict="traced", cached=not why)
+    if verdict == "wrong":
+        return replace(case, verdict="wrong", what=f"traced: {why}")
+    return replace(case, what=f"{case.what}; traced: {why}")
+
+
+def described(name: str, kind: Kind, fields: dict[str, Any], found: tuple[Any, Any, Counts]) -> Case:
+    """One config as the importer describes it, beside the built model and its counts."""
+    config, built, counts = found
     try:
         said = config.to_dict() | {"architectures": [kind.architecture]}
         model = import_config(json.loads(json.dumps(said, default=str)), name, "sweep").model
     except InferplanError as error:
+        if error.__cause__ is not None:  # a class that builds has no value that breaks ours
+            return Case(fields=fields, verdict="wrong", what=f"crash: {_line(error.__cause__)}")
         return Case(fields=fields, verdict="refused", what=error.what + (f": {error.because}" if error.because else ""))
     except Exception as error:  # a defect of ours, to be listed beside the others
         return Case(fields=fields, verdict="wrong", what=f"crash: {_line(error)}")
@@ -107,12 +134,12 @@ def compare(name: str, kind: Kind, fields: dict[str, Any]) -> Case:
     difference = parameters(model, counts, text_only=bool(apart))
     if difference:
         return Case(fields=fields, verdict="wrong", what=difference)
-    found = _cache(name, built, model)
-    if isinstance(found, str):
-        return Case(fields=fields, verdict="wrong", what=found)
+    cached = _cache(name, built, model)
+    if isinstance(cached, str):
+        return Case(fields=fields, verdict="wrong", what=cached)
     if apart:
-        return Case(fields=fields, verdict="text", what=apart[0], cached=found)
-    return Case(fields=fields, verdict="exact", cached=found)
+        return Case(fields=fields, verdict="text", what=apart[0], cached=cached)
+    return Case(fields=fields, verdict="exact", cached=cached)
 
 
 def _unbuilt(name: str, error: Exception) -> Case:
@@ -167,27 +194,50 @@ def _line(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:160]
 
 
-def sweep(names: Iterable[str], number: int, seed: int) -> Iterator[Result]:
-    """Each type with its default config and ``number`` variations that its class accepts."""
-    known = kinds()
-    for name in names:
-        kind, rng = known[name], random.Random(f"{seed}{name}")
-        cases = [compare(name, kind, {})]
-        if cases[0].built:
-            cases += _varied(name, kind, number, rng)
-        yield Result(name=name, kind=kind.kind, cases=cases)
+def sweep(names: Iterable[str], number: int, seed: int, jobs: int = 1) -> Iterator[Result]:
+    """Each type with its default config and ``number`` variations that its class accepts, ``jobs`` types at once."""
+    ran = Parallel(n_jobs=jobs, return_as="generator", batch_size=1)(
+        delayed(swept)(name, number, seed) for name in names
+    )
+    yield from ran
 
 
-def _varied(name: str, kind: Kind, number: int, rng: random.Random) -> list[Case]:
+def swept(name: str, number: int, seed: int) -> Result:
+    """One type."""
+    kind, rng = kinds()[name], random.Random(f"{seed}{name}")
+    cases = [compare(name, kind, {})]
+    if cases[0].built:
+        cases += _varied(name, kind, (number, cases[0].verdict == "traced"), rng)
+    return Result(name=name, kind=kind.kind, cases=cases)
+
+
+def _varied(name: str, kind: Kind, asked: tuple[int, bool], rng: random.Random) -> list[Case]:
+    """So many variations; of a type that is only traced they are traced too."""
     cases: list[Case] = []
+    number, tracing = asked
     drawn = variations(name, number, rng)
     for fields in (next(drawn) for _ in range(4 * number)):
         if len(cases) == number:
             break
-        case = compare(name, kind, fields)
+        case = compare(name, kind, fields, tracing)
         if case.verdict != "unbuilt":
             cases.append(case)
     return cases
+
+
+def journalled(path: str, names: list[str], results: Callable[[list[str]], Iterable[Result]]) -> Iterator[Result]:
+    """The results of ``names``, those that a journal has from it and the others added to it as they come."""
+    known = {}
+    if path and Path(path).exists():
+        for line in Path(path).read_text(encoding="utf-8").splitlines():
+            row = json.loads(line)
+            known[row["name"]] = Result(**row | {"cases": [Case(**case) for case in row["cases"]]})
+    yield from (known[name] for name in names if name in known)
+    for result in results([name for name in names if name not in known]):
+        if path:
+            with Path(path).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(result), default=str) + "\n")
+        yield result
 
 
 def rows(results: list[Result]) -> list[dict[str, Any]]:
@@ -197,7 +247,9 @@ def rows(results: list[Result]) -> list[dict[str, Any]]:
             "type": r.name,
             "kind": r.kind,
             "verdict": r.verdict,
-            "exact": r.number("exact", "text"),
+            "exact": r.number("exact"),
+            "traced": r.number("traced"),
+            "text": r.number("text"),
             "refused": r.number("refused"),
             "wrong": r.number("wrong"),
             "cache": sum(case.cached for case in r.cases),
@@ -231,19 +283,24 @@ def _cell(value: Any) -> str:
 def summary(results: list[Result]) -> str:
     """Types by kind and verdict."""
     found = Counter((r.kind, r.verdict) for r in results)
-    heads = ("exact", "text", "refused", "wrong", "unbuilt")
+    heads = ("exact", "traced", "text", "refused", "wrong", "unbuilt")
     lines = ["| kind | types | " + " | ".join(heads) + " |", "|" + "---|" * (len(heads) + 2)]
     for kind in dict.fromkeys(r.kind for r in results):
         numbers = [found[kind, head] for head in heads]
         lines.append(f"| {kind} | {sum(numbers)} | " + " | ".join(map(str, numbers)) + " |")
-    return "\n".join(lines)
+    all_kinds = Counter(r.verdict for r in results)
+    lines.append(f"| all | {len(results)} | " + " | ".join(str(all_kinds[head]) for head in heads) + " |")
+    cases = Counter(case.verdict for r in results for case in r.cases)
+    told = ", ".join(f"{cases[head]} {head}" for head in heads if cases[head])
+    return "\n".join([*lines, "", f"Of {sum(cases.values())} configs: {told}."])
 
 
 def write(results: list[Result], number: int, seed: int) -> None:
     """Put the table between the marks of docs/model-coverage.md."""
     import transformers
 
-    said = f"transformers {transformers.__version__}, 2026-11-22, {number} variations a type, seed {seed}."
+    today = datetime.date.today()
+    said = f"transformers {transformers.__version__}, {today}, {number} variations a type, seed {seed}."
     text = PAGE.read_text(encoding="utf-8")
     body = f"<!-- sweep -->\n{said}\n\n{render(results, 'markdown')}\n<!-- /sweep -->"
     text, found = re.subn(r"<!-- sweep -->.*<!-- /sweep -->", lambda _: body, text, flags=re.DOTALL)
@@ -259,7 +316,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--kinds", default="text,vision,speech,encoder")
     parser.add_argument("--variations", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=1, help="types at once")
     parser.add_argument("--format", choices=("markdown", "csv", "json"), default="markdown")
+    parser.add_argument("--journal", default="", help="a file of finished types: they are not run again")
     parser.add_argument("--write", action="store_true", help="into docs/model-coverage.md")
     options = parser.parse_args(arguments)
     known, wanted = kinds(), options.kinds.split(",")
@@ -268,12 +327,18 @@ def main(arguments: list[str] | None = None) -> None:
     if unknown:
         parser.error(f"no type of this transformers: {', '.join(unknown)}")
     results = []
-    for index, result in enumerate(sweep(names, options.variations, options.seed), start=1):
+
+    def run(left: list[str]) -> Iterator[Result]:
+        return sweep(left, options.variations, options.seed, options.jobs)
+
+    for index, result in enumerate(journalled(options.journal, names, run), start=1):
         results.append(result)
         if sys.stderr.isatty():
             print(f"\r\033[K{index}/{len(names)} {result.name}: {result.verdict}", end="", file=sys.stderr)
     if sys.stderr.isatty():
         print("\r\033[K", end="", file=sys.stderr)
+    order = {name: index for index, name in enumerate(names)}
+    results.sort(key=lambda result: order[result.name])
     if options.write:
         write(results, options.variations, options.seed)
     print(render(results, options.format))

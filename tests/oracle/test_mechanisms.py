@@ -16,6 +16,7 @@ from inferplan.work.formats import Precision, find_format
 from inferplan.work.ops import Attention, IndexSelect, Matmul, Op
 from inferplan.work.parallel import Parallelism
 from inferplan.work.step import Segment
+from tests.oracle.built import build, growth, kinds
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -258,7 +259,7 @@ def test_released_spellings_say_the_same():
     assert ours.layers == imported("minimax_m3_vl_text", config).layers
 
 
-DEFAULTS = {"hc_sinkhorn_iters": 20, "n_shared_experts": 1}
+DEFAULTS = {"hc_sinkhorn_iters": 20, "n_shared_experts": 1, "num_nextn_predict_layers": 0}
 
 
 def test_every_layer_of_both_families_has_weights_of_its_own_shape():
@@ -339,6 +340,45 @@ def test_mistral_large_4_has_the_parameters_of_its_class(seed: int):
     rotary = config.qk_rope_head_dim * sum(config.no_rope_layers)
     indexed = config.index_head_dim * config.indexer_types.count("full")
     assert ours.kv_elements_per_token == config.num_hidden_layers * config.kv_lora_rank + rotary + indexed
+
+
+def glm5_next() -> Any:
+    """Four layers: three of linear attention, one with an indexer."""
+    return transformers.Glm5NextTextConfig(num_hidden_layers=4)
+
+
+def test_glm_5_3_keeps_a_key_a_pool():
+    """Its class keeps latent, key, gate and a mark, 512 + 2*128 + 1 elements a token; pooled 512 + 128/16."""
+    config = glm5_next()
+    ours = imported("glm5_next_text", config)
+    model = build(transformers.Glm5NextConfig(text_config=config), kinds()["glm5_next"])
+    below, beyond, state = growth(model, [])
+    assert (below, beyond) == (512 + 2 * 128 + 1, 512 + 2 * 128 + 1)
+    assert ours.kv_elements_per_token_beyond_windows == 512 + 128 / 16
+    assert ours.state_elements_per_sequence == state + 2 * 15 * 128  # what waits for its pool to be whole
+
+
+def test_glm_5_3_scores_pools_and_attends_to_the_chosen_and_the_last():
+    """Ten tokens after 5000: each scores the whole pools before it by 32 heads of 128, and takes 2048 + 15 keys."""
+    spec = imported("glm5_next_text", glm5_next())
+    ops = mixer_ops(spec, 3, 10, 5000)
+    (select,) = [op for op in ops if isinstance(op, IndexSelect)]
+    assert select.work().flop == 2 * sum((5000 + j) // 16 for j in range(1, 11)) * 32 * 129
+    assert select.work().write == 10 * 128 * 4
+    (core,) = [op for op in ops if isinstance(op, Attention)]
+    assert core.mask.pairs(10.0, 5000.0) == 10 * 2063
+    pooled = 128 * 4096 + 16 * 128
+    mixer = spec.sequence[3].mixer
+    assert mixer is not None
+    plain = mixer.model_copy(update={"indexer": mixer.indexer.model_copy(update={"pool": None})})  # type: ignore[union-attr]
+    assert sum(w.elements for w in mixer.weights(4096)) - sum(w.elements for w in plain.weights(4096)) == pooled
+
+
+@pytest.mark.parametrize("field", [{"index_kpool": 1}, {"index_kpool_always_select_tail": False}])
+def test_other_pools_are_refused_by_name(field: dict[str, Any]):
+    config = transformers.Glm5NextTextConfig(num_hidden_layers=4, **field)
+    with pytest.raises(SpecError, match="index_kpool"):
+        imported("glm5_next_text", config)
 
 
 def test_shared_latents_are_refused():

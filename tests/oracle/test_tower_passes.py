@@ -170,6 +170,53 @@ INTERNVL = {
     },
 }
 IMAGE = MediaAsked(images=1, image_size=(224, 112))
+LLAVA = {
+    "model_type": "llava",
+    "text_config": TEXT | {"model_type": "llama"},
+    "vision_config": {
+        "model_type": "clip_vision_model",
+        "hidden_size": 64,
+        "intermediate_size": 80,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "image_size": 112,
+        "patch_size": 14,
+    },
+}
+SIGLIP = LLAVA["vision_config"] | {"model_type": "siglip_vision_model", "vision_use_head": False}  # type: ignore[operator]
+DEEPSEEK = {"model_type": "deepseek_vl", "text_config": LLAVA["text_config"], "vision_config": SIGLIP}
+JANUS = {
+    "model_type": "janus",
+    "text_config": LLAVA["text_config"],
+    "vision_config": {
+        "model_type": "janus_vision_model",
+        "hidden_size": 64,
+        "mlp_ratio": 2.0,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "image_size": 112,
+        "patch_size": 14,
+        "projection_dim": 96,
+    },
+    "vq_config": {"base_channels": 32, "channel_multiplier": [1, 2], "num_embeddings": 16, "latent_channels": 32},
+}
+COSMOS = {
+    "model_type": "cosmos3_omni",
+    "text_config": TEXT | {"model_type": "qwen3_vl_text", "head_dim": 24},
+    "vision_config": {
+        "model_type": "qwen3_vl_vision",
+        "depth": 3,
+        "hidden_size": 48,
+        "intermediate_size": 80,
+        "num_heads": 4,
+        "out_hidden_size": 96,
+        "num_position_embeddings": 64,
+        "deepstack_visual_indexes": [0, 1],
+    },
+}
+AYA = {"model_type": "aya_vision", "text_config": TEXT | {"model_type": "cohere2"}, "vision_config": SIGLIP}
+QIANFAN = {"model_type": "qianfan_ocr_vision"}
+SEEN = MediaAsked(images=1)
 CASES: dict[str, tuple[dict[str, Any], MediaAsked, Callable[[Any], Any]]] = {
     "qwen2_vl": (QWEN2, IMAGE, lambda m: grid(m, (8, 16), 3 * 2 * 14 * 14)),
     "qwen2_5_vl": (QWEN25, IMAGE, lambda m: grid(m, (8, 16), 3 * 2 * 14 * 14)),
@@ -181,6 +228,24 @@ CASES: dict[str, tuple[dict[str, Any], MediaAsked, Callable[[Any], Any]]] = {
     ),
     "internvl": (
         INTERNVL,
+        MediaAsked(images=1, image_size=(112, 224)),
+        lambda m: m.get_image_features(torch.zeros(3, 3, 112, 112)),
+    ),
+    "llava": (LLAVA, SEEN, lambda m: m.get_image_features(torch.zeros(1, 3, 112, 112))),
+    "deepseek_vl": (DEEPSEEK, SEEN, lambda m: m.get_image_features(torch.zeros(1, 3, 112, 112))),
+    "janus": (JANUS, SEEN, lambda m: m.get_image_features(torch.zeros(1, 3, 112, 112))),
+    "cosmos3_omni": (
+        COSMOS,
+        MediaAsked(images=1, image_size=(128, 96)),
+        lambda m: grid(m, (6, 8), 3 * 2 * 16 * 16),
+    ),
+    "aya_vision": (
+        AYA,
+        MediaAsked(images=1, image_size=(112, 224)),
+        lambda m: m.get_image_features(torch.zeros(3, 3, 112, 112)),
+    ),
+    "qianfan_ocr": (
+        INTERNVL | {"model_type": "qianfan_ocr", "vision_config": INTERNVL["vision_config"] | QIANFAN},  # type: ignore[operator]
         MediaAsked(images=1, image_size=(112, 224)),
         lambda m: m.get_image_features(torch.zeros(3, 3, 112, 112)),
     ),
@@ -200,3 +265,37 @@ def test_flop_of_a_pass(kind: str):
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         run(model)
     assert flop_of(config, asked) == counter.get_total_flops()
+
+
+GEMMA4 = {
+    "model_type": "gemma4",
+    "text_config": TEXT
+    | {
+        "model_type": "gemma4_text",
+        "head_dim": 24,
+        "global_head_dim": 24,
+        "sliding_window": 32,
+        "num_kv_shared_layers": 0,
+        "hidden_size_per_layer_input": 0,
+        "vocab_size_per_layer_input": 0,
+    },
+    "vision_config": {
+        "model_type": "gemma4_vision",
+        "hidden_size": 64,
+        "intermediate_size": 80,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "head_dim": 16,
+    },
+}
+
+
+def test_flop_of_a_pass_of_gemma_4():
+    """960 x 672 pixels are all of the 2,520 patches; the class averages squares of nine by a product, left out here."""
+    model = built(GEMMA4)
+    places = torch.stack(torch.meshgrid(torch.arange(60), torch.arange(42), indexing="xy"), -1).reshape(1, -1, 2)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model.get_image_features(torch.zeros(1, 2520, 3 * 16 * 16), places)
+    averaged = 2 * 280 * 2520 * 64
+    assert flop_of(GEMMA4, MediaAsked(images=1, image_size=(960, 672))) == counter.get_total_flops() - averaged

@@ -13,6 +13,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -130,17 +132,21 @@ def swept(name: str, kind: Any) -> tuple[str, str]:
         except Exception as error:
             found = found if found[0] != "unbuilt" else ("unbuilt", str(error)[:100])
             continue
-        found = _verdict(name, config, model)
+        found = compared(name, config, model)
         if found[0] != "refused":
             break
     return found
 
 
-def _verdict(name: str, config: Any, model: Any) -> tuple[str, str]:
+def compared(name: str, config: Any, model: Any) -> tuple[str, str]:
+    """A config, traced, beside the model that its class builds: exact, refused or wrong, and why.
+
+    One load is run: counts do not follow it.
+    """
     from tests.oracle import built
 
     try:
-        with built.limited(240):
+        with built.limited(240), _one_load():
             held = json.loads(json.dumps(config.to_dict(), default=str))
             found = traced(held | {"model_type": name, "architectures": [type(model).__name__]})
     except InferplanError as error:
@@ -164,15 +170,22 @@ def _verdict(name: str, config: Any, model: Any) -> tuple[str, str]:
     return "exact", "" if cached is not None else "without a cache to compare"
 
 
-def sweep(wanted: str) -> None:
-    """Every type of some kinds (text, vision, speech, encoder), one line each, then how many of each verdict.
-
-    One load is run: counts do not follow it.
-    """
+@contextmanager
+def _one_load() -> Iterator[None]:
+    """Fewer passes than settle how the operators follow the load."""
     from inferplan.models.tracing import model
-    from tests.oracle import built
 
+    before = model.FEW, model.NO_PAST
     model.FEW, model.NO_PAST = model.FEW[:1], model.NO_PAST[:1]
+    try:
+        yield
+    finally:
+        model.FEW, model.NO_PAST = before
+
+
+def sweep(wanted: str) -> None:
+    """Every type of some kinds (text, vision, speech, encoder), one line each, then how many of each verdict."""
+    from tests.oracle import built
 
     verdicts: Counter[str] = Counter()
     for name, kind in built.kinds().items():

@@ -13,15 +13,23 @@ from typing import Any
 from pydantic import ValidationError
 
 from inferplan.errors import SpecError
-from inferplan.models.checkpoint import CONFIGS, fetch_configs, read_folder, read_json, require_model
+from inferplan.models.checkpoint import CONFIGS, fetch_configs, named_by, read_folder, read_json, require_model
 from inferplan.models.huggingface.context import context
 from inferplan.models.huggingface.families import ALIASES, FAMILIES, UNKNOWN
+from inferplan.models.huggingface.families.absent import STATED
 from inferplan.models.huggingface.heads import decoder_ends
 from inferplan.models.huggingface.media import with_media
 from inferplan.models.huggingface.quantisation import apply, read_scheme
 from inferplan.models.huggingface.reader import MEDIA, Reader
 from inferplan.models.huggingface.stored import compare
-from inferplan.models.huggingface.towers import TIED_BY_EITHER, TIED_BY_NESTED, text_defaults, towers
+from inferplan.models.huggingface.towers import (
+    SPEAKING,
+    TIED_BY_EITHER,
+    TIED_BY_NESTED,
+    TIED_BY_NONE,
+    text_defaults,
+    towers,
+)
 from inferplan.models.spec import ModelSpec, Native
 
 __all__ = ["Imported", "import_config", "import_hub", "import_model", "import_path", "model_from_config"]
@@ -54,18 +62,43 @@ def import_config(
     """As :func:`model_from_config`, with the list of fields that did not matter.
 
     quantization: the content of ``hf_quant_config.json``, used where the config itself says nothing. preprocessor: that
-    of ``preprocessor_config.json``.
+    of ``preprocessor_config.json``. Raises ``SpecError`` for a value that no config of its kind holds: what it broke is
+    its cause.
     """
     outer, reader = _readers(config, name)
+    try:
+        return _described((outer, reader), config, source, quantization, preprocessor)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        last = f", after {' and '.join(outer.trail)}" if outer.trail else ""
+        raise SpecError(
+            f"{name}: the config holds a value that is not understood",
+            because=f"{type(error).__name__}: {error}{last}",
+            hint="correct the field, or let transformers build it: inferplan import --trace",
+        ) from error
+
+
+def _described(
+    readers: tuple[Reader, Reader],
+    config: dict[str, Any],
+    source: str,
+    quantization: dict[str, Any] | None,
+    preprocessor: dict[str, Any] | None,
+) -> Imported:
+    """The model that a config describes, by its readers."""
+    outer, reader = readers
+    name = reader.name
     family = _family(outer, reader)
     dialect = FAMILIES[family]
     filled = [*reader.fill(dialect.defaults), *text_defaults(outer, reader)]
+    for absent, taken in STATED.get(str(reader.get("model_type")), {}).items():
+        if absent not in reader.config:
+            raise reader.refuse(absent, f"it is absent: its class takes {taken}, which is not what its absence says")
     fields = dialect.build(reader, dialect)
     if "generation" not in fields:
         fields |= decoder_ends(outer, fields, {str(one.get("model_type")) for one in (outer, reader)})
     fields["max_context"], stretched = context(reader, fields["max_context"], family)
     tied, contradiction = _tied(outer, reader, dialect.tied)
-    beside, notes = towers(outer, reader, int(fields["d_model"]))
+    beside, notes = (fields.pop("towers", []), []) if dialect.whole else towers(outer, reader, int(fields["d_model"]))
     own = fields.pop("native", {})
     native = {"base": _dtype(outer, reader)} | own
     said = _quantised(outer, reader) or quantization
@@ -89,7 +122,7 @@ def import_config(
                 "tied": tied,
                 "notes": [*_unserved(config), *filled, *stretched, *contradiction, *fields.pop("notes", []), *notes],
                 **fields,
-                "towers": with_media(beside, outer, preprocessor),
+                "towers": [*fields.get("towers", []), *with_media(beside, outer, preprocessor)],
                 "native": native,
             }
         )
@@ -112,10 +145,11 @@ def _readers(config: dict[str, Any], name: str) -> tuple[Reader, Reader]:
     if isinstance(config.get("thinker_config"), dict):
         config, prefix = _thinker(config, name), "thinker_config."
     outer = Reader(config, name, prefix)
-    for key in _NESTED:
+    row = FAMILIES.get(str(config.get("model_type") or "").lower())
+    for key in _NESTED if row is None or not row.whole else ():
         if isinstance(config.get(key), dict):
             outer.skip(key)
-            return outer, Reader(config[key], name, f"{prefix}{key}.")
+            return outer, Reader(config[key], name, f"{prefix}{key}.", outer.trail)
     return outer, outer
 
 
@@ -132,17 +166,22 @@ def _quantised(outer: Reader, reader: Reader) -> dict[str, Any] | None:
 
 def _unserved(config: dict[str, Any]) -> list[str]:
     """What is beside the thinker of a model that speaks, in words."""
-    beside = [name for name in _SPEECH if isinstance(config.get(name), dict)]
+    counted = config.get("model_type") in SPEAKING
+    beside = [name for name in _SPEECH if isinstance(config.get(name), dict) and not counted]
     return [f"what speaks ({', '.join(beside)}) is not counted"] if "thinker_config" in config and beside else []
 
 
 def _thinker(config: dict[str, Any], name: str) -> dict[str, Any]:
-    """What engines serve of a model that speaks: its thinker. Raises ``SpecError`` for a new field beside it."""
+    """The thinker of a model that speaks, with what speaks where that is counted.
+
+    Raises ``SpecError`` for a new field beside it.
+    """
     whole = Reader(config, name)
     whole.skip("thinker_config", *_SPEECH)
     if whole.unread():
         raise whole.refuse(whole.unread()[0], "this field of a known family is new")
-    return {"dtype": config.get("dtype") or config.get("torch_dtype"), **config["thinker_config"]}
+    speaks = {key: config[key] for key in _SPEECH if key in config and config.get("model_type") in SPEAKING}
+    return {"dtype": config.get("dtype") or config.get("torch_dtype"), **config["thinker_config"], **speaks}
 
 
 def _family(outer: Reader, reader: Reader) -> str:
@@ -176,8 +215,11 @@ def _tied(outer: Reader, reader: Reader, default: bool) -> tuple[bool, list[str]
     for said in (whole, nested):
         if said not in (None, True, False):
             raise outer.refuse(f"tie_word_embeddings = {said!r}", "it is neither true nor false")
+    kind = str(outer.get("model_type") or "").lower()
+    if kind in TIED_BY_NONE:
+        notes = ["tie_word_embeddings is true, and its class has a head of its own: taken as false"]
+        return False, notes if whole or nested else []
     if whole is not None and nested is not None and bool(whole) != bool(nested):
-        kind = str(outer.get("model_type") or "").lower()
         tied = kind in TIED_BY_EITHER or bool(nested if kind in TIED_BY_NESTED else whole)
         said = f"tie_word_embeddings is {whole}, and {nested} in the nested config"
         return tied, [f"{said}: taken as {tied}, as transformers does; vLLM goes by the nested one"]
@@ -211,13 +253,13 @@ def import_path(path: Path) -> Imported:
         config = read_json(path)
         if isinstance(config, dict) and {"schema_version", "plan"} <= config.keys():
             raise SpecError(f"{path} is a plan, not a model", hint=f"inferplan emit vllm {path} (without --gpu)")
-        return import_config(config, path.stem.lower(), str(path))
+        return import_config(config, named_by(path), str(path))
     require_model(path)
     main, beside = path / CONFIGS[0], path / CONFIGS[1]
     quantization = read_json(beside) if beside.is_file() else None
     media = path / CONFIGS[2]
     preprocessor = read_json(media) if media.is_file() else None
-    found = import_config(read_json(main), path.resolve().name.lower(), str(main), quantization, preprocessor)
+    found = import_config(read_json(main), named_by(path), str(main), quantization, preprocessor)
     stored = read_folder(path)
     if stored is None:
         return found

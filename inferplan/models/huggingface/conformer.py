@@ -7,6 +7,7 @@ from typing import Any
 
 from inferplan.models.huggingface.decoder import ACTIVATIONS
 from inferplan.models.huggingface.dialect import Dialect, Layer
+from inferplan.models.huggingface.rare import untimed
 from inferplan.models.huggingface.reader import Reader
 
 _ENCODER = (
@@ -16,17 +17,19 @@ _ENCODER = (
 """Fields of the encoders that change no shape: sinusoids and rotations have no parameters."""
 
 
-def activation(r: Reader) -> str:
+def activation(r: Reader, field: str = "hidden_act") -> str:
     """Ours for the encoder's ``hidden_act``; refused where it is not known."""
-    name = str(r.need("hidden_act"))
+    name = str(r.need(field))
     if name not in ACTIVATIONS:
-        raise r.refuse(f"hidden_act = {name!r}", f"only {', '.join(ACTIVATIONS)} are known")
+        raise r.refuse(f"{field} = {name!r}", f"only {', '.join(ACTIVATIONS)} are known")
     return ACTIVATIONS[name]
 
 
 def positioned(r: Reader, mixer: Layer) -> Layer:
     """Attention with the positions of ``position_embeddings_type``."""
     kind = r.get("position_embeddings_type")
+    if "position_embeddings_type" not in r.config:
+        raise r.refuse("position_embeddings_type", "it is absent, and only null says that there are no positions")
     r.skip("max_source_positions")
     if kind not in (None, "rotary", "relative", "relative_key"):
         raise r.refuse(f"position_embeddings_type = {kind!r}", "only rotary, relative and relative_key are known")
@@ -108,6 +111,32 @@ def lasr(r: Reader, d: Dialect) -> dict[str, Any]:
     layers = [{"repeat": inner.integer("num_hidden_layers"), **_block(inner, mixer, width)}]
     _read(inner)
     return labelled(r, width, {"norm": "layer_plain", "layers": layers, "ends": {"convolutions": convolutions}})
+
+
+_HALVED = "some of its layers halve the positions, all attend within blocks, and labels are fed back in the middle"
+
+
+def granite(r: Reader, d: Dialect) -> dict[str, Any]:
+    """Granite Speech 5's: some layers halve the positions, and the labels of a middle one are fed back."""
+    inner, width = _encoder(r)
+    vocab, wide = r.integer("vocab_size"), width * inner.integer("conv_expansion_factor")
+    inner.only("vocab_size", vocab)
+    size = inner.integer("head_dim", default=width // inner.integer("num_attention_heads"))
+    mixer = _attention(inner, width) | {"qkv_bias": False, "out_bias": True, "head_dim": size}
+    mixer |= {"kind": "relative_attention", "distances": 2 * inner.integer("max_position_embeddings") + 1}
+    layer = _block(inner, mixer, width)
+    taps = inner.integer("conv_kernel_size")
+    layer["extras"][1] = {"kind": "conformer_conv", "width": wide, "taps": taps, "bias": "projections"}
+    layer["extras"].append(untimed(_HALVED))
+    layers = [{"repeat": inner.integer("num_hidden_layers"), **layer}]
+    tensors = {"middle.in": [width, vocab], "middle.in.bias": [width]}
+    if not r.flag("tie_word_embeddings", True):
+        tensors |= {"middle.out": [vocab, width], "middle.out.bias": [vocab]}
+    inner.skip("context_size", "subsample_layers")
+    ends = {"convolutions": [{"inputs": 4 * inner.integer("num_mel_bins"), "outputs": width, "taps": 1}]}
+    parts = {"norm": "layer", "final_norm": False, "layers": layers, "ends": ends | {"tensors": tensors}}
+    _read(inner)
+    return labelled(r, width, parts)
 
 
 def _encoder(r: Reader) -> tuple[Reader, int]:

@@ -232,7 +232,7 @@ def qwen_sparse(r: Reader, d: Dialect, count: int) -> list[Layer | None]:
 def first_dense(r: Reader, d: Dialect, count: int) -> list[Layer | None]:
     """The first ``first_k_dense_replace`` layers are dense; shared experts as wide as routed ones (DeepSeek, GLM)."""
     width = r.integer(*MOE_FFN)
-    shared = r.integer("n_shared_experts", "num_shared_experts", default=0)
+    shared = _shared(r)
     experts = moe(r, d, width, **({"shared_d_ff": shared * width} if shared else {}))
     kinds = r.items("mlp_layer_types", count)
     r.skip(*FFN)  # dead where no layer is dense
@@ -248,6 +248,14 @@ def first_dense(r: Reader, d: Dialect, count: int) -> list[Layer | None]:
         first = r.integer("first_k_dense_replace")
     step = frequency or 1
     return [experts if index >= first and index % step == 0 else None for index in range(count)]
+
+
+def _shared(r: Reader) -> int:
+    """Shared experts: null says that there are none, and an absent field nothing, since classes differ."""
+    names = ("n_shared_experts", "num_shared_experts")
+    if not r.config.keys() & set(names):
+        raise r.refuse(names[0], "it is absent, and only null or 0 says that there are none")
+    return r.integer(*names, default=0)
 
 
 def gpt_oss_sparse(r: Reader, d: Dialect, count: int) -> list[Layer | None]:

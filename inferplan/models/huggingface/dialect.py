@@ -24,7 +24,8 @@ class Dialect:
     and the switch for it. windows: which layers slide (``layer_types`` wins). kv_default: query heads are the KV heads
     when the config does not say. head_dim: it must be given. mtp: ``num_nextn_predict_layers`` modules, with their own
     copies of the vocabulary tables or with the model's. fixed: fields with the only values that are understood.
-    ignored: further fields that do not matter to this family. defaults: fields that a released config leaves out, with
+    ignored: further fields that do not matter to this family. whole: it reads the tables in its config itself, that of
+    a language model too. defaults: fields that a released config leaves out, with
     the values of the family's config class; each one taken is noted.
     """
 
@@ -52,6 +53,7 @@ class Dialect:
     attention: dict[str, Any] = field(default_factory=dict)
     fixed: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
+    whole: bool = False
     defaults: dict[str, int] = field(default_factory=dict)
 
 

@@ -97,7 +97,7 @@ def _build(style: Encoder, r: Reader, d: Dialect) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "d_model": width,
         "vocab": r.integer("vocab_size"),
-        "max_context": r.integer(*CONTEXT) - (r.integer("pad_token_id", default=1) + 1 if style.padded else 0),
+        "max_context": _longest(style, r),
         "embedding_width": narrow if projected else None,
         "norm": "layer" if d.norm == "layer_plain" and r.flag("norm_bias", False) else d.norm,
         "embedding_norm": _switch(style.embedding_norm, r),
@@ -112,6 +112,12 @@ def _build(style: Encoder, r: Reader, d: Dialect) -> dict[str, Any]:
             fields["ends"].setdefault("tensors", {})["spare_bias"] = [fields["vocab"]]
         return fields | {"head_bias": _switch(style.vocabulary_bias, r)}
     return fields | {"tied": False}
+
+
+def _longest(style: Encoder, r: Reader) -> int | None:
+    """The longest request; none where positions have no table and the config no field for them."""
+    longest = r.integer(*CONTEXT) if style.positions else r.optional(*CONTEXT)
+    return None if longest is None else longest - (r.integer("pad_token_id", default=1) + 1 if style.padded else 0)
 
 
 def _switch(value: bool | str, r: Reader) -> bool:
@@ -189,6 +195,8 @@ def shared(r: Reader, d: Dialect, causal: bool) -> list[Layer]:
     """Layers in groups whose parameters are one layer's (ALBERT, 1909.11942, section 3.1)."""
     count, groups = r.integer(*LAYERS), r.integer("num_hidden_groups", default=1)
     r.only("inner_group_num", 1)
+    if not 1 <= groups <= count:
+        raise r.refuse(f"num_hidden_groups = {groups}", f"{count} layers are in 1 to {count} groups")
     layer = plain(r, d, causal)[0]
     of = [int(index / (count / groups)) for index in range(count)]
     return [layer if index == 0 or of[index] != of[index - 1] else layer | {"shared": True} for index in range(count)]
@@ -242,7 +250,7 @@ def esm(r: Reader, d: Dialect, causal: bool) -> list[Layer]:
     return [layer | {"mixer": layer["mixer"] | {"rotary": rotary}} for layer in plain(r, d, causal)]
 
 
-def _relative(r: Reader) -> tuple[int, int]:
+def terms_of_position(r: Reader) -> tuple[int, int]:
     """DeBERTa's distances on either side that have an embedding, and its terms of position; none where it has none."""
     kinds = r.get("pos_att_type") or []
     kinds = [part.strip() for part in kinds.lower().split("|")] if isinstance(kinds, str) else list(kinds)
@@ -256,7 +264,7 @@ def _relative(r: Reader) -> tuple[int, int]:
 
 def disentangled(r: Reader, d: Dialect, causal: bool) -> list[Layer]:
     """DeBERTa's: with terms of position where the config has them."""
-    span, terms = _relative(r)
+    span, terms = terms_of_position(r)
     shared = r.flag("share_att_key", False)
     if not span:
         return plain(r, d, causal)
@@ -320,18 +328,23 @@ def protein(r: Reader, d: Dialect, causal: bool) -> list[Layer]:
 
 def distances(r: Reader) -> dict[str, Any]:
     """DeBERTa's tables: positions unless they enter through attention alone, token types, embeddings of distances."""
-    span, _ = _relative(r)
+    span, _ = terms_of_position(r)
     width, types = r.integer(*WIDTH), r.integer("type_vocab_size", default=0)
     if r.integer("pooler_hidden_size", default=width) != width:
         raise r.refuse("pooler_hidden_size", "only a pooler as wide as the model is known")
+    tables = {"positions": r.integer(*CONTEXT)} if r.flag("position_biased_input", True) else {}
+    tables |= {"token_types": types} if types else {}
+    return {"tables": tables, "tensors": distance_tensors(r, span, width)}
+
+
+def distance_tensors(r: Reader, span: int, width: int) -> dict[str, list[int]]:
+    """The embeddings of distances that every layer projects, and their norm."""
     norm = str(r.get("norm_rel_ebd") or "none").lower()
     if norm not in ("none", "layer_norm"):
         raise r.refuse(f"norm_rel_ebd = {norm!r}", "only none and layer_norm are known")
-    tables = {"positions": r.integer(*CONTEXT)} if r.flag("position_biased_input", True) else {}
-    tables |= {"token_types": types} if types else {}
-    tensors = {"distances": [2 * span, width]} if span else {}
-    tensors |= {"distances.norm": [2, width]} if span and norm == "layer_norm" else {}
-    return {"tables": tables, "tensors": tensors}
+    if not span:
+        return {}
+    return {"distances": [2 * span, width]} | ({"distances.norm": [2, width]} if norm == "layer_norm" else {})
 
 
 def own_vocabulary(r: Reader) -> list[dict[str, Any]]:

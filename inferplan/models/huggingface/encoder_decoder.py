@@ -14,6 +14,7 @@ from inferplan.models.huggingface.conformer import activation as hidden_activati
 from inferplan.models.huggingface.conformer import fast_encoder
 from inferplan.models.huggingface.decoder import ACTIVATIONS, activation
 from inferplan.models.huggingface.dialect import Dialect, Layer, compress, flag
+from inferplan.models.huggingface.modern import walk
 from inferplan.models.huggingface.reader import Reader
 
 Experts = Callable[[Reader, str, int], list[Layer | None]]
@@ -52,23 +53,23 @@ def bart(style: Bart) -> Callable[[Reader, Dialect], dict[str, Any]]:
 
 
 def _bart(style: Bart, r: Reader, d: Dialect) -> dict[str, Any]:
-    _begin(r, d)
+    begin(r, d)
     width, vocab = r.integer("d_model"), r.integer("vocab_size")
     longest = r.optional("max_position_embeddings")
     own, source = r.optional("max_decoder_position_embeddings"), r.optional("max_encoder_position_embeddings")
     own, source = own or longest or r.integer("max_position_embeddings"), source or longest
     count, depth = r.integer("encoder_layers"), r.integer("decoder_layers")
-    attention = _attention(r, d, width, "encoder") | {"causal": False}
-    mixers = [attention] * count
+    mixer = side_attention(r, d, width, "encoder") | {"causal": False}
+    mixers = [mixer] * count
     tensors: dict[str, list[int]] = {}
     if style.encoder_attention is not None:
-        mixers = style.encoder_attention(r, count, attention)
+        mixers = style.encoder_attention(r, count, mixer)
     if r.config.get("model_type") == "led":
         tensors = {"global": [count, 3, width, width], "global.bias": [count, 3, width]}
     if r.config.get("model_type") == "pegasus_x":
         tensors = {"global": [r.integer("num_global_tokens"), width]}
     feeds, others = (_feeds(style, r, d, side, layers) for side, layers in (("encoder", count), ("decoder", depth)))
-    layers = [{"mixer": mixer, "ffn": feed, "norms": style.norms} for mixer, feed in zip(mixers, feeds, strict=True)]
+    layers = [{"mixer": one, "ffn": feed, "norms": style.norms} for one, feed in zip(mixers, feeds, strict=True)]
     rows = None if style.offset is None else style.offset
     return {
         "d_model": width,
@@ -78,7 +79,7 @@ def _bart(style: Bart, r: Reader, d: Dialect) -> dict[str, Any]:
         "embedding_norm": d.embedding_norm,
         "positions": 0 if rows is None else own + rows,
         "max_context": (source or own) + own,
-        "layers": _decoder_layers(_attention(r, d, width, "decoder"), others),
+        "layers": decoder_layers(side_attention(r, d, width, "decoder"), others),
         "encoder": {
             "d_model": width,
             "norm": "layer",
@@ -92,7 +93,7 @@ def _bart(style: Bart, r: Reader, d: Dialect) -> dict[str, Any]:
     }
 
 
-def _begin(r: Reader, d: Dialect) -> None:
+def begin(r: Reader, d: Dialect) -> None:
     """Refuse the class of another task, and take note of what does not matter."""
     for name in r.get("architectures") or []:
         if name.endswith(_HEADS):
@@ -109,7 +110,7 @@ def _tables(r: Reader, d: Dialect, vocab: int, width: int, tensors: dict[str, li
     return {"embedding": "own", "vocab": vocab, "tensors": {**tensors, "shared": [vocab, width]}}
 
 
-def _attention(r: Reader, d: Dialect, width: int, side: str) -> Layer:
+def side_attention(r: Reader, d: Dialect, width: int, side: str) -> Layer:
     heads = r.integer(f"{side}_attention_heads")
     if width % heads:
         raise r.refuse(f"{side}_attention_heads", f"{heads} heads do not divide the width {width}")
@@ -127,7 +128,7 @@ def _feeds(style: Bart, r: Reader, d: Dialect, side: str, count: int) -> list[La
     return [sparse or dense for sparse in style.experts(r, side, count)]
 
 
-def _decoder_layers(mixer: Layer, feeds: list[Layer], mixers: list[Layer] | None = None, norms: int = 3) -> list[Layer]:
+def decoder_layers(mixer: Layer, feeds: list[Layer], mixers: list[Layer] | None = None, norms: int = 3) -> list[Layer]:
     """Layers of attention to what is written, attention to the encoder, and a feed-forward."""
     kept = ("heads", "kv_heads", "head_dim", "qkv_bias", "key_bias", "out_bias", "source_width")
     cross = {"kind": "cross_attention", **{name: mixer[name] for name in kept if name in mixer}}
@@ -228,7 +229,7 @@ def mvp(r: Reader, d: Dialect) -> dict[str, Any]:
 
 def t5(r: Reader, d: Dialect, *, every: bool = False, experts: Experts | None = None) -> dict[str, Any]:
     """T5, its gated variants, and with ``every`` those whose layers all have a table of biases by distance (UMT5)."""
-    _begin(r, d)
+    begin(r, d)
     width, heads, size = r.integer("d_model"), r.integer("num_heads"), r.integer("d_kv")
     buckets = r.integer("relative_attention_num_buckets")
     count = r.integer("num_layers")
@@ -248,7 +249,7 @@ def t5(r: Reader, d: Dialect, *, every: bool = False, experts: Experts | None = 
     encoder = {"d_model": width, "layers": compress([{"mixer": one, "ffn": own} for one, own in layers])}
     if experts is not None:
         encoder |= _tables(r, d, vocab, width, {})
-    decoder = _decoder_layers(mixer, feeds["decoder"], mixers(depth, {}))
+    decoder = decoder_layers(mixer, feeds["decoder"], mixers(depth, {}))
     return {"d_model": width, "vocab": vocab, "max_context": None, "layers": decoder, "encoder": encoder}
 
 
@@ -294,7 +295,7 @@ def switch_experts(r: Reader, side: str, count: int) -> list[Layer | None]:
 
 def t5gemma(r: Reader, d: Dialect) -> dict[str, Any]:
     """Two stacks of Gemma 2: windows of the encoder see both ways, and the decoder writes no more than its own."""
-    _begin(r, d)
+    begin(r, d)
     r.skip("dropout_rate", "classifier_dropout_rate", "vocab_size")
     halves = [table for side in ("encoder", "decoder") if (table := r.table(side)) is not None]
     if len(halves) != 2:
@@ -325,7 +326,7 @@ def t5gemma(r: Reader, d: Dialect) -> dict[str, Any]:
         "d_model": width,
         "vocab": vocab,
         "max_context": read + written,
-        "layers": _decoder_layers(decoder, [feeds[1]] * count, norms=6),
+        "layers": decoder_layers(decoder, [feeds[1]] * count, norms=6),
         "encoder": {
             "d_model": other,
             "embedding": "own",
@@ -334,6 +335,36 @@ def t5gemma(r: Reader, d: Dialect) -> dict[str, Any]:
             "layers": compress(layers),
         },
     }
+
+
+def t5gemma2(r: Reader, d: Dialect) -> dict[str, Any]:
+    """T5Gemma 2 (2512.14856): Gemma 3's halves; the decoder attends to itself and to the encoder in one softmax."""
+    outer, own = r.table("encoder"), r.table("decoder")
+    text = outer.table("text_config") if outer is not None else None
+    if outer is None or own is None or text is None:
+        raise r.refuse("encoder and decoder", "a T5Gemma 2 config has a table for each, and a text_config in the first")
+    outer.skip("mm_tokens_per_image", "tie_word_embeddings")
+    if outer.unread():
+        raise outer.refuse(outer.unread()[0], "this field of a known family is new")
+    for half in (text, own):
+        count, step = half.integer("num_hidden_layers"), half.integer("sliding_window_pattern", default=6)
+        kinds = ["sliding_attention" if (index + 1) % step else "full_attention" for index in range(count)]
+        half.config["layer_types"] = half.config.get("layer_types") or kinds
+    halves = Reader(r.config | {"encoder": text.config, "decoder": own.config}, r.name)
+    fields = t5gemma(halves, d)
+    r.skip(*halves.read, *halves.skipped)
+    tied, width, encoder = r.flag("tie_word_embeddings", d.tied), fields["d_model"], fields["encoder"]
+    for layer in walk(encoder["layers"]):
+        layer["mixer"] = layer["mixer"] | {"qk_norm": "head"}
+        if size := layer["mixer"].get("window"):
+            layer["mixer"]["window"] = size // 2 + 1 - size // 2 % 2  # half of it to either side
+    for layer in walk(fields["layers"]):
+        cross = {name: layer["extras"][0][name] for name in ("kind", "heads", "kv_heads", "head_dim")}
+        layer |= {"mixer": layer["mixer"] | {"qk_norm": "head"}, "extras": [cross | {"merged": True}], "norms": 4}
+    if tied:
+        encoder |= {"embedding": "shared", "vocab": None}
+    encoder["tensors"] = {"end_of_image": [1 if tied else 2, width]}
+    return fields
 
 
 def _gemma_layer(half: Reader) -> tuple[Layer, Layer]:
@@ -417,7 +448,7 @@ def speech_to_text(r: Reader, d: Dialect) -> dict[str, Any]:
 
 def moonshine(r: Reader, d: Dialect) -> dict[str, Any]:
     """Moonshine (2410.15608): three convolutions over the samples, rotary positions, a gated decoder."""
-    _begin(r, d)
+    begin(r, d)
     width, inner = r.integer("hidden_size"), r.integer("intermediate_size")
     longest, bias = r.integer("max_position_embeddings"), r.flag("attention_bias", False)
     r.skip("pad_head_dim_to_multiple_of", "partial_rotary_factor")
@@ -441,7 +472,7 @@ def moonshine(r: Reader, d: Dialect) -> dict[str, Any]:
         "vocab": r.integer("vocab_size"),
         "norm": "layer_plain",
         "max_context": 2 * longest,
-        "layers": _decoder_layers(mixer("decoder"), [feed("decoder", gated=True)] * depth),
+        "layers": decoder_layers(mixer("decoder"), [feed("decoder", gated=True)] * depth),
         "encoder": {
             "d_model": width,
             "norm": "layer_plain",
@@ -463,7 +494,7 @@ def canary(r: Reader, d: Dialect) -> dict[str, Any]:
     encoder, inner = r.table("encoder_config"), r.table("decoder_config")
     if encoder is None or inner is None:
         raise r.refuse("encoder_config and decoder_config", "the counts depend on both")
-    _begin(r, d)
+    begin(r, d)
     if r.integer("vocab_size", default=inner.integer("vocab_size")) != inner.integer("vocab_size"):
         raise r.refuse("vocab_size", "it is not that of decoder_config")
     fields = _transcriber(inner, fast_encoder(encoder))
@@ -479,7 +510,7 @@ def cohere_asr(r: Reader, d: Dialect) -> dict[str, Any]:
     encoder = r.table("encoder_config")
     if encoder is None:
         raise r.refuse("encoder_config", "it is not there, and the counts depend on it")
-    _begin(r, d)
+    begin(r, d)
     fields = _transcriber(r, fast_encoder(encoder))
     fields["encoder"] |= {"projected": fields["d_model"]}
     return fields | {"positions": r.integer("max_position_embeddings")}
@@ -494,7 +525,7 @@ def _transcriber(r: Reader, encoder: dict[str, Any]) -> dict[str, Any]:
     mixer = {"kind": "attention", "heads": heads, "kv_heads": own, "head_dim": size, "rotary": False}
     mixer |= {"qkv_bias": bias, "out_bias": bias}
     ffn = {"kind": "mlp", "d_ff": r.integer("intermediate_size"), "gated": False, "bias": True}
-    layers = _decoder_layers(mixer, [ffn | {"activation": hidden_activation(r)}] * r.integer("num_hidden_layers"))
+    layers = decoder_layers(mixer, [ffn | {"activation": hidden_activation(r)}] * r.integer("num_hidden_layers"))
     return {
         "d_model": width,
         "vocab": r.integer("vocab_size"),

@@ -13,6 +13,7 @@ from inferplan.models.huggingface.reader import Reader
 
 GENERATES = re.compile(
     r"\w*(ForCausalLM|LMHeadModel|LMHead|ForConditionalGeneration|ForImageTextToText|ForMultimodalLM|ModelLM"
+    r"|ForBlockDiffusion|ForVisionText2Text|ForProteinText2Text|ForSpeechToText|SpeechEncoderDecoderModel"
     r"|ChatModel|OmniModel|MTModel|ForCausalLMNextN|MTPModel)|PaLM|MiniCPM[VO]|NemotronH_\w*Omni\w*"
 )
 """Classes that end in logits over the vocabulary, by their last words, or by name."""

@@ -1,4 +1,4 @@
-"""Families whose mixer is a mechanism of its own: DeepSeek-V4, MiniMax-M3, Mistral Large 4, RWKV-7."""
+"""Families whose mixer is a mechanism of its own: DeepSeek-V4, GLM-5.3-Flash, MiniMax-M3, Mistral Large 4, RWKV-7."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 from inferplan.models.huggingface.decoder import attention, first_dense, mlp, model, moe
 from inferplan.models.huggingface.dialect import Dialect, Layer
 from inferplan.models.huggingface.latent import INDEX_KEYS, indexers, mla
+from inferplan.models.huggingface.modern import kinds_of
 from inferplan.models.huggingface.reader import EXPERTS, FFN, HEAD_DIM, HEADS, LAYERS, MOE_FFN, TOP_K, WIDTH, Reader
 
 _SLIDING, _SPARSE, _HEAVY = "sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"
@@ -28,8 +29,12 @@ def deepseek_v4(r: Reader, d: Dialect) -> dict[str, Any]:
     _v4_hashed(r, count)
     layers: list[Layer] = [{"mixer": mixers[kind], "ffn": experts, "extras": [hyper]} for kind in kinds]
     fields = model(r, d, layers) | {"hyper_streams": streams}
-    if r.integer("num_nextn_predict_layers", default=0):
-        fields["notes"] = ["the prediction module (num_nextn_predict_layers) is not counted"]
+    modules = r.integer("num_nextn_predict_layers", default=0)
+    if modules:
+        # A whole layer (MTPBlock of DeepSeek's inference/model.py); released configs state the rate of the last: 0.
+        last = (r.get("compress_ratios") or [])[count : count + 1]
+        mixer = _v4_mixer(r, _OF_RATE[last[0]] if last else _SLIDING, rates)
+        fields["mtp"] = {"layers": [{"mixer": mixer, "ffn": experts, "extras": [hyper]}], "modules": modules}
     stored = r.get("expert_dtype") or (r.get("quantization_config") or {}).get("expert_dtype")
     if stored is not None:
         if stored not in ("fp4", "fp8"):
@@ -96,6 +101,31 @@ def _v4_hashed(r: Reader, count: int) -> None:
         if kind not in ("hash_moe", "moe"):
             raise r.refuse(f"mlp_layer_types entry {kind!r}", "only hash_moe and moe are known here")
     r.skip("num_hash_layers")
+
+
+def glm5_next(r: Reader, d: Dialect) -> dict[str, Any]:
+    """GLM-5.3-Flash: Kimi delta attention, and latent attention whose indexer chooses pools of keys, under
+    hyper-connections."""
+    count = r.integer(*LAYERS)
+    kinds = kinds_of(r, "layer_types", count, "linear_attention", "indexed_attention") or r.need("layer_types")
+    state = {"kind": "kimi_delta", "heads": r.integer("linear_num_heads"), "head_dim": r.integer("linear_head_dim")}
+    state["taps"] = r.integer("linear_conv_kernel_dim")
+    pool = r.integer("index_kpool")
+    r.only("index_kpool_always_select_tail", True)
+    if pool < 2:
+        raise r.refuse(f"index_kpool = {pool}", "pools of one key, whose gates change nothing, are not known here")
+    pooled = {"format": None, "pool": pool}
+    own, sparse = mla(r, d), first_dense(r, d, count)
+    dense = mlp(r, d) if None in sparse else None
+    streams, iterations = r.integer("hc_mult"), r.integer("hc_sinkhorn_iters")
+    hyper = {"kind": "hyper_connection", "streams": streams, "iterations": iterations}
+    r.skip("hc_eps", "swiglu_limit", "linear_lower_bound")
+    layers: list[Layer] = []
+    for kind, index, experts in zip(kinds, indexers(r, count), sparse, strict=True):
+        chosen = {"indexer": index | pooled} if index else {}
+        mixer = state if kind == "linear_attention" else own | chosen
+        layers.append({"mixer": mixer, "ffn": experts or dense, "extras": [hyper]})
+    return model(r, d, layers) | {"hyper_streams": streams, "hyper_mean": True}
 
 
 _CHOSEN = "minimax_m3_sparse"

@@ -43,7 +43,14 @@ def _rule(tower: Table, outer: Reader, preprocessor: Table) -> Table | None:
     make = _RULES.get((tower["name"], kind))
     if make is None:
         return None
-    rule = make(tower, DEFAULTS.get(_DEFAULTS.get(kind, own), {}) | given, outer.config, preprocessor)
+    try:
+        rule = make(tower, DEFAULTS.get(_DEFAULTS.get(kind, own), {}) | given, outer.config, preprocessor)
+    except KeyError as error:
+        raise outer.refuse(
+            f"{tower['name']}_config", f"it has no {error.args[0]}, which its media are cut by"
+        ) from None
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:  # sizes that are none
+        raise outer.refuse(f"{tower['name']}_config", f"what its media are cut by is not understood: {error}") from None
     rows = rule.pop("of")
 
     def share(name: str) -> float | None:
@@ -125,22 +132,50 @@ def _gemma(tower: Table, vision: Table, outer: Table, preprocessor: Table) -> Ta
     }
 
 
-def _paligemma(tower: Table, vision: Table, outer: Table, preprocessor: Table) -> Table:
-    """PaliGemma: SigLIP at one size, a token a patch."""
+def _llava(tower: Table, vision: Table, outer: Table, preprocessor: Table) -> Table:
+    """LLaVA: CLIP at one size, whose class token the decoder does not get unless the whole is asked for; or SigLIP."""
+    size, patch = int(vision["image_size"]), int(vision["patch_size"])
+    extra = int("class" in tower["tensors"])
+    positions = (size // patch) ** 2 + extra
+    tokens = positions - (extra if (outer.get("vision_feature_select_strategy") or "default") == "default" else 0)
+    rows = {"patch": (positions - extra) / positions, "norm.before": 1.0, "projector": tokens / positions}
     return {
-        "source": "transformers 5.23 models/paligemma/modeling_paligemma.py, PaliGemmaMultiModalProjector",
-        "image": {"resize": "fixed", "patch": int(vision["patch_size"]), "size": int(vision["image_size"])},
-        "of": {"patch": 1.0, "norm": 1.0, "projector": 1.0, "head": 0.0},
+        "source": "transformers 5.23 models/llava/modeling_llava.py, get_image_features",
+        "image": {
+            "resize": "fixed",
+            "patch": patch,
+            "size": size,
+            "tokens": tokens,
+            "extra": extra,
+            "unknown": [
+                "every layer of the tower is priced, as transformers runs it; an engine may stop at the one read"
+            ],
+        },
+        "of": rows | {"norm": 0.0 if extra else 1.0, "head": 0.0},
     }
 
 
+def _each_patch(source: str) -> Callable[[Table, Table, Table, Table], Table]:
+    """SigLIP at one size, a token a patch."""
+
+    def rule(tower: Table, vision: Table, outer: Table, preprocessor: Table) -> Table:
+        return {
+            "source": f"transformers 5.23 {source}",
+            "image": {"resize": "fixed", "patch": int(vision["patch_size"]), "size": int(vision["image_size"])},
+            "of": {"patch": 1.0, "norm": 1.0, "projector": 1.0, "head": 0.0},
+        }
+
+    return rule
+
+
 def _internvl(tower: Table, vision: Table, outer: Table, preprocessor: Table) -> Table:
-    """InternVL: tiles with a class token each, their patches joined by the pixel shuffle."""
+    """InternVL: tiles with a class token each, their patches joined by the pixel shuffle; Aya Vision without it."""
     (size, *_), (patch, *_) = (_pair(vision[name]) for name in ("image_size", "patch_size"))
-    merge = int(1 / (outer.get("downsample_ratio") or 0.5))
+    extra = int("class" in tower["tensors"])
+    merge = int(outer.get("downsample_factor") or 2) if not extra else int(1 / (outer.get("downsample_ratio") or 0.5))
     patches, most = (size // patch) ** 2, preprocessor.get("max_patches")
     unknown = [] if most else ["no preprocessor_config.json: at most 12 tiles of an image, the default of its class"]
-    part, tokens = patches / (patches + 1), patches // merge**2
+    positions, tokens = patches + extra, (size // patch // merge) ** 2
     return {
         "source": "transformers 5.23 models/got_ocr2/image_processing_got_ocr2.py, get_optimal_tiled_canvas",
         "image": {
@@ -150,10 +185,27 @@ def _internvl(tower: Table, vision: Table, outer: Table, preprocessor: Table) ->
             "size": size,
             "tiles": most or 12,
             "tokens": tokens,
-            "extra": 1,
+            "extra": extra,
             "unknown": unknown,
         },
-        "of": {"patch": part, "norm": 1.0, "projector": tokens / (patches + 1)},
+        "of": {"patch": patches / positions, "norm": 1.0, "projector": tokens / positions, "head": 0.0},
+    }
+
+
+def _gemma4(tower: Table, vision: Table, outer: Table, preprocessor: Table) -> Table:
+    """Gemma 4: images in their shape within a number of patches, padded to it, averaged by squares of them."""
+    merge, most = int(vision["pooling_kernel_size"]), preprocessor.get("max_soft_tokens")
+    unknown = [] if most else ["no preprocessor_config.json: at most 280 tokens of an image, the default of its class"]
+    return {
+        "source": "transformers 5.23 models/gemma4/image_processing_gemma4.py, get_aspect_ratio_preserving_size",
+        "image": {
+            "resize": "budget",
+            "patch": int(vision["patch_size"]),
+            "merge": merge,
+            "patches": int(most or 280) * merge**2,
+            "unknown": unknown,
+        },
+        "of": {"patch": 1.0, "projector": 1 / merge**2},
     }
 
 
@@ -232,13 +284,21 @@ _RULES: dict[tuple[str, str], Callable[[Table, Table, Table, Table], Table]] = {
         ("vision", kind): _qwen
         for kind in (
             *("qwen2_vl", "qwen2_5_vl", "exaone4_5", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"),
-            *("qwen2_5_omni_thinker", "qwen3_omni_moe_thinker"),
+            *("qwen2_5_omni_thinker", "qwen3_omni_moe_thinker", "cosmos3_omni", "qwen4_exp"),
         )
     },
     **{("vision", kind): _glm for kind in ("glm4v", "glm46v", "glm4v_moe")},
     ("vision", "gemma3"): _gemma,
-    ("vision", "paligemma"): _paligemma,
+    ("vision", "paligemma"): _each_patch("models/paligemma/modeling_paligemma.py, PaliGemmaMultiModalProjector"),
+    ("vision", "shieldgemma2"): _gemma,
+    ("vision", "llava"): _llava,
+    ("vision", "janus"): _each_patch("models/janus/modeling_janus.py, get_image_features"),
+    ("vision", "deepseek_vl"): _each_patch("models/deepseek_vl/modeling_deepseek_vl.py, get_image_features"),
+    ("vision", "gemma4"): _gemma4,
+    ("vision", "diffusion_gemma"): _gemma4,
     ("vision", "internvl"): _internvl,
+    ("vision", "qianfan_ocr"): _internvl,
+    ("vision", "aya_vision"): _internvl,
     ("vision", "moonvit"): _moonvit,
     ("vision", "kimi_k25"): _moonvit,
     ("vision", "mistral3"): _pixtral,

@@ -69,11 +69,14 @@ def by_kind(first_dense: str = "", shared: str = "", **fields: Any) -> Rule:
     return rule
 
 
-def shared_experts(name: str, first_dense: str = "", **fields: Any) -> Rule:
-    """As :func:`by_kind`; ``name`` is the number of shared experts, each as wide as a routed one."""
+def shared_experts(name: str, first_dense: str = "", least: int = 0, **fields: Any) -> Rule:
+    """As :func:`by_kind`; ``name`` is the number of shared experts, each as wide as a routed one; ``least`` of them."""
 
     def rule(r: Reader, d: Dialect, count: int) -> list[Layer | None]:
-        columns = r.integer(name, default=0) * r.integer(*MOE_FFN)
+        number = r.integer(name, default=0)
+        if number < least:
+            raise r.refuse(f"{name} = {number}", f"its class has a meaning for {least} or more alone")
+        columns = number * r.integer(*MOE_FFN)
         more = fields | ({"shared_d_ff": columns} if columns else {})
         return by_kind(first_dense, "", **more)(r, d, count)
 
@@ -381,8 +384,9 @@ def xlstm(r: Reader, d: Dialect) -> dict[str, Any]:
     r.skip("output_logit_soft_cap", "eps")
     r.config["hidden_size"] = width
     ffn = {"kind": "mlp", "d_ff": d_ff, "gated": True, "activation": "silu"}
-    fields = model(r, d, [{"mixer": mixer, "ffn": ffn}] * r.integer(*LAYERS))
-    return fields | {"final_norm": r.flag("add_out_norm", True)}
+    r.only("add_out_norm", True)
+    r.only("tie_word_embeddings", False)
+    return model(r, d, [{"mixer": mixer, "ffn": ffn}] * r.integer(*LAYERS))
 
 
 def streamed(r: Reader, d: Dialect) -> dict[str, Any]:
@@ -458,6 +462,22 @@ def step(r: Reader, d: Dialect) -> dict[str, Any]:
         mixer |= _own_count(layers_of, place)
         layers.append({"mixer": mixer, "ffn": experts or dense})
     return model(r, d, layers)
+
+
+def muse_spark(r: Reader, d: Dialect) -> dict[str, Any]:
+    """Muse Spark: gated attention, experts of a narrower width between norms, a gate a channel on each residual."""
+    count = r.integer(*LAYERS)
+    own = attention(r, d) | {"qk_norm": "plain", "out_norm": "plain"}
+    windows, turned = sliding(r, d, count), r.items("layer_rope_theta", count) or r.need("layer_rope_theta")
+    experts = moe(r, d, r.integer(*MOE_FFN), latent=r.integer("moe_hidden_size"), latent_norms=True)
+    kinds = kinds_of(r, "mlp_layer_types", count, "dense", "sparse") or r.need("mlp_layer_types")
+    parts = {"norms": 4, "norm_scales": 3, "extras": [{"kind": "residual_gate"}]}
+    layers: list[Layer] = []
+    for window, theta, kind in zip(windows, turned, kinds, strict=True):
+        mixer = own | {"rotary": bool(theta)} | ({"window": window} if window else {})
+        layers.append({"mixer": mixer, "ffn": experts if kind == "sparse" else mlp(r, d), **parts})
+    r.skip(*FFN, "qk_scale_factor", "post_norm_eps", "output_multiplier", "residual_gate_temperature")
+    return model(r, d, layers) | {"ends": {"tensors": {"final_norm.scale": [r.integer(*WIDTH)]}}}
 
 
 def _own_count(other: Reader | None, place: int) -> dict[str, int]:

@@ -95,9 +95,11 @@ class Reader:
     A field that holds ``null`` counts as absent. Several names are alternatives; two that disagree are refused.
     """
 
-    def __init__(self, config: dict[str, Any], name: str, prefix: str = "") -> None:
+    def __init__(self, config: dict[str, Any], name: str, prefix: str = "", trail: list[str] | None = None) -> None:
         self.config = {key: value for key, value in config.items() if not key.startswith("_")}
         self.name, self.prefix = name, prefix
+        self.trail = [] if trail is None else trail
+        """The fields read last, with their values: shared with the tables in this one."""
         self.read: set[str] = set()
         self.skipped: set[str] = set()
 
@@ -116,6 +118,7 @@ class Reader:
         self.read.update(names)
         found = {name: self.config[name] for name in names if self.config.get(name) is not None}
         values = list(found.values())
+        self.trail[:] = [f"{self.prefix}{key} = {value!r:.80}" for key, value in found.items()] or self.trail
         if any(value != values[0] for value in values[1:]):
             raise self.refuse(" and ".join(found), f"they disagree: {', '.join(map(str, values))}")
         return values[0] if values else None
@@ -174,7 +177,7 @@ class Reader:
             return None
         if not isinstance(value, dict):
             raise self.refuse(name, f"it is {value!r}, not a mapping")
-        return Reader(value, self.name, f"{self.prefix}{name}.")
+        return Reader(value, self.name, f"{self.prefix}{name}.", self.trail)
 
     def only(self, name: str, *allowed: Any) -> None:
         """Refuse a field whose value is not one of ``allowed``; absent is allowed."""

@@ -108,9 +108,9 @@ def mpt(r: Reader, d: Dialect) -> dict[str, Any]:
     r.only("norm_type", "low_precision_layernorm", "layernorm")
     if options.unread():
         raise options.refuse(options.unread()[0], "this field of a known family is new")
-    factor = r.get("expansion_ratio") or 4
+    r.only("expansion_ratio", 4)  # transformers builds four widths whatever is said
     mixer = {**attention(r, d), "kv_heads": grouped}
-    ffn = mlp(r, d, int(factor * r.integer(*WIDTH)))
+    ffn = mlp(r, d, 4 * r.integer(*WIDTH))
     return model(r, d, [{"mixer": mixer, "ffn": ffn}] * r.integer(*LAYERS))
 
 

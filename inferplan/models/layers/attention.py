@@ -12,6 +12,11 @@ from inferplan.work.parallel import Parallelism
 from inferplan.work.step import Segment
 
 
+def _style(norm: str | bool) -> str:
+    """The kind of a norm; of every sort of RMS norm with weights the same."""
+    return norm if norm in ("layer", "plain") and isinstance(norm, str) else "rms"
+
+
 class AttentionLayer(SharedHeads):
     """``heads`` query heads share ``kv_heads`` keys and values of ``head_dim``.
 
@@ -35,9 +40,10 @@ class AttentionLayer(SharedHeads):
     key_bias: bool = True
     """With ``qkv_bias``: keys have one too (not in Whisper)."""
     out_bias: bool = False
-    qk_norm: Literal["none", "head", "per_head", "full", "layer", "layer_per_head"] = "none"
+    qk_norm: Literal["none", "plain", "head", "per_head", "full", "layer", "layer_per_head"] = "none"
     """RMS norms on q and k: one weight of ``head_dim`` each, one for each head, or one over the full width; ``layer``:
-    layer norms with weight and bias of ``head_dim`` (Persimmon), or ``layer_per_head`` of every head (Chameleon)."""
+    layer norms with weight and bias of ``head_dim`` (Persimmon), or ``layer_per_head`` of every head (Chameleon);
+    ``plain``: no weight (Muse Spark)."""
     value_norm: bool = False
     sinks: bool = False
     """A learned logit for each head (gpt-oss)."""
@@ -47,13 +53,16 @@ class AttentionLayer(SharedHeads):
     """A projection of the input gives one gate a head for the output (LFM3, Laguna)."""
     gate_bias: bool = False
     """A bias a head on the gate of the output (Beam)."""
-    out_norm: bool | Literal["layer"] = False
-    """An RMS norm over all heads before the output projection (BitNet), or a layer norm (Kosmos-2)."""
+    out_norm: bool | Literal["layer", "plain"] = False
+    """An RMS norm over all heads before the output projection (BitNet), a layer norm (Kosmos-2), or one without weights
+    of each head (Muse Spark)."""
     differential: bool = False
     """Heads in pairs: the second's weights times a learned scalar are taken from the first's, over values of both
     (Differential Transformer, 2410.05258 eq. 1-2)."""
     value_from_key: bool = False
     """The key projection is the value too, before norm and rotary: no v of its own (Gemma 4's global layers)."""
+    late_values: bool = False
+    """Half of each value is that of the token before, of which the last is kept (Zaya)."""
     input_scale: int = Field(default=1, ge=1)
     """q, k and v read this many times the model width (Zamba2's shared block)."""
     shares_cache: bool = False
@@ -63,8 +72,6 @@ class AttentionLayer(SharedHeads):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.heads % self.kv_heads:
-            raise ValueError(f"{self.heads} query heads are not a multiple of {self.kv_heads} kv_heads")
         if self.window is not None and self.chunk is not None:
             raise ValueError("window and chunk exclude each other")
         if not self.causal and (self.chunk is not None or (self.window or 1) % 2 == 0):
@@ -106,7 +113,7 @@ class AttentionLayer(SharedHeads):
                 yield Weight(name="v.bias", shape=(value,), role="base", shard="tp", units=self.kv_heads)
         if self.out_bias:
             yield Weight(name="o.bias", shape=(d_model,), role="base")
-        if self.qk_norm != "none":
+        if self.qk_norm not in ("none", "plain"):
             one, vectors = self.head_dim, 2 if self.qk_norm.startswith("layer") else 1
             widths = (q, kv) if self.qk_norm in ("per_head", "full", "layer_per_head") else (one, one)
             yield Weight(name="q_norm", shape=(vectors * widths[0],), role="base")
@@ -125,7 +132,7 @@ class AttentionLayer(SharedHeads):
             yield Weight(name="head_gate", shape=(self.heads, d_model), shard="tp", units=self.heads)
         if self.gate_bias:
             yield Weight(name="gate.bias", shape=(self.heads,), role="base", shard="tp", units=self.heads)
-        if self.out_norm:
+        if self.out_norm and self.out_norm != "plain":
             width = self.heads * self.value_width * (2 if self.out_norm == "layer" else 1)
             yield Weight(name="out_norm", shape=(width,), role="base", shard="tp", units=self.heads)
         if self.differential:
@@ -134,7 +141,15 @@ class AttentionLayer(SharedHeads):
     def cache(self) -> Cache:
         if self.shares_cache:
             return Cache()
-        return Cache(per_token=self.kv_heads * (self.head_dim + self.value_width), mask=self.mask, units=self.kv_heads)
+        late = self.kv_heads * self.value_width // 2 if self.late_values else 0
+        return Cache(
+            per_token=self.kv_heads * (self.head_dim + self.value_width),
+            mask=self.mask,
+            units=self.kv_heads,
+            state=late,
+            state_units=self.kv_heads,
+            conv=late,
+        )
 
     def live_width(self, d_model: int, parallel: Parallelism) -> float:
         heads, kv = self.rank_heads(parallel)
@@ -145,13 +160,13 @@ class AttentionLayer(SharedHeads):
         ranks, base = context.ranks, context.precision.base
         own = 0 if self.shares_cache else kv
         out = heads * self.value_width
-        n = heads * self.head_dim + (out if self.output_gate else 0) + own * self.head_dim
-        n += 0 if self.value_from_key else own * self.value_width
-        yield from context.linear("attn.qkv", context.d_model * self.input_scale, n)
+        yield from self._project(context, heads, own)
         tokens = context.tokens
         if self.qk_norm != "none":
             yield from self._norm_sums(context)
-            yield context.normalise("attn.qk_norm", self.head_dim, rows=tokens * (heads + own), style="rms")
+            yield context.normalise(
+                "attn.qk_norm", self.head_dim, rows=tokens * (heads + own), style=_style(self.qk_norm)
+            )
         if self.rotary:
             width = (heads + own) * self.head_dim
             yield Elementwise(
@@ -170,8 +185,19 @@ class AttentionLayer(SharedHeads):
         for place, segment in enumerate(context.segments):
             yield from self._core(context, segment, (heads, kv), joined=context.one_kernel and place > 0)
         yield from self._after(context, heads, out)
-        yield from context.linear("attn.out", out, context.d_model)
+        yield from self._join(context, out)
         yield from context.all_reduce("attn.all_reduce", context.d_model)
+
+    def _project(self, context: LayerContext, heads: int, own: int) -> Iterator[Op]:
+        """Queries of ``heads``, keys and values of ``own``, and gates that come with the queries: one matmul."""
+        gate = heads * self.value_width if self.output_gate else 0
+        n = heads * self.head_dim + gate + own * self.head_dim
+        n += 0 if self.value_from_key else own * self.value_width
+        yield from context.linear("attn.qkv", context.d_model * self.input_scale, n)
+
+    def _join(self, context: LayerContext, out: int) -> Iterator[Op]:
+        """The ``out`` outputs of the heads of a rank back to the model's width."""
+        yield from context.linear("attn.out", out, context.d_model)
 
     def _after(self, context: LayerContext, heads: int, out: int) -> Iterator[Op]:
         """What works on the ``out`` outputs of the heads of one rank: gates, the pairs' difference, a norm."""
@@ -183,7 +209,7 @@ class AttentionLayer(SharedHeads):
             yield context.pointwise("attn.difference", out, reads=2.0, flops=2.0)
             yield context.normalise("attn.pair_norm", out, style="plain")
         if self.out_norm:
-            yield context.normalise("attn.out_norm", out, style="layer" if self.out_norm == "layer" else "rms")
+            yield context.normalise("attn.out_norm", out, style=_style(self.out_norm))
 
     def _norm_sums(self, context: LayerContext) -> Iterator[Op]:
         """The sums of squares of queries and keys over all heads, which ranks add up in fp32 before the norm."""

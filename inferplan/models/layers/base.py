@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, prod
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from inferplan.affine import affine, dense
 from inferplan.devices.engine import ExchangeRules
@@ -29,6 +29,7 @@ Activation = Literal["silu", "gelu", "relu", "relu2", "swiglu_limited", "xielu"]
 _TENSORS = {
     "attn.qkv": "q",
     "attn.out": "o",
+    "attn.kv": "k",
     "attn.positions": "position_key",
     "attn.shared_positions": "q",
     "cross.q": "cross.q",
@@ -319,6 +320,11 @@ class LayerSpec(Spec):
     residual: ClassVar[bool] = True
     """Whether its output is added to what it read, by an operator that it does not write down itself."""
 
+    @property
+    def adds(self) -> bool:
+        """The same of one such part."""
+        return self.residual
+
     def dump(self) -> dict[str, object]:
         """The mapping a YAML would hold: the kind and every field that is not its default."""
         return {"kind": self.kind, **self.model_dump(exclude_defaults=True)}
@@ -356,6 +362,12 @@ class SharedHeads(Mixer):
 
     heads: int = Field(ge=1)
     kv_heads: int = Field(ge=1)
+
+    @model_validator(mode="after")
+    def _in_groups(self) -> Self:
+        if self.heads % self.kv_heads:
+            raise ValueError(f"{self.heads} query heads are not a multiple of {self.kv_heads} kv_heads")
+        return self
 
     def check(self, parallel: Parallelism) -> None:
         require_divides("tp", parallel.tp, self.heads, "query heads")

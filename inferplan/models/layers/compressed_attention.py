@@ -65,8 +65,8 @@ class EntryIndexer(Indexer):
 
     @model_validator(mode="after")
     def _own(self) -> Self:
-        if self.shared:
-            raise ValueError("an indexer of compressed entries is its layer's own")
+        if self.shared or self.pool is not None:
+            raise ValueError("an indexer of compressed entries is its layer's own, and has no further pool")
         return self
 
     def tensors(self, d_model: int, q_lora: int, pool: Pool) -> Iterator[Weight]:

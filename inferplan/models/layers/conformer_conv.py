@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -23,8 +23,8 @@ class ConformerConvLayer(Mixer):
 
     width: int = Field(ge=1)
     taps: int = Field(ge=1)
-    bias: bool = False
-    """Biases of both projections and of the convolution."""
+    bias: bool | Literal["projections"] = False
+    """Biases of both projections and of the convolution, or of the projections alone."""
 
     def weights(self, d_model: int) -> Iterator[Weight]:
         width = self.width
@@ -34,7 +34,8 @@ class ConformerConvLayer(Mixer):
         yield Weight(name="out", shape=(d_model, width), shard="tp", units=width)
         if self.bias:
             yield Weight(name="in.bias", shape=(2 * width,), role="base", shard="tp", units=width)
-            yield Weight(name="conv.bias", shape=(width,), role="base", shard="tp", units=width)
+            if self.bias is True:
+                yield Weight(name="conv.bias", shape=(width,), role="base", shard="tp", units=width)
             yield Weight(name="out.bias", shape=(d_model,), role="base")
 
     def check(self, parallel: Parallelism) -> None:

@@ -73,18 +73,19 @@ class HyperConnectionLayer(FeedForward):
         )
 
 
-def join_weights(d_model: int, streams: int) -> Iterator[Weight]:
-    """What sums the streams up after the last layer; nothing for one."""
-    if streams > 1:
+def join_weights(d_model: int, streams: int, learned: bool) -> Iterator[Weight]:
+    """What sums the streams up after the last layer; nothing for one, and for their mean."""
+    if streams > 1 and learned:
         yield Weight(name="hyper_head.mix", shape=(streams, streams * d_model), role="base")
         yield Weight(name="hyper_head.base", shape=(streams + 1,), role="base")
 
 
-def join_ops(context: LayerContext, streams: int) -> Iterator[Op]:
-    """The sum of the streams of each token, by coefficients that are linear in them; nothing for one."""
+def join_ops(context: LayerContext, streams: int, learned: bool) -> Iterator[Op]:
+    """The sum of the streams of each token, by coefficients that are linear in them, or their mean; nothing for one."""
     if streams > 1:
         width = context.d_model
-        yield from context.linear("hyper_head.mix", streams * width, streams, role="base")
+        if learned:
+            yield from context.linear("hyper_head.mix", streams * width, streams, role="base")
         yield context.pointwise("hyper_head.collapse", width, reads=float(streams), flops=2.0 * streams - 1.0)
 
 

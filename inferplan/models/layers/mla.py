@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -35,6 +36,15 @@ class Indexer(Spec):
     reads_input: bool = False
     """Its queries come from the layer's input through a norm of their own, with a scale and an offset for each head,
     where there is no query latent (Mistral Large 4)."""
+    pool: int | None = Field(default=None, ge=2)
+    """One key stands for so many tokens, their mean by learned gates; the tokens of a pool are chosen together, and
+    those of the last, which is not whole yet, always are (GLM-5.3-Flash)."""
+
+    @model_validator(mode="after")
+    def _whole(self) -> Indexer:
+        if self.pool is not None and self.top_k % self.pool:
+            raise ValueError(f"top_k {self.top_k} is not a multiple of pools of {self.pool}")
+        return self
 
     @field_validator("format")
     @classmethod
@@ -57,6 +67,22 @@ class Indexer(Spec):
         yield Weight(name="index.k", shape=(self.head_dim, d_model))
         yield Weight(name="index.k_norm", shape=(2, self.head_dim), role="base")
         yield Weight(name="index.weights", shape=(self.heads, d_model), role="base")
+        if self.pool is not None:
+            yield Weight(name="index.gate", shape=(self.head_dim, d_model))
+            yield Weight(name="index.position", shape=(self.pool, self.head_dim), role="base")
+
+    @property
+    def most(self) -> int:
+        """Positions that a token attends to, at most: those chosen, and the pool that is not whole yet."""
+        return self.top_k + (self.pool or 1) - 1
+
+    def cache(self) -> Cache:
+        """Its keys; where they are pooled, the keys and gates of tokens that wait for their pool to be whole."""
+        kept = Cache(per_token=self.head_dim, apart=self.head_dim if self.keys else 0, apart_format=self.keys)
+        if self.pool is None:
+            return kept
+        mask, waiting = Mask(kind="compressed", rate=self.pool), 2 * (self.pool - 1) * self.head_dim
+        return replace(kept, rate=self.pool, mask=mask, state=waiting)
 
     def project(self, context: LayerContext, q_lora: int) -> Iterator[Op]:
         """Its projections and keys, once for the rows of all segments (DeepSeek-V3.2 eq. 1)."""
@@ -72,8 +98,12 @@ class Indexer(Spec):
         queries = self.queries(context)
         if queries != context.precision.base:
             yield context.quantise("attn.index.q_quantise", context.tokens * width, queries)
-        keys = self.keys or context.precision.kv
-        yield context.quantise("attn.index.k_write", context.tokens * self.head_dim, keys)
+        keys, rate = self.keys or context.precision.kv, 1
+        if self.pool is not None:
+            rate = self.pool
+            yield from context.linear("attn.index.gate", context.d_model, self.head_dim)
+            yield context.pointwise("attn.index.pool", self.head_dim / rate, reads=2.0 * rate, flops=5.0 * rate)
+        yield context.quantise("attn.index.k_write", context.tokens / rate * self.head_dim, keys)
 
     def queries(self, context: LayerContext) -> Format:
         """What its queries are rounded to: the arithmetic of its keys, where the device has it."""
@@ -85,7 +115,9 @@ class Indexer(Spec):
         """Its scores of what a segment sees, and the choice of its best positions, or compressed entries."""
         if self.shared:
             return
-        cp = context.parallel.cp
+        cp, rate = context.parallel.cp, self.pool or 1
+        if rate > 1:
+            mask = Mask(kind="compressed", rate=rate)
         select = IndexSelect(
             name="attn.index.select",
             ranks=context.ranks,
@@ -94,7 +126,7 @@ class Indexer(Spec):
             past=segment.past,
             heads=self.heads,
             key_dim=self.head_dim,
-            top_k=self.top_k,
+            top_k=self.top_k // rate,
             mask=mask if segment.causal else Mask(kind="full"),
             base=self.queries(context),
             kv=self.keys or context.precision.kv,
@@ -108,7 +140,7 @@ class Indexer(Spec):
             fusible=True,
             rows=context.rows(segment),
             scores=select.pairs,
-            top_k=self.top_k,
+            top_k=self.top_k // rate,
             base=find_format("fp32"),
         )
 
@@ -152,8 +184,9 @@ class MlaLayer(Mixer):
     bias: bool = False
     """Biases on the two down projections and on the output."""
     indexer: Indexer | None = None
-    gate: Literal["none", "head", "channel"] = "none"
-    """A gate of the output from the layer's input: one a head (Ling 3, dots3) or one a channel (Hy4)."""
+    gate: Literal["none", "head", "channel", "query"] = "none"
+    """A gate of the output from the layer's input: one a head (Ling 3, dots3) or one a channel (Hy4). ``query``: one a
+    channel that comes with the queries, and both from the query latent before and behind its norm (A.X K2)."""
     rope_norm: bool = False
     """An RMS norm of the rotary key (dots3)."""
     sinks: bool = False
@@ -168,6 +201,8 @@ class MlaLayer(Mixer):
         index = self.indexer
         if index is not None and not index.shared and (self.q_lora is None) != index.reads_input:
             raise ValueError("an indexer reads the query latent: q_lora is missing, or reads_input is set beside it")
+        if self.gate == "query" and self.q_lora is None:
+            raise ValueError("a gate that comes with the queries reads the query latent: q_lora is missing")
         if self.indexer is not None and self.window is not None:
             raise ValueError("a window and an indexer exclude each other")
         return self
@@ -183,13 +218,13 @@ class MlaLayer(Mixer):
     @property
     def mask(self) -> Mask:
         if self.indexer is not None:
-            return Mask(kind="top", size=self.indexer.top_k)
+            return Mask(kind="top", size=self.indexer.most)
         return Mask() if self.window is None else Mask(kind="window", size=self.window)
 
     @property
     def gate_width(self) -> int:
         """Gates of all heads."""
-        return {"none": 0, "head": self.heads, "channel": self.heads * self.value_dim}[self.gate]
+        return {"head": self.heads, "channel": self.heads * self.value_dim}.get(self.gate, 0)
 
     def weights(self, d_model: int) -> Iterator[Weight]:
         heads = self.heads
@@ -198,7 +233,8 @@ class MlaLayer(Mixer):
         else:
             yield Weight(name="q_a", shape=(self.q_lora, d_model))
             yield Weight(name="q_a_norm", shape=(self.q_lora,), role="base")
-            yield Weight(name="q_b", shape=(heads * self.key_dim, self.q_lora), shard="tp", units=heads)
+            inputs, outputs = _query_head(self, self.q_lora)
+            yield Weight(name="q_b", shape=(heads * outputs, inputs), shard="tp", units=heads)
         yield Weight(name="kv_a", shape=(self.latent_dim, d_model))
         yield Weight(name="kv_a_norm", shape=(self.kv_lora,), role="base")
         up = heads * (self.nope_dim + self.value_dim)
@@ -220,11 +256,16 @@ class MlaLayer(Mixer):
 
     def cache(self) -> Cache:
         index = self.indexer
-        if index is None or index.shared:
+        if index is None or index.shared or index.pool is not None:
             mask = self.mask if self.window is not None else Mask()
             return Cache(per_token=self.latent_dim, mask=mask, units=1)
         apart = 0 if index.keys is None else index.head_dim
         return Cache(per_token=self.latent_dim + index.head_dim, units=1, apart=apart, apart_format=index.keys)
+
+    def caches(self) -> list[Cache]:
+        index = self.indexer
+        pooled = index is not None and index.pool is not None and not index.shared
+        return [self.cache(), index.cache()] if index is not None and pooled else [self.cache()]
 
     def check(self, parallel: Parallelism) -> None:
         require_divides("tp", parallel.tp, self.heads, "query heads")
@@ -270,6 +311,7 @@ class MlaLayer(Mixer):
             yield self._absorb(context, "attn.absorb_v", rows, heads).repeated(count)
         if self.gate_width:
             yield from context.linear("attn.gate", context.d_model, self.gate_width // context.parallel.tp)
+        if self.gate != "none":
             yield context.pointwise("attn.gating", heads * self.value_dim, reads=2.0, flops=2.0)
         yield from context.linear("attn.out", heads * self.value_dim, context.d_model)
         yield from context.all_reduce("attn.all_reduce", context.d_model)
@@ -316,7 +358,8 @@ class MlaLayer(Mixer):
         else:
             yield from context.linear("attn.qkv_a", context.d_model, self.q_lora + self.latent_dim)
             yield context.normalise("attn.q_a_norm", self.q_lora, style="rms")
-            yield from context.linear("attn.q_b", self.q_lora, heads * self.key_dim)
+            inputs, outputs = _query_head(self, self.q_lora)
+            yield from context.linear("attn.q_b", inputs, heads * outputs)
         yield context.normalise("attn.kv_a_norm", self.kv_lora, style="rms")
         if self.rope_norm:
             yield context.normalise("attn.rope_norm", self.rope_dim, style="rms")
@@ -367,6 +410,11 @@ class MlaLayer(Mixer):
         else:
             elements = segment.tokens * heads * (self.kv_lora + 1)
             yield from context.collective("attn.merge", "all_reduce", elements, cp, span)
+
+
+def _query_head(layer: MlaLayer, rank: int) -> tuple[int, int]:
+    """What a query head reads of its latent of ``rank``, and what it gives: a gate with it or not."""
+    return (2 * rank, layer.key_dim + layer.value_dim) if layer.gate == "query" else (rank, layer.key_dim)
 
 
 LAYER = MlaLayer

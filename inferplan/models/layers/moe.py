@@ -42,16 +42,26 @@ class MoeLayer(FeedForward):
     router_scales: bool = False
     """A weight for each input of the router and one for each expert (Gemma 4)."""
     expert_bias: bool = False
+    router_width: int | None = Field(default=None, ge=1)
+    """The router is a network of this width: a way in, a norm, two layers with biases, and the choice (Zaya)."""
+    shared_routes: int = Field(default=0, ge=0)
+    """Shared experts that the router weighs too: a row of it each (Inkling)."""
+    out_bias: bool = False
+    """One bias of the sum of all experts (JetMoE)."""
     zero_experts: int = Field(default=0, ge=0)
     """Further experts that the router may choose and that give back their input: no weights, no work (LongCat)."""
     latent: int | None = Field(default=None, ge=1)
     """Experts work in this width, with a projection into it and out of it (Nemotron 3 latent experts)."""
+    latent_norms: bool = False
+    """RMS norms of that width: of what goes into the experts, and of what comes out of each (Muse Spark)."""
 
     skew: float | None = Field(default=None, ge=0.0, le=3.0)
     """Measured standard deviation of the logarithm of its experts' popularity; its source stands beside it."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        if self.latent_norms and self.latent is None:
+            raise ValueError("latent_norms are norms of the width that experts work in: latent is missing")
         if self.top_k > self.choices:
             raise ValueError(f"top_k {self.top_k} is more than the {self.choices} experts")
         if self.experts % self.groups or self.top_groups > self.groups:
@@ -72,20 +82,22 @@ class MoeLayer(FeedForward):
 
     def weights(self, d_model: int) -> Iterator[Weight]:
         width, share = self.latent or d_model, self.chosen / self.experts
-        yield Weight(name="router", shape=(self.choices, d_model), role="base")
-        if self.router_bias:
-            yield Weight(name="router.bias", shape=(self.choices,), role="base")
+        yield from self._router(d_model)
         if self.router_scales:
             yield Weight(name="router.scales", shape=(d_model + self.experts,), role="base")
         if self.latent:
             yield Weight(name="latent.in", shape=(self.latent, d_model))
             yield Weight(name="latent.out", shape=(d_model, self.latent))
+            if self.latent_norms:
+                yield Weight(name="latent.norms", shape=(2, self.latent), role="base")
         for name in ("gate", "up") if self.gated else ("up",):
             yield self._expert(f"expert.{name}", (self.experts, self.d_ff, width), share)
         yield self._expert("expert.down", (self.experts, width, self.d_ff), share)
         if self.expert_bias:
             inner = self.d_ff * (2 if self.gated else 1)
             yield Weight(name="expert.bias", shape=(self.experts, inner + width), role="base", active=share)
+        if self.out_bias:
+            yield Weight(name="out.bias", shape=(d_model,), role="base")
         if self.shared_d_ff:
             for name in ("gate", "up") if self.gated else ("up",):
                 yield Weight(
@@ -94,6 +106,17 @@ class MoeLayer(FeedForward):
             yield Weight(name="shared.down", shape=(d_model, self.shared_d_ff), shard="tp", units=self.shared_d_ff)
         if self.shared_gate:
             yield Weight(name="shared.router", shape=(1, d_model), role="base")
+
+    def _router(self, d_model: int) -> Iterator[Weight]:
+        """What chooses the experts."""
+        wide = self.router_width
+        if wide is not None:
+            yield Weight(name="router_in", shape=(wide, d_model), role="base")
+            yield Weight(name="router_hidden", shape=(2, wide, wide), role="base")
+            yield Weight(name="router_hidden.vectors", shape=(4 * wide,), role="base")  # three biases and a norm
+        yield Weight(name="router", shape=(self.choices + self.shared_routes, wide or d_model), role="base")
+        if self.router_bias:
+            yield Weight(name="router.bias", shape=(self.choices,), role="base")
 
     def _expert(self, name: str, shape: tuple[int, ...], share: float) -> Weight:
         return Weight(name=name, shape=shape, role="experts", shard="experts", units=self.experts, active=share)
@@ -112,18 +135,31 @@ class MoeLayer(FeedForward):
 
     def ops(self, context: LayerContext) -> Iterator[Op]:
         parallel, d_model = context.parallel, context.d_model
-        yield from context.linear("ffn.router", d_model, self.choices, role="base")
+        yield from self._route(context)
         if self.shared_d_ff:
             yield from mlp_ops(context, "ffn.shared", self.shared_d_ff // parallel.tp, self.gated)
         width = self.latent or d_model
         if self.latent:
             yield from context.linear("ffn.latent_in", d_model, self.latent)
+        if self.latent_norms:
+            yield context.normalise("ffn.latent_norm", width, style="rms")
         yield from exchange(context, self, "dispatch", width)
         yield from self._routed(context, width)
         yield from exchange(context, self, "combine", width)
         if self.latent:
             yield from context.linear("ffn.latent_out", self.latent, d_model)
         yield from context.all_reduce("ffn.all_reduce", d_model)
+
+    def _route(self, context: LayerContext) -> Iterator[Op]:
+        wide = self.router_width
+        if wide is not None:
+            yield from context.linear("ffn.router_in", context.d_model, wide, role="base")
+            yield context.normalise("ffn.router_norm", wide, style="rms")
+            for _ in range(2):
+                yield from context.linear("ffn.router_hidden", wide, wide, role="base")
+            yield context.pointwise("ffn.router_activation", 2 * wide, flops=4.0)
+        rows = self.choices + self.shared_routes
+        yield from context.linear("ffn.router", wide or context.d_model, rows, role="base")
 
     def _routed(self, context: LayerContext, width: int) -> Iterator[Op]:
         parallel, precision = context.parallel, context.precision
@@ -149,6 +185,8 @@ class MoeLayer(FeedForward):
                 exchanged=parallel.dp > 1 and parallel.ep > 1,
             )
             wide = name == "down"
+            if wide and self.latent_norms:
+                yield context.normalise("ffn.expert.norm", width, rows=rows, style="rms")
             yield Elementwise(
                 name="ffn.expert.combine" if wide else "ffn.expert.activation",
                 ranks=context.ranks,

@@ -8,13 +8,13 @@ from typing import ClassVar
 from pydantic import Field
 
 from inferplan.models.layers.attention import AttentionLayer
-from inferplan.models.layers.base import Cache, LayerContext, Mixer, Weight
+from inferplan.models.layers.base import Cache, LayerContext, SharedHeads, Weight
 from inferplan.models.layers.mlp import MlpLayer, mlp_ops
 from inferplan.work.ops import Op
 from inferplan.work.parallel import Parallelism
 
 
-class SharedBlockLayer(Mixer):
+class SharedBlockLayer(SharedHeads):
     """``linear(mlp(attention([x, embedding])))``: attention reads twice the model width; each use has its adapters.
 
     The block's own tensors are counted where ``owner`` is set; adapters and the last matrix belong to each use. Each
@@ -24,8 +24,6 @@ class SharedBlockLayer(Mixer):
     kind: ClassVar[str] = "shared_block"
     summary: ClassVar[str] = "attention and feed-forward block with shared weights and an adapter for each use"
 
-    heads: int = Field(ge=1)
-    kv_heads: int = Field(ge=1)
     head_dim: int = Field(ge=1)
     d_ff: int = Field(ge=1)
     adapter_rank: int = Field(default=0, ge=0)
@@ -65,7 +63,7 @@ class SharedBlockLayer(Mixer):
         return self.attention.cache()
 
     def check(self, parallel: Parallelism) -> None:
-        self.attention.check(parallel)
+        super().check(parallel)
         self.mlp.check(parallel)
 
     def live_width(self, d_model: int, parallel: Parallelism) -> float:

@@ -55,6 +55,13 @@ def total(polynomial: Mapping[str, int], segments: tuple[Segment, ...]) -> Num:
     return polynomial.get("1", 0) + sum(value(growing, one.batch, one.new, one.past) for one in segments)
 
 
+def _together(segments: tuple[Segment, ...], *polynomials: Mapping[str, int]) -> list[tuple[Segment, ...]]:
+    """The segments that one operator sees: all of them where it follows their tokens alone, else each by itself."""
+    if all(set(terms) <= {"1", "bn"} for terms in polynomials):
+        return [segments]
+    return [(one,) for one in segments]
+
+
 class TracedTensor(Spec):
     """A parameter tensor. experts: one of so many along its first axis is read by a token that chose it."""
 
@@ -145,8 +152,8 @@ class TracedLayer(Mixer):
         """Raise ``UsageError`` for what would divide its tensors: a trace does not say which dimension."""
         if parallel.stage_ranks > 1:
             raise UsageError(
-                "a traced model is divided by pipeline stages alone",
-                because="a run of one device does not show how its tensors are divided",
+                "a traced layer is divided by pipeline stages alone",
+                because="how its tensors are divided is not written down",
                 hint="--pp, or describe the model as a YAML (docs/models.md)",
             )
 
@@ -164,7 +171,13 @@ class TracedLayer(Mixer):
             yield from getattr(self, f"_{one.runs}")(one, context)
 
     def _matmul(self, one: TracedOperator, context: LayerContext) -> Iterator[Op]:
-        rows = context.tokens if one.rows == _TOKENS else total(one.rows, context.segments)
+        if one.rows == _TOKENS:
+            yield from self._multiplied(one, context, context.tokens)
+            return
+        for seen in _together(context.segments, one.rows):
+            yield from self._multiplied(one, context, total(one.rows, seen))
+
+    def _multiplied(self, one: TracedOperator, context: LayerContext, rows: Num) -> Iterator[Op]:
         if one.copies == 1:
             yield from context.linear(f"traced.{one.name}", one.k, one.n, rows, one.role)
             return
@@ -230,19 +243,20 @@ class TracedLayer(Mixer):
             )
 
     def _pointwise(self, one: TracedOperator, context: LayerContext) -> Iterator[Op]:
-        sizes: list[Any] = [total(terms, context.segments) for terms in (one.flop, one.read, one.write)]
-        flop, read, write = sizes
-        least = np.maximum(write, 1.0)  # a kernel that writes nothing at this load still reads
-        yield Elementwise(
-            name=f"traced.{one.name}",
-            ranks=context.ranks,
-            fusible=True,
-            tokens=least,
-            width=1.0,
-            base=context.precision.base,
-            reads=read / least,
-            flops=flop / least,
-        )
+        for seen in _together(context.segments, one.flop, one.read, one.write):
+            sizes: list[Any] = [total(terms, seen) for terms in (one.flop, one.read, one.write)]
+            flop, read, write = sizes
+            least = np.maximum(write, 1.0)  # a kernel that writes nothing at this load still reads
+            yield Elementwise(
+                name=f"traced.{one.name}",
+                ranks=context.ranks,
+                fusible=True,
+                tokens=least,
+                width=1.0,
+                base=context.precision.base,
+                reads=read / least,
+                flops=flop / least,
+            )
 
     def _copy(self, one: TracedOperator, context: LayerContext) -> Iterator[Op]:
         yield Copy(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inferplan.extras import require
+from inferplan.models.checkpoint import named_by
 
 if TYPE_CHECKING:
     from inferplan.models.spec import ModelSpec
@@ -26,8 +27,7 @@ def trace(path: Path, name: str | None = None) -> ModelSpec:
     from inferplan.models.tracing.model import assemble
 
     config, model_class = read_class(fields, file)
-    folder = file.resolve().parent.name if path.is_dir() else file.stem
-    found = assemble(build(config, model_class, file), config, name or folder.lower(), str(file))
+    found = assemble(build(config, model_class, file), config, name or named_by(path), str(file))
     odd = unread(fields, config)
     if not odd:
         return found

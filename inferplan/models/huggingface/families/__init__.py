@@ -10,7 +10,9 @@ from inferplan.models.huggingface.families import (
     encoders,
     mechanisms,
     multimodal,
+    rare,
     recent,
+    uncommon,
 )
 
 __all__ = ["ALIASES", "FAMILIES", "UNKNOWN"]
@@ -20,10 +22,13 @@ FAMILIES: dict[str, Dialect] = {
     **encoder_decoders.FAMILIES,
     **encoder_decoders.SOUND,
     **encoder_decoders.CONFORMERS,
+    **encoder_decoders.PICTURES,
     **mechanisms.FAMILIES,
     **recent.FAMILIES,
+    **rare.FAMILIES,
     **early.FAMILIES,
     **encoders.FAMILIES,
+    **uncommon.FAMILIES,
     **multimodal.FAMILIES,
 }
 
@@ -34,6 +39,7 @@ ALIASES: dict[str, str] = {
     **recent.ALIASES,
     **early.ALIASES,
     **encoders.ALIASES,
+    **uncommon.ALIASES,
     **multimodal.ALIASES,
 }
 """Other names of a row."""
@@ -45,6 +51,7 @@ UNKNOWN: dict[str, str] = {
     **recent.UNKNOWN,
     **early.UNKNOWN,
     **encoders.UNKNOWN,
+    **uncommon.UNKNOWN,
     **multimodal.UNKNOWN,
 }
 """Families that are known and not covered, and what they need."""

@@ -44,6 +44,4 @@ FAMILIES: dict[str, Dialect] = {
 
 ALIASES: dict[str, str] = {}
 
-UNKNOWN: dict[str, str] = {
-    "cpmant": "it has a position bias by learned buckets of segments and a prompt of its own before every request",
-}
+UNKNOWN: dict[str, str] = {}

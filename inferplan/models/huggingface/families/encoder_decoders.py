@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from inferplan.models.huggingface import conformer, ctc
+from inferplan.models.huggingface import conformer, ctc, pictures, speech
 from inferplan.models.huggingface import encoder_decoder as e
 from inferplan.models.huggingface.dialect import Dialect
+from inferplan.models.huggingface.streams import prophetnet
 
 _BIASED = Dialect(build=e.bart(e.Bart()), tied=True, norm="layer", qkv_bias=True, activation="gelu")
 _BART = replace(_BIASED, build=e.bart(e.Bart(offset=2)), embedding_norm=True)
@@ -24,6 +25,8 @@ FAMILIES: dict[str, Dialect] = {
     "longt5": _T5,
     "switch_transformers": replace(_T5, build=partial(e.t5, experts=e.switch_experts)),
     "t5gemma": replace(_T5, build=e.t5gemma),
+    "t5gemma2": replace(_T5, build=e.t5gemma2),
+    "prophetnet": replace(_BIASED, build=prophetnet),
     "bart": _BART,
     "mbart": replace(_BART, build=e.bart(e.Bart(offset=2, final_norm=True))),
     "plbart": _BART,
@@ -43,45 +46,47 @@ FAMILIES: dict[str, Dialect] = {
     "whisper": replace(_BIASED, build=e.whisper, attention={"key_bias": False}),
     "speech_to_text": replace(_BIASED, build=e.speech_to_text, activation="relu"),
     "moonshine": replace(_BIASED, build=e.moonshine),
+    "moonshine_streaming": replace(_BIASED, build=speech.moonshine_streaming, tied=False),
+    "speecht5": replace(_BIASED, build=speech.speecht5),
+    "pop2piano": replace(_T5, build=speech.pop2piano),
+    "seamless_m4t": replace(_BIASED, build=speech.seamless, activation="relu"),
+    "seamless_m4t_v2": replace(_BIASED, build=speech.seamless, activation="relu"),
+    "dia": replace(_T5, build=speech.dia, tied=False),
     "canary": replace(_BIASED, build=e.canary, tied=True),
     "cohere_asr": replace(_BIASED, build=e.cohere_asr, tied=False),
 }
 
 SOUND: dict[str, Dialect] = {
-    "wav2vec2": _WAV2VEC2,
-    "hubert": _WAV2VEC2,
-    "unispeech": _WAV2VEC2,
-    "unispeech-sat": replace(_WAV2VEC2, build=ctc.ctc(ctc.Sound(masked=True))),
-    "data2vec-audio": replace(_WAV2VEC2, build=ctc.ctc(ctc.Sound(stacked=True))),
+    **{kind: replace(_WAV2VEC2, build=ctc.ctc(style)) for kind, style in ctc.RELATIVES.items() if not style.conformer},
+    "sew": replace(_WAV2VEC2, build=ctc.ctc(ctc.Sound(squeezed=True))),
+    "sew-d": replace(
+        _WAV2VEC2,
+        build=ctc.ctc(ctc.Sound(squeezed=True, disentangled=True)),
+        ignored=("feature_layer_norm_eps", "max_position_embeddings"),
+    ),
 }
 """Encoders that label every position of sound."""
 
 CONFORMERS: dict[str, Dialect] = {
-    "wav2vec2-conformer": replace(_WAV2VEC2, build=ctc.ctc(ctc.Sound(conformer=True))),
+    "wav2vec2-conformer": replace(_WAV2VEC2, build=ctc.ctc(ctc.RELATIVES["wav2vec2-conformer"])),
     "wav2vec2-bert": replace(_WAV2VEC2, build=ctc.features),
     "parakeet_ctc": replace(_WAV2VEC2, build=conformer.fast),
+    "granite_speech5_ctc": replace(_WAV2VEC2, build=conformer.granite, tied=True),
     "lasr_ctc": replace(_WAV2VEC2, build=conformer.lasr),
 }
 """The same, with conformers for layers."""
 
+_PICTURE = Dialect(build=pictures.blip, norm="layer", whole=True)
+PICTURES: dict[str, Dialect] = {
+    "blip": replace(_PICTURE, tied=True),
+    "pix2struct": replace(_PICTURE, build=pictures.pix2struct),
+    "pp_formulanet": replace(_PICTURE, build=pictures.formula),
+    "udop": replace(_T5, build=pictures.udop),
+}
+"""Encoder-decoders whose encoder reads an image."""
+
 ALIASES: dict[str, str] = {}
 """Other names of a row."""
 
-UNKNOWN = {
-    "trocr": "its decoder attends to an encoder of images that its own config does not describe",
-    "wavlm": "its bias by distance has a gate of each head's query: no layer kind has that",
-    "sew": "it halves its positions inside and doubles them again: no layer kind does that",
-    "sew-d": "its attention is DeBERTa's, between positions that are halved and doubled again",
-    "granite_speech5_ctc": "its first layers halve the positions, and a head of labels stands in its middle",
-    "prophetnet": "its decoder attends in two streams, one for each token that it predicts: no layer kind does that",
-    "t5gemma2": "its decoder attends to itself and to the encoder in one softmax: no layer kind does that",
-    "encoder-decoder": "its two halves are models of any two families",
-    "speech-encoder-decoder": "its two halves are models of any two families",
-    "seamless_m4t": "its speech encoders, text decoders and unit vocoder are several models in one",
-    "seamless_m4t_v2": "its speech encoders, text decoders and unit vocoder are several models in one",
-    "speecht5": "its speech and text networks around one encoder-decoder are chosen by the task",
-    "pop2piano": "its mel conditioner and its encoder read sound as embeddings: no layer kind does that",
-    "moonshine_streaming": "its encoder looks ahead by a window of its own in each layer: no layer kind does that",
-    "dia": "its decoder writes nine channels of sound at once: no layer kind does that",
-}
+UNKNOWN: dict[str, str] = {}
 """Families that are known and not covered, and what they need."""

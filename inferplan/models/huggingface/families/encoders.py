@@ -12,7 +12,7 @@ from inferplan.models.huggingface.encoder_decoder import led_windows
 _POOLED = Encoder(spare_bias=True, classifier="pooled", ends=PRETRAINED, decodes=True)
 _DENSE = Encoder(spare_bias=True, decodes=True)
 _OFFSET = replace(_DENSE, padded=True)
-_BERT = Dialect(
+BERT = Dialect(
     build=build(_POOLED),
     tied=True,
     norm="layer",
@@ -27,11 +27,11 @@ _BERT = Dialect(
     ignored=("directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers",
              "pooler_size_per_head", "pooler_type", "sentence_transformers"),
 )  # fmt: skip
-_ROBERTA = replace(_BERT, build=build(_OFFSET))
+_ROBERTA = replace(BERT, build=build(_OFFSET))
 _ALBERT = (*ENDS, "ForPreTraining")
 _ROTARY = Encoder(positions=False, pooled=False, classifier="pooled", ends=ENDS[:3] + ENDS[4:])
 _XLM = replace(
-    _BERT,
+    BERT,
     build=build(
         Encoder(
             names={"emb_dim": "hidden_size"},
@@ -93,8 +93,8 @@ _EURO = replace(
     ignored=("clf_pooling", "mask_token", "prediction_head_size", "sliding_window"),
 )
 _NOMIC = replace(
-    _BERT,
-    build=build(_ROTARY),
+    BERT,
+    build=build(replace(_ROTARY, spare_bias=True)),
     qkv_bias=False,
     out_bias=False,
     mlp_bias=False,
@@ -131,18 +131,18 @@ _DEBERTA = Encoder(
 )
 
 FAMILIES: dict[str, Dialect] = {
-    "bert": _BERT,
+    "bert": BERT,
     "roberta": _ROBERTA,
-    "xlm-roberta-xl": replace(_BERT, build=build(replace(_OFFSET, embedding_norm=False, final_norm=True))),
-    "roberta-prelayernorm": replace(_BERT, build=build(replace(_OFFSET, final_norm=True))),
+    "xlm-roberta-xl": replace(BERT, build=build(replace(_OFFSET, embedding_norm=False, final_norm=True))),
+    "roberta-prelayernorm": replace(BERT, build=build(replace(_OFFSET, final_norm=True))),
     "ibert": replace(
         _ROBERTA,
         build=build(Encoder(spare_bias=True, padded=True)),
         fixed={"quant_mode": (False,), "force_dequant": ("none",)},
     ),
-    "megatron-bert": replace(_BERT, build=build(replace(_POOLED, embedding_norm=False, final_norm=True))),
+    "megatron-bert": replace(BERT, build=build(replace(_POOLED, embedding_norm=False, final_norm=True))),
     "distilbert": replace(
-        _BERT,
+        BERT,
         build=build(
             Encoder(
                 names={"dim": "hidden_size", "hidden_dim": "intermediate_size"},
@@ -153,7 +153,7 @@ FAMILIES: dict[str, Dialect] = {
         ignored=("sinusoidal_pos_embds", "tie_weights_"),
     ),
     "albert": replace(
-        _BERT,
+        BERT,
         build=build(
             replace(
                 _POOLED,
@@ -167,7 +167,7 @@ FAMILIES: dict[str, Dialect] = {
         ignored=("net_structure_type", "gap_size", "num_memory_blocks", "down_scale_factor"),
     ),
     "electra": replace(
-        _BERT,
+        BERT,
         build=build(
             replace(
                 _DENSE,
@@ -180,10 +180,10 @@ FAMILIES: dict[str, Dialect] = {
         ),
     ),
     "mpnet": replace(
-        _BERT, build=build(Encoder(spare_bias=True, token_types=False, padded=True, extra=e.relative_bias))
+        BERT, build=build(Encoder(spare_bias=True, token_types=False, padded=True, extra=e.relative_bias))
     ),
     "rembert": replace(
-        _BERT,
+        BERT,
         build=build(
             Encoder(
                 embedding="input_embedding_size",
@@ -196,19 +196,19 @@ FAMILIES: dict[str, Dialect] = {
         fixed={"tie_word_embeddings": (False,)},
         ignored=("output_embedding_size",),
     ),
-    "roc_bert": replace(_BERT, build=build(replace(_POOLED, extra=e.glyphs, ends=ENDS))),
+    "roc_bert": replace(BERT, build=build(replace(_POOLED, extra=e.glyphs, ends=ENDS))),
     "roformer": replace(
-        _BERT,
+        BERT,
         build=build(replace(_DENSE, embedding="embedding_size", positions=False, pooled=False, extra=e.rotary_table)),
         rotary=True,
         fixed={"rotary_value": (False,)},
     ),
-    "ernie": replace(_BERT, build=build(replace(_POOLED, extra=e.task_types))),
+    "ernie": replace(BERT, build=build(replace(_POOLED, extra=e.task_types))),
     "layoutlm": replace(
-        _BERT, build=build(Encoder(spare_bias=True, classifier="pooled", keeps_pooler=ENDS, extra=e.boxes))
+        BERT, build=build(Encoder(spare_bias=True, classifier="pooled", keeps_pooler=ENDS, extra=e.boxes))
     ),
     "tapas": replace(
-        _BERT,
+        BERT,
         build=build(
             Encoder(
                 spare_bias=True,
@@ -243,7 +243,7 @@ FAMILIES: dict[str, Dialect] = {
         ),
     ),
     "bert-generation": replace(
-        _BERT,
+        BERT,
         build=build(
             Encoder(
                 spare_bias=True,
@@ -257,7 +257,7 @@ FAMILIES: dict[str, Dialect] = {
         ),
     ),
     "esm": replace(
-        _BERT,
+        BERT,
         build=build(
             Encoder(
                 token_types=False,
@@ -272,13 +272,13 @@ FAMILIES: dict[str, Dialect] = {
         ignored=("vocab_list", "esmfold_config"),
     ),
     "deberta-v2": replace(
-        _BERT,
+        BERT,
         build=build(_DEBERTA),
         fixed={"conv_kernel_size": (0,), "legacy": (True,), "attention_head_size": ()},
         ignored=("pooler_dropout", "pooler_hidden_act", "conv_act"),
     ),
     "deberta": replace(
-        _BERT,
+        BERT,
         build=build(replace(_DEBERTA, layers=e.disentangled_first)),
         fixed={
             "legacy": (True,),
@@ -290,7 +290,7 @@ FAMILIES: dict[str, Dialect] = {
         ignored=("pooler_dropout", "pooler_hidden_act", "padding_idx"),
     ),
     "big_bird": replace(
-        _BERT,
+        BERT,
         build=build(
             replace(
                 _DENSE, decodes=False, layers=e.big_bird, keeps_pooler=ENDS, ends=(*ENDS[:3], "Model", "ForPreTraining")
@@ -300,12 +300,12 @@ FAMILIES: dict[str, Dialect] = {
         ignored=("rescale_embeddings", "directionality"),
     ),
     "longformer": replace(
-        _BERT,
+        BERT,
         build=build(replace(_OFFSET, decodes=False, layers=e.banded(led_windows), extra=e.global_projections)),
         ignored=("onnx_export", "ignore_attention_mask", "attention_mode", "autoregressive"),
     ),
     "luke": replace(
-        _BERT,
+        BERT,
         build=build(
             Encoder(
                 padded=True, classifier="pooled", transform=e.words, extra=e.entities, keeps_pooler=("ForMaskedLM",)
@@ -314,13 +314,13 @@ FAMILIES: dict[str, Dialect] = {
         ignored=("bert_model_name", "cls_entity_prediction"),
     ),
     "xmod": replace(
-        _BERT,
+        BERT,
         build=build(replace(_OFFSET, decodes=True, layers=e.adapted, extra=e.other_languages)),
         fixed={"pre_norm": (False,), "add_cross_attention": (False,)},
         ignored=("adapter_reuse_layer_norm", "ln_before_adapter", "default_language"),
     ),
     "esmc": replace(
-        _BERT,
+        BERT,
         build=build(
             Encoder(
                 positions=False,
@@ -383,11 +383,11 @@ FAMILIES: dict[str, Dialect] = {
     ),
     "nomic_bert": _NOMIC,
     "gte": _GTE,
-    "jina_embeddings_v3": replace(_BERT, build=build(Encoder(spare_bias=True, positions=False)), rotary=True),
+    "jina_embeddings_v3": replace(BERT, build=build(Encoder(spare_bias=True, positions=False)), rotary=True),
     "xlm": _XLM,
     "flaubert": _XLM,
     "clip_text_model": replace(
-        _BERT,
+        BERT,
         build=build(
             Encoder(
                 token_types=False,
@@ -402,7 +402,7 @@ FAMILIES: dict[str, Dialect] = {
         ignored=("projection_dim",),
     ),
     "tipsv2_text_model": replace(
-        _BERT,
+        BERT,
         build=build(
             Encoder(
                 positions=False,
@@ -428,20 +428,6 @@ ALIASES = {
 
 UNKNOWN = {
     "canine": "its layers work on characters at two resolutions: no layer kind has those",
-    "convbert": "half of its heads are convolutions whose filters depend on the tokens: no layer kind has those",
-    "fnet": "its mixers are Fourier transforms: no layer kind has those",
-    "funnel": "its layers shorten the sequence: no layer kind does that",
     "lilt": "it has a second stream of layers for the places of the tokens: no layer kind has that",
-    "mobilebert": "its layers have bottlenecks and several feed-forwards: no layer kind has those",
-    "modernvbert": "it joins images with text: its vision part is not described here",
-    "mra": "its attention is an approximation at several resolutions: no mask here has those",
-    "neomme": "it joins images with text, and reads values off a second table: no layer kind has that",
-    "nystromformer": "its attention is approximated by landmarks: no layer kind has those",
-    "perceiver": "its layers attend from latents to the input: no layer kind does that",
-    "reformer": "its attention is by hashes: no mask here has those",
-    "squeezebert": "its linear layers are convolutions in groups: no layer kind has those",
-    "ultravbert": "it joins images with text: its vision part is not described here",
-    "xlnet": "its attention has relative positions with projections of their own: no layer kind has those",
-    "yoso": "its attention is by hashes: no mask here has those",
 }  # fmt: skip
 """Families that are known and not covered, and what they need."""

@@ -6,13 +6,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from inferplan.models.huggingface import decoder, early, latent, modern, special
+from inferplan.models.huggingface import decoder, early, latent, mechanisms, modern, movements, paired, special
 from inferplan.models.huggingface.dialect import Dialect, Flag, Layer
-from inferplan.models.huggingface.families import decoders
-from inferplan.models.huggingface.reader import HEAD_DIM, HEADS, LAYERS, WIDTH, Reader
+from inferplan.models.huggingface.families import decoders, encoders, rare
+from inferplan.models.huggingface.rare import untimed
+from inferplan.models.huggingface.reader import FFN, HEAD_DIM, HEADS, LAYERS, WIDTH, Reader
 
 Build = Callable[[Reader, Dialect], dict[str, Any]]
 
+_CANVAS = "it denoises a canvas that attends to a cache beside it, in as many steps as its logits take"
 _PLAIN = Dialect(build=decoder.decoder)
 _BIAS: Flag = ("attention_bias", False)
 
@@ -36,6 +38,17 @@ def _passed(r: Reader, d: Dialect) -> dict[str, Any]:
         raise r.refuse(f"cross_attention_layers = {crossing!r}", f"they are not some of {count} layers")
     layer = {"mixer": decoder.attention(r, d), "ffn": decoder.mlp(r, d)}
     return decoder.model(r, d, [layer] * (count - len(crossing)))
+
+
+def _flamingo(r: Reader, d: Dialect) -> dict[str, Any]:
+    """Idefics: a feed-forward more before every ``cross_layer_interval``-th layer, behind attention to an image."""
+    count, step = r.integer(*LAYERS), r.integer("cross_layer_interval")
+    if step < 1 or count % step:
+        raise r.refuse(f"cross_layer_interval = {step}", f"its class needs as many such layers as {count} layers have")
+    r.config["vocab_size"] = r.integer("vocab_size") + r.integer("additional_vocab_size", default=0)
+    layer = {"mixer": decoder.attention(r, d), "ffn": decoder.mlp(r, d)}
+    layers: list[Layer] = [{"ffn": layer["ffn"], "norms": 1}, *[layer] * step] * (count // step)
+    return decoder.model(r, d, layers)
 
 
 def _aria(r: Reader, d: Dialect, count: int) -> list[Layer | None]:
@@ -66,18 +79,44 @@ def _unified(r: Reader, d: Dialect) -> dict[str, Any]:
     return special.gemma4(r, d)
 
 
+def _canvas(r: Reader, d: Dialect) -> dict[str, Any]:
+    """DiffusionGemma: Gemma 4's layers read a prompt and denoise a canvas; its last logits are fed back."""
+    r.config |= {"hidden_size_per_layer_input": None, "attention_k_eq_v": True, "enable_moe_block": True}
+    fields = special.gemma4(r, d)
+    for layer in modern.walk(fields["layers"]):
+        layer["extras"] = [*layer["extras"], untimed(_CANVAS)]
+    width, inner = r.integer(*WIDTH), r.integer(*FFN)
+    fed = {"feedback.gate": [inner, width], "feedback.up": [inner, width], "feedback.down": [width, inner]}
+    return fields | {"ends": {"tensors": fed | {"feedback.norm": [width]}}}
+
+
 def _equal_heads(r: Reader, d: Dialect) -> dict[str, Any]:
     """DeepSeek-OCR 2: the class takes the width over the heads, whatever ``head_dim`` says."""
     r.only("head_dim", r.integer(*WIDTH) // r.integer(*HEADS))
     return decoder.decoder(r, d)
 
 
+_REFERS = "each token sees all of the prompt and a window of what is written: no mask here is both"
+
+
+def _referring(r: Reader, d: Dialect) -> dict[str, Any]:
+    """Unlimited-OCR: the cache is that of the prompt; what leaves the window of written tokens is counted too."""
+    kinds, window = r.items("layer_types", r.integer(*LAYERS)), r.optional("sliding_window")
+    if set(kinds or ["reference_sliding_attention"]) != {"reference_sliding_attention"} or window is None:
+        raise r.refuse("layer_types or sliding_window", "only layers of reference_sliding_attention are known here")
+    r.config["layer_types"] = r.config["sliding_window"] = None
+    fields = _equal_heads(r, d)
+    for layer in modern.walk(fields["layers"]):
+        layer["extras"] = [untimed(_REFERS)]
+    note = f"of written tokens the last {window} are kept, and the cache here is that of all of them"
+    return fields | {"notes": [f"{note}: too much for longer answers"]}
+
+
 def _kyutai(r: Reader, d: Dialect) -> dict[str, Any]:
     """Moshi's layers; a step reads a word and a code of each codebook, whose rows are the embedding's further ones."""
     rows = r.integer("num_codebooks") * r.integer("codebook_vocab_size") + 1
-    r.skip("codec_config", "frame_size")
-    notes = ["what makes codes of sound (codec_config) is not counted"]
-    return early.moshi(r, d) | {"ends": {"tables": {"codes": rows}}, "notes": notes}
+    r.skip("frame_size")
+    return early.moshi(r, d) | {"ends": {"tables": {"codes": rows}}}
 
 
 def _kosmos(attention: dict[str, Any], tables: dict[str, int]) -> Build:
@@ -94,6 +133,17 @@ def _kosmos(attention: dict[str, Any], tables: dict[str, int]) -> Build:
     return build
 
 
+def _molmo(r: Reader, d: Dialect) -> dict[str, Any]:
+    """Molmo 2's: words that the embedding alone has are counted with the tower, where there is one."""
+    style = {"qwen3": "head", "olmo": "full"}
+    kind = r.get("qk_norm_type") or "qwen3"
+    if kind not in style:
+        raise r.refuse(f"qk_norm_type = {kind!r}", "only qwen3 and olmo are known")
+    fields = decoder.decoder(r, replace(d, qk_norm=(style[kind], True)))
+    words = 0 if r.prefix else r.integer("additional_vocab_size", default=128)
+    return fields | ({"ends": {"tensors": {"words": [words, fields["d_model"]]}}} if words else {})
+
+
 _KOSMOS = replace(
     _PLAIN,
     norm="layer",
@@ -108,7 +158,35 @@ _KOSMOS = replace(
     ignored=("layerdrop",),
 )
 
+_READS = {
+    "bert": encoders.FAMILIES["bert"],
+    "roberta": encoders.FAMILIES["roberta"],
+    "xlm-roberta": encoders.FAMILIES["roberta"],
+    "gpt2": decoders.FAMILIES["gpt2"],
+    "trocr": rare.FAMILIES["trocr"],
+}
+"""Decoders of a pair whose encoder reads an image."""
+
+_WRITES = {name: _READS[name] for name in ("bert", "roberta", "xlm-roberta", "gpt2")}
+"""Decoders of a pair whose encoder reads text or sound."""
+_READ = {name: _READS[name] for name in ("bert", "roberta", "xlm-roberta")}
+"""Encoders of such a pair."""
+
+_OCR = replace(
+    _PLAIN,
+    qkv_bias=_BIAS,
+    out_bias=_BIAS,
+    kv_default=True,
+    fixed={"mlp_bias": (False,)},
+    moe=decoder.first_dense,
+)
+"""DeepSeek's decoders behind its readers of pages."""
+
 FAMILIES: dict[str, Dialect] = {
+    "pi0": Dialect(build=movements.pi0(decoders.FAMILIES["gemma"]), whole=True),
+    "encoder-decoder": Dialect(build=paired.text_pair(_WRITES, _READ), tied=True, norm="layer", whole=True),
+    "speech-encoder-decoder": Dialect(build=paired.sound_pair(_WRITES), norm="layer", whole=True),
+    "vision-encoder-decoder": Dialect(build=paired.vision_pair(_READS), norm="layer", whole=True),
     "kosmos_2_text_model": replace(_KOSMOS, build=_kosmos({"out_norm": "layer"}, {})),
     "kosmos_2_5_text_model": replace(_KOSMOS, build=_kosmos({}, {"segments": 2})),
     "kyutai_speech_to_text": replace(_PLAIN, build=_kyutai, kv_default=True),
@@ -121,24 +199,18 @@ FAMILIES: dict[str, Dialect] = {
         kv_default=True,
         ignored=("swin_norm",),
     ),
-    "deepseek_ocr2_text": replace(
-        _PLAIN,
-        build=_equal_heads,
-        qkv_bias=_BIAS,
-        out_bias=_BIAS,
-        kv_default=True,
-        fixed={"mlp_bias": (False,)},
-        moe=decoder.first_dense,
-    ),
+    "unlimited_ocr_text": replace(_OCR, build=_referring),
+    "deepseek_ocr2_text": replace(_OCR, build=_equal_heads),
     "glm4v_text": replace(_PLAIN, qkv_bias=True, norms=4),
+    "glm5_next_text": replace(_PLAIN, build=mechanisms.glm5_next, qkv_bias=_BIAS),
     "glm_ocr_text": replace(_PLAIN, norms=4),
     "mllama_text_model": replace(_PLAIN, build=_passed),
     "molmo2_text": replace(
         _PLAIN,
+        build=_molmo,
         qkv_bias=_BIAS,
-        qk_norm=("head", True),
         head_dim=True,
-        fixed={"qk_norm_type": ("qwen3",), "norm_after": (False,), "attention_bias": (False,)},
+        ignored=("norm_after",),
     ),
     "cosmos3_edge_text": replace(
         _PLAIN, gated=False, activation="relu2", qkv_bias=_BIAS, out_bias=_BIAS, mlp_bias=("mlp_bias", False)
@@ -160,13 +232,23 @@ FAMILIES: dict[str, Dialect] = {
     ),
     "muse_glimmer_text": replace(
         _PLAIN,
-        qkv_bias=_BIAS,
-        out_bias=_BIAS,
+        fixed={"attention_bias": (False,)},  # its gates would have none
         head_dim=True,
         norms=4,
         attention={"output_gate": True},
         ignored=("qk_scale_factor", "layer_rope_theta", "post_norm_eps"),
     ),
+    "muse_spark_text": replace(
+        _PLAIN,
+        build=modern.muse_spark,
+        fixed={"attention_bias": (False,)},  # its gates would have none
+        head_dim=True,
+        norm="plain",
+        embedding_norm=True,
+        attention={"output_gate": True},
+    ),
+    "evolla": replace(_PLAIN, qkv_bias=_BIAS, out_bias=_BIAS, mlp_bias=("mlp_bias", False)),
+    "idefics": replace(_PLAIN, build=_flamingo, kv_default=True),
     "aria_text": replace(_PLAIN, kv_default=True, qkv_bias=_BIAS, out_bias=_BIAS, moe=_aria),
     "ernie4_5_vl_moe_text": replace(
         _PLAIN, tied=True, fixed={"use_bias": (False,)}, moe=_ernie, ignored=("moe_norm_min",)
@@ -183,11 +265,20 @@ FAMILIES: dict[str, Dialect] = {
         ignored=("rope_interleave", "intermediate_size"),
     ),
     "gemma4_unified_text": replace(decoders.FAMILIES["gemma4_text"], build=_unified),
+    "diffusion_gemma_text": replace(
+        decoders.FAMILIES["gemma4_text"], build=_canvas, fixed={"attention_bias": (False,)}
+    ),
     "qwen3_omni_moe_text": replace(decoders.FAMILIES["qwen3_moe"], build=_floored(decoder.decoder)),
     "phi4_multimodal": replace(_PLAIN, kv_default=True, windows=decoder.every_layer),
 }
 
 ALIASES = {
+    "diffusion_gemma": "diffusion_gemma_text",
+    "muse_spark": "muse_spark_text",
+    "qwen4_exp": "qwen4_exp_text",
+    "inkling2": "inkling2_text",
+    "inkling_mm_model": "inkling_text",
+    "glm5_next": "glm5_next_text",
     "qwen2_vl": "qwen2",
     "qwen2_vl_text": "qwen2",
     "qwen2_5_vl": "qwen2",
@@ -202,25 +293,5 @@ ALIASES = {
 }
 """Other names of a row."""
 
-_CANVAS = "it denoises a canvas that attends to a cache beside it, fed by its own last logits: no layer kind does that"
-_STREAMS = "its streams are joined by low-rank hyper-connections, and its class gives no size of its indexer"
-_IMAGE_READER = "its encoder reads an image, not tokens: no row of encoder-decoders does"
-
-UNKNOWN: dict[str, str] = {
-    "idefics": "a layer that attends to an image stands before the others, for a text too: no layer kind is one",
-    "unlimited_ocr_text": "its layers keep the whole prompt and slide over what is written: no mask here does that",
-    "glm5_next_text": "its indexer chooses among pooled keys: no layer kind has that indexer",
-    "qwen4_exp": _STREAMS,
-    "qwen4_exp_text": _STREAMS,
-    "diffusion_gemma": _CANVAS,
-    "diffusion_gemma_text": _CANVAS,
-    "muse_spark_text": "its experts work in a narrower width under norms, and its residuals have gates: no layer does",
-    "blip_text_model": _IMAGE_READER,
-    "pix2struct_text_model": _IMAGE_READER,
-    "pp_formulanet_text": _IMAGE_READER,
-    "vision-encoder-decoder": "its two halves are models of any two families",
-    "udop": "its encoder joins patches of an image with the words of a page: no layer kind does that",
-    "evolla": "its language model reads a protein through adapters in some of its layers: no layer kind has those",
-    "pi0": "it puts out movements, by steps of flow matching over a second stack of layers: no layer kind does that",
-}
+UNKNOWN: dict[str, str] = {}
 """Families that are known and not covered, and what they need."""

@@ -108,7 +108,7 @@ FAMILIES: dict[str, Dialect] = {
         _FLAGGED,
         qk_norm=_HEAD_NORM,
         head_dim=True,
-        moe=modern.shared_experts("num_shared_experts", "first_k_dense_replace"),
+        moe=modern.shared_experts("num_shared_experts", "first_k_dense_replace", least=1),
         fixed={"mlp_bias": (False,)},
         ignored=("router_scaling_factor", "enable_moe_fp32_combine"),
     ),
@@ -165,17 +165,4 @@ FAMILIES: dict[str, Dialect] = {
 
 ALIASES = {"iquestcoder": "llama", "gpt-sw3": "gpt2"}
 
-UNKNOWN: dict[str, str] = {
-    "gemma4_assistant": "it drafts for another model, whose keys and values it attends to",
-    "gemma4_unified_assistant": "it drafts for another model, whose keys and values it attends to",
-    "musicgen": "it predicts several codebooks at once, and reads a text encoder and an audio codec beside it",
-    "musicgen_melody": "it predicts several codebooks at once, and reads a text encoder and an audio codec beside it",
-    "axk2": "its norms have low-rank gates, and its queries share a projection with a gate: no layer kind has those",
-    "blt": "it works on patches of bytes between a local encoder and a local decoder: no layer kind has that",
-    "doge": "its mask is learned, and its experts are found by product keys: no layer kind has those",
-    "inkling_text": "its attention has convolutions on keys, values and outputs, and relative biases of the input",
-    "inkling2_text": "its attention has convolutions on keys, values and outputs, and relative biases of the input",
-    "jetmoe": "its query and output projections are mixtures of experts: no layer kind has that",
-    "zaya": "its attention convolves compressed queries and keys (CCA), and its router is a network of its own",
-    "xlnet": "it predicts in permuted order with two streams: no layer kind has that",
-}
+UNKNOWN: dict[str, str] = {}

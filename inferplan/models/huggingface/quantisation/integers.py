@@ -54,7 +54,7 @@ def gptq(table: Reader) -> Scheme:
     vLLM's rules (``utils/gptq_utils.py``): ``dynamic`` leaves out what an expression after ``-:`` begins, and gives
     what one after ``+:`` begins its own bits and group; the first that matches decides.
     """
-    bits, group = table.get("bits", "w_bit"), table.get("group_size", "q_group_size")
+    bits, group = table.get("bits", "w_bit"), table.need("group_size", "q_group_size")
     for name in ("checkpoint_format", "format"):
         table.only(name, "gptq", "gptq_v2")
     table.only("is_marlin_format", False)
@@ -113,7 +113,7 @@ def awq(table: Reader) -> Scheme:
     vLLM leaves out every module that has an entry of ``modules_to_not_convert`` anywhere in its name; transformers
     only from the start or at the end of it.
     """
-    bits, group = table.get("bits", "w_bit"), table.get("group_size", "q_group_size")
+    bits, group = table.get("bits", "w_bit"), table.need("group_size", "q_group_size")
     version = table.get("version")
     if bits != 4:
         raise refuse(table, f"bits = {bits!r}", "AutoAWQ packs 4 bits alone")
@@ -174,7 +174,7 @@ def auto_round(table: Reader) -> Scheme:
     vLLM's rules (``auto_round.py``): an entry is a whole name, or an expression where it has a special character;
     16 bits are a module that stays wide; ``block_name_to_quantize`` are beginnings of names.
     """
-    bits, group = table.optional("bits"), table.get("group_size")
+    bits, group = table.optional("bits"), table.need("group_size")
     table.only("data_type", "int")
     table.only("act_bits", 16, 32)
     for name in ("super_bits", "super_group_size"):

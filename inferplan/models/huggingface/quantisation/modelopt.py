@@ -47,6 +47,8 @@ def modelopt(table: Reader) -> Scheme:
         table.skip(*_UNIMPORTANT)
         return compressed(table)
     kv = cache(table)
+    if "quant_algo" not in table.config and kv is None:
+        table.need("quant_algo")
     excluded = names(table, "exclude_modules", "ignore", "ignored_layers", "modules_to_not_convert")
     layers = tables(table, "quantized_layers")
     size = table.get("group_size")

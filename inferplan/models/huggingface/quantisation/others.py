@@ -192,6 +192,8 @@ def quark(table: Reader) -> Scheme:
     excluded, named = by_glob(names(table, "exclude")), by_glob(own)
     export = table.table("export")
     kv = _quark_cache(table, export) if export is not None else None
+    if overall is None and not own and kv is None:
+        table.need("global_quant_config", "layer_quant_config")
     finish(
         table,
         *("quant_method", "quant_mode", "version", "algo_config", "softmax_quant_spec", "log_severity_level"),

@@ -9,47 +9,76 @@ from inferplan.errors import SpecError
 from inferplan.models.huggingface.reader import ACTIVATION, Reader
 from inferplan.models.huggingface.towers import (
     audio,
+    codecs,
     conformer,
+    davit,
     discrete,
     encoders,
+    flamingo,
+    folded,
+    foreign,
     further,
     gemma,
     latest,
     qwen,
+    recent,
     stacked,
     transcribe,
     vit,
 )
 from inferplan.models.huggingface.towers.beside import Beside, Media, left_out
 from inferplan.models.huggingface.towers.defaults import DEFAULTS, TEXT_DEFAULTS
-from inferplan.models.huggingface.towers.joins import JOINED, TIED_BY_EITHER, TIED_BY_NESTED
+from inferplan.models.huggingface.towers.joins import JOINED, TIED_BY_EITHER, TIED_BY_NESTED, TIED_BY_NONE
 
-__all__ = ["BESIDE", "TIED_BY_EITHER", "TIED_BY_NESTED", "TOWERS", "text_defaults", "towers"]
+__all__ = [
+    "BESIDE",
+    "SPEAKING",
+    "TIED_BY_EITHER",
+    "TIED_BY_NESTED",
+    "TIED_BY_NONE",
+    "TOWERS",
+    "text_defaults",
+    "towers",
+]
 
 TOWERS: dict[str, Callable[[Reader], dict[str, Any]]] = {
     **vit.TOWERS,
     **qwen.TOWERS,
     **gemma.TOWERS,
     **audio.TOWERS,
+    **codecs.TOWERS,
     **conformer.TOWERS,
     **further.TOWERS,
     **latest.TOWERS,
+    **folded.TOWERS,
+    **recent.TOWERS,
     **stacked.TOWERS,
+    **davit.TOWERS,
+    **flamingo.TOWERS,
+    **foreign.TOWERS,
 }
 """What builds a tower, by the ``model_type`` of its table."""
+
+SPEAKING = ("qwen2_5_omni", "qwen3_omni_moe")
+"""Types whose talker and vocoder are counted beside the thinker."""
 
 BESIDE: dict[str, Beside] = {
     **JOINED,
     **further.JOINED,
     **latest.JOINED,
     **discrete.JOINED,
+    **folded.JOINED,
+    **recent.JOINED,
     **stacked.JOINED,
+    **davit.JOINED,
+    **gemma.JOINED,
+    **flamingo.JOINED,
+    **foreign.JOINED,
     **transcribe.JOINED,
+    **codecs.JOINED,
+    **audio.JOINED,
 }
 """What stands beside the language model, by the ``model_type`` of the whole config."""
-
-_REFUSED = {"florence2": "its tower is a DaViT, and its images are positions of an encoder: no row here has either"}
-"""Types whose language model is understood, and which are not."""
 
 _WITHOUT_SHAPE = ("layer_scale_init_value", "drop_path_rate", "layerdrop")
 
@@ -60,10 +89,9 @@ def towers(outer: Reader, text: Reader, d_model: int) -> tuple[list[dict[str, An
     Raises ``SpecError`` for a field of a known tower that is not understood.
     """
     kind = str(outer.get("model_type") or "").lower()
-    if kind in _REFUSED:
-        raise outer.refuse(f"model_type = {kind!r}", _REFUSED[kind])
     beside = BESIDE.get(kind)
-    if beside is None or "vt_hidden_size" in (outer.config.get("vision_config") or {}):
+    vision = outer.config.get("vision_config")
+    if beside is None or (isinstance(vision, dict) and "vt_hidden_size" in vision):
         return _other(outer, d_model)
     media, notes = Media(outer, text, d_model), []
     outer.skip(*beside.ignored)
@@ -102,6 +130,9 @@ def text_defaults(outer: Reader, text: Reader) -> list[str]:
     """Give the language model of a known config of several modalities what its class says where it says nothing."""
     kind = str(outer.get("model_type") or "").lower()
     known = outer is not text and kind in BESIDE
+    if known and BESIDE[kind].encodes:
+        text.config |= {name: outer.config.get(name) for name in ("architectures", "id2label", "num_labels")}
+        outer.skip("id2label", "num_labels")
     return left_out(text, TEXT_DEFAULTS.get(str(text.get("model_type")), {})) if known else []
 
 

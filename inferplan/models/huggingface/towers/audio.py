@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from inferplan.models.huggingface.reader import Reader
+from inferplan.models.huggingface.towers.beside import AUDIO, Beside
 from inferplan.models.huggingface.towers.parts import Tensors, block, conv, heads_of, linear, norm, tower
 
 _NAMES = {
@@ -54,7 +55,7 @@ def qwen3_omni(r: Reader) -> dict[str, Any]:
         bins = (bins + 1) // 2
     tensors |= linear("conv.out", channels * bins, width, bias=False) | norm("norm", width)
     tensors |= linear("projector.0", width, width) | linear("projector.1", width, r.integer("output_dim"))
-    r.skip("max_source_positions", "n_window", "n_window_infer", "conv_chunksize")
+    r.skip("max_source_positions", "n_window", "n_window_infer", "conv_chunksize", "max_position_embeddings")
     return tower(width, layers, tensors)
 
 
@@ -68,9 +69,13 @@ def glm(r: Reader) -> dict[str, Any]:
     return tower(width, layers, tensors | stem(r, width) | norm("norm", width))
 
 
+JOINED = {"qwen3_asr": Beside(towers={AUDIO: "qwen3_asr_encoder"}, ignored=("token_classification_bias",))}
+
 TOWERS = {
+    "qwen3_asr_encoder": qwen3_omni,
     "qwen2_audio_encoder": whisper,
     "voxtral_encoder": whisper,
+    "audioflamingo3_encoder": whisper,
     "moss_transcribe_diarize_audio": whisper,
     "qwen2_5_omni_audio_encoder": qwen25_omni,
     "qwen3_omni_moe_audio_encoder": qwen3_omni,

@@ -63,7 +63,8 @@ class Beside:
 
     towers: its tables, each with the kind of tower it is where the table does not say so. join: adds the tensors
     between; run when all of its towers are there. ignored: fields of the whole config that change no count;
-    text_ignored: of the language model's table. partial: some of its towers may be absent.
+    text_ignored: of the language model's table. partial: some of its towers may be absent. encodes: the language model
+    generates nothing, and the class of the whole config decides its head.
     """
 
     towers: dict[str, str]
@@ -71,6 +72,7 @@ class Beside:
     ignored: tuple[str, ...] = ()
     text_ignored: tuple[str, ...] = ()
     partial: bool = False
+    encodes: bool = False
 
 
 def vision(kind: str, join: Callable[[Media], None] = lambda media: None, *ignored: str) -> Beside:

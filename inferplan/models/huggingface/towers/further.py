@@ -146,6 +146,13 @@ def fuyu(m: Media) -> None:
     m.towers[VISION] = tower(m.d_model, [], linear("patch", inputs, m.d_model))
 
 
+def neomme(m: Media) -> None:
+    """No tower: patches under a norm, and two matrices."""
+    inputs, width = 3 * m.outer.integer("patch_size", default=32) ** 2, m.d_model
+    tensors = norm("patch.norm", inputs) | linear("patch.up", inputs, 2 * width, bias=False)
+    m.towers[VISION] = tower(width, [], tensors | linear("patch.down", 2 * width, width))
+
+
 def moss(m: Media) -> None:
     """Joined frames, two matrices, a norm."""
     joined = m.width(AUDIO) * m.outer.integer("audio_merge_size", default=4)
@@ -234,6 +241,7 @@ def molmo(m: Media) -> None:
     """A pool that attends over neighbouring patches of several layers, a gated projection, and words of its own."""
     own = m.part("adapter_config", "molmo2_adapter")
     heads, kv_heads, head_dim = (own.integer(f) for f in ("num_attention_heads", "num_key_value_heads", "head_dim"))
+    own.only("hidden_size", m.width(VISION))  # the class joins as many layers of its own width
     width, bias = own.integer("hidden_size"), own.flag("attention_bias", True)
     joined = m.width(VISION) * len(own.need("vision_feature_layer"))
     tensors = linear("pool.q", joined, heads * head_dim, bias) | linear("pool.o", heads * head_dim, width, bias)
@@ -242,7 +250,6 @@ def molmo(m: Media) -> None:
     inner, out, biased = own.integer("intermediate_size"), own.integer("text_hidden_size"), own.flag("mlp_bias", False)
     tensors |= linear("projector.gate", width, inner, biased) | linear("projector.up", width, inner, biased)
     tensors |= linear("projector.down", inner, out, bias=False)
-    m.untied()
     m.add(VISION, tensors | {"words": [m.text.integer("additional_vocab_size", default=128), m.d_model]})
 
 
@@ -299,11 +306,13 @@ JOINED: dict[str, Beside] = {
     "mllama": vision("mllama_vision_model", mllama),
     "minimax_m3_vl": vision("minimax_m3_vl_vision", minimax),
     "glm_ocr": vision("glm_ocr_vision"),
+    "glm5_next": vision("glm5_next_vision"),
     "aya_vision": vision("siglip_vision_model", aya, "adapter_layer_norm_eps"),
     "paddleocr_vl": vision("paddleocr_vl_vision", paddle),
     "lfm3_vl": vision("lfm3_vl_vision", lfm3),
     "hyperclovax_vision_v2": vision("qwen2_5_vl_vision", hyperclova),
     "fuyu": Beside(towers={}, join=fuyu),
+    "neomme": Beside(towers={}, join=neomme),
     "moss_transcribe_diarize": audio("moss_transcribe_diarize_audio", moss),
     "cosmos3_edge": vision("cosmos3_edge_vision", cosmos),
     "deepseek_vl_hybrid": Beside(

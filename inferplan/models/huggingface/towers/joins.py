@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from copy import deepcopy
 
+from inferplan.models.huggingface.reader import ACTIVATION
+from inferplan.models.huggingface.towers import speaks
 from inferplan.models.huggingface.towers.beside import AUDIO, VISION, Beside, Media, audio, vision
 from inferplan.models.huggingface.towers.parts import feed_forward, linear, norm
 from inferplan.models.huggingface.towers.qformer import perceiver, qformer
+from inferplan.models.huggingface.towers.vit import siglip
 
 
 def _layers_read(m: Media) -> int:
@@ -63,6 +66,15 @@ def gemma3(m: Media) -> None:
     m.add(VISION, {"projector": [width, m.d_model], "projector.norm": [width]})
 
 
+def t5gemma2(m: Media) -> None:
+    """Gemma 3's, with the tower in the encoder's table."""
+    own = m.within(m.outer.table("encoder") or m.outer, VISION, "siglip_vision_model")
+    own.only("model_type", "siglip_vision_model")
+    own.skip(*ACTIVATION)
+    m.towers[VISION] = siglip(own)
+    gemma3(m)
+
+
 def paligemma(m: Media) -> None:
     """One matrix (2407.07726)."""
     m.outer.skip("hidden_size", "vocab_size")
@@ -73,6 +85,19 @@ def idefics3(m: Media) -> None:
     """A pixel shuffle and one matrix."""
     joined = m.width(VISION) * m.outer.integer("scale_factor", default=2) ** 2
     m.add(VISION, linear("projector", joined, m.d_model, bias=False))
+
+
+def vbert(m: Media) -> None:
+    """A pixel shuffle and one matrix (2510.01149)."""
+    joined = m.width(VISION) * m.outer.integer("pixel_shuffle_factor", default=4) ** 2
+    m.add(VISION, linear("projector", joined, m.d_model, bias=False))
+
+
+def ultravbert(m: Media) -> None:
+    """ModernVBERT's, under a norm; the way to its logits has a matrix of its own."""
+    vbert(m)
+    m.outer.only("tie_word_embeddings", False)
+    m.add(VISION, norm("projector.norm", m.d_model, 1))
 
 
 def llama4(m: Media) -> None:
@@ -92,6 +117,12 @@ def qwen2_audio(m: Media) -> None:
     """One matrix (2407.10759)."""
     m.untied()
     m.add(AUDIO, linear("projector", m.width(AUDIO), m.d_model))
+
+
+def flamingo(m: Media) -> None:
+    """Two matrices behind a pool of neighbouring frames (2507.08128)."""
+    bias = m.outer.flag("projector_bias", True)
+    m.add(AUDIO, feed_forward("projector", [m.width(AUDIO), m.d_model, m.d_model], bias))
 
 
 def voxtral(m: Media) -> None:
@@ -231,6 +262,14 @@ TIED_BY_EITHER = frozenset(
 TIED_BY_NESTED = frozenset({"kosmos-2.5", "llama4"})
 """Types whose language model is a class of its own, which knows the nested flag alone."""
 
+TIED_BY_NONE = frozenset({"audioflamingo3", "molmo2", "musicflamingo"})
+"""Types whose class has a head of its own, whatever the flags say."""
+
+_SIGLIP = {VISION: "siglip_vision_model"}
+_CUT = ("initializer_cutoff_factor", "classifier_bias")
+_TIMES = ("audio_frame_step", "max_position_embeddings", "head_dim")
+"""Of the rotation of frames by their time."""
+
 JOINED: dict[str, Beside] = {
     "llava": vision("clip_vision_model", llava),
     "llava_next": vision("clip_vision_model", llava_next),
@@ -257,6 +296,7 @@ JOINED: dict[str, Beside] = {
     "instructblipvideo": vision("instructblipvideo_vision_model", instructblip),
     "idefics2": vision("idefics2_vision", idefics2),
     "gemma3": vision("siglip_vision_model", gemma3),
+    "t5gemma2": Beside(towers={}, join=t5gemma2),
     "shieldgemma2": vision("siglip_vision_model", gemma3),
     "paligemma": Beside(
         towers={VISION: "siglip_vision_model"},
@@ -265,6 +305,8 @@ JOINED: dict[str, Beside] = {
     ),
     "idefics3": vision("idefics3_vision", idefics3),
     "smolvlm": vision("smolvlm_vision", idefics3),
+    "modernvbert": Beside(towers=_SIGLIP, join=vbert, ignored=_CUT, encodes=True),
+    "ultravbert": Beside(towers=_SIGLIP, join=ultravbert, ignored=_CUT, encodes=True),
     "llama4": vision("llama4_vision_model", llama4),
     "kimi_k25": vision("kimi_k25_vision", kimi, "projection_layer_norm_eps"),
     "qwen2_vl": vision("qwen2_vl_vision"),
@@ -284,12 +326,18 @@ JOINED: dict[str, Beside] = {
     "deepseek_vl": vision("siglip_vision_model", deepseek_vl),
     "ovis2": vision("ovis2_vision", ovis2),
     "qwen2_audio": audio("qwen2_audio_encoder", qwen2_audio),
+    "audioflamingo3": audio("audioflamingo3_encoder", flamingo),
+    "musicflamingo": audio("audioflamingo3_encoder", flamingo, *_TIMES),
     "voxtral": audio("voxtral_encoder", voxtral),
     "glmasr": audio("glmasr_encoder", glmasr),
     "qwen2_5_omni_thinker": Beside(
-        towers={VISION: "qwen2_5_omni_vision_encoder", AUDIO: "qwen2_5_omni_audio_encoder"}, ignored=_OMNI
+        towers={VISION: "qwen2_5_omni_vision_encoder", AUDIO: "qwen2_5_omni_audio_encoder"},
+        join=speaks.qwen25_omni,
+        ignored=_OMNI,
     ),
     "qwen3_omni_moe_thinker": Beside(
-        towers={VISION: "qwen3_omni_moe_vision_encoder", AUDIO: "qwen3_omni_moe_audio_encoder"}, ignored=_OMNI
+        towers={VISION: "qwen3_omni_moe_vision_encoder", AUDIO: "qwen3_omni_moe_audio_encoder"},
+        join=speaks.qwen3_omni,
+        ignored=_OMNI,
     ),
 }

@@ -151,12 +151,6 @@ def janus_vision(r: Reader) -> dict[str, Any]:
     return tower(width, [{"repeat": count, **layer}], tensors)
 
 
-def janus(m: Media) -> None:
-    """What draws images is not served with a language model."""
-    m.outer.skip("vq_config")
-    m.notes.append("what draws images (vq_config: its autoencoder, tables and head) is not counted")
-
-
 def hunyuan_vision(r: Reader) -> dict[str, Any]:
     """Hunyuan-OCR's: positions of the largest image, convolutions that join, words that mark rows and images."""
     width, heads, out = r.integer("hidden_size"), r.integer("num_attention_heads"), r.integer("text_hidden_size")
@@ -227,6 +221,5 @@ JOINED: dict[str, Beside] = {
     "ernie4_5_vl_moe": vision("ernie4_5_vl_moe_vision", ernie),
     "nemotron_h_omni": vision("radio", nemotron, "video_temporal_patch_size"),
     "voxtral_realtime": audio("voxtral_realtime_encoder", realtime, "audio_length_per_tok", "default_num_delay_tokens"),
-    "janus": vision("janus_vision_model", janus),
 }
 """Further rows of the table of what stands beside a language model."""

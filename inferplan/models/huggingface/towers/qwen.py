@@ -105,6 +105,7 @@ TOWERS = {
     "qwen3_5_moe_vision": qwen3,
     "qwen3_omni_moe_vision_encoder": qwen3,
     "cohere_compass_vision": qwen3,
+    "qwen4_exp_vision": qwen3,
     "glm4v_vision": glm,
     "glm4v_moe_vision": glm,
     "kimi_k25_vision": kimi,

@@ -8,9 +8,19 @@ from typing import Any
 from inferplan.models.huggingface.reader import Reader
 from inferplan.models.huggingface.towers.beside import VISION, Beside, Media, vision
 from inferplan.models.huggingface.towers.further import sam
-from inferplan.models.huggingface.towers.parts import Tensors, block, conv, copies, heads_of, linear, norm, tower
+from inferplan.models.huggingface.towers.parts import (
+    Tensors,
+    block,
+    conv,
+    copies,
+    heads_of,
+    linear,
+    norm,
+    patches,
+    tower,
+)
 from inferplan.models.huggingface.towers.qformer import qformer
-from inferplan.models.huggingface.towers.vit import clip
+from inferplan.models.huggingface.towers.vit import clip, plain
 
 
 def _queries(r: Reader) -> dict[str, Any]:
@@ -35,13 +45,36 @@ def deepseek_ocr2(m: Media) -> None:
     fine.only("model_type", "deepseek_ocr2_sam_vision_model")
     behind.only("model_type", "deepseek_ocr2_encoder")
     first, last = sam(fine), _queries(behind)
+    _shrinks(fine, first, last["d_model"])
+    last["tensors"] |= linear("projector", last["d_model"], m.d_model) | {"separator": [m.d_model]}
+    m.towers["sam_config"], m.towers["encoder_config"] = first, last
+
+
+def unlimited(m: Media) -> None:
+    """As DeepSeek-OCR: CLIP's layers behind SAM's, one matrix over what both put out."""
+    whole = m.part(VISION, "unlimited_ocr_vision")
+    fine = m.within(whole, "sam_config", "unlimited_ocr_sam_vision_model")
+    behind = m.within(whole, "encoder_config", "unlimited_ocr_vision_encoder")
+    for table, kind in ((whole, "vision"), (fine, "sam_vision_model"), (behind, "vision_encoder")):
+        table.only("model_type", f"unlimited_ocr_{kind}")
+        table.skip("hidden_act")
+    first = sam(fine)
+    width, layers = plain(behind)
+    tensors: Tensors = {"class": [width], "positions": [patches(behind) + 1, width], **norm("norm.before", width)}
+    behind.skip("num_channels")
+    joined = _shrinks(fine, first, width)
+    tensors |= linear("projector", joined + width, m.d_model) | {"separators": [2, m.d_model]}
+    m.towers["sam_config"], m.towers["encoder_config"] = first, tower(width, layers, tensors)
+
+
+def _shrinks(fine: Reader, first: dict[str, Any], width: int) -> int:
+    """Two convolutions behind SAM, to the width of what reads them."""
     out, (middle, joined) = fine.integer("output_channels"), fine.need("downsample_channels")
     first["tensors"] |= conv("projector.0", out, middle, 3, 3, bias=False)
     first["tensors"] |= conv("projector.1", middle, joined, 3, 3, bias=False)
-    if joined != last["d_model"]:
-        raise fine.refuse(f"downsample_channels = [..., {joined}]", f"the layers behind are {last['d_model']} wide")
-    last["tensors"] |= linear("projector", last["d_model"], m.d_model) | {"separator": [m.d_model]}
-    m.towers["sam_config"], m.towers["encoder_config"] = first, last
+    if joined != width:
+        raise fine.refuse(f"downsample_channels = [..., {joined}]", f"the layers behind are {width} wide")
+    return width
 
 
 def granite4(m: Media) -> None:
@@ -65,7 +98,7 @@ def granite4(m: Media) -> None:
     m.add(VISION, {"newline": [m.d_model]})
 
 
-def _convnext(r: Reader, channels: int) -> Tensors:
+def convnext(r: Reader, channels: int) -> Tensors:
     """A depthwise convolution and a feed-forward, each under a norm and a scale."""
     inner = r.integer("ffn_expansion") * channels
     tensors = norm("norms", channels, 2) | {"layer_scales": [2, channels]}
@@ -84,7 +117,7 @@ def vibevoice_audio(r: Reader) -> dict[str, Any]:
         if stage:
             tensors |= conv(f"stage.{stage}.stride", channels, 2 * channels, 2 * ratios[stage - 1])
             channels *= 2
-        own = copies(depth, _convnext(r, channels))
+        own = copies(depth, convnext(r, channels))
         tensors |= {f"stage.{stage}.{name}": shape for name, shape in own.items()}
     return tower(width, [], tensors | conv("head", channels, width, kernel))
 
@@ -93,8 +126,13 @@ def vibevoice(m: Media) -> None:
     """Two matrices with a norm between for what is heard, and for what is said."""
     m.untied()
     for table in _VIBEVOICE:
-        tensors = linear("projector.0", m.width(table), m.d_model) | norm("projector.norm", m.d_model, 1)
-        m.add(table, tensors | linear("projector.1", m.d_model, m.d_model))
+        projected(m, table)
+
+
+def projected(m: Media, table: str) -> None:
+    """Two matrices with a norm between, from a tower to the language model."""
+    tensors = linear("projector.0", m.width(table), m.d_model) | norm("projector.norm", m.d_model, 1)
+    m.add(table, tensors | linear("projector.1", m.d_model, m.d_model))
 
 
 def flexible(r: Reader) -> dict[str, Any]:
@@ -126,6 +164,7 @@ TOWERS = {
 JOINED: dict[str, Beside] = {
     "kosmos-2": vision("kosmos_2_vision_model", kosmos),
     "kosmos-2.5": vision("kosmos_2_5_vision_model", kosmos),
+    "unlimited_ocr": Beside(towers={}, join=unlimited),
     "deepseek_ocr2": Beside(towers={}, join=deepseek_ocr2),
     "granite4_vision": vision(
         "clip_vision_model", granite4, "deepstack_layer_map", "spatial_vision_layer", "spatial_target_layers"
