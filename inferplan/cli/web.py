@@ -1,0 +1,35 @@
+"""``inferplan web``."""
+
+from __future__ import annotations
+
+import webbrowser
+
+import click
+
+from inferplan.cli.options import Whole
+from inferplan.extras import require
+
+
+@click.command("web")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on: this machine alone.")
+@click.option("--port", type=Whole(0, 65535), default=8765, show_default=True, help="0 takes a free one.")
+@click.option("--folder", metavar="DIR", help="Files that requests may name are read from here [none are].")
+@click.option("--no-browser", is_flag=True, help="Do not open the page.")
+def web_command(host: str, port: int, folder: str | None, no_browser: bool) -> None:
+    """A page in the browser: a deployment, its memory, its roofline and its curves, as its options change.
+
+    Behind it is a JSON API that takes the options of the commands and answers as they do (docs/web.md). It needs the
+    extra web, reaches no network, and ends with Ctrl-C.
+
+    Example: inferplan web
+    """
+    require("web", "the page")
+    from inferplan.cli.programs import CommandLine
+    from inferplan.web.serve import Place, serve
+
+    def ready(address: str) -> None:
+        click.echo(f"listening on {address} (Ctrl-C ends it)", err=True)
+        if not no_browser:
+            webbrowser.open(address)
+
+    serve(Place(host=host, port=port, folder=folder), CommandLine(), ready)

@@ -1,0 +1,215 @@
+"""The routes: the page, and the JSON API behind it (docs/web.md)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from fastapi.staticfiles import StaticFiles
+from starlette.exceptions import HTTPException
+
+from inferplan import __version__
+from inferplan.errors import InferplanError, UsageError
+from inferplan.web.body import parsed
+from inferplan.web.folder import Folder
+from inferplan.web.guard import Guard
+from inferplan.web.jobs import KINDS, Job, Jobs
+from inferplan.web.pricing import Answer, Pricing, too_busy
+from inferplan.web.schemas import describe
+from inferplan.web.tasks import error_record, refused
+from inferplan.web.worker import Setting
+
+STATIC = Path(__file__).with_name("static")
+REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'; sandbox"
+"""Content-Security-Policy of a plan's page, whose styles stand in its text."""
+_BETWEEN_EVENTS = 0.2
+
+
+class Server:
+    """What the routes share: processes, jobs, the folder, and the catalogue once it was asked for."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting, self.folder = setting, Folder(root=setting.folder, limits=setting.limits)
+        self.pricing, self.jobs = Pricing(setting), Jobs(setting)
+        self._catalogue: asyncio.Task[Answer] | None = None
+
+    @asynccontextmanager
+    async def life(self, _: FastAPI) -> AsyncIterator[None]:
+        """Start the processes with the server, and end all of them with it."""
+        await self.pricing.start()
+        self._fetch_catalogue()  # the page asks for it first
+        try:
+            yield
+        finally:
+            self._fetch_catalogue().cancel()
+            self.jobs.stop()
+            self.pricing.stop()
+
+    def _fetch_catalogue(self) -> asyncio.Task[Answer]:
+        if self._catalogue is None:
+            asked = self.pricing.ask("catalog", {}, self.setting.limits.start_seconds)
+            self._catalogue = asyncio.create_task(asked)
+        return self._catalogue
+
+    async def catalogue(self) -> Answer:
+        """What is on file, which is read once."""
+        found = await asyncio.shield(self._fetch_catalogue())
+        if found[0] != 200:
+            self._catalogue = None
+        return found
+
+    async def body(self, request: Request) -> dict[str, Any]:
+        """The body of a request. Raises ``InferplanError`` for what is no JSON, or names files outside the folder."""
+        body = parsed(await request.body(), self.setting.limits)
+        self.folder.require_inside(body)
+        return body
+
+    async def answer(self, question: str, request: Request) -> Response:
+        """The answer of a process to a question with a body."""
+        return reply(await self.pricing.ask(question, await self.body(request)))
+
+
+def reply(answer: Answer) -> Response:
+    """An answer as HTTP has it."""
+    status, kind, content = answer
+    body = content if isinstance(content, bytes) else json.dumps(content).encode("utf-8")
+    return Response(body, status, media_type=kind)
+
+
+def failed(status: int, error: InferplanError) -> JSONResponse:
+    """An error with a status of its own."""
+    return JSONResponse(error_record(error), status)
+
+
+def make_app(setting: Setting, own: Iterable[str] = ()) -> FastAPI:
+    """The application. own: names of this server beside ``localhost`` and its addresses."""
+    server = Server(setting)
+    app = FastAPI(
+        title="inferplan", version=__version__, openapi_url=None, docs_url=None, redoc_url=None, lifespan=server.life
+    )
+    app.state.server = server
+    _answers(app, server)
+    _jobs(app, server)
+    _page(app, server)
+    _errors(app)
+    app.add_middleware(Guard, limits=setting.limits, own=own)
+    return app
+
+
+def _answers(app: FastAPI, server: Server) -> None:
+    """What is answered at once."""
+
+    @app.get("/api/catalog")
+    async def catalog() -> Response:
+        return reply(await server.catalogue())
+
+    def answered(name: str) -> None:
+        @app.post(f"/api/{name}")
+        async def answer(request: Request) -> Response:
+            return await server.answer(name, request)
+
+    for name in ("view", "compare", "fit", "explain", "export"):
+        answered(name)
+
+
+def _jobs(app: FastAPI, server: Server) -> None:
+    """What takes longer."""
+
+    @app.post("/api/jobs")
+    async def start(request: Request) -> Response:
+        body = await server.body(request)
+        kind, options = body.get("kind"), body.get("options", {})
+        if kind not in KINDS or not isinstance(options, dict) or set(body) - {"kind", "options"}:
+            raise UsageError("a job has a kind and options", hint=f"kind: {' or '.join(KINDS)}; options: by name")
+        job = await asyncio.to_thread(server.jobs.start, kind, options)
+        if job is None:
+            return reply(too_busy(f"{server.setting.limits.jobs} jobs are running already", 429))
+        return JSONResponse({"id": job.id}, 202)
+
+    @app.get("/api/jobs/{name}")
+    async def state(name: str) -> Response:
+        return JSONResponse(_find(server, name).record())
+
+    @app.delete("/api/jobs/{name}")
+    async def cancel(name: str) -> Response:
+        job = _find(server, name)
+        await asyncio.to_thread(job.cancel)
+        return JSONResponse(job.record())
+
+    @app.get("/api/jobs/{name}/events")
+    async def events(name: str) -> Response:
+        return StreamingResponse(_events(_find(server, name)), media_type="text/event-stream")
+
+    @app.get("/api/report/{name}")
+    async def report(name: str) -> Response:
+        job = _find(server, name)
+        page = job.found.get("page")
+        if page is None:
+            because = job.found.get("page_why") or f"{job.kind} is {job.state}"
+            raise HTTPException(404, f"job {job.id} has no page: {because}")
+        return HTMLResponse(page, headers={"Content-Security-Policy": REPORT_POLICY})
+
+
+def _find(server: Server, name: str) -> Job:
+    job = server.jobs.find(name)
+    if job is None:
+        raise HTTPException(404, f"no job {name[:40]!r}")
+    return job
+
+
+async def _events(job: Job) -> AsyncIterator[str]:
+    """The state of a job whenever it changes, until its end."""
+    said = ""
+    while True:
+        record = job.record()
+        text = json.dumps(record)
+        if text != said:
+            said = text
+            yield f"event: {record['state']}\ndata: {text}\n\n"
+        if record["state"] != "running":
+            return
+        await asyncio.sleep(_BETWEEN_EVENTS)
+
+
+def _page(app: FastAPI, server: Server) -> None:
+    """The page itself, and the description of the API."""
+
+    @app.get("/api/openapi.json")
+    async def openapi() -> Response:
+        return JSONResponse(describe(server.setting.commands, server.setting.limits))
+
+    @app.get("/")
+    async def index() -> Response:
+        page = STATIC / "index.html"
+        if not page.is_file():
+            raise HTTPException(404, "this installation has no page; its API is described at /api/openapi.json")
+        return HTMLResponse(page.read_text(encoding="utf-8"), headers={"Cache-Control": "no-cache"})
+
+    app.mount("/static", StaticFiles(directory=STATIC, check_dir=False), name="static")
+
+
+def _errors(app: FastAPI) -> None:
+    """Every error has one form."""
+
+    @app.exception_handler(InferplanError)
+    async def said(_: Request, error: InferplanError) -> Response:
+        answer = refused(error)
+        return JSONResponse(answer.content, answer.status)
+
+    @app.exception_handler(HTTPException)
+    async def http(_: Request, error: HTTPException) -> Response:
+        response = failed(error.status_code, UsageError(str(error.detail)))
+        response.headers.update(error.headers or {})
+        return response
+
+    @app.exception_handler(Exception)
+    async def bug(_: Request, error: Exception) -> Response:
+        found = InferplanError(f"a bug in inferplan: {type(error).__name__}: {error}")
+        found.exit_code = 1
+        return failed(500, found)

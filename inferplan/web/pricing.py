@@ -1,0 +1,83 @@
+"""Processes that stay and price what the page asks: so many at once, a queue before them, a time limit on each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from inferplan.errors import UsageError
+from inferplan.web.tasks import error_record
+from inferplan.web.worker import Process, Setting
+
+Answer = tuple[int, str, bytes | dict[str, Any]]
+"""Status, kind, content."""
+
+
+def too_busy(what: str, status: int = 503) -> Answer:
+    """A refusal that says what there is too much of."""
+    return status, "application/json", error_record(UsageError(what, hint="ask again in a moment"))
+
+
+class Pricing:
+    """The processes that stay. ``start`` and ``stop`` belong to the server's life."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self._threads = ThreadPoolExecutor(setting.limits.pricing + 1, "pricing")
+        self._free: asyncio.Queue[Process | None] = asyncio.Queue()
+        self._all: set[Process] = set()
+        self._waiting = 0
+
+    async def start(self) -> None:
+        """Start the processes; they are ready when the first answers come."""
+        for _ in range(self.setting.limits.pricing):
+            self._free.put_nowait(self._fresh())
+
+    def stop(self) -> None:
+        """End every process."""
+        for process in list(self._all):
+            self._end(process)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes that there are."""
+        return [process.pid for process in self._all if process.pid is not None]
+
+    async def ask(self, question: str, body: Mapping[str, Any], seconds: float | None = None) -> Answer:
+        """The answer of the next process that is free, within its time limit or one of its own."""
+        if self._waiting >= self.setting.limits.waiting:
+            return too_busy(f"{self._waiting} requests are waiting already")
+        self._waiting += 1
+        try:
+            process = await self._free.get()
+        finally:
+            self._waiting -= 1
+        process = process or self._fresh()
+        loop, limit = asyncio.get_running_loop(), seconds or self.setting.limits.seconds
+        asked = loop.run_in_executor(self._threads, self._ask, process, question, body, limit)
+        try:
+            return await asyncio.shield(asked)
+        finally:
+            asked.add_done_callback(lambda _: self._free.put_nowait(process if process in self._all else None))
+
+    def _ask(self, process: Process, question: str, body: Mapping[str, Any], seconds: float) -> Answer:
+        try:
+            return process.ask(question, body, seconds)
+        except TimeoutError:
+            self._end(process)
+            return too_busy(f"no answer within {seconds:g} s")
+        except (EOFError, OSError):
+            self._end(process)
+            return too_busy("this needs more than the server gives to a request")
+
+    def _fresh(self) -> Process:
+        process = Process(self.setting)
+        self._all.add(process)
+        return process
+
+    def _end(self, process: Process) -> None:
+        self._all.discard(process)
+        process.end()

@@ -1,0 +1,116 @@
+// The few helpers that make elements. No markup is ever made from text: what the server says is text.
+
+/** An element with attributes, listeners (`onclick`) and children; null and false are left out. */
+export function h(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name in element && typeof value !== "string") element[name] = value;
+    else element.setAttribute(name, value === true ? "" : value);
+  }
+  element.append(...children.flat(3).filter((child) => child !== null && child !== undefined && child !== false));
+  return element;
+}
+
+export const $ = (selector, root = document) => root.querySelector(selector);
+export const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
+
+/** New children for `container`; the focus stays on the element with the same `data-key`. */
+export function fill(container, ...children) {
+  const held = container.contains(document.activeElement) ? document.activeElement.dataset.key : undefined;
+  container.replaceChildren(...children.flat(3).filter(Boolean));
+  if (held !== undefined) container.querySelector(`[data-key="${CSS.escape(held)}"]`)?.focus({ preventScroll: true });
+}
+
+/** Calls `run` once, `wait` milliseconds after the last call. */
+export function settled(run, wait) {
+  let timer;
+  return (...values) => {
+    clearTimeout(timer);
+    timer = setTimeout(() => run(...values), wait);
+  };
+}
+
+let spoken;
+/** Says `text` to a screen reader, once things have come to rest. */
+export function say(text) {
+  clearTimeout(spoken);
+  spoken = setTimeout(() => ($("#live").textContent = text), 700);
+}
+
+export async function copy(text, button) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    const area = h("textarea", { class: "unseen", "aria-hidden": "true" });
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+    button.focus();
+  }
+  const before = button.dataset.label ?? button.textContent;
+  button.dataset.label = before;
+  button.textContent = "Copied";
+  say("Copied");
+  setTimeout(() => (button.textContent = before), 1500);
+}
+
+export function save(name, content, type) {
+  const blob = content instanceof Blob ? content : new Blob([content], { type });
+  const link = h("a", { href: URL.createObjectURL(blob), download: name });
+  document.body.append(link);
+  link.click();
+  link.remove();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}
+
+const quoted = (cell) => (/[",\n]/.test(cell) ? `"${cell.replaceAll('"', '""')}"` : cell);
+export const csv = (rows) => rows.map((row) => row.map((cell) => quoted(String(cell ?? ""))).join(",") + "\n").join("");
+
+/** A small button that saves `what` as `kind` by `run`. */
+export const saving = (kind, what, run) =>
+  h(
+    "button",
+    { type: "button", "aria-label": `${what}: save as ${kind}`, "data-key": `save ${what} ${kind}`, onclick: run },
+    kind,
+  );
+
+/** A table: `columns` are texts, or `{ text, right }`; cells are texts, elements or whole cells; the first of a row names it. */
+export function table(caption, columns, rows, attributes = {}) {
+  const heads = columns.map((column) => (typeof column === "string" ? { text: column } : column));
+  const side = (index) => (heads[index].right ? "right" : null);
+  const cell = (value, index) =>
+    value instanceof HTMLTableCellElement
+      ? value
+      : index === 0
+        ? h("th", { scope: "row", class: side(0) }, value)
+        : h("td", { class: side(index) }, value);
+  return h(
+    "div",
+    { class: "scroll", tabindex: "0", role: "region", "aria-label": caption, ...attributes },
+    h(
+      "table",
+      {},
+      h("caption", {}, caption),
+      h(
+        "thead",
+        {},
+        h(
+          "tr",
+          {},
+          heads.map((head, i) =>
+            h("th", { scope: "col", class: side(i), "aria-sort": head.sort }, head.node ?? head.text),
+          ),
+        ),
+      ),
+      h(
+        "tbody",
+        {},
+        rows.map((row) => h("tr", { class: row.class }, row.map(cell))),
+      ),
+    ),
+  );
+}

@@ -1,0 +1,105 @@
+// Fields of the forms inside a tab, made from a list; each writes one key of the state.
+
+import { h } from "./dom.js";
+
+/**
+ * Nodes for `specs`: { key, label, kind: "number" | "text" | "select" | "choice", options?, placeholder?, when?(values) }.
+ * `read` is the table of the state's keys, `prefix` makes ids. Returns `{ nodes, show(values) }`.
+ */
+export function fields(specs, { prefix, read, change }) {
+  const made = specs.map((spec) => ({
+    spec,
+    ...MAKERS[spec.kind](spec, { id: `${prefix}-${spec.key}`, read: read[spec.key], change }),
+  }));
+  return {
+    nodes: made.map(({ node }) => node),
+    show(values) {
+      for (const { spec, node, set } of made) {
+        node.hidden = Boolean(spec.when && !spec.when(values));
+        set(values[spec.key]);
+      }
+    },
+  };
+}
+
+const MAKERS = {
+  number(spec, { id, read, change }) {
+    const wrong = h(
+      "div",
+      { class: "wrong", id: `${id}-wrong`, hidden: true },
+      spec.whole === false ? "A number above 0" : "A whole number, not negative",
+    );
+    const input = h("input", {
+      id,
+      type: "number",
+      min: "0",
+      step: spec.whole === false ? "any" : "1",
+      inputmode: spec.whole === false ? "decimal" : "numeric",
+      placeholder: spec.placeholder,
+      "aria-describedby": wrong.id,
+    });
+    input.addEventListener("input", () => {
+      const value = input.value === "" ? undefined : read.read(input.value);
+      const fine = value !== undefined || (input.value === "" && !input.validity.badInput);
+      wrong.hidden = fine;
+      input.setAttribute("aria-invalid", String(!fine));
+      if (fine) change(spec.key, value);
+    });
+    const set = (value) => {
+      if (document.activeElement !== input) input.value = value ?? "";
+    };
+    return { node: h("div", { class: "field" }, h("label", { for: id }, spec.label), input, wrong), set };
+  },
+  text(spec, { id, read, change }) {
+    const input = h("input", {
+      id,
+      type: "text",
+      spellcheck: "false",
+      autocapitalize: "none",
+      placeholder: spec.placeholder,
+    });
+    input.addEventListener("input", () =>
+      change(spec.key, input.value.trim() === "" ? undefined : read.read(input.value.trim())),
+    );
+    const set = (value) => {
+      if (document.activeElement !== input) input.value = value ?? "";
+    };
+    return { node: h("div", { class: "field" }, h("label", { for: id }, spec.label), input), set };
+  },
+  select(spec, { id, read, change }) {
+    const options = spec.options.map(([value, text]) => h("option", { value }, text));
+    const select = h(
+      "select",
+      { id, onchange: () => change(spec.key, select.value === "" ? undefined : read.read(select.value)) },
+      options,
+    );
+    const set = (value) => (select.value = value ?? "");
+    return { node: h("div", { class: "field" }, h("label", { for: id }, spec.label), select), set };
+  },
+  choice(spec, { id, change }) {
+    const radios = spec.options.map(([value, text]) => {
+      const radio = h("input", {
+        type: "radio",
+        name: id,
+        id: `${id}-${value}`,
+        value,
+        onchange: () => change(spec.key, value),
+      });
+      return { radio, label: h("label", {}, radio, text) };
+    });
+    const set = (value) => radios.forEach(({ radio }) => (radio.checked = radio.value === value));
+    return {
+      node: h(
+        "fieldset",
+        { class: "field plain" },
+        h("legend", { class: "label" }, spec.label),
+        h(
+          "div",
+          { class: "choice" },
+          radios.map(({ label }) => label),
+        ),
+      ),
+      set,
+    };
+  },
+};

@@ -1,0 +1,170 @@
+// The figures of an answer by name: as they are written, what explains them, and the bill behind those of money.
+
+import { h } from "./dom.js";
+import { facts, number } from "./explain.js";
+import { bytes, count, decimal, money, time } from "./units.js";
+
+/** One figure of a headline: a name, what is large, notes below. */
+export const figure = (name, big, ...notes) =>
+  h(
+    "div",
+    { class: "figure" },
+    h("dt", {}, name),
+    h("dd", { class: "big" }, big),
+    notes.filter(Boolean).map((note) => h("dd", { class: "note" }, note)),
+  );
+
+/** The figures of a reply by name, for the headline and for the comparison: `{ text, term, note }`. */
+export function figuresOf(reply) {
+  return { ...sizes(reply.estimate), ...latencies(reply.estimate), ...rates(reply.estimate), ...costs(reply.cost) };
+}
+
+function sizes(found) {
+  return {
+    fits: {
+      name: "Memory of one accelerator",
+      text: bytes(found.memory.total_bytes),
+      rest: ` of ${bytes(found.memory.usable_bytes)}`,
+      term: "memory.total",
+      value: found.memory.total_bytes,
+    },
+    batch: {
+      name: "Largest batch at this context",
+      text: count(found.max_batch),
+      term: "max_batch",
+      value: found.max_batch,
+    },
+    context: found.max_context_tokens !== null && {
+      name: "Longest context at this batch",
+      text: `${count(found.max_context_tokens)} tokens`,
+      term: "max_context",
+      value: found.max_context_tokens,
+    },
+  };
+}
+
+/** Between which times 80 % of measurements lie, or nothing. */
+const bandOf = (found, key) =>
+  found[`${key}_low_s`] == null ? "" : `${time(found[`${key}_low_s`])} to ${time(found[`${key}_high_s`])}`;
+
+function latencies(found) {
+  const decodes = found.tpot_s !== null;
+  return {
+    server: {
+      name: found.generates ? "Time to first token at the server" : "Latency at the server",
+      text: time(found.ttft_at_server_s),
+      band: bandOf(found, "ttft_at_server"),
+      term: found.ttft_at_server_s === null ? null : "ttft_at_server",
+      value: found.ttft_at_server_s,
+    },
+    alone: {
+      name: found.generates ? "Time to first token, of the batch alone" : "Latency of the batch alone",
+      text: time(found.ttft_s),
+      band: bandOf(found, "ttft"),
+      term: "ttft",
+      value: found.ttft_s,
+    },
+    tpot: decodes && {
+      name: "Time per output token",
+      text: time(found.tpot_s),
+      band: bandOf(found, "tpot"),
+      term: "tpot",
+      value: found.tpot_s,
+    },
+    total: decodes && {
+      name: "Total latency of the batch alone",
+      text: time(found.e2el_s),
+      band: bandOf(found, "e2el"),
+      term: "e2el",
+      value: found.e2el_s,
+    },
+  };
+}
+
+function rates(found) {
+  const decodes = found.tpot_s !== null;
+  return {
+    rate: found.output_tokens_per_s !== null && {
+      name: "Output tokens a second",
+      text: decimal(found.output_tokens_per_s, 1),
+      term: "output_tokens_per_s",
+      value: found.output_tokens_per_s,
+    },
+    user: decodes && {
+      name: "Output tokens a second and user",
+      text: decimal(1 / found.tpot_s, 1),
+      term: "tpot",
+      title: "Time per output token, whose inverse this is",
+      value: 1 / found.tpot_s,
+    },
+  };
+}
+
+function costs(cost) {
+  return {
+    hour: cost && { name: "Cost of an hour", text: money(cost.per_hour, cost.currency, 2), cost, value: cost.per_hour },
+    million: cost && {
+      name: "Cost of a million tokens, in and out",
+      text: money(cost.per_million_tokens_whole_bill, cost.currency),
+      cost,
+      value: cost.per_million_tokens_whole_bill,
+    },
+  };
+}
+
+/** The button of a figure: its explanation, or for money the bill. */
+export function figureButton(one, view) {
+  if (one.cost)
+    return h(
+      "button",
+      {
+        type: "button",
+        class: "number",
+        "data-key": one.name,
+        "aria-label": `${one.name}: ${one.text}. Explain`,
+        onclick: () => facts(one.name, bill(one.cost)),
+      },
+      one.text,
+    );
+  return number(one.text, { term: one.term, view, name: one.name, title: one.title });
+}
+
+/** What is bought, in words. */
+export const sold = (cost) =>
+  cost.instance ? `${count(cost.instances)} × ${cost.instance}` : `${count(cost.devices_bought)} single`;
+
+function bill(cost) {
+  const each = (value) => money(value, cost.currency);
+  return [
+    [
+      "What is bought",
+      `${sold(cost)}: ${count(cost.devices_bought)} of the accelerator, ${cost.devices_idle ? count(cost.devices_idle) : "none"} of them idle`,
+    ],
+    [
+      "Price",
+      `${each(cost.price_per_instance_hour)} an hour each, ${cost.price_term}${cost.price_length ? ` ${cost.price_length}` : ""}`,
+    ],
+    [
+      "Price list",
+      [cost.price_source, cost.price_date].filter(Boolean).join(", ") +
+        (cost.price_is_old ? " (older than 180 days)" : ""),
+    ],
+    ["An hour", each(cost.per_hour)],
+    ["A month of 730 hours", each(cost.per_month)],
+    ["A request", `${decimal(cost.per_request, 6)} ${cost.currency}`],
+    [
+      "A million input tokens",
+      `${each(cost.per_million_input_tokens)}, where an output token costs ${cost.output_to_input_ratio} times an input token`,
+    ],
+    ["A million output tokens", cost.per_million_output_tokens && each(cost.per_million_output_tokens)],
+    [
+      "A million output tokens, whole bill on them",
+      cost.per_million_output_tokens_whole_bill && each(cost.per_million_output_tokens_whole_bill),
+    ],
+    [
+      "A million tokens, in and out",
+      `${each(cost.per_million_tokens_whole_bill)} = an hour's bill over the tokens of an hour, when the batch runs all of the time`,
+    ],
+    ["Page", h("code", {}, "docs/cost.md")],
+  ];
+}

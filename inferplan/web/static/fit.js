@@ -1,0 +1,243 @@
+// Which accelerators hold the model, how many, in which format: the rows of `inferplan fit`, sorted and filtered here.
+
+import { copy, csv, fill, h, save, saving, say, table } from "./dom.js";
+import { fields } from "./fields.js";
+import { refusalCard } from "./refusal.js";
+import { TOOLS } from "./state.js";
+import { bytes, count, money } from "./units.js";
+
+export const SHAPE = { options: "array", first: "object", context_tokens: "number", command: "string" };
+
+const COLUMNS = [
+  ["gpu", "Accelerator", (row) => row.gpu],
+  ["devices", "How many", (row) => row.devices],
+  ["quant", "Format", (row) => row.quant],
+  ["weights_bytes", "Weights on each", (row) => row.weights_bytes],
+  ["kv_pool_bytes", "KV cache on each", (row) => row.kv_pool_bytes],
+  ["max_requests", "Requests at once", (row) => row.max_requests],
+  ["max_context_tokens", "Longest context", (row) => row.max_context_tokens ?? Infinity],
+  ["price", "An hour", (row) => row.cost?.per_hour ?? Infinity],
+];
+const bought = (cost) =>
+  cost.instance || cost.instance_gpus === 1
+    ? `${count(cost.instances)} × ${cost.instance ?? "instance"} (${cost.instance_gpus} each), ${cost.price_source}`
+    : `${count(cost.devices_bought)} bought, ${cost.price_source}`;
+
+export class FitTab {
+  constructor({ change, use, again }) {
+    Object.assign(this, { use, again });
+    this.sort = { key: "price", down: false };
+    this.all = false;
+    this.form = fields(
+      [
+        { key: "context", label: "Tokens of a request, prompt and output", kind: "number", placeholder: "8,192" },
+        { key: "users", label: "Requests at once", kind: "number", placeholder: "1" },
+        { key: "most", label: "Largest number of accelerators", kind: "number", placeholder: "8" },
+        { key: "gpu", label: "Accelerator holds the word", kind: "text", placeholder: "such as h100" },
+        {
+          key: "format",
+          label: "Format",
+          kind: "select",
+          options: [
+            ["", "all"],
+            ["native", "native: the checkpoint's own"],
+            ["fp8", "fp8"],
+            ["int4", "int4"],
+          ],
+        },
+      ],
+      { prefix: "fit", read: TOOLS.fit, change },
+    );
+    const all = h("input", {
+      type: "checkbox",
+      id: "fit-all",
+      onchange: () => this.#again(() => (this.all = all.checked)),
+    });
+    this.node = [
+      h(
+        "section",
+        { class: "card", "aria-label": "Question" },
+        h(
+          "div",
+          { class: "form" },
+          this.form.nodes,
+          h("div", { class: "choice" }, h("label", {}, all, "also what does not fit")),
+        ),
+      ),
+      (this.found = h("section", { class: "card", id: "fits", "aria-label": "Answer" })),
+    ];
+  }
+
+  wait(late) {
+    this.found.classList.toggle("stale", late);
+    if (late && !this.reply)
+      fill(this.found, h("p", { class: "soft" }, "Every accelerator on file is tried in every format: a few seconds."));
+  }
+
+  fail(error) {
+    fill(this.found, refusalCard(error, { again: this.again }));
+    say(error.what ?? error.message);
+  }
+
+  set(state) {
+    this.state = state;
+    this.form.show(state.fit);
+    if (this.reply) this.#table();
+  }
+
+  show(reply) {
+    this.reply = reply;
+    this.#table();
+  }
+
+  #again(change) {
+    change();
+    if (this.reply) this.#table();
+  }
+
+  #rows() {
+    const { gpu, format } = this.state.fit;
+    const by = COLUMNS.find(([key]) => key === this.sort.key)[2];
+    const shown = this.reply.options.filter(
+      (row) =>
+        (this.all || row.fits) && (!gpu || row.gpu.includes(gpu.toLowerCase())) && (!format || row.quant === format),
+    );
+    const order = (left, right) => {
+      const [a, b] = [by(left), by(right)];
+      if (left.fits !== right.fits) return left.fits ? -1 : 1;
+      return (a < b ? -1 : a > b ? 1 : left.gpu.localeCompare(right.gpu)) * (this.sort.down ? -1 : 1);
+    };
+    return shown.sort(order);
+  }
+
+  #table() {
+    const rows = this.#rows();
+    const heads = COLUMNS.map(([key, text], index) => this.#head(key, text, index));
+    const body = rows.map((row) => Object.assign(this.#row(row), { class: row.fits ? null : "off" }));
+    const users = this.state.fit.users ?? 1;
+    fill(
+      this.found,
+      h(
+        "div",
+        { class: "head" },
+        h("h2", { id: "fit-answer" }, this.#answer()),
+        h(
+          "div",
+          { class: "quiet" },
+          h(
+            "button",
+            {
+              type: "button",
+              "data-key": "fit-copy",
+              onclick: (event) => copy(this.reply.command, event.currentTarget),
+            },
+            "Copy command line",
+          ),
+          saving("CSV", "Fit", () => save("fit.csv", this.#csv(rows), "text/csv")),
+        ),
+      ),
+      this.#first(),
+      table(
+        `The fewest accelerators of each kind that hold ${count(users)} ${users === 1 ? "request" : "requests"} of ${count(this.reply.context_tokens)} tokens: ${rows.length} rows`,
+        [...heads, "Take it"],
+        body,
+        { class: "scroll tall" },
+      ),
+      rows.length === 0 &&
+        h(
+          "p",
+          {},
+          "Nothing on file fits under these limits. Try more accelerators, fewer requests, or another format.",
+        ),
+    );
+    say(`${this.#answer()} ${rows.length} rows.`);
+  }
+
+  /** What to look at first: the cheapest of each format, and the most requests for the money. */
+  #first() {
+    const found = Object.entries(this.reply.first).map(([name, { gpu, quant }]) => [
+      name,
+      this.reply.options.find((row) => row.gpu === gpu && row.quant === quant),
+    ]);
+    const rows = found
+      .filter(([, row]) => row?.fits)
+      .map(([name, row]) => [
+        name,
+        `${count(row.devices)} × ${row.gpu}`,
+        count(row.max_requests),
+        row.cost ? money(row.cost.per_hour, row.cost.currency, 2) : "no price",
+        this.#take(row, name),
+      ]);
+    return (
+      rows.length > 0 &&
+      table(
+        "What to look at first",
+        ["", "Accelerators", { text: "Requests at once", right: true }, { text: "An hour", right: true }, "Take it"],
+        rows,
+      )
+    );
+  }
+
+  #take(row, where) {
+    return h(
+      "button",
+      {
+        type: "button",
+        "aria-label": `Estimate ${count(row.devices)} ${row.gpu} in ${row.quant}`,
+        "data-key": `use-${where}-${row.gpu}-${row.quant}`,
+        onclick: () => this.use(row),
+      },
+      "Estimate",
+    );
+  }
+
+  #head(key, text, index) {
+    const here = this.sort.key === key;
+    const press = () => this.#again(() => (this.sort = { key, down: here && !this.sort.down }));
+    const node = h(
+      "button",
+      { type: "button", class: "sort", "data-key": `sort-${key}`, onclick: press, "aria-label": `${text}: sort` },
+      text,
+      here ? (this.sort.down ? " ▼" : " ▲") : "",
+    );
+    return {
+      text,
+      node,
+      right: index !== 0 && key !== "quant",
+      sort: here ? (this.sort.down ? "descending" : "ascending") : null,
+    };
+  }
+
+  #row(row) {
+    if (!row.fits) return [row.gpu, "–", row.quant, h("td", { colSpan: COLUMNS.length - 2 }, row.reason)];
+    return [
+      row.gpu,
+      count(row.devices),
+      row.quant,
+      bytes(row.weights_bytes),
+      bytes(row.kv_pool_bytes),
+      count(row.max_requests),
+      row.max_context_tokens === null ? "no limit" : `${count(row.max_context_tokens)} tokens`,
+      row.cost ? h("span", { title: bought(row.cost) }, money(row.cost.per_hour, row.cost.currency, 2)) : "no price",
+      this.#take(row, "row"),
+    ];
+  }
+
+  /** The accelerator in hand first: how many of it, in which format. */
+  #answer() {
+    const { model, gpu } = this.state.views[this.state.active];
+    const order = ["native", "fp8", "int4"];
+    const mine = this.reply.options
+      .filter((row) => row.gpu === gpu && row.fits)
+      .sort((left, right) => order.indexOf(left.quant) - order.indexOf(right.quant));
+    if (!mine.length) return `${model} does not fit on ${gpu}`;
+    return `${model} on ${gpu}: ${mine.map((row) => `${count(row.devices)} in ${row.quant}`).join(", ")}`;
+  }
+
+  #csv(rows) {
+    return csv([
+      COLUMNS.map(([key]) => (key === "price" ? "per_hour" : key)),
+      ...rows.map((row) => COLUMNS.map(([key]) => (key === "price" ? row.cost?.per_hour : row[key]))),
+    ]);
+  }
+}

@@ -1,0 +1,132 @@
+// The answer first: does it fit, how fast, what it costs, how sure that is.
+
+import { title } from "./controls.js";
+import { h } from "./dom.js";
+import { figure, figureButton, figuresOf, sold } from "./figures.js";
+import { bytes, count, percent, time } from "./units.js";
+
+const within = (record, key) =>
+  record[`${key}_low_s`] == null
+    ? "no error band: nothing measured is like it"
+    : `80 % of measurements: ${time(record[`${key}_low_s`])} to ${time(record[`${key}_high_s`])}`;
+
+/** The nodes of the headline, and what of it is said to a screen reader. */
+export function headline(reply, view) {
+  const found = reply.estimate;
+  const all = figuresOf(reply);
+  const value = (one) => figureButton(one, view);
+  const loaded = `batch ${count(found.load.batch)}, ${count(found.load.prompt_tokens)} tokens in${found.generates ? `, ${count(found.load.output_tokens)} out` : ""}`;
+  const fits = found.memory.fits && !found.rejected_because;
+  const verdict = h(
+    "span",
+    { class: fits ? "good" : "bad" },
+    fits ? "Fits" : found.memory.fits ? "The engine rejects it" : "Does not fit",
+  );
+  const held = h(
+    "span",
+    {},
+    value(all.fits),
+    ` of ${bytes(found.memory.usable_bytes)} on ${found.devices === 1 ? "the accelerator" : `each of ${count(found.devices)} accelerators`}`,
+  );
+  const largest = h(
+    "span",
+    {},
+    "largest batch ",
+    value(all.batch),
+    all.context ? [", longest context ", value(all.context)] : "",
+  );
+  return {
+    spoken: `${verdict.textContent}. ${Object.values(all)
+      .filter(Boolean)
+      .slice(1, 6)
+      .map((one) => `${one.name} ${one.text}`)
+      .join(". ")}`,
+    nodes: [
+      h("div", { class: "title" }, h("h2", {}, title(view)), h("span", { class: "soft" }, loaded)),
+      h(
+        "dl",
+        { class: "answer" },
+        figure("Memory", verdict, held, largest, found.rejected_because),
+        speeds(found, all, value),
+        price(reply, all, value),
+        basis(found),
+      ),
+      reply.notes.length > 0 &&
+        h(
+          "details",
+          {},
+          h("summary", {}, `What the figures rest on (${reply.notes.length} notes)`),
+          h(
+            "ul",
+            { class: "notes" },
+            reply.notes.map((note) => h("li", {}, note)),
+          ),
+        ),
+    ],
+  };
+}
+
+/** Latencies and throughput. */
+function speeds(found, all, value) {
+  return [
+    found.ttft_at_server_s !== null &&
+      figure(
+        `${found.generates ? "Time to first token (TTFT)" : "Latency"} at the server`,
+        value(all.server),
+        "one request, nobody else there",
+        within(found, "ttft_at_server"),
+      ),
+    figure(
+      `${found.generates ? "TTFT" : "Latency"} of the batch alone`,
+      value(all.alone),
+      found.generates && "the whole batch prefilled together",
+      within(found, "ttft"),
+    ),
+    all.tpot &&
+      figure(
+        "Time per output token (TPOT)",
+        value(all.tpot),
+        h("span", {}, value(all.user), " tokens a second and user"),
+        within(found, "tpot"),
+      ),
+    all.rate &&
+      figure("Output tokens a second", value(all.rate), all.total && h("span", {}, "total latency ", value(all.total))),
+  ];
+}
+
+function price(reply, all, value) {
+  const { cost } = reply;
+  return cost
+    ? figure(
+        "Cost of an hour",
+        value(all.hour),
+        h("span", {}, value(all.million), " a million tokens, in and out"),
+        `${sold(cost)}, ${[cost.price_source, cost.price_date].filter(Boolean).join(", ")}`,
+      )
+    : figure("Cost of an hour", "no price", reply.cost_why);
+}
+
+function basis(found) {
+  const shares = Object.entries(found.basis_shares).map(
+    ([phase, parts]) =>
+      `${phase}: ${Object.entries(parts)
+        .sort((l, r) => r[1] - l[1])
+        .map(([name, share]) => `${name} ${percent(share, 0)}`)
+        .join(", ")}`,
+  );
+  return figure(
+    "Error band and basis",
+    found.tpot_low_s == null && found.ttft_low_s == null ? "no band" : widest(found),
+    `${found.basis}${found.calibration ? `, constants of ${found.calibration}` : ""}`,
+    shares.join("; "),
+  );
+}
+
+/** The wider side of the band, as a percentage of the figure it belongs to. */
+function widest(found) {
+  const key = found.tpot_low_s == null ? "ttft" : "tpot";
+  const middle = found[`${key}_s`];
+  const [low, high] = [found[`${key}_low_s`] / middle - 1, found[`${key}_high_s`] / middle - 1];
+  const signed = (share) => `${share < 0 ? "−" : "+"}${percent(Math.abs(share), 0)}`;
+  return `${signed(low)} to ${signed(high)}`;
+}

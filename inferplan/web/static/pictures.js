@@ -1,0 +1,99 @@
+// The frame around a picture: its caption, its buttons (PNG, SVG, CSV) and the table behind it.
+
+import { Chart } from "./chart.js";
+import { csv, fill, h, save, saving, table } from "./dom.js";
+import { captioned, savePicture, svgNode } from "./scene.js";
+
+/**
+ * A figure with a heading. `update({ caption, scene, rows, columns, legend, about })` fills it: `rows` and `columns` are the
+ * table behind the picture and its CSV, which is of `all` rows where the table shows a part of them.
+ */
+export class Picture {
+  constructor(name, heading, body, open = false) {
+    this.name = name;
+    this.heading = heading;
+    this.caption = h("figcaption");
+    this.legend = h("ul", { class: "legend", "aria-hidden": "true" });
+    this.behind = h("div");
+    this.node = h(
+      "figure",
+      { class: "chart", id: `picture-${name}` },
+      h(
+        "div",
+        { class: "head" },
+        h("h3", {}, heading),
+        h(
+          "div",
+          { class: "quiet" },
+          saving("PNG", heading, () => savePicture(this.#whole(), name, "png")),
+          saving("SVG", heading, () => savePicture(this.#whole(), name, "svg")),
+          saving("CSV", heading, () => save(`${name}.csv`, csv([this.columns, ...this.all]), "text/csv")),
+        ),
+      ),
+      this.legend,
+      body,
+      this.caption,
+      (this.details = h("details", { open, ontoggle: () => this.#table() }, h("summary", {}, "Table"), this.behind)),
+    );
+  }
+
+  #whole() {
+    return captioned(this.scene(), this.named, this.about);
+  }
+
+  update({ caption, scene, columns, rows, all, legend = [], about = "" }) {
+    Object.assign(this, { scene, columns, rows, all: all ?? rows, named: legend, about });
+    this.caption.textContent = caption ?? "";
+    fill(
+      this.legend,
+      legend.map(({ name, of, round }) =>
+        h("li", { class: of }, h("span", { class: `swatch${round ? " round" : ""}` }), name),
+      ),
+    );
+    this.#table();
+  }
+
+  /** The table behind the picture, made when it is seen. */
+  #table() {
+    if (!this.details.open || !this.rows) return;
+    const heads = this.columns.map((text, index) => ({ text, right: index > 0 }));
+    fill(this.behind, table(this.heading, heads, this.rows, { class: "scroll limited" }));
+  }
+}
+
+/** A picture that uPlot draws. */
+export class Plotted extends Picture {
+  constructor(name, heading, sync) {
+    const host = h("div", { class: "plot" });
+    super(name, heading, host);
+    this.chart = new Chart(host, sync);
+    host.after(this.chart.readout);
+  }
+
+  show(spec, around) {
+    this.chart.show(spec);
+    this.update({ ...around, scene: () => this.chart.scene(this.heading) });
+  }
+}
+
+/** A picture of shapes, drawn as wide as it stands. */
+export class Drawn extends Picture {
+  constructor(name, heading, open) {
+    const host = h("div");
+    super(name, heading, host, open);
+    this.host = host;
+    this.watch = new ResizeObserver(() => this.redraw && this.#draw());
+    this.watch.observe(host);
+  }
+
+  show(redraw, around) {
+    this.redraw = redraw;
+    this.update({ ...around, scene: () => redraw(this.host.clientWidth || 600) });
+    this.#draw();
+  }
+
+  #draw() {
+    const scene = this.redraw(this.host.clientWidth || 600);
+    fill(this.host, svgNode(scene, `${this.heading}: ${scene.title}`));
+  }
+}

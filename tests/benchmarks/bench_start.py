@@ -1,0 +1,85 @@
+"""What it takes to have an answer: installation and start of inferplan beside tools that are near to it, without a GPU.
+
+``python -m tests.benchmarks.bench_start`` makes a virtual environment for each in a temporary folder, installs the
+newest release that pip finds (this checkout of inferplan), and prints the table of docs/performance.md, section
+"Start and size".
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+RUNS = 9
+ANSWER = "estimate llama-3.1-8b --gpu h100-sxm"
+ANALYSIS = "infer --model_name NousResearch_Llama-2-7b-hf --gpu_name h100-sxm-80gb --dtype_name w16a16e16"
+
+
+class Tool(NamedTuple):
+    """What pip installs, and what is run in the environment's ``bin``: the lightest call, and one estimate."""
+
+    install: str
+    start: str
+    answer: str | None = None
+
+
+TOOLS = (
+    Tool(str(ROOT), "inferplan --help", f"inferplan {ANSWER}"),
+    Tool("llm-analysis", "python -m llm_analysis.analysis infer --help", f"python -m llm_analysis.analysis {ANALYSIS}"),
+    Tool("aiperf", "aiperf --help"),
+    Tool("guidellm", "guidellm --help"),
+)
+"""llm-analysis estimates; AIPerf and GuideLLM measure a server and estimate nothing."""
+
+
+def seconds(words: str, folder: Path) -> float:
+    """CPU seconds, user and system, of a process and its children: the least of several runs, the first not counted."""
+    program, *arguments = words.split()
+    command = [str(folder / "bin" / program), *arguments]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    taken = []
+    for _ in range(RUNS + 1):
+        before = os.times()
+        subprocess.run(command, cwd=folder, env=environment, capture_output=True, check=True)
+        after = os.times()
+        taken.append(sum(after[2:4]) - sum(before[2:4]))
+    return min(taken[1:])
+
+
+def size(folder: Path) -> tuple[int, int]:
+    """Packages in an environment beside pip and setuptools, and the bytes of its files."""
+    (site,) = folder.glob("lib/python*/site-packages")
+    packages = {one.name.partition("-")[0] for one in site.glob("*.dist-info")} - {"pip", "setuptools"}
+    return len(packages), sum(one.lstat().st_size for one in folder.rglob("*") if not one.is_dir())
+
+
+def measure(tool: Tool, folder: Path) -> str:
+    """One row of the table."""
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    began = time.perf_counter()
+    subprocess.run([folder / "bin" / "python", "-m", "pip", "install", "--quiet", tool.install], check=True)
+    took = time.perf_counter() - began
+    packages, kept = size(folder)
+    answer = f"{seconds(tool.answer, folder):.2f}" if tool.answer else "-"
+    name = Path(tool.install).name if tool.install != str(ROOT) else "inferplan"
+    return (
+        f"| {name} | {packages} | {kept / 1e6:,.0f} MB | {took:.0f} s | {seconds(tool.start, folder):.2f} | {answer} |"
+    )
+
+
+def main() -> None:
+    print("| tool | packages | on disk | installed in | `--help`, CPU s | an estimate, CPU s |")
+    print("|---|---:|---:|---:|---:|---:|")
+    for tool in TOOLS:
+        with TemporaryDirectory() as folder:
+            print(measure(tool, Path(folder)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

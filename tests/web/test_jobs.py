@@ -1,0 +1,129 @@
+"""Simulations and plans: progress, results, cancelling; and no process is left behind, however they end."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.web.conftest import ROOT, Web, gone
+
+SHORT = {"model": "llama-3.1-8b", "gpu": "h100-sxm", "concurrency": 8, "requests": 200, "prompt": 256, "output": 32}
+LONG = {"model": "llama-3.1-8b", "gpu": "h100-sxm", "rate": 20, "requests": 2_000_000}
+
+
+def test_a_simulation_is_that_of_the_command_line(web: Web) -> None:
+    found = web.wait(web.start("simulate", **SHORT))
+    assert found["state"] == "done"
+    program, *rest = found["command"].split()
+    assert program == "inferplan"
+    printed = subprocess.run(
+        [sys.executable, "-m", "inferplan", *rest, "--format", "json"],
+        env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert found["result"] == json.loads(printed.stdout)
+
+
+def test_events_end_with_the_result(web: Web) -> None:
+    name = web.start("simulate", **{**SHORT, "requests": 20000, "output": 64})
+    got = web.get(f"/api/jobs/{name}/events")
+    assert got.headers["content-type"].startswith("text/event-stream")
+    events = [part.split("\ndata: ") for part in got.body.decode().strip().split("\n\n")]
+    assert [head for head, _ in events][-1] == "event: done"
+    last = json.loads(events[-1][1])
+    assert last == web.job(name)
+    told = [json.loads(data)["progress"] for _, data in events]
+    assert [one["done"] for one in told] == sorted(one["done"] for one in told)
+    assert any(0 < one["done"] < 20000 and one["total"] == 20000 for one in told), told
+
+
+def test_an_overloaded_simulation_has_figures_and_exit_code_3(web: Web) -> None:
+    found = web.wait(web.start("simulate", model="llama-3.1-8b", gpu="h100-sxm", rate=500))
+    assert found["state"] == "done"
+    assert found["result"]["verdict"] == "overloaded"
+    assert found["error"]["exit_code"] == 3 and found["error"]["what"].startswith("overloaded")
+
+
+def test_a_plan_has_a_page(web: Web) -> None:
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("jinja2")
+    name = web.start("plan", model="llama-3.1-8b", gpu="h100-sxm", workload="chat", rate=5)
+    found = web.wait(name)
+    assert found["state"] == "done" and found["report"], found
+    assert found["result"]["command"] == found["command"]
+    assert found["progress"]["text"] == "simulations" and found["progress"]["done"] > 0
+    page = web.get(f"/api/report/{name}")
+    assert page.status == 200 and found["command"] in page.body.decode()
+    assert "script-src" not in page.headers["content-security-policy"]
+    assert page.headers["content-security-policy"].startswith("default-src 'none'")
+
+
+def test_refusals_of_a_job(web: Web) -> None:
+    found = web.wait(web.start("plan", model="llama-3.1-8b", gpu="h100-sxm", rate=5))
+    assert found["state"] == "failed"
+    assert found["error"]["what"] == "the lengths of requests are missing"
+    assert web.get(f"/api/report/{found['id']}").status == 404
+    for body in ({}, {"kind": "sweep", "options": {}}, {"kind": "plan", "options": []}, {"kind": "plan", "x": 1}):
+        assert web.post("/api/jobs", body).error["exit_code"] == 2
+
+
+def test_cancelling_leaves_no_process(web: Web) -> None:
+    before = web.processes()
+    name = web.start("simulate", **LONG)
+    own = web.processes() - before
+    assert len(own) == 1 and web.job(name)["state"] == "running"
+    assert web.ask("DELETE", f"/api/jobs/{name}").json["state"] == "cancelled"
+    assert gone(own, 2)
+    assert web.job(name)["state"] == "cancelled"
+    assert web.ask("DELETE", f"/api/jobs/{name}").json["state"] == "cancelled"
+    assert web.processes() == before
+
+
+def test_two_at_once_and_no_more(web: Web) -> None:
+    names = [web.start("simulate", **LONG) for _ in range(2)]
+    refused = web.post("/api/jobs", {"kind": "simulate", "options": LONG})
+    assert refused.status == 429 and "2 jobs are running already" in refused.error["what"]
+    for name in names:
+        web.ask("DELETE", f"/api/jobs/{name}")
+    again = web.start("simulate", **SHORT)
+    assert web.wait(again)["state"] == "done"
+
+
+def test_many_asked_for_at_the_same_moment_are_still_two(web: Web) -> None:
+    with ThreadPoolExecutor(20) as threads:
+        asked = threads.map(lambda _: web.post("/api/jobs", {"kind": "simulate", "options": LONG}), range(20))
+        replies = list(asked)
+    for got in replies:
+        if got.status == 202:
+            web.ask("DELETE", f"/api/jobs/{got.json['id']}")
+    assert sorted(got.status for got in replies) == [202] * 2 + [429] * 18
+
+
+def test_a_job_has_a_time_limit(server: Callable[[str], Web]) -> None:
+    web = server("job_seconds=2.0")
+    before = web.processes()
+    name = web.start("simulate", **LONG)
+    own = web.processes() - before
+    found = web.wait(name, 20)
+    assert found["state"] == "failed" and "not done within 2 s" in found["error"]["what"]
+    assert gone(own, 2)
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_the_end_of_the_server_is_that_of_its_processes(server: Callable[[str], Web], how: signal.Signals) -> None:
+    """Killed too, when it can tell nobody."""
+    web = server("jobs=2")
+    web.start("simulate", **LONG)
+    assert web.post("/api/view", {"model": "llama-3.1-8b", "gpu": "h100-sxm"}).status == 200
+    time.sleep(1.5)
+    pids = web.processes()
+    assert len(pids) == 3
+    web.process.send_signal(how)
+    web.process.wait(15)
+    assert gone(pids, 5)

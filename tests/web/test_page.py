@@ -1,0 +1,535 @@
+"""The page of ``inferplan web`` in a real browser: its numbers are those that the command line prints.
+
+``inferplan web`` runs as users start it; Debian's Chromium is driven by Playwright. No test may leave an error in the
+browser's console: the ``page`` fixture looks.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inferplan.units import format_bytes, format_quantity, format_time
+from tests.web.browser import CHROMIUM, fragment, printed, row, serving
+
+pytest.importorskip("playwright", reason="the page's tests need playwright (the extra dev)")
+pytest.importorskip("fastapi", reason="the server needs the extra web")
+
+from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")]
+
+BIG = {"model": "llama-3.1-70b", "gpu": "h100-sxm", "tp": 4, "batch": 32, "prompt": 1024, "output": 256}
+SMALL = {"model": "llama-3.1-8b", "gpu": "h100-sxm", "tp": 1, "batch": 8, "prompt": 512, "output": 64}
+PATIENCE = 30_000
+"""Milliseconds for anything to appear: generous, because a loaded machine is not a broken page."""
+
+
+def words_of(view: dict[str, Any]) -> list[str]:
+    """A deployment and its load as the command line has them."""
+    return [
+        view["model"],
+        *(part for key, value in view.items() if key != "model" for part in (f"--{key}", str(value))),
+    ]
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with serving() as (found, _):
+        yield found
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield found
+        found.close()
+
+
+Opener = Callable[..., Page]
+
+
+@pytest.fixture
+def opened(browser: Browser, address: str) -> Iterator[Opener]:
+    """Opens the page at a fragment. refused: whether answers with an error are part of the test.
+
+    The browser itself writes a line for every answer that is an error; no other line of that level may come.
+    """
+    contexts, errors = [], []
+
+    def open_page(at: str = "", *, refused: bool = False, base: str = address, **options: Any) -> Page:
+        context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
+        context.grant_permissions(["clipboard-read", "clipboard-write"])
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(PATIENCE)
+        network = "Failed to load resource"
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on(
+            "console",
+            lambda said: (
+                errors.append(f"{said.text} {said.location}")
+                if said.type == "error" and not (refused and said.text.startswith(network))
+                else None
+            ),
+        )
+        page.on("request", lambda asked: None if asked.url.startswith((base, "blob:")) else errors.append(asked.url))
+        page.goto(base + at)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert errors == []
+
+
+def figure(page: Page, name: str) -> Locator:
+    """The figure of the headline with this name."""
+    return page.locator(".figure", has=page.locator("dt", has_text=re.compile(f"^{re.escape(name)}$")))
+
+
+def choose(page: Page, label: str, text: str) -> None:
+    """Types into a search box and takes the first that it finds."""
+    box = page.get_by_role("combobox", name=label, exact=True)
+    box.fill(text)
+    box.press("Enter")
+
+
+def settle(page: Page) -> None:
+    expect(page.locator("#panel")).to_have_attribute("aria-busy", "false", timeout=PATIENCE)
+
+
+def test_how_fast_is_it_at_batch_32(opened: Opener) -> None:
+    page = opened(refused=True)
+    settle(page)
+    choose(page, "Model", "llama-3.1-70b")
+    choose(page, "Accelerator", "h100-sxm")
+    for _ in range(2):
+        page.get_by_role("button", name="Double tensor parallel").click()
+    page.get_by_label("Batch, sequences at once", exact=True).fill("32")
+    expect(page.locator("#answer h2")).to_have_text("llama-3.1-70b on 4 × h100-sxm", timeout=PATIENCE)
+    said = printed("estimate", *words_of(BIG))
+    big = ".big"
+    expect(figure(page, "TTFT of the batch alone").locator(big)).to_have_text(
+        row(said, "TTFT of the batch alone (prefill)")[1], timeout=PATIENCE
+    )
+    expect(figure(page, "Time to first token (TTFT) at the server").locator(big)).to_have_text(
+        row(said, "TTFT at the server, one request, idle")[1]
+    )
+    expect(figure(page, "Time per output token (TPOT)").locator(big)).to_have_text(
+        row(said, "time per output token (TPOT), mean")[1]
+    )
+    expect(figure(page, "Output tokens a second").locator(big)).to_have_text(row(said, "output tokens a second")[1])
+    memory = figure(page, "Memory")
+    expect(memory.locator(big)).to_have_text("Fits")
+    expect(memory).to_contain_text(f"{row(said, 'total')[1]} of {row(said, 'usable')[1]}")
+    expect(memory).to_contain_text(f"largest batch {row(said, 'largest batch at this context')[1]}")
+    band = re.search(r"TPOT (\S+ \S+) to (\S+ \S+) \(docs", said)
+    assert band is not None
+    expect(figure(page, "Time per output token (TPOT)")).to_contain_text(f"{band[1]} to {band[2]}")
+    operators = page.locator("#operators tr", has_text="ffn.gate_up")
+    assert operators.locator("td").all_inner_texts()[:2] == row(said, "ffn.gate_up")[1:3]
+    assert page.locator("#panel pre").first.inner_text() == "inferplan estimate " + " ".join(words_of(BIG))
+
+
+def test_every_number_opens_its_explanation(opened: Opener) -> None:
+    page = opened(fragment(**BIG))
+    settle(page)
+    tpot = figure(page, "Time per output token (TPOT)").locator(".big button")
+    tpot.click()
+    dialog = page.get_by_role("dialog")
+    said = printed("explain", "tpot", *words_of(BIG))
+    for name in ("formula", "numbers", "value"):
+        expect(dialog).to_contain_text(row(said, name)[1], timeout=PATIENCE)
+    page.keyboard.press("Escape")
+    expect(tpot).to_be_focused()
+    page.locator("#picture-memory tbody button").last.click()
+    expect(dialog).to_contain_text("weights + state + activations + reserve", timeout=PATIENCE)
+    dialog.get_by_role("button", name="explain memory.weights").click()
+    expect(dialog.get_by_role("heading")).to_have_text("memory.weights", timeout=PATIENCE)
+    dialog.get_by_role("button", name="Back to total").click()
+    expect(dialog.get_by_role("heading")).to_have_text("total", timeout=PATIENCE)
+    dialog.get_by_role("button", name="Close").click()
+    page.wait_for_timeout(300)  # the answer to "Back" may come now: it opens nothing
+    figure(page, "Cost of an hour").locator(".big button").click()
+    expect(dialog).to_contain_text("p5.48xlarge")
+
+
+def test_what_does_not_fit_is_said_in_the_servers_words(opened: Opener) -> None:
+    page = opened(fragment(**{**BIG, "tp": 1}), refused=True)
+    card = page.locator(".refusal")
+    expect(card).to_contain_text("llama-3.1-70b in bf16 on 1 x h100-sxm does not fit", timeout=PATIENCE)
+    expect(card).to_contain_text("167.6 GB > 85.02 GB usable on each device")
+    card.get_by_role("button", name="Use --tp 4").click()
+    expect(figure(page, "Memory").locator(".big")).to_have_text("Fits", timeout=PATIENCE)
+    assert "tp=4" in page.url or page.wait_for_url("**tp=4**") is None
+
+
+def test_on_how_many_h100_does_it_fit(opened: Opener) -> None:
+    page = opened(fragment(**{**BIG, "tp": 1}, tab="fit", fit__users=1, fit__gpu="h100-sxm"))
+    heading = page.locator("#fit-answer")
+    expect(heading).to_contain_text("llama-3.1-70b on h100-sxm", timeout=2 * PATIENCE)
+    mine = row(printed("fit", "llama-3.1-70b"), "h100-sxm")
+    for quant, cell in zip(("native", "fp8", "int4"), mine[1:4], strict=True):
+        found = re.fullmatch(r"(\d+) GPUs?, ([\d,]+)", cell)
+        assert found is not None, cell
+        expect(heading).to_contain_text(f"{found[1]} in {quant}")
+        shown = page.locator("#fits .tall tbody tr", has_text=quant).locator("td").all_inner_texts()
+        assert (shown[0], shown[4]) == (found[1], found[2])
+    shown = page.locator("#fits .tall tbody tr", has_text="native").locator("td").all_inner_texts()
+    one = printed("fit", "llama-3.1-70b", "--gpu", "h100-sxm")
+    pool, longest = row(one, "left for KV cache and state"), row(one, "longest context of one request")
+    assert [shown[2], shown[3], shown[5]] == [row(one, "weights")[1], pool[1], longest[1]]
+    assert f"an hour costs {shown[6]}:" in one
+    native = shown[0]
+    page.locator("#fits .tall").get_by_role("button", name=f"Estimate {native} h100-sxm in native").click()
+    expect(page.locator("#answer h2")).to_have_text(f"llama-3.1-70b on {native} × h100-sxm", timeout=PATIENCE)
+
+
+def test_which_of_two_accelerators_is_cheaper(opened: Opener) -> None:
+    page = opened(fragment(**SMALL))
+    settle(page)
+    page.get_by_role("button", name="+ Compare another").click()
+    choose(page, "Accelerator", "l40s")
+    table = page.locator("#comparison table").first
+    expect(table.locator("thead")).to_contain_text("llama-3.1-8b on 1 × l40s", timeout=PATIENCE)
+    dollars = {}
+    for index, gpu in enumerate(("h100-sxm", "l40s")):
+        said = json.loads(printed("cost", *words_of({**SMALL, "gpu": gpu}), "--format", "json"))
+        dollars[gpu] = said["cost"]["per_million_tokens_whole_bill"]
+        hour = page.locator("tr", has_text="Cost of an hour").locator("td").nth(index)
+        text = printed("cost", *words_of({**SMALL, "gpu": gpu}))
+        assert re.search(rf"{re.escape(hour.inner_text().split(' USD')[0])}\d* USD/h", text), text
+        estimate = printed("estimate", *words_of({**SMALL, "gpu": gpu}))
+        tpot = page.locator("tr", has_text=re.compile("^Time per output token")).locator("td").nth(index)
+        assert tpot.locator(".number").inner_text() == row(estimate, "time per output token (TPOT), mean")[1]
+    cheaper = page.locator("tr", has_text="Cost of a million tokens").locator("td .best")
+    expect(cheaper).to_have_count(1)
+    index = (
+        page.locator("tr", has_text="Cost of a million tokens")
+        .locator("td")
+        .evaluate_all("cells => cells.findIndex((cell) => cell.querySelector('.best'))")
+    )
+    assert list(dollars)[index] == min(dollars, key=lambda gpu: dollars[gpu])
+    expect(page.locator("#picture-compared-tpot .legend li")).to_have_count(2)
+
+
+def test_a_model_that_generates_nothing_has_a_latency(opened: Opener) -> None:
+    view = {"model": "bert-base-uncased", "gpu": "l40s", "batch": 8, "prompt": 256}
+    page = opened(fragment(**view))
+    said = printed("estimate", *words_of(view))
+    alone = figure(page, "Latency of the batch alone").locator(".big")
+    expect(alone).to_have_text(row(said, "latency of the batch alone (one pass)")[1], timeout=PATIENCE)
+    expect(page.locator("#output")).to_be_hidden()
+    expect(page.locator("#picture-curve-tpot")).to_be_hidden()
+    assert "token" not in page.locator("#answer dl").inner_text().replace("512 tokens", "").replace(
+        "million tokens", ""
+    )
+
+
+def test_a_simulation(opened: Opener) -> None:
+    page = opened(fragment(**SMALL, tab="simulate", simulate__load="rate", simulate__rate=4))
+    page.get_by_label("Requests to simulate").fill("200")
+    page.get_by_label("Seed of lengths and arrivals").fill("1")
+    page.get_by_role("button", name="Run the simulation").click()
+    expect(page.locator("#verdict")).to_have_text("Stable", timeout=2 * PATIENCE)
+    load = {key: value for key, value in SMALL.items() if key != "batch"}
+    asked = [*words_of(load), "--rate", "4", "--requests", "200", "--seed", "1"]
+    said = printed("simulate", *asked)
+    names = {"TTFT at the server": "Time to first token at the server", "TPOT": "Time per output token"}
+    for ours, theirs in {**names, "end to end": "End to end"}.items():
+        shown = page.locator("#simulate-result tr", has=page.get_by_role("rowheader", name=theirs, exact=True))
+        assert shown.locator("td").all_inner_texts() == row(said, ours)[1:]
+    expect(figure(page, "Requests a second").locator(".big")).to_have_text(row(said, "requests/s")[1])
+    command = page.locator("#simulate-result pre").inner_text().split()
+    assert command[:2] == ["inferplan", "simulate"]
+    assert sorted(command[2:]) == sorted(asked)
+    page.reload()
+    expect(page.locator("#verdict")).to_have_text("Stable", timeout=PATIENCE)
+
+
+def test_a_plan(opened: Opener, tmp_path: Path) -> None:
+    asked = ["--rate", "1", "--workload", "chat", "--gpu", "l40s", "--quant", "fp8", "--most", "1"]
+    options = dict(zip((word.removeprefix("--") for word in asked[::2]), asked[1::2], strict=True))
+    page = opened(fragment(**SMALL, tab="plan", **{f"plan__{key}": value for key, value in options.items()}))
+    page.get_by_role("button", name="Run the plan").click()
+    answer = page.locator("#plan-answer")
+    expect(answer).to_be_visible(timeout=3 * PATIENCE)
+    said = printed("plan", SMALL["model"], *asked)
+    devices = row(said, "replicas")[1]
+    assert re.fullmatch(r"(\d+) x \(1 device\)", devices)
+    expect(answer.locator("h2")).to_contain_text(f"{devices.split()[0]} × l40s")
+    assert figure(page, "Cost").locator(".big").inner_text().replace(" / hour", "/h") == row(said, "cost")[1]
+    for ours, theirs in (
+        ("TTFT p95 (simulated)", "Time to first token"),
+        ("TPOT p95 (simulated)", "Time per output token"),
+    ):
+        exact, limit = row(said, ours)[1].split(", ")
+        expect(figure(page, theirs)).to_contain_text(exact)
+        expect(figure(page, theirs)).to_contain_text(limit)
+    expect(page.locator("#plan-result pre").last).to_have_text(f"inferplan plan {SMALL['model']} {' '.join(asked)}")
+    with page.context.expect_page() as report:
+        page.get_by_role("link", name="Open the report to send on").click()
+    expect(report.value.locator("#answer")).to_contain_text("l40s")
+
+
+def test_a_plan_is_cancelled(opened: Opener, address: str) -> None:
+    page = opened(fragment(**SMALL, tab="plan", plan__load="rate", plan__rate=50, plan__workload="chat"))
+    with page.expect_response("**/api/jobs") as started:
+        page.get_by_role("button", name="Run the plan").click()
+    expect(page.get_by_role("progressbar")).to_be_visible()
+    expect(page.locator("#plan-result")).to_contain_text(re.compile(r"\d+ simulations, \d+ s"), timeout=2 * PATIENCE)
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.locator("#plan-cancelled")).to_be_visible(timeout=PATIENCE)
+    job = page.request.get(f"{address}api/jobs/{started.value.json()['id']}").json()
+    assert job["state"] == "cancelled"
+    assert "result" not in job
+    expect(page.get_by_role("button", name="Run the plan")).to_be_enabled()
+    expect(page.get_by_role("button", name="Run the plan")).to_be_focused()
+
+
+def test_a_link_holds_the_whole_state(opened: Opener) -> None:
+    page = opened(fragment(**SMALL))
+    settle(page)
+    page.get_by_label("Prompt, tokens", exact=True).fill("777")
+    page.get_by_label("KV cache", exact=True).evaluate("node => node.closest('details').open = true")
+    page.get_by_label("KV cache", exact=True).select_option("fp8")
+    page.get_by_role("button", name="+ Compare another").click()
+    page.get_by_label("Batch, sequences at once", exact=True).fill("3")
+    expect(page.locator("#comparison tbody tr").first).to_contain_text("3, 777, 64", timeout=PATIENCE)
+    settle(page)
+    page.get_by_role("button", name="Copy link").click()
+    link = page.evaluate("navigator.clipboard.readText()")
+    before = page.locator("#comparison table").first.inner_text()
+    other = opened(link.partition("/#")[1][1:] + link.partition("/#")[2])
+    expect(other.locator("#comparison table").first).to_have_text(re.compile("3, 777, 64"), timeout=PATIENCE)
+    settle(other)
+    assert other.locator("#comparison table").first.inner_text() == before
+    expect(other.get_by_label("KV cache", exact=True)).to_have_value("fp8")
+    expect(other.get_by_label("Batch, sequences at once", exact=True)).to_have_value("3")
+    other.get_by_role("tab", name="Estimate").click()
+    settle(other)
+    other.reload()
+    expect(other.locator("#answer h2")).to_contain_text("llama-3.1-8b", timeout=PATIENCE)
+    assert "kv=fp8" in other.locator("#panel pre").first.inner_text().replace("--kv fp8", "kv=fp8")
+
+
+def test_what_a_link_cannot_say_is_named(opened: Opener) -> None:
+    page = opened(fragment(**{**SMALL, "batch": "1e99"}, nonsense="x", plan__rate="-1") + "&<b>=1&%zz")
+    expect(page.locator("#notice")).to_contain_text("batch=1e99", timeout=PATIENCE)
+    for part in ("nonsense=x", "plan.rate=-1", "<b>=1", "%zz"):
+        expect(page.locator("#notice")).to_contain_text(part)
+    expect(page.locator("#answer h2")).to_have_text("llama-3.1-8b on 1 × h100-sxm", timeout=PATIENCE)
+
+
+def test_a_dead_server_is_said_and_nothing_is_lost(opened: Opener) -> None:
+    with serving() as (base, process):
+        page = opened(fragment(**SMALL), base=base, refused=True)
+        settle(page)
+        process.kill()
+        process.wait()
+    page.get_by_label("Batch, sequences at once", exact=True).fill("16")
+    notice = page.get_by_role("alert").filter(has_text="The server does not answer")
+    expect(notice).to_be_visible(timeout=PATIENCE)
+    expect(page.locator("#answer h2")).to_have_text("llama-3.1-8b on 1 × h100-sxm")
+    assert "batch=16" in page.url or page.wait_for_url("**batch=16**") is None
+    with serving(int(base.rstrip("/").rpartition(":")[2])):
+        page.get_by_role("button", name="Try again now").click()
+        expect(page.locator("#panel pre").first).to_contain_text("--batch 16", timeout=PATIENCE)
+        expect(notice).to_be_hidden()
+
+
+def test_a_malformed_reply_is_said(opened: Opener) -> None:
+    page = opened(fragment(**SMALL))
+    settle(page)
+    for reply in ("<html>", "[]", '{"estimate": {}}', '{"error": 3}'):
+        answer = {"status": 200, "content_type": "application/json", "body": reply}
+        page.route("**/api/view", lambda route, _, answer=answer: route.fulfill(**answer))
+        page.get_by_label("Batch, sequences at once", exact=True).fill("16")
+        expect(page.locator(".refusal")).to_contain_text("The answer cannot be read", timeout=PATIENCE)
+        page.unroute("**/api/view")
+        page.get_by_role("button", name="Ask again").click()
+        expect(page.locator("#panel pre").first).to_contain_text("--batch 16", timeout=PATIENCE)
+        page.get_by_label("Batch, sequences at once", exact=True).fill("8")
+        expect(page.locator("#panel pre").first).to_contain_text("--batch 8", timeout=PATIENCE)
+
+
+def test_a_late_reply_does_not_replace_a_newer_one(opened: Opener) -> None:
+    page = opened(fragment(**SMALL))
+    settle(page)
+    held = []
+
+    def hold(route: Any) -> None:
+        if json.loads(route.request.post_data)["batch"] == 2:
+            held.append(route)
+        else:
+            route.continue_()
+
+    page.route("**/api/view", hold)
+    batch = page.get_by_label("Batch, sequences at once", exact=True)
+    batch.fill("2")
+    batch.fill("5")
+    command = page.locator("#panel pre").first
+    expect(command).to_contain_text("--batch 5", timeout=PATIENCE)
+    with page.expect_response("**/api/view"):
+        held[0].continue_()
+    page.wait_for_timeout(300)
+    expect(command).to_contain_text("--batch 5")
+
+
+def test_a_phone(opened: Opener) -> None:
+    second = {f"b__{key}": value for key, value in {**SMALL, "gpu": "l40s"}.items()}
+    page = opened(fragment(**BIG, **second), viewport={"width": 360, "height": 780}, has_touch=True, is_mobile=True)
+    settle(page)
+    expect(page.locator("#strip")).to_contain_text("17.79 ms")
+    page.locator("#operators").scroll_into_view_if_needed()
+    expect(page.locator("#strip")).to_be_in_viewport()
+    for tab in ("Estimate", "Compare", "Simulate", "Plan"):
+        page.get_by_role("tab", name=tab).click()
+        settle(page)
+        wide, screen = page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
+        assert (wide, screen) == (360, 360), tab
+
+
+def test_with_the_keyboard_alone(opened: Opener) -> None:
+    page = opened(refused=True)
+    settle(page)
+    press = page.keyboard.press
+    press("Tab")
+    expect(page.get_by_role("button", name="Skip to the answer")).to_be_focused()
+    press("Enter")
+    expect(page.locator("#panel")).to_be_focused()
+    page.locator("#tab-estimate").focus()
+    press("ArrowRight")
+    expect(page.get_by_role("tab", name="Compare")).to_be_focused()
+    expect(page.get_by_role("tab", name="Compare")).to_have_attribute("aria-selected", "true")
+    press("ArrowLeft")
+    order = []
+    for _ in range(9):
+        press("Tab")
+        order.append(page.evaluate("document.activeElement.id || document.activeElement.textContent"))
+    assert order[:6] == ["copy-link", "theme", "+ Compare another", "model", "gpu", "quant"]
+    page.get_by_label("Model", exact=True).focus()
+    page.keyboard.type("mixtral 8x7b")
+    expect(page.locator("#model-list [role=option]").first).to_have_attribute("aria-selected", "true")
+    press("Enter")
+    press("Tab")
+    expect(page.get_by_label("Accelerator", exact=True)).to_be_focused()
+    page.keyboard.type("h200")
+    press("ArrowDown")
+    press("ArrowUp")
+    press("Enter")
+    expect(page.locator("#answer h2")).to_have_text(re.compile(r"^mixtral-8x7b.* on 1 × h200"), timeout=PATIENCE)
+    expect(page.locator("#ep")).to_be_visible()
+    slider = page.get_by_label("Batch, sequences at once: slider")
+    slider.focus()
+    press("Home")
+    press("ArrowRight")
+    expect(page.get_by_label("Batch, sequences at once", exact=True)).to_have_value("2")
+    expect(slider).to_have_attribute("aria-valuetext", "2")
+    expect(page.locator("#panel pre").first).to_contain_text("--batch 2", timeout=PATIENCE)
+    expect(page.locator("#live")).to_contain_text("Time per output token", timeout=PATIENCE)
+
+
+def test_figures_are_written_as_the_command_line_writes_them(opened: Opener) -> None:
+    """Every digit, for sizes from nanoseconds to petabytes and for halves, which Python rounds to the even digit."""
+    draw = random.Random(0)
+    values = [draw.uniform(1, 10) * 10.0 ** draw.randint(-9, 17) for _ in range(400)]
+    values += [0.0, 9.9995, 99.995, 999.95, 999.96e6, 1.0005, 2.5, 0.125, 17.125, 1024.5, 35.125e9, 81_920.0, 1e-10]
+    page = opened(fragment(**SMALL))
+    write = """async (values) => {
+      const { time, bytes, decimal, quantity } = await import("/static/units.js");
+      return values.map((value) => [time(value), bytes(value), decimal(value, 1), quantity(value, "FLOP/s")]);
+    }"""
+    for value, shown in zip(values, page.evaluate(write, values), strict=True):
+        known = [format_time(value), format_bytes(value), f"{value:,.1f}", format_quantity(value, "FLOP/s")]
+        assert shown == known, value
+
+
+NAMES = """
+() => [...document.querySelectorAll("button, input, select, [role=region], svg[role=img]")]
+  .filter((node) => node.checkVisibility() && !node.closest("[aria-hidden=true]"))
+  .filter((node) => !(node.getAttribute("aria-label") || node.labels?.length || node.textContent.trim()))
+  .map((node) => node.outerHTML.slice(0, 120))
+"""
+CONTRAST = """
+() => {
+  const linear = (part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
+  const light = (text) => {
+    const [r, g, b] = text.match(/[\\d.]+/g).map((part) => linear(part / 255));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const ground = (node) => {
+    for (; node; node = node.parentElement) {
+      const found = getComputedStyle(node).backgroundColor;
+      if (!/, 0\\)$/.test(found)) return found;
+    }
+    return "rgb(255, 255, 255)";
+  };
+  const spoken = (node) => [...node.childNodes].some((child) => child.nodeType === 3 && child.textContent.trim());
+  return [...document.querySelectorAll("main *, header *, form *")]
+    .filter((node) => node.checkVisibility() && !node.closest("svg") && spoken(node))
+    .map((node) => {
+      const [a, b] = [light(getComputedStyle(node).color), light(ground(node))];
+      return [(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), node.outerHTML.slice(0, 90)];
+    })
+    .filter(([ratio]) => ratio < 4.5);
+}
+"""
+"""Ratio of the luminances of text and ground as WCAG 2.2 defines it; 4.5 is its level AA."""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_light_and_dark_can_be_read(opened: Opener, scheme: str) -> None:
+    page = opened(fragment(**SMALL), color_scheme=scheme)
+    settle(page)
+    ground = "getComputedStyle(document.body).backgroundColor"
+    system = page.evaluate(ground)
+    assert (sum(map(int, re.findall(r"\d+", system)[:3])) < 200) == (scheme == "dark")
+    assert page.evaluate(CONTRAST) == []
+    assert page.evaluate(NAMES) == []
+    page.get_by_label("Theme").select_option("light" if scheme == "dark" else "dark")
+    assert page.evaluate(ground) != system
+    settle(page)
+    assert page.evaluate(CONTRAST) == []
+    page.reload()
+    assert page.evaluate(ground) != system
+    page.get_by_label("Theme").select_option("")
+    assert page.evaluate(ground) == system
+
+
+def test_pictures_have_tables_and_are_saved(opened: Opener) -> None:
+    page = opened(fragment(**SMALL))
+    settle(page)
+    heads = {"PNG": b"\x89PNG", "SVG": b"<svg", "CSV": b""}
+    asked = {"memory": "PNG", "roofline": "SVG", "curve-ttft": "PNG", "curve-tpot": "SVG", "curve-throughput": "CSV"}
+    for name, kind in asked.items():  # Chromium holds back the eleventh download within seconds
+        picture = page.locator(f"#picture-{name}")
+        picture.locator("details").evaluate("node => node.open = true")
+        expect(picture.locator("tbody tr").first).to_be_visible()
+        with page.expect_download() as saved:
+            picture.get_by_role("button", name=f"save as {kind}").click()
+        assert saved.value.suggested_filename == f"{name}.{kind.lower()}"
+        content = Path(saved.value.path()).read_bytes()
+        assert content.startswith(heads[kind])
+        assert len(content) > 100
+    curve = json.loads(printed("estimate", *words_of(SMALL), "--format", "json"))
+    lines = content.decode().splitlines()
+    assert lines[0] == "batch,output_tokens_per_s"
+    (mine,) = [line for line in lines if line.startswith("8,")]
+    assert float(mine.split(",")[1]) == pytest.approx(curve["output_tokens_per_s"], rel=1e-12)
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="Save the estimate as JSON").click()
+    assert json.loads(Path(saved.value.path()).read_text()) == curve
+    page.get_by_role("button", name="Copy Python").click()
+    text = page.evaluate("navigator.clipboard.readText()")
+    space: dict[str, Any] = {}
+    exec(text, space)
+    assert float(space["found"].tpot) == curve["tpot_s"]

@@ -1,0 +1,57 @@
+"""Starting the server: what stands in its way is one error, before anything runs."""
+
+from __future__ import annotations
+
+import socket
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.web.conftest import started, stopped
+from tests.web.test_contract import typed
+
+
+def test_a_port_that_is_taken(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        ran = typed("web", "--no-browser", "--port", str(port), cwd=tmp_path)
+    assert ran.returncode == 2
+    assert ran.stderr.splitlines() == [
+        f"error: cannot listen on 127.0.0.1:{port}",
+        "because: Address already in use",
+        "hint: another --port",
+    ]
+
+
+@pytest.mark.parametrize("folder", ["nothing", "file.txt"])
+def test_a_folder_that_is_none(tmp_path: Path, folder: str) -> None:
+    (tmp_path / "file.txt").write_text("")
+    ran = typed("web", "--no-browser", "--port", "0", "--folder", folder, cwd=tmp_path)
+    assert (ran.returncode, ran.stderr) == (4, f"error: cannot read {folder}\nbecause: it is no folder\n")
+
+
+@pytest.mark.parametrize("option", [("--port", "65536"), ("--port", "-1"), ("--port", "x"), ("--host", "no host")])
+def test_an_address_that_is_none(tmp_path: Path, option: tuple[str, str]) -> None:
+    ran = typed("web", "--no-browser", *option, cwd=tmp_path)
+    assert ran.returncode == 2 and ran.stderr.startswith("error: ")
+    assert "Traceback" not in ran.stderr
+
+
+def test_settings_that_are_wrong_are_said_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "inferplan.yaml").write_text("estimate: {bach: 4}\n- x")
+    ran = typed("web", "--no-browser", "--port", "0", cwd=tmp_path)
+    assert ran.returncode == 2 and "inferplan.yaml" in ran.stderr
+
+
+def test_two_servers_beside_each_other(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    first, second = started(None, tmp_path / "a"), started(None, tmp_path / "b")
+    try:
+        assert first.port != second.port and first.answers()
+        with urllib.request.urlopen(f"http://127.0.0.1:{second.port}/api/openapi.json", timeout=20) as got:
+            assert got.status == 200
+    finally:
+        stopped(first)
+        stopped(second)
