@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -42,3 +43,14 @@ def test_the_page_of_json_says_the_version() -> None:
     assert f"`schema_version`\nis {SCHEMA_VERSION};" in page
     assert f"| `schema_version` | {SCHEMA_VERSION} |" in page
     assert f"finds different in version {SCHEMA_VERSION}:" in page
+
+
+def test_names_of_files_are_no_markup_in_markdown() -> None:
+    """Character references stand for themselves in CommonMark, so that there is no tag, no link and no picture left;
+    what is below and above, as people write it, stays."""
+    name = "<img src=x onerror=alert(1)> \\<script>a</script> [x](javascript:1) ![y](http://z/) <http://z>"
+    table = Table(title=name, columns=["a < 5", name], rows=[["TTFT < 3 ms", name]])
+    text = render(Report(record={}, tables=[table], notes=[name]), "markdown")
+    assert re.findall(r"<[A-Za-z/!?]|\]\(|\]\[", text) == []
+    assert "&#60;img src=x" in text and "[x]&#40;javascript" in text
+    assert "a < 5" in text and "TTFT < 3 ms" in text

@@ -13,12 +13,15 @@ from inferplan.answers.emit.benchmark import CLIENTS, SILENT, benchmark, facts
 from inferplan.answers.emit.engines import shell
 from inferplan.catalog.assemble import Request, anchor_process, assemble
 from inferplan.devices.anchors import AXES, METRICS, Load, Process, System, next_runs
-from inferplan.errors import InfeasibleError, InferplanError
+from inferplan.errors import InfeasibleError, InferplanError, UsageError
 from inferplan.estimate.anchoring import system_of
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import Band, StaticLoad
 from inferplan.units import Array
+
+MOST_LOADS = 4000
+"""Loads among which runs are chosen: each is weighed against each, in 8 bytes for each pair."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -67,8 +70,14 @@ def suggest(requests: Sequence[Request], loads: Loads, count: int, checkpoint: s
     """
     process = anchor_process()
     deployments = [assemble(request) for request in requests]
-    asked = [(index, load) for index, one in enumerate(deployments) for load in _running(one, loads)]
     total = len(deployments) * len(loads.users) * len(loads.prompt) * len(loads.output)
+    if total > MOST_LOADS:
+        raise UsageError(
+            f"{total:,} loads are more than are weighed against each other",
+            because=f"{MOST_LOADS:,} are the most",
+            hint="a wider step, such as --concurrency 1-256*2",
+        )
+    asked = [(index, load) for index, one in enumerate(deployments) for load in _running(one, loads)]
     if not asked:
         raise InfeasibleError(
             f"{deployments[0].describe()} runs none of the loads",

@@ -15,6 +15,7 @@ from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.phase import Phase
 from inferplan.estimate.roofline import Bound
 from inferplan.estimate.run import carrying, estimate
+from inferplan.shown import Shown
 from inferplan.table import frame
 
 if TYPE_CHECKING:
@@ -90,8 +91,8 @@ def by_resource(phase: Phase) -> dict[str, float]:
     return dict(totals)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Comparison:
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Comparison(Shown):
     """Candidates under one load; the first that has an estimate is the baseline."""
 
     load: StaticLoad

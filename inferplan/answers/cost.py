@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from inferplan.catalog.bills import Bill
+from inferplan.catalog.price_lists import PriceBook
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import MissingFactError, UsageError
+from inferplan.estimate.batch import Estimate
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.run import estimate
+from inferplan.shown import Shown
+from inferplan.units import parse_number
 
 HOURS_PER_MONTH = 730.0
 """365 days of 24 hours over 12 months."""
@@ -59,8 +63,8 @@ class ApiPrice:
     output: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cost:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Cost(Shown):
     """The bill of what serves ``rates``: idle time, spare replicas and the idle rest of an instance are paid for.
 
     ratio: how many input tokens one output token is charged as; the two prices then sum to the bill.
@@ -122,8 +126,8 @@ class Cost:
         return self.rates.requests * 3600 * HOURS_PER_MONTH
 
 
-@dataclass(frozen=True, kw_only=True)
-class Energy:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Energy(Shown):
     """Energy of the accelerators alone, or of the building around them when ``pue`` is given.
 
     power: TDP of one device [W]. share: the share of TDP drawn on average; 1 is the upper bound. pue: power of the
@@ -178,3 +182,82 @@ def power_of(hardware: HardwareSpec) -> float:
     if hardware.power is None:
         raise MissingFactError(f"the power of {hardware.name} is not on file", hint="add power: to a copy of its YAML")
     return hardware.power
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostAsked:
+    """How a bill is divided. utilisation: share of time busy. ratio: the price of an output token over that of an input
+    token. api: the price of a hosted API, for break-even. user_requests: requests of one user a day. share: of TDP
+    drawn on average. pue: power of the facility over that of the GPUs. grid: grams of CO2 a kWh.
+    """
+
+    utilisation: float = 1.0
+    ratio: float = OUTPUT_TO_INPUT
+    api: ApiPrice | None = None
+    user_requests: float | None = None
+    share: float = 1.0
+    pue: float = 1.0
+    grid: float | None = None
+
+
+def parse_api_price(text: str | None) -> ApiPrice | None:
+    """``"3/15"`` as a price: input and output, for a million tokens."""
+    if text is None:
+        return None
+    first, _, second = text.partition("/")
+    try:
+        price = ApiPrice(input=parse_number(first), output=parse_number(second))
+    except ValueError:
+        price = ApiPrice(input=-1.0, output=-1.0)
+    if not all(0 <= each < float("inf") for each in (price.input, price.output)):
+        raise UsageError(f"--api-price {text} is not a price", hint="--api-price 3/15 (a million input/output tokens)")
+    return price
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class BatchCost(Shown):
+    """A static batch that runs again and again, in money and energy. largest: nobody named a batch, and it is the
+    largest that fits. held: the replicas for which what is bought suffices.
+    """
+
+    result: Estimate
+    cost: Cost
+    energy: Energy
+    asked: CostAsked
+    largest: bool
+    held: int
+    prices: PriceBook
+
+
+def cost_of_batch(
+    deployment: Deployment, load: StaticLoad, prices: PriceBook, asked: CostAsked, largest: bool
+) -> BatchCost:
+    """What a static batch costs on what is sold; with ``largest`` the batch is all that memory and engine hold.
+
+    Raises ``UsageError`` for prices of other GPUs, ``MissingFactError`` without a price.
+    """
+    hardware, parallel = deployment.hardware, deployment.parallel
+    prices.check([hardware.name])
+    tariff = prices.require(hardware.name, parallel.ranks, parallel.tp)
+    if largest:
+        load = replace(load, batch=float(largest_batch(deployment, load)))
+    result = estimate(deployment, load)
+    output = 0.0 if deployment.model.encodes else float(load.output)
+    rates = Rates(requests=float(result.request_rate) * asked.utilisation, prompt=float(load.prompt), output=output)
+    energy = Energy(
+        power=power_of(hardware),
+        devices=parallel.devices,
+        rates=rates,
+        share=asked.share,
+        pue=asked.pue,
+        grid=asked.grid,
+    )
+    return BatchCost(
+        result=result,
+        cost=Cost(bill=tariff.bill(parallel.replicas), rates=rates, ratio=asked.ratio),
+        energy=energy,
+        asked=asked,
+        largest=largest,
+        held=tariff.filled(parallel.replicas),
+        prices=prices,
+    )

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 
 from inferplan.catalog.assemble import Request, assemble
-from inferplan.errors import InferplanError, UsageError
+from inferplan.catalog.bills import Bill
+from inferplan.catalog.files import load_hardware, load_model, names
+from inferplan.catalog.price_lists import PriceBook
+from inferplan.errors import InfeasibleError, InferplanError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
 from inferplan.models.spec import ModelSpec
+from inferplan.shown import Shown
+from inferplan.units import format_bytes
+from inferplan.work.parallel import Parallelism
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Fitting:
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Fitting(Shown):
     """A model that fits: on how many devices, and the room that is left."""
 
     deployment: Deployment
     footprint: Footprint
     context: int
+    prices: PriceBook | None = None
+    """Where somebody asked what it costs."""
 
     @property
     def requests(self) -> int:
@@ -30,6 +40,91 @@ class Fitting:
     def longest(self) -> float:
         """Tokens that one request may reach; infinite where neither the model nor its memory sets a limit."""
         return self.footprint.max_context()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Option:
+    """One accelerator in one format: what fits there and what it costs, or why nothing does."""
+
+    gpu: str
+    quant: str
+    """``native`` for the checkpoint's own formats."""
+    fitting: Fitting | None = None
+    reason: str = ""
+    bill: Bill | None = None
+    """What one replica costs; ``None`` without a price."""
+
+    @property
+    def devices(self) -> int:
+        """GPUs of one replica. Raises ``ValueError`` where nothing fits."""
+        if self.fitting is None:
+            raise ValueError(self.reason)
+        return self.fitting.deployment.parallel.devices
+
+    @property
+    def bought_requests(self) -> int:
+        """Requests that all replicas hold for which the GPUs that are paid for suffice."""
+        if self.fitting is None or self.bill is None:
+            return 0
+        return self.fitting.requests * (self.bill.bought // self.devices)
+
+
+def bill_of(fitting: Fitting, prices: PriceBook) -> Bill | None:
+    """What one replica costs; ``None`` without a price."""
+    parallel = fitting.deployment.parallel
+    tariff = prices.tariff(fitting.deployment.hardware.name, parallel.ranks, parallel.tp)
+    return None if tariff is None else tariff.bill(1)
+
+
+def everywhere(
+    request: Request, quants: Sequence[str | None], load: tuple[int, int], degrees: tuple[int, int], prices: PriceBook
+) -> Iterator[Option]:
+    """Every accelerator on file in every one of ``quants``, as :func:`smallest` answers for it.
+
+    load: tokens of a request and requests at once. degrees: the fewest and the most GPUs that are tried.
+    """
+    for gpu, quant in product(names("hardware"), quants):
+        named = quant or "native"
+        try:
+            found = smallest(replace(request, gpu=gpu, quant=quant), *load, degrees[1], degrees[0])
+        except InferplanError as error:
+            found = error.what
+        if isinstance(found, str):
+            yield Option(gpu=gpu, quant=named, reason=found)
+        else:
+            yield Option(gpu=gpu, quant=named, fitting=found, bill=bill_of(found, prices))
+
+
+def first_choices(options: Sequence[Option]) -> dict[str, Option]:
+    """The options to look at first, by what they are first in: of each format the cheapest and the one with the most
+    requests for the money; without any price the one on the fewest GPUs that holds the most requests."""
+    found: dict[str, Option] = {}
+    for quant in dict.fromkeys(option.quant for option in options):
+        fitting = [option for option in options if option.quant == quant and option.fitting is not None]
+        priced = [(option, option.bill.per_hour) for option in fitting if option.bill is not None]
+        if priced:
+            found[f"cheapest, {quant}"] = min(priced, key=lambda pair: (pair[1], -pair[0].bought_requests))[0]
+            found[f"most requests for the money, {quant}"] = max(
+                priced, key=lambda pair: (pair[0].bought_requests / pair[1], -pair[1])
+            )[0]
+        elif fitting:
+            found[f"fewest GPUs, {quant}"] = min(fitting, key=_few)
+    return found
+
+
+def _few(option: Option) -> tuple[int, int]:
+    return option.devices, -(option.fitting.requests if option.fitting else 0)
+
+
+def ordered(options: Sequence[Option]) -> list[Option]:
+    """What has a price first, the cheapest before the others; then the fewest GPUs; what does not fit at the end."""
+
+    def place(option: Option) -> tuple[float, ...]:
+        if option.fitting is None:
+            return (2,)
+        return (1, *_few(option)) if option.bill is None else (0, option.bill.per_hour, *_few(option))
+
+    return sorted(options, key=lambda option: (*place(option), option.gpu))
 
 
 def footprint_at(deployment: Deployment, context: int) -> Footprint:
@@ -76,3 +171,92 @@ def asked_context(model: ModelSpec, tokens: int | None) -> int:
             hint=f"--context {limit}, or a model with a longer context",
         )
     return tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitAsked:
+    """What is to fit. context: tokens of a request, prompt and output; ``None`` as :func:`asked_context`. users: such
+    requests at once. tp: GPUs of a replica, ``None`` for the fewest that hold it; most: the largest number to try.
+    quant, engine, memory: as in ``Request``.
+    """
+
+    quant: str | None = None
+    tp: int | None = None
+    context: int | None = None
+    users: int = 1
+    most: int = 8
+    engine: str = "vllm"
+    memory: str | None = None
+
+    def request(self, model: str, gpu: str) -> Request:
+        """The deployment to look at; memory needs no constants."""
+        return Request(model=model, gpu=gpu, quant=self.quant, engine=self.engine, memory=self.memory, ideal=True)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Fits(Shown):
+    """Every accelerator on file in every format that was asked for, what has a price first."""
+
+    model: ModelSpec
+    asked: FitAsked
+    context: int
+    """Tokens of a request."""
+    options: Sequence[Option]
+    term: str
+    """On which terms prices are."""
+
+    @property
+    def fitting(self) -> list[Option]:
+        """Those that hold what was asked for."""
+        return [option for option in self.options if option.fitting is not None]
+
+
+def fit_everywhere(model: str, asked: FitAsked, prices: PriceBook) -> Fits:
+    """Which accelerators on file hold a model; native formats, fp8 and int4 where none was named.
+
+    Raises ``InfeasibleError`` when none does.
+    """
+    prices.check(names("hardware"))
+    spec = load_model(model)
+    tokens = asked_context(spec, asked.context)
+    quants = [asked.quant] if asked.quant else [None, "fp8", "int4"]
+    degrees = asked.tp or 1, asked.tp or asked.most
+    options = ordered(list(everywhere(asked.request(model, ""), quants, (tokens, asked.users), degrees, prices)))
+    if not any(option.fitting for option in options):
+        on = asked.tp or f"up to {asked.most}"
+        raise InfeasibleError(
+            f"{spec.name} with {asked.users} x {tokens} tokens fits on no accelerator on file",
+            because=f"{len(options)} combinations of GPU and format were tried, on {on} GPUs",
+            hint=f"a larger --most than {asked.most}, fewer --users, a narrower --quant, or a shorter --context",
+        )
+    return Fits(model=spec, asked=asked, context=tokens, options=options, term=prices.term)
+
+
+def fit_on(model: str, gpu: str, asked: FitAsked, prices: PriceBook) -> Fitting:
+    """One accelerator: on how many of it a model fits. Raises ``InfeasibleError`` when it does not."""
+    spec, hardware = load_model(model), load_hardware(gpu)
+    prices.check([hardware.name])
+    tokens, users, request = asked_context(spec, asked.context), asked.users, asked.request(model, gpu)
+    if asked.tp:
+        deployment = assemble(replace(request, parallel=Parallelism(tp=asked.tp)))
+    else:
+        found = smallest(request, tokens, users, asked.most)
+        if isinstance(found, str):
+            footprint_at(assemble(request), tokens).max_batch()  # what one device lacks has a hint of its own
+            joined = max((link.domain or asked.most + 1 for link in hardware.links), default=1)
+            raise InfeasibleError(
+                f"{spec.name} with {users} x {tokens:,} tokens does not fit on {hardware.name}",
+                because=found,
+                hint=f"{'a larger --most, ' if asked.most < joined else ''}a narrower --quant such as "
+                f"{'fp8 or ' if 'fp8' in hardware.peak else ''}int4, or a shorter --context",
+            )
+        deployment = found.deployment
+    footprint = footprint_at(deployment, tokens)
+    fitting = Fitting(deployment=deployment, footprint=footprint, context=tokens, prices=prices)
+    if fitting.requests < users:
+        raise InfeasibleError(
+            f"{deployment.describe()} does not hold {users} x {tokens:,} tokens",
+            because=f"the cache pool is {format_bytes(footprint.kv_pool)}, room for {fitting.requests}",
+            hint="a larger --tp, a narrower --quant, or a shorter --context",
+        )
+    return fitting

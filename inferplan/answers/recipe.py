@@ -29,9 +29,10 @@ from inferplan.models.spec import LayerGroup, ModelSpec, require_decoder
 from inferplan.serving.flags import Flags
 from inferplan.serving.steady import UserLoad, steady_state
 from inferplan.serving.techniques.speculation import PLAIN, Speculation, prompt_with_drafts, step_with_drafts
+from inferplan.shown import Shown
 from inferplan.table import frame
 from inferplan.traffic.requests import Lengths
-from inferplan.units import Num
+from inferplan.units import Num, parse_count, parse_number
 from inferplan.work.step import Segment, Step
 
 if TYPE_CHECKING:
@@ -96,8 +97,8 @@ class Ingredient:
     remove: Callable[[Setting], Setting] = field(default=lambda setting: setting)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Recipe:
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Recipe(Shown):
     """Ingredients in order, and the price of every subset of them."""
 
     base: Setting
@@ -418,12 +419,12 @@ def _special(name: str, values: dict[str, str], text: str, request: Request, mod
     if name in ("gqa", "mla", "cla"):
         return _attention(name, text, model)
     if name == "prefix-cache":
-        hit = float(values["hit"])
+        hit = parse_number(values["hit"])
         if not 0 < hit < 1:
             raise UsageError("the hit rate of prefix-cache is in (0, 1)", hint="prefix-cache:hit=0.5")
         return Ingredient(name=text, apply=lambda s: replace(s, hit_rate=hit))
     if name == "tensor-parallel":
-        tp = int(values["tp"])
+        tp = parse_count(values["tp"])
 
         def divide(setting: Setting) -> Setting:
             parallel = replace(setting.deployment.parallel, tp=tp)
@@ -456,7 +457,7 @@ def _attention(name: str, text: str, model: ModelSpec) -> Ingredient:
 
 def _speculative(values: dict[str, str], text: str, request: Request) -> Ingredient:
     """Drafts of a model in its own formats, of the model's prediction module (``mtp``), or ``free``."""
-    length, acceptance, name = int(values["length"]), float(values["acceptance"]), values["draft"]
+    length, acceptance, name = parse_count(values["length"]), parse_number(values["acceptance"]), values["draft"]
     drafting = Drafting(model=None if name == "free" else name, length=length, acceptance=acceptance)
 
     def apply(setting: Setting) -> Setting:

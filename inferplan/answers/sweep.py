@@ -7,11 +7,14 @@ depends on the batch alone is priced once for each batch. Rows are kept by colum
 from __future__ import annotations
 
 import hashlib
+import io
 import itertools
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,17 +23,19 @@ import numpy as np
 
 from inferplan.answers.drafting import Drafting
 from inferplan.answers.journal import Journal
-from inferplan.catalog.assemble import Request, assemble, load_engine
+from inferplan.catalog.assemble import Request, assemble, load_engine, require_precision
 from inferplan.catalog.files import load_hardware, load_model
 from inferplan.columns import Block, Column, Columns, Row, blocks_of, compact, one_value
-from inferplan.errors import InferplanError, InputFileError, MissingExtraError, NotFiniteError, UsageError
+from inferplan.errors import InferplanError, MissingExtraError, NotFiniteError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.run import unchecked
 from inferplan.extras import require
+from inferplan.files import save
 from inferplan.models.spec import require_decoder, require_tokens
 from inferplan.serving.techniques.applied import ServedEstimate, Techniques
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
+from inferplan.shown import Shown
 from inferplan.table import frame
 from inferplan.units import Num, parse_count
 from inferplan.work.parallel import Parallelism
@@ -55,6 +60,8 @@ NO_DRAFTS = Drafting(model=None, length=0, acceptance=0.0)
 """Plain decoding, beside drafts."""
 MOST_POINTS = 10_000_000
 """Points of the largest grid that one sweep takes: its rows are held in memory, 0.1 kB for each."""
+MOST_STRUCTURES = 100_000
+"""Structures of the largest grid, and points of the largest that is simulated: each takes some milliseconds or more."""
 _POINTS_AT_ONCE = 65536
 """Points that are priced together: few enough that their arrays stay in the cache of a core."""
 _RANGE = re.compile(r"(?P<first>[\d.]+[kKM]?i?)-(?P<last>[\d.]+[kKM]?i?)(?:(?P<how>[+*])(?P<step>[\d.]+[kKM]?i?))?")
@@ -65,11 +72,18 @@ def parse_values(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def parse_counts(text: str) -> list[int]:
+def parse_counts(text: str, option: str = "", most: int = MOST_POINTS) -> list[int]:
     """Counts as ``1,2,8k``, ranges as ``1-8``, ``128-1024+128`` (add) or ``1-256*2`` (multiply).
 
-    Raises ``UsageError`` for what is neither, and for more than :data:`MOST_POINTS` of them.
+    Raises ``UsageError``, which names the option, for what is neither, and for more than ``most`` of them.
     """
+    try:
+        return _counts(text, most)
+    except UsageError as error:
+        raise UsageError(f"{option}: {error.what}" if option else error.what, error.because, error.hint) from None
+
+
+def _counts(text: str, most: int) -> list[int]:
     counts: list[int] = []
     for part in parse_values(text):
         match = _RANGE.fullmatch(part)
@@ -84,11 +98,11 @@ def parse_counts(text: str) -> list[int]:
         multiply = match["how"] == "*"
         if value < 1 or step < (2 if multiply else 1):
             raise UsageError(f"{part!r} does not end", hint="1-8, 128-1024+128, 1-256*2")
-        if not multiply and (last - value) // step >= MOST_POINTS:
+        if not multiply and (last - value) // step >= most:
             raise UsageError(
                 f"{part!r} holds {(last - value) // step + 1:,} counts",
-                because=f"a grid may have {MOST_POINTS:,} points",
-                hint="a wider step: 1-1M+1k, 1-1M*2",
+                because=f"{most:,} are the most here",
+                hint="a wider step, such as 1-1M*2",
             )
         while value <= last:
             counts.append(value)
@@ -133,6 +147,17 @@ class Grid:
                 + " x ".join(f"{len(values):,} {name}" for name, values in self._axes().items() if len(values) > 1),
                 hint="a wider step, such as 1-1M*2, or several sweeps",
             )
+        for what, count in (("structures", self._structures), ("simulated points", self.size * self.simulated)):
+            if count > MOST_STRUCTURES:
+                raise UsageError(
+                    f"a grid of {count:,} {what}",
+                    because=f"each is computed alone; one sweep takes at most {MOST_STRUCTURES:,}",
+                    hint="fewer values, or several sweeps",
+                )
+
+    @property
+    def _structures(self) -> int:
+        return prod(len(values) for values in self.structure.values())
 
     def _axes(self) -> dict[str, Sequence[Any]]:
         return {**self.structure, **{name: getattr(self, name) for name in LOAD}}
@@ -359,11 +384,34 @@ class Execution:
     progress: Callable[[int], None] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sweep:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Sweep(Shown):
     """The points of a grid, in the order of its axes."""
 
     columns: Columns
+
+    @cached_property
+    def refused(self) -> Counter[str]:
+        """How many points have no valid figures, by the reason: the column ``status`` where it is not ``ok``."""
+        found: Counter[str] = Counter()
+        for block in self.columns.blocks:
+            found.update(block.full("status").tolist())
+        del found["ok"]
+        return found
+
+    @cached_property
+    def impossible(self) -> Counter[str]:
+        """Those of them that cannot exist, and have no figures at all."""
+        found: Counter[str] = Counter()
+        for block in self.columns.blocks:
+            if "ttft_s" not in block.columns:
+                found.update(block.full("status").tolist())
+        return found
+
+    def require_points(self) -> None:
+        """Raise ``UsageError`` with the reasons where no point of the grid can exist."""
+        if self.impossible.total() == len(self.columns):
+            raise UsageError("no point of this grid can exist", because="; ".join(self.impossible))
 
     @property
     def rows(self) -> list[Row]:
@@ -401,7 +449,12 @@ def sweep(grid: Grid, execution: Execution = Execution(backend="serial"), runner
 
 def _require_names(grid: Grid) -> None:
     """Raise ``UnknownNameError`` for a name on an axis that nothing answers to: that is no point of any grid."""
-    named = {"model": load_model, "gpu": load_hardware, "engine": load_engine}
+    named: dict[str, Callable[[Any], object]] = {
+        "model": load_model,
+        "gpu": load_hardware,
+        "engine": load_engine,
+        "quant": require_precision,
+    }
     for axis, find in named.items():
         for name in grid.structure.get(axis, [getattr(grid.base, axis)]):
             find(name)
@@ -450,7 +503,6 @@ def _on_dask(tasks: list[Task], execution: Execution, runner: Runner) -> Iterato
 def save_parquet(result: Sweep, path: str) -> None:
     """Write the rows as Parquet. Raises ``MissingExtraError`` without pandas and pyarrow."""
     require("parquet", "a Parquet file")
-    try:
-        result.to_frame().to_parquet(path, index=False)
-    except OSError as error:
-        raise InputFileError(f"cannot write {path}", because=error.strerror or str(error)) from None
+    buffer = io.BytesIO()
+    result.to_frame().to_parquet(buffer, index=False)
+    save(path, buffer.getvalue())

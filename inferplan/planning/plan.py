@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from inferplan.planning.question import Question
 from inferplan.planning.search import SearchResult, nearest_miss, search
 from inferplan.planning.sizing import Capacity, Simulations, capacity
 from inferplan.planning.verify import SHOWN, TOO_SHORT, Verified, verify
+from inferplan.shown import Shown
 from inferplan.table import frame
 from inferplan.terms import ceil
 
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Plan:
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Plan(Shown):
     """The answer. ``alternatives``: other finalists that meet the limits, cheapest first, the plan left out.
 
     other: the plan at the other confidence, safe beside the middle or middle beside the safe; ``None`` where none was
@@ -230,8 +231,23 @@ def _prefill_row(option: Option) -> dict[str, Any]:
     return {**own, "prefill_token_budget": option.prompt_budget}
 
 
-def plan(question: Question) -> Plan:
+class _Known(dict[Hashable, Verified]):
+    """What was simulated; ``told`` hears how many there are whenever one is added."""
+
+    def __init__(self, told: Callable[[int], None] | None) -> None:
+        super().__init__()
+        self._told = told
+
+    def __setitem__(self, key: Hashable, value: Verified) -> None:
+        super().__setitem__(key, value)
+        if self._told is not None:
+            self._told(len(self))
+
+
+def plan(question: Question, progress: Callable[[int], None] | None = None) -> Plan:
     """Search, then size the cheapest structures in simulation until none that may be cheaper is left.
+
+    progress: called with the number of simulations that are done.
 
     Raises ``InfeasibleError`` with the nearest miss when nothing meets the limits.
     """
@@ -242,7 +258,7 @@ def plan(question: Question) -> Plan:
     options = searched.options if confidence == MIDDLE else safe_options(searched, question, confidence)
     if not options:
         raise infeasible(question, searched)
-    known: dict[Hashable, Verified] = {}
+    known = _Known(progress)
     found = _finalists(options, question, known, others=True)
     best = kept_in_the_long_run(found, question, known)
     if best is None:

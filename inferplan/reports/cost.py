@@ -2,30 +2,45 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-from inferplan.answers.cost import HOURS_PER_MONTH, ApiPrice, Cost, Energy
+from inferplan.answers.cost import HOURS_PER_MONTH, ApiPrice, BatchCost, Cost, Energy
 from inferplan.catalog.bills import Bill, Offer
-from inferplan.estimate.batch import Estimate
-from inferplan.table import Table
+from inferplan.reports.estimate import basis_note, deployment_record
+from inferplan.table import Report, Table
 from inferplan.units import format_time
 
 _RIGHT = frozenset({"value"})
 
 
-@dataclass(frozen=True, kw_only=True)
-class Service:
-    """A static batch that runs again and again. largest: nobody named a batch, and it is the largest that fits."""
+def batch_cost_report(found: BatchCost) -> Report:
+    """What is served and how fast, the bill, the energy."""
+    asked, bill = found.asked, found.cost.bill
+    record = {
+        **deployment_record(found.result.deployment),
+        **_service_record(found),
+        "cost": cost_record(found.cost, asked.api, asked.user_requests),
+        "energy": energy_record(found.energy),
+    }
+    return Report(
+        record=record,
+        tables=[
+            _service_table(found),
+            cost_table(found.cost, asked.api, asked.user_requests),
+            energy_table(found.energy),
+        ],
+        notes=[
+            *_service_notes(found),
+            *bill.remarks,
+            *found.prices.remarks([found.result.deployment.hardware.name]),
+            basis_note(found.result),
+        ],
+    )
 
-    result: Estimate
-    utilisation: float
-    largest: bool
 
-
-def service_record(service: Service) -> dict[str, Any]:
+def _service_record(service: BatchCost) -> dict[str, Any]:
     """The JSON of what is served, and how fast."""
-    result = service.result
+    result, utilisation = service.result, service.asked.utilisation
     load, encodes = result.load, result.deployment.model.encodes
     return {
         "load": {
@@ -36,20 +51,20 @@ def service_record(service: Service) -> dict[str, Any]:
         "batch_is_the_largest": service.largest,
         "ttft_s": float(result.ttft),
         "tpot_s": float(result.tpot) if load.output > 1 else None,
-        "requests_per_s": float(result.request_rate) * service.utilisation,
-        "utilisation": service.utilisation,
-        "output_tokens_per_s": None if encodes else float(result.request_rate * load.output) * service.utilisation,
+        "requests_per_s": float(result.request_rate) * utilisation,
+        "utilisation": utilisation,
+        "output_tokens_per_s": None if encodes else float(result.request_rate * load.output) * utilisation,
     }
 
 
-def service_table(service: Service) -> Table:
+def _service_table(service: BatchCost) -> Table:
     """What is served, and how fast."""
-    record, load = service_record(service), service.result.load
+    record, load = _service_record(service), service.result.load
     encodes = service.result.deployment.model.encodes
     rows = [
         ["requests a second", f"{record['requests_per_s']:,.2f}"],
         *([] if encodes else [["output tokens a second", f"{record['output_tokens_per_s']:,.0f}"]]),
-        ["busy", f"{service.utilisation:.0%} of the time"],
+        ["busy", f"{service.asked.utilisation:.0%} of the time"],
         [f"{'latency' if encodes else 'TTFT'} of the batch alone", format_time(record["ttft_s"], 3)],
     ]
     if record["tpot_s"] is not None:
@@ -62,8 +77,8 @@ def service_table(service: Service) -> Table:
     return Table(title=title, columns=["", "value"], rows=rows, right=_RIGHT)
 
 
-def service_notes(service: Service, held: int) -> list[str]:
-    """What the batch means for the price of a token, and the ``held`` replicas that the bill pays for."""
+def _service_notes(service: BatchCost) -> list[str]:
+    """What the batch means for the price of a token, and the replicas that the bill pays for."""
     lines = []
     if service.largest:
         batch = service.result.load.batch
@@ -71,6 +86,7 @@ def service_notes(service: Service, held: int) -> list[str]:
             f"batch {batch:,.0f} is all that memory and engine hold, about the least that a token costs here; limits "
             "on latency make it dearer (--batch N, or inferplan plan)"
         )
+    held = service.held
     if held > service.result.deployment.parallel.replicas:
         lines.append(f"what is paid for holds {held} replicas: --replicas {held} costs the same an hour")
     return lines

@@ -241,6 +241,7 @@ def estimate_report(estimate: Estimate) -> Report:
         record=estimate_record(estimate),
         tables=[_latency(estimate), _memory(estimate), _roofline(estimate), _operators(estimate)],
         notes=_notes(estimate),
+        of=estimate,
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -13,11 +12,12 @@ from inferplan.answers.drafting import Drafting
 from inferplan.answers.emit import Drafts, Pools
 from inferplan.catalog.assemble import Request
 from inferplan.devices.engine import EngineFlags
-from inferplan.errors import InputFileError, SpecError
+from inferplan.errors import SpecError
+from inferplan.files import LARGEST_SPEC, parse_json, read_text
 from inferplan.spec import Spec
 from inferplan.table import SCHEMA_VERSION
 from inferplan.units import MOST
-from inferplan.work.parallel import Parallelism
+from inferplan.work.parallel import MOST_DEGREE, Parallelism
 
 _Model = TypeVar("_Model", bound=Spec)
 
@@ -26,9 +26,7 @@ class _Strict(Spec):
     model_config = ConfigDict(strict=True)
 
 
-_MOST = 10**6
-"""Degrees and servers beyond which a file does not say what was planned."""
-Degree = Annotated[int, Field(ge=1, le=_MOST)]
+Degree = Annotated[int, Field(ge=1, le=MOST_DEGREE)]
 
 
 class _Parallel(_Strict):
@@ -38,7 +36,7 @@ class _Parallel(_Strict):
     dp: Degree
     cp: Degree
     replicas: Degree
-    redundant: int = Field(default=0, ge=0, le=_MOST)
+    redundant: int = Field(default=0, ge=0, le=MOST_DEGREE)
     spread_dense: bool = False
 
 
@@ -95,9 +93,10 @@ class _Deployment(_Strict):
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """What a plan's file says is to be started. request: with the token budget and the sequences of a rank. prefill: of
-    servers that compute prompts, where they are not as those that decode."""
+    """What a plan says is to be started. name: of its file, or what it is. request: with the token budget and the
+    sequences of a rank. prefill: of servers that compute prompts, where they are not as those that decode."""
 
+    name: str
     request: Request
     context: int | None
     pools: Pools | None
@@ -117,7 +116,11 @@ def read_plan(path: str) -> Planned:
     Raises ``InputFileError`` where it cannot be read, ``SpecError`` where it is no plan, is of another version or a
     field is not what it should be.
     """
-    data = _read(path)
+    return planned_of(_read(path), path)
+
+
+def planned_of(data: dict[str, Any], path: str) -> Planned:
+    """The same of the JSON itself; ``path`` names it in errors."""
     version = data.get("schema_version", SCHEMA_VERSION)
     if version != SCHEMA_VERSION:
         raise SpecError(
@@ -154,12 +157,7 @@ def _shown(value: Any) -> str:
 
 
 def _read(path: str) -> dict[str, Any]:
-    try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputFileError(f"cannot read {path}", because=error.strerror or str(error)) from None
-    except (ValueError, RecursionError) as error:
-        raise SpecError(f"{path} is not JSON", because=str(error)) from None
+    data, _ = parse_json(read_text(Path(path), LARGEST_SPEC), path, SpecError)
     if not isinstance(data, dict):
         raise SpecError(f"{path} is not the JSON of a plan", hint="inferplan plan ... -o plan.json")
     return data
@@ -181,7 +179,9 @@ def _planned(path: str, found: _Deployment) -> Planned:
     drafting = found.speculation.drafting() if found.speculation else None
     pools = Pools(found.pools.prefill, found.pools.decode) if found.pools else None
     prefill = _for_prompts(path, found.prefill, request, plain) if found.prefill and pools else None
-    return Planned(request=request, context=found.context_tokens, pools=pools, drafting=drafting, prefill=prefill)
+    return Planned(
+        name=path, request=request, context=found.context_tokens, pools=pools, drafting=drafting, prefill=prefill
+    )
 
 
 def _for_prompts(path: str, found: _Prefill, decodes: Request, plain: Request) -> Request:
@@ -215,7 +215,7 @@ def _with_option(path: str, request: Request, name: str, value: Any) -> Request:
         raise SpecError(
             f"{path} was planned with {name}, which is not known here", hint="inferplan plan ... -o plan.json"
         )
-    if not isinstance(value, kind) or (isinstance(value, int) and not 0 <= value <= _MOST):
+    if not isinstance(value, kind) or (isinstance(value, int) and not 0 <= value <= MOST_DEGREE):
         raise SpecError(f"{path} is not the JSON of a plan: plan.deployment.options.{name} cannot be {_shown(value)}")
     fields: dict[str, Any] = {field: changed}
     return replace(request, **fields)

@@ -150,6 +150,9 @@ def basis_line(plan: Plan) -> str:
     if not plan.supported:
         kind = "pools apart" if plan.option.pools else "this mixture"
         return f"basis: {_constants(calibration)}; no error band: no measurement of {kind} stands behind these times"
+    if not plan.bands:
+        what = "how long a job takes" if plan.question.demand.offline else "what is limited"
+        return f"basis: {_constants(calibration)}; no error band: none is known of {what}"
     bands = ", ".join(f"{METRIC_NAMES[name]} x {low:.2f} to x {high:.2f}" for name, (low, high) in plan.bands.items())
     if calibration.anchor is not None:
         runs = len(calibration.anchor.rows)

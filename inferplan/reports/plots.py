@@ -6,7 +6,9 @@ colour (Okabe and Ito's palette, safe for colour-blind readers) and in marker or
 
 from __future__ import annotations
 
+import functools
 import io
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from inferplan.errors import InputFileError, UsageError
+from inferplan import files
+from inferplan.errors import UsageError
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.phase import Phase
@@ -50,19 +53,41 @@ class Curve:
 def new_figure(**options: Any) -> Figure:
     """An empty matplotlib ``Figure``; ``options`` are its own. Raises ``MissingExtraError`` without matplotlib."""
     require("plot", "drawing")
+    return _picture()(**options)
+
+
+@functools.cache
+def _picture() -> type[Figure]:
+    """A matplotlib ``Figure`` that a notebook shows also where nobody has asked for matplotlib's own way of that."""
     from matplotlib.figure import Figure
 
-    return Figure(**options)
+    class Picture(Figure):
+        def _repr_png_(self) -> bytes:
+            return drawn(self, "png", dpi=100)
+
+    return Picture
+
+
+def require_picture(path: str) -> str:
+    """The form of a picture that a path names. Raises ``UsageError`` for a suffix that names none."""
+    suffix = Path(path).suffix.lower()
+    if suffix not in SUFFIXES:
+        raise UsageError(f"cannot draw into {path}", hint=f"a suffix of {', '.join(SUFFIXES)}")
+    return suffix.removeprefix(".")
 
 
 def save(figure: Figure, path: str) -> None:
-    """Write a figure as PNG, SVG or PDF, by suffix."""
-    if Path(path).suffix.lower() not in SUFFIXES:
-        raise UsageError(f"cannot draw into {path}", hint=f"-o FILE with a suffix of {', '.join(SUFFIXES)}")
-    try:
-        figure.savefig(path, dpi=160, bbox_inches="tight", transparent=True)
-    except OSError as error:
-        raise InputFileError(f"cannot write {path}", because=error.strerror or str(error)) from None
+    """Write a figure as PNG, SVG or PDF, by suffix. Raises ``InputFileError`` when it cannot be written."""
+    files.save(path, drawn(figure, require_picture(path), dpi=160))
+
+
+def drawn(figure: Figure, form: str, dpi: int) -> bytes:
+    """A figure as a picture of a form such as ``png``."""
+    buffer = io.BytesIO()
+    with warnings.catch_warnings():  # letters that the font has not: they are boxes in the picture
+        warnings.filterwarnings("ignore", message="Glyph .* missing", category=UserWarning)
+        figure.savefig(buffer, format=form, dpi=dpi, bbox_inches="tight", transparent=True)
+    return buffer.getvalue()
 
 
 def svg(figure: Figure) -> str:
@@ -82,19 +107,24 @@ def _axes(title: str, size: tuple[float, float] = (7.2, 4.4)) -> tuple[Figure, A
         spine.set_color(INK)
     axes.spines["top"].set_visible(False)
     axes.spines["right"].set_visible(False)
-    axes.tick_params(which="both", colors=INK, labelsize=8)
+    axes.tick_params(which="both", colors=INK, labelsize=9)
     axes.grid(True, color=INK, alpha=0.2, linewidth=0.6)
     axes.set_axisbelow(True)
     return figure, axes
 
 
 def _name(axes: Axes, x: str, y: str) -> None:
-    axes.set_xlabel(x, color=INK, fontsize=9)
-    axes.set_ylabel(y, color=INK, fontsize=9)
+    axes.set_xlabel(x, color=INK, fontsize=10)
+    axes.set_ylabel(y, color=INK, fontsize=10)
 
 
 def _legend(axes: Axes, **where: Any) -> None:
-    axes.legend(frameon=False, labelcolor=INK, fontsize=8, **where)
+    axes.legend(frameon=False, labelcolor=INK, fontsize=9, **where)
+
+
+def _figure_at(axes: Axes, text: str, point: tuple[float, float], **where: Any) -> None:
+    """A figure beside its point."""
+    axes.annotate(text, point, textcoords="offset points", fontsize=9, color=INK, **where)
 
 
 def _quantity(axis: Any, unit: str) -> None:
@@ -190,14 +220,13 @@ def memory_stack(footprints: Mapping[str, Footprint]) -> Figure:
         axes.plot([usable, usable], [row - 0.38, row + 0.38], color=COLOURS[3], linewidth=2)
         axes.annotate(
             f"{format_bytes(footprint.usable)} usable",
-            (usable, row),
-            xytext=(-5, 0),
+            (usable, row - 0.38),
+            xytext=(0, 3),
             textcoords="offset points",
             fontsize=7,
-            color="black",
+            color=INK,
             ha="right",
-            va="center",
-            bbox={"boxstyle": "round,pad=0.2", "facecolor": "white", "edgecolor": INK, "linewidth": 0.4},
+            va="bottom",
         )
     axes.invert_yaxis()
     axes.set_axisbelow(True)
@@ -289,6 +318,62 @@ def against_rate(curves: Sequence[Curve], title: str, slo: float | None = None) 
     _plain_numbers(axes.yaxis)
     _name(axes, "requests a second", "time to first token [ms]")
     _legend(axes, loc="upper left")
+    return figure
+
+
+def against_load(curve: Curve, limit: float, names: tuple[str, str]) -> Figure:
+    """Simulated latencies [s] at some loads, each with its figure, and their limit. names: of load and latency."""
+    figure, axes = _axes("", (7.2, 3.0))
+    x, y = np.asarray(curve.x, dtype=float), np.asarray(curve.y, dtype=float) * 1e3
+    axes.plot(x, y, color=COLOURS[0], marker="o", markersize=6, linewidth=1.6, label=curve.label)
+    for load, value in zip(x, y):
+        _figure_at(axes, format_time(value / 1e3, 3), (load, value), ha="center", xytext=(0, 7))
+    axes.axhline(limit * 1e3, color=COLOURS[3], linestyle="--", linewidth=1.4, label=f"limit {format_time(limit, 3)}")
+    axes.set_ylim(0, 1.18 * max(limit * 1e3, float(np.max(y, initial=0.0))))
+    axes.margins(x=0.08)
+    _name(axes, names[0], f"{names[1]} [ms]")
+    _legend(axes, loc="lower right")
+    return figure
+
+
+def steps(
+    line: tuple[npt.ArrayLike, npt.ArrayLike],
+    marked: Sequence[tuple[float, float]],
+    level: float,
+    names: tuple[str, str],
+) -> Figure:
+    """A count that grows by steps, with some of its points and a level across. names: of both axes."""
+    require("plot", "drawing")
+    from matplotlib.ticker import MaxNLocator
+
+    figure, axes = _axes("", (7.2, 2.8))
+    axes.step(*line, where="post", color=COLOURS[0], linewidth=1.6)
+    axes.plot(*zip(*marked), color=COLOURS[0], marker="o", markersize=6, linestyle="none")
+    for x, y in marked:
+        _figure_at(axes, f"{y:g}", (x, y), ha="center", xytext=(0, 7))
+    axes.axhline(level, color=COLOURS[3], linestyle="--", linewidth=1.4, label=f"the plan: {level:g}")
+    axes.set_ylim(0, 1.25 * max(level, *(y for _, y in marked)))
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    _name(axes, *names)
+    _legend(axes, loc="lower right")
+    return figure
+
+
+def bars(values: Sequence[tuple[str, float]], unit: str) -> Figure:
+    """One bar a value with its figure, in the order given; the first is the one that counts."""
+    figure, axes = _axes("", (7.2, 0.9 + 0.42 * len(values)))
+    names, sizes = [f"{name} " for name, _ in values], [size for _, size in values]
+    colours = [COLOURS[0], *[COLOURS[4]] * (len(values) - 1)]
+    places = np.arange(len(values))
+    axes.barh(places, sizes, color=colours, height=0.62, edgecolor=INK, linewidth=0.4)
+    axes.set_yticks(places, names)
+    for row, size in enumerate(sizes):
+        _figure_at(axes, f"{size:,.0f}", (size, row), va="center", xytext=(5, 0))
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1.18 * max(sizes))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.grid(visible=False, axis="y")
+    _name(axes, unit, "")
     return figure
 
 

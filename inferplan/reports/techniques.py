@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from inferplan.estimate.batch import Estimate
+from inferplan.reports.estimate import estimate_report
 from inferplan.reports.simulation import steady_report
 from inferplan.serving.steady import UserLoad, steady_state
 from inferplan.serving.techniques.applied import ServedEstimate
@@ -13,10 +16,19 @@ from inferplan.serving.techniques.chunked_prefill import chunked_prefill
 from inferplan.serving.techniques.offload import reload_gain
 from inferplan.serving.techniques.prefix_caching import prefix_gain
 from inferplan.serving.techniques.speculation import break_even, speculate
-from inferplan.table import Table
+from inferplan.table import Report, Table
 from inferplan.units import format_time
 
 _Part = tuple[str, dict[str, Any], list[list[str]]]
+
+
+def served_report(result: Estimate) -> Report:
+    """One screen of an estimate, and what its techniques do where it has some."""
+    report = estimate_report(result)
+    if not isinstance(result, ServedEstimate):
+        return report
+    record, tables = technique_records(result)
+    return replace(report, record={**report.record, **record}, tables=[*report.tables, *tables])
 
 
 def technique_records(result: ServedEstimate) -> tuple[dict[str, Any], list[Table]]:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from inferplan.table import Report, Table
+from inferplan.validation.files import Validation
 from inferplan.validation.rows import SHOWN_LIMIT, run_record
 from inferplan.validation.run import prediction_cells
 from inferplan.validation.score import GROUPS, METRICS, NAMES, Score, Scored, by, score, statistics
@@ -24,6 +25,17 @@ _RIGHT = frozenset({*_SCORE_COLUMNS, "logged", "predicted", "error"})
 def clean(scored: Sequence[Scored]) -> list[Scored]:
     """Rows that are not marked suspect."""
     return [one for one in scored if not one.suspect]
+
+
+def files_report(found: Validation, each: bool = False) -> Report:
+    """What files say beside the predictions; each: list every row, not only those of a few."""
+    if not found.logs:
+        return validation_report(found.scored, found.title, per_row=each or len(found.scored) <= 12)
+    reports = [log_report(log.lines, f"{log.path}: memory of {log.described}") for log in found.logs]
+    if len(reports) == 1:
+        return reports[0]
+    record = {"logs": [{"file": log.path, **report.record} for log, report in zip(found.logs, reports)]}
+    return Report(record=record, tables=[table for report in reports for table in report.tables])
 
 
 def validation_report(scored: Sequence[Scored], title: str, per_row: bool = False) -> Report:

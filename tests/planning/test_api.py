@@ -14,10 +14,14 @@ import pytest
 
 import inferplan
 from inferplan import api
+from inferplan.answers.cost import CostAsked
+from inferplan.answers.fit import FitAsked
 from inferplan.answers.recipe import Load
 from inferplan.answers.sweep import STRUCTURE
 from inferplan.catalog.assemble import Request
+from inferplan.cli.validate import _SUPPLIED as supplied
 from inferplan.errors import UsageError
+from inferplan.reports.emit import EmitAsked
 from inferplan.work.parallel import Parallelism
 
 ROOT = Path(__file__).parents[2]
@@ -54,6 +58,20 @@ def test_keyword_options_are_the_fields_they_set() -> None:
     asked = {field.name for field in fields(Request)} - {"model", "gpu", "parallel"}
     assert keys(api.DeployOptions) == asked | degrees
     assert keys(api.SweepAxes) == {"ideal", *STRUCTURE, "batch", "prompt", "output"} - {"model", "gpu"}
+    prices = {"price", "prices", "term", "currency"}
+    assert keys(api.PriceOptions) == prices
+    assert keys(api.FitOptions) == prices | {field.name for field in fields(FitAsked)}
+    assert keys(api.CostOptions) == prices | {field.name for field in fields(CostAsked)} - {"api", "share"} | {
+        "api_price",
+        "power_share",
+    }
+    assert keys(api.EmitOptions) == {field.name for field in fields(EmitAsked)}
+    assert keys(api.ValidateOptions) == {name.replace("-", "_") for name in supplied} | {
+        "calibration",
+        "anchor",
+        "ideal",
+        "jobs",
+    }
     assert keys(api.RecipeLoad) == {field.name for field in fields(Load)}
 
 
@@ -83,5 +101,8 @@ def test_every_result_is_a_table() -> None:
         inferplan.run_sweep("llama-3.1-8b", ["h100-sxm"], batch=[1, 2], tp=[1, 2]),
         inferplan.take_apart("llama-3.1-8b", "h100-sxm", ["continuous-batching", "fp8"]),
         inferplan.make_plan("llama-3.1-8b", 512, "lognormal:128:0.5", ["h100-sxm"], rate=5, tpot=0.05, most=1),
+        inferplan.fit("llama-3.1-8b", "l40s"),
+        inferplan.cost(one, batch=4),
+        inferplan.explain(one, "tpot"),
     ]
-    assert [len(inferplan.to_frame(result)) > 0 for result in results] == [True] * 5
+    assert [len(inferplan.to_frame(result)) > 0 for result in results] == [True] * len(results)

@@ -166,7 +166,15 @@ def kv_dtype(launch: Launch, names: dict[str, str]) -> str:
 def dtype(launch: Launch) -> str | None:
     """The engine's name of the activations' format where its default, that of the checkpoint, would be another.
 
-    vLLM and SGLang run fp32 checkpoints in fp16 unless they are told otherwise (``--dtype`` auto).
+    vLLM and SGLang run fp32 checkpoints in fp16 unless they are told otherwise (``--dtype`` auto). Raises
+    ``UsageError`` for narrower weights beside fp32: their quantisation takes none (``get_supported_act_dtypes``).
     """
-    base = launch.deployment.precision.base.name
+    precision, engine = launch.deployment.precision, launch.deployment.engine
+    base = precision.base.name
+    if base == "fp32" and precision.weights.name != "fp32":
+        raise UsageError(
+            f"{engine.describe()} runs weights in {precision.weights.name} beside fp16 or bf16, not fp32",
+            because=f"the released checkpoint of {launch.deployment.model.name} is in fp32, and so is the rest of it",
+            hint="--quant fp16, or --quant fp16 --weights fp8 --activations fp8 with a --checkpoint that holds it",
+        )
     return None if base == launch.deployment.model.native.base != "fp32" else DTYPES.get(base, base)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from inferplan.shown import Shown
 from inferplan.terms import show
 
 
@@ -32,8 +33,8 @@ class Part:
         return " = ".join(filter(None, (self.formula, self.substituted)))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Explanation:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Explanation(Shown):
     """A number, the formula that computed it, and what was put in.
 
     formula: in names. substituted: the same in numbers, which give ``value`` but for their rounding to six digits.

@@ -1,0 +1,157 @@
+"""What starts a deployment, as ``inferplan emit`` prints it: commands, or Kubernetes objects."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+
+from inferplan.answers.emit import (
+    ENGINES,
+    Drafts,
+    Launch,
+    Pools,
+    Site,
+    from_catalogue,
+    launch,
+    manifest,
+    node_note,
+    node_script,
+    notes,
+    script,
+    trtllm_config,
+)
+from inferplan.catalog.assemble import Request
+from inferplan.errors import UsageError
+from inferplan.files import save
+from inferplan.reports.plan_file import Planned
+from inferplan.shown import Shown
+
+TARGETS = (*ENGINES, "k8s")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmitAsked:
+    """What is not of the deployment: as the options of ``inferplan emit``."""
+
+    context: int | None = None
+    checkpoint: str | None = None
+    quantised: bool = False
+    draft_checkpoint: str | None = None
+    extra: str | None = None
+    gpus_per_node: int | None = None
+    image: str | None = None
+    cache_claim: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Emitted(Shown):
+    """What starts a deployment: ``str`` is the text, to run or to apply; ``notes`` is what no word of it says."""
+
+    target: str
+    text: str
+    notes: tuple[str, ...]
+    described: str
+    """The deployment in words."""
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """The notes that do not stand in the text as comments."""
+        return () if self.target == "k8s" else self.notes
+
+
+def emitted(target: str, source: Planned | Request, asked: EmitAsked, chosen: bool = True) -> Emitted:
+    """The text that starts a plan or a deployment under the target; with ``extra`` its file is written too.
+
+    chosen: somebody named the engine of the request. Raises ``UsageError`` for a target that there is not, for another
+    engine than the target, and for what belongs to drafts or checkpoints without any.
+    """
+    if target not in TARGETS:
+        raise UsageError(f"nothing is emitted for {target!r}", hint=", ".join(TARGETS))
+    if isinstance(source, Planned):
+        request, planned = _of_plan(source, target), source
+    else:
+        request, planned = _for_target(source, target, chosen), None
+    started = _started(request, planned, asked)
+    pools = planned.pools if planned else None
+    if planned and pools and planned.prefill:
+        own = planned.drafts(planned.prefill)._replace(checkpoint=asked.draft_checkpoint)
+        prompts = launch(planned.prefill, context=started.context, checkpoint=asked.checkpoint, drafts=own)
+        pools = pools._replace(prompts=replace(prompts, holds=started.holds, node=started.node))
+    said, described = _notes(started, pools), started.deployment.describe()
+    if target == "k8s":
+        site = Site(asked.image, asked.cache_claim)
+        others = notes(pools.prompts) if pools and pools.prompts else []
+        said = list(dict.fromkeys((*said, *notes(started), *others)))
+        text = "".join(f"# {note}\n" for note in said) + _objects(started, pools, site)
+        return Emitted(target=target, text=text, notes=tuple(said), described=described)
+    if not pools and started.extra and started.deployment.engine.name == "trtllm" and trtllm_config(started):
+        save(started.extra, json.dumps(trtllm_config(started)) + "\n")
+    text = script(started, pools) if pools else node_script(started)
+    return Emitted(target=target, text=text, notes=tuple(said), described=described)
+
+
+def _started(request: Request, planned: Planned | None, asked: EmitAsked) -> Launch:
+    """One replica. Raises ``UsageError`` for what belongs to drafts or checkpoints without any."""
+    drafts = planned.drafts(request) if planned else Drafts()
+    if asked.draft_checkpoint and not drafts.speculation.length:
+        raise UsageError(
+            "--draft-checkpoint names what drafts, and nothing does",
+            because=f"{request.model} is started without drafts",
+            hint="leave it out, or emit the file of a plan with drafts: inferplan plan ... --draft MODEL -o plan.json",
+        )
+    started = launch(
+        request,
+        context=asked.context or (planned.context if planned else None),
+        checkpoint=asked.checkpoint,
+        drafts=drafts._replace(checkpoint=asked.draft_checkpoint),
+    )
+    if asked.quantised and not (asked.checkpoint or asked.draft_checkpoint):
+        raise UsageError("--quantised says what a checkpoint holds, and none is named", hint="--checkpoint ORG/NAME")
+    return replace(started, extra=asked.extra, holds=asked.quantised, node=asked.gpus_per_node)
+
+
+def _of_plan(planned: Planned, target: str) -> Request:
+    """What a plan starts. Raises ``UsageError`` for another engine than the target."""
+    if target != "k8s" and planned.request.engine.partition("@")[0] != target:
+        raise UsageError(
+            f"{planned.name} plans for {planned.request.engine}, not for {target}",
+            hint=f"inferplan emit k8s, or a plan for it: inferplan plan ... --engine {target}",
+        )
+    return planned.request
+
+
+def _for_target(request: Request, target: str, chosen: bool) -> Request:
+    """The request under the engine that the target names. Raises ``UsageError`` when somebody chose another."""
+    if target == "k8s" or request.engine.partition("@")[0] == target:
+        return request
+    if chosen:
+        raise UsageError(f"emit {target} of a deployment under {request.engine}", hint=f"--engine {target}, or k8s")
+    return replace(request, engine=target)
+
+
+def _objects(started: Launch, pools: Pools | None, site: Site) -> str:
+    """The objects as YAML."""
+    import yaml
+
+    plain = json.loads(
+        json.dumps(manifest(started, pools, site))
+    )  # no object twice: YAML would name it and refer to it
+    return yaml.safe_dump_all(plain, sort_keys=False).rstrip()
+
+
+def _notes(started: Launch, pools: Pools | None) -> list[str]:
+    """What is not in the words of a command."""
+    source, replicas = from_catalogue(started), started.deployment.parallel.replicas
+    lines = [f"flags of {started.deployment.engine.describe()}"]
+    if source:
+        lines.append(
+            f"{source} is the checkpoint that the file of {started.deployment.model.name} was read from; another "
+            "of its shape, such as one tuned on instructions: --checkpoint ORG/NAME"
+        )
+    if replicas > 1 and not pools:
+        lines.append(f"one of {replicas} replicas")
+    launches = [started] if pools is None or pools.prompts is None else [pools.prompts, started]
+    return [*lines, *filter(None, dict.fromkeys(node_note(one) for one in launches))]

@@ -1,0 +1,224 @@
+"""What holds a model, as tables for people and records for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from inferplan.answers.fit import Fits, Fitting, Option, bill_of, first_choices
+from inferplan.catalog.bills import Bill
+from inferplan.devices.hardware import HardwareSpec
+from inferplan.models.spec import uncounted
+from inferplan.reports.cost import bill_record
+from inferplan.table import Report, Table
+from inferplan.units import format_bytes, format_tokens
+
+_DETAIL = ["GPU", "GPUs", "format", "weights", "KV pool", "requests", "longest context", "an hour", "bought"]
+_RIGHT = frozenset({"GPUs", "KV pool", "requests", "longest context", "bytes", "share", "value", "an hour"})
+
+
+def options_report(found: Fits) -> Report:
+    """Every accelerator on file: the first choices, then the rest in the order of ``options``."""
+    spec, options, fitting = found.model, found.options, found.fitting
+    asked = f"{found.asked.users} x {found.context:,} tokens ({found.asked.engine} defaults)"
+    first, refused = first_choices(fitting), len(options) - len(fitting)
+    quants = sorted({option.quant for option in options}, key=lambda quant: (quant != "native", quant))
+    records = [_record(option) for option in options]
+    return Report(
+        record={
+            "model": spec.name,
+            "model_notes": uncounted(spec),
+            "context_tokens": found.context,
+            "first": {why: {"gpu": option.gpu, "quant": option.quant} for why, option in first.items()},
+            "options": records,
+        },
+        tables=[
+            Table(
+                title=f"{spec.name}: what to look at first, for {asked}",
+                columns=["", *_DETAIL],
+                rows=[[why, *_row(option)] for why, option in _merged(first)],
+                right=_RIGHT,
+            ),
+            *_rest(fitting, quants, f"{spec.name}: the fewest GPUs that hold {asked}"),
+        ],
+        notes=[
+            *(f"note: {text}" for text in uncounted(spec)),
+            f"{refused} combinations do not fit or are refused; --format json says why",
+            *_prices_notes(fitting, found.term, len(quants)),
+        ],
+        rows=records,
+    )
+
+
+def _merged(first: dict[str, Option]) -> list[tuple[str, Option]]:
+    """One line for an option that is first in several things."""
+    lines: dict[int, tuple[str, Option]] = {}
+    for why, option in sorted(first.items(), key=lambda pair: (pair[1].quant != "native", pair[1].quant)):
+        said = lines.get(id(option))
+        lines[id(option)] = (f"{said[0].rpartition(', ')[0]}; {why}" if said else why, option)
+    return list(lines.values())
+
+
+def _rest(fitting: Sequence[Option], quants: Sequence[str], title: str) -> list[Table]:
+    """One line a GPU where several formats were asked for, else one an option: with a price, then without."""
+    parts = [
+        (f"{title}; the cheapest first", [option for option in fitting if option.bill is not None]),
+        ("without a price on file", [option for option in fitting if option.bill is None]),
+    ]
+    if len(quants) == 1:
+        return [
+            Table(title=said, columns=_DETAIL, rows=[_row(option) for option in group], right=_RIGHT)
+            for said, group in parts
+            if group
+        ]
+    return [
+        Table(
+            title=said,
+            columns=["GPU", *quants, *(["an hour", "bought"] if group[0].bill else [])],
+            rows=_by_gpu(group, quants),
+            right=_RIGHT,
+        )
+        for said, group in parts
+        if group
+    ]
+
+
+def _by_gpu(group: Sequence[Option], quants: Sequence[str]) -> list[list[str]]:
+    """GPUs and requests of each format; the price is that of the cheapest."""
+    rows = []
+    for gpu in dict.fromkeys(option.gpu for option in group):
+        of = {option.quant: option for option in group if option.gpu == gpu}
+        cells = [_cell(of[quant]) if quant in of else "" for quant in quants]
+        bill = next(iter(of.values())).bill
+        rows.append([gpu, *cells, *(_bought(bill) if bill else ())])
+    return rows
+
+
+def _cell(option: Option) -> str:
+    requests = option.fitting.requests if option.fitting else 0
+    return f"{option.devices} GPU{'s' if option.devices > 1 else ''}, {requests:,}"
+
+
+def _prices_notes(fitting: Sequence[Option], term: str, quants: int) -> list[str]:
+    bills = [option.bill for option in fitting if option.bill is not None]
+    lines = [
+        *(["a cell: GPUs of one replica, and requests that it holds at once"] if quants > 1 else []),
+        "for the money: requests of all replicas that the GPUs of the bought instance hold, over its price",
+        f"an hour: {term} prices as things are sold, of the best documented list that has the GPU "
+        "(inferplan prices); instances are paid for whole",
+    ]
+    if any(bill.across for bill in bills):
+        lines.append(
+            "across instances: none that is sold there holds the GPUs of one tensor-parallel group; ask what links them"
+        )
+    return lines
+
+
+def _record(option: Option) -> dict[str, Any]:
+    if option.fitting is None:
+        return {"gpu": option.gpu, "quant": option.quant, "fits": False, "reason": option.reason}
+    return _fitting_record(option.quant, option.fitting, option.bill)
+
+
+def _fitting_record(quant: str, found: Fitting, bill: Bill | None) -> dict[str, Any]:
+    footprint = found.footprint
+    return {
+        "gpu": found.deployment.hardware.name,
+        "quant": quant,
+        "fits": True,
+        "devices": found.deployment.parallel.devices,
+        "weights_bytes": footprint.weights,
+        "kv_pool_bytes": footprint.kv_pool,
+        "max_requests": found.requests,
+        "max_context_tokens": found.longest,
+        "cost": None if bill is None else {**bill_record(bill), "per_hour": bill.per_hour},
+    }
+
+
+def _row(option: Option) -> list[str]:
+    found = option.fitting
+    if found is None:
+        return [option.gpu, "", option.quant, option.reason]
+    return [
+        option.gpu,
+        str(option.devices),
+        option.quant,
+        format_bytes(found.footprint.weights),
+        format_bytes(found.footprint.kv_pool),
+        f"{found.requests:,}",
+        format_tokens(found.longest).removesuffix(" tokens"),
+        *_bought(option.bill),
+    ]
+
+
+def _bought(bill: Bill | None) -> tuple[str, str]:
+    """The price of an hour, and what it buys from whom; empty without one."""
+    if bill is None:
+        return "", ""
+    bought = f"{bill.units:,} x {bill.offer.what}{' across instances' if bill.across else ''}, {bill.offer.source}"
+    return f"{bill.per_hour:,.2f} {bill.offer.currency}", bought
+
+
+def _sizes(hardware: HardwareSpec) -> list[str]:
+    """That a device is sold with less memory too, unless the user has said with how much."""
+    if hardware.memory.usable_basis == "--memory" or hardware.memory.usable is None:
+        return []
+    taken = f"here {format_bytes(hardware.memory.usable)} are usable"
+    return [f"{note.rstrip('.')} ({taken})" for note in hardware.notes if "--memory" in note]
+
+
+def memory_report(fitting: Fitting) -> Report:
+    """The memory of one device, and what it holds."""
+    prices = fitting.prices
+    bill = None if prices is None else bill_of(fitting, prices)
+    footprint, deployment = fitting.footprint, fitting.deployment
+    length = fitting.deployment.model.max_context or fitting.context
+    length = footprint.longest_start(int(min(length, max(fitting.longest, 1))))
+    concurrency, keeps = footprint.concurrency(length), not deployment.model.encodes
+    log = [
+        f"GPU KV cache size: {footprint.cache_tokens(length):,} tokens",
+        f"Maximum concurrency for {length:,} tokens per request: {concurrency:.2f}x",
+    ]
+    parts = [
+        ("weights", footprint.weights),
+        ("activations", float(footprint.activations)),
+        ("runtime reserve", footprint.reserve),
+        ("left for KV cache and state" if keeps else "left", footprint.kv_pool),
+        ("usable", footprint.usable),
+    ]
+    memory = Table(
+        title=f"{deployment.describe()}: memory of one device ({deployment.engine.describe()} defaults)",
+        columns=["", "bytes", "share"],
+        rows=[[name, format_bytes(size), f"{size / footprint.usable:.1%}"] for name, size in parts],
+        right=_RIGHT,
+    )
+    kept = [
+        ["KV cache of one token, on one device", format_bytes(footprint.kv_per_token)],
+        ["state of one sequence, on one device", format_bytes(footprint.state_per_sequence)],
+    ]
+    facts = [
+        *(kept if keeps else []),
+        [f"requests of {fitting.context:,} tokens", f"{fitting.requests:,}"],
+        ["longest context of one request", format_tokens(fitting.longest)],
+    ]
+    record = {
+        **_fitting_record(deployment.formats, fitting, bill),
+        "model": deployment.model.name,
+        "model_notes": deployment.warnings,
+        "context_tokens": fitting.context,
+        "activation_bytes": footprint.activations,
+        "reserve_bytes": footprint.reserve,
+        "usable_bytes": footprint.usable,
+        "kv_bytes_per_token": footprint.kv_per_token,
+        "state_bytes_per_sequence": footprint.state_per_sequence,
+        "log": {"max_model_len": length, "kv_cache_tokens": footprint.cache_tokens(length), "concurrency": concurrency}
+        if keeps
+        else None,
+    }
+    capacity = Table(title="capacity", columns=["", "value"], rows=facts, right=_RIGHT)
+    notes = [f"note: {text}" for text in [*deployment.warnings, *_sizes(deployment.hardware)]]
+    notes += ["vLLM would log:", *(f"  {line}" for line in log)] if keeps and deployment.engine.name == "vllm" else []
+    if bill is not None:
+        notes += [f"an hour costs {bill.per_hour:,.2f} {bill.offer.currency}: {bill.describe()}", *bill.remarks]
+    notes += [] if prices is None else prices.remarks([deployment.hardware.name])
+    return Report(record=record, tables=[memory, capacity], notes=notes)
