@@ -5,15 +5,19 @@ Each command lives in a module of its own that is imported when the command runs
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import sys
 from importlib import import_module
+from typing import NoReturn
 
 import click
 
 from inferplan import __version__
 from inferplan.cli.start import quick_start
-from inferplan.errors import InferplanError
+from inferplan.errors import InferplanError, InputFileError, UsageError, has_control
+from inferplan.files import reason
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "estimate": ("estimate", "What one batch costs: memory, intensity, TTFT, TPOT, the largest batch and context."),
@@ -38,6 +42,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "prices": ("cost", "The prices on file, with their dates and sources."),
     "settings": ("defaults", "The defaults in force here, from inferplan.yaml and INFERPLAN_*."),
     "completion": ("defaults", "The script that completes commands, models and GPUs in a shell."),
+    "web": ("web", "A page in the browser that answers as the commands do, and its JSON API."),
     "models": ("catalog", "The models on file."),
     "gpus": ("catalog", "The accelerators on file."),
     "formats": ("catalog", "The number formats: bits with their scales, arithmetic, sources; GGUF file types."),
@@ -45,6 +50,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "show": ("catalog", "One model or accelerator in full, from the catalogue or a path."),
 }
 """Command name to its module in this package and its one-line help (shown without importing the module)."""
+
+
+class _ReaderLeftError(Exception):
+    """Nobody reads stdout any more."""
 
 
 class LazyGroup(click.Group):
@@ -59,6 +68,13 @@ class LazyGroup(click.Group):
         module = import_module(f"inferplan.cli.{COMMANDS[cmd_name][0]}")
         command: click.Command = getattr(module, f"{cmd_name.replace('-', '_')}_command")
         return _prepared(command)
+
+    def invoke(self, ctx: click.Context) -> object:
+        """As usual; a reader of a pipe who has left is said as such, for click would make an exit code of 1 of it."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise _ReaderLeftError from None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -124,35 +140,92 @@ def cli(ctx: click.Context) -> None:
     """Predict how a large language model runs on real hardware, before anyone buys or rents it.
 
     Results go to stdout, messages to stderr. Exit codes: 0 answered, 1 a bug, 2 usage or a bad spec, 3 infeasible, 4 an
-    unreadable input file, 5 network, 6 outside the tolerance asked for.
+    unreadable input file or one that cannot be written, 5 network, 6 outside the tolerance asked for, 130 interrupted
+    (Ctrl-C).
     """
     if ctx.invoked_subcommand is None:  # said here, for releases of click differ in the stream and the exit code
         click.echo(ctx.get_help(), err=True)
         sys.exit(2)
 
 
+def refusal(error: Exception) -> InferplanError:
+    """Any error as one that is said: what, because, hint, and the exit code."""
+    if isinstance(error, InferplanError):
+        return error
+    if isinstance(error, click.ClickException):
+        context = error.ctx if isinstance(error, click.UsageError) else None
+        found = InferplanError(error.format_message(), hint="" if context is None else f"{context.command_path} --help")
+        found.exit_code = error.exit_code
+        return found
+    if isinstance(error, MemoryError):
+        return UsageError("there is not enough memory for this question", hint="fewer points, users or requests")
+    if isinstance(error, OSError) and error.errno in _OUTPUT:
+        return InputFileError("cannot write the output", because=reason(error))
+    found = InferplanError(
+        f"a bug in inferplan: {type(error).__name__}: {error}",
+        hint="INFERPLAN_TRACEBACK=1 shows where; please report it with the command",
+    )
+    found.exit_code = 1
+    return found
+
+
 def main() -> None:
     """Run the command line; every error a user can cause is one message and an exit code, never a traceback."""
     quick_start()
+    if sys.stdout is None or sys.stderr is None:  # closed: >&-
+        _stand_in_for_closed()
     try:
+        _refuse_control(sys.argv[1:])
         cli.main(prog_name="inferplan", standalone_mode=False)
-    except InferplanError as error:
-        click.echo(error.render(), err=True)
-        sys.exit(error.exit_code)
-    except click.ClickException as error:
-        click.echo(f"error: {error.format_message()}", err=True)
-        if isinstance(error, click.UsageError) and error.ctx is not None:
-            click.echo(f"hint: {error.ctx.command_path} --help", err=True)
-        sys.exit(error.exit_code)
+        sys.stdout.flush()
     except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted", err=True)
-        sys.exit(130)
-    except BrokenPipeError:
+        _leave(130, "interrupted")
+    except (BrokenPipeError, _ReaderLeftError):  # head has seen enough
         sys.stdout = None
         sys.exit(0)
     except Exception as error:
-        if os.environ.get("INFERPLAN_TRACEBACK"):
+        known = isinstance(error, (InferplanError, click.ClickException))
+        if os.environ.get("INFERPLAN_TRACEBACK") and not known:
             raise
-        click.echo(f"error: a bug in inferplan: {type(error).__name__}: {error}", err=True)
-        click.echo("hint: INFERPLAN_TRACEBACK=1 shows where; please report it with the command", err=True)
-        sys.exit(1)
+        said = refusal(error)
+        if isinstance(error, OSError) and said.exit_code == InputFileError.exit_code:
+            sys.stdout = None  # what it still holds cannot be written either
+        _leave(said.exit_code, said.render())
+
+
+_OUTPUT = (errno.ENOSPC, errno.EIO, errno.EBADF, errno.EDQUOT, errno.EFBIG)
+"""What the system says where stdout cannot be written. Other files are written by :func:`inferplan.files.save`."""
+
+
+def _leave(code: int, message: str) -> NoReturn:
+    """Say why and end with an exit code; where nothing can be said, the code has to do."""
+    try:
+        click.echo(message, err=True)
+    except OSError:
+        sys.stderr = None  # what it still holds cannot be written either
+    sys.exit(code)
+
+
+def _stand_in_for_closed() -> None:
+    """Give a closed stdout and stderr a place that refuses what is written to it."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, _Closed())
+
+
+class _Closed(io.TextIOBase):
+    """A stream that is closed: writing to it is an error of the system's kind."""
+
+    encoding = "utf-8"
+
+    def write(self, _: str) -> int:
+        raise OSError(errno.EBADF, "it is closed")
+
+
+def _refuse_control(arguments: list[str]) -> None:
+    """Raise ``UsageError`` for an argument with control characters: no name, number or path of anybody's has them."""
+    for argument in arguments:
+        if has_control(argument) or "\n" in argument or "\t" in argument:
+            raise UsageError(
+                f"an argument has control characters: {ascii(argument)[1:-1]}", hint="write it without them"
+            )

@@ -11,11 +11,13 @@ import click
 import numpy as np
 
 from inferplan.catalog.assemble import Request
-from inferplan.cli.options import Count, deployment_options, report_options, writable, write_text
+from inferplan.cli.options import Count, deployment_options, jobs_option, report_options, writable
 from inferplan.cli.validate import facts_of, priced, supplied_options
 from inferplan.devices.anchors import METRICS, Anchor, Metric
 from inferplan.errors import UsageError
+from inferplan.files import save
 from inferplan.table import Report, Table
+from inferplan.units import parse_whole
 
 if TYPE_CHECKING:
     from inferplan.answers.anchoring import Suggestion
@@ -60,7 +62,8 @@ def suggest_command(request: Request, runs: int, divisions: tuple[str, ...], **v
     from inferplan.answers.anchoring import Loads, suggest
     from inferplan.answers.sweep import parse_counts
 
-    loads = Loads(*(parse_counts(values[name]) for name in ("concurrency", "prompt", "output_tokens")))
+    asked = {"--concurrency": "concurrency", "--prompt": "prompt", "--output": "output_tokens"}
+    loads = Loads(*(parse_counts(values[name], option) for option, name in asked.items()))
     requests = [request, *(_divided(request, text) for text in divisions)]
     return _suggested(suggest(requests, loads, runs, values["checkpoint"]))
 
@@ -70,9 +73,12 @@ def _divided(request: Request, text: str) -> Request:
     degrees: dict[str, Any] = dict.fromkeys(_DEGREES, 1)
     for part in text.split(","):
         name, _, value = part.strip().partition("=")
-        if name not in degrees or not value.isdigit():
-            raise UsageError(f"--division {text!r} is no division", hint="tp=4,ep=4")
-        degrees[name] = int(value)
+        try:
+            if name not in _DEGREES:
+                raise ValueError(name)
+            degrees[name] = parse_whole(value)
+        except ValueError:
+            raise UsageError(f"--division {text!r} is no division", hint="tp=4,ep=4") from None
     return replace(request, parallel=replace(request.parallel, **degrees))
 
 
@@ -138,7 +144,7 @@ def _suggestion_record(found: Suggestion) -> dict[str, Any]:
 @click.option("--out", "anchor_file", "-o", required=True, metavar="FILE.yaml", callback=writable, help="Where to.")
 @click.option("--calibration", metavar="FILE", help="Fitted constants [those of the GPU].")
 @click.option("--ideal", is_flag=True, help="Predict without fitted constants.")
-@click.option("--jobs", type=Count(), help="Processes that simulate runs. [all cores]")
+@jobs_option("Processes that simulate runs.")
 @click.option("--format", "style", type=click.Choice(["table", "json", "csv", "markdown"]), help="Output format.")
 def fit_command(files: tuple[str, ...], anchor_file: str, style: str | None, **values: Any) -> None:
     """Read measured RESULTS of one system and write them as an anchor, for --anchor of the other commands.
@@ -158,7 +164,7 @@ def fit_command(files: tuple[str, ...], anchor_file: str, style: str | None, **v
     require_unopposed(rows)
     pricing = Pricing(calibration=values["calibration"], ideal=values["ideal"], processes=values["jobs"])
     found = anchor_of(priced(rows, pricing), pricing, ", ".join(files))
-    write_text(anchor_file, anchor_yaml(found.anchor))
+    save(anchor_file, anchor_yaml(found.anchor))
     write(_fitted(found, anchor_file), style or "table")
 
 

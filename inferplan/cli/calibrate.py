@@ -9,9 +9,10 @@ from typing import Any
 
 import click
 
-from inferplan.cli.options import report_options, write
+from inferplan.cli.options import Whole, report_options, write
 from inferplan.errors import MissingExtraError, ToleranceError
 from inferplan.table import Report
+from inferplan.units import parse_number
 
 EXTRA = ("torch", "scipy", "matplotlib")
 """What must be there before anything is measured: the kernels, the fit, the figures of the report."""
@@ -27,7 +28,7 @@ class Duration(click.types.FloatParamType):
 
         if isinstance(value, float):
             return value
-        match = re.fullmatch(r"(?:(\d+(?:\.\d+)?)m(?:in)?)?(?:(\d+(?:\.\d+)?)s)?", str(value).strip())
+        match = re.fullmatch(r"(?:(\d+(?:\.\d+)?)m(?:in)?)?(?:(\d+(?:\.\d+)?)s)?", str(value).strip(), re.ASCII)
         seconds = sum(float(part or 0) * unit for part, unit in zip(match.groups(), (60, 1))) if match else 0.0
         if seconds <= 0:
             self.fail(f"{value!r} is not a time; write 90s, 5m or 8m30s", param, ctx)
@@ -44,7 +45,7 @@ class Share(click.types.FloatParamType):
             return value
         text = str(value).strip()
         try:
-            share = float(text.removesuffix("%").strip()) / (100 if text.endswith("%") else 1)
+            share = parse_number(text.removesuffix("%").strip()) / (100 if text.endswith("%") else 1)
         except ValueError:
             share = -1.0
         if not 0 < share < 10:
@@ -92,7 +93,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--new-hardware", type=_FILE, help="Write a hardware YAML of the measured ceilings.")
 @click.option(
     "--seed",
-    type=click.IntRange(0, 2**31 - 1),
+    type=Whole(0, 2**31 - 1),
     default=0,
     show_default=True,
     help="Of random operands, shapes and the held-out part.",

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
 from inferplan.catalog import files as catalog
-from inferplan.catalog.search import parse_filter
+from inferplan.catalog.search import Number, Value, parse_filter, parse_size
 from inferplan.cli.options import report_options
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import InferplanError, UnknownNameError
 from inferplan.models.spec import ModelSpec
 from inferplan.table import Report, Table
-from inferplan.units import format_bytes, format_quantity
+from inferplan.units import format_bytes, format_quantity, parse_quantity
 
 _RIGHT = frozenset(
     {
@@ -41,7 +43,7 @@ _RIGHT = frozenset(
     multiple=True,
     metavar="WORD|FIELD<VALUE",
     help="A word of a name, an alias or the family, or FIELD=WORD, FIELD<NUMBER, FIELD>=NUMBER with family, licence, "
-    "kind (dense, experts), parameters, active, context; all that are given must hold.",
+    "kind (dense, experts, encode, encoder-decoder), parameters, active, context; all that are given must hold.",
 )
 @report_options
 def models_command(conditions: tuple[str, ...]) -> Report:
@@ -55,7 +57,7 @@ def models_command(conditions: tuple[str, ...]) -> Report:
     if not found:
         raise UnknownNameError(
             f"none of the {len(specs)} models on file meets {', '.join(map(repr, conditions))}",
-            hint="fewer conditions; kind is dense or experts, and licences of some models are not on file",
+            hint="fewer conditions; kinds: dense, experts, encode, encoder-decoder; some licences are not on file",
         )
     rows = [
         [
@@ -80,15 +82,17 @@ def models_command(conditions: tuple[str, ...]) -> Report:
     return Report(record={"models": records}, tables=[table], rows=records)
 
 
-_NUMBERS = ("parameters", "active", "context")
+_NUMBERS: dict[str, Number] = dict.fromkeys(("parameters", "active", "context"), parse_size)
 
 
-def _facts(spec: ModelSpec) -> dict[str, float | str | None]:
+def _facts(spec: ModelSpec) -> dict[str, Value]:
     """What ``models --filter`` compares."""
+    kinds = {"experts": spec.has_experts, "dense": not spec.has_experts, "encode": spec.encodes}
+    kinds["encoder-decoder"] = spec.encoder is not None
     return {
         "family": spec.family,
         "licence": spec.licence or None,
-        "kind": "experts" if spec.has_experts else "dense",
+        "kind": tuple(kind for kind, is_so in kinds.items() if is_so),
         "parameters": float(spec.parameters["total"]),
         "active": float(spec.parameters["active"]),
         "context": spec.max_context,
@@ -99,11 +103,51 @@ def _words(spec: ModelSpec) -> str:
     return " ".join([spec.name, *spec.aliases, spec.family]).lower()
 
 
+_GPU_NUMBERS: dict[str, Number] = {
+    "memory": partial(parse_quantity, dimension="bytes"),
+    "bandwidth": partial(parse_quantity, dimension="bytes/s"),
+    "year": parse_size,
+}
+
+
+def _gpu_facts(spec: HardwareSpec) -> dict[str, Value]:
+    """What ``gpus --filter`` compares; memory is the figure on the label, by which people know a device."""
+    labelled = re.search(r"\d+ Gi?B", spec.memory.label)
+    return {
+        "vendor": spec.vendor,
+        "segment": spec.segment,
+        "format": tuple(spec.peak),
+        "memory": parse_quantity(labelled[0], "bytes") if labelled else None,
+        "bandwidth": spec.memory.bandwidth,
+        "year": None if spec.year is None else float(spec.year),
+    }
+
+
 @click.command("gpus")
+@click.option(
+    "--filter",
+    "conditions",
+    multiple=True,
+    metavar="WORD|FIELD<VALUE",
+    help="A word of a name, an alias or the vendor, or FIELD=WORD, FIELD<NUMBER, FIELD>=NUMBER with vendor, segment, "
+    "format (fp8: it has a peak in it), memory (of the label), bandwidth, year; all that are given must hold.",
+)
 @report_options
-def gpus_command() -> Report:
-    """Every accelerator on file: memory, bandwidth, dense peaks, confidence."""
-    specs = [catalog.load_hardware(name) for name in catalog.names("hardware")]
+def gpus_command(conditions: tuple[str, ...]) -> Report:
+    """Every accelerator on file: memory, bandwidth, dense peaks, confidence.
+
+    Example: inferplan gpus --filter nvidia --filter format=fp8 --filter 'memory>=80GB'
+    """
+    filters = [parse_filter(text, ("vendor", "segment", "format"), _GPU_NUMBERS) for text in conditions]
+    every = [catalog.load_hardware(name) for name in catalog.names("hardware")]
+    words = {spec.name: " ".join([spec.name, *spec.aliases, spec.vendor, spec.product]).lower() for spec in every}
+    specs = [spec for spec in every if all(one.holds(_gpu_facts(spec), words[spec.name]) for one in filters)]
+    if not specs:
+        raise UnknownNameError(
+            f"none of the {len(every)} accelerators on file meets {', '.join(map(repr, conditions))}",
+            hint="fewer conditions; segments are "
+            + ", ".join(sorted({spec.segment for spec in every if spec.segment is not None})),
+        )
     rows = [
         [
             spec.name,
@@ -116,7 +160,8 @@ def gpus_command() -> Report:
     ]
     columns = ["GPU", "memory", "bandwidth", "bf16", "fp8", "confidence"]
     records = [hardware_record(spec) for spec in specs]
-    title = f"{len(rows)} accelerators (usable memory as reported; in brackets the label, where no reading is on file)"
+    count = f"{len(rows)} accelerator{'' if len(rows) == 1 else 's'}"
+    title = f"{count} (usable memory as reported; in brackets the label, where no reading is on file)"
     return Report(
         record={"gpus": records}, tables=[Table(title=title, columns=columns, rows=rows, right=_RIGHT)], rows=records
     )
@@ -211,6 +256,7 @@ def _model(spec: ModelSpec) -> Report:
         ["state elements per sequence", f"{counts['state_elements_per_sequence']:,}"],
         ["width, vocabulary", f"{spec.d_model:,}, {spec.vocab:,}"],
         ["context", _context(spec)],
+        *([["generates", "nothing (docs/encoders.md)"]] if spec.encodes else []),
         ["licence", spec.licence or "not on file"],
     ]
     layers = [[str(count), _describe(layer.mixer), _describe(layer.ffn)] for layer, count in spec.distinct]
@@ -248,9 +294,10 @@ def _describe(part: Any) -> str:
     if part is None:
         return "-"
     data = part.dump()
-    kind, listed = data.pop("kind"), ("tensors", "operators") if part.kind == "traced" else ()
-    fields = (f"{key} {len(value) if key in listed else value}" for key, value in data.items())
-    return f"{kind} " + ", ".join(fields)
+    kind, listed = data.pop("kind"), ("tensors", "operators") if part.kind in ("traced", "untimed") else ()
+    fields = [f"{key} {len(value) if key in listed else value}" for key, value in data.items() if key != "mixers"]
+    beside = " and ".join(map(_describe, getattr(part, "mixers", ())))
+    return f"{kind} {beside}{', '.join(fields)}"
 
 
 def _hardware(spec: HardwareSpec) -> Report:

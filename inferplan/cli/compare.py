@@ -8,16 +8,15 @@ from typing import Any
 
 import click
 
-from inferplan.answers.compare import METRICS, Comparison, compare
-from inferplan.catalog.assemble import Request, assemble
+from inferplan.answers.compare import compare
+from inferplan.catalog.assemble import Request, assemble, require_precision
 from inferplan.cli.media_options import media_options
-from inferplan.cli.options import deployment_options, load_options, report_options, usual_engines
+from inferplan.cli.options import ROLES, Count, deployment_options, load_options, report_options, usual_engines
 from inferplan.errors import InferplanError, UnknownNameError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
-from inferplan.reports.estimate import IDEAL_NOTE, media_note
-from inferplan.table import Report, Table
-from inferplan.units import format_bytes, format_time
+from inferplan.reports.compare import comparison_report
+from inferplan.table import Report
 
 
 @click.command("compare")
@@ -39,6 +38,8 @@ def compare_command(request: Request, others: tuple[str, ...], load: StaticLoad)
     alike = [one for one, change in zip(requests, changes) if "engine=" not in change]
     usual_engines(request.engine, [one.model for one in alike], [one.gpu for one in alike])
     labels = _labels(requests)
+    for one in requests:
+        require_precision(one.quant)
     deployments: list[Deployment | InferplanError] = []
     for one in requests:
         try:
@@ -47,11 +48,15 @@ def compare_command(request: Request, others: tuple[str, ...], load: StaticLoad)
             raise
         except InferplanError as error:
             deployments.append(error)
-    return _report(compare(deployments, labels, load))
+    return comparison_report(compare(deployments, labels, load))
 
 
 def _split(text: str | None) -> list[str]:
-    return [part.strip() for part in (text or "").split(",") if part.strip()]
+    """The names between commas. Raises ``UsageError`` for a text of commas alone, which would be no candidate."""
+    found = [part.strip() for part in (text or "").split(",") if part.strip()]
+    if text and not found:
+        raise UsageError(f"{text!r} names nothing", hint="names with commas between them: h100-sxm,h200-sxm")
+    return found
 
 
 def _requests(request: Request, others: tuple[str, ...]) -> list[Request]:
@@ -66,17 +71,26 @@ def _change(request: Request, text: str) -> Request:
     names = {"model", "gpu", "quant", "engine"}
     for part in _split(text):
         key, _, value = part.partition("=")
-        if key in degrees and value.isdigit():
-            degree: dict[str, Any] = {key: int(value)}
+        if key in degrees:
+            degree: dict[str, Any] = {key: _degree(part, value)}
             request = replace(request, parallel=replace(request.parallel, **degree))
+        elif key in ROLES and value:
+            kept = tuple(one for one in request.roles if one[0] != key)
+            request = replace(request, roles=(*kept, (key, value)))
         elif key in names and value:
             changed: dict[str, Any] = {key: value}
             request = replace(request, **changed)
         else:
-            raise UsageError(
-                f"--vs {part!r} changes nothing known", hint=f"one of {', '.join(sorted(names | degrees))}"
-            )
+            known = ", ".join(sorted({*names, *degrees, *ROLES}))
+            raise UsageError(f"--vs {part!r} changes nothing known", hint=f"KEY=VALUE with one of {known}")
     return request
+
+
+def _degree(part: str, value: str) -> int:
+    try:
+        return Count(0 if part.startswith("redundant") else 1)(value)
+    except click.BadParameter as error:
+        raise UsageError(f"--vs {part!r}: {error.message}") from None
 
 
 def _labels(requests: list[Request]) -> list[str]:
@@ -85,58 +99,9 @@ def _labels(requests: list[Request]) -> list[str]:
         [one.model for one in requests],
         [one.gpu for one in requests],
         [one.quant or "native" for one in requests],
+        [" ".join(map("=".join, one.roles)) for one in requests],
         [one.parallel.describe() for one in requests],
         [one.engine for one in requests],
     ]
     told = [column for column in columns if len(set(column)) > 1] or columns[:2]
-    return [" ".join(parts) for parts in zip(*told)]
-
-
-def _show(name: str, value: float) -> str:
-    if name.endswith("_s") and "per_s" not in name:
-        return format_time(value)
-    return format_bytes(value) if "bytes" in name else f"{value:,.0f}" if value >= 100 else f"{value:,.1f}"
-
-
-def _report(result: Comparison) -> Report:
-    labels = [candidate.label for candidate in result.candidates]
-    rows = []
-    known = {name for candidate in result.candidates for name in candidate.metrics()}
-    for name, title in METRICS.items():
-        if name not in known:
-            continue
-        cells = []
-        for candidate in result.candidates:
-            metrics = candidate.metrics()
-            if name not in metrics:
-                cells.append("-")
-                continue
-            ratio = result.ratios(candidate).get(name)
-            same = candidate is result.baseline or ratio is None
-            cells.append(_show(name, metrics[name]) + ("" if same else f" ({ratio:.3g}x)"))
-        rows.append([title, *cells])
-    load = next((c.estimate.load for c in result.candidates if c.estimate is not None), result.load)
-    out = f", {load.output:.0f} out" if "output_tokens_per_s" in known else ""
-    title = f"batch {load.batch:.0f}, {load.prompt - load.media_tokens:.0f} tokens in{out}; ratios to {labels[0]}"
-    figures = Table(title=title, columns=["", *labels], rows=rows, right=frozenset(labels))
-    why = Table(
-        title="why",
-        columns=["candidate", "what moved"],
-        rows=[[candidate.label, result.why(candidate)] for candidate in result.candidates],
-    )
-    bases = {c.estimate.basis for c in result.candidates if c.estimate is not None}
-    notes = [IDEAL_NOTE] if bases == {"roofline"} else [f"basis: {', '.join(sorted(bases)) or 'none'}"]
-    notes += dict.fromkeys(
-        c.estimate.deployment.engine.note for c in result.candidates if c.estimate and c.estimate.deployment.engine.note
-    )
-    notes += dict.fromkeys(
-        c.estimate.deployment.calibration.note
-        for c in result.candidates
-        if c.estimate and c.estimate.deployment.calibration.note
-    )
-    carried = {media_note(c.estimate.deployment): None for c in result.candidates if c.estimate is not None}
-    notes += [note for note in carried if note]
-    said = {c.label: c.estimate.deployment.warnings for c in result.candidates if c.estimate is not None}
-    notes += [f"note: {label}: {text}" for label, texts in said.items() for text in texts]
-    record = {"model_notes": said, "baseline": result.baseline.label, "candidates": result.rows()}
-    return Report(record=record, tables=[figures, why], notes=notes, rows=result.rows())
+    return [" ".join(filter(None, parts)) for parts in zip(*told)]

@@ -2,33 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import click
 
-from inferplan.answers.cost import OUTPUT_TO_INPUT, Cost, Energy, Rates, largest_batch, power_of
+from inferplan.answers.cost import OUTPUT_TO_INPUT, CostAsked, cost_of_batch, parse_api_price
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.bills import PRICE_AGE
 from inferplan.catalog.files import load_hardware
 from inferplan.catalog.price_lists import PriceBook, every_list
 from inferplan.cli.options import Fraction, Positive, deployment_options, load_options, report_options
-from inferplan.cli.price_options import parse_api_price, price_options
+from inferplan.cli.price_options import price_options
 from inferplan.estimate.load import StaticLoad
-from inferplan.estimate.run import estimate
-from inferplan.reports.cost import (
-    Service,
-    cost_record,
-    cost_table,
-    energy_record,
-    energy_table,
-    price_record,
-    service_notes,
-    service_record,
-    service_table,
-)
-from inferplan.reports.estimate import basis_note, deployment_record
+from inferplan.reports.cost import batch_cost_report, price_record
 from inferplan.table import Report, Table
 
 
@@ -60,44 +47,17 @@ def cost_command(request: Request, load: StaticLoad, prices: PriceBook, **values
 
     Example: inferplan cost llama-3.1-8b --gpu h100-sxm --prompt 1024 --output 256 --price h100-sxm=2.49
     """
-    deployment, api = assemble(request), parse_api_price(values["api_price"])
-    hardware, parallel = deployment.hardware, deployment.parallel
-    prices.check([hardware.name])
-    tariff = prices.require(hardware.name, parallel.ranks, parallel.tp)
-    bill = tariff.bill(parallel.replicas)
-    largest = click.get_current_context().params["batch"] is None
-    if largest:
-        load = replace(load, batch=float(largest_batch(deployment, load)))
-    result = estimate(deployment, load)
-    served = float(result.request_rate) * values["utilisation"]
-    output = 0.0 if deployment.model.encodes else float(load.output)
-    rates = Rates(requests=served, prompt=float(load.prompt), output=output)
-    cost = Cost(bill=bill, rates=rates, ratio=values["ratio"])
-    energy = Energy(
-        power=power_of(hardware),
-        devices=parallel.devices,
-        rates=rates,
+    asked = CostAsked(
+        utilisation=values["utilisation"],
+        ratio=values["ratio"],
+        api=parse_api_price(values["api_price"]),
+        user_requests=values["user_requests"],
         share=values["power_share"],
         pue=values["pue"],
         grid=values["grid"],
     )
-    service = Service(result=result, utilisation=values["utilisation"], largest=largest)
-    record = {
-        **deployment_record(deployment),
-        **service_record(service),
-        "cost": cost_record(cost, api, values["user_requests"]),
-        "energy": energy_record(energy),
-    }
-    return Report(
-        record=record,
-        tables=[service_table(service), cost_table(cost, api, values["user_requests"]), energy_table(energy)],
-        notes=[
-            *service_notes(service, tariff.filled(parallel.replicas)),
-            *bill.remarks,
-            *prices.remarks([hardware.name]),
-            basis_note(result),
-        ],
-    )
+    largest = click.get_current_context().params["batch"] is None
+    return batch_cost_report(cost_of_batch(assemble(request), load, prices, asked, largest))
 
 
 @click.command("prices")

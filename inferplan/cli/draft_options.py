@@ -8,6 +8,7 @@ import click
 
 from inferplan.cli.options import Count
 from inferplan.errors import MissingFactError, UsageError
+from inferplan.units import parse_number
 
 if TYPE_CHECKING:
     from inferplan.answers.drafting import Drafting
@@ -142,7 +143,7 @@ def _chances(text: str | None) -> float | tuple[float, ...] | None:
 
 def _floats(text: str | None, option: str) -> list[float]:
     try:
-        return [float(part) for part in text.split(",")] if text is not None else []
+        return [parse_number(part) for part in text.split(",")] if text is not None else []
     except ValueError:
         raise UsageError(f"{option}: {text!r} is no number", hint="0.7, or 0.8,0.6,0.4") from None
 

@@ -40,12 +40,12 @@ def estimate_command(request: Request, load: StaticLoad, **serving: Any) -> Repo
     deployment, load = carrying(assemble(request), load)
     users, techniques = serving.pop("concurrency"), techniques_of(serving, request)
     result = served_estimate(deployment, load, techniques) if techniques.any else estimate(deployment, load)
-    report = estimate_report(result)
     if isinstance(result, ServedEstimate):
-        from inferplan.reports.techniques import technique_records
+        from inferplan.reports.techniques import served_report
 
-        record, tables = technique_records(result)
-        report = replace(report, record={**report.record, **record}, tables=[*report.tables, *tables])
+        report = served_report(result)
+    else:
+        report = estimate_report(result)
     if users:
         from inferplan.reports.techniques import steady_record
 

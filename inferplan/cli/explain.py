@@ -6,12 +6,13 @@ from typing import Any
 
 import click
 
-from inferplan.answers.explain import Explainer, Explanation
+from inferplan.answers.explain import Explainer
 from inferplan.catalog.assemble import Request
 from inferplan.cli.media_options import media_options
 from inferplan.cli.options import Count, deployment_options, load_options, report_options
 from inferplan.cli.technique_options import technique_options, techniques_of
 from inferplan.estimate.load import StaticLoad
+from inferplan.reports.explain import explanation_report
 from inferplan.table import Report, Table
 
 
@@ -39,28 +40,3 @@ def explain_command(number: str, request: Request, load: StaticLoad, **serving: 
         table = Table(title="numbers that can be explained", columns=["number"], rows=[[name] for name in names])
         return Report(record={"numbers": names}, tables=[table])
     return explanation_report(explainer.explain(number))
-
-
-def explanation_report(found: Explanation) -> Report:
-    """An explanation for people, and as JSON."""
-    facts = [["value", found.shown], ["formula", found.formula], ["numbers", found.substituted], ["page", found.page]]
-    tables = [Table(title=found.name, columns=["", ""], rows=facts)]
-    if found.parts:
-        rows = [[part.name, part.value, part.how] for part in found.parts]
-        tables.append(Table(title="made of", columns=["part", "value", "how"], rows=rows))
-    if found.inputs:
-        rows = [[entry.symbol, entry.value, entry.origin] for entry in found.inputs]
-        tables.append(Table(title="inputs", columns=["input", "value", "where"], rows=rows))
-    sources = list(dict.fromkeys(entry.source for entry in found.inputs if entry.source))
-    record = {
-        "number": found.name,
-        "value": found.value,
-        "unit": found.unit,
-        "formula": found.formula,
-        "substituted": found.substituted,
-        "page": found.page,
-        "inputs": [vars(entry) for entry in found.inputs],
-        "parts": {part.name: part.value for part in reversed(found.parts)},
-        "made_of": [vars(part) for part in found.parts],
-    }
-    return Report(record=record, tables=tables, notes=[f"source: {source}" for source in sources])

@@ -7,13 +7,14 @@ from pathlib import Path
 import click
 
 from inferplan.catalog.files import find_source
-from inferplan.cli.options import write_text
+from inferplan.cli.options import writable
+from inferplan.files import save
 
 
 @click.command("import")
 @click.argument("path")
-@click.option("-o", "output", metavar="FILE", help="Write the YAML to a file instead of stdout.")
-@click.option("--name", help="Name of the model [the file's].")
+@click.option("-o", "output", metavar="FILE", callback=writable, help="Write the YAML to a file instead of stdout.")
+@click.option("--name", help="Name of the model [the file's; of a config.json its folder's].")
 @click.option("--verbose", is_flag=True, help="List the config fields that do not matter, on stderr.")
 @click.option("--trace", is_flag=True, help="Build it with transformers, without weights, and record what runs.")
 def import_command(path: str, output: str | None, name: str | None, verbose: bool, trace: bool) -> None:
@@ -36,7 +37,7 @@ def import_command(path: str, output: str | None, name: str | None, verbose: boo
     model = imported.model.model_copy(update={"name": name}) if name else imported.model
     text = to_yaml(model)
     if output:
-        write_text(output, text)
+        save(output, text)
     else:
         click.echo(text, nl=False)
     if verbose:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from inferplan.cli.options import Count, Positive, report_options, writable, write_text
+from inferplan.cli.options import Count, Positive, report_options, writable
 from inferplan.cli.validate import deployment_facts, facts_of
 from inferplan.errors import InferplanError, InputFileError, NetworkError, UsageError
 from inferplan.extras import require
+from inferplan.files import save
 from inferplan.table import Report
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def measure_command(url: str, csv_file: str | None, **values: Any) -> Report:
 def _written(path: str, text: str) -> InputFileError | None:
     """Write the CSV; the error where that fails, for the report still has the figures."""
     try:
-        write_text(path, text)
+        save(path, text)
     except InputFileError as error:
         return error
     return None
@@ -135,15 +136,30 @@ def _require_known(facts: Mapping[str, str], pricing: Pricing) -> None:
     from inferplan.catalog.assemble import load_engine
     from inferplan.catalog.calibrations import load_calibration
     from inferplan.catalog.files import load_hardware, load_model
+    from inferplan.devices.engine import EngineFlags
+    from inferplan.validation.deploy import engine_of
 
     for name, reader in (("model", load_model), ("gpu", load_hardware), ("engine", load_engine)):
         if name in facts:
             reader(facts[name])
+    if "engine_version" in facts and (note := engine_of(facts["engine"], facts["engine_version"], EngineFlags())[1]):
+        click.echo(f"note: {note}", err=True)
     for name in ("tp", "pp", "ep", "dp"):
         if name in facts and not (facts[name].isascii() and facts[name].isdigit() and int(facts[name][:9]) > 0):
             raise UsageError(f"--{name} is {facts[name]!r}", because="a group has one device or more")
     if "gpu" in facts:
         load_calibration(load_hardware(facts["gpu"]), pricing.calibration, pricing.ideal)
+
+
+_MOST_USERS = 50_000
+"""Users at a time: each has a connection, and a client has a port for each, of 65,535."""
+
+
+def _users(counts: list[int]) -> list[int]:
+    if max(counts) > _MOST_USERS:
+        raise UsageError(f"--concurrency {max(counts):,} is more than one client has connections for",
+                         because=f"{_MOST_USERS:,} are the most")  # fmt: skip
+    return counts
 
 
 def _settings(url: str, values: dict[str, Any]) -> Settings:
@@ -162,8 +178,8 @@ def _settings(url: str, values: dict[str, Any]) -> Settings:
         api=values["api"],
         served_model=values["served_model"],
         choice=LoadChoice(
-            lengths=parse_counts(values["lengths"]),
-            concurrency=parse_counts(values["users"]),
+            lengths=parse_counts(values["lengths"], "--lengths"),
+            concurrency=_users(parse_counts(values["users"], "--concurrency")),
             output=values["output_tokens"],
             shared_prompt=values["shared_prompt"],
             single_requests=values["single_requests"],

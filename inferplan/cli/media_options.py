@@ -35,7 +35,7 @@ class Size(_Pair):
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
-        match = re.fullmatch(r"([1-9]\d{0,5})x([1-9]\d{0,5})", str(value))
+        match = re.fullmatch(r"([1-9]\d{0,5})x([1-9]\d{0,5})", str(value), re.ASCII)
         if match is None:
             self.fail(f"{value} is no WxH such as 1024x768", param, ctx)
         return int(match[1]), int(match[2])

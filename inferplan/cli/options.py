@@ -4,28 +4,77 @@ from __future__ import annotations
 
 import functools
 import os
+import shlex
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from math import isfinite, isnan
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-from inferplan.errors import InputFileError
+from inferplan.errors import UsageError
 from inferplan.extras import require
+from inferplan.files import require_writable, save
 from inferplan.table import FORMATS, Report, format_of, pieces
-from inferplan.units import parse_count
+from inferplan.units import MOST, parse_count
+
+if TYPE_CHECKING:
+    from inferplan.catalog.assemble import Request
 
 Command = Callable[..., Any]
 IDEAL = "No losses: every efficiency 1, every overhead 0; times are lower bounds."
 """Help of ``--ideal``; docs/nomenclature.md defines the word."""
+TAKEN, WORDS, REQUEST, PROGRESS = (f"inferplan.{name}" for name in ("taken", "words", "request", "progress"))
+"""Keys of a context's ``meta``, for programs that run a command (cli/programs.py).
+
+TAKEN: a list to which reports go instead of stdout. WORDS: the command's words, where they are not those of this
+process. REQUEST: the deployment that was asked for. PROGRESS: what is told how far a command is.
+"""
 
 
-class Within(click.FloatRange):
+def command_line() -> str:
+    """The command that runs, as it is typed."""
+    words = click.get_current_context().meta.get(WORDS)
+    return shlex.join(["inferplan", *(sys.argv[1:] if words is None else words)])
+
+
+MOST_JOBS = 1024
+
+
+if TYPE_CHECKING:
+    _Any = click.ParamType[Any]
+else:
+    _Any = click.ParamType  # generic from click 8.3 on
+
+
+class _Digits(_Any):
+    """A number in the digits 0 to 9: Python reads those of every script."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str) and not value.isascii():
+            self.fail(f"{value!r} is not a number", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class Whole(_Digits, click.IntRange):
+    """A whole number in a range."""
+
+
+class Finite(_Digits, click.types.FloatParamType):
+    """A finite number."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number: float = super().convert(value, param, ctx)
+        if not isfinite(number):
+            self.fail(f"{value} is not a finite number", param, ctx)
+        return number
+
+
+class Within(_Digits, click.FloatRange):
     """A number in a range; NaN, which compares with nothing, is refused too."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
@@ -42,7 +91,7 @@ class Fraction(Within):
         super().__init__(0, 1, min_open=True)
 
 
-class Positive(click.types.FloatParamType):
+class Positive(Finite):
     """A finite number above 0, or of ``low`` and more."""
 
     def __init__(self, low: float | None = None) -> None:
@@ -50,7 +99,7 @@ class Positive(click.types.FloatParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number: float = super().convert(value, param, ctx)
-        if not isfinite(number) or (number <= 0 if self.low is None else number < self.low):
+        if number <= 0 if self.low is None else number < self.low:
             self.fail(f"{value} is not {'above 0' if self.low is None else f'{self.low:g} or more'}", param, ctx)
         return number
 
@@ -60,8 +109,8 @@ class Count(click.types.IntParamType):
 
     name = "count"
 
-    def __init__(self, low: int = 1) -> None:
-        self.low = low
+    def __init__(self, low: int = 1, most: int = MOST) -> None:
+        self.low, self.most = low, most
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         try:
@@ -70,14 +119,39 @@ class Count(click.types.IntParamType):
             self.fail(str(error), param, ctx)
         if number < self.low:
             self.fail(f"{number} must be {self.low} or more", param, ctx)
+        if number > self.most:
+            self.fail(f"{number} must be at most {self.most:,}", param, ctx)
         return number
 
 
-def picture(ctx: click.Context, _: click.Parameter, value: str | None) -> str | None:
-    """Callback of an option that names a picture: a missing matplotlib is said before the work, not after it."""
+def jobs_option(text: str) -> Callable[[Any], Any]:
+    """``--jobs``: processes, all cores where it is not given."""
+    return click.option("--jobs", type=Count(most=MOST_JOBS), help=f"{text} [all cores]")
+
+
+def picture(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """Callback of an option that names a picture: what it needs is said before the work, not after it.
+
+    Raises ``UsageError`` for a suffix that names no picture, ``MissingExtraError`` without matplotlib, and as
+    :func:`writable`.
+    """
     if value is not None and not ctx.resilient_parsing:
+        from inferplan.reports.plots import require_picture
+
         require("plot", "drawing")
-    return value
+        require_picture(value)
+    return writable(ctx, parameter, value)
+
+
+def suffixed(suffixes: Sequence[str], what: str) -> Callable[..., str | None]:
+    """A callback of an option that names a file to write, by one of these suffixes; ``what`` it is, for the error."""
+
+    def check(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+        if value is not None and Path(value).suffix.lower() not in suffixes:
+            raise UsageError(f"cannot write {what} as {value}", hint=f"a suffix of {' or '.join(suffixes)}")
+        return writable(ctx, parameter, value)
+
+    return check
 
 
 def writable(ctx: click.Context, _: click.Parameter, value: str | None) -> str | None:
@@ -87,15 +161,7 @@ def writable(ctx: click.Context, _: click.Parameter, value: str | None) -> str |
     """
     if value is None or ctx.resilient_parsing:
         return value
-    path = Path(value)
-    why = {
-        "there is no such directory": not path.parent.is_dir(),
-        "it is a directory": path.is_dir(),
-        "it may not be written": not os.access(path if path.exists() else path.parent, os.W_OK),
-    }
-    because = next((reason for reason, stands in why.items() if stands), None)
-    if because is not None:
-        raise InputFileError(f"cannot write {value}", because=because)
+    require_writable(value)
     return value
 
 
@@ -119,7 +185,7 @@ def _apply(command: Command, decorators: list[Callable[[Any], Any]]) -> Command:
     return command
 
 
-_ROLES = ("weights", "activations", "kv", "experts", "embedding", "head")
+ROLES = ("weights", "activations", "kv", "experts", "embedding", "head")
 _FLAGS = {
     "memory_fraction": "gpu_memory_utilization",
     "token_budget": "max_num_batched_tokens",
@@ -172,7 +238,6 @@ def _listed(text: str) -> list[str]:
 def usual_engines(given: str, models: Sequence[str], gpus: Sequence[str]) -> tuple[str, ...]:
     """The engines that were named (``given``), else the usual one; raises ``UsageError`` where lists have several."""
     from inferplan.catalog import assemble
-    from inferplan.errors import UsageError
 
     if _engine_is_named() or not (models and gpus):
         return tuple(_listed(given))
@@ -241,8 +306,6 @@ def backend_option() -> Callable[[Any], Any]:
 
 def backends(ctx: click.Context, _: click.Parameter, given: tuple[str, ...]) -> tuple[tuple[str, str], ...] | None:
     """Callback of ``--backend``: pairs of role and name. Raises ``UsageError``."""
-    from inferplan.errors import UsageError
-
     pairs = [one.partition("=") for one in given]
     for role, equals, name in pairs:
         if not (role and equals and name):
@@ -264,6 +327,12 @@ def expert_options() -> list[Callable[[Any], Any]]:
     ]
 
 
+def noted(request: Request) -> Request:
+    """The request, which the context now knows too."""
+    click.get_current_context().meta[REQUEST] = request
+    return request
+
+
 def deployment_options(command: Command) -> Command:
     """Adds what describes a deployment; the command gets one :class:`inferplan.catalog.assemble.Request`."""
 
@@ -277,7 +346,7 @@ def deployment_options(command: Command) -> Command:
         parallel = Parallelism(
             **degrees, redundant=values.pop("redundant_experts"), spread_dense=values.pop("spread_dense")
         )
-        roles = tuple((role, name) for role in _ROLES if (name := values.pop(f"{role}_format")))
+        roles = tuple((role, name) for role in ROLES if (name := values.pop(f"{role}_format")))
         names = ("model", "gpu", "quant", "engine", "calibration", "ideal", "memory", "unfused_attention", "prune")
         generation = tuple(
             (field, value)
@@ -290,7 +359,7 @@ def deployment_options(command: Command) -> Command:
         values["engine"] = usual_engine(values)
         chosen = {name: values.pop(name, None) for name in (*names, "expert_skew", "anchor")}
         request = Request(generation=generation, flags=flags, parallel=parallel, roles=roles, **chosen)
-        return command(request=request, **values)
+        return command(request=noted(request), **values)
 
     options: list[Callable[[Any], Any]] = [
         click.argument("model"),
@@ -301,7 +370,7 @@ def deployment_options(command: Command) -> Command:
         *(
             click.option(f"--{role}", f"{role}_format", metavar="FORMAT", help=f"Format of the {text}.")
             for role, text in zip(
-                _ROLES, ("linear weights", "linear inputs", "KV cache", "routed experts", "embedding", "head")
+                ROLES, ("linear weights", "linear inputs", "KV cache", "routed experts", "embedding", "head")
             )
         ),
         *(
@@ -380,7 +449,11 @@ def report_options(command: Command) -> Command:
     def wrapper(**values: Any) -> None:
         style, path = values.pop("style"), values.pop("report_file")
         style = format_of(path, style)
-        write(command(**values), style, path)
+        report, taken = command(**values), click.get_current_context().meta.get(TAKEN)
+        if taken is None:
+            write(report, style, path)
+        else:
+            taken.append(report)
 
     options: list[Callable[[Any], Any]] = [
         click.option("--format", "style", type=click.Choice(FORMATS), help="Output format [table, or by -o's suffix]."),
@@ -397,15 +470,6 @@ def write(report: Report, style: str, path: str | None = None) -> None:
         for text in pieces(report, style, width, colour):
             click.echo(text, nl=False, color=colour)
         return
-    write_text(path, pieces(report, style))
+    save(path, pieces(report, style))
     if report.headline:
         click.echo(f"{report.headline}\nwritten to {path}", err=True)
-
-
-def write_text(path: str, text: str | Iterable[str]) -> None:
-    """Write a file, in one piece or in several, or raise ``InputFileError`` with the reason."""
-    try:
-        with Path(path).open("w", encoding="utf-8") as file:
-            file.writelines([text] if isinstance(text, str) else text)
-    except OSError as error:
-        raise InputFileError(f"cannot write {path}", because=error.strerror or str(error)) from None

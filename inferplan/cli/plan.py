@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -15,7 +15,7 @@ import click
 
 from inferplan.answers.sweep import parse_copies, parse_counts, parse_values
 from inferplan.catalog.assemble import NATIVE, Request, precision_of
-from inferplan.catalog.files import load_hardware, load_model
+from inferplan.catalog.files import config_root, find, load_hardware, load_model
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.catalog.workloads import WorkloadSpec, load_limits, load_workload
 from inferplan.cli.draft_options import draft_options, draftings_of
@@ -23,22 +23,26 @@ from inferplan.cli.media_options import MEDIA, asked_of, media_values
 from inferplan.cli.options import (
     BACKEND,
     IDEAL,
+    PROGRESS,
     SKEW,
     USUAL,
     Count,
+    Finite,
     Within,
     backends,
+    command_line,
     known_engines,
-    picture,
     report_options,
+    suffixed,
     usual_engines,
-    write_text,
 )
 from inferplan.cli.price_options import price_options
+from inferplan.cli.technique_options import quantity
 from inferplan.devices.engine import EngineFlags
 from inferplan.errors import UsageError
 from inferplan.estimate.towers import carried
 from inferplan.extras import require
+from inferplan.files import save
 from inferplan.planning.confidence import MIDDLE
 from inferplan.planning.demand import Demand, demand_of_trace, sharing
 from inferplan.planning.option import Sizing
@@ -48,17 +52,9 @@ from inferplan.planning.space import Space, default_gpus
 from inferplan.reports.plan import plan_report
 from inferplan.table import Report
 from inferplan.traffic.requests import Media, Slo, arrivals_of, parse_lengths
-from inferplan.units import parse_quantity
+from inferplan.work.parallel import MOST_DEGREE
 
 Command = Callable[..., Any]
-
-
-def seconds(text: str | None, option: str) -> float | None:
-    """Seconds of a text such as ``500ms``. Raises ``UsageError`` that names the option."""
-    try:
-        return None if text is None else parse_quantity(text, "seconds")
-    except ValueError as error:
-        raise UsageError(f"{option}: {error}") from None
 
 
 def question_options(command: Command) -> Command:
@@ -86,13 +82,16 @@ class _Option:
         )
 
 
+_MOST_TRIED = 256
+"""Values of a degree or a budget that a search tries: each goes with each of the others."""
+_DEGREES = ("tp", "pp", "ep", "dp")
 _OPTIONS = [
     _Option("--workload", metavar="NAME", help="Lengths and limits by name or path: chat, rag, code, agent, ..."),
     _Option("--prompt", metavar="LENGTHS", help="Prompt tokens: 1024, uniform:1024:0.8, lognormal:1024:0.6."),
     _Option("--output", "output_tokens", metavar="LENGTHS", help="Generated tokens, in the same way."),
     _Option("--cached-prefix", type=Count(0), default=0, help="Prompt tokens always found in the prefix cache [0]."),
     *(_Option(*names, **keywords) for names, keywords in MEDIA),
-    _Option("--rate", type=float, help="Requests a second."),
+    _Option("--rate", type=Finite(), help="Requests a second."),
     _Option("--users", type=Count(), help="Clients with one request each at a time."),
     _Option("--trace", metavar="FILE", help="A trace of requests with arrival times."),
     _Option(
@@ -102,7 +101,7 @@ _OPTIONS = [
     ),
     _Option(
         "--burstiness",
-        type=float,
+        type=Finite(),
         help="Shape of gamma arrivals: 1 is Poisson, less is burstier. [1, or that of the workload]",
     ),
     _Option("--requests", type=Count(), help="Offline: how many requests."),
@@ -116,7 +115,7 @@ _OPTIONS = [
         help="Limits alone, by the name of a workload: chat, mlperf:llama2-70b-interactive, ...",
     ),
     _Option(
-        "--percentile", type=float, help="Percent of the requests that must meet the limits [95, or that of --slo]."
+        "--percentile", type=Finite(), help="Percent of the requests that must meet the limits [95, or that of --slo]."
     ),
     _Option("--gpu", metavar="LIST", help="Accelerators [data-centre GPUs of the first price list]."),
     _Option(
@@ -127,7 +126,11 @@ _OPTIONS = [
     _Option("--kv", metavar="FORMAT", help="Format of the KV cache [that of --quant: most are wide, also nvfp4's]."),
     _Option("--engine", default="vllm", show_default=USUAL, metavar="LIST", callback=known_engines, help="Engines."),
     _Option("--backend", metavar="ROLE=NAME", multiple=True, callback=backends, help=BACKEND),
-    _Option("--most", type=Count(), help="Largest number of GPUs in one replica [8, or what the degrees make]."),
+    _Option(
+        "--most",
+        type=Count(most=MOST_DEGREE),
+        help="Largest number of GPUs in one replica [8, or what the degrees make].",
+    ),
     _Option("--tp", metavar="COUNTS", help="Tensor parallelism [1,2,4,...]."),
     _Option("--pp", metavar="COUNTS", help="Pipeline stages [1,2,4,...]."),
     _Option("--ep", metavar="COUNTS", help="Expert groups [1 and all ranks]."),
@@ -157,15 +160,17 @@ _OPTIONS = [
     _Option("--token-budget", metavar="COUNTS", help="Tokens of a step [512 to 16384]."),
     *(_Option(*names, **keywords) for names, keywords in draft_options(several=True)),
     _Option("--aggregated", is_flag=True, help="Do not consider separate prefill and decode pools."),
-    _Option("--utilisation", type=float, help="Share of its capacity to load a replica with [0.8; offline 0.95]."),
+    _Option("--utilisation", type=Finite(), help="Share of its capacity to load a replica with [0.8; offline 0.95]."),
     _Option(
         "--confidence",
-        type=float,
+        type=Finite(),
         default=MIDDLE,
         show_default=True,
         help="Chance that the limits are kept, as far as the error is known: 0.5 is the prediction, 0.9 its slow end.",
     ),
-    _Option("--spare", type=Count(0), default=0, help="Replicas beyond those needed, for failures (N+1) [0]."),
+    _Option(
+        "--spare", type=Count(0, MOST_DEGREE), default=0, help="Replicas beyond those needed, for failures (N+1) [0]."
+    ),
     _Option("--calibration", metavar="FILE", help="Fitted constants [those of each GPU, if any are on file]."),
     _Option(
         "--anchor",
@@ -178,7 +183,7 @@ _OPTIONS = [
 
 def _gpu(name: str) -> str:
     """The device's own name, whatever alias was typed; a file stays a path, for it may bear the name of one on file."""
-    return name if name.endswith((".yaml", ".yml")) else load_hardware(name).name
+    return load_hardware(name).name if find("hardware", name).is_relative_to(config_root()) else name
 
 
 def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Question:
@@ -199,7 +204,7 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Que
     roles = (("kv", values["kv"]),) if values["kv"] else ()
     for quant in quants or ((None,) if roles else ()) if gpus else ():
         precision_of(Request(model=model, gpu=gpus[0], quant=quant, roles=roles), spec, load_hardware(gpus[0]))
-    degrees = {name: tuple(parse_counts(values[name])) if values[name] else None for name in ("tp", "pp", "ep", "dp")}
+    degrees = {name: _tried(values[name], f"--{name}") for name in _DEGREES}
     space = Space(
         base=replace(
             base,
@@ -213,7 +218,7 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Que
         quants=quants,
         engines=engines,
         most=_most(values["most"], degrees),
-        budgets=tuple(parse_counts(values["token_budget"])) if values["token_budget"] else None,
+        budgets=_tried(values["token_budget"], "--token-budget"),
         disaggregate=not (values["aggregated"] or values["anchor"]),
         anchor=values["anchor"],
         drafting=draftings_of(values, model, several=True),
@@ -226,6 +231,11 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Que
     utilisation = values["utilisation"] if values["utilisation"] is not None else 0.95 if demand.offline else 0.8
     sizing = Sizing(utilisation=utilisation, spare=values["spare"], confidence=values["confidence"])
     return Question(space=space, demand=demand, slo=slo, sizing=sizing, prices=prices)
+
+
+def _tried(text: str | None, option: str) -> tuple[int, ...] | None:
+    """The values of a degree or a budget that are named; ``None`` where none are."""
+    return tuple(parse_counts(text, option, _MOST_TRIED)) if text else None
 
 
 def _copies(text: str | None) -> tuple[int, ...] | None:
@@ -262,9 +272,9 @@ def _slo(values: dict[str, Any], named: WorkloadSpec | None, demand: Demand) -> 
     elif named is not None and named.slo is not None and not demand.offline:
         base = named.limits()
     limits = {
-        "ttft": seconds(values["ttft"], "--ttft"),
-        "tpot": seconds(values["tpot"], "--tpot"),
-        "e2el": seconds(values["e2e"], "--e2e"),
+        "ttft": quantity(values["ttft"], "seconds", "--ttft"),
+        "tpot": quantity(values["tpot"], "seconds", "--tpot"),
+        "e2el": quantity(values["e2e"], "seconds", "--e2e"),
         "percentile": values["percentile"],
     }
     return replace(base, **{name: limit for name, limit in limits.items() if limit is not None})
@@ -300,7 +310,7 @@ def _demand(values: dict[str, Any], named: WorkloadSpec | None) -> Demand:
         rate=values["rate"],
         users=values["users"],
         requests=values["requests"],
-        deadline=seconds(values["deadline"], "--deadline"),
+        deadline=quantity(values["deadline"], "seconds", "--deadline"),
     )
 
 
@@ -331,11 +341,26 @@ def _traced(values: dict[str, Any]) -> Demand:
 
 def page_file(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     """Callback of an option that names the page: what it needs is checked before the search, not after it."""
-    if value is not None and Path(value).suffix.lower() not in (".html", ".md"):
-        raise UsageError(f"cannot write a report as {value}", hint="a suffix of .html or .md")
-    if value is not None and value.lower().endswith(".html") and not ctx.resilient_parsing:
-        require("report", "a page")
-    return picture(ctx, param, value)
+    if value is not None and not ctx.resilient_parsing:
+        if value.lower().endswith(".html"):
+            require("report", "a page")
+        require("plot", "drawing")
+    return suffixed((".html", ".md"), "a report")(ctx, param, value)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int], None] | None]:
+    """Says how far the search is: to the program that asked, or on stderr where that is a terminal."""
+    told = click.get_current_context().meta.get(PROGRESS)
+    if told is not None:
+        yield lambda done: told(done, None, "simulations")
+    elif sys.stderr.isatty():
+        from rich.console import Console
+
+        with Console(stderr=True).status("pricing every candidate") as status:
+            yield lambda done: status.update(f"simulating the cheapest candidates: {done} runs so far")
+    else:
+        yield None
 
 
 @click.command("plan")
@@ -356,11 +381,12 @@ def plan_command(question: Question, html: str | None) -> Report:
 
     Example: inferplan plan llama-3.1-70b --rate 50 --prompt 1024 --output 256 --ttft 500ms --tpot 40ms
     """
-    found = plan(question)
+    with _progress() as progress:
+        found = plan(question, progress)
     if html:
         _write(found, html)
     report = plan_report(found)
-    return replace(report, record={**report.record, "command": _command()})
+    return replace(report, record={**report.record, "command": command_line()}, of=found)
 
 
 @click.command("report")
@@ -371,17 +397,14 @@ def report_command(question: Question, report_file: str) -> None:
 
     Example: inferplan report llama-3.1-70b --rate 50 --prompt 1024 --output 256 --ttft 500ms --tpot 40ms -o plan.html
     """
-    _write(plan(question), report_file)
-
-
-def _command() -> str:
-    """The command line of this process."""
-    return shlex.join(["inferplan", *sys.argv[1:]])
+    with _progress() as progress:
+        found = plan(question, progress)
+    _write(found, report_file)
 
 
 def _write(found: Plan, path: str) -> None:
     from inferplan.reports.plan_page import html_document, markdown_document
 
     document = html_document if Path(path).suffix.lower() == ".html" else markdown_document
-    write_text(path, document(found, _command()))
+    save(path, document(found, command_line()))
     click.echo(f"report written to {path}", err=True)

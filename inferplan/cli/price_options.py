@@ -9,7 +9,6 @@ from typing import Any
 import click
 
 from inferplan.catalog.price_lists import CONTRACTS, DEFAULT_LISTS
-from inferplan.errors import UsageError
 
 Command = Callable[..., Any]
 
@@ -56,19 +55,3 @@ def price_options(command: Command) -> Command:
     ):
         decorated = option(decorated)
     return decorated
-
-
-def parse_api_price(text: str | None) -> Any:
-    """``"3/15"`` as an :class:`inferplan.answers.cost.ApiPrice`: input and output, for a million tokens."""
-    from inferplan.answers.cost import ApiPrice
-
-    if text is None:
-        return None
-    first, _, second = text.partition("/")
-    try:
-        price = ApiPrice(input=float(first), output=float(second))
-    except ValueError:
-        price = ApiPrice(input=-1.0, output=-1.0)
-    if not all(0 <= each < float("inf") for each in (price.input, price.output)):
-        raise UsageError(f"--api-price {text} is not a price", hint="--api-price 3/15 (a million input/output tokens)")
-    return price

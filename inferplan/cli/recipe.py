@@ -6,17 +6,14 @@ from typing import Any
 
 import click
 
-from inferplan.answers.recipe import Load, Recipe, recipe
+from inferplan.answers.recipe import Load, recipe
 from inferplan.answers.sweep import parse_values
 from inferplan.catalog.assemble import Request
 from inferplan.cli.options import Count, deployment_options, picture, report_options, without_anchor
 from inferplan.errors import UsageError
-from inferplan.reports.estimate import IDEAL_NOTE
-from inferplan.table import Report, Table
+from inferplan.reports.recipe import recipe_report
+from inferplan.table import Report
 from inferplan.traffic.requests import parse_lengths
-from inferplan.units import format_time
-
-_RIGHT = frozenset({"tokens/s/GPU", "factor", "mean", "range", "TPOT", "factor ", "request", "batch"})
 
 
 @click.command("recipe")
@@ -48,47 +45,10 @@ def recipe_command(request: Request, prompt: int, output_tokens: str, reserve: i
     result = recipe(request, values["baseline"], parse_values(values["wanted"]), load)
     if values["drawn"]:
         from inferplan.reports import plots
+        from inferplan.reports.pictures import waterfall_of
 
-        steps = [(name, outcome.rate) for name, outcome in result.steps()]
-        title = f"{result.base.deployment.model.name} on {result.base.deployment.hardware.name}: {result.total:.3g}x"
-        plots.save(plots.waterfall(steps, title, "output tokens a second and GPU"), values["drawn"])
-    return _report(result)
+        plots.save(waterfall_of(result), values["drawn"])
+    return recipe_report(result)
 
 
 without_anchor(recipe_command)  # its ingredients are other systems than the one that was measured
-
-
-def _report(result: Recipe) -> Report:
-    rows = []
-    for row in result.rows():
-        first = "throughput_factor" not in row
-        rows.append(
-            [
-                row["ingredient"],
-                f"{row['output_tokens_per_s_per_device']:,.0f}",
-                "" if first else f"x {row['throughput_factor']:.3g}",
-                "" if first else f"x {row['shapley_throughput_factor']:.3g}",
-                "" if first else f"{row['smallest_throughput_factor']:.3g} to {row['largest_throughput_factor']:.3g}",
-                format_time(row["tpot_s"], 3),
-                "" if first else f"x {row['tpot_factor']:.3g}",
-                format_time(row["e2el_s"], 3),
-                f"{row['batch']:,.0f}",
-            ]
-        )
-    last = result.steps()[-1][1]
-    load = result.load
-    rows.append(["all together", f"{last.rate:,.0f}", f"x {result.total:.3g}", "", "", "", "", "", ""])
-    table = Table(
-        title=f"{result.base.deployment.model.name} on {result.base.deployment.hardware.name}: {load.users} users, "
-        f"{load.prompt:.0f} tokens in, {load.output.average:.0f} out ({load.output.kind})",
-        columns=["ingredient", "tokens/s/GPU", "factor", "mean", "range", "TPOT", "factor ", "request", "batch"],
-        rows=rows,
-        right=_RIGHT,
-    )
-    notes = [
-        "factor: in this order; mean, range: over all orders (Shapley, geometric); request: end to end, with its queue"
-    ]
-    if result.base.deployment.calibration.basis == "roofline":
-        notes.append(IDEAL_NOTE)
-    record = {"baseline": result.baseline, "total_factor": result.total, "steps": result.rows()}
-    return Report(record=record, tables=[table], notes=notes, rows=result.rows())

@@ -16,12 +16,24 @@ import click
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.cli.draft_options import speculation_of
 from inferplan.cli.media_options import asked_of, media_of, media_options
-from inferplan.cli.options import Count, Fraction, deployment_options, picture, report_options, write_text
+from inferplan.cli.options import (
+    MOST_JOBS,
+    PROGRESS,
+    Count,
+    Finite,
+    Fraction,
+    Whole,
+    deployment_options,
+    picture,
+    report_options,
+    suffixed,
+)
 from inferplan.cli.technique_options import host_of, option_group, quantity, technique_options
 from inferplan.devices.engine import CacheSending
 from inferplan.errors import InfeasibleError, InferplanError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
+from inferplan.files import save
 from inferplan.reports.estimate import idle_note
 from inferplan.reports.simulation import simulation_report, timeline_csv, timeline_trace, timeline_tracks
 from inferplan.serving.cluster import Fleet
@@ -68,7 +80,7 @@ traffic_options = option_group(
         help="Replay a trace: Azure 2023 CSV, Mooncake JSONL, arrival_s,prompt,output. With --concurrency its requests "
         "are sent by users, one after another.",
     ),
-    click.option("--rate", type=float, help="Open loop: requests a second."),
+    click.option("--rate", type=Finite(), help="Open loop: requests a second."),
     click.option("--concurrency", type=Count(), help="Closed loop: users with one request each at a time."),
     click.option(
         "--arrivals",
@@ -77,7 +89,7 @@ traffic_options = option_group(
     ),
     click.option(
         "--burstiness",
-        type=float,
+        type=Finite(),
         help="Shape of gamma arrivals: 1 is Poisson, less is burstier. [1, or that of the workload]",
     ),
     click.option(
@@ -89,7 +101,7 @@ traffic_options = option_group(
     click.option("--prompt", metavar="LENGTHS", help=f"1024, uniform:1024:0.8, lognormal:1024:0.9, ... [{_PROMPT}]"),
     click.option("--output", "output_tokens", metavar="LENGTHS", help=f"Generated tokens, the same way. [{_OUTPUT}]"),
     click.option(
-        "--length-ratio-min", type=float, default=1.0, help="Plain lengths: uniform from this share of them. [1]"
+        "--length-ratio-min", type=Finite(), default=1.0, help="Plain lengths: uniform from this share of them. [1]"
     ),
     click.option(
         "--requests",
@@ -102,7 +114,7 @@ traffic_options = option_group(
         type=Count(0),
         help="Requests sent ahead, not counted [those that fill the system; none of a trace or a burst].",
     ),
-    click.option("--seed", type=int, default=0, help="Of lengths and arrivals. [0]"),
+    click.option("--seed", type=Whole(0, 2**31 - 1), default=0, help="Of lengths and arrivals. [0]"),
     click.option("--shared-prefix", type=Count(0), help="Tokens at the head of every prompt that are the same."),
     click.option("--distinct-prefixes", type=Count(), help="How many such texts there are. [1]"),
     click.option("--turns", type=Count(), help="Turns of a conversation, each with all before it as its prompt. [1]"),
@@ -129,7 +141,7 @@ flag_options = option_group(
         default=0,
         help="TensorRT-LLM with --dp: attention ranks hold prompts back up to so many steps until each has one. [0]",
     ),
-    click.option("--batch-wait-fill", type=float, default=0.0, help="Share of a step that ends the waiting. [0]"),
+    click.option("--batch-wait-fill", type=Finite(), default=0.0, help="Share of a step that ends the waiting. [0]"),
 )
 fleet_options = option_group(
     click.option(
@@ -148,7 +160,7 @@ fleet_options = option_group(
     ),
     click.option(
         "--jobs",
-        type=Count(),
+        type=Count(most=MOST_JOBS),
         default=1,
         help="Processes that simulate replicas side by side, one for each at most: with --rate or --trace, round robin "
         "or sticky, and no --turns. [1]",
@@ -185,7 +197,12 @@ output_options = option_group(
     click.option("--tpot", metavar="TIME", help="SLO on the time per output token."),
     click.option("--e2e", metavar="TIME", help="SLO on the end-to-end latency."),
     click.option("--slo", metavar="NAME", help="The SLO of a named workload, such as mlperf:llama2-70b-interactive."),
-    click.option("--timeline", metavar="FILE", help="Per-step record: .csv, or .json for a Chrome trace."),
+    click.option(
+        "--timeline",
+        metavar="FILE",
+        callback=suffixed((".csv", ".json"), "a timeline"),
+        help="Per-step record: .csv, or .json for a Chrome trace.",
+    ),
     click.option(
         "--plot",
         "plot_file",
@@ -318,7 +335,7 @@ def _traffic(values: dict[str, Any], media: Media | None) -> Traffic | Requests:
     if len(given) != 1 and given != ["trace", "concurrency"]:
         raise UsageError(
             "simulate needs one kind of load" + (f", not {' and '.join(f'--{n}' for n in given)}" if given else ""),
-            hint="--rate 4, or --concurrency 64, or --trace FILE",
+            hint="one of them" if given else "--rate 4, or --concurrency 64, or --trace FILE",
         )
     named = _named(values)
     ramp = quantity(values["ramp"], "seconds", "--ramp")
@@ -470,8 +487,12 @@ def _slo(values: dict[str, Any]) -> Slo:
 
 @contextmanager
 def _progress(traffic: Traffic | Requests) -> Iterator[Callable[[int], None] | None]:
-    """A progress bar on stderr where that is a terminal and the length of the run is known."""
+    """A progress bar on stderr where that is a terminal and the length of the run is known; or who runs the command."""
     total = len(traffic) if isinstance(traffic, Requests) else traffic.requests_count
+    told = click.get_current_context().meta.get(PROGRESS)
+    if told is not None:
+        yield lambda done: told(done, total, "requests")
+        return
     if total is None or not sys.stderr.isatty():
         yield None
         return
@@ -482,12 +503,8 @@ def _progress(traffic: Traffic | Requests) -> Iterator[Callable[[int], None] | N
 def _write_timeline(result: SimulationResult, timeline: str | None, plot_file: str | None) -> None:
     meters = list(result.meters)
     if timeline is not None:
-        suffix = Path(timeline).suffix.lower()
-        if suffix not in (".csv", ".json"):
-            raise UsageError(
-                f"cannot tell the format of {timeline}", hint="--timeline FILE.csv, or FILE.json (Chrome trace)"
-            )
-        write_text(timeline, timeline_csv(meters) if suffix == ".csv" else timeline_trace(meters))
+        table = Path(timeline).suffix.lower() == ".csv"
+        save(timeline, timeline_csv(meters) if table else timeline_trace(meters))
     if plot_file is not None:
         from inferplan.reports import plots
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import nan
 from pathlib import Path
 from typing import Any
@@ -16,7 +12,6 @@ from inferplan.answers.drafting import Drafting
 from inferplan.answers.sweep import (
     BACKENDS,
     DEGREES,
-    SPREAD,
     Execution,
     Grid,
     Sweep,
@@ -27,16 +22,27 @@ from inferplan.answers.sweep import (
     sweep,
 )
 from inferplan.catalog.assemble import Request
-from inferplan.catalog.files import load_model
 from inferplan.cli.draft_options import draft_options, draftings_of
-from inferplan.cli.options import BACKEND, IDEAL, USUAL, anchor_option, backends, engine_option, usual_engines, write
+from inferplan.cli.options import (
+    BACKEND,
+    IDEAL,
+    USUAL,
+    anchor_option,
+    backends,
+    engine_option,
+    jobs_option,
+    usual_engines,
+    writable,
+    write,
+)
 from inferplan.cli.technique_options import option_group
-from inferplan.columns import Block, Column, one_value, plain_values
 from inferplan.devices.engine import EngineFlags
 from inferplan.errors import UsageError
 from inferplan.extras import require
-from inferplan.table import FORMATS, Report, Table, format_of
-from inferplan.units import format_time
+from inferplan.reports.progress import counted
+from inferplan.reports.sweep import sweep_report
+from inferplan.table import FORMATS, format_of
+from inferplan.units import parse_number
 
 draft_group = option_group(*(click.option(*names, **keywords) for names, keywords in draft_options(several=True)))
 _COUNTS = "1,8 or 1-8 or 1-64*2"
@@ -74,7 +80,7 @@ def _kernels(ctx: click.Context, parameter: click.Parameter, given: tuple[str, .
 @click.option("--simulate", "simulated", is_flag=True, help="Simulate each point as a closed loop of --batch users.")
 @click.option("--backend", metavar="ROLE=NAME", multiple=True, callback=_kernels, help=BACKEND)
 @click.option("--executor", type=click.Choice(BACKENDS), help="Where it runs. [joblib]")
-@click.option("--jobs", type=click.IntRange(min=1), help="Processes [all cores].")
+@jobs_option("Processes.")
 @click.option("--scheduler", metavar="ADDRESS", help="dask: tcp://host:8786 of a running cluster [a local one].")
 @click.option(
     "--resume",
@@ -83,7 +89,7 @@ def _kernels(ctx: click.Context, parameter: click.Parameter, given: tuple[str, .
     help="Journal of finished points: those in it are not run again, new ones are added.",
 )
 @click.option("--format", "style", type=click.Choice(FORMATS), help="Output format [table, or by -o's suffix].")
-@click.option("-o", "report_file", metavar="FILE", help="Write to a file; .parquet too.")
+@click.option("-o", "report_file", metavar="FILE", callback=writable, help="Write to a file; .parquet too.")
 def sweep_command(models: str, style: str | None, report_file: str | None, **values: Any) -> None:
     """A grid over any axes: every combination priced as a static batch.
 
@@ -98,7 +104,7 @@ def sweep_command(models: str, style: str | None, report_file: str | None, **val
     if parquet:
         require("parquet", "a Parquet file")
     style = "table" if parquet else format_of(report_file, style)
-    counts = {name: parse_counts(values[name]) for name in DEGREES}
+    counts = {name: parse_counts(values[name], f"--{name}") for name in DEGREES}
     places, chosen = values["backend"]
     values["executor"] = values["executor"] or next(iter(places), "joblib")
     grid = Grid(
@@ -118,19 +124,19 @@ def sweep_command(models: str, style: str | None, report_file: str | None, **val
             **counts,
             **_spread(values),
         },
-        batch=parse_counts(values["batch"]),
-        prompt=parse_counts(values["prompt"]),
-        output=parse_counts(values["output_tokens"]),
+        batch=parse_counts(values["batch"], "--batch"),
+        prompt=parse_counts(values["prompt"], "--prompt"),
+        output=parse_counts(values["output_tokens"], "--output"),
         simulated=values["simulated"],
         drafting=_drafting(parse_values(models), values),
     )
     result = _run(grid, values)
-    _require_points(result)
+    result.require_points()
     if parquet and report_file is not None:
         save_parquet(result, report_file)
         click.echo(f"{len(result.columns)} points written to {report_file}", err=True)
         return
-    write(_report(result), style, report_file)
+    write(sweep_report(result), style, report_file)
 
 
 def _spread(values: dict[str, Any]) -> dict[str, list[Any]]:
@@ -142,7 +148,7 @@ def _spread(values: dict[str, Any]) -> dict[str, list[Any]]:
         axes["two_batch_overlap"] = [False, True]
     if values["expert_skew"]:
         try:
-            axes["expert_skew"] = [float(part) for part in parse_values(values["expert_skew"])]
+            axes["expert_skew"] = [parse_number(part) for part in parse_values(values["expert_skew"])]
         except ValueError:
             axes["expert_skew"] = [nan]
         if not all(0 <= skew <= 3 for skew in axes["expert_skew"]):
@@ -163,96 +169,5 @@ def _run(grid: Grid, values: dict[str, Any]) -> Sweep:
         "scheduler": values["scheduler"],
         "journal": Path(values["journal"]) if values["journal"] else None,
     }
-    if not sys.stderr.isatty():
-        return sweep(grid, Execution(**execution))
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("structures", total=len(grid.tasks()))
-        return sweep(grid, Execution(**execution, progress=lambda done: bar.update(task, completed=done)))
-
-
-@dataclass(frozen=True)
-class _Cells:
-    """The cells of the table, made when it is printed: the axes that vary, and the figures of what can run."""
-
-    blocks: Sequence[Block]
-    varied: Sequence[str]
-
-    def __len__(self) -> int:
-        return sum(block.size for block in self.blocks)
-
-    def __contains__(self, row: object) -> bool:
-        return any(row == other for other in self)
-
-    def __iter__(self) -> Iterator[list[str]]:
-        for block in self.blocks:
-            for axes, figures in zip(block.parts(self.varied, _texts), block.parts([*_FIGURES, "status"], _values)):
-                for row in zip(*axes, *figures):
-                    yield self._row(row)
-
-    def _row(self, row: tuple[Any, ...]) -> list[str]:
-        *axes, first, each, rate, share, status = row
-        if status != "ok":
-            return [*axes, "-", "-", "-", "-", status]
-        tpot = "-" if each is None else format_time(each)
-        return [*axes, format_time(first), tpot, f"{rate:,.1f}", f"{share:,.1f}", status]
-
-
-_NONE = one_value("", 3)
-_FIGURES = ("ttft_s", "tpot_s", "output_tokens_per_s", "output_tokens_per_s_per_device")
-_LOAD = ("batch", "prompt_tokens", "output_tokens")
-_AXES = ("model", "gpu", "quant", "engine", *DEGREES, *SPREAD.values(), "draft_tokens", *_LOAD)
-
-
-def _values(column: Column) -> list[Any]:
-    return plain_values(column)
-
-
-def _texts(column: Column) -> list[str]:
-    return list(map(str, plain_values(column)))
-
-
-def _refused(result: Sweep) -> Counter[str]:
-    """Points without figures, by the reason."""
-    refused: Counter[str] = Counter()
-    for block in result.columns.blocks:
-        if "ttft_s" not in block.columns:
-            refused.update(block.full("status").tolist())
-    return refused
-
-
-def _require_points(result: Sweep) -> None:
-    """Raise ``UsageError`` with the reasons where no point of the grid has figures."""
-    refused = _refused(result)
-    if refused.total() == len(result.columns):
-        raise UsageError("no point of this grid can exist", because="; ".join(refused))
-
-
-def _report(result: Sweep) -> Report:
-    blocks = result.columns.blocks
-    priced = [block for block in blocks if "ttft_s" in block.columns]
-    refused = _refused(result)
-    held = [{axis: block.columns[axis] for axis in _AXES if axis in block.columns} for block in blocks]
-    varied = [axis for axis in _AXES if len({text for axes in held for text in _texts(axes.get(axis, _NONE))}) > 1]
-    varied = varied or ["model", "gpu"]
-    simulated = any("verdict" in block.columns for block in blocks)
-    ttft = "TTFT at the server" if simulated else "TTFT alone"
-    names = {name for axes in held for name in _texts(axes.get("model", _NONE)) if name}
-    encoders = {name for name in names if load_model(name).encodes}
-    counted = "requests" if encoders == names else "tokens"
-    columns = [*varied, ttft, "TPOT", f"{counted}/s", f"{counted}/s/device", "status"]
-    cells = _Cells(priced, varied)
-    right = frozenset({*columns[len(varied) : -1], "batch", "prompt_tokens", "output_tokens"})
-    table = Table(title=f"{len(cells)} points", columns=columns, rows=cells, right=right)
-    notes = [f"{count} points cannot exist: {status}" for status, count in refused.items()]
-    notes.append(
-        "simulated closed loops, --batch users each with one request at a time; means (p95 in JSON and CSV)"
-        if simulated
-        else f"static batches: TTFT of the batch alone, no server, no queue; {counted} are "
-        f"{'those' if encoders == names else 'output tokens'} of all replicas"
-    )
-    if encoders and encoders != names:
-        notes.append(f"{', '.join(sorted(encoders))}: nothing is generated, and a request counts as one token")
-    return Report(record={"points": result.columns}, tables=[table], notes=notes, rows=result.columns)
+    with counted("structures", len(grid.tasks())) as progress:
+        return sweep(grid, Execution(**execution, progress=progress))

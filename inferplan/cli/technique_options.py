@@ -9,6 +9,7 @@ import click
 
 from inferplan.catalog.assemble import Request
 from inferplan.cli.draft_options import draft_options, speculation_of
+from inferplan.cli.options import Finite
 from inferplan.errors import UsageError
 from inferplan.units import parse_quantity
 
@@ -38,7 +39,7 @@ def option_group(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 technique_options = option_group(
     *(click.option(*names, **keywords) for names, keywords in draft_options()),
-    click.option("--prefix-hit-rate", type=float, default=0.0, help="Share of every prompt found in the cache. [0]"),
+    click.option("--prefix-hit-rate", type=Finite(), default=0.0, help="Share of every prompt found in the cache. [0]"),
     click.option(
         "--kv-offload", metavar="SIZE", help="Host memory for each device, for cache that is evicted from the device."
     ),

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, get_args
 
 from inferplan.devices.releases import release_order
 from inferplan.errors import UsageError
+from inferplan.units import MOST, parse_number
 from inferplan.validation.clients import scripted
 from inferplan.validation.names import filed
 from inferplan.validation.releases import release_of
@@ -272,11 +273,11 @@ def number(facts: Mapping[str, str], name: str, low: float = 0.0) -> float | Non
     if text is None:
         return None
     try:
-        value = float(text)
+        value = parse_number(text)
     except ValueError:
         raise Unusable(f"{name} is {text!r}, not a number") from None
-    if not math.isfinite(value) or value < low:
-        raise Unusable(f"{name} is {text}, must be {low:g} or more")
+    if not low <= value <= MOST:
+        raise Unusable(f"{name} is {text}, must be {low:g} to {MOST:.0e}")
     return value
 
 

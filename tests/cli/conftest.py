@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from inferplan.cli import main
+from tests.command import exit_code
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,12 +37,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
     monkeypatch.delenv("INFERPLAN_TRACEBACK", raising=False)
 
     def call(*arguments: str) -> Ran:
-        monkeypatch.setattr(sys, "argv", ["inferplan", *arguments])
-        code = 0
-        try:
-            main()
-        except SystemExit as leave:
-            code = int(leave.code or 0)
+        code = exit_code(monkeypatch, *arguments)
         captured = capsys.readouterr()
         assert "Traceback" not in captured.err
         assert "Warning" not in captured.err

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
+import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -92,6 +95,41 @@ def test_fewest_devices_are_fewest(run: Run) -> None:
     assert devices["h200-sxm", "fp8"] == 1
 
 
+def test_fit_says_that_a_mac_is_sold_with_less_memory(run: Run) -> None:
+    """An M3 Max has 36 to 128 GB: the answer for the largest must not be taken for one's own."""
+    assert "sold in several sizes: give yours with --memory" in run("fit", "qwen3-8b", "--gpu", "M3 Max").out
+    assert "several sizes" not in run("fit", "qwen3-8b", "--gpu", "M3 Max", "--memory", "36GB").out
+    assert "several sizes" not in run("fit", "qwen3-8b", "--gpu", "rtx-4090").out
+
+
+def test_fit_says_the_cheapest_first(run: Run) -> None:
+    """The first choices are those that the list of all options gives, and the list goes from cheap to dear."""
+    record = run("fit", "llama-3.1-70b", "--format", "json").json
+    fitting = [option for option in record["options"] if option["fits"]]
+    priced = [option for option in fitting if option["cost"]]
+    prices = [option["cost"]["per_hour"] for option in priced]
+    assert prices == sorted(prices) and fitting[: len(priced)] == priced
+
+    def value(option: dict[str, Any]) -> float:
+        copies = option["cost"]["devices_bought"] // option["devices"]
+        return copies * option["max_requests"] / option["cost"]["per_hour"]
+
+    for quant in ("native", "fp8", "int4"):
+        of = [option for option in priced if option["quant"] == quant]
+        first = {why: next(o for o in of if o["gpu"] == e["gpu"]) for why, e in record["first"].items() if quant in why}
+        assert first[f"cheapest, {quant}"]["cost"]["per_hour"] == min(option["cost"]["per_hour"] for option in of)
+        assert value(first[f"most requests for the money, {quant}"]) == max(map(value, of))
+
+
+def test_fit_has_a_line_for_each_device(run: Run) -> None:
+    """Llama-3.1-70B in bf16 needs two H200, in fp8 and int4 one; the last column is what is bought."""
+    lines = run("fit", "llama-3.1-70b").out.splitlines()
+    (line,) = (line for line in lines if line.startswith("h200-sxm"))
+    cells = re.split(r"  +", line)
+    assert [cell.split(",")[0] for cell in cells[1:4]] == ["2 GPUs", "1 GPU", "1 GPU"]
+    assert sum(line.startswith("mi300x ") for line in lines) == 1
+
+
 def test_help_of_every_command_has_an_example(run: Run) -> None:
     from inferplan.cli import COMMANDS
 
@@ -129,6 +167,41 @@ def test_models_are_filtered(run: Run) -> None:
         "deepseek-v3",
     }
     assert found(run, "qwen3-4b-thinking-2507") == {"qwen3-4b-instruct-2507"}
+    assert found(run, "bge", "kind=encode") == found(run, "bge") != set()
+    assert found(run, "whisper", "kind=encoder-decoder", "kind=dense") == found(run, "whisper") != set()
+
+
+def test_what_shows_an_encoder_and_mixers_side_by_side(run: Run) -> None:
+    """BERT generates nothing (1810.04805); a layer of Falcon-H1 has attention and Mamba-2 on one input (2507.22448)."""
+    assert "generates" in run("show", "bert-base-uncased").out and "generates" not in run("show", "gpt2").out
+    shown = run("show", "falcon-h1-7b").out
+    assert "parallel attention heads" in shown and " and mamba2 heads" in shown and "{" not in shown
+
+
+def test_a_config_is_named_by_its_folder(tmp_path: Path, run: Run) -> None:
+    config = {"model_type": "llama", "vocab_size": 100, "hidden_size": 64, "num_hidden_layers": 2}
+    config |= {"num_attention_heads": 4, "num_key_value_heads": 4, "intermediate_size": 128}
+    config |= {"max_position_embeddings": 512, "tie_word_embeddings": False}
+    (tmp_path / "Day-Zero").mkdir()
+    for file, name in (("config.json", "day-zero"), ("other.json", "other")):
+        (tmp_path / "Day-Zero" / file).write_text(json.dumps(config))
+        assert f"name: {name}\n" in run("import", str(tmp_path / "Day-Zero" / file)).out
+    assert "name: day-zero\n" in run("import", str(tmp_path / "Day-Zero")).out
+
+
+def test_gpus_are_filtered(run: Run) -> None:
+    """By what datasheets say: of AMD's, the MI300X and later have more than 5 TB/s, and fp8."""
+
+    def names(*conditions: str) -> set[str]:
+        words = [word for condition in conditions for word in ("--filter", condition)]
+        return {entry["name"] for entry in run("gpus", *words, "--format", "json").json["gpus"]}
+
+    assert names("vendor=amd", "bandwidth>5TB/s", "format=fp8") == {"mi300x", "mi325x", "mi350x", "mi355x"}
+    assert names("rtx", "memory>=32GB", "segment=consumer") == {"rtx-5090"}
+    assert names("h200", "memory=141 GB", "year<2030", "vendor=nvidia") >= {"h200-sxm"}
+    for condition, said in (("memory>=x", "not a quantity"), ("colour=red", "colour"), ("segment=toy", "consumer")):
+        result = run("gpus", "--filter", condition)
+        assert result.code in (2, 4) and said in result.err
 
 
 @pytest.mark.parametrize(

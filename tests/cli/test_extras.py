@@ -54,6 +54,15 @@ def test_without_matplotlib(command: str, monkeypatch: pytest.MonkeyPatch) -> No
     ]
 
 
+@pytest.mark.parametrize("package", EXTRAS["web"])
+def test_without_what_the_page_needs(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    assert refused(["web", "--no-browser"]).render().splitlines() == [
+        f"error: the page needs {package}",
+        "hint: pip install 'inferplan[web]'",
+    ]
+
+
 @pytest.mark.parametrize("package", EXTRAS["report"])
 @pytest.mark.parametrize("command", PAGE)
 def test_without_what_a_page_needs(command: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:

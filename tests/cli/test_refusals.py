@@ -39,7 +39,7 @@ def run(words: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch:
         ((*LLAMA, "--batch", "1.5"), 2, "not a count"),
         ((*LLAMA, "--batch", "9" * 400), 2, "more than anything"),
         ((*LLAMA, "--batch", "_"), 2, "not a count"),
-        ((*LLAMA, "--tp", "1000000000", "--ep", "3"), 2, "--ep one of 1, 2, 4"),
+        ((*LLAMA, "--tp", "1000000", "--ep", "3"), 2, "--ep one of 1, 2, 4"),
         ((*LLAMA, "--gpu-memory-utilization", "nan"), 2, "not a number"),
         ((*LLAMA, "--prune", "layers=nan"), 2, "--prune"),
         ((*LLAMA, "--prune", "layers=inf"), 2, "--prune"),

@@ -5,12 +5,12 @@ Fields and traps of every format are listed in docs/validate.md.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 from inferplan.errors import InputFileError
+from inferplan.files import parse_json, read_text
 from inferplan.validation.importers import (
     aiperf,
     guidellm,
@@ -21,6 +21,7 @@ from inferplan.validation.importers import (
     sglang_bench,
     vllm_bench,
 )
+from inferplan.validation.importers.record import Malformed, Record
 from inferplan.validation.rows import Facts, Row, row_of
 
 
@@ -34,7 +35,7 @@ class JsonImporter(Protocol):
         """Whether an object is of this tool."""
 
     @staticmethod
-    def read(record: dict[str, Any]) -> list[Facts]:
+    def read(record: Record) -> list[Facts]:
         """The facts of each run in the object."""
 
 
@@ -48,12 +49,7 @@ def read_file(path: Path, supplied: Mapping[str, str]) -> tuple[str, list[Row]]:
 
     Raises ``InputFileError`` for a file that is missing, empty, or of no known tool.
     """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise InputFileError(f"cannot read {path}", because=error.strerror or str(error)) from None
-    except UnicodeDecodeError:
-        raise InputFileError(f"cannot read {path}", because="it is not UTF-8 text") from None
+    text = read_text(path, encoding="utf-8-sig")
     if not text.strip():
         raise InputFileError(f"{path} is empty")
     if text.lstrip()[0] in "[{":
@@ -76,7 +72,13 @@ def _read_json(path: Path, text: str, supplied: Mapping[str, str]) -> tuple[str,
                 hint=f"known: {', '.join(TOOLS)}",
             )
         tools.append(importer.TOOL)
-        for part, facts in enumerate(importer.read(record)):
+        try:
+            parts = importer.read(Record(record))
+        except Malformed as error:
+            raise InputFileError(
+                f"{path}: record {index + 1} is not as {importer.TOOL} writes it", because=str(error)
+            ) from None
+        for part, facts in enumerate(parts):
             where = f"{path}#{index + 1}" + (f".{part + 1}" if part else "")
             rows.append(row_of(where, facts, supplied))
     return " and ".join(dict.fromkeys(tools)), rows
@@ -84,17 +86,14 @@ def _read_json(path: Path, text: str, supplied: Mapping[str, str]) -> tuple[str,
 
 def _objects(path: Path, text: str) -> list[dict[str, Any]]:
     """The objects of a JSON document, an array of objects, or objects one after the other (JSON lines)."""
-    decoder, records, at = json.JSONDecoder(), [], 0
+    records: list[Any] = []
+    at = 0
     while at < len(text):
         while at < len(text) and text[at] in " \t\r\n,":
             at += 1
         if at >= len(text):
             break
-        try:
-            value, at = decoder.raw_decode(text, at)
-        except json.JSONDecodeError as error:
-            line = text.count("\n", 0, error.pos) + 1
-            raise InputFileError(f"{path}:{line}: not JSON", because=error.msg) from None
+        value, at = parse_json(text, str(path), InputFileError, at)
         records += value if isinstance(value, list) else [value]
     if not records or not all(isinstance(record, dict) for record in records):
         raise InputFileError(f"{path} holds no JSON objects")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from inferplan.validation.importers.record import Record
 from inferplan.validation.rows import Facts, stated
 
 TOOL = "aiperf or genai-perf"
@@ -21,8 +22,8 @@ def matches(record: dict[str, Any]) -> bool:
     )
 
 
-def read(record: dict[str, Any]) -> list[Facts]:
-    config = record.get("input_config") or {}
+def read(record: Record) -> list[Facts]:
+    config = record.object("input_config")
     facts = {
         "isl": _average(record, "input_sequence_length"),
         "osl": _average(record, "output_sequence_length"),
@@ -52,16 +53,15 @@ def _dig(record: Any, *path: str) -> Any:
     return record
 
 
-def _average(record: dict[str, Any], name: str) -> str:
-    metric = record.get(name)
-    return stated(metric.get("avg")) if isinstance(metric, dict) else ""
+def _average(record: Record, name: str) -> str:
+    return stated(record.object(name).number("avg"))
 
 
-def _milliseconds(record: dict[str, Any], name: str) -> str:
-    metric = record.get(name)
-    if not isinstance(metric, dict) or metric.get("avg") is None:
+def _milliseconds(record: Record, name: str) -> str:
+    metric = record.object(name)
+    average, unit = metric.number("avg"), str(metric.get("unit", "")).lower()
+    if average is None:
         return ""
-    unit = str(metric.get("unit", "")).lower()
     if unit not in _MILLISECONDS:
-        return f"{metric['avg']} {unit or 'without a unit'}"
-    return stated(metric["avg"] * _MILLISECONDS[unit])
+        return f"{average} {unit or 'without a unit'}"
+    return stated(average * _MILLISECONDS[unit])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from inferplan.validation.importers.record import Record
 from inferplan.validation.rows import Facts, stated
 
 TOOL = "guidellm"
@@ -16,15 +17,15 @@ _CLOSED = ("concurrent", "synchronous", "throughput")
 
 def matches(record: dict[str, Any]) -> bool:
     runs = record.get("benchmarks")
-    return isinstance(runs, list) and bool(runs) and "metrics" in runs[0]
+    return isinstance(runs, list) and any(isinstance(run, dict) and "metrics" in run for run in runs)
 
 
-def read(record: dict[str, Any]) -> list[Facts]:
-    return [_benchmark(run, record) for run in record["benchmarks"]]
+def read(record: Record) -> list[Facts]:
+    return [_benchmark(run, record) for run in record.objects("benchmarks")]
 
 
-def _benchmark(run: dict[str, Any], record: dict[str, Any]) -> Facts:
-    metrics, config = run["metrics"], run.get("config") or {}
+def _benchmark(run: Record, record: Record) -> Facts:
+    metrics, config = run.object("metrics"), run.object("config")
     facts = {
         "isl": _mean(metrics, "prompt_token_count"),
         "osl": _mean(metrics, "output_token_count"),
@@ -32,28 +33,28 @@ def _benchmark(run: dict[str, Any], record: dict[str, Any]) -> Facts:
         "tpot_ms": _mean(metrics, "inter_token_latency_ms"),
         "e2el_ms": _mean(metrics, "request_latency", 1e3),
         "output_tokens_per_s": _mean(metrics, "output_tokens_per_second"),
-        "requests": stated((metrics.get("request_totals") or {}).get("successful")),
+        "requests": stated(metrics.object("request_totals").number("successful")),
         "model": _model(config, record),
     }
-    strategy = config.get("strategy") or (run.get("args") or {}).get("strategy") or {}
+    strategy = config.object("strategy") or run.object("args").object("strategy")
     kind = str(strategy.get("type_") or "")
     if kind in _CLOSED:
-        streams = strategy.get("streams") or strategy.get("max_concurrency") or (1 if kind == "synchronous" else None)
+        streams = strategy.count("streams") or strategy.count("max_concurrency")
+        streams = streams or (1 if kind == "synchronous" else None)
         facts["concurrency"] = stated(streams) or _mean(metrics, "request_concurrency")
     else:
-        facts["rate_per_s"] = stated(strategy.get("rate"))
-        facts["duration_s"] = stated(run.get("duration"))
+        facts["rate_per_s"] = stated(strategy.number("rate"))
+        facts["duration_s"] = stated(run.number("duration"))
     return facts
 
 
-def _mean(metrics: dict[str, Any], name: str, scale: float = 1.0) -> str:
-    value = ((metrics.get(name) or {}).get("successful") or {}).get("mean")
+def _mean(metrics: Record, name: str, scale: float = 1.0) -> str:
+    value = metrics.object(name).object("successful").number("mean")
     return "" if value is None else stated(value * scale)
 
 
-def _model(config: dict[str, Any], record: dict[str, Any]) -> str:
-    places = (config.get("backend"), (record.get("config") or record.get("args") or {}))
-    for place in places:
-        if isinstance(place, dict) and place.get("model"):
-            return stated(place["model"])
-    return ""
+def _model(config: Record, record: Record) -> str:
+    backend = config.get("backend")
+    places = [backend] if isinstance(backend, dict) else []  # a name in some versions
+    places.append(record.object("config") or record.object("args"))
+    return next((stated(place["model"]) for place in places if place.get("model")), "")

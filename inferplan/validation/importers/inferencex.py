@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from inferplan.validation.importers.record import Malformed, Record
 from inferplan.validation.rows import LATENCIES, STATISTICS, Facts, stated
 
 TOOL = "inferencex"
@@ -32,9 +33,11 @@ def matches(record: dict[str, Any]) -> bool:
     return "conc" in record and "hw" in record and "framework" in record
 
 
-def read(record: dict[str, Any]) -> list[Facts]:
+def read(record: Record) -> list[Facts]:
     framework = str(record["framework"]).lower().removeprefix("dynamo-")
-    users = int(record["conc"])
+    users = record.count("conc")
+    if users is None:
+        raise Malformed("conc is nothing, not a number of users")
     facts = {
         **{ours: stated(record.get(theirs)) for theirs, ours in _SAME.items()},
         "engine": _FRAMEWORKS.get(framework, framework),
@@ -48,7 +51,7 @@ def read(record: dict[str, Any]) -> list[Facts]:
     }
     for metric in LATENCIES:
         for statistic in STATISTICS:
-            value = record.get(f"{statistic}_{metric}")
+            value = record.number(f"{statistic}_{metric}")
             if value is not None:
                 facts[f"{metric}_{statistic}_ms"] = stated(value * 1e3)
     return [facts]

@@ -9,6 +9,7 @@ import re
 from pathlib import PurePosixPath
 from typing import Any
 
+from inferplan.validation.importers.record import Malformed, Record
 from inferplan.validation.rows import Facts, stated
 
 TOOL = "llama-bench"
@@ -20,9 +21,11 @@ def matches(record: dict[str, Any]) -> bool:
     return "n_gen" in record and "avg_ns" in record
 
 
-def read(record: dict[str, Any]) -> list[Facts]:
-    prompt, output = int(record.get("n_prompt") or 0), int(record.get("n_gen") or 0)
-    depth, nanoseconds = int(record.get("n_depth") or 0), record["avg_ns"]
+def read(record: Record) -> list[Facts]:
+    prompt, output, depth = (record.count(name) or 0 for name in ("n_prompt", "n_gen", "n_depth"))
+    nanoseconds = record.number("avg_ns")
+    if nanoseconds is None:
+        raise Malformed("avg_ns is nothing, not a time")
     gpus = [name.strip() for name in str(record.get("gpu_info") or "").split(",") if name.strip()]
     facts = {
         "model": _model(record),

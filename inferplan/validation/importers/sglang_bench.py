@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from inferplan.validation.importers import vllm_bench
+from inferplan.validation.importers.record import Record
 from inferplan.validation.rows import Facts, stated
 
 TOOL = "sglang bench_serving"
@@ -31,15 +32,16 @@ def matches(record: dict[str, Any]) -> bool:
     return "mean_ttft_ms" in record and ("mean_e2e_latency_ms" in record or "random_input_len" in record)
 
 
-def read(record: dict[str, Any]) -> list[Facts]:
-    server = record.get("server_info") or {}
+def read(record: Record) -> list[Facts]:
+    server = record.object("server_info")
     facts = {"engine": "sglang", "model": stated(record.get("model_id") or record.get("model"))}
     facts |= {name: stated(server[key]) for key, name in _SERVER.items() if server.get(key) not in (None, "")}
     if str(facts.get("max_num_batched_tokens", "")).startswith("-"):
         del facts["max_num_batched_tokens"]
-    if not server.get("attn_dp_size") and server.get("enable_dp_attention") and server.get("dp_size"):
-        facts |= {"dp": stated(server["dp_size"]), "tp": stated(server.get("tp_size", 1) // server["dp_size"])}
+    ranks = server.count("dp_size")
+    if not server.get("attn_dp_size") and server.get("enable_dp_attention") and ranks:
+        facts |= {"dp": stated(ranks), "tp": stated((server.count("tp_size") or 1) // ranks)}
     if server.get("kv_cache_dtype") not in (None, "auto"):
         facts["kv"] = "fp8" if "fp8" in str(server["kv_cache_dtype"]) else stated(server["kv_cache_dtype"])
-    load = vllm_bench.load({"num_prompts": record.get("completed"), **record})
+    load = vllm_bench.load(Record({"num_prompts": record.get("completed"), **record}))
     return [facts | vllm_bench.lengths(record) | load | vllm_bench.latencies(record)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from inferplan.validation.importers.record import Record
 from inferplan.validation.rows import INPUTS, Facts, stated
 
 TOOL = "vllm bench serve"
@@ -18,44 +19,44 @@ def matches(record: dict[str, Any]) -> bool:
     return "mean_ttft_ms" in record and "num_prompts" in record
 
 
-def read(record: dict[str, Any]) -> list[Facts]:
+def read(record: Record) -> list[Facts]:
     return [lengths(record) | load(record) | metadata(record) | latencies(record) | _engine(record)]
 
 
-def latencies(record: dict[str, Any]) -> Facts:
+def latencies(record: Record) -> Facts:
     """Means, in milliseconds."""
     return {
-        "ttft_ms": stated(record.get("mean_ttft_ms")),
-        "tpot_ms": stated(record.get("mean_tpot_ms")),
-        "e2el_ms": stated(record.get("mean_e2el_ms", record.get("mean_e2e_latency_ms"))),
-        "output_tokens_per_s": stated(record.get("output_throughput")),
+        "ttft_ms": stated(record.number("mean_ttft_ms")),
+        "tpot_ms": stated(record.number("mean_tpot_ms")),
+        "e2el_ms": stated(record.number("mean_e2el_ms" if "mean_e2el_ms" in record else "mean_e2e_latency_ms")),
+        "output_tokens_per_s": stated(record.number("output_throughput")),
     }
 
 
-def lengths(record: dict[str, Any]) -> Facts:
+def lengths(record: Record) -> Facts:
     """Mean tokens of a finished request: the totals over the requests that completed, not what was asked for."""
-    completed = record.get("completed") or 0
+    completed = record.count("completed")
     if not completed:
         return {}
-    names = {"isl": "total_input_tokens", "osl": "total_output_tokens"}
-    return {name: stated(record[key] / completed) for name, key in names.items() if record.get(key)}
+    totals = {"isl": record.number("total_input_tokens"), "osl": record.number("total_output_tokens")}
+    return {name: stated(total / completed) for name, total in totals.items() if total}
 
 
-def load(record: dict[str, Any]) -> Facts:
+def load(record: Record) -> Facts:
     """Closed loop where a concurrency is stated; all at once for an infinite rate without one; else an open loop."""
-    facts = {"requests": stated(record.get("num_prompts") or record.get("completed"))}
-    rate, limit = record.get("request_rate"), record.get("max_concurrency")
+    facts = {"requests": stated(record.count("num_prompts") or record.count("completed"))}
+    rate, limit = record.get("request_rate"), record.count("max_concurrency")
     unlimited = rate is None or str(rate).lower() in ("inf", "infinity")
     if limit:
         facts["concurrency"] = stated(limit)
     elif unlimited:
         facts["concurrency"] = facts["requests"]
     else:
-        facts |= {"rate_per_s": stated(rate), "duration_s": stated(record.get("duration"))}
+        facts |= {"rate_per_s": stated(rate), "duration_s": stated(record.number("duration"))}
     return facts
 
 
-def metadata(record: dict[str, Any]) -> Facts:
+def metadata(record: Record) -> Facts:
     """What ``--metadata KEY=VALUE`` put at the top level, by our names."""
     found = {
         _METADATA.get(key, key): stated(value) for key, value in record.items() if not isinstance(value, (dict, list))
@@ -64,7 +65,7 @@ def metadata(record: dict[str, Any]) -> Facts:
     return {name: value for name, value in found.items() if name in wanted and value}
 
 
-def _engine(record: dict[str, Any]) -> Facts:
+def _engine(record: Record) -> Facts:
     backend = str(record.get("backend") or record.get("endpoint_type") or "").lower()
     engine = "sglang" if "sglang" in backend else "trtllm" if "tensorrt" in backend else ""
     engine = engine or ("vllm" if backend == "vllm" else "")

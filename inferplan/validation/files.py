@@ -1,0 +1,87 @@
+"""Files of measurements beside the predictions: rows of benchmarks, or what engines log at their start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from inferplan.errors import InputFileError, UsageError
+from inferplan.shown import Shown
+from inferplan.validation.importers import read_file
+from inferplan.validation.run import Pricing, price_rows
+from inferplan.validation.score import Scored
+from inferplan.validation.startup_logs import Line, compare, is_startup_log, read_log
+
+Bar = Callable[[str, int], AbstractContextManager[Callable[[int], None] | None]]
+"""What shows how far something is: of what and how many there are, to what is called with those that are done."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LogFile:
+    """A start-up log beside the model's memory."""
+
+    path: str
+    described: str
+    lines: Sequence[Line]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Validation(Shown):
+    """Predicted against measured: rows of benchmark files, or start-up logs."""
+
+    title: str
+    scored: Sequence[Scored] = ()
+    logs: Sequence[LogFile] = ()
+
+    def require_answers(self) -> None:
+        """Raise ``InputFileError`` when no row has a prediction."""
+        if self.logs or any(one.prediction is not None for one in self.scored):
+            return
+        count = len(self.scored)
+        raise InputFileError(
+            "no row can be priced",
+            because=f"{count} of {count} are refused: {self.scored[0].refused}" if self.scored else "there is none",
+            hint="docs/validate.md has the columns; options such as --gpu fill empty cells",
+        )
+
+
+def facts(named: Mapping[str, str]) -> dict[str, str]:
+    """What somebody states of a run, by the names of the options, as the names of rows."""
+    found = {"precision" if name == "quant" else name: value for name, value in named.items()}
+    if "@" in found.get("engine", ""):
+        found["engine"], _, found["engine_version"] = found["engine"].partition("@")
+    return found
+
+
+def validated(
+    files: Sequence[str], supplied: Mapping[str, str], pricing: Pricing, bar: Bar = lambda what, total: nullcontext()
+) -> Validation:
+    """Every row of the files with its prediction, or every quantity of the logs. supplied: what they leave out.
+
+    Raises ``UsageError`` for logs among benchmarks, ``InputFileError`` and ``SpecError`` for files that cannot be read.
+    """
+    logs = [path for path in files if _is_log(Path(path))]
+    if logs:
+        if len(logs) < len(files):
+            raise UsageError("start-up logs and benchmark files do not mix", hint=f"leave out {', '.join(logs)}")
+        return Validation(title=", ".join(logs), logs=[_log(path, supplied) for path in logs])
+    read = [read_file(Path(path), supplied) for path in files]
+    rows = [row for _, found in read for row in found]
+    with bar("rows", len(rows)) as progress:
+        scored = price_rows(rows, pricing, progress)
+    return Validation(title=f"{', '.join(files)} ({', '.join(dict.fromkeys(tool for tool, _ in read))})", scored=scored)
+
+
+def _is_log(path: Path) -> bool:
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return text.lstrip()[:1] not in ("{", "[") and is_startup_log(text)
+
+
+def _log(path: str, supplied: Mapping[str, str]) -> LogFile:
+    run, startup = read_log(Path(path), supplied)
+    return LogFile(path=path, described=f"{run.model} on {run.gpu} under {run.engine}", lines=compare(run, startup))

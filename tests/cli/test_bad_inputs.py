@@ -1,0 +1,79 @@
+"""Every line of ``bad_inputs.txt``: one clear error, the exit code of the design, and no file made or changed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.cli.bad_input_files import placed
+from tests.cli.conftest import Run
+
+TABLE = Path(__file__).with_name("bad_inputs.txt")
+_WORD = re.compile(r'\S+\.(?:json|yaml)\[\S+\](?=\s|$)|"(?P<quoted>[^"]*)"|\S+')
+_ESCAPES = {r"\e": "\x1b", r"\a": "\a", r"\r": "\r", r"\n": "\n", r"\t": "\t"}
+
+
+class Case(NamedTuple):
+    """A line of the table."""
+
+    code: int
+    command: str
+    said: list[str]
+
+    @property
+    def words(self) -> list[str]:
+        """The arguments, in which a backslash and a letter stand for a control character."""
+        text = self.command.replace("8B", "llama-3.1-8b --gpu h100-sxm")
+        found = [word[0] if word["quoted"] is None else word["quoted"] for word in _WORD.finditer(text)]
+        return [word if "[" in word and word.endswith("]") else _escaped(word) for word in found]
+
+
+def _escaped(word: str) -> str:
+    for written, meant in _ESCAPES.items():
+        word = word.replace(written, meant)
+    return word
+
+
+def cases() -> list[Case]:
+    lines = [line for line in TABLE.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
+    columns = [[part.strip() for part in line.split(" | ")] for line in lines]
+    return [Case(int(code), command, said.split(" & ")) for code, command, said in columns]
+
+
+def state(folder: Path) -> dict[str, bytes]:
+    """The files of a folder with their content."""
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("case", cases(), ids=lambda case: case.command[:70])
+def test_bad_input(case: Case, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if case.words[0] == "calibrate":
+        pytest.importorskip("torch")
+        pytest.importorskip("scipy")
+    folder = tmp_path / "here"  # beside it libraries keep what is theirs
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    words = [placed(word, folder) for word in case.words]
+    before = state(folder)
+    ran = run(*words)
+    assert ran.code == case.code, ran.err
+    lines = ran.err.splitlines()
+    assert sum(line.startswith("error: ") for line in lines) == 1, ran.err
+    assert [word for word in case.said if word not in ran.err] == [], ran.err
+    assert "\x1b" not in ran.out + ran.err
+    assert "\a" not in ran.out + ran.err
+    assert state(folder) == before
+    if case.words[0] != "validate":  # whose report says why each row is refused
+        assert ran.out == ""
+
+
+def test_the_table_is_long_and_tries_every_command() -> None:
+    from inferplan.cli import COMMANDS
+
+    assert len(cases()) >= 330
+    commands = [case.command for case in cases()]
+    assert sorted(set(commands)) == sorted(commands)
+    assert set(COMMANDS) - {case.words[0] for case in cases()} == set()
