@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: test lint types unit docs minimum other install wheels calibrate-gpu clean
+.PHONY: test lint types unit docs minimum other release-check install wheels calibrate-gpu clean
 
 test: lint types docs unit
 
@@ -37,7 +37,7 @@ MINIMUM := build/minimum
 SHORT_TESTS := tests/cli tests/golden tests/test_checkpoint.py tests/test_explain.py tests/test_memory.py \
 	tests/test_readme.py tests/test_report.py tests/test_roofline.py tests/test_units.py tests/planning/test_api.py \
 	tests/planning/test_compare.py tests/planning/test_plots.py tests/planning/test_sweep.py \
-	tests/measuring/test_stand_in.py
+	tests/measuring/test_stand_in.py tests/web/test_jobs.py tests/web/test_openapi.py
 README_COMMAND := $(shell sed -n 's/.*&& inferplan \(estimate .*\)/\1/p' README.md)
 minimum:
 	$(MINIMUM_PYTHON) -m venv --clear $(MINIMUM)
@@ -53,6 +53,17 @@ other:
 	$(OTHER_PYTHON) -m venv --clear build/other
 	build/other/bin/python -m pip install --quiet '.[all]' pytest pytest-xdist hypothesis
 	build/other/bin/python -m pytest -q -n auto -W ignore -p no:cacheprovider $(SHORT_TESTS)
+
+# What is released, as a stranger gets it: the wheel that is built from the source distribution, in an environment with its
+# dependencies alone, prints what the README shows. What is in both files, tests/test_packaging.py checks.
+RELEASE := build/release
+release-check: install
+	rm -rf build/dist
+	$(BIN)/python -m build --no-isolation --outdir build/dist . > /dev/null
+	$(PYTHON) -m venv --clear $(RELEASE)
+	$(RELEASE)/bin/python -m pip install --quiet build/dist/*.whl
+	cd $(RELEASE) && env -u PYTHONPATH bin/inferplan $(README_COMMAND) > printed.txt
+	awk '/^```text/ {shown = 1; next} /^```/ && shown {exit} shown' README.md | diff - $(RELEASE)/printed.txt
 
 # What a machine with a GPU and no network lacks, gathered on one with a network: `make wheels`, then copy the checkout.
 GPU_WHEELS ?= pydantic

@@ -38,7 +38,7 @@ from calibrate.session.report import (
 from calibrate.session.run import Run
 from calibrate.session.settings import QUICK, Progress, Settings
 from calibrate.session.steps import StepRow, errors_of, step_rows
-from inferplan.catalog.files import config_root, read_yaml, validate
+from inferplan.catalog.files import config_root, load_hardware, load_model, read_yaml, validate
 from inferplan.devices.constants import Calibration
 from inferplan.errors import InputFileError, ToleranceError, UsageError
 from inferplan.table import Report, Table
@@ -72,6 +72,10 @@ class Options:
 
 def execute(options: Options, measurer: Measurer | None = None) -> Report:
     """What the options ask for. Raises ``ToleranceError`` when a check fails; Ctrl-C keeps what was measured."""
+    if options.gpu:
+        load_hardware(options.gpu)  # a name that nobody has is said before anything is measured
+    for model in options.models:
+        load_model(model)
     device = measurer.device if measurer else identify(options.device)
     click.echo(device.describe(), err=True)
     if measurer is None:

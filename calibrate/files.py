@@ -13,6 +13,7 @@ import yaml
 from inferplan.devices.constants import Calibration
 from inferplan.devices.releases import Releases
 from inferplan.errors import InputFileError
+from inferplan.files import reason, save
 
 
 def write_calibration(calibration: Calibration | Releases, file: Path) -> None:
@@ -46,26 +47,15 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file, folders included: beside it first, so that a full disk leaves what was there.
+    """Write a file as :func:`inferplan.files.save` does, folders included.
 
     Raises ``InputFileError`` when it cannot be written.
     """
-    target = path.resolve()
-    beside = target.with_name(f".{target.name}.part")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if target.exists() and not target.is_file():  # a device, or a folder: nothing to keep
-            target.write_bytes(data)
-            return
-        try:
-            beside.write_bytes(data)
-            beside.replace(target)
-        finally:
-            beside.unlink(missing_ok=True)
+        path.resolve().parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputFileError(
-            f"cannot write {path}", because=error.strerror or str(error), hint="make room, or write elsewhere"
-        ) from None
+        raise InputFileError(f"cannot write {path}", because=reason(error), hint="write elsewhere") from None
+    save(path, data)
 
 
 def require_writable(path: Path) -> None:

@@ -31,6 +31,7 @@ from inferplan.devices.constants import SharedStep, StepConstants
 from inferplan.devices.engine import ServingConstants
 from inferplan.errors import InferplanError, InputFileError
 from inferplan.estimate.deployment import Deployment
+from inferplan.files import save
 from inferplan.serving.flags import with_flags
 from inferplan.serving.rounds import eager_floors
 from inferplan.serving.simulator import Options, simulate
@@ -314,7 +315,7 @@ def write_engines(root: Path, constants: dict[str, float]) -> None:
             text, count = re.subn(rf"(?m)^(  {name}: ).*$", rf"\g<1>{value}", text)
             if count != 1:
                 raise InputFileError(f"{path} has {count} lines of {name}")
-        path.write_text(text, encoding="utf-8")
+        save(path, text)
     path = root / "clients.yaml"
     text = path.read_text(encoding="utf-8")
     value = f"{_rounded(constants['client_latency'] * 1e3):g} ms"
@@ -322,7 +323,7 @@ def write_engines(root: Path, constants: dict[str, float]) -> None:
         text, count = re.subn(rf"(?ms)^({client}:\n.*?^  latency: ).*?$", rf"\g<1>{value}", text, count=1)
         if count != 1:
             raise InputFileError(f"{path} has no latency of {client}")
-    path.write_text(text, encoding="utf-8")
+    save(path, text)
 
 
 def kernel_bands(rows: Sequence[Row]) -> dict[str, list[tuple[float, float] | None]]:

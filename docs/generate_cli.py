@@ -27,9 +27,14 @@ suffix that says so. Counts may be written `8k` (8000) or `8Ki` (8192); sizes ne
 | 1 | a bug |
 | 2 | usage, a bad spec, an unknown name, a missing extra or device |
 | 3 | infeasible: it does not fit, no plan meets the limits, the load never becomes stable, requests are rejected |
-| 4 | an input file is missing or cannot be read, an output file cannot be written |
+| 4 | an input file is missing or cannot be read, an output file or stdout cannot be written |
 | 5 | network or hub |
 | 6 | outside the tolerance asked for |
+| 130 | interrupted (Ctrl-C); what sweep, calibrate and measure had written is kept |
+
+A file is written beside its place and renamed when it is whole, so what was there stays where a disk is full or a run
+is interrupted; where it goes is checked before the work. Control characters in arguments are refused, and those of
+files (escape codes) are shown as `\\x1b`. A reader who leaves early (`| head`) is no error.
 
 An error is one message: what happened, the numbers behind it, what would work.
 

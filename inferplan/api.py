@@ -6,15 +6,36 @@ Nothing here computes: every function builds the same value objects as the comma
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack
+from dataclasses import fields, replace
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack, overload
 
 from inferplan.answers.compare import Comparison, compare
+from inferplan.answers.cost import BatchCost, CostAsked, cost_of_batch, parse_api_price
+from inferplan.answers.explain import Explainer, Explanation
+from inferplan.answers.fit import FitAsked, Fits, Fitting, fit_everywhere, fit_on
 from inferplan.answers.recipe import Load, Recipe, recipe
 from inferplan.answers.sweep import Execution, Grid, Sweep, sweep
-from inferplan.catalog.assemble import Request, assemble
+from inferplan.arguments import (
+    Count,
+    Counts,
+    Few,
+    Fews,
+    Formats,
+    Names,
+    Numbers,
+    Seconds,
+    checked,
+    count,
+    instance,
+    read,
+)
+from inferplan.arguments import (
+    Flags as Switches,
+)
+from inferplan.catalog.assemble import Request, deployed, request_of, usual_engine
 from inferplan.catalog.files import load_hardware
-from inferplan.catalog.price_lists import Contract, price_book
+from inferplan.catalog.price_lists import Contract, PriceBook, price_book
 from inferplan.devices.engine import EngineFlags
 from inferplan.errors import UsageError
 from inferplan.estimate.batch import Estimate
@@ -28,13 +49,21 @@ from inferplan.planning.option import Sizing
 from inferplan.planning.plan import Plan, plan
 from inferplan.planning.question import Question
 from inferplan.planning.space import Space, default_gpus
-from inferplan.serving.techniques.applied import Techniques, served_estimate
+from inferplan.serving import simulator
+from inferplan.serving.flags import Flags
+from inferplan.serving.result import SimulationResult
+from inferplan.serving.step_times import StepTimes
+from inferplan.serving.techniques.applied import ServedEstimate, Techniques, served_estimate
 from inferplan.table import flatten, frame, plain
-from inferplan.traffic.requests import Lengths, Slo, parse_lengths
+from inferplan.traffic.requests import Lengths, Requests, Slo, Traffic, parse_lengths
 from inferplan.work.parallel import Parallelism
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
+
+    from inferplan.reports.emit import Emitted
+    from inferplan.validation.files import Validation
 
 _DEGREES = tuple(field.name for field in fields(Parallelism))
 
@@ -69,73 +98,180 @@ class DeployOptions(TypedDict, total=False):
     expert_skew: float | None
     anchor: str | None
     media: MediaAsked
-    tp: int
-    pp: int
-    ep: int
-    dp: int
-    cp: int
-    replicas: int
-    redundant: int
+    tp: Count
+    pp: Count
+    ep: Count
+    dp: Count
+    cp: Count
+    replicas: Count
+    redundant: Few
     spread_dense: bool
 
 
 class SweepAxes(TypedDict, total=False):
-    """What :func:`run_sweep` takes by keyword: a list for each axis, and ``ideal`` for the whole grid."""
+    """What :func:`run_sweep` takes by keyword: values of each axis, and ``ideal`` for the whole grid."""
 
     ideal: bool
-    quant: Sequence[str | None]
-    engine: Sequence[str]
-    tp: Sequence[int]
-    pp: Sequence[int]
-    ep: Sequence[int]
-    dp: Sequence[int]
-    cp: Sequence[int]
-    replicas: Sequence[int]
-    redundant: Sequence[int]
-    two_batch_overlap: Sequence[bool]
-    expert_skew: Sequence[float]
-    batch: Sequence[int]
-    prompt: Sequence[int]
-    output: Sequence[int]
+    quant: Formats
+    engine: Names
+    tp: Counts
+    pp: Counts
+    ep: Counts
+    dp: Counts
+    cp: Counts
+    replicas: Counts
+    redundant: Fews
+    two_batch_overlap: Switches
+    expert_skew: Numbers
+    batch: Counts
+    prompt: Counts
+    output: Counts
 
 
 class RecipeLoad(TypedDict, total=False):
     """What :func:`take_apart` takes by keyword. prompt, output: tokens. reserved: tokens set aside without paging."""
 
-    users: int
+    users: Count
     prompt: float
     output: Tokens
-    reserved: int
+    reserved: Count
 
 
-class PlanQuestion(TypedDict, total=False):
-    """What :func:`make_plan` takes by keyword; times in seconds.
+class PriceOptions(TypedDict, total=False):
+    """What devices cost. price: GPU to the price of its hour, or ``"113.93/8"`` for an instance of 8. prices: names of
+    lists, in order. term: on which terms. currency: of ``price`` and of the lists that are searched.
+    """
+
+    price: Mapping[str, float | str]
+    prices: Names
+    term: Contract
+    currency: str | None
+
+
+class FitOptions(PriceOptions, total=False):
+    """What :func:`fit` takes by keyword: the fields of ``FitAsked``, and prices. engine: the usual one of the GPU
+    unless it is given; without a GPU vLLM.
+    """
+
+    quant: str | None
+    tp: Count | None
+    context: Count | None
+    users: Count
+    most: Count
+    engine: str
+    memory: str | None
+
+
+class CostOptions(PriceOptions, total=False):
+    """What :func:`cost` takes by keyword, beside prices. utilisation: share of the time that is busy. ratio: the price
+    of an output token over that of an input token. api_price: of a hosted API for a million input and output tokens,
+    ``"3/15"``. user_requests: of one user a day. power_share: of TDP drawn on average. pue: power of the facility over
+    that of the GPUs. grid: grams of CO2 a kWh.
+    """
+
+    utilisation: float
+    ratio: float
+    api_price: str | None
+    user_requests: float | None
+    power_share: float
+    pue: float
+    grid: float | None
+
+
+class EmitOptions(TypedDict, total=False):
+    """What :func:`emit` takes by keyword, as the command. context: tokens of the longest request. checkpoint,
+    draft_checkpoint: repositories or paths of weights; quantised: they hold the formats modelled. extra: a file for
+    what has no flag of trtllm. gpus_per_node: that one node holds. image, cache_claim: of Kubernetes.
+    """
+
+    context: Count | None
+    checkpoint: str | None
+    quantised: bool
+    draft_checkpoint: str | None
+    extra: str | None
+    gpus_per_node: Count | None
+    image: str | None
+    cache_claim: str | None
+
+
+class ValidateOptions(TypedDict, total=False):
+    """What :func:`validate` takes by keyword. model to memory_fraction: facts that the files may leave out, by the
+    names of the command's options (docs/validate.md). calibration, anchor, ideal: with which constants rows are priced.
+    jobs: processes that simulate.
+    """
+
+    model: str
+    gpu: str
+    engine: str
+    quant: str
+    weights: str
+    experts: str
+    kv: str
+    tp: Count
+    pp: Count
+    ep: Count
+    dp: Count
+    isl: Count
+    osl: Count
+    concurrency: Count
+    requests: Count
+    length_ratio_min: float
+    max_num_batched_tokens: Count
+    max_num_seqs: Count
+    max_model_len: Count
+    memory_fraction: float
+    calibration: str | None
+    anchor: str | None
+    ideal: bool
+    jobs: Count | None
+
+
+class PlotOptions(DeployOptions, total=False):
+    """What :func:`plot` takes by keyword. slo: a line at this latency. The rest belongs to pictures of no result:
+    model, gpu and quant (several, where the picture compares them), batch, prompt, output, the other options of a
+    deployment; rate: requests a second of a timeline.
+    """
+
+    model: Names
+    gpu: Names
+    batch: Count
+    prompt: Count
+    output: Count
+    slo: Seconds | None
+    rate: float | None
+
+
+class SimulateOptions(TypedDict, total=False):
+    """What :func:`simulate` takes by keyword. progress: ``False`` for no bar. timeline: keep every step."""
+
+    progress: bool
+    timeline: bool
+
+
+class PlanQuestion(PriceOptions, total=False):
+    """What :func:`make_plan` takes by keyword; times in seconds, or text such as ``"500ms"``.
 
     The load: rate (requests a second), or users, or requests with a deadline; cached: prompt tokens that are always in
     the prefix cache. Limits: ttft, tpot, e2el, and the percentile of the requests that must meet them. Sizing:
     utilisation (the share of its capacity to load a replica with), spare (replicas beyond those needed), confidence.
-    Prices: price (GPU to USD an hour, or "113.93/8" for an instance of 8), prices (names of lists), term. Space:
-    quants, engines, most (GPUs of one replica), ideal.
+    Prices: as in :class:`PriceOptions`. Space: quants, engines, most (GPUs of one replica), ideal.
     """
 
     rate: float
-    users: int
-    requests: int
-    deadline: float
-    cached: int
-    ttft: float
-    tpot: float
-    e2el: float
+    users: Count
+    requests: Count
+    deadline: Seconds
+    cached: Few
+    ttft: Seconds
+    tpot: Seconds
+    e2el: Seconds
     percentile: float
     utilisation: float
-    spare: int
+    spare: Few
     confidence: float
-    price: Mapping[str, float | str]
-    prices: Sequence[str]
-    term: Contract
-    quants: Sequence[str | None]
-    engines: Sequence[str]
-    most: int
+    quants: Formats
+    engines: Names
+    most: Count
     ideal: bool
 
 
@@ -151,18 +287,14 @@ class Recorded(Protocol):
     def to_dict(self) -> dict[str, Any]: ...
 
 
-def request(model: str, gpu: str, **options: Unpack[DeployOptions]) -> Request:
+def request(model: str, gpu: str, **values: Unpack[DeployOptions]) -> Request:
     """What is asked for: ``quant``, ``engine``, ``ideal``, ``calibration``, and degrees such as ``tp=2``.
 
-    Raises ``UsageError`` for an unknown option.
+    Raises ``UsageError`` for an unknown option and for a value of another type.
     """
-    given: dict[str, Any] = {**options}
+    given = checked(values, DeployOptions, "no option named")
     degrees = {name: given.pop(name) for name in _DEGREES if name in given}
-    known = {field.name for field in fields(Request)}
-    unknown = sorted(set(given) - known)
-    if unknown:
-        raise UsageError(f"no option named {', '.join(unknown)}", hint=", ".join(sorted(known | set(_DEGREES))))
-    return Request(model=model, gpu=gpu, parallel=Parallelism(**degrees), **given)
+    return Request(model=read("model", model, str), gpu=read("gpu", gpu, str), parallel=Parallelism(**degrees), **given)
 
 
 def deploy(model: str, gpu: str, **options: Unpack[DeployOptions]) -> Deployment:
@@ -171,67 +303,223 @@ def deploy(model: str, gpu: str, **options: Unpack[DeployOptions]) -> Deployment
     Raises ``UsageError`` for an unknown option, ``UnknownNameError`` for a model or GPU that is not on file,
     ``IndivisibleError`` for degrees that do not divide the model.
     """
-    return assemble(request(model, gpu, **options))
+    return deployed(request(model, gpu, **options))
+
+
+def _static(batch: Count, prompt: Count, output: Count) -> StaticLoad:
+    """Raises ``UsageError`` for what is no count."""
+    return StaticLoad(
+        batch=float(count("batch", batch)), prompt=float(count("prompt", prompt)), output=float(count("output", output))
+    )
 
 
 def estimate_batch(
     deployment: Deployment,
-    batch: float = 1,
-    prompt: float = 1024,
-    output: float = 256,
+    batch: Count = 1,
+    prompt: Count = 1024,
+    output: Count = 256,
     techniques: Techniques | None = None,
 ) -> Estimate:
     """A static batch, prefilled together and decoded together. Raises ``InfeasibleError`` when it does not fit.
 
     techniques: drafts, a hit rate, chunks, a host tier; all figures are then those with them.
     """
-    load = StaticLoad(batch=float(batch), prompt=float(prompt), output=float(output))
-    deployment, load = carrying(deployment, load)
-    return estimate(deployment, load) if techniques is None else served_estimate(deployment, load, techniques)
+    techniques = read("techniques", techniques, Techniques | None)
+    own, load = carrying(_deployment(deployment), _static(batch, prompt, output))
+    return estimate(own, load) if techniques is None else served_estimate(own, load, techniques)
+
+
+def _deployment(value: Deployment) -> Deployment:
+    return instance(value, Deployment, "inferplan.deploy(model, gpu)")
 
 
 def compare_deployments(
-    deployments: Mapping[str, Deployment], batch: float = 1, prompt: float = 1024, output: float = 256
+    deployments: Mapping[str, Deployment], batch: Count = 1, prompt: Count = 1024, output: Count = 256
 ) -> Comparison:
     """Deployments by label under one static batch; ratios are to the first."""
-    load = StaticLoad(batch=float(batch), prompt=float(prompt), output=float(output))
-    return compare(list(deployments.values()), list(deployments), load)
+    if not isinstance(deployments, Mapping) or not deployments:
+        raise UsageError("deployments are compared by label", hint='{"one": inferplan.deploy(...), "other": ...}')
+    load = _static(batch, prompt, output)
+    return compare([_deployment(one) for one in deployments.values()], [*map(str, deployments)], load)
 
 
-def run_sweep(model: str, gpu: Sequence[str], execution: Execution | None = None, **axes: Unpack[SweepAxes]) -> Sweep:
-    """A grid. ``axes``: lists for ``quant``, ``engine``, ``tp`` and other degrees, ``redundant``,
+@overload
+def fit(model: str, gpu: None = None, **options: Unpack[FitOptions]) -> Fits: ...
+@overload
+def fit(model: str, gpu: str, **options: Unpack[FitOptions]) -> Fitting: ...
+def fit(model: str, gpu: str | None = None, **values: Unpack[FitOptions]) -> Fits | Fitting:
+    """Which GPUs hold a model, how many, in which format, with how many requests; of one GPU, what holds it there.
+
+    Memory alone. Raises ``InfeasibleError`` when nothing does.
+    """
+    given = checked(values, FitOptions, "fit has no")
+    prices, model = _prices(given), read("model", model, str)
+    gpu = read("gpu", gpu, str | None)
+    if gpu is None:
+        return fit_everywhere(model, FitAsked(**given), prices)
+    given.setdefault("engine", usual_engine(model, gpu))
+    return fit_on(model, gpu, FitAsked(**given), prices)
+
+
+def _prices(given: dict[str, Any]) -> PriceBook:
+    """Takes the options of prices."""
+    stated = [f"{gpu}={value}" for gpu, value in given.pop("price", {}).items()]
+    return price_book(given.pop("prices", ()), stated, given.pop("term", "on-demand"), given.pop("currency", None))
+
+
+def cost(
+    deployment: Deployment,
+    batch: Count | None = None,
+    prompt: Count = 1024,
+    output: Count = 256,
+    **values: Unpack[CostOptions],
+) -> BatchCost:
+    """What a static batch costs that runs again and again, in money and energy.
+
+    batch: the largest that memory and engine hold unless it is given. Raises ``MissingFactError`` without a price.
+    """
+    given = checked(values, CostOptions, "cost has no")
+    prices, load = _prices(given), _static(1 if batch is None else batch, prompt, output)
+    given["api"] = parse_api_price(given.pop("api_price", None))
+    given["share"] = given.pop("power_share", 1.0)
+    return cost_of_batch(_deployment(deployment), load, prices, CostAsked(**given), batch is None)
+
+
+def explain(
+    what: Estimate | Deployment, number: str, batch: Count = 1, prompt: Count = 1024, output: Count = 256
+) -> Explanation:
+    """Where a number comes from: formula, inputs, the lines of the files that they stand on, sources.
+
+    what: an estimate, or a deployment whose batch the other arguments are. number: ``"tpot"``, ``"decode.ffn.down"``
+    and so on. Raises ``UnknownNameError`` for one that there is not, with those that there are.
+    """
+    techniques, load = Techniques(), _static(batch, prompt, output)
+    if isinstance(what, Estimate):
+        load = replace(what.load, prompt=what.load.prompt - what.load.media_tokens, media_tokens=0.0)
+        techniques = what.techniques if isinstance(what, ServedEstimate) else techniques
+        what = what.deployment
+    asked = request_of(_deployment(what))
+    return Explainer(request=asked, load=load, techniques=techniques).explain(read("number", number, str))
+
+
+def emit(target: str, what: Deployment | Plan | str | PathLike[str], **values: Unpack[EmitOptions]) -> Emitted:
+    """What starts a deployment, a plan or the JSON file of a plan: ``str`` of it is a command, or Kubernetes objects.
+
+    target: ``"vllm"``, ``"sglang"``, ``"trtllm"``, ``"llama.cpp"`` or ``"k8s"``. Raises ``UsageError`` for an engine
+    that is not the deployment's own.
+    """
+    from inferplan.reports.emit import EmitAsked, emitted
+    from inferplan.reports.plan_file import planned_of, read_plan
+    from inferplan.reports.plan_record import plan_record
+
+    asked = EmitAsked(**checked(values, EmitOptions, "emit has no"))
+    if isinstance(what, Plan):
+        return emitted(target, planned_of(plain(plan_record(what)), "the plan"), asked)
+    if isinstance(what, (str, PathLike)):
+        return emitted(target, read_plan(read("plan", what, str)), asked)
+    return emitted(target, request_of(_deployment(what)), asked)
+
+
+def validate(
+    files: str | PathLike[str] | Sequence[str | PathLike[str]],
+    progress: bool = True,
+    **values: Unpack[ValidateOptions],
+) -> Validation:
+    """Predicted against measured for every row of benchmark files, or for the memory that start-up logs name.
+
+    Raises ``InputFileError`` where a file cannot be read or no row can be priced.
+    """
+    from inferplan.reports.progress import counted
+    from inferplan.validation.files import facts, validated
+    from inferplan.validation.run import Pricing
+
+    given = checked(values, ValidateOptions, "validate has no")
+    paths = [read("files", one, str) for one in ([files] if isinstance(files, (str, PathLike)) else files)]
+    jobs = given.pop("jobs", None)
+    priced = {name: given.pop(name) for name in ("calibration", "anchor", "ideal") if name in given}
+    stated = facts({name: f"{value:.15g}" if isinstance(value, float) else str(value) for name, value in given.items()})
+    found = validated(
+        paths, stated, Pricing(processes=jobs, **priced), lambda what, total: counted(what, total, progress)
+    )
+    found.require_answers()
+    return found
+
+
+def plot(what: object, kind: str | None = None, **values: Unpack[PlotOptions]) -> Figure:
+    """A picture as a matplotlib ``Figure``, of a result or by name.
+
+    Of a result: ``kind`` says which of its pictures. By name, ``what`` is one of the kinds of ``inferplan plot``, of
+    the deployments that the options name: ``plot("memory", model="llama-3.1-8b", gpu=["h100-sxm", "l40s"])``. Raises
+    ``UsageError`` for a picture that there is not, ``MissingExtraError`` without matplotlib.
+    """
+    from inferplan.reports.pictures import Wanted, draw, picture_of
+
+    given = checked(values, PlotOptions, "plot has no")
+    wanted = Wanted(slo=given.pop("slo", None), rate=given.pop("rate", None))
+    if not isinstance(what, str):
+        if given:
+            raise UsageError(f"a result has {', '.join(given)} already", hint="kind= and slo= alone")
+        return picture_of(what, read("kind", kind, str | None), wanted)
+    load = _static(**{name: given.pop(name, usual) for name, usual in _USUAL.items()})
+    models, gpus = (",".join(given.pop(name, ())) for name in ("model", "gpu"))
+    if not models or kind is not None:
+        raise UsageError(f"{what} is drawn of the models that are named", hint=f'plot("{what}", model="llama-3.1-8b")')
+    return draw(what, request(models, gpus, **given), load, wanted)
+
+
+_USUAL = {"batch": 1, "prompt": 1024, "output": 256}
+
+
+def run_sweep(
+    model: str,
+    gpu: Names,
+    execution: Execution | None = None,
+    progress: bool = True,
+    **axes: Unpack[SweepAxes],
+) -> Sweep:
+    """A grid. ``axes``: values of ``quant``, ``engine``, ``tp`` and other degrees, ``redundant``,
     ``two_batch_overlap``, ``expert_skew``, ``batch``, ``prompt``, ``output``.
 
     ``ideal=True`` leaves the fitted constants out. ``execution`` says where it runs; one process unless it is given.
-    Raises ``UsageError`` for an unknown axis.
+    Points that do not run stay, with the reason in ``status``. Raises ``UsageError`` for an unknown axis, and where no
+    point can exist.
     """
-    given: dict[str, Any] = {**axes}
-    ideal = bool(given.pop("ideal", False))
+    from inferplan.reports.progress import counted
+
+    given = checked(axes, SweepAxes, "no axis named")
+    ideal = given.pop("ideal", False)
     load = {name: given.pop(name) for name in ("batch", "prompt", "output") if name in given}
-    grid = Grid(base=Request(model=model, gpu="", ideal=ideal), structure={"gpu": list(gpu), **given}, **load)
-    return sweep(grid, execution or Execution(backend="serial"))
+    structure = {"gpu": read("gpu", gpu, Names), **given}
+    base = Request(model=read("model", model, str), gpu="", ideal=ideal)
+    grid = Grid(base=base, structure={name: [*values] for name, values in structure.items()}, **load)
+    where = read("execution", execution, Execution | None) or Execution(backend="serial")
+    with counted("structures", len(grid.tasks()), progress) as told:
+        found = sweep(grid, where if where.progress else replace(where, progress=told))
+    found.require_points()
+    return found
 
 
 def take_apart(
-    model: str, gpu: str, ingredients: Sequence[str], baseline: str = "static,bf16", **load: Unpack[RecipeLoad]
+    model: str, gpu: str, ingredients: Names, baseline: str = "static,bf16", **load: Unpack[RecipeLoad]
 ) -> Recipe:
     """A speed-up, one ingredient at a time. ``load``: see :class:`RecipeLoad`; 64 users, 1024 tokens in, 256 out.
 
     Raises ``UsageError`` for an ingredient that there is not.
     """
-    given: dict[str, Any] = {**load}
-    output = _lengths(given.pop("output", 256))
+    given = checked(load, RecipeLoad, "a recipe has no")
+    output = _lengths("output", given.pop("output", 256))
     prompt = float(given.pop("prompt", 1024))
     values = {"users": 64, "reserved": max(2048, int(prompt + 2 * output.average)), **given}
     wanted = Load(prompt=prompt, output=output, **values)
-    return recipe(request(model, gpu), baseline, ingredients, wanted)
+    return recipe(request(model, gpu), read("baseline", baseline, str), read("ingredients", ingredients, Names), wanted)
 
 
 def make_plan(
     model: str,
     prompt: Tokens,
     output: Tokens,
-    gpus: Sequence[str] | None = None,
+    gpus: Names | None = None,
+    progress: bool = True,
     **question: Unpack[PlanQuestion],
 ) -> Plan:
     """The cheapest deployment that meets the limits under a load.
@@ -241,11 +529,13 @@ def make_plan(
     price an hour).
     Space: ``quants``, ``engines``, ``most``, ``ideal``. Raises ``InfeasibleError`` when nothing meets the limits.
     """
-    given: dict[str, Any] = {**question}
+    from inferplan.reports.progress import counted
+
+    given = checked(question, PlanQuestion, "a plan has no")
     take = given.pop
     demand = Demand(
-        prompt=_lengths(prompt),
-        output=_lengths(output),
+        prompt=_lengths("prompt", prompt),
+        output=_lengths("output", output),
         **{name: take(name) for name in ("rate", "users", "requests", "deadline", "cached") if name in given},
     )
     limits = {name: take(name) for name in ("ttft", "tpot", "e2el") if name in given}
@@ -255,29 +545,67 @@ def make_plan(
         spare=take("spare", 0),
         confidence=take("confidence", MIDDLE),
     )
-    stated = [f"{gpu}={value}" for gpu, value in take("price", {}).items()]
-    prices = price_book(take("prices", ()), stated, take("term", "on-demand"))
-    looked_at = tuple(gpus) if gpus else default_gpus(prices)
+    prices = _prices(given)
+    looked_at = read("gpus", gpus, Names) if gpus is not None else default_gpus(prices)
     prices.check(load_hardware(gpu).name for gpu in looked_at)
     space = Space(
-        base=Request(model=model, gpu="", ideal=take("ideal", False)),
+        base=Request(model=read("model", model, str), gpu="", ideal=take("ideal", False)),
         gpus=looked_at,
-        quants=tuple(take("quants")) if "quants" in given else None,
-        engines=tuple(take("engines", ("vllm",))),
+        quants=take("quants", None),
+        engines=take("engines", ("vllm",)),
         most=take("most", 8),
     )
-    if given:
-        raise UsageError(f"a plan has no {', '.join(sorted(given))}", hint="see help(inferplan.make_plan)")
-    return plan(Question(space=space, demand=demand, slo=slo, sizing=sizing, prices=prices))
+    with counted("simulations", None, progress) as told:
+        return plan(Question(space=space, demand=demand, slo=slo, sizing=sizing, prices=prices), told)
 
 
-def _lengths(value: Tokens) -> Lengths:
-    if isinstance(value, Lengths):
-        return value
-    return parse_lengths(value) if isinstance(value, str) else Lengths(mean=float(value))
+def _lengths(name: str, value: Tokens) -> Lengths:
+    found = read(name, value, Tokens)
+    if isinstance(found, str):
+        return parse_lengths(found)
+    if isinstance(found, Lengths):
+        return found
+    return parse_lengths(f"{found:.0f}") if found.is_integer() else Lengths(mean=found)
 
 
-def to_frame(result: Estimate | Tabular | Recorded) -> pd.DataFrame:
+def simulate(
+    deployment: Deployment,
+    traffic: Traffic | Requests,
+    flags: Flags | None = None,
+    options: simulator.Options | None = None,
+    times: StepTimes | None = None,
+    **watched: Unpack[SimulateOptions],
+) -> SimulationResult:
+    """``traffic`` on a deployment under serving ``flags``, event by event.
+
+    options: what is not the engine's, such as pools and limits. times: of its steps, if somebody has them. Raises
+    ``UsageError`` for what the engine cannot run.
+    """
+    from inferplan.reports.progress import counted
+
+    seen = _watched(watched)
+    traffic = _traffic(traffic)
+    asked = read("options", options, simulator.Options | None) or simulator.Options()
+    asked = replace(asked, timeline=asked.timeline or seen.get("timeline", False))
+    total = len(traffic) if isinstance(traffic, Requests) else traffic.requests_count
+    with counted("requests", total, seen.get("progress", True)) as told:
+        asked = asked if asked.progress else replace(asked, progress=told)
+        return simulator.simulate(_deployment(deployment), traffic, read("flags", flags, Flags | None), asked, times)
+
+
+def _watched(given: Mapping[str, Any]) -> dict[str, Any]:
+    return checked(given, SimulateOptions, "simulate has no")
+
+
+def _traffic(traffic: Any) -> Traffic | Requests:
+    return (
+        traffic
+        if isinstance(traffic, Requests)
+        else instance(traffic, Traffic, "inferplan.Traffic(arrivals, prompt, output)")
+    )
+
+
+def to_frame(result: Tabular | Recorded) -> pd.DataFrame:
     """Any result as a pandas table: its own ``to_frame``, else its JSON record as one row.
 
     Raises ``MissingExtraError`` without pandas, ``UsageError`` for what is no result.
@@ -285,12 +613,6 @@ def to_frame(result: Estimate | Tabular | Recorded) -> pd.DataFrame:
     if hasattr(result, "to_frame"):
         table: pd.DataFrame = result.to_frame()
         return table
-    if isinstance(result, Estimate):
-        from inferplan.reports.estimate import estimate_record
-
-        record = estimate_record(result)
-    elif hasattr(result, "to_dict"):
-        record = result.to_dict()
-    else:
+    if not hasattr(result, "to_dict"):
         raise UsageError(f"{type(result).__name__} is no result of a calculation")
-    return frame([plain(flatten(record))])
+    return frame([plain(flatten(result.to_dict()))])

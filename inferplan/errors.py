@@ -2,6 +2,28 @@
 
 from __future__ import annotations
 
+import re
+
+_CONTROL = re.compile(
+    "\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+"""What moves a cursor, rings, colours, turns the direction of writing, or is no character at all: all but lines and
+tabs."""
+
+_PLAIN = bytes([9, 10, *range(32, 127)])
+
+
+def printable(text: str) -> str:
+    """Text without control characters: each as Python writes it, such as ``\\x1b``. Lines and tabs stay."""
+    if text.isascii() and not text.encode("ascii").translate(None, _PLAIN):  # a hundred times faster than the pattern
+        return text
+    return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def has_control(text: str) -> bool:
+    """Whether a text has control characters, other than lines and tabs."""
+    return not text.isprintable() and _CONTROL.search(text) is not None
+
 
 class InferplanError(Exception):
     """Base of every error a user can cause.
@@ -25,7 +47,7 @@ class InferplanError(Exception):
             lines.append(f"because: {self.because}")
         if self.hint:
             lines.append(f"hint: {self.hint}")
-        return "\n".join(lines)
+        return printable("\n".join(lines))
 
 
 class UsageError(InferplanError):

@@ -13,6 +13,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "parquet": ("pandas", "pyarrow"),
     "measure": ("httpx2",),
     "models": ("torch", "transformers"),
+    "web": ("fastapi", "uvicorn"),
 }
 """Extra (``[project.optional-dependencies]`` in pyproject.toml) to the packages that are imported for it."""
 

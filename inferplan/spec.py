@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from inferplan.errors import has_control, printable
 from inferplan.units import MOST
 
 
@@ -15,13 +17,40 @@ class Spec(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _refuse_overflow(cls, data: Any) -> Any:
-        """No integer that is too large to mean anything: arithmetic on it would overflow."""
+    def _refuse_what_no_field_means(cls, data: Any) -> Any:
+        """Raise ``ValidationError``, at the field, for a value that pydantic would take and that means nothing."""
         if isinstance(data, dict):
-            for name, value in data.items():
-                if isinstance(value, int) and abs(value) > MOST:
-                    raise ValueError(f"{name} is more than anything here can count ({MOST:.0e})")
+            problems = [(name, value, why) for name, value in data.items() if (why := cls._wrong(name, value))]
+            if problems:
+                found = [
+                    InitErrorDetails(
+                        type=PydanticCustomError("meaningless", "{why}", {"why": why}), loc=(name,), input=value
+                    )
+                    for name, value, why in problems
+                ]
+                raise ValidationError.from_exception_data(cls.__name__, found)
         return data
+
+    @classmethod
+    def _wrong(cls, name: str, value: Any) -> str:
+        """An integer on which arithmetic would overflow; a switch where a number belongs, which pydantic takes for 1
+        or 0; control characters, which would reach a terminal with the text.
+        """
+        if isinstance(value, int):
+            if abs(value) > MOST:
+                return f"more than anything here can count ({MOST:.0e})"
+            return f"{str(value).lower()} is no number" if isinstance(value, bool) and not cls._is_switch(name) else ""
+        if isinstance(value, str):
+            wrong = has_control(value) or (name == "name" and not value.isprintable())
+            return f"control characters in {printable(value)[:40]}" if wrong else ""
+        if isinstance(value, list) and any(one is True or one is False for one in value) and not cls._is_switch(name):
+            return "true and false are no numbers"
+        return ""
+
+    @classmethod
+    def _is_switch(cls, name: str) -> bool:
+        """Whether a field may be true or false."""
+        return name not in cls.model_fields or "bool" in repr(cls.model_fields[name].annotation)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """The same with some fields changed. What it had worked out from its fields is not carried over: pydantic

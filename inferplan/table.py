@@ -10,6 +10,7 @@ import csv
 import io
 import json
 import math
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from inferplan.columns import ROWS_AT_ONCE, Columns
-from inferplan.errors import UsageError
+from inferplan.errors import UsageError, printable
 from inferplan.extras import require
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 2
 FORMATS = ("table", "json", "jsonl", "csv", "markdown")
+_MARKUP = re.compile(r"<(?=[A-Za-z/!?])|(?<=\])[(\[]")
+"""What begins a tag, and the target of a link or a picture."""
 _SUFFIXES = {".json": "json", ".jsonl": "jsonl", ".csv": "csv", ".md": "markdown", ".txt": "table"}
 
 
@@ -56,6 +59,8 @@ class Report:
     notes: Sequence[str] = ()
     rows: Sequence[dict[str, Any]] | Columns = field(default_factory=tuple)
     headline: str = ""
+    of: Any = None
+    """The result itself, where one object holds it: for programs that ask it for more than the record."""
 
     def flat_rows(self) -> list[dict[str, Any]]:
         return [flatten(row) for row in self.rows] if self.rows else [flatten(self.record)]
@@ -114,7 +119,13 @@ def render(report: Report, style: str, width: int | None = None, colour: bool = 
 
 
 def pieces(report: Report, style: str, width: int | None = None, colour: bool = False) -> Iterator[str]:
-    """The same piece by piece."""
+    """The same piece by piece, without control characters: a file of somebody else's may be quoted in it."""
+    if style == "table" and (colour or width):
+        return iter([_rich(report, width, colour)])
+    return map(printable, _pieces(report, style))
+
+
+def _pieces(report: Report, style: str) -> Iterator[str]:
     if style == "json":
         return _json({"schema_version": SCHEMA_VERSION, **report.record})
     if style == "jsonl":
@@ -123,7 +134,7 @@ def pieces(report: Report, style: str, width: int | None = None, colour: bool = 
         return _csv(report)
     if style == "markdown":
         return _markdown(report)
-    return iter([_rich(report, width, colour)]) if width or colour else _text(report)
+    return _text(report)
 
 
 def _json(record: dict[str, Any]) -> Iterator[str]:
@@ -189,18 +200,27 @@ def _markdown(report: Report) -> Iterator[str]:
     between = ""
     for table in report.tables:
         rule = ["---:" if column in table.right else "---" for column in table.columns]
-        yield f"{between}### {table.title}\n\n{_row(table.columns)}\n{_row(rule)}"
+        yield f"{between}### {markdown_text(table.title)}\n\n{_row(table.columns)}\n{_row(rule)}"
         for rows in _batches(table.rows):
             yield "".join("\n" + _row(row) for row in rows)
         between = "\n\n"
     for note in report.notes:
-        yield between + note
+        yield between + markdown_text(note)
         between = "\n\n"
     yield "\n"
 
 
+def markdown_text(text: str) -> str:
+    """Text that is no markup in Markdown either: a name of somebody else's file makes no HTML, no link and no picture.
+
+    By references to characters, which a backslash before them does not undo
+    (https://spec.commonmark.org/0.31.2/#entity-and-numeric-character-references).
+    """
+    return _MARKUP.sub(lambda found: f"&#{ord(found[0])};", text)
+
+
 def _row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    return "| " + " | ".join(markdown_text(cell).replace("|", "\\|") for cell in cells) + " |"
 
 
 def _batches(rows: Iterable[Sequence[str]]) -> Iterator[list[Sequence[str]]]:
@@ -249,14 +269,14 @@ def _rich(report: Report, width: int | None, colour: bool) -> str:
     )
     for table in report.tables:
         if table.title:
-            console.print(Text(table.title, style="bold"), soft_wrap=True)
+            console.print(Text(printable(table.title), style="bold"), soft_wrap=True)
         drawn = RichTable(box=None, pad_edge=False)
         for column in table.columns:
             drawn.add_column(Text(column, style="dim"), justify="right" if column in table.right else "left")
         for row in table.rows:
-            drawn.add_row(*(Text(cell) for cell in row))
+            drawn.add_row(*(Text(printable(cell)) for cell in row))
         console.print(drawn)
         console.print()
     for note in report.notes:
-        console.print(Text(note), soft_wrap=True)
+        console.print(Text(printable(note)), soft_wrap=True)
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"

@@ -45,7 +45,7 @@ _RATES = frozenset({"bytes/s", "FLOP/s", "hertz"})
 """Times are work over these: nothing that could be divided by is zero, or so small that a time overflows."""
 MOST = 10**15
 """The largest count (tokens, sequences, elements along a dimension) that anything here can mean."""
-_QUANTITY = re.compile(r"^\s*([-+]?(?:\d[\d_,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(.*?)\s*$")
+_QUANTITY = re.compile(r"^\s*([-+]?(?:\d[\d_,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(.*?)\s*$", re.ASCII)
 
 
 def parse_quantity(value: Any, dimension: str) -> float:
@@ -125,11 +125,26 @@ def format_tokens(value: float) -> str:
     return f"{value:,.0f} tokens" if math.isfinite(value) else "no limit"
 
 
+def parse_number(text: str) -> float:
+    """A number in the digits 0 to 9, which may be infinite or no number. Raises ``ValueError`` for other text."""
+    try:
+        return float(text if text.isascii() else "")
+    except ValueError:
+        raise ValueError(f"{text[:40]!r} is not a number") from None
+
+
+def parse_whole(text: str) -> int:
+    """A whole number in the digits 0 to 9, at most :data:`MOST`. Raises ``ValueError`` for other text."""
+    if not (text.isascii() and text.strip().isdigit()) or len(text.strip()) > len(str(MOST)):
+        raise ValueError(f"{text[:40]!r} is not a whole number")
+    return int(text)
+
+
 def parse_count(text: str) -> int:
     """A token or request count such as ``4096``, ``8k`` or ``128Ki``. Raises ``ValueError`` when it is none."""
-    match = re.fullmatch(r"\s*([\d_]+(?:\.\d+)?)\s*([kKMG]i?)?\s*", text)
+    match = re.fullmatch(r"\s*([\d_]+(?:\.\d+)?)\s*([kKMG]i?)?\s*", text, re.ASCII)
     if not match:
-        raise ValueError(f"{text!r} is not a count; write 4096, 8k (8000) or 8Ki (8192)")
+        raise ValueError(f"{text[:40]!r} is not a count; write 4096, 8k (8000) or 8Ki (8192)")
     number, prefix = match.groups()
     factor = 1.0 if not prefix else _BINARY.get(prefix.capitalize(), _SI.get(prefix[0], 1.0))
     try:

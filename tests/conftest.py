@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,10 @@ import yaml
 
 ROOT = Path(__file__).parents[1]
 SECONDS = {"ms": 1e-3, "us": 1e-6}
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # started in the background by a shell: what the tests start would ignore Ctrl-C too, and some tests send it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def fitted(engine: str, name: str) -> float:

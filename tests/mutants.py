@@ -152,9 +152,9 @@ def planted(mutant: Mutant | None) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if mutant is not None:
             mutant.plant(patch)
-        forget()
+        forget(("inferplan.catalog",))
         yield
-    forget()
+    forget(("inferplan.catalog",))
 
 
 def forget(packages: tuple[str, ...] = ()) -> None:

@@ -18,7 +18,7 @@ from tests import (
     test_wire,
 )
 from tests.calibrate import test_relatives
-from tests.layers import test_context_parallel, test_routing
+from tests.layers import test_context_parallel, test_routed, test_routing
 from tests.mutants_source import SourceMutant
 from tests.serving import test_two_batches
 
@@ -27,6 +27,22 @@ _attention = test_roofline.attention
 _count = test_roofline.test_terms_count_what_they_say
 
 MODEL_MUTANTS = [
+    SourceMutant(
+        name="one expert of heads",
+        place="inferplan.models.layers.routed_attention:RoutedAttentionLayer._chosen",
+        old="context.tokens * self.top_k",
+        new="context.tokens * 1",
+        changes="a token is projected by one expert whatever top_k says",
+        check=test_routed.test_a_layer_of_jetmoe_by_hand,
+    ),
+    SourceMutant(
+        name="one input too few",
+        place="inferplan.models.layers.causal_conv:CausalConvLayer.cache",
+        old="self.taps if self.kept is None else self.kept",
+        new="self.taps - 1",
+        changes="a convolution keeps one input fewer than transformers",
+        check=test_routed.test_a_convolution_of_inkling_by_hand,
+    ),
     SourceMutant(
         name="nothing in flight",
         place="inferplan.estimate.windows:reach",
@@ -190,9 +206,9 @@ MODEL_MUTANTS = [
     ),
     SourceMutant(
         name="bands add as logs",
-        place="inferplan.estimate.load:widened",
-        old="np.hypot(shares[1] * np.log(max(kernels[1], 1.0)), np.log(max(step[1], 1.0)))",
-        new="shares[1] * np.log(max(kernels[1], 1.0)) + np.log(max(step[1], 1.0))",
+        place="inferplan.estimate.load:widened_at",
+        old="np.hypot(shares[1] * np.log(np.maximum(kernels[1], 1.0)), np.log(max(step[1], 1.0)))",
+        new="shares[1] * np.log(np.maximum(kernels[1], 1.0)) + np.log(max(step[1], 1.0))",
         changes="independent errors are taken as if they went together",
         check=test_bands.test_independent_errors_add_as_squares_of_logs,
     ),

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
+from inferplan.catalog.assemble import Request, assemble
 from inferplan.devices.constants import Calibration, Fit
-from inferplan.estimate.load import widened
+from inferplan.estimate.load import StaticLoad, widened
 from inferplan.estimate.phase import Phase, run_step
+from inferplan.estimate.run import unchecked
 from inferplan.work.step import decode
 from tests.builders import chip, dense, deploy
 
@@ -44,3 +49,17 @@ def test_independent_errors_add_as_squares_of_logs() -> None:
     """exp(sqrt(ln(2)^2 + ln(2)^2)) = 2^sqrt(2) up and down."""
     assert widened((0.5, 2.0), (0.5, 2.0)) == pytest.approx((2 ** -(2**0.5), 2 ** (2**0.5)))
     assert widened((0.5, 2.0), None) is None and widened(None, (0.5, 2.0)) is None
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "deepseek-v2-lite", "bge-m3"])
+def test_the_bands_of_a_grid_are_those_of_its_points(model: str) -> None:
+    """NaN exactly where a point has none: on an H100 some kernels of some batches have no held-out error."""
+    deployment, batches = assemble(Request(model=model, gpu="h100-sxm")), np.array([1.0, 8.0, 33.0, 128.0])
+    load = StaticLoad(batch=batches, prompt=300.0, output=1.0 if deployment.model.encodes else 64.0)
+    grid = unchecked(deployment, load).bands()
+    for place, batch in enumerate(batches):
+        point = unchecked(deployment, replace(load, batch=float(batch)))
+        for metric, ends in grid.items():
+            own = point.band(metric)
+            found = [np.broadcast_to(end, batches.shape)[place] for end in ends]
+            assert found == pytest.approx([np.nan] * 2 if own is None else own, rel=1e-12, nan_ok=True), (metric, batch)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from transformers import CONFIG_MAPPING
 
 from inferplan.errors import SpecError
 from inferplan.models.huggingface import model_from_config
@@ -116,3 +117,29 @@ def test_experts_that_give_back_their_input_have_no_weights():
     assert model.parameters["total"] == 28 * (2 * half + 768 * 6144 + 512 * expert) + outside
     assert model.parameters["active"] == 28 * (2 * half + 768 * 6144 + 8 * expert) + outside  # 12 of 768 are 8 of 512
     assert model.kv_elements_per_token == 28 * 2 * (512 + 64)
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "value"),
+    [
+        ("convbert", "head_ratio", 0),
+        ("blenderbot", "encoder_attention_heads", 0),
+        ("blt", "encoder_hash_byte_group_size", 3.5),
+        ("data2vec-audio", "conv_dim", 10**12),
+        ("chameleon", "vq_config", {"attn_resolutions": 1}),
+        ("aya_vision", "vision_config", 3.5),
+        ("aya_vision", "vision_config", {}),
+        ("diffusion_gemma", "vision_config", {"pooling_kernel_size": float("nan")}),
+        ("deberta", "pos_att_type", 1),
+        ("llama", "num_key_value_heads", [2]),
+        ("llama", "layer_types", 7),
+        ("llama", "quantization_config", {"quant_method": {}}),
+    ],
+)
+def test_a_value_of_another_kind_is_an_error_and_no_crash(kind, field, value):
+    """The class's own config with one value that it never holds, nested tables too."""
+    own = CONFIG_MAPPING[kind]().to_dict()
+    own[field] = own[field] | value if isinstance(value, dict) and value and field in own else value
+    with pytest.raises(SpecError) as error:
+        model_from_config(own, "x", "test")
+    assert error.value.because

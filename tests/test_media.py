@@ -119,6 +119,38 @@ def test_gemma_3_has_256_tokens_whatever_the_size():
         assert (item.positions, item.tokens) == (64 * 64, 256)  # 896/14 patches a side; mm_tokens_per_image
 
 
+@pytest.mark.parametrize(
+    ("kind", "fields", "positions", "tokens"),
+    [
+        ("llava", {}, 577, 576),  # 336/14 squared and a class token, which LlavaProcessor takes away
+        ("llava", {"vision_feature_select_strategy": "full"}, 577, 577),
+        ("janus", {}, 576, 576),  # 384/16 squared: num_image_tokens of JanusProcessor and DeepseekVLProcessor
+        ("deepseek_vl", {}, 576, 576),
+    ],
+)
+def test_images_of_one_size(kind: str, fields: dict[str, Any], positions: int, tokens: int):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"deepseek_vl": {"vision_config": {"image_size": 384}}}
+    config = transformers.CONFIG_MAPPING[kind](**fields, **sizes.get(kind, {}))
+    found = model_from_config(json.loads(json.dumps(config.to_dict(), default=str)), kind, "test")
+    rule = next(tower.media for tower in found.towers if tower.name == "vision")
+    assert rule is not None and rule.image is not None
+    for size in (None, (100, 2000)):
+        item = rule.image.item(size)
+        assert (item.units, item.positions, item.tokens) == (1, positions, tokens)
+
+
+@settings(max_examples=200, deadline=None)
+@given(width=SIDES, height=SIDES, tokens=st.sampled_from([70, 140, 280, 560, 1120]))
+def test_gemma_4_keeps_the_shape_within_a_number_of_patches(width: int, height: int, tokens: int):
+    resize = function_of("gemma4/image_processing_gemma4", "get_aspect_ratio_preserving_size")
+    rule = ImageRule(resize="budget", patch=16, merge=3, patches=9 * tokens)
+    down, across = resize(height, width, 16, 9 * tokens, 3)
+    assert rule.resized((width, height)) == (across, down)
+    item = rule.item((width, height))
+    assert (item.positions, item.tokens) == (9 * tokens, down * across // 48**2)
+
+
 def test_windows_of_qwen2_5_vl():
     """112 pixels are 8 patches of 14: an image of 448x224 has 4 x 2 of them (get_vision_window_index)."""
     rule = ImageRule(resize="smart", patch=14, merge=2, window=8)

@@ -1,4 +1,8 @@
-"""The wheel, installed outside the checkout, and the editable install both know every model and accelerator."""
+"""A release: the source distribution, the wheel built from it, and that wheel installed outside the checkout.
+
+The wheel and the editable install both know every model and accelerator. `make release-check` does what needs an index:
+it installs the wheel with its dependencies alone.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import zipfile
 from email import message_from_bytes
 from pathlib import Path
@@ -43,8 +48,8 @@ def call(*command: str | Path, cwd: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy of what git tracks (or would), so that nothing in the checkout changes."""
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the source distribution, of a copy of what git tracks (or would), and the wheel from it."""
     pytest.importorskip("build")
     pytest.importorskip("hatchling")
     source = tmp_path_factory.mktemp("source")
@@ -53,8 +58,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     shutil.copytree(ROOT, source / "inferplan", ignore=ignored)
     out = tmp_path_factory.mktemp("dist")
-    call(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, source / "inferplan", cwd=source)
-    (built,) = out.glob("*.whl")
+    call(sys.executable, "-m", "build", "--no-isolation", "--outdir", out, source / "inferplan", cwd=source)
+    return out
+
+
+@pytest.fixture(scope="module")
+def wheel(distributions: Path) -> Path:
+    (built,) = distributions.glob("*.whl")
     return built
 
 
@@ -97,10 +107,26 @@ def test_the_wheel_is_the_one_that_ran(installed: Path, tmp_path: Path) -> None:
     assert all(str(installed.parents[1]) in line for line in lines)
 
 
-def test_the_wheel_answers_the_readme_question(installed: Path, tmp_path: Path) -> None:
-    question = "estimate llama-3.1-8b --gpu h100-sxm --batch 8 --prompt 1024 --output 256 --format json"
-    record = json.loads(call(installed, *question.split(), cwd=tmp_path))
-    assert record["memory"]["weights_bytes"] == 16_060_522_496
+def test_the_wheel_prints_what_the_readme_shows(installed: Path, tmp_path: Path) -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    command = re.search(r"&& inferplan (.*)", text)
+    shown = re.search(r"(?<=```text\n).*?(?=```\n)", text, re.DOTALL)
+    assert command and shown
+    assert call(installed, *command[1].split(), cwd=tmp_path) == shown[0]
+
+
+def test_what_is_in_the_source_distribution(distributions: Path) -> None:
+    """All that a test run needs (of what git tracks, where this is a checkout), and nothing that was made here."""
+    (built,) = distributions.glob("*.tar.gz")
+    root = f"inferplan-{inferplan.__version__}/"
+    with tarfile.open(built) as archive:
+        files = {name.removeprefix(root) for name in archive.getnames()}
+    made = [name for name in files if re.search(r"__pycache__|\.pyc$|(^|/)(build|dist|\.venv)/", name)]
+    assert made == []
+    assert {"PKG-INFO", "README.md", "LICENSE", "NOTICE", "Makefile", "constraints.txt", "docs/index.md"} <= files
+    if (ROOT / ".git").exists():
+        tracked = call("git", "ls-files", cwd=ROOT).splitlines()
+        assert {name for name in tracked if not name.startswith(".")} <= files
 
 
 def test_the_metadata_is_complete(wheel: Path) -> None:
@@ -132,6 +158,8 @@ def test_what_is_in_the_wheel(wheel: Path) -> None:
     tops = {name.split("/")[0] for name in files if ".dist-info/" not in name}
     assert tops == {"inferplan", "calibrate"}
     assert "inferplan/reports/page.html.j2" in files
+    static = ROOT / "inferplan/web/static"
+    assert {path.relative_to(ROOT).as_posix() for path in static.rglob("*") if path.is_file()} <= set(files)
     sources = {
         path.relative_to(ROOT).as_posix() for path in (ROOT / "calibrate").rglob("*") if path.suffix in (".py", ".md")
     }
@@ -151,6 +179,9 @@ reveal_type(inferplan.make_plan("llama-3.1-8b", 1024, "uniform:256:0.8", rate=20
 inferplan.deploi("llama-3.1-8b", "h100-sxm")
 inferplan.deploy("llama-3.1-8b", "h100-sxm", tensor=2)
 inferplan.make_plan("llama-3.1-8b", 1024, 256, rate="fast")
+reveal_type(inferplan.fit("llama-3.1-8b", "l40s"))
+reveal_type(inferplan.fit("llama-3.1-8b"))
+inferplan.cost(deployment, price=2.49)
 """
 SAID = {
     4: 'Revealed type is "inferplan.estimate.deployment.Deployment"',
@@ -159,6 +190,9 @@ SAID = {
     7: 'Module has no attribute "deploi"',
     8: 'Unexpected keyword argument "tensor" for "deploy"',
     9: 'has incompatible type "str"; expected "float"',
+    10: 'Revealed type is "inferplan.answers.fit.Fitting"',
+    11: 'Revealed type is "inferplan.answers.fit.Fits"',
+    12: 'has incompatible type "float"; expected "Mapping[str, float | str]"',
 }
 """Line of the script to a part of what mypy says about it."""
 

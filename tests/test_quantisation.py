@@ -391,3 +391,19 @@ def test_towers_that_a_table_does_not_leave_out_are_noted(skips, said):
 def test_an_unquantised_base_in_fp16_stays_so():
     native = llama(AWQ, dtype="float16").native
     assert (native.base, native.weights) == ("fp16", "int4")
+
+
+@pytest.mark.parametrize(
+    ("table", "field"),
+    [
+        ({"quant_method": "gptq", "bits": 4}, "group_size"),
+        ({"quant_method": "awq", "bits": 4}, "group_size"),
+        ({"quant_method": "auto-round", "bits": 4}, "group_size"),
+        ({"quant_method": "modelopt"}, "quant_algo"),
+        ({"quant_method": "quark"}, "global_quant_config"),
+    ],
+)
+def test_a_table_that_does_not_say_its_format_is_refused(table, field):
+    """None of these is a checkpoint in bf16, nor one with a scale for each channel."""
+    with pytest.raises(SpecError, match=field):
+        import_config(LLAMA | {"quantization_config": table}, "x", "test")

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from statistics import NormalDist
 
+import numpy as np
+
 from inferplan.estimate.anchoring import anchored_bands
 from inferplan.estimate.deployment import Deployment
-from inferplan.estimate.load import Band, widened
+from inferplan.estimate.load import Band, widened, widened_at
 from inferplan.estimate.phase import run_step
+from inferplan.units import Num
 from inferplan.work.step import decode, prefill
 
 _UPPER_END = NormalDist().inv_cdf(0.9)
@@ -32,6 +35,16 @@ def latency_band(deployment: Deployment, metric: str, kernels: Band | None) -> B
     """The band of ``ttft`` or ``tpot`` from that of its step's kernels: what is left of them, and what is added."""
     constants = deployment.calibration
     return widened(kernels, constants.bands.get(metric), constants.kernel_shares.get(metric, (1.0, 1.0)))
+
+
+def latency_bands(deployment: Deployment, metric: str, kernels: tuple[Num, Num]) -> tuple[Num, Num]:
+    """:func:`latency_band` at each point of a grid; NaN where it is not known, and everywhere with an anchor, whose
+    bands are of one load."""
+    constants = deployment.calibration
+    step = constants.bands.get(metric)
+    if step is None or constants.anchor is not None:
+        return kernels[0] * np.nan, kernels[1] * np.nan
+    return widened_at(kernels, step, constants.kernel_shares.get(metric, (1.0, 1.0)))
 
 
 def quantile(band: Band, confidence: float) -> float:

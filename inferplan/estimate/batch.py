@@ -19,13 +19,14 @@ import numpy as np
 from inferplan.devices.anchors import Metric
 from inferplan.errors import UsageError
 from inferplan.estimate.anchoring import Correction, anchored_bands, correction
-from inferplan.estimate.bands import latency_band
+from inferplan.estimate.bands import latency_band, latency_bands
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.graph import build, masks
 from inferplan.estimate.load import Band, StaticLoad
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.phase import Phase, decode_phase, prefill_phase
 from inferplan.estimate.pieces import Steps, kinks, pair, stairs, whole
+from inferplan.shown import Shown
 from inferplan.terms import Naming, Term, named, plain, total
 from inferplan.units import Num
 from inferplan.work.ops import Mask
@@ -34,8 +35,8 @@ _RECOMPUTED_PIECES = 16
 """Pieces over which the mean step without a KV cache is taken."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Estimate:
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Estimate(Shown):
     """A static batch on a deployment: its phases, latencies, throughput and memory. Scalars or arrays, as the load."""
 
     deployment: Deployment
@@ -167,6 +168,14 @@ class Estimate:
         if band is None or self.deployment.calibration.anchor is None:
             return band
         return anchored_bands(self.deployment, load.batch, load.prompt, load.output).get(metric, band)
+
+    def bands(self) -> dict[str, tuple[Num, Num]]:
+        """By latency :meth:`band` at each point of a grid; NaN where it is not known, and with an anchor."""
+        first = latency_bands(self.deployment, "ttft", self.prefill.bands())
+        rest = latency_bands(self.deployment, "tpot", self.decode.bands())
+        share = np.nan_to_num(self.ttft / self.e2el, nan=1.0)
+        low, high = (share * a + (1 - share) * b for a, b in zip(first, rest))
+        return {"ttft": first, "tpot": rest, "e2el": (low, high)}
 
     @cached_property
     def e2el(self) -> Num:

@@ -11,6 +11,7 @@ from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import MissingFactError, UsageError
 from inferplan.estimate.towers import Carried
 from inferplan.models.spec import ModelSpec, require_experts, uncounted
+from inferplan.shown import Shown
 from inferplan.terms import Term, named
 from inferplan.work.formats import Precision, arithmetic
 from inferplan.work.parallel import Parallelism, require_even, split_layers
@@ -19,8 +20,8 @@ from inferplan.work.routing import UNIFORM, Routing
 _SIXTEEN_BITS = 16
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Deployment:
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Deployment(Shown):
     """The argument of every calculation.
 
     Raises on creation what can never work: an indivisible layer, no arithmetic.
@@ -114,7 +115,7 @@ class Deployment:
 
     def _check_arithmetic(self) -> None:
         precision = self.running
-        for weights in {precision.weights, precision.experts, precision.base, precision.head}:
+        for weights in dict.fromkeys((precision.weights, precision.experts, precision.base, precision.head)):
             math = arithmetic(weights, precision.linear_input(weights))
             try:
                 self.hardware.peak_of(math)
@@ -140,7 +141,9 @@ class Deployment:
     @property
     def warnings(self) -> list[str]:
         """What its figures do not count, or rest on that nobody has said: every command shows it."""
-        return [*uncounted(self.model), *([] if self.media is None else self.media.notes)]
+        formats = dict.fromkeys((self.precision.weights, self.precision.experts))
+        caveats = [f"{one.name}: {one.caveat}" for one in formats if one.caveat]
+        return [*uncounted(self.model), *([] if self.media is None else self.media.notes), *caveats]
 
     @property
     def math(self) -> str:

@@ -136,6 +136,10 @@ class DiffusionEstimate(Estimate):
         """Unknown: no measurement of a diffusion model has been held out."""
         return None
 
+    def bands(self) -> dict[str, tuple[Num, Num]]:
+        """Unknown, as :meth:`band`."""
+        return dict.fromkeys(("ttft", "tpot", "e2el"), (self.ttft * np.nan, self.ttft * np.nan))
+
 
 def diffusion_estimate(deployment: Deployment, load: StaticLoad) -> DiffusionEstimate:
     """The estimate of a diffusion model. Raises ``UsageError`` when nobody says the block size and the steps."""

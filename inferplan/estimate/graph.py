@@ -252,6 +252,7 @@ def _head(deployment: Deployment, context: LayerContext, step: Step) -> Iterator
     yield from model.ends.ops(context, rows, tokens)
     if not model.predicts:
         return
+    tokens = tokens * model.ends.parts
     yield Matmul(
         name="head",
         ranks=context.ranks,

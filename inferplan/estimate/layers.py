@@ -18,7 +18,7 @@ def layer_ops(layer: LayerGroup, context: LayerContext) -> Iterator[Op]:
         for op in part.ops(context):
             if not (shared_reduce and isinstance(op, Collective) and op.name == "attn.all_reduce"):
                 yield op
-        if part.residual:
+        if part.adds:
             yield added("residual", context, context.d_model)
 
 

@@ -58,6 +58,12 @@ def widened(kernels: Band | None, step: Band | None, shares: Band = (1.0, 1.0)) 
     """
     if kernels is None or step is None:
         return None
-    low = float(np.hypot(shares[0] * np.log(min(kernels[0], 1.0)), np.log(min(step[0], 1.0))))
-    high = float(np.hypot(shares[1] * np.log(max(kernels[1], 1.0)), np.log(max(step[1], 1.0))))
-    return float(np.exp(-low)), float(np.exp(high))
+    low, high = widened_at(kernels, step, shares)
+    return float(low), float(high)
+
+
+def widened_at(kernels: tuple[Num, Num], step: Band, shares: Band = (1.0, 1.0)) -> tuple[Num, Num]:
+    """:func:`widened` at each point of a grid of kernels' bands; NaN stays NaN."""
+    low = np.hypot(shares[0] * np.log(np.minimum(kernels[0], 1.0)), np.log(min(step[0], 1.0)))
+    high = np.hypot(shares[1] * np.log(np.maximum(kernels[1], 1.0)), np.log(max(step[1], 1.0)))
+    return np.exp(-low), np.exp(high)

@@ -378,17 +378,25 @@ class Phase:
         The bands of the operators weighted by their time, as if all were off together. Unknown when operators without a
         held-out error take more than :data:`UNKNOWN_SHARE` of it.
         """
-        whole = known = low = high = 0.0
+        low, high = self._band(lambda cost: float(np.sum(cost.total)))
+        return None if np.isnan(low) else (float(low), float(high))
+
+    def bands(self) -> tuple[Num, Num]:
+        """:attr:`band` at each point of a grid; NaN where it is not known."""
+        return self._band(lambda cost: cost.total)
+
+    def _band(self, seconds: Callable[[OpCost], Num]) -> tuple[Num, Num]:
+        whole, known, low, high = 0.0, 0.0, 0.0, 0.0
         for cost in self.costs:
-            time = float(np.sum(cost.total))
-            whole += time
+            time: Any = seconds(cost)
+            whole = whole + time
             if cost.band is not None:
-                known += time
-                low += time * cost.band[0]
-                high += time * cost.band[1]
-        if whole == 0.0 or known < (1.0 - UNKNOWN_SHARE) * whole:
-            return None
-        return low / known, high / known
+                known = known + time
+                low = low + time * cost.band[0]
+                high = high + time * cost.band[1]
+        enough = (whole > np.zeros(())) & (known >= (1.0 - UNKNOWN_SHARE) * whole)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.where(enough, np.divide(low, known), np.nan), np.where(enough, np.divide(high, known), np.nan)
 
     @property
     def mfu(self) -> Num:

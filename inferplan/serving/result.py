@@ -13,6 +13,7 @@ import numpy.typing as npt
 from inferplan.serving.batch_means import Precision, half_width
 from inferplan.serving.records import FINISHED, REJECTED, TIMED_OUT, Meter, Records
 from inferplan.serving.verdict import Verdict, capacity_band, load_of_capacity, near_capacity, verdict_of
+from inferplan.shown import Shown
 from inferplan.table import SCHEMA_VERSION
 from inferplan.traffic.requests import Slo
 from inferplan.units import Array, BoolArray
@@ -21,8 +22,8 @@ PERCENTILES = (50, 90, 95, 99)
 _Amount = TypeVar("_Amount", int, float)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class SimulationResult:
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class SimulationResult(Shown):
     """One run. Arrays hold the requests that finished, in the order they were sent; times in seconds.
 
     ``warmup``, ``cooldown``: requests at the head and at the end that were sent and are in no figure, because the

@@ -34,6 +34,10 @@ _LONGEST_TABLE = 1 << 22
 """Contexts beyond this many tokens are priced along the last slope of the table."""
 
 
+MOST_ENGINES = 10_000
+"""Engines of one run: replicas times attention data-parallel ranks, of both pools."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """What is not the engine's: how replicas are fed, what users accept, what is recorded.
@@ -81,6 +85,7 @@ def simulate(
     """
     require_tokens(deployment.model, "serving under load")
     flags, options = flags or Flags(), options or Options()
+    _require_engines(deployment, options)
     _require_one_pass(deployment.model, options)
     given, deployment = deployment, with_flags(deployment, flags)
     apart = options.fleet.prompts(given, flags)
@@ -133,6 +138,16 @@ def _encoder(deployment: Deployment, requests: Requests) -> list[float] | None:
     counts, which = np.unique(requests.media, return_inverse=True)
     seconds: list[float] = np.asarray(media_seconds(deployment, counts.astype(np.float64)))[which].tolist()
     return seconds
+
+
+def _require_engines(deployment: Deployment, options: Options) -> None:
+    """Raise ``UsageError`` for more of them than are simulated."""
+    if (engines := options.fleet.engines(deployment)) > MOST_ENGINES:
+        raise UsageError(
+            f"{engines:,} engines are more than a run holds",
+            because=f"each replica and attention rank is simulated; {MOST_ENGINES:,} are the most",
+            hint="fewer replicas, and as much less load",
+        )
 
 
 def _require_one_pass(model: ModelSpec, options: Options) -> None:

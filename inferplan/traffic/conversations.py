@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from inferplan.errors import UsageError
-from inferplan.units import parse_quantity
+from inferplan.units import parse_number, parse_quantity
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -49,7 +49,7 @@ def parse_think_time(text: str) -> ThinkTime:
     if kind not in ("", "exponential", "lognormal") or (kind == "lognormal") != bool(spread):
         raise UsageError(f"{text!r} is not a think time", hint="30s, exponential:30s, lognormal:30s:0.8")
     try:
-        seconds, deviation = parse_quantity(mean, "seconds"), float(spread or 0.0)
+        seconds, deviation = parse_quantity(mean, "seconds"), parse_number(spread or "0")
     except ValueError as error:
         raise UsageError(f"--think-time: {error}", hint="30s, exponential:30s, lognormal:30s:0.8") from None
     return ThinkTime(kind=kind or "constant", mean=seconds, spread=deviation)  # type: ignore[arg-type]  # checked above

@@ -111,7 +111,8 @@ class Lengths:
 
 _LENGTHS = re.compile(
     r"^(?:(uniform|normal|lognormal|gamma)\s*[:(])?\s*([\d_.]+[kKMG]?i?)\s*"
-    r"(?:[:,]\s*([\d.]+)\s*(?:[:,]\s*([\d_.]+[kKMG]?i?)\s*)?\)?)?$"
+    r"(?:[:,]\s*([\d.]+)\s*(?:[:,]\s*([\d_.]+[kKMG]?i?)\s*)?\)?)?$",
+    re.ASCII,
 )
 
 
@@ -139,7 +140,16 @@ def parse_lengths(text: str, ratio_min: float = 1.0) -> Lengths:
     if spread is None:
         raise UsageError(f"{text!r} has no spread", hint=f"{name}:{mean}:0.5")
     kind: LengthKind = name  # type: ignore[assignment]  # the pattern lets no other pass
-    return Lengths(kind=kind, mean=tokens, spread=float(spread), most=cut)
+    return Lengths(kind=kind, mean=tokens, spread=_spread(spread, text), most=cut)
+
+
+def _spread(value: str, text: str) -> float:
+    from inferplan.units import parse_number
+
+    try:
+        return parse_number(value)
+    except ValueError as error:
+        raise UsageError(f"{text!r} is not a length", because=str(error)) from None
 
 
 def arrivals_of(kind: ArrivalKind | None, burstiness: float | None, usual: float = 1.0) -> tuple[ArrivalKind, float]:

@@ -24,8 +24,10 @@ from typing import Any
 import numpy as np
 
 from inferplan.errors import InputFileError
+from inferplan.files import announce
 from inferplan.traffic.conversations import Floats, Ints
 from inferplan.traffic.requests import Requests
+from inferplan.units import parse_number
 
 MOONCAKE_BLOCK = 512
 _AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
@@ -39,6 +41,7 @@ _LARGEST = 2**40
 def read(path: Path) -> Requests:
     """The requests of a trace file, in order of arrival. Raises ``InputFileError``."""
     try:
+        announce(path)
         with path.open(encoding="utf-8-sig", newline="") as file:
             lines = file.read().splitlines()
     except OSError as error:
@@ -72,9 +75,9 @@ def _bad(path: Path, line: int, reason: str) -> InputFileError:
 def _count(path: Path, line: int, name: str, value: Any) -> int:
     """A token count of at least 1."""
     try:
-        number = float(value)
-    except (TypeError, ValueError):
-        raise _bad(path, line, f"{name} is {value!r}, not a number of tokens") from None
+        number = parse_number(value) if isinstance(value, str) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise _bad(path, line, f"{name} is {value!r:.40}, not a number of tokens") from None
     if not 1 <= number < _LARGEST or number != int(number):
         raise _bad(path, line, f"{name} is {value}, not a whole number of tokens of 1 or more")
     return int(number)
@@ -83,9 +86,9 @@ def _count(path: Path, line: int, name: str, value: Any) -> int:
 def _seconds(path: Path, line: int, name: str, value: Any) -> float:
     """A time that is finite and not negative."""
     try:
-        number = float(value)
-    except (TypeError, ValueError):
-        raise _bad(path, line, f"{name} is {value!r}, not a time") from None
+        number = parse_number(value) if isinstance(value, str) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise _bad(path, line, f"{name} is {value!r:.40}, not a time") from None
     if number < 0:
         raise _bad(path, line, f"{name} is {value}, a negative time")
     if not number < float("inf"):
@@ -164,8 +167,8 @@ def _mooncake(path: Path, lines: list[str]) -> Requests:
             continue
         try:
             row = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise _bad(path, number, f"not JSON: {error.msg}") from None
+        except (ValueError, RecursionError) as error:  # an integer of thousands of digits, nesting without end
+            raise _bad(path, number, f"not JSON: {getattr(error, 'msg', error)}") from None
         if not isinstance(row, dict):
             raise _bad(path, number, f"is {text.strip()[:40]!r}, not an object")
         missing = [name for name in ("timestamp", "input_length", "output_length") if name not in row]

@@ -25,7 +25,7 @@ class Format:
     math: the key in ``HardwareSpec.peak`` of the arithmetic two such operands run in. source: where the layout is from.
     row_bits: what each output row of a matrix has beside it (a scale for each channel). column_bits: what each input
     column has (GPTQ's ``g_idx``). per_head: ``group`` is a head of the KV cache, whatever its size. like: the format
-    whose kernels run it, where that is another.
+    whose kernels run it, where that is another. caveat: what its times do not count, in words.
     """
 
     name: str
@@ -38,6 +38,7 @@ class Format:
     column_bits: int = 0
     per_head: bool = False
     like: str = ""
+    caveat: str = ""
     source: str = "IEEE 754 or its truncation"
 
     @property
@@ -196,6 +197,7 @@ FORMATS: dict[str, Format] = {
             row_bits=32,
             math="int8",
             like="int8",
+            caveat="the 16-bit product of its outlier columns is not counted; bitsandbytes is slower than this",
             source="LLM.int8() (2208.07339) section 3.2: 0.1 % of the columns in 16 bit, an fp32 scale for each row",
         ),
         Format(name="int4", bits=4, scale_bits=16, zero_bits=4, group=128, math="int4", source=_GPTQ),

@@ -7,6 +7,9 @@ from math import isqrt
 
 from inferplan.errors import IndivisibleError, UsageError
 
+MOST_DEGREE = 10**6
+"""The largest degree of parallelism and number of replicas that anything here can mean."""
+
 
 def divisors(number: int) -> list[int]:
     """Every divisor, smallest first."""
@@ -40,6 +43,8 @@ class Parallelism:
         for name in ("tp", "pp", "ep", "dp", "cp", "replicas"):
             if getattr(self, name) < 1:
                 raise UsageError(f"--{name} must be 1 or more, not {getattr(self, name)}")
+            if getattr(self, name) > MOST_DEGREE:
+                raise UsageError(f"--{name} {getattr(self, name)} is more than {MOST_DEGREE:,}, the most of one system")
         if (self.tp * self.dp) % self.ep:
             raise IndivisibleError(
                 f"--ep {self.ep} does not divide the {self.tp * self.dp} ranks that hold experts (tp x dp)",

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from inferplan.cli import main
+from tests.command import exit_code
 
 
 @pytest.fixture
@@ -20,12 +19,7 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tm
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
 
     def command(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["inferplan", "measure", *arguments])
-        code = 0
-        try:
-            main()
-        except SystemExit as leave:
-            code = int(leave.code or 0)
+        code = exit_code(monkeypatch, "measure", *arguments)
         said = capsys.readouterr()
         assert "a bug in inferplan" not in said.err, said.err
         return code, said.out, said.err

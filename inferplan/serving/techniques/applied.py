@@ -81,7 +81,7 @@ class Techniques:
         return self.speculation.length > 0 or self.hit_rate > 0 or self.chunk is not None
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ServedEstimate(Estimate):
     """A static batch with ``techniques``; ``prefill`` and ``decode`` are the model's own steps, without the draft's.
 

@@ -89,6 +89,10 @@ class Pass(NamedTuple):
     times: int
 
 
+MOST_DRAFTED = 1024
+"""The most tokens that are drafted at once, and candidates of each."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Speculation:
     """How drafts are made and checked.
@@ -114,6 +118,11 @@ class Speculation:
     def __post_init__(self) -> None:
         if self.length < 0 or self.branches < 1:
             raise UsageError("speculation needs 0 or more drafted tokens and 1 or more branches")
+        if max(self.length, self.branches) > MOST_DRAFTED:
+            raise UsageError(
+                f"{max(self.length, self.branches):,} drafted tokens or branches are more than any draft has",
+                hint=f"--draft-tokens and --draft-branches of {MOST_DRAFTED:,} at most",
+            )
         curve = self.acceptance if isinstance(self.acceptance, tuple) else (self.acceptance,)
         if isinstance(self.acceptance, tuple) and len(curve) != self.length:
             raise UsageError(
@@ -234,6 +243,10 @@ def _passed(made: StepTime, stations: int, host: bool) -> StepTime:
 
 PLAIN = Speculation()
 """No speculation: one token a step."""
+
+
+MOST_DRAFTED = 1024
+"""The most tokens that are drafted at once, and candidates of each."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
