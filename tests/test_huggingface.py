@@ -195,7 +195,7 @@ def test_a_gemma_3_takes_the_defaults_of_its_class_and_says_so():
         "num_key_value_heads",
         "head_dim",
         "vocab_size",
-        "the config has no vision_config: no tower is counted for it",
+        "the config has no vision_config: its tower is not counted",
     ]
     with pytest.raises(SpecError, match="hidden_size"):
         model(GEMMA3, hidden_size="absent")

@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 
 from inferplan.catalog import files as catalog
-from inferplan.models.spec import ModelSpec
+from inferplan.models.spec import ModelSpec, uncounted
 
 NAMES = catalog.names("models")
 FAMILIES = {
@@ -108,3 +108,21 @@ def test_models_survive_their_own_yaml():
     for name in ("gemma-3-27b", "kimi-k2.5-nvfp4", "nemotron-h-56b-base-8k", "gemma-3n-e2b", "zamba2-7b"):
         model = load(name)
         assert ModelSpec.model_validate(yaml.safe_load(to_yaml(model))) == model
+
+
+SEES = ("-vl-", "_text", "mistral4", "llama4", "kimi_k25", "gemma3n")
+"""In the name or the family of a release that takes images: of most, the class of the language model within it."""
+TEXT_ALONE = ("gemma-3-1b", "minimax-text-01")
+"""Those of such a family whose own release has no tower."""
+
+
+def test_a_release_that_takes_images_has_its_tower_or_every_command_says_that_it_is_not_counted():
+    silent = [
+        name
+        for name in NAMES
+        if any(mark in f"{name} {load(name).family}" for mark in SEES)
+        and name not in TEXT_ALONE
+        and not load(name).towers
+        and not uncounted(load(name))
+    ]
+    assert not silent

@@ -100,7 +100,7 @@ def towers(outer: Reader, text: Reader, d_model: int) -> tuple[list[dict[str, An
         table = outer.table(key)
         if table is None:
             if key not in outer.config:
-                notes.append(f"the config has no {key}: no tower is counted for it")
+                notes.append(f"the config has no {key}: its tower is not counted")
             continue
         stated = str(table.get("model_type") or default)
         which = stated if stated in TOWERS else default if stated == kind else ""
