@@ -15,6 +15,11 @@ class Spec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), defer_build=True)
 
+    @classmethod
+    def default(cls) -> Self:
+        """The one whose fields all have their defaults, built without a schema: a start has many of them."""
+        return cls.model_construct()  # type: ignore[return-value]  # pydantic's plug-in says Spec
+
     @model_validator(mode="before")
     @classmethod
     def _refuse_what_no_field_means(cls, data: Any) -> Any:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import signal
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,10 @@ SECONDS = {"ms": 1e-3, "us": 1e-6}
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # started in the background by a shell: what the tests start would ignore Ctrl-C too, and some tests send it
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+if "INFERPLAN_CACHE" not in os.environ:  # what one test keeps, others read; workers and what they start inherit it
+    os.environ["INFERPLAN_CACHE"] = tempfile.mkdtemp(prefix="inferplan-tests-")
+    atexit.register(shutil.rmtree, os.environ["INFERPLAN_CACHE"], ignore_errors=True)
 
 
 def fitted(engine: str, name: str) -> float:

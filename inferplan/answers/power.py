@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from inferplan.catalog.files import config_root, read_yaml, validate
+from inferplan.catalog.files import config_root, spec_of
 from inferplan.devices.engine import mixes
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import run_step
@@ -46,7 +46,7 @@ class Utilisation(NamedTuple):
 def power_shares() -> PowerShares:
     """The shares on file, of all devices alike."""
     path = config_root() / "power.yaml"
-    return validate(path, read_yaml(path), PowerShares)
+    return spec_of(path, PowerShares)
 
 
 def utilisation(deployment: Deployment, result: SimulationResult) -> Utilisation | None:

@@ -7,7 +7,7 @@ from typing import NamedTuple, Self
 
 from pydantic import model_validator
 
-from inferplan.catalog.files import config_root, read_yaml, validate
+from inferplan.catalog.files import config_root, spec_of
 from inferplan.errors import MissingFactError
 from inferplan.spec import Spec
 
@@ -62,7 +62,7 @@ class Acceptance(NamedTuple):
 @lru_cache(maxsize=1)
 def _sources() -> list[_Source]:
     path = config_root() / "acceptance.yaml"
-    return validate(path, read_yaml(path), _File).sources
+    return spec_of(path, _File).sources
 
 
 def _entries(model: str, draft: str) -> list[tuple[_Source, Measured]]:

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from inferplan.catalog.backends import Backends, with_backends
 from inferplan.catalog.calibrations import load_calibration, release_dates
-from inferplan.catalog.files import config_root, load, load_hardware, load_model, names, read_yaml, validate
+from inferplan.catalog.files import config_root, load, load_hardware, load_model, names, read_yaml, spec_of, validate
 from inferplan.devices.anchors import Anchor, Process
 from inferplan.devices.engine import Engine, EngineFlags, EngineSpec, EngineVersion
 from inferplan.devices.hardware import HardwareSpec
@@ -58,7 +58,7 @@ class Request:
     unfused_attention: bool = False
     prune: str | None = None
     generation: tuple[tuple[str, int | bool], ...] = ()
-    flags: EngineFlags = EngineFlags()
+    flags: EngineFlags = EngineFlags.default()
     expert_skew: float | None = None
     anchor: str | None = None
     media: MediaAsked = MediaAsked()
@@ -77,7 +77,7 @@ def load_engine(name: str, flags: EngineFlags | None = None) -> Engine:
     if at and not version:
         raise UsageError(f"{name} names no version", hint=f"{bare} for the newest, or {bare}@VERSION")
     spec = load("engines", bare, EngineSpec)
-    flags, (defaults, note) = flags or EngineFlags(), _defaults(spec, version or None)
+    flags, (defaults, note) = flags or EngineFlags.default(), _defaults(spec, version or None)
     if defaults.kv_rule == "all" and flags.memory_fraction is not None:
         raise UsageError(f"{name} sets no share of the memory aside", hint="leave --gpu-memory-utilization out")
     return spec.running(flags.applied(defaults), version if note else "", note)
@@ -120,7 +120,7 @@ def load_anchor(path: str) -> Anchor:
 def anchor_process() -> Process:
     """How the errors of a system's loads go together."""
     path = config_root() / "anchors.yaml"
-    return validate(path, read_yaml(path), Process)
+    return spec_of(path, Process)
 
 
 class SharedRouting(Spec):
@@ -136,7 +136,7 @@ class SharedRouting(Spec):
 def shared_routing() -> SharedRouting:
     """The usual popularity of experts."""
     path = config_root() / "routing.yaml"
-    return validate(path, read_yaml(path), SharedRouting)
+    return spec_of(path, SharedRouting)
 
 
 def routing_of(asked: float | None = None) -> Routing:

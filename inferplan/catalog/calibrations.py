@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from inferplan.catalog.files import config_root, load, load_hardware, names, read_yaml, spec_of, validate
+from inferplan.catalog.kept import kept
 from inferplan.catalog.overlay import is_run, overlaid
 from inferplan.devices.constants import IDEAL, SHARED, Calibration, Errors, Overlay, SharedStep, memory_class
 from inferplan.devices.engine import EngineSpec
@@ -125,13 +126,17 @@ def releases_file(device: str) -> Path:
 def device_releases(device: str) -> Releases | None:
     """Kernels by engine release on a device; ``None`` where nothing was timed by release."""
     path = releases_file(device)
-    return validate(path, read_yaml(path), Releases) if path.is_file() else None
+    return spec_of(path, Releases) if path.is_file() else None
 
 
 @cache
 def release_dates() -> dict[str, ReleaseDates]:
     """The days of the releases of each engine (``configs/releases.yaml``)."""
     path = config_root() / "releases.yaml"
+    return kept(path, "dates", lambda: (_dates(path), [path]))
+
+
+def _dates(path: Path) -> dict[str, ReleaseDates]:
     return {name: validate(path, entry, ReleaseDates) for name, entry in read_yaml(path).items()}
 
 
@@ -168,7 +173,7 @@ def _beside_class(found: Calibration, hardware: HardwareSpec, engine: str) -> Ca
 def _class_constants(hardware: HardwareSpec) -> Calibration:
     """Those that are carried over from measured devices of the same class of memory."""
     file = class_file(hardware)
-    return validate(file, read_yaml(file), Calibration).for_vendor(hardware.vendor)
+    return spec_of(file, Calibration).for_vendor(hardware.vendor)
 
 
 class Relatives(Spec):
@@ -218,8 +223,7 @@ def _of_device(name: str) -> Path:
 
 @cache
 def _is_run(file: Path) -> bool:
-    data = read_yaml(file)
-    return isinstance(data, dict) and is_run(data.get("provenance", {}))
+    return is_run(spec_of(file, Calibration).provenance)
 
 
 def own_kernels(hardware: HardwareSpec, engine: str) -> Path | None:

@@ -10,9 +10,9 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
-import yaml
 from pydantic import ValidationError
 
+from inferplan.catalog.kept import kept
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import (
     InputFileError,
@@ -30,29 +30,14 @@ if TYPE_CHECKING:
     from inferplan.models.huggingface import Imported
 
 SpecType = TypeVar("SpecType", bound=Spec)
-_BASE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _ALIASES = re.compile(r"^aliases: *\[(.*?)\]", re.MULTILINE)
 _LONGEST_NAME = 200
-_DEEPEST = 500
 _MAKERS = ("nvidia", "amd", "intel", "google", "aws")
 """Makers that tools put before a device's name."""
 _HUB_ID = re.compile(r"(?!.*(?:--|\.\.|\.git$))\w(?:[\w.-]*\w)?/\w(?:[\w.-]{0,94}\w)?")
 _VARIANT = re.compile(r"-(instruct|chat|it|base)(?=-)")
 """A variant inside a name: Mistral-7B-Instruct-v0.3."""
 _SUFFIXES = ("-hf", "-instruct", "-chat", "-base", "-it")
-
-
-class _Loader(_BASE):  # type: ignore[misc]
-    """YAML in which a field given twice is an error, as the specification says, not the later of the two."""
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.value in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"{key.value} is given twice", key.start_mark)
-            seen.add(key.value if isinstance(key, yaml.ScalarNode) else id(key))
-        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
-        return mapping
 
 
 @cache
@@ -152,54 +137,16 @@ def read_yaml(path: Path) -> Any:
     Raises ``InputFileError`` when it cannot be read, ``SpecError`` when it is no YAML.
     """
     text = read_text(path, LARGEST_SPEC)
-    try:
-        if text.startswith("{"):
-            try:
-                return json.loads(text)
-            except json.JSONDecodeError:
-                pass  # a flow mapping that is YAML only
-        _require_shallow(text)
-        return yaml.load(text, Loader=_Loader)
-    except (ValueError, RecursionError) as error:  # a date or an integer that is none, nesting without end
-        raise SpecError(f"{path}: not YAML", because=str(error)) from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{path}:{mark.line + 1}" if mark else str(path)
-        raise SpecError(f"{where}: not YAML", because=str(getattr(error, "problem", error))) from None
+    if text.startswith("{"):
+        try:
+            return json.loads(text)
+        except json.JSONDecodeError:
+            pass  # a flow mapping that is YAML only
+        except (ValueError, RecursionError) as error:  # an integer that is none, nesting without end
+            raise SpecError(f"{path}: not YAML", because=str(error)) from None
+    from inferplan.catalog.yaml_text import parse
 
-
-def _require_shallow(text: str) -> None:
-    """Raise ``ValueError`` for nesting so deep that the loader, which is written in C, would end the process by it."""
-    if sum(text.count(mark) for mark in ("[", "{", "- ", "? ", ": ")) < _DEEPEST:
-        return
-    depth = 0
-    for event in yaml.parse(text, Loader=_Loader):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > _DEEPEST:
-            raise ValueError(f"nested more than {_DEEPEST} deep")
-
-
-def line_of(path: Path, field: tuple[str | int, ...]) -> int | None:
-    """The line on which a field of a YAML file stands, counted from 1; of its nearest parent when it is absent."""
-    try:
-        node = yaml.compose(path.read_text(encoding="utf-8"), Loader=_Loader)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):
-        return None
-    line = None if node is None else node.start_mark.line + 1
-    for part in field:
-        entries = getattr(node, "value", None)
-        found = None
-        if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
-            found = node.value[part]
-            line = found.start_mark.line + 1
-        elif isinstance(node, yaml.MappingNode) and isinstance(entries, list):
-            for key, value in entries:
-                if key.value == str(part):
-                    found, line = value, key.start_mark.line + 1
-        if found is None:
-            break
-        node = found
-    return line
+    return parse(path, text)
 
 
 def validate(path: Path, data: Any, spec: type[SpecType]) -> SpecType:
@@ -207,6 +154,8 @@ def validate(path: Path, data: Any, spec: type[SpecType]) -> SpecType:
     try:
         return spec.model_validate(data)
     except ValidationError as error:
+        from inferplan.catalog.yaml_text import line_of
+
         problems = []
         for detail in error.errors():
             location = tuple(part for part in detail["loc"])
@@ -249,17 +198,21 @@ def load(kind: str, name: str, spec: type[SpecType]) -> SpecType:
 
 
 def spec_of(path: Path, spec: type[SpecType]) -> SpecType:
-    """The spec in a file. One that is shipped is read again only when it has changed."""
-    if not path.is_relative_to(config_root()) or not path.is_file():
+    """The spec in a file. One that is shipped is read when it has changed (:mod:`inferplan.catalog.kept`)."""
+    if not _is_shipped(path):
         return validate(path, read_yaml(path), spec)
     state = path.stat()
     found: SpecType = _shipped(path, spec, (state.st_mtime_ns, state.st_size))
     return found
 
 
+def _is_shipped(path: Path) -> bool:
+    return path.is_relative_to(config_root()) and path.is_file()
+
+
 @lru_cache(maxsize=256)
 def _shipped(path: Path, spec: type[Spec], _: tuple[int, int]) -> Any:
-    return validate(path, read_yaml(path), spec)
+    return kept(path, spec.__name__, lambda: (validate(path, read_yaml(path), spec), [path]))
 
 
 def load_model(name: str) -> ModelSpec:
@@ -272,6 +225,12 @@ def load_model(name: str) -> ModelSpec:
         from inferplan.models.huggingface import import_model
 
         return import_model(path)
+    if _is_shipped(path):
+        return kept(path, "model", lambda: (_from_yaml(path), [path, *_bases(path)]))
+    return _from_yaml(path)
+
+
+def _from_yaml(path: Path) -> ModelSpec:
     data = read_yaml(path)
     if isinstance(data, dict) and "derive" in data:
         return _derived(path, data)
@@ -324,6 +283,7 @@ _OWN = (
 
 def _derived(path: Path, data: dict[str, Any]) -> ModelSpec:
     """A YAML with ``derive: {from: NAME}``: the layers of another model, pruned where ``prune`` names axes."""
+    from inferplan.catalog.yaml_text import line_of
     from inferplan.models.prune import prune
 
     rule = data["derive"]
@@ -343,7 +303,7 @@ def _derived(path: Path, data: dict[str, Any]) -> ModelSpec:
     where = f"{path}:{line_of(path, ('derive', 'from'))}: derive.from"
     if not isinstance(rule["from"], str):
         raise SpecError(f"{where}: it is {rule['from']!r}, not the name of a model")
-    if path.resolve() in _bases(rule["from"]):
+    if path.resolve() in _bases(path):
         raise SpecError(f"{where}: a model cannot derive from itself")
     try:
         base, name = load_model(rule["from"]), data.get("name") or path.stem
@@ -365,22 +325,21 @@ def _is_number(size: Any) -> bool:
         return False
 
 
-def _bases(name: str) -> list[Path]:
-    """The files of a base, of its base and so on, as far as they are YAMLs; one that returns ends them."""
+def _bases(path: Path) -> list[Path]:
+    """The files of a model's base, of its base and so on, as far as they are YAMLs; one that returns ends them."""
     found: list[Path] = []
     while True:
         try:
-            path = find("models", name).resolve()
             data = read_yaml(path) if path.suffix in (".yaml", ".yml") else None
+            rule = data.get("derive") if isinstance(data, dict) else None
+            if not isinstance(rule, dict) or not isinstance(rule.get("from"), str):
+                return found
+            path = find("models", rule["from"]).resolve()
         except (InputFileError, SpecError, UnknownNameError):
             return found
         if path in found:
             return found
         found.append(path)
-        rule = data.get("derive") if isinstance(data, dict) else None
-        if not isinstance(rule, dict) or not isinstance(rule.get("from"), str):
-            return found
-        name = rule["from"]
 
 
 def find_source(name: str) -> Imported:

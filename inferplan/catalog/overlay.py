@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from inferplan.catalog.files import config_root, load, names, read_yaml, validate
+from inferplan.catalog.files import config_root, load, names, spec_of
 from inferplan.devices.constants import ANY, Calibration, Constants, Fit, Overlay, StepConstants, alike
 from inferplan.devices.engine import EngineSpec, Libraries
 from inferplan.devices.hardware import HardwareSpec
@@ -63,7 +63,7 @@ class LibraryErrors(Spec):
 def library_errors() -> LibraryErrors:
     """The errors of constants that are carried from one library's kernel to another's."""
     path = config_root() / "libraries.yaml"
-    return validate(path, read_yaml(path), LibraryErrors)
+    return spec_of(path, LibraryErrors)
 
 
 def overlaid(below: Calibration, found: Calibration, file: Path, hardware: HardwareSpec, engine: str) -> Calibration:

@@ -13,12 +13,12 @@ import click
 from inferplan.cli.options import Count, Positive
 from inferplan.errors import UsageError
 from inferplan.models.media import MediaAsked
-from inferplan.traffic.requests import Lengths, Media
 
 if TYPE_CHECKING:
     from inferplan.catalog.assemble import Request
     from inferplan.catalog.workloads import WorkloadSpec
     from inferplan.estimate.deployment import Deployment
+    from inferplan.traffic.requests import Lengths, Media
 
 Command = Callable[..., Any]
 
@@ -46,6 +46,8 @@ def asked_of(request: Request, named: WorkloadSpec | None, text: float | None) -
 
     text: mean prompt tokens beside it; ``None`` for requests of a trace, to which nothing is added.
     """
+    from inferplan.traffic.requests import Lengths
+
     asked, sets = request.media, Lengths()
     if not asked.any and named is not None and named.media is not None:
         asked, sets = named.media.asked()
@@ -61,6 +63,8 @@ def asked_of(request: Request, named: WorkloadSpec | None, text: float | None) -
 
 def media_of(deployment: Deployment, sets: Lengths) -> Media | None:
     """What the requests that a deployment serves carry; ``None`` for text alone."""
+    from inferplan.traffic.requests import Media
+
     return None if deployment.media is None else Media(tokens=deployment.media.tokens, sets=sets)
 
 

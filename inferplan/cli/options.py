@@ -353,9 +353,8 @@ def deployment_options(command: Command) -> Command:
             for field, option in (("block", "block_tokens"), ("steps", "block_steps"), ("block_cache", "block_cache"))
             if (value := values.pop(option))
         )
-        flags = EngineFlags(
-            **{field: value for field, option in _FLAGS.items() if (value := values.pop(option)) is not None}
-        )
+        given = {field: value for field, option in _FLAGS.items() if (value := values.pop(option)) is not None}
+        flags = EngineFlags(**given) if given else EngineFlags.default()
         values["engine"] = usual_engine(values)
         chosen = {name: values.pop(name, None) for name in (*names, "expert_skew", "anchor")}
         request = Request(generation=generation, flags=flags, parallel=parallel, roles=roles, **chosen)

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from inferplan.catalog.files import line_of, read_yaml
+from inferplan.catalog.files import read_yaml
 from inferplan.errors import SpecError
 
 PREFIX = "INFERPLAN_"
 FILE = "inferplan.yaml"
-RESERVED = frozenset({"CONFIG", "TRACEBACK", "SHARED"})
+RESERVED = frozenset({"CACHE", "CONFIG", "TRACEBACK", "SHARED"})
 """Environment variables that are no option."""
 
 
@@ -72,6 +72,8 @@ def read_settings(commands: frozenset[str], environ: Mapping[str, str] | None = 
 
 
 def _from_file(path: Path, commands: frozenset[str], values: dict[str, dict[str, Setting]]) -> None:
+    from inferplan.catalog.yaml_text import line_of
+
     data = read_yaml(path)
     if data is None:
         return

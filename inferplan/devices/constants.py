@@ -163,7 +163,7 @@ class Calibration(Spec):
     libraries: dict[str, Constants] = {}
     vendors: list[str] = []
     """Makers of the devices that were measured; empty for constants that belong to one device."""
-    step: StepConstants = StepConstants()
+    step: StepConstants = StepConstants.default()
     shares_step: bool = False
     """Whether ``step`` is that of all devices and engines; an engine whose own host was measured takes that."""
     bands: dict[str, tuple[float, float]] = {}
@@ -302,7 +302,7 @@ class Calibration(Spec):
 
     def with_step(self, shared: "SharedStep") -> Self:
         """The same with the shared constants of a step, unless it has its own or is the bare roofline."""
-        if self.basis == "roofline" or self.step != StepConstants():
+        if self.basis == "roofline" or self.step != StepConstants.default():
             return self
         launch = shared.step.launch
 
@@ -325,5 +325,5 @@ class Calibration(Spec):
         return None if fit is None else fit.band
 
 
-IDEAL = Calibration(name="ideal", basis="roofline", fused=True)
+IDEAL = Calibration.model_construct(name="ideal", basis="roofline", fused=True)
 """An ideal device: every kernel saturates the resource that binds it, epilogues are free, nothing else costs."""

@@ -261,11 +261,11 @@ class EngineVersion(Spec):
     """Collective buffers, when there is more than one device."""
     graphs: Bytes = 0.0
     """Captured graphs that the cache size allows for; zero where this version does not."""
-    scheduler: Scheduler = Scheduler()
+    scheduler: Scheduler = Scheduler.default()
     dense_short_prompts: bool = False
     """Prompts that sparse attention would choose whole run dense attention on expanded keys and are not scored."""
-    windows: Windows = Windows()
-    wide: WideExperts = WideExperts()
+    windows: Windows = Windows.default()
+    wide: WideExperts = WideExperts.default()
     two_batch_overlap: bool = False
     """Steps are cut into two half batches that overlap."""
     block_inputs: str = ""
@@ -388,15 +388,15 @@ class EngineSpec(Spec):
     source: str = ""
     policy: Policy = "static"
     """How it schedules prefill beside decode; see docs/serving.md."""
-    serving: ServingConstants = ServingConstants()
+    serving: ServingConstants = ServingConstants.default()
     step: HostCost | None = None
-    apart: PoolsApart = PoolsApart()
-    exchange: ExchangeRules = ExchangeRules()
-    attention: AttentionCalls = AttentionCalls()
+    apart: PoolsApart = PoolsApart.default()
+    exchange: ExchangeRules = ExchangeRules.default()
+    attention: AttentionCalls = AttentionCalls.default()
     kernels: list[OwnKernels] = []
     """The first that holds for a device has the constants of its kernels; where none does, they are the device's."""
-    libraries: Libraries = Libraries()
-    usual_for: UsualFor = UsualFor()
+    libraries: Libraries = Libraries.default()
+    usual_for: UsualFor = UsualFor.default()
     versions: list[EngineVersion] = Field(min_length=1)
 
     def at(self, version: str | None) -> tuple[EngineVersion, str]:
@@ -436,7 +436,7 @@ class EngineSpec(Spec):
 
     def running(self, defaults: EngineVersion, asked: str = "", note: str = "") -> "Engine":
         """The engine under ``defaults``, which stand for the version ``asked`` for where that is not on file."""
-        return Engine(
+        return Engine.model_construct(
             name=self.name,
             policy=self.policy,
             defaults=defaults,
@@ -460,11 +460,11 @@ class Engine(Spec):
     name: str
     policy: Policy
     defaults: EngineVersion
-    serving: ServingConstants = ServingConstants()
+    serving: ServingConstants = ServingConstants.default()
     step: HostCost | None = None
-    apart: PoolsApart = PoolsApart()
-    exchange: ExchangeRules = ExchangeRules()
-    attention: AttentionCalls = AttentionCalls()
+    apart: PoolsApart = PoolsApart.default()
+    exchange: ExchangeRules = ExchangeRules.default()
+    attention: AttentionCalls = AttentionCalls.default()
     asked: str = ""
     """The version that was asked for, where it is not on file and another one's defaults stand for it."""
     note: str = ""

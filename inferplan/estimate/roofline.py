@@ -38,7 +38,7 @@ from inferplan.work.ops import (
 Basis = Literal["roofline", "calibrated", "transferred", "extrapolated"]
 Bound = Literal["math", "memory", "wire", "overhead"]
 Effect = Literal["seconds", "math", "wire", "blocks"]
-_IDEAL_FIT = Fit()
+_IDEAL_FIT = Fit.default()
 _BANDWIDTH = ("hardware", "memory", "bandwidth")
 TILE = 128
 """Rows and columns that one thread block of a matmul works on, queries and keys that one of an attention does."""

@@ -347,7 +347,7 @@ class DraftHead(Spec):
     own_embedding: bool = False
     own_head: bool = True
     block: bool = False
-    native: Native = Native()
+    native: Native = Native.default()
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -405,9 +405,9 @@ class ModelSpec(Spec):
     mtp: PredictionHead | None = None
     drafts: list[DraftHead] = []
     """Heads that draft for it, by their name."""
-    native: Native = Native()
-    generation: Generation = Generation()
-    ends: Ends = Ends()
+    native: Native = Native.default()
+    generation: Generation = Generation.default()
+    ends: Ends = Ends.default()
     """What it has around its layers beside the embedding and the output matrix."""
     basis: Literal["described", "traced"] = "described"
     """Traced: a run of its code on meta tensors gave its tensors, caches and operators (``import --trace``)."""

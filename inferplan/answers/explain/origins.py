@@ -12,6 +12,7 @@ from inferplan.answers.explain.explanation import Input
 from inferplan.catalog import files as catalog
 from inferplan.catalog.assemble import Request
 from inferplan.catalog.calibrations import calibration_file, class_file, releases_file, shared_step
+from inferplan.catalog.yaml_text import line_of
 from inferplan.devices.constants import alike
 from inferplan.errors import UnknownNameError
 from inferplan.estimate.deployment import Deployment
@@ -83,7 +84,7 @@ class Origins:
         name = ".".join(map(str, field))
         if not _states(path, field):
             return f"{_short(path)}: {name} is not stated: the default"
-        return f"{_short(path)}:{catalog.line_of(path, field)}: {name}"
+        return f"{_short(path)}:{line_of(path, field)}: {name}"
 
     def model_place(self, *field: str | int) -> str:
         """A field of the model's file; the model's name where it came from the hub."""

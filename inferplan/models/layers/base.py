@@ -172,7 +172,7 @@ class LayerContext:
     peaks: frozenset[str] | None = None
     time: Callable[[Op], Num] = lambda op: op.work().flop
     alternatives: bool = False
-    exchange: ExchangeRules = ExchangeRules()
+    exchange: ExchangeRules = ExchangeRules.default()
     one_kernel: bool = False
     keeps: bool = True
     own_rows: Num | None = None

@@ -1,0 +1,95 @@
+"""Shipped specs as they were read and checked, kept for the next process: it parses no YAML and builds no schema.
+
+As Python keeps what it has compiled: made when a file is first read, and used while neither that file nor the code that
+reads it has changed. The folder is ``INFERPLAN_CACHE`` (empty: nothing is kept), else ``inferplan`` in
+``XDG_CACHE_HOME`` or ``~/.cache``; where nothing can be written, every process reads the YAML.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+from zlib import crc32
+
+import pydantic
+
+from inferplan.errors import InputFileError
+from inferplan.files import save
+
+Kept = TypeVar("Kept")
+_PACKAGE = Path(__file__).parents[1]
+_READERS = ("catalog", "devices", "models", "work")
+"""The parts of the package that say what a YAML means, beside the files at its top."""
+_State = tuple[str, int, int]
+
+
+def kept(path: Path, kind: str, read: Callable[[], tuple[Kept, Iterable[Path]]]) -> Kept:
+    """What ``read`` makes of a file, and of the files that it says it has read; of an earlier process where it is kept.
+
+    kind: what it is made into; one file may be read as several.
+    """
+    place = _place(path, kind)
+    if place is None:
+        return read()[0]
+    with suppress(Exception):  # none, one cut short, or of classes that have changed: it is made again
+        code, states, found = pickle.loads(place.read_bytes())
+        if code == _code() and states[0][0] == os.fspath(path) and states == [_state(Path(one)) for one, *_ in states]:
+            return found  # type: ignore[no-any-return]
+    made, sources = read()
+    with suppress(InputFileError, OSError, pickle.PicklingError):  # a full disk is no reason not to answer
+        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        save(place, pickle.dumps((_code(), [_state(one) for one in sources], made), pickle.HIGHEST_PROTOCOL))
+    return made
+
+
+def _place(path: Path, kind: str) -> Path | None:
+    """Where a spec is kept; ``None`` where none is, or where others could have put it."""
+    folder = _folder()
+    if folder is None:
+        return None
+    return folder / f"{path.stem}-{kind}-{crc32(os.fspath(path).encode()):08x}.pickle"
+
+
+@cache
+def _folder() -> Path | None:
+    named = os.environ.get("INFERPLAN_CACHE")
+    if named == "":
+        return None
+    with suppress(OSError, RuntimeError):  # nobody's home
+        folder = Path(named or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "inferplan")
+        if not folder.exists() or not hasattr(os, "getuid"):
+            return folder
+        about = folder.stat()
+        if about.st_uid == os.getuid() and not about.st_mode & 0o022:  # what is unpickled is code: the user's own alone
+            return folder
+    return None
+
+
+def _state(path: Path) -> _State:
+    about = path.stat()
+    return os.fspath(path), about.st_mtime_ns, about.st_size
+
+
+@cache
+def _code() -> tuple[object, ...]:
+    """What the code that reads a YAML is, told as Python tells it: by the time and the size of its files."""
+    return (sys.version, pydantic.VERSION, *sorted((name, one.st_mtime_ns, one.st_size) for name, one in _files()))
+
+
+def _files() -> Iterator[tuple[str, Any]]:
+    waiting = [_PACKAGE / part for part in _READERS]
+    with os.scandir(_PACKAGE) as entries:
+        yield from ((one.path, one.stat()) for one in entries if one.name.endswith(".py"))
+    while waiting:
+        with os.scandir(waiting.pop()) as entries:
+            for one in entries:
+                if one.name.endswith(".py"):
+                    yield one.path, one.stat()
+                elif one.name != "__pycache__" and one.is_dir():
+                    waiting.append(Path(one.path))

@@ -1,0 +1,165 @@
+"""Shipped specs that one process keeps for the next are those that the YAML gives, and of the YAML as it is now."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from inferplan.catalog import files, kept
+from inferplan.devices.constants import Calibration
+from inferplan.devices.engine import EngineSpec
+from inferplan.devices.hardware import HardwareSpec
+
+PARSED = (
+    "import sys; sys.argv = ['inferplan', 'estimate', 'tiny', '--gpu', 'h100-sxm'];"
+    "from inferplan.cli import main; main(); print('yaml' in sys.modules, file=sys.stderr)"
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    place = tmp_path / "cache"
+    monkeypatch.setenv("INFERPLAN_CACHE", str(place))
+    kept._folder.cache_clear()
+    yield place
+    kept._folder.cache_clear()
+
+
+class Reads:
+    """A file that is read, with how often it was."""
+
+    def __init__(self, path: Path, *further: Path) -> None:
+        self.paths, self.count = [path, *further], 0
+
+    def __call__(self) -> tuple[str, list[Path]]:
+        self.count += 1
+        return "".join(path.read_text() for path in self.paths), self.paths
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "a.yaml"
+    path.write_text("one")
+    return path
+
+
+def again(reads: Reads) -> str:
+    found: str = kept.kept(reads.paths[0], "text", reads)
+    return found
+
+
+def test_a_file_is_read_once(folder: Path, source: Path) -> None:
+    reads = Reads(source)
+    assert [again(reads), again(reads)] == ["one", "one"]
+    assert reads.count == 1
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_file_that_has_changed_is_read_again(folder: Path, source: Path) -> None:
+    reads = Reads(source)
+    again(reads)
+    source.write_text("four")  # another size, whatever the clock of the file system
+    assert again(reads) == "four"
+
+
+def test_what_a_file_refers_to_counts_as_the_file(folder: Path, source: Path) -> None:
+    base = source.with_name("base.yaml")
+    base.write_text("base")
+    reads = Reads(source, base)
+    again(reads)
+    base.write_text("other base")
+    assert again(reads) == "oneother base"
+    base.unlink()
+    reads.paths.pop()
+    assert again(reads) == "one"
+
+
+def test_other_code_reads_again(folder: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = Reads(source)
+    again(reads)
+    monkeypatch.setattr(kept, "_code", lambda: ("another",))
+    again(reads)
+    assert reads.count == 2
+
+
+def test_code_is_known_by_every_file_that_reads_a_spec() -> None:
+    said = str(kept._code())
+    for part in ("spec.py", "units.py", "catalog/files.py", "devices/engine.py", "models/layers/mla.py", "work/ops.py"):
+        assert f"inferplan/{part}" in said
+
+
+@pytest.mark.parametrize("content", [b"", b"no pickle", b"\x80\x05]", pickle.dumps(("code", [], "wrong"))])
+def test_what_is_damaged_is_made_again(folder: Path, source: Path, content: bytes) -> None:
+    reads = Reads(source)
+    again(reads)
+    (file,) = folder.iterdir()
+    file.write_bytes(content)
+    assert again(reads) == "one"
+    assert again(reads) == "one"
+    assert reads.count == 2
+
+
+def test_nothing_is_kept_where_it_is_not_wanted(folder: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INFERPLAN_CACHE", "")
+    kept._folder.cache_clear()
+    reads = Reads(source)
+    again(reads)
+    again(reads)
+    assert reads.count == 2
+    assert not folder.exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="no owners of files on this system")
+def test_what_others_could_have_put_there_is_not_read(folder: Path, source: Path) -> None:
+    folder.mkdir(mode=0o700)
+    folder.chmod(0o777)
+    reads = Reads(source)
+    again(reads)
+    again(reads)
+    assert reads.count == 2
+    assert not list(folder.iterdir())
+
+
+def test_a_folder_that_cannot_be_made_is_no_error(folder: Path, source: Path) -> None:
+    folder.write_text("a file")
+    assert again(Reads(source)) == "one"
+
+
+def test_two_sources_of_one_name_are_two(folder: Path, source: Path) -> None:
+    other = source.parent / "b" / "a.yaml"
+    other.parent.mkdir()
+    other.write_text("other")
+    assert again(Reads(source)) == "one"
+    assert again(Reads(other)) == "other"
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec"), [("hardware", HardwareSpec), ("engines", EngineSpec), ("calibration", Calibration)]
+)
+def test_every_shipped_spec_survives(kind: str, spec: type) -> None:
+    for name in files.names(kind):
+        path = files.config_root() / kind / f"{name}.yaml"
+        read = files.validate(path, files.read_yaml(path), spec)
+        assert pickle.loads(pickle.dumps(read)) == read
+
+
+def test_every_model_survives() -> None:
+    for name in files.names("models"):
+        read = files._from_yaml(files.config_root() / "models" / f"{name}.yaml")
+        again = pickle.loads(pickle.dumps(read))
+        assert again == read
+        assert again.parameters == read.parameters
+
+
+def test_the_second_estimate_parses_no_yaml_and_says_the_same(folder: Path) -> None:
+    words = PARSED.replace("tiny", "gemma-3-1b")
+    first, second = (
+        subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True) for _ in range(2)
+    )
+    assert first.stdout == second.stdout
+    assert [first.stderr, second.stderr] == ["True\n", "False\n"]
