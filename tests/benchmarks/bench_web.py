@@ -1,7 +1,9 @@
-"""How long the page waits: p50 and p95 of ``POST /api/view`` over HTTP, one process that prices, 500 points a curve.
+"""How long the page waits: p50 and p95 of ``POST /api/view``, one process that prices, 500 points a curve; and in the
+browser, from a slider that moves to the picture that is drawn.
 
 ``python -m tests.benchmarks.bench_web`` prints the table of docs/performance.md, section "The page". No two requests
-are alike, so that nothing is found ready but what a server has read from its files.
+are alike, so that nothing is found ready but what a server has read from its files. The browser is Chromium without a
+screen, which draws on the processor; without one, or without playwright, its line is left out and says so.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -44,6 +47,22 @@ VIEWS: dict[str, list[dict[str, Any]]] = {
     ],
 }
 GOAL = 0.1
+PAGE = "#model=llama-3.1-70b&gpu=h100-sxm&tp=4&batch=8&prompt=1024&output=256"
+SLIDERS = ("Batch, sequences at once: slider", "Prompt, tokens: slider", "Output, tokens: slider")
+MOVES = 40
+"""Of each slider: steps to the right of it."""
+WATCH = """() => {
+  window.taken = [];
+  const panel = document.querySelector("#panel");
+  document.addEventListener("input", () => { window.began = performance.now(); }, true);
+  new MutationObserver(() => {
+    if (panel.getAttribute("aria-busy") !== "false" || window.began === undefined) return;
+    const began = window.began;
+    window.began = undefined;
+    requestAnimationFrame(() => setTimeout(() => window.taken.push(performance.now() - began)));
+  }).observe(panel, { attributes: true, attributeFilter: ["aria-busy"] });
+}"""
+"""Notes the time from an input to behind the frame in which its answer is drawn."""
 
 
 def main() -> None:
@@ -79,6 +98,7 @@ def over_http() -> None:
         port = int(server.stdout.readline().strip().rstrip("/").rpartition(":")[2])
         for name, views in VIEWS.items():
             report(name, port, views)
+        in_browser(port)
     finally:
         server.terminate()
         server.wait()
@@ -103,6 +123,42 @@ def report(name: str, port: int, views: list[dict[str, Any]]) -> None:
     print(
         f"{name}, over HTTP: p50 {p50 * 1e3:.0f} ms, p95 {p95 * 1e3:.0f} ms of {len(seconds) - 1}, "
         f"{size / 1e3:.0f} kB; goal of {GOAL * 1e3:.0f} ms {verdict}"
+    )
+
+
+def in_browser(port: int) -> None:
+    """The line of the page: sliders are moved with the arrow keys, each when the picture of the last one is there."""
+    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        program = None
+    if program is None:
+        print("in the browser: not measured, no Chromium or no playwright here")
+        return
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        page.goto(f"http://127.0.0.1:{port}/{PAGE}")
+        page.wait_for_selector("#answer h2")
+        page.evaluate(WATCH)
+        for label in SLIDERS:
+            slider = page.get_by_label(label)
+            slider.focus()
+            slider.press("Home")
+            for _ in range(MOVES):
+                done = page.evaluate("window.taken.length")
+                page.keyboard.press("ArrowRight")
+                page.wait_for_timeout(250)  # moves while one is asked for are joined: each is to be one
+                if page.evaluate("window.taken.length") == done:
+                    break  # at the end of its range
+        seconds = [one / 1e3 for one in page.evaluate("window.taken")]
+        browser.close()
+    p50, p95 = percentiles(seconds[1:])
+    verdict = "met" if p95 <= GOAL else "missed"
+    print(
+        f"a 70B, slider to picture in the browser: p50 {p50 * 1e3:.0f} ms, p95 {p95 * 1e3:.0f} ms of "
+        f"{len(seconds) - 1}; goal of {GOAL * 1e3:.0f} ms {verdict}"
     )
 
 
