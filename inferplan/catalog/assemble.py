@@ -22,7 +22,6 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.towers import carried
 from inferplan.models.layers.mla import MlaLayer
 from inferplan.models.media import MediaAsked
-from inferplan.models.prune import parse_prune, prune
 from inferplan.models.spec import ModelSpec, require_experts
 from inferplan.spec import Spec
 from inferplan.units import parse_quantity
@@ -96,7 +95,7 @@ def usual_engine(model: str, gpu: str) -> str:
 
 def _defaults(spec: EngineSpec, version: str | None) -> tuple[EngineVersion, str]:
     """:meth:`EngineSpec.at`; for a release beyond all on file whose day is known, the oldest or the newest."""
-    dates = release_dates().get(spec.name)
+    dates = release_dates().get(spec.name) if version else None
     if version and dates is not None:
         oldest, newest = spec.versions[0].version, spec.versions[-1].version
         if spec.predates(version) and dates.day(version) is not None:
@@ -262,6 +261,8 @@ def assemble(
     """The deployment that a request describes. Raises the errors of whatever cannot be found or cannot work."""
     model, hardware = model_loader(request.model), hardware_loader(request.gpu)
     if request.prune:
+        from inferplan.models.prune import parse_prune, prune
+
         model = prune(model, parse_prune(request.prune))
     if request.generation:
         model = with_generation(model, dict(request.generation))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from functools import cache, lru_cache
@@ -120,7 +119,7 @@ def find(kind: str, name: str) -> Path:
         if candidate in known:
             return folder / f"{known[candidate]}.yaml"
     options = [*names(kind), *known]
-    close = difflib.get_close_matches(candidates[-1], options, n=4, cutoff=0.55)
+    close = _close(candidates[-1], options)
     singular = {"models": "model", "hardware": "GPU", "engines": "engine", "workloads": "workload"}.get(kind, kind)
     listing = {"models": "inferplan models", "hardware": "inferplan gpus"}.get(kind, f"one of {', '.join(options)}")
     if kind == "models" and _exists(name) and Path(name).is_dir():
@@ -129,6 +128,13 @@ def find(kind: str, name: str) -> Path:
         f"no {singular} named {name!r}",
         hint=(f"did you mean {', '.join(close)}? " if close else "") + f"see {listing}, or give a path to a YAML",
     )
+
+
+def _close(name: str, known: list[str], most: int = 4, cutoff: float = 0.55) -> list[str]:
+    """Those most like a name that is not known."""
+    from difflib import get_close_matches
+
+    return get_close_matches(name, known, n=most, cutoff=cutoff)
 
 
 def read_yaml(path: Path) -> Any:
@@ -181,7 +187,7 @@ def _suggest(spec: type[Spec], location: tuple[str | int, ...]) -> str:
         if len(inner) != 1:
             return ""
         spec = inner[0]
-    close = difflib.get_close_matches(str(location[-1]), list(spec.model_fields), n=1)
+    close = _close(str(location[-1]), list(spec.model_fields), most=1, cutoff=0.6)
     return f"; did you mean {close[0]}?" if close else ""
 
 
@@ -265,7 +271,7 @@ def _from_hub(name: str) -> ModelSpec:
         return find_source(name).model
     except (NetworkError, MissingExtraError) as error:
         known = [*names("models"), *aliases("models")]
-        close = difflib.get_close_matches(normalise(name), known, n=4, cutoff=0.55)
+        close = _close(normalise(name), known)
         raise UnknownNameError(
             f"no model named {name!r} in the catalogue, and the hub was not reached",
             because=f"{error.what}{f': {error.hint}' if error.hint else ''}",

@@ -60,9 +60,6 @@ def draftings_of(values: dict[str, Any], target: str, several: bool = False) -> 
     Raises ``UsageError`` for half of it and for what cannot draft for the model, ``MissingFactError`` where no
     acceptance is given and none was measured.
     """
-    from inferplan.catalog.drafts import load_draft
-    from inferplan.catalog.files import load_model
-
     given = [name for name in ("acceptance", "acceptance_length", "thinking") if values[name] is not None]
     if values["draft_model"] is None:
         if values["draft_tokens"] or given:
@@ -76,6 +73,9 @@ def draftings_of(values: dict[str, Any], target: str, several: bool = False) -> 
         raise UsageError(
             f"{' and '.join('--' + name.replace('_', '-') for name in given)} say the same", hint="one of them only"
         )
+    from inferplan.catalog.drafts import load_draft
+    from inferplan.catalog.files import load_model
+
     model, curve = load_model(target), _chances(values["acceptance"])
     if values["draft_model"] != FREE:
         load_draft(values["draft_model"], target)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import shlex
-import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -465,7 +464,9 @@ def write(report: Report, style: str, path: str | None = None) -> None:
     """Put a report on stdout or into a file. Raises ``InputFileError`` when the file cannot be written."""
     if path is None:
         colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        from shutil import get_terminal_size
+
+        width = get_terminal_size().columns if sys.stdout.isatty() else None
         for text in pieces(report, style, width, colour):
             click.echo(text, nl=False, color=colour)
         return
