@@ -16,6 +16,19 @@ from inferplan.work.formats import Format, Precision, uniform
 from inferplan.work.parallel import Parallelism
 
 SOURCE = "written for a test"
+LLAMA_3_1_8B = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+    "tie_word_embeddings": False,
+    "hidden_act": "silu",
+}
+"""The fields of its config.json that say something of shapes."""
 Q4 = Format(name="q4", bits=4, math="int4", source="four bits and nothing else")
 """Four bits without scales, as textbooks count them."""
 

@@ -20,21 +20,9 @@ from inferplan.models.huggingface.quantisation.rules import (
     tells_experts,
 )
 from inferplan.models.spec import ModelSpec
+from tests.builders import LLAMA_3_1_8B
 
-LLAMA = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 4096,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "intermediate_size": 14336,
-    "vocab_size": 128256,
-    "max_position_embeddings": 131072,
-    "tie_word_embeddings": False,
-    "hidden_act": "silu",
-    "dtype": "bfloat16",
-}
+LLAMA = LLAMA_3_1_8B | {"architectures": ["LlamaForCausalLM"], "dtype": "bfloat16"}
 """Llama-3.1-8B: 218,103,808 weights in the linear layers of each layer, 525,336,576 in each vocabulary table."""
 ATTENTION, LAYER, TABLE, NORMS = 41_943_040, 218_103_808, 525_336_576, 266_240
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True, "desc_act": False}

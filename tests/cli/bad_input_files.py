@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from inferplan.catalog.files import config_root
+from tests.builders import LLAMA_3_1_8B
 
 DEEP = "[" * 100_000
 HUGE = "9" * 5000
@@ -111,18 +112,6 @@ BENCHMARKS: dict[str, dict[str, Any]] = {
     },
 }
 """One whole file of each tool that writes JSON."""
-_CONFIG = {
-    "model_type": "llama",
-    "hidden_size": 4096,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "intermediate_size": 14336,
-    "vocab_size": 128256,
-    "max_position_embeddings": 131072,
-    "tie_word_embeddings": False,
-    "hidden_act": "silu",
-}
 _PLAN = {
     "schema_version": 2,
     "plan": {
@@ -170,7 +159,7 @@ def _whole() -> dict[str, Any]:
     }
     return {
         **BENCHMARKS,
-        "config.json": _CONFIG,
+        "config.json": LLAMA_3_1_8B,
         "plan.json": _PLAN,
         "engine.json": _ENGINE,
         "anchor.json": anchor,

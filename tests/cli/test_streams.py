@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.builders import LLAMA_3_1_8B
+
 ROOT = Path(__file__).parents[2]
 ESTIMATE = "estimate llama-3.1-8b --gpu h100-sxm"
 PRINTING = [
@@ -47,10 +49,7 @@ def ran(folder: Path, command: str, limit: str = "") -> tuple[int, str, str]:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has /dev/full")
 @pytest.mark.parametrize("command", PRINTING)
 def test_a_full_disk_behind_stdout_is_exit_4(tmp_path: Path, command: str) -> None:
-    config = {"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
-              "intermediate_size": 14336, "vocab_size": 128256, "max_position_embeddings": 8192, "hidden_act": "silu",
-              "tie_word_embeddings": False}  # fmt: skip
-    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_3_1_8B))
     code, _, err = ran(tmp_path, f"{command} > /dev/full")
     assert (code, err) == (4, "error: cannot write the output\nbecause: No space left on device\n")
 
