@@ -164,7 +164,7 @@ def validate(path: Path, data: Any, spec: type[SpecType]) -> SpecType:
 
         problems = []
         for detail in error.errors():
-            location = tuple(part for part in detail["loc"])
+            location = tuple(part for part in detail["loc"] if part != "[key]")  # a name itself: where it stands
             field = ".".join(str(part) for part in location) or "(top level)"
             line = line_of(path, location)
             reason = detail["msg"].removeprefix("Value error, ")

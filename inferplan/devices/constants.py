@@ -7,18 +7,29 @@ was not fitted to.
 
 from collections.abc import Mapping, Sequence
 from math import inf, isfinite
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from inferplan.devices.anchors import Anchor
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.spec import Spec
 from inferplan.units import Num
-from inferplan.work.ops import BLOCKS, COMPRESSED, MULTI_HEAD
+from inferplan.work.ops import BLOCKS, COMPRESSED, KERNELS, MULTI_HEAD
 
-Constants = dict[str, dict[str, "Fit"]]
+
+def _known(kernel: str) -> str:
+    """Raise ``ValueError`` for a kernel that no operator is: constants of it would price nothing."""
+    if kernel not in KERNELS:
+        from difflib import get_close_matches
+
+        close = get_close_matches(kernel, KERNELS, n=1)
+        raise ValueError(f"{kernel} is no kernel{f'; did you mean {close[0]}?' if close else ''}")
+    return kernel
+
+
+Constants = dict[Annotated[str, AfterValidator(_known)], dict[str, "Fit"]]
 """``constants[kernel][label]``: the fit of a kernel in a format; the label ``any`` is for all others."""
 
 Errors = Mapping[str, Mapping[str, Mapping[str, dict[str, float]]]]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from functools import cache, cached_property
 from itertools import accumulate, pairwise
 from operator import attrgetter, mul
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 
@@ -808,3 +808,16 @@ class Exchange(Wired):
     @property
     def label(self) -> str:
         return self.format.kernel
+
+
+KERNELS = frozenset(
+    {
+        *("matmul", "grouped_matmul", "grouped_matmul.exchanged", "norm", "elementwise", "gather", "copy", "conv"),
+        *("attention.prefill", "attention.decode", "attention.encoder", "mla.prefill", "mla.decode", "mla.sparse"),
+        *("mla.sparse.decode", "index_select", "index_select.decode", "top_k", "scan.prefill", "scan.decode"),
+        *("long_conv.prefill", "long_conv.decode"),
+        *(f"collective.{name}" for name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send")),
+        *(f"{direction}.{mode}" for direction in get_args(Direction) for mode in get_args(ExchangeMode)),
+    }
+)
+"""Every kernel that an operator can be (:attr:`Op.kernel`): those that constants can be of."""
