@@ -33,7 +33,7 @@ from inferplan.arguments import (
 from inferplan.arguments import (
     Flags as Switches,
 )
-from inferplan.catalog.assemble import Request, deployed, request_of, usual_engine
+from inferplan.catalog.assemble import Request, deployed, request_of, usual_engine, usual_engines
 from inferplan.catalog.files import load_hardware
 from inferplan.catalog.price_lists import Contract, PriceBook, price_book
 from inferplan.devices.engine import EngineFlags
@@ -75,8 +75,8 @@ class DeployOptions(TypedDict, total=False):
     """What :func:`deploy` takes by keyword: the fields of ``Request``, and those of ``Parallelism`` beside them.
 
     quant: formats of all roles, ``"fp8"``. roles: pairs of a tensor role and its format, which win over ``quant``.
-    engine: ``"vllm"`` unless given, on any device (the command line takes llama.cpp for GGUF files and Apple's chips);
-    ``"vllm@0.20"``. calibration: a file of constants; those of the GPU otherwise. ideal: without
+    engine: the usual one unless given (llama.cpp for GGUF files and Apple's chips, else vLLM); ``"vllm@0.20"``.
+    calibration: a file of constants; those of the GPU otherwise. ideal: without
     fitted constants. memory: usable memory as text, ``"64GB"``. unfused_attention: scores go to memory and back.
     prune: what to cut from the model, ``"layers=24,d_ff=0.75"``. generation: fields of a diffusion model's generation.
     flags: what replaces the engine's defaults. expert_skew: how popularity of experts varies. anchor: a file
@@ -294,7 +294,9 @@ def request(model: str, gpu: str, **values: Unpack[DeployOptions]) -> Request:
     """
     given = checked(values, DeployOptions, "no option named")
     degrees = {name: given.pop(name) for name in _DEGREES if name in given}
-    return Request(model=read("model", model, str), gpu=read("gpu", gpu, str), parallel=Parallelism(**degrees), **given)
+    model, gpu = read("model", model, str), read("gpu", gpu, str)
+    given.setdefault("engine", usual_engine(model, gpu))
+    return Request(model=model, gpu=gpu, parallel=Parallelism(**degrees), **given)
 
 
 def deploy(model: str, gpu: str, **options: Unpack[DeployOptions]) -> Deployment:
@@ -489,8 +491,9 @@ def run_sweep(
     given = checked(axes, SweepAxes, "no axis named")
     ideal = given.pop("ideal", False)
     load = {name: given.pop(name) for name in ("batch", "prompt", "output") if name in given}
-    structure = {"gpu": read("gpu", gpu, Names), **given}
-    base = Request(model=read("model", model, str), gpu="", ideal=ideal)
+    model, gpus = read("model", model, str), read("gpu", gpu, Names)
+    structure = {"gpu": gpus, "engine": usual_engines((model,), gpus), **given}
+    base = Request(model=model, gpu="", ideal=ideal)
     grid = Grid(base=base, structure={name: [*values] for name, values in structure.items()}, **load)
     where = read("execution", execution, Execution | None) or Execution(backend="serial")
     with counted("structures", len(grid.tasks()), progress) as told:
@@ -548,11 +551,12 @@ def make_plan(
     prices = _prices(given)
     looked_at = read("gpus", gpus, Names) if gpus is not None else default_gpus(prices)
     prices.check(load_hardware(gpu).name for gpu in looked_at)
+    model = read("model", model, str)
     space = Space(
-        base=Request(model=read("model", model, str), gpu="", ideal=take("ideal", False)),
+        base=Request(model=model, gpu="", ideal=take("ideal", False)),
         gpus=looked_at,
         quants=take("quants", None),
-        engines=take("engines", ("vllm",)),
+        engines=take("engines") if "engines" in given else usual_engines((model,), looked_at),
         most=take("most", 8),
     )
     with counted("simulations", None, progress) as told:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
@@ -91,6 +91,18 @@ def usual_engine(model: str, gpu: str) -> str:
     specs = (load("engines", name, EngineSpec) for name in names("engines"))
     usual = (one for one in specs if vendor in one.usual_for.vendors or model.endswith(tuple(one.usual_for.suffixes)))
     return next((one.name for one in usual), "vllm")
+
+
+def usual_engines(models: Sequence[str], gpus: Sequence[str]) -> tuple[str, ...]:
+    """:func:`usual_engine` of every pair. Raises ``UsageError`` where they have several."""
+    usual = {usual_engine(model, gpu): f"{model} on {gpu}" for model in models for gpu in gpus}
+    if len(usual) > 1:
+        raise UsageError(
+            "no engine is usual for all of them",
+            because="; ".join(f"{engine} for {where}" for engine, where in usual.items()),
+            hint="name the engine (--engine NAME), or fewer devices",
+        )
+    return tuple(usual)
 
 
 def _defaults(spec: EngineSpec, version: str | None) -> tuple[EngineVersion, str]:

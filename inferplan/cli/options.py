@@ -240,14 +240,7 @@ def usual_engines(given: str, models: Sequence[str], gpus: Sequence[str]) -> tup
 
     if _engine_is_named() or not (models and gpus):
         return tuple(_listed(given))
-    usual = {assemble.usual_engine(model, gpu): f"{model} on {gpu}" for model in models for gpu in gpus}
-    if len(usual) > 1:
-        raise UsageError(
-            "no engine is usual for all of them",
-            because="; ".join(f"{engine} for {where}" for engine, where in usual.items()),
-            hint="--engine NAME, or fewer devices",
-        )
-    return tuple(usual)
+    return assemble.usual_engines(models, gpus)
 
 
 def engine_option(text: str, **more: Any) -> Callable[[Any], Any]:
