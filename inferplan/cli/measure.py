@@ -133,11 +133,12 @@ def _where(path: str, rows: int, incomplete: bool) -> str:
 def _require_known(facts: Mapping[str, str], pricing: Pricing) -> None:
     """Raise ``UnknownNameError``, ``SpecError``, ``InputFileError`` or ``UsageError`` for names and constants that
     cannot price: before anything is sent."""
-    from inferplan.catalog.assemble import load_engine
+    from inferplan.catalog.assemble import load_engine, native_precision
     from inferplan.catalog.calibrations import load_calibration
     from inferplan.catalog.files import load_hardware, load_model
     from inferplan.devices.engine import EngineFlags
     from inferplan.validation.deploy import engine_of
+    from inferplan.validation.names import labelled
 
     for name, reader in (("model", load_model), ("gpu", load_hardware), ("engine", load_engine)):
         if name in facts:
@@ -147,6 +148,8 @@ def _require_known(facts: Mapping[str, str], pricing: Pricing) -> None:
     for name in ("tp", "pp", "ep", "dp"):
         if name in facts and not (facts[name].isascii() and facts[name].isdigit() and int(facts[name][:9]) > 0):
             raise UsageError(f"--{name} is {facts[name]!r}", because="a group has one device or more")
+    if {"model", "gpu", "precision"} <= facts.keys() and facts["precision"].lower() != "native":
+        labelled(facts["precision"].lower(), native_precision(load_model(facts["model"])), load_hardware(facts["gpu"]))
     if "gpu" in facts:
         load_calibration(load_hardware(facts["gpu"]), pricing.calibration, pricing.ideal)
 
