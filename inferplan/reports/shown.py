@@ -228,7 +228,7 @@ _LEFT, _RIGHT = (f'style="text-align:{side}"' for side in ("left", "right"))
 
 def _table(table: Table) -> Iterator[str]:
     sides = [_RIGHT if column in table.right else _LEFT for column in table.columns]
-    yield '<table style="border-collapse:collapse">'
+    yield '<table cellpadding="4" style="border-collapse:collapse">'
     yield f'<caption style="text-align:left;font-weight:bold;caption-side:top">{_text(table.title)}</caption>'
     if any(table.columns):
         yield f"<thead><tr>{_cells('th', table.columns, sides)}</tr></thead>"
