@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from inferplan import units
+from inferplan.catalog import kept
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.estimate import roofline
 from inferplan.estimate.batch import Estimate
@@ -159,6 +160,7 @@ def planted(mutant: Mutant | None) -> Iterator[None]:
 
 def forget(packages: tuple[str, ...] = ()) -> None:
     """Empty the caches of the test modules (they hold specs whose counts are cached) and of ``packages``."""
+    kept._held.clear()
     for name in [name for name in sys.modules if name.startswith(("tests.", *packages))]:
         for value in list(vars(sys.modules[name]).values()):
             clear = getattr(value, "cache_clear", None)

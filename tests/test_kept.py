@@ -49,6 +49,13 @@ def source(tmp_path: Path) -> Path:
 
 
 def again(reads: Reads) -> str:
+    """As another process would."""
+    kept._held.clear()
+    return within(reads)
+
+
+def within(reads: Reads) -> str:
+    """As the same process does."""
     found: str = kept.kept(reads.paths[0], "text", reads)
     return found
 
@@ -65,6 +72,18 @@ def test_a_file_that_has_changed_is_read_again(folder: Path, source: Path) -> No
     again(reads)
     source.write_text("four")  # another size, whatever the clock of the file system
     assert again(reads) == "four"
+
+
+def test_a_process_reads_a_file_once_and_again_when_it_has_changed(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept, "_folder", lambda: None)
+    reads = Reads(source)
+    assert [within(reads), within(reads)] == ["one", "one"]
+    assert reads.count == 1
+    source.write_text("four")
+    assert [within(reads), within(reads)] == ["four", "four"]
+    assert reads.count == 2
 
 
 def test_what_a_file_refers_to_counts_as_the_file(folder: Path, source: Path) -> None:

@@ -170,7 +170,7 @@ def test_the_constant_nearest_to_the_engines_kernel_prices(
 
 
 def test_a_stand_in_that_nobody_compared_has_no_known_error(tmp_path: Path) -> None:
-    fit = asked(tmp_path, "long_conv", "bf16", "torch").fit("long_conv", "bf16")
+    fit = asked(tmp_path, "long_conv.decode", "bf16", "torch").fit("long_conv.decode", "bf16")
     assert fit is not None and fit.basis == "transferred" and fit.band is None
 
 
@@ -238,10 +238,10 @@ def test_a_stand_in_of_another_device_is_farther_than_what_is_on_file(tmp_path: 
 
 def test_a_stand_in_of_another_device_is_nearer_than_the_datasheet(tmp_path: Path) -> None:
     """Nobody has timed long convolutions: nothing on file stands before a relative's."""
-    own = {"long_conv": {"bf16": HALF | {"library": "torch"}}}
+    own = {"long_conv.decode": {"bf16": HALF | {"library": "torch"}}}
     found = load_kernels(load_hardware("h20"), calibration(tmp_path, own, name="h100-sxm"), "vllm")
-    assert load_kernels(load_hardware("h20"), None, "vllm").fit("long_conv", "bf16") is None
-    fit = found.fit("long_conv", "bf16")
+    assert load_kernels(load_hardware("h20"), None, "vllm").fit("long_conv.decode", "bf16") is None
+    fit = found.fit("long_conv.decode", "bf16")
     assert fit is not None and (fit.math, fit.basis, fit.band) == (0.5, "transferred", None)
 
 

@@ -138,10 +138,13 @@ def smallest(request: Request, context: int, users: int, most: int = 8, least: i
     The load is ``users`` requests of ``context`` tokens.
     """
     reason, stopped = f"does not fit on {most}", ""
-    degree = least
+    deployment, degree = None, least
     while degree <= most:
+        parallel = replace(request.parallel, tp=degree)
         try:
-            deployment = assemble(replace(request, parallel=replace(request.parallel, tp=degree)))
+            if deployment is None or request.flags.backends:  # kernels that are chosen may differ with the division
+                deployment = assemble(replace(request, parallel=parallel))
+            deployment = replace(deployment, parallel=parallel)
             footprint = footprint_at(deployment, context)
             if float(footprint.max_batch()) >= users:
                 return Fitting(deployment=deployment, footprint=footprint, context=context)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from functools import cache, lru_cache
+from functools import cache
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
@@ -205,20 +205,13 @@ def load(kind: str, name: str, spec: type[SpecType]) -> SpecType:
 
 def spec_of(path: Path, spec: type[SpecType]) -> SpecType:
     """The spec in a file. One that is shipped is read when it has changed (:mod:`inferplan.catalog.kept`)."""
-    if not _is_shipped(path):
-        return validate(path, read_yaml(path), spec)
-    state = path.stat()
-    found: SpecType = _shipped(path, spec, (state.st_mtime_ns, state.st_size))
-    return found
+    if _is_shipped(path):
+        return kept(path, spec.__name__, lambda: (validate(path, read_yaml(path), spec), [path]))
+    return validate(path, read_yaml(path), spec)
 
 
 def _is_shipped(path: Path) -> bool:
     return path.is_relative_to(config_root()) and path.is_file()
-
-
-@lru_cache(maxsize=256)
-def _shipped(path: Path, spec: type[Spec], _: tuple[int, int]) -> Any:
-    return kept(path, spec.__name__, lambda: (validate(path, read_yaml(path), spec), [path]))
 
 
 def load_model(name: str) -> ModelSpec:

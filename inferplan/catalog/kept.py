@@ -30,22 +30,34 @@ _State = tuple[str, int, int]
 
 
 def kept(path: Path, kind: str, read: Callable[[], tuple[Kept, Iterable[Path]]]) -> Kept:
-    """What ``read`` makes of a file, and of the files that it says it has read; of an earlier process where it is kept.
+    """What ``read`` makes of a file, and of the files that it says it has read: this one first. It is read when one of
+    them has changed; else it is what this process has read, or an earlier one.
 
     kind: what it is made into; one file may be read as several.
     """
-    place = _place(path, kind)
-    if place is None:
-        return read()[0]
+    key, place = (os.fspath(path), kind), _place(path, kind)
+    if key in _held and _is_current(_held[key][0]):
+        return _held[key][1]  # type: ignore[no-any-return]
     with suppress(Exception):  # none, one cut short, or of classes that have changed: it is made again
-        code, states, found = pickle.loads(place.read_bytes())
-        if code == _code() and states[0][0] == os.fspath(path) and states == [_state(Path(one)) for one, *_ in states]:
+        code, states, found = pickle.loads(place.read_bytes()) if place else ((), [], None)
+        if code == _code() and states[0][0] == key[0] and _is_current(states):
+            _held[key] = states, found
             return found  # type: ignore[no-any-return]
     made, sources = read()
+    _held[key] = [_state(one) for one in sources], made
     with suppress(InputFileError, OSError, pickle.PicklingError):  # a full disk is no reason not to answer
-        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        save(place, pickle.dumps((_code(), [_state(one) for one in sources], made), pickle.HIGHEST_PROTOCOL))
+        if place is not None:
+            place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            save(place, pickle.dumps((_code(), *_held[key]), pickle.HIGHEST_PROTOCOL))
     return made
+
+
+_held: dict[tuple[str, str], tuple[list[_State], Any]] = {}
+"""By file and kind what this process has read, with what its files were: the catalogue at most."""
+
+
+def _is_current(states: list[_State]) -> bool:
+    return all(_state(source) == (source, *when) for source, *when in states)
 
 
 def _place(path: Path, kind: str) -> Path | None:
@@ -71,8 +83,8 @@ def _folder() -> Path | None:
     return None
 
 
-def _state(path: Path) -> _State:
-    about = path.stat()
+def _state(path: str | Path) -> _State:
+    about = os.stat(path)
     return os.fspath(path), about.st_mtime_ns, about.st_size
 
 
