@@ -317,8 +317,8 @@ class Footprint(DeviceMemory):
     def terms(self, number: str) -> Term:
         """One of its numbers with its formula, of the device that decides it.
 
-        number: weights, state, kv_per_token, activations, reserve, total, max_batch or max_context. Raises ``KeyError``
-        for another.
+        number: weights, state, kv_per_token, activations, reserve, kv_pool, total, max_batch or max_context. Raises
+        ``KeyError`` for another.
         """
         stage = self.stage
         if number in ("max_batch", "max_context"):
@@ -329,6 +329,7 @@ class Footprint(DeviceMemory):
             "kv_per_token": lambda: stage.token_bytes(named),
             "activations": lambda: self._activations(stage, named),
             "reserve": lambda: self._reserve(stage, named),
+            "kv_pool": lambda: self._pool(stage, named),
             "total": lambda: (
                 named(stage.weights, "weights", "B", _WEIGHTS)
                 + sum(self.terms(part) for part in ("state", "activations", "reserve"))

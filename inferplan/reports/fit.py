@@ -47,6 +47,7 @@ def options_report(found: Fits) -> Report:
             *_prices_notes(fitting, found.term, len(quants)),
         ],
         rows=records,
+        of=found,
     )
 
 

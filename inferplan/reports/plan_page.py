@@ -63,7 +63,7 @@ def _parts(plan: Plan) -> dict[str, Any]:
         "rests_on": [*notes(plan), *assumptions(plan)],
         "formulas": plan_formulas(plan.option.deployment),
         "terms": plan_terms(plan),
-        "screening": _screening(plan),
+        "screening": screening(plan),
     }
 
 
@@ -124,7 +124,7 @@ def markdown_document(plan: Plan, command: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _screening(plan: Plan) -> str:
+def screening(plan: Plan) -> str:
     """What the terms are, and why the plan has more replicas than their formula says, where it has."""
     needed = plan.replicas_for(1.0)
     if plan.option.pools is not None or needed is None or plan.option.replicas <= needed:

@@ -12,11 +12,12 @@ from inferplan.devices.engine import EngineSpec
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import InferplanError
 from inferplan.models.spec import ModelSpec
+from inferplan.reports.glossary import WORDS
 from inferplan.work.formats import FORMATS
 
 
 def catalogue_record(prices: PriceBook) -> dict[str, Any]:
-    """Everything on file by name. prices: those of an hour of each accelerator."""
+    """Everything on file by name, and what words mean. prices: those of an hour of each accelerator."""
     weights = [fmt.name for fmt in FORMATS.values() if not fmt.per_head]
     return {
         "version": __version__,
@@ -26,6 +27,7 @@ def catalogue_record(prices: PriceBook) -> dict[str, Any]:
         "workloads": names("workloads"),
         "weight_formats": weights,
         "kv_formats": list(FORMATS),
+        "words": WORDS,
     }
 
 

@@ -19,18 +19,19 @@ class Job:
     """One simulation or plan, and the process that runs it."""
 
     def __init__(self, kind: str, options: Mapping[str, Any], setting: Setting) -> None:
-        self.id, self.kind = secrets.token_hex(8), kind
+        self.id, self.kind, self.options = secrets.token_hex(8), kind, dict(options)
         self.state, self.progress = "running", {"done": 0, "total": None, "text": ""}
         self.found: dict[str, Any] = {}
         self._limit, self._started = setting.limits.job_seconds, time.monotonic()
         self._lock = threading.Lock()
         self.process = Process(setting)
-        self.process.pipe.send(("job", {"kind": kind, "options": dict(options)}))
+        self.process.pipe.send(("job", {"kind": kind, "options": self.options}))
         threading.Thread(target=self._follow, daemon=True).start()
 
     def record(self) -> dict[str, Any]:
         """Its state as JSON; the page of a plan is asked for by itself."""
-        own = {"id": self.id, "kind": self.kind, "state": self.state, "progress": self.progress}
+        own = {"id": self.id, "kind": self.kind, "options": self.options}
+        own |= {"state": self.state, "progress": self.progress}
         return {**own, "report": bool(self.found.get("page")), **{k: v for k, v in self.found.items() if k != "page"}}
 
     def cancel(self) -> None:

@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from inferplan.answers.fit import Fits
 from inferplan.errors import InferplanError, UsageError
 from inferplan.estimate.batch import Estimate
 from inferplan.table import SCHEMA_VERSION, Report, plain, render
+from inferplan.web.behind import fit_views, plan_behind
 from inferplan.web.catalogue import catalogue_record
 from inferplan.web.commands import Answered, Commands, Progress
 from inferplan.web.limits import Limits
@@ -114,9 +116,13 @@ class Desk:
         return answered, report.of
 
     def fit(self, body: Mapping[str, Any]) -> Reply:
-        """The record of ``inferplan fit``."""
+        """The record of ``inferplan fit``, and the view behind each of its rows."""
         answered = self.commands.run("fit", body)
-        return Reply(content={"command": answered.command, **_record(_report(answered))})
+        report = _report(answered)
+        content = {"command": answered.command, **_record(report)}
+        if isinstance(report.of, Fits):
+            content["views"] = fit_views(str(body["model"]), report.of)
+        return Reply(content=content)
 
     def explain(self, body: Mapping[str, Any]) -> Reply:
         """Where one number of a view comes from."""
@@ -158,6 +164,8 @@ class Desk:
             found["result"] = _record(answered.report)
             found["notes"] = [*answered.notes, *answered.report.notes]
             found["page"], found["page_why"] = _page(answered)
+            if kind == "plan":
+                found["behind"] = plain(plan_behind(answered.report.of, self.commands))
         if answered.error is not None:
             found |= error_record(answered.error)
         return found

@@ -139,6 +139,7 @@ def _prepare(setting: Setting) -> None:
         os.setpgrp()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the server ends its processes itself
     os.environ["HF_HUB_OFFLINE"], sys.dont_write_bytecode = "1", True
+    os.environ["INFERPLAN_CACHE"] = ""  # specs that were read are not kept: nothing is written, and no pickle is read
     setting.commands.prepare()
     setting.commands.schema("estimate")  # imports what the first answer needs
     os.chdir(setting.folder)

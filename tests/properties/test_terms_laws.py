@@ -31,7 +31,7 @@ Number = tuple[str, Num, Term]
 def memory(found: Estimate) -> Iterator[Number]:
     """Every number of the memory as the model computes it, and its terms."""
     footprint = found.footprint
-    for name in ("weights", "state", "kv_per_token", "activations", "reserve", "total"):
+    for name in ("weights", "state", "kv_per_token", "activations", "reserve", "kv_pool", "total"):
         yield name, getattr(footprint, name), footprint.terms(name)
     yield "max_batch", float(footprint.max_batch()), footprint.terms("max_batch")
     yield "max_context", footprint.max_context(), footprint.terms("max_context")

@@ -210,13 +210,40 @@ def test_compare_holds_what_can_be_and_why_not(web: Web) -> None:
 def test_fit_and_explain_are_those_of_the_command_line(web: Web) -> None:
     fit = web.post("/api/fit", {"model": "llama-3.1-8b", "context": "32k", "users": 4}).json
     printed = typed("fit", "llama-3.1-8b", "--context", "32k", "--users", "4", "--format", "json", cwd=web.folder)
-    assert {key: value for key, value in fit.items() if key != "command"} == json.loads(printed.stdout)
+    assert {key: fit[key] for key in fit if key not in ("command", "views")} == json.loads(printed.stdout)
     view = {"model": "llama-3.1-8b", "gpu": "h100-sxm", "batch": 8, "price": "h100-sxm=2", "points": 3}
     ours = web.post("/api/explain", {"view": view, "term": "decode.ffn.down"}).json
     asked = ["decode.ffn.down", "llama-3.1-8b", "--gpu", "h100-sxm", "--batch", "8"]
     assert ours["lines"] == typed("explain", *asked, cwd=web.folder).stdout.rstrip("\n").split("\n")
     theirs = json.loads(typed("explain", *asked, "--format", "json", cwd=web.folder).stdout)
     assert {key: ours[key] for key in theirs} == theirs
+
+
+@pytest.mark.parametrize(
+    ("model", "more"), [("llama-3.1-70b", {"users": 4, "context": "32k"}), ("bge-m3", {}), ("mamba2-2.7b", {})]
+)
+def test_the_numbers_of_a_fit_are_those_that_their_views_explain(web: Web, model: str, more: dict[str, Any]) -> None:
+    """What is printed in a row is the value of an explanation, to the last bit: here of some rows, best first."""
+    fit = web.post("/api/fit", {"model": model, **more}).json
+    fits = [pair for pair in zip(fit["options"], fit["views"], strict=True) if pair[0]["fits"]]
+    assert len(fits) == sum(view is not None for view in fit["views"])
+    terms = {"weights_bytes": "memory.weights", "kv_pool_bytes": "memory.kv_pool"}
+    terms |= {"max_requests": "max_batch", "max_context_tokens": "max_context"}
+    for row, view in fits[:: len(fits) // 4]:
+        for key, term in terms.items():
+            explained = web.post("/api/explain", {"view": view, "term": term}).json
+            assert explained["value"] == row[key], (row, term, explained)
+
+
+def test_words_of_the_glossary_are_sent(web: Web) -> None:
+    words = web.get("/api/catalog").json["words"]
+    assert words["p95"].startswith("95 of 100")
+    shown = (ROOT / "inferplan" / "web" / "static").glob("*.js")
+    texts = "".join(path.read_text() for path in shown)
+    assert [word for word, meaning in words.items() if meaning in texts] == []  # they are written down once
+    asked = {"TTFT", "TPOT", "ITL", "end-to-end", "throughput", "token", "goodput", "SLO", "admission", "KV cache"}
+    asked |= {"preemption", "replica", "spare", "tp", "pp", "ep", "dp", "TDP", "simulated", "p50", "p90", "p99"}
+    assert asked <= set(words)
 
 
 def test_every_number_of_a_view_can_be_explained(web: Web) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import signal
 import subprocess
@@ -58,7 +59,16 @@ def test_a_plan_has_a_page(web: Web) -> None:
     assert found["state"] == "done" and found["report"], found
     assert found["result"]["command"] == found["command"]
     assert found["progress"]["text"] == "simulations" and found["progress"]["done"] > 0
+    assert found["options"] == {"model": "llama-3.1-8b", "gpu": "h100-sxm", "workload": "chat", "rate": 5}
     page = web.get(f"/api/report/{name}")
+    printed = html.unescape(page.body.decode())
+    behind, plan = found["behind"], found["result"]["plan"]
+    assert all(f"{one[key]}" in printed for one in behind["terms"] for key in ("name", "value", "numbers", "formula"))
+    reasons = {f"<td>{behind['reasons'][reason]}</td>" for reason in found["result"]["rejected"]}
+    assert all(one in printed for one in reasons)
+    assert sum(bill["per_hour"] for bill in behind["bills"]["plan"]) == pytest.approx(plan["cost"])
+    memory = web.post("/api/explain", {"view": behind["memory"]["view"], "term": "memory.total"}).json
+    assert memory["value"] == behind["memory"]["bytes"] < behind["memory"]["usable_bytes"]
     assert page.status == 200 and found["command"] in page.body.decode()
     assert "script-src" not in page.headers["content-security-policy"]
     assert page.headers["content-security-policy"].startswith("default-src 'none'")

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from inferplan.reports.glossary import WORDS
 from inferplan.units import format_bytes, format_quantity, format_time
 from tests.web.browser import CHROMIUM, fragment, printed, row, serving
 
@@ -193,6 +194,35 @@ def test_on_how_many_h100_does_it_fit(opened: Opener) -> None:
     expect(page.locator("#answer h2")).to_have_text(f"llama-3.1-70b on {native} × h100-sxm", timeout=PATIENCE)
 
 
+def test_a_row_of_the_fit_opens_its_explanations(opened: Opener) -> None:
+    page = opened(fragment(**{**BIG, "tp": 1}, tab="fit", fit__users=2, fit__context=4096, fit__gpu="h100-sxm"))
+    dialog, native = page.get_by_role("dialog"), page.locator("#fits .tall tbody tr", has_text="native")
+    expect(native).to_be_visible(timeout=2 * PATIENCE)
+    asked = ["llama-3.1-70b", "--gpu", "h100-sxm", "--tp", "4", "--prompt", "4095", "--output", "1"]
+    terms = ["memory.weights", "memory.kv_pool", "max_batch", "max_context"]
+    buttons = native.locator("td .number")
+    for index, term in enumerate(terms):
+        said = printed("explain", term, *asked)
+        button = buttons.nth(index)
+        assert button.inner_text() in (row(said, "value")[1], row(said, "value")[1].removesuffix(" sequences"))
+        button.focus()
+        page.keyboard.press("Enter")
+        for name in ("formula", "numbers", "value"):
+            expect(dialog).to_contain_text(row(said, name)[1], timeout=PATIENCE)
+        page.keyboard.press("Escape")
+        expect(button).to_be_focused()
+    bill = printed("fit", "llama-3.1-70b", "--gpu", "h100-sxm", "--users", "2", "--context", "4096")
+    price = buttons.nth(4)
+    price.press("Enter")
+    found = re.search(r"an hour costs ([\d.]+) USD: (\d+) x (\S+) .*\((\S+), (\S+), (\S+)\)", bill)
+    assert found is not None
+    hour, units, instance, term, source, date = found.groups()
+    for text in (f"{hour} USD", f"{units} × {instance}", term, f"{source}, {date}"):
+        expect(dialog).to_contain_text(text)
+    page.keyboard.press("Escape")
+    expect(price).to_be_focused()
+
+
 def test_which_of_two_accelerators_is_cheaper(opened: Opener) -> None:
     page = opened(fragment(**SMALL))
     settle(page)
@@ -251,8 +281,41 @@ def test_a_simulation(opened: Opener) -> None:
     command = page.locator("#simulate-result pre").inner_text().split()
     assert command[:2] == ["inferplan", "simulate"]
     assert sorted(command[2:]) == sorted(asked)
+    page.get_by_label("Prompt, tokens", exact=True).fill("999")  # what is explained stays what was simulated
     page.reload()
     expect(page.locator("#verdict")).to_have_text("Stable", timeout=PATIENCE)
+    opens_what_a_figure_is(page, said, " ".join(command))
+
+
+def opens_what_a_figure_is(page: Page, said: str, command: str) -> None:
+    """Each figure of the simulation: words of the glossary, requests, command; and the static estimate behind two."""
+    dialog = page.get_by_role("dialog")
+    run = re.search(r"(\d+) requests sent, (\d+) left out as warm-up", said)
+    finished = re.search(r"\d+", row(said, "requests counted")[1])
+    assert run is not None and finished is not None
+    numbers = page.locator("#simulate-result .number")
+    assert numbers.count() == 7 + 4 * 5
+    for index in range(numbers.count()):
+        numbers.nth(index).press("Enter")
+        expect(dialog).to_contain_text(command)
+        expect(dialog).to_contain_text(f"{finished[0]} finished of {finished[0]} that were counted; {run[1]} sent")
+        expect(dialog).to_contain_text(f"{run[2]} left out as warm-up")
+        page.keyboard.press("Escape")
+        expect(numbers.nth(index)).to_be_focused()
+    cell = page.get_by_role("button", name=re.compile("^Time per output token, p99: "))
+    cell.press("Enter")
+    expect(dialog).to_contain_text(row(said, "TPOT")[-1])
+    for word in ("TPOT", "p99"):
+        expect(dialog).to_contain_text(WORDS[word])
+    batch = round(float(row(said, "decode batch, mean")[1].split()[0]))
+    dialog.get_by_role("button", name=f"tpot of a batch of {batch}, 512 tokens in, 64 out").press("Enter")
+    still = printed("explain", "tpot", *words_of({**SMALL, "batch": batch}))
+    for name in ("formula", "numbers", "value"):
+        expect(dialog).to_contain_text(row(still, name)[1], timeout=PATIENCE)
+    dialog.get_by_role("button", name="Back to Time per output token, p99").press("Enter")
+    expect(dialog).to_contain_text(WORDS["p99"])
+    page.keyboard.press("Escape")
+    expect(cell).to_be_focused()
 
 
 def test_a_plan(opened: Opener, tmp_path: Path) -> None:
@@ -274,10 +337,41 @@ def test_a_plan(opened: Opener, tmp_path: Path) -> None:
         exact, limit = row(said, ours)[1].split(", ")
         expect(figure(page, theirs)).to_contain_text(exact)
         expect(figure(page, theirs)).to_contain_text(limit)
+    opens_what_stands_behind_the_plan(page, said)
     expect(page.locator("#plan-result pre").last).to_have_text(f"inferplan plan {SMALL['model']} {' '.join(asked)}")
     with page.context.expect_page() as report:
         page.get_by_role("link", name="Open the report to send on").click()
     expect(report.value.locator("#answer")).to_contain_text("l40s")
+
+
+def opens_what_stands_behind_the_plan(page: Page, said: str) -> None:
+    """Every number opens something: the bill, the terms that the report prints, the share that replicas are given."""
+    dialog = page.get_by_role("dialog")
+    numbers = page.locator("#plan-result .number")
+    assert numbers.count() >= 7 + 3 + 2 * 4
+    for index in range(numbers.count()):
+        numbers.nth(index).press("Enter")
+        expect(dialog.locator("dd").first).not_to_be_empty(timeout=PATIENCE)
+        page.keyboard.press("Escape")
+        expect(numbers.nth(index)).to_be_focused()
+    page.get_by_role("button", name=re.compile("^Cost: ")).click()
+    bought = re.search(r"(\d+) x (\S+) \(1 x l40s\) at (\S+) USD/h \((\S+), (\S+), (\S+)\)", said)
+    assert bought is not None
+    for text in (f"{bought[1]} × {bought[2]}", f"{bought[3]} USD", f"{bought[5]}, {bought[6]}"):
+        expect(dialog).to_contain_text(text)
+    expect(dialog).to_contain_text(row(said, "a million output tokens, whole bill on them")[1])
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name=re.compile("^Time per output token: ")).click()
+    for text in (WORDS["TPOT"], WORDS["p95"], "share of rounds with prompts * round with prompts"):
+        expect(dialog).to_contain_text(text)
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name=re.compile("^Replicas: ")).click()
+    carried = re.search(r"([\d.]+) a replica", said)
+    assert carried is not None
+    term = dialog.locator("dd", has_text="utilisation").inner_text()
+    capacity, share = map(float, re.findall(r"ceil\(1 / \(([\d.]+) \* ([\d.]+)\)", term)[0])
+    assert (f"{capacity:.2f}", share) == (carried[1], 0.8)
+    page.keyboard.press("Escape")
 
 
 def test_a_plan_is_cancelled(opened: Opener, address: str) -> None:

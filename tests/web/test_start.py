@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import urllib.request
 from pathlib import Path
 
 import pytest
 
-from tests.web.conftest import started, stopped
+from tests.web.conftest import ROOT, started, stopped
 from tests.web.test_contract import typed
 
 
@@ -42,6 +44,24 @@ def test_settings_that_are_wrong_are_said_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "inferplan.yaml").write_text("estimate: {bach: 4}\n- x")
     ran = typed("web", "--no-browser", "--port", "0", cwd=tmp_path)
     assert ran.returncode == 2 and "inferplan.yaml" in ran.stderr
+
+
+def test_nothing_is_kept_of_what_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other commands keep specs in the user's cache (``catalog/kept.py``); the server writes nothing there."""
+    (tmp_path / "kept").mkdir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "kept"))
+    web = started(None, tmp_path)
+    try:
+        options = {"model": "llama-3.1-8b", "gpu": "h100-sxm"}
+        assert web.post("/api/view", options).status == web.post("/api/fit", {"model": "llama-3.1-8b"}).status == 200
+        assert web.wait(web.start("simulate", **options, concurrency=2, requests=20))["state"] == "done"
+    finally:
+        stopped(web)
+    assert not (tmp_path / "kept" / "inferplan").exists()
+    environment = {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path / "kept")}
+    command = [sys.executable, "-m", "inferplan", "estimate", "llama-3.1-8b", "--gpu", "h100-sxm"]
+    subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=True)
+    assert list((tmp_path / "kept" / "inferplan").iterdir())  # where it would have been
 
 
 def test_two_servers_beside_each_other(tmp_path: Path) -> None:

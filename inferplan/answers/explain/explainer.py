@@ -31,6 +31,7 @@ _MEMORY = {
     "memory.kv_per_token": ("kv_per_token", "docs/concepts/kv-cache.md"),
     "memory.activations": ("activations", "docs/formulas/memory.md"),
     "memory.reserve": ("reserve", "docs/formulas/memory.md"),
+    "memory.kv_pool": ("kv_pool", "docs/concepts/kv-cache.md"),
     "memory.total": ("total", "docs/formulas/memory.md"),
     "max_batch": ("max_batch", "docs/concepts/sequence-length.md"),
     "max_context": ("max_context", "docs/concepts/sequence-length.md"),

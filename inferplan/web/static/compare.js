@@ -2,7 +2,7 @@
 
 import { title } from "./controls.js";
 import { Curves } from "./curves.js";
-import { csv, fill, h, save, saving, say, table } from "./dom.js";
+import { csv, fill, h, heading, save, saving, say, table } from "./dom.js";
 import { figureButton, figuresOf } from "./figures.js";
 import { colourOf, memoryScene } from "./memory.js";
 import { Drawn } from "./pictures.js";
@@ -121,16 +121,10 @@ export class CompareTab {
     );
     fill(
       this.top,
-      h(
-        "div",
-        { class: "head" },
+      heading(
         h("h2", {}, "Side by side"),
-        h(
-          "div",
-          { class: "quiet" },
-          saving("CSV", "Comparison", () =>
-            save("comparison.csv", csv([["figure", ...views.map(title)], ...raw]), "text/csv"),
-          ),
+        saving("CSV", "Comparison", () =>
+          save("comparison.csv", csv([["figure", ...views.map(title)], ...raw]), "text/csv"),
         ),
       ),
       table(

@@ -78,6 +78,9 @@ export const saving = (kind, what, run) =>
     kind,
   );
 
+/** A heading with small buttons beside it. */
+export const heading = (title, ...buttons) => h("div", { class: "head" }, title, h("div", { class: "quiet" }, buttons));
+
 /** A table: `columns` are texts, or `{ text, right }`; cells are texts, elements or whole cells; the first of a row names it. */
 export function table(caption, columns, rows, attributes = {}) {
   const heads = columns.map((column) => (typeof column === "string" ? { text: column } : column));

@@ -16,23 +16,22 @@ const SHAPE = {
 /** A number that explains itself. `term` is what `inferplan explain` calls it; `view` the deployment it belongs to; `title` what is explained. */
 export function number(text, { term, view, name, title = name }) {
   if (!term) return h("span", {}, text);
-  const open = () => explain(view, term, title);
-  return h(
+  return opener(text, name, () => explain(view, term, title), `${term} ${name}`);
+}
+
+/** A number that opens facts: `rows(back)` as of `facts`. */
+export const stated = (text, name, rows) => opener(text, name, () => facts(name, rows));
+
+const opener = (text, name, open, key = name) =>
+  h(
     "button",
-    {
-      type: "button",
-      class: "number",
-      "data-key": `${term} ${name}`,
-      "aria-label": `${name}: ${text}. Explain`,
-      onclick: open,
-    },
+    { type: "button", class: "number", "data-key": key, "aria-label": `${name}: ${text}. Explain`, onclick: open },
     text,
   );
-}
 
 let asked = 0;
 
-/** Opens the explanation of `term`; an answer that comes when the dialog is closed, or asks for another, is dropped. */
+/** Opens the explanation of `term`; `trail` are the panels to go back to, each `{ name, open }`. An answer that comes when the dialog is closed, or asks for another, is dropped. */
 export async function explain(view, term, name, trail = []) {
   const mine = ++asked;
   const wanted = () => mine === asked && $("#explanation").open;
@@ -40,8 +39,9 @@ export async function explain(view, term, name, trail = []) {
   try {
     const { points: _, ...deployment } = view;
     const found = checked("/api/explain", await ask("POST", "/api/explain", { view: deployment, term }), SHAPE);
-    const further = (inner) => explain(view, inner, inner, [...trail, { view, term, name }]);
-    if (wanted()) show(name, explanation(found, further), trail);
+    const open = (inner) =>
+      explain(view, inner, inner, [...trail, { name, open: () => explain(view, term, name, trail) }]);
+    if (wanted()) show(name, explanation(found, open), trail);
   } catch (error) {
     if (wanted())
       show(
@@ -56,11 +56,15 @@ export async function explain(view, term, name, trail = []) {
   }
 }
 
-/** Facts that are no formula, such as the price list behind a price. */
+/** Opens facts that are no formula, such as the price list behind a price: `rows(back)` are pairs of a name and what is said. */
 export function facts(name, rows) {
   asked += 1;
-  show(name, [list(rows)], []);
+  show(name, [list(rows({ name, open: () => facts(name, rows) }))], []);
 }
+
+/** A way from facts to the explanation of `term` of `view`, and `back`. */
+export const further = (text, { view, term }, back) =>
+  h("button", { type: "button", class: "number", onclick: () => explain(view, term, text, [back]) }, text);
 
 const list = (rows) =>
   h(
@@ -71,12 +75,12 @@ const list = (rows) =>
       .flatMap(([term, value]) => [h("dt", {}, term), h("dd", {}, value)]),
   );
 
-function explanation(found, further) {
+function explanation(found, open) {
   const value = found.lines.map((line) => /^value +(.*?) *$/.exec(line)?.[1]).find(Boolean);
   const whence = (origin) => {
     const term = /^inferplan explain (\S+)$/.exec(origin)?.[1];
     return term
-      ? h("button", { type: "button", class: "number", onclick: () => further(term) }, `explain ${term}`)
+      ? h("button", { type: "button", class: "number", onclick: () => open(term) }, `explain ${term}`)
       : origin;
   };
   const parts = [
@@ -113,11 +117,7 @@ function show(name, content, trail) {
   const last = trail.at(-1);
   const back =
     last &&
-    h(
-      "button",
-      { type: "button", onclick: () => explain(last.view, last.term, last.name, trail.slice(0, -1)) },
-      `Back to ${last.name}`,
-    );
+    h("button", { type: "button", onclick: () => last.open() }, `Back to ${last.name}`);
   fill(
     dialog,
     h(

@@ -22,6 +22,51 @@ export function fields(specs, { prefix, read, change }) {
   };
 }
 
+/** How much comes: requests a second, or users at once, which the key `users` holds. */
+export function load(label, users) {
+  return [
+    {
+      key: "load",
+      label,
+      kind: "choice",
+      options: [
+        ["rate", "requests a second"],
+        [users, "users at once"],
+      ],
+    },
+    {
+      key: "rate",
+      label: "Requests a second",
+      kind: "number",
+      whole: false,
+      when: (values) => values.load === "rate",
+    },
+    {
+      key: users,
+      label: "Users, each with one request at a time",
+      kind: "number",
+      when: (values) => values.load === users,
+    },
+  ];
+}
+
+/** The load that was chosen as options, or what is missing in words. */
+export function loadOptions(asked) {
+  const key = asked.load ?? "rate";
+  if (asked[key]) return { [key]: asked[key] };
+  return key === "rate" ? "How many requests a second?" : "How many users at once?";
+}
+
+/** Limits on latencies, in milliseconds; `placeholder` says what holds without one. */
+export const limits = (placeholder) =>
+  [
+    ["ttft", "Limit on the time to first token, ms"],
+    ["tpot", "Limit on the time per output token, ms"],
+  ].map(([key, label]) => ({ key, label, kind: "number", whole: false, placeholder }));
+
+/** The limits as options. */
+export const limitOptions = ({ ttft, tpot }) => ({ ttft: ttft && `${ttft}ms`, tpot: tpot && `${tpot}ms` });
+
 const MAKERS = {
   number(spec, { id, read, change }) {
     const wrong = h(

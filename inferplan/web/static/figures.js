@@ -1,7 +1,7 @@
 // The figures of an answer by name: as they are written, what explains them, and the bill behind those of money.
 
 import { h } from "./dom.js";
-import { facts, number } from "./explain.js";
+import { number, stated } from "./explain.js";
 import { bytes, count, decimal, money, time } from "./units.js";
 
 /** One figure of a headline: a name, what is large, notes below. */
@@ -114,18 +114,7 @@ function costs(cost) {
 
 /** The button of a figure: its explanation, or for money the bill. */
 export function figureButton(one, view) {
-  if (one.cost)
-    return h(
-      "button",
-      {
-        type: "button",
-        class: "number",
-        "data-key": one.name,
-        "aria-label": `${one.name}: ${one.text}. Explain`,
-        onclick: () => facts(one.name, bill(one.cost)),
-      },
-      one.text,
-    );
+  if (one.cost) return stated(one.text, one.name, () => bill(one.cost, "when the batch runs all of the time"));
   return number(one.text, { term: one.term, view, name: one.name, title: one.title });
 }
 
@@ -133,38 +122,50 @@ export function figureButton(one, view) {
 export const sold = (cost) =>
   cost.instance ? `${count(cost.instances)} × ${cost.instance}` : `${count(cost.devices_bought)} single`;
 
-function bill(cost) {
+/** A price to the cent, or to the tenth of a cent where it has one. */
+const priceOf = (value) => decimal(value, 3).replace(/0$/, "");
+
+/** What is bought and at which price, as facts. */
+export const purchase = (cost) => [
+  [
+    "What is bought",
+    `${sold(cost)}: ${count(cost.devices_bought)} of the accelerator, ${cost.devices_idle ? count(cost.devices_idle) : "none"} of them idle`,
+  ],
+  [
+    "Price",
+    `${priceOf(cost.price_per_instance_hour)} ${cost.currency} an hour each, ${cost.price_term}${cost.price_length ? ` ${cost.price_length}` : ""}`,
+  ],
+  [
+    "Price list",
+    [cost.price_source, cost.price_date].filter(Boolean).join(", ") +
+      (cost.price_is_old ? " (older than 180 days)" : ""),
+  ],
+];
+export const COST_PAGE = ["Page", h("code", {}, "docs/cost.md")];
+
+/** The whole bill as facts; `when` says at which load. */
+export function bill(cost, when) {
   const each = (value) => money(value, cost.currency);
+  const tokens = (value) => money(value, cost.currency, 4);
   return [
-    [
-      "What is bought",
-      `${sold(cost)}: ${count(cost.devices_bought)} of the accelerator, ${cost.devices_idle ? count(cost.devices_idle) : "none"} of them idle`,
-    ],
-    [
-      "Price",
-      `${each(cost.price_per_instance_hour)} an hour each, ${cost.price_term}${cost.price_length ? ` ${cost.price_length}` : ""}`,
-    ],
-    [
-      "Price list",
-      [cost.price_source, cost.price_date].filter(Boolean).join(", ") +
-        (cost.price_is_old ? " (older than 180 days)" : ""),
-    ],
+    ...(cost.beside ? purchase(cost.beside).map(([name, text]) => [`${name}, prompts`, text]) : []),
+    ...purchase(cost),
     ["An hour", each(cost.per_hour)],
     ["A month of 730 hours", each(cost.per_month)],
     ["A request", `${decimal(cost.per_request, 6)} ${cost.currency}`],
     [
       "A million input tokens",
-      `${each(cost.per_million_input_tokens)}, where an output token costs ${cost.output_to_input_ratio} times an input token`,
+      `${tokens(cost.per_million_input_tokens)}, where an output token costs ${cost.output_to_input_ratio} times an input token`,
     ],
-    ["A million output tokens", cost.per_million_output_tokens && each(cost.per_million_output_tokens)],
+    ["A million output tokens", cost.per_million_output_tokens && tokens(cost.per_million_output_tokens)],
     [
       "A million output tokens, whole bill on them",
-      cost.per_million_output_tokens_whole_bill && each(cost.per_million_output_tokens_whole_bill),
+      cost.per_million_output_tokens_whole_bill && tokens(cost.per_million_output_tokens_whole_bill),
     ],
     [
       "A million tokens, in and out",
-      `${each(cost.per_million_tokens_whole_bill)} = an hour's bill over the tokens of an hour, when the batch runs all of the time`,
+      `${tokens(cost.per_million_tokens_whole_bill)} = an hour's bill over the tokens of an hour, ${when}`,
     ],
-    ["Page", h("code", {}, "docs/cost.md")],
+    COST_PAGE,
   ];
 }

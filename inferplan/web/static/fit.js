@@ -1,12 +1,14 @@
 // Which accelerators hold the model, how many, in which format: the rows of `inferplan fit`, sorted and filtered here.
 
-import { copy, csv, fill, h, save, saving, say, table } from "./dom.js";
+import { copy, csv, fill, h, heading, save, saving, say, table } from "./dom.js";
+import { number, stated } from "./explain.js";
 import { fields } from "./fields.js";
+import { COST_PAGE, purchase } from "./figures.js";
 import { refusalCard } from "./refusal.js";
 import { TOOLS } from "./state.js";
 import { bytes, count, money } from "./units.js";
 
-export const SHAPE = { options: "array", first: "object", context_tokens: "number", command: "string" };
+export const SHAPE = { options: "array", first: "object", views: "array", context_tokens: "number", command: "string" };
 
 const COLUMNS = [
   ["gpu", "Accelerator", (row) => row.gpu],
@@ -18,11 +20,6 @@ const COLUMNS = [
   ["max_context_tokens", "Longest context", (row) => row.max_context_tokens ?? Infinity],
   ["price", "An hour", (row) => row.cost?.per_hour ?? Infinity],
 ];
-const bought = (cost) =>
-  cost.instance || cost.instance_gpus === 1
-    ? `${count(cost.instances)} × ${cost.instance ?? "instance"} (${cost.instance_gpus} each), ${cost.price_source}`
-    : `${count(cost.devices_bought)} bought, ${cost.price_source}`;
-
 export class FitTab {
   constructor({ change, use, again }) {
     Object.assign(this, { use, again });
@@ -87,6 +84,7 @@ export class FitTab {
 
   show(reply) {
     this.reply = reply;
+    this.views = new Map(reply.options.map((row, index) => [row, reply.views[index]]));
     this.#table();
   }
 
@@ -117,24 +115,18 @@ export class FitTab {
     const users = this.state.fit.users ?? 1;
     fill(
       this.found,
-      h(
-        "div",
-        { class: "head" },
+      heading(
         h("h2", { id: "fit-answer" }, this.#answer()),
         h(
-          "div",
-          { class: "quiet" },
-          h(
-            "button",
-            {
-              type: "button",
-              "data-key": "fit-copy",
-              onclick: (event) => copy(this.reply.command, event.currentTarget),
-            },
-            "Copy command line",
-          ),
-          saving("CSV", "Fit", () => save("fit.csv", this.#csv(rows), "text/csv")),
+          "button",
+          {
+            type: "button",
+            "data-key": "fit-copy",
+            onclick: (event) => copy(this.reply.command, event.currentTarget),
+          },
+          "Copy command line",
         ),
+        saving("CSV", "Fit", () => save("fit.csv", this.#csv(rows), "text/csv")),
       ),
       this.#first(),
       table(
@@ -164,8 +156,8 @@ export class FitTab {
       .map(([name, row]) => [
         name,
         `${count(row.devices)} × ${row.gpu}`,
-        count(row.max_requests),
-        row.cost ? money(row.cost.per_hour, row.cost.currency, 2) : "no price",
+        this.#number(row, count(row.max_requests), "max_batch", name),
+        this.#price(row),
         this.#take(row, name),
       ]);
     return (
@@ -214,13 +206,27 @@ export class FitTab {
       row.gpu,
       count(row.devices),
       row.quant,
-      bytes(row.weights_bytes),
-      bytes(row.kv_pool_bytes),
-      count(row.max_requests),
-      row.max_context_tokens === null ? "no limit" : `${count(row.max_context_tokens)} tokens`,
-      row.cost ? h("span", { title: bought(row.cost) }, money(row.cost.per_hour, row.cost.currency, 2)) : "no price",
+      this.#number(row, bytes(row.weights_bytes), "memory.weights", "Weights on each"),
+      this.#number(row, bytes(row.kv_pool_bytes), "memory.kv_pool", "KV cache on each"),
+      this.#number(row, count(row.max_requests), "max_batch", "Requests at once"),
+      row.max_context_tokens === null
+        ? "no limit"
+        : this.#number(row, `${count(row.max_context_tokens)} tokens`, "max_context", "Longest context"),
+      this.#price(row),
       this.#take(row, "row"),
     ];
+  }
+
+  /** A number of a row, which opens the explanation of the estimate with that row's memory. */
+  #number(row, text, term, what) {
+    return number(text, { term, view: this.views.get(row), name: `${what}, ${row.gpu} in ${row.quant}` });
+  }
+
+  #price({ gpu, quant, cost }) {
+    if (!cost) return "no price";
+    const text = money(cost.per_hour, cost.currency, 2);
+    const rows = [...purchase(cost), ["An hour", money(cost.per_hour, cost.currency)], COST_PAGE];
+    return stated(text, `An hour, ${gpu} in ${quant}`, () => rows);
   }
 
   /** The accelerator in hand first: how many of it, in which format. */

@@ -1,6 +1,6 @@
 // The time of both phases by operator.
 
-import { csv, h, save, saving, table } from "./dom.js";
+import { csv, h, heading, save, saving, table } from "./dom.js";
 import { number } from "./explain.js";
 import { percent, time } from "./units.js";
 
@@ -31,16 +31,10 @@ export function operatorNodes(reply, view) {
   ];
   const raw = reply.roofline.operators.map((one) => [one.phase, one.name, one.time_s, one.share, one.bound, one.basis]);
   return [
-    h(
-      "div",
-      { class: "head" },
+    heading(
       h("h2", {}, "Time by operator"),
-      h(
-        "div",
-        { class: "quiet" },
-        saving("CSV", "Time by operator", () =>
-          save("operators.csv", csv([["phase", "operator", "time_s", "share", "bound", "basis"], ...raw]), "text/csv"),
-        ),
+      saving("CSV", "Time by operator", () =>
+        save("operators.csv", csv([["phase", "operator", "time_s", "share", "bound", "basis"], ...raw]), "text/csv"),
       ),
     ),
     table(

@@ -1,7 +1,7 @@
 // The frame around a picture: its caption, its buttons (PNG, SVG, CSV) and the table behind it.
 
 import { Chart } from "./chart.js";
-import { csv, fill, h, save, saving, table } from "./dom.js";
+import { csv, fill, h, heading, save, saving, table } from "./dom.js";
 import { captioned, savePicture, svgNode } from "./scene.js";
 
 /**
@@ -9,26 +9,20 @@ import { captioned, savePicture, svgNode } from "./scene.js";
  * table behind the picture and its CSV, which is of `all` rows where the table shows a part of them.
  */
 export class Picture {
-  constructor(name, heading, body, open = false) {
+  constructor(name, title, body, open = false) {
     this.name = name;
-    this.heading = heading;
+    this.heading = title;
     this.caption = h("figcaption");
     this.legend = h("ul", { class: "legend", "aria-hidden": "true" });
     this.behind = h("div");
     this.node = h(
       "figure",
       { class: "chart", id: `picture-${name}` },
-      h(
-        "div",
-        { class: "head" },
-        h("h3", {}, heading),
-        h(
-          "div",
-          { class: "quiet" },
-          saving("PNG", heading, () => savePicture(this.#whole(), name, "png")),
-          saving("SVG", heading, () => savePicture(this.#whole(), name, "svg")),
-          saving("CSV", heading, () => save(`${name}.csv`, csv([this.columns, ...this.all]), "text/csv")),
-        ),
+      heading(
+        h("h3", {}, title),
+        saving("PNG", title, () => savePicture(this.#whole(), name, "png")),
+        saving("SVG", title, () => savePicture(this.#whole(), name, "svg")),
+        saving("CSV", title, () => save(`${name}.csv`, csv([this.columns, ...this.all]), "text/csv")),
       ),
       this.legend,
       body,

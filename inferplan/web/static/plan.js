@@ -1,58 +1,26 @@
 // What to buy and how to run it: the cheapest deployment that meets the limits under a load.
 
+import { Simulated, told } from "./behind.js";
 import { combobox } from "./combobox.js";
 import { copy, fill, h, save, table } from "./dom.js";
-import { fields } from "./fields.js";
-import { figure } from "./figures.js";
+import { number, stated } from "./explain.js";
+import { fields, limitOptions, limits, load, loadOptions } from "./fields.js";
+import { COST_PAGE, bill, figure, purchase, sold } from "./figures.js";
 import { Job } from "./job.js";
 import { given } from "./simulate.js";
 import { TOOLS } from "./state.js";
-import { count, decimal, money, percent, quantity, time } from "./units.js";
+import { bytes, count, decimal, money, percent, quantity, time } from "./units.js";
 
 /** The fields of the form. */
 function questions(names) {
   const workloads = [["", "none: lengths and limits below"], ...names.map((name) => [name, name])];
   const own = (values) => !values.workload;
   return [
-    {
-      key: "load",
-      label: "Load",
-      kind: "choice",
-      options: [
-        ["rate", "requests a second"],
-        ["users", "users at once"],
-      ],
-    },
-    {
-      key: "rate",
-      label: "Requests a second",
-      kind: "number",
-      whole: false,
-      when: (values) => values.load === "rate",
-    },
-    {
-      key: "users",
-      label: "Users, each with one request at a time",
-      kind: "number",
-      when: (values) => values.load === "users",
-    },
+    ...load("Load", "users"),
     { key: "workload", label: "Workload: lengths and limits by name", kind: "select", options: workloads },
     { key: "prompt", label: "Prompt, tokens", kind: "number", when: own },
     { key: "output", label: "Output, tokens", kind: "number", when: own },
-    {
-      key: "ttft",
-      label: "Limit on the time to first token, ms",
-      kind: "number",
-      whole: false,
-      placeholder: "of the workload, or none",
-    },
-    {
-      key: "tpot",
-      label: "Limit on the time per output token, ms",
-      kind: "number",
-      whole: false,
-      placeholder: "of the workload, or none",
-    },
+    ...limits("of the workload, or none"),
     {
       key: "percentile",
       label: "Percent of requests that meet the limits",
@@ -104,7 +72,7 @@ export class PlanTab {
       kind: "plan",
       word: "Run the plan",
       options: () => this.#options(),
-      draw: (result, job) => draw(result, job),
+      draw: (result, job) => draw(result, job, catalog.words),
       lost,
     });
     this.heading = h("h2");
@@ -122,7 +90,7 @@ export class PlanTab {
   set(state) {
     this.state = state;
     this.heading.textContent = `Plan for ${state.views[state.active].model}`;
-    this.form.show(state.plan);
+    this.form.show({ load: "rate", ...state.plan });
     fill(
       this.chips,
       this.#chosen().map((name) =>
@@ -150,23 +118,19 @@ export class PlanTab {
 
   #options() {
     const { plan: asked, views, active } = this.state;
-    const load = asked.load ?? "rate";
-    if (!asked[load]) return load === "rate" ? "How many requests a second?" : "How many users at once?";
+    const load = loadOptions(asked);
+    if (typeof load === "string") return load;
     if (!asked.workload && !(asked.prompt && asked.output))
       return "Choose a workload, or give the tokens of prompt and output.";
     if (!asked.workload && !asked.ttft && !asked.tpot)
       return "A plan needs a limit: on the time to first token, or per output token.";
     const lengths = asked.workload ? { workload: asked.workload } : { prompt: asked.prompt, output: asked.output };
-    const limits = {
-      ttft: asked.ttft && `${asked.ttft}ms`,
-      tpot: asked.tpot && `${asked.tpot}ms`,
-      percentile: asked.percentile,
-    };
     return given({
       model: views[active].model,
-      [load]: asked[load],
+      ...load,
       ...lengths,
-      ...limits,
+      ...limitOptions(asked),
+      percentile: asked.percentile,
       gpu: asked.gpu,
       quant: asked.quant,
       most: asked.most,
@@ -175,53 +139,73 @@ export class PlanTab {
   }
 }
 
+const degrees = (row) => ["tp", "pp", "ep", "dp"].filter((key) => row[key] > 1);
 const divided = (row) =>
-  ["tp", "pp", "ep", "dp"]
-    .filter((key) => row[key] > 1)
+  degrees(row)
     .map((key) => `${key} ${row[key]}`)
     .join(", ");
 const fleet = (row) =>
   `${count(row.devices)} × ${row.gpu}${row.prefill_gpu ? ` and ${count(row.prefill_devices)} × ${row.prefill_gpu} for prompts` : ""}`;
 const price = (row) =>
   row.hours === null ? `${money(row.cost, row.currency, 2)} / hour` : money(row.cost, row.currency);
-const BINDING = {
-  ttft: "time to first token",
-  tpot: "time per output token",
-  e2el: "end-to-end latency",
-  slots: "engine slots",
-  memory: "memory",
-  prefill: "prompts",
-  nothing: "nothing",
-};
-const RULED_OUT = {
-  ttft: "time to first token over the limit",
-  tpot: "time per output token over the limit",
-  e2el: "end-to-end latency over the limit",
-  weights: "the weights do not fit",
-  disaggregated: "no pair of pools meets the limits",
-  memory: "the cache does not hold the requests",
-  prefill: "the token budget is too small for the prompts",
-  slots: "more requests than the engine admits",
-  impossible: "the model cannot be divided that way, or the device lacks an arithmetic or a figure",
-  drafts: "the draft model cannot be divided that way (tried without it)",
-  unmeasured: "no constants on file: at the bare roofline they would look better than they are",
+
+/** Which of the plan's own terms (job.behind.terms) belong to a figure. */
+const TERMS = {
+  cost: /a million/,
+  replicas: /replica/,
+  ttft_s: /requests in a replica/,
+  tpot_s: /time per output token|round|operator/,
 };
 
-function draw(result, job) {
-  return [headline(result, job), options(result), loads(result)];
+function draw(result, job, words) {
+  const at = `p${result.question.percentile}`;
+  const { simulation } = result.plan;
+  const about = { result, job, words, at, behind: job.behind };
+  about.run = simulation && new Simulated(simulation, { words, job, view: job.behind.view });
+  return [headline(about), options(about), loads(about)];
 }
 
-function headline({ plan, cost, question, energy }, job) {
-  const limit = (key) => (question.slo[key] == null ? "no limit" : `limit ${time(question.slo[key], 3)}`);
-  const at = `${Number(question.percentile)}th percentile, simulated`;
-  const carries =
-    plan.capacity &&
-    `carries ${plan.capacity.requests_per_s == null ? `${count(plan.capacity.users)} users` : `${Number(plan.capacity.requests_per_s.toPrecision(3))} requests a second`}${plan.capacity.at_least ? " at least" : ""}`;
-  const slow = {
-    true: "keeps the limits at the slow end of the error too",
-    false: "misses a limit at the slow end of the error",
-    null: "no error band is known",
-  }[plan.meets_at_the_slow_end];
+/** Terms of the plan as facts: the value, the same in numbers, the formula. */
+function termRows({ behind }, which) {
+  const own = behind.terms.filter((term) => TERMS[which].test(term.name));
+  const rows = own.map(({ name, value, numbers, formula }) => [
+    name,
+    numbers === value
+      ? value
+      : h("span", {}, `${value} = `, h("code", {}, numbers), ", which is ", h("code", {}, formula)),
+  ]);
+  return rows.length && which !== "cost" ? [...rows, ["What these are", behind.screening]] : rows;
+}
+
+/** A latency of the plan itself: simulated, with the limit and the terms of the closed form. */
+function latency(about, name, key) {
+  const { plan, question } = about.result;
+  const limit = question.slo[key] == null ? "no limit" : `limit ${time(question.slo[key], 3)}`;
+  const rows = () => [["Limit", limit.replace("limit ", "")], ...termRows(about, key)];
+  const text = time(plan[key]);
+  return figure(
+    name,
+    about.run
+      ? about.run.latency(text, name, { key, at: about.at, rows })
+      : stated(text, name, () => told(about, [], rows())),
+    `${Number(question.percentile)}th percentile, ${about.run ? "simulated" : "closed form"}`,
+    limit,
+  );
+}
+
+/** What a row costs: its bill. `name` says of which row. */
+function priced(about, row, name, bills) {
+  const rows = () => [
+    ...bills.flatMap((one) => [...purchase(one), ["An hour", money(one.per_hour, one.currency)]]),
+    row.hours !== null && ["The whole job", `${decimal(row.hours, 2)} hours: ${price(row)}`],
+    COST_PAGE,
+  ];
+  return row.cost === null ? "no price" : stated(price(row), name, () => rows().filter(Boolean));
+}
+
+function headline(about) {
+  const { result, job, behind } = about;
+  const { plan, question } = result;
   return h(
     "section",
     { class: "card", id: "plan-answer" },
@@ -234,32 +218,85 @@ function headline({ plan, cost, question, energy }, job) {
     h(
       "dl",
       { class: "answer" },
-      figure(
-        "Cost",
-        price(plan),
-        cost.per_month != null && `${decimal(cost.per_month, 0)} ${cost.currency} a month of 730 hours`,
-        cost.per_million_output_tokens_whole_bill != null &&
-          `${money(cost.per_million_output_tokens_whole_bill, cost.currency)} a million output tokens, whole bill on them`,
-      ),
-      figure("Time to first token", time(plan.ttft_s), at, limit("ttft_s")),
-      figure("Time per output token", time(plan.tpot_s), at, limit("tpot_s")),
+      cost(about),
+      latency(about, "Time to first token", "ttft_s"),
+      plan.tpot_s !== null && latency(about, "Time per output token", "tpot_s"),
       figure(
         "Replicas",
-        `${count(plan.replicas)}`,
+        stated(count(plan.replicas), "Replicas", () =>
+          told(about, ["replica", "spare", ...degrees(plan)], [
+            ["Accelerators", fleet(plan)],
+            ...termRows(about, "replicas"),
+          ]),
+        ),
         divided(plan) || "one accelerator each",
         `${plan.engine}, ${count(plan.token_budget)} tokens a step, ${count(plan.max_num_seqs)} sequences`,
       ),
-      figure("Breaks first", BINDING[plan.binding] ?? plan.binding, carries, slow),
-      figure(
-        "What is bought",
-        cost.instance ? `${count(cost.instances)} × ${cost.instance}` : `${count(cost.devices_bought)} single`,
-        `${cost.price_term}, ${[cost.price_source, cost.price_date].filter(Boolean).join(", ")}`,
-        cost.devices_idle ? `${count(cost.devices_idle)} accelerators idle` : "",
-      ),
-      energy && figure("Power", quantity(energy.power_w, "W"), energy.scope),
+      behind.memory && memory(behind.memory),
+      breaks(plan, behind),
+      bought(about),
+      result.energy && power(about),
     ),
     toTake(plan, job),
   );
+}
+
+const memory = ({ view, bytes: size, usable_bytes: usable }) =>
+  figure(
+    "Memory of one accelerator",
+    number(bytes(size), { term: "memory.total", view, name: "Memory of one accelerator" }),
+    usable && `of ${bytes(usable)}`,
+    `with ${count(view.batch)} requests, as many as a replica has at its capacity`,
+  );
+
+function breaks(plan, behind) {
+  const { capacity } = plan;
+  const carries =
+    capacity &&
+    `carries ${capacity.requests_per_s == null ? `${count(capacity.users)} users` : `${Number(capacity.requests_per_s.toPrecision(3))} requests a second`}${capacity.at_least ? " at least" : ""}`;
+  const slow = {
+    true: "keeps the limits at the slow end of the error too",
+    false: "misses a limit at the slow end of the error",
+    null: "no error band is known",
+  }[plan.meets_at_the_slow_end];
+  return figure("Breaks first", behind.bottleneck, carries, slow);
+}
+
+function cost(about) {
+  const { cost: paid, plan } = about.result;
+  if (!paid) return figure("Cost", "no price");
+  return figure(
+    "Cost",
+    stated(price(plan), "Cost", () => [
+      ...bill(paid, "at the load that is served"),
+      ...(plan.hours === null ? [] : [["The whole job", `${decimal(plan.hours, 2)} hours: ${price(plan)}`]]),
+      ...termRows(about, "cost"),
+    ]),
+    paid.per_month != null && `${decimal(paid.per_month, 0)} ${paid.currency} a month of 730 hours`,
+    paid.per_million_output_tokens_whole_bill != null &&
+      `${money(paid.per_million_output_tokens_whole_bill, paid.currency)} a million output tokens, whole bill on them`,
+  );
+}
+
+function bought({ result: { cost: paid }, behind }) {
+  if (!paid) return false;
+  return figure(
+    "What is bought",
+    stated(sold(paid), "What is bought", () => behind.bills.plan.flatMap(purchase).concat([COST_PAGE])),
+    `${paid.price_term}, ${[paid.price_source, paid.price_date].filter(Boolean).join(", ")}`,
+    paid.devices_idle ? `${count(paid.devices_idle)} accelerators idle` : "",
+  );
+}
+
+function power(about) {
+  const { energy } = about.result;
+  const text = quantity(energy.power_w, "W");
+  const rows = [
+    ["Value", text],
+    ["Of", energy.scope],
+    ["A token, in or out", quantity(energy.per_token_j, "J")],
+  ];
+  return figure("Power", stated(text, "Power", () => told(about, ["TDP"], rows)), energy.scope);
 }
 
 /** What to take along: the command that starts it, the report, the record. */
@@ -301,22 +338,43 @@ function toTake(plan, job) {
 
 const right = (text) => ({ text, right: true });
 
-function options(result) {
-  const other = result.at_the_other_confidence;
-  const rows = [
-    ["the plan", result.plan],
-    ...(other ? [[`for a confidence of ${other.confidence}`, other]] : []),
-    ...(result.measured_alternative ? [["the cheapest of a measured kind", result.measured_alternative]] : []),
-    ...result.alternatives.map((row, index) => [`alternative ${index + 1}`, row]),
-  ].map(([name, row]) => [
-    name,
-    fleet(row),
-    divided(row) || "–",
-    row.precision,
-    time(row.ttft_s, 3),
-    time(row.tpot_s, 3),
-    price(row),
-  ]);
+/** The rows beside the plan: a name, the row of the JSON, its bills. */
+function beside({ plan, at_the_other_confidence: other, measured_alternative: measured, alternatives }, bills) {
+  return [
+    ["the plan", plan, bills.plan],
+    ...(other ? [[`for a confidence of ${other.confidence}`, other, bills.at_the_other_confidence]] : []),
+    ...(measured ? [["the cheapest of a measured kind", measured, bills.measured_alternative]] : []),
+    ...alternatives.map((row, index) => [`alternative ${index + 1}`, row, bills.alternatives[index]]),
+  ];
+}
+
+/** A simulated latency that stands in a table: `of` is what was simulated, in words. */
+function cell(about, key, value, { name, of }) {
+  if (value == null) return "–";
+  const [word, what] = { ttft_s: ["TTFT", "Time to first token"], tpot_s: ["TPOT", "Time per output token"] }[key];
+  const limit = about.result.question.slo[key];
+  return stated(time(value, 3), `${what}, ${name}`, () =>
+    told(about, [word, about.at, "simulated"], [
+      ["Value", time(value)],
+      ["Limit", limit == null ? "none" : time(limit, 3)],
+      ["Of", of],
+    ]),
+  );
+}
+
+function options(about) {
+  const rows = beside(about.result, about.behind.bills).map(([name, row, bills]) => {
+    const of = [fleet(row), divided(row), row.precision, about.result.question.demand].filter(Boolean).join(", ");
+    return [
+      name,
+      fleet(row),
+      divided(row) || "–",
+      row.precision,
+      cell(about, "ttft_s", row.ttft_s, { name, of }),
+      cell(about, "tpot_s", row.tpot_s, { name, of }),
+      priced(about, row, `Cost, ${name}`, bills),
+    ];
+  });
   return h(
     "section",
     { class: "card" },
@@ -337,18 +395,20 @@ function options(result) {
   );
 }
 
-function loads(result) {
-  const rows = result.sensitivity.map((row) => [
-    percent(row.load, 0),
-    time(row.ttft_s, 3),
-    time(row.tpot_s, 3),
-    row.meets ? "yes" : "no",
-    row.replicas_needed == null ? "–" : count(row.replicas_needed),
-  ]);
-  const out = Object.entries(result.rejected).map(([reason, candidates]) => [
-    RULED_OUT[reason] ?? reason,
-    count(candidates),
-  ]);
+function loads(about) {
+  const { result, behind } = about;
+  const rows = result.sensitivity.map((row) => {
+    const name = `at ${percent(row.load, 0)} of the load`;
+    const of = `${fleet(result.plan)} ${name}: ${row.verdict}`;
+    return [
+      percent(row.load, 0),
+      cell(about, "ttft_s", row.ttft_s, { name, of }),
+      cell(about, "tpot_s", row.tpot_s, { name, of }),
+      row.meets ? "yes" : "no",
+      row.replicas_needed == null ? "–" : count(row.replicas_needed),
+    ];
+  });
+  const out = Object.entries(result.rejected).map(([reason, candidates]) => [behind.reasons[reason], count(candidates)]);
   return h(
     "div",
     { class: "pair" },

@@ -1,7 +1,8 @@
 // What users experience under load: a simulation of the deployment in hand.
 
-import { csv, h, save, saving, table } from "./dom.js";
-import { fields } from "./fields.js";
+import { Simulated } from "./behind.js";
+import { csv, h, heading, save, saving, table } from "./dom.js";
+import { fields, limitOptions, limits, load, loadOptions } from "./fields.js";
 import { figure } from "./figures.js";
 import { Job } from "./job.js";
 import { TOOLS } from "./state.js";
@@ -17,6 +18,8 @@ const LATENCIES = {
   e2el_s: "End to end",
 };
 
+const deployment = (options) => Object.fromEntries(KEPT.map((key) => [key, options[key]]));
+
 export const given = (object) =>
   Object.fromEntries(Object.entries(object).filter(([, value]) => value !== undefined && value !== ""));
 
@@ -24,45 +27,11 @@ export const given = (object) =>
 function questions(names) {
   const workloads = [["", "none: prompt and output of the load"], ...names.map((name) => [name, name])];
   return [
-    {
-      key: "load",
-      label: "Traffic",
-      kind: "choice",
-      options: [
-        ["rate", "requests a second"],
-        ["concurrency", "users at once"],
-      ],
-    },
-    {
-      key: "rate",
-      label: "Requests a second",
-      kind: "number",
-      whole: false,
-      when: (values) => values.load === "rate",
-    },
-    {
-      key: "concurrency",
-      label: "Users, each with one request at a time",
-      kind: "number",
-      when: (values) => values.load === "concurrency",
-    },
+    ...load("Traffic", "concurrency"),
     { key: "workload", label: "Named workload", kind: "select", options: workloads },
     { key: "requests", label: "Requests to simulate", kind: "number", placeholder: "as many as it takes" },
     { key: "seed", label: "Seed of lengths and arrivals", kind: "number", placeholder: "0" },
-    {
-      key: "ttft",
-      label: "Limit on the time to first token, ms",
-      kind: "number",
-      whole: false,
-      placeholder: "none",
-    },
-    {
-      key: "tpot",
-      label: "Limit on the time per output token, ms",
-      kind: "number",
-      whole: false,
-      placeholder: "none",
-    },
+    ...limits("none"),
   ];
 }
 
@@ -74,7 +43,7 @@ export class SimulateTab {
       kind: "simulate",
       word: "Run the simulation",
       options: () => this.#options(),
-      draw,
+      draw: (result, job) => draw(result, job, catalog.words),
       lost,
       apply,
     });
@@ -93,41 +62,33 @@ export class SimulateTab {
   set(state) {
     this.state = state;
     this.heading.textContent = `Simulate ${title(state.views[state.active])}`;
-    this.form.show(state.simulate);
+    this.form.show({ load: "rate", ...state.simulate });
   }
 
   #options() {
     const { simulate: asked, views, active } = this.state;
     const view = views[active];
-    const load = asked.load ?? "rate";
-    if (!asked[load]) return load === "rate" ? "How many requests a second?" : "How many users at once?";
+    const load = loadOptions(asked);
+    if (typeof load === "string") return load;
     const lengths = asked.workload
       ? { workload: asked.workload }
       : { prompt: view.prompt, output: this.silent.has(view.model) ? undefined : view.output };
-    const limits = { ttft: asked.ttft && `${asked.ttft}ms`, tpot: asked.tpot && `${asked.tpot}ms` };
-    return given({
-      ...Object.fromEntries(KEPT.map((key) => [key, view[key]])),
-      [load]: asked[load],
-      ...lengths,
-      requests: asked.requests,
-      seed: asked.seed,
-      ...limits,
-    });
+    const { requests, seed } = asked;
+    return given({ ...deployment(view), ...load, ...lengths, requests, seed, ...limitOptions(asked) });
   }
 }
 
 /** The nodes of a result: the verdict with its figures, and the latencies. */
-const draw = (result) => [verdict(result), latencyTable(result)];
+function draw(result, job, words) {
+  const run = new Simulated(result, { words, job, view: given(deployment(job.options)) });
+  return [verdict(result, run), latencyTable(result, run)];
+}
 
-function verdict(result) {
-  const generates = result.conditions.generates !== false;
-  const p95 = (name, key, stem) =>
-    result[key]?.p95 != null && figure(`${name}, 95th percentile`, time(result[key].p95), band(stem));
-  const { capacity, throughput, queue, kv, requests } = result;
-  const band = (key) =>
-    result[`${key}_low_s`] == null
-      ? ""
-      : `80 % of measured means: ${time(result[`${key}_low_s`])} to ${time(result[`${key}_high_s`])}`;
+/** A figure of the headline whose number opens what it is; `names` are words of the glossary. */
+const opened = (run, name, text, names, notes, rows) =>
+  figure(name, run.number(text, name, names, () => rows ?? []), ...notes);
+
+function verdict(result, run) {
   return h(
     "section",
     { class: "card" },
@@ -136,73 +97,102 @@ function verdict(result) {
       { class: "title" },
       h("h2", { id: "verdict" }, result.verdict.charAt(0).toUpperCase() + result.verdict.slice(1)),
     ),
-    h(
-      "dl",
-      { class: "answer" },
-      generates
-        ? [p95("Time to first token", "ttft_s", "ttft"), p95("Time per output token", "tpot_s", "tpot")]
-        : p95("Latency", "e2el_s", "e2el"),
-      figure(
-        "Requests a second",
-        `${Number(throughput.requests_per_s.toPrecision(4))}`,
-        capacity &&
-          `${percent(capacity.load, 0)} of the ${Number(capacity.requests_per_s.toPrecision(4))} that can leave`,
-      ),
-      generates &&
-        figure(
-          "Output tokens a second",
-          decimal(throughput.output_tokens_per_s, 1),
-          `${decimal(throughput.total_tokens_per_s, 1)} in and out`,
-        ),
-      result.slo_attained !== null &&
-        figure(
-          "Within the limits",
-          percent(result.slo_attained),
-          result.goodput_requests_per_s !== null &&
-            `${Number(result.goodput_requests_per_s.toPrecision(4))} requests a second`,
-        ),
-      queue.wait_mean_s !== null &&
-        figure("Wait until admission", `${time(queue.wait_mean_s)} mean`, `longest ${time(queue.wait_max_s)}`),
-      generates &&
-        figure(
-          "KV cache in use",
-          `${percent(kv.use_peak)} at most`,
-          `mean ${percent(kv.use_mean)}; ${count(result.preemptions)} preemptions`,
-        ),
-      figure(
-        "Requests counted",
-        `${count(requests.finished)} finished`,
-        `of ${count(requests.arrived)} that arrived; ${count(result.run.sent)} sent`,
-      ),
-    ),
+    h("dl", { class: "answer" }, slowest(result, run), rates(result, run), room(result, run)),
   );
 }
 
-function latencyTable(result) {
+/** The 95th percentiles. */
+function slowest(result, run) {
+  const band = (stem) =>
+    result[`${stem}_low_s`] == null
+      ? ""
+      : `80 % of measured means: ${time(result[`${stem}_low_s`])} to ${time(result[`${stem}_high_s`])}`;
+  const p95 = (what, key) => {
+    if (result[key]?.p95 == null) return false;
+    const name = `${what}, 95th percentile`;
+    return figure(name, run.latency(time(result[key].p95), name, { key, at: "p95" }), band(key.replace("_s", "")));
+  };
+  return result.conditions.generates === false
+    ? p95("Latency", "e2el_s")
+    : [p95("Time to first token", "ttft_s"), p95("Time per output token", "tpot_s")];
+}
+
+function rates({ capacity, conditions, goodput_requests_per_s: goodput, slo, slo_attained: kept, throughput }, run) {
+  const rate = (value) => `${Number(value.toPrecision(4))}`;
+  return [
+    opened(run, "Requests a second", rate(throughput.requests_per_s), ["throughput"], [
+      capacity && `${percent(capacity.load, 0)} of the ${rate(capacity.requests_per_s)} that can leave`,
+    ]),
+    conditions.generates !== false &&
+      opened(
+        run,
+        "Output tokens a second",
+        decimal(throughput.output_tokens_per_s, 1),
+        ["token", "throughput"],
+        [`${decimal(throughput.total_tokens_per_s, 1)} in and out`],
+      ),
+    kept !== null &&
+      opened(
+        run,
+        "Within the limits",
+        percent(kept),
+        ["goodput", "SLO"],
+        [goodput !== null && `${rate(goodput)} requests a second`],
+        Object.entries(slo).map(([key, limit]) => [`Limit on ${key.replace("_s", "").toUpperCase()}`, time(limit)]),
+      ),
+  ];
+}
+
+/** What requests wait for and what they take. */
+function room({ conditions, kv, preemptions, queue, requests, run: sent }, run) {
+  return [
+    queue.wait_mean_s !== null &&
+      opened(
+        run,
+        "Wait until admission",
+        `${time(queue.wait_mean_s)} mean`,
+        ["admission"],
+        [`longest ${time(queue.wait_max_s)}`],
+      ),
+    conditions.generates !== false &&
+      opened(
+        run,
+        "KV cache in use",
+        `${percent(kv.use_peak)} at most`,
+        ["KV cache", "preemption"],
+        [`mean ${percent(kv.use_mean)}; ${count(preemptions)} preemptions`],
+        [["Of", kv.capacity_tokens && `${count(kv.capacity_tokens)} tokens`]],
+      ),
+    opened(
+      run,
+      "Requests counted",
+      `${count(requests.finished)} finished`,
+      [],
+      [`of ${count(requests.arrived)} that arrived; ${count(sent.sent)} sent`],
+    ),
+  ];
+}
+
+function latencyTable(result, run) {
   const right = (text) => ({ text, right: true });
   const columns = ["mean", "p50", "p90", "p95", "p99"];
   const generates = result.conditions.generates !== false;
   const latencies = Object.entries(generates ? LATENCIES : ONE_PASS).filter(([key]) => result[key]);
   const rows = latencies.map(([key, name]) => [
     name,
-    ...columns.map((at) => timed(result[key][at], result.intervals[key]?.[at])),
+    ...columns.map((at) => {
+      const text = timed(result[key][at], result.intervals[key]?.[at]);
+      return result[key][at] === null ? text : run.latency(text, `${name}, ${at}`, { key, at });
+    }),
   ]);
   const raw = latencies.map(([key]) => [key, ...columns.map((at) => result[key][at])]);
   return h(
     "section",
     { class: "card" },
-    h(
-      "div",
-      { class: "head" },
+    heading(
       h("h2", {}, "Latency"),
-      h(
-        "div",
-        { class: "quiet" },
-        saving("CSV", "Latency", () => save("simulation.csv", csv([["latency", ...columns], ...raw]), "text/csv")),
-        saving("JSON", "Simulation", () =>
-          save("simulation.json", JSON.stringify(result, null, 2), "application/json"),
-        ),
-      ),
+      saving("CSV", "Latency", () => save("simulation.csv", csv([["latency", ...columns], ...raw]), "text/csv")),
+      saving("JSON", "Simulation", () => save("simulation.json", JSON.stringify(result, null, 2), "application/json")),
     ),
     table("With ± the 95 % confidence interval over seeds, where there is one", ["", ...columns.map(right)], rows),
   );

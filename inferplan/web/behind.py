@@ -1,0 +1,107 @@
+"""What stands behind the figures of a fit and of a plan: the estimates that explain them, terms, bills and words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from inferplan.answers.fit import Fits
+from inferplan.reports.cost import bill_record
+from inferplan.web.commands import Commands, Options
+from inferplan.work.parallel import Parallelism
+
+if TYPE_CHECKING:  # plans are made by jobs alone
+    from inferplan.planning.option import Option
+    from inferplan.planning.plan import Plan
+
+_DEGREES = ("tp", "pp", "ep", "dp", "cp")
+
+
+def fit_views(model: str, found: Fits) -> list[Options | None]:
+    """For each row the options of an estimate with the same memory; ``None`` where nothing fits.
+
+    One request whose last token is the last of the context that was asked for. Memory needs no constants: ``ideal``.
+    """
+    load = {"batch": 1, "prompt": max(found.context - 1, 1), "output": 1}
+    own = {"model": model, "engine": found.asked.engine, "ideal": True, **load}
+    own |= {"memory": found.asked.memory} if found.asked.memory else {}
+    return [
+        None if one.fitting is None else {**own, **_where(one.gpu, one.quant, one.fitting.deployment.parallel)}
+        for one in found.options
+    ]
+
+
+def _where(gpu: str, quant: str | None, parallel: Parallelism) -> dict[str, Any]:
+    """Accelerator, format and division by the options that name them; those at their defaults are left out."""
+    degrees = {name: getattr(parallel, name) for name in _DEGREES if getattr(parallel, name) > 1}
+    return {"gpu": gpu, **({} if quant in (None, "native") else {"quant": quant}), **degrees}
+
+
+def plan_behind(plan: Plan, commands: Commands) -> dict[str, Any]:
+    """What the page says of a plan beyond its JSON.
+
+    terms, screening: the formulas at the chosen point and what they are, as the report prints them. view: the replica
+    as an estimate, without a batch; ``None`` where it has options that a static estimate does not take. memory: one
+    device at the capacity of a replica, with the view that explains it. bills: of each row what is bought, by the row's
+    key in the JSON.
+    """
+    from inferplan.planning.infeasible import REASONS
+    from inferplan.reports.plan import BOTTLENECKS
+    from inferplan.reports.plan_page import screening
+    from inferplan.reports.plan_terms import plan_terms
+
+    view = _replica(plan)
+    return {
+        "terms": [
+            {"name": term.name, "value": term.shown, "formula": term.formula, "numbers": term.numbers}
+            for term in plan_terms(plan)
+        ],
+        "screening": screening(plan),
+        "view": view,
+        "memory": None if view is None else _memory(plan, view, commands),
+        "bottleneck": BOTTLENECKS[plan.binding],
+        "reasons": {reason: REASONS[reason] for reason in plan.searched.rejections.counts},
+        "bills": {
+            "plan": _bills(plan.option),
+            "at_the_other_confidence": [] if plan.other is None else _bills(plan.other.option),
+            "measured_alternative": [] if plan.measured is None else _bills(plan.measured.option),
+            "alternatives": [_bills(verified.option) for verified in plan.alternatives],
+        },
+    }
+
+
+def _bills(option: Option) -> list[dict[str, Any]]:
+    """What is bought, prompts' accelerators first where they are apart; empty without a price."""
+    return [{**bill_record(bill), "per_hour": bill.per_hour} for bill in option.purchases]
+
+
+def _replica(plan: Plan) -> dict[str, Any] | None:
+    """One replica (of pools apart, what decodes) as options of an estimate, at the mean lengths."""
+    from inferplan.reports.plan_record import deployment_record
+
+    option, demand = plan.option, plan.question.demand
+    parallel, request = option.deployment.parallel, option.request
+    if deployment_record(plan)["options"] or option.speculation.length or parallel.spread_dense or parallel.redundant:
+        return None
+    lengths = {"prompt": round(demand.prompt.average)}
+    if not option.deployment.model.encodes:
+        lengths["output"] = max(round(demand.output.average), 1)
+    return {
+        "model": request.model,
+        "engine": request.engine,
+        "max-num-batched-tokens": option.budget,
+        **lengths,
+        **_where(request.gpu, request.quant, parallel),
+    }
+
+
+def _memory(plan: Plan, view: Options, commands: Commands) -> dict[str, Any] | None:
+    """The memory of one device with as many requests as a replica at its capacity has, half of their output written:
+    as the report draws it."""
+    at = {**view, "batch": max(round(plan.option.concurrency), 1)}
+    if "output" in view:
+        at["output"] = max(round(view["output"] / 2), 1)
+    answered = commands.run("explain", {"number": "memory.total", **at})
+    if answered.report is None:  # rounded up, the last request may be one too many
+        return None
+    usable = plan.option.deployment.hardware.memory.usable
+    return {"view": at, "bytes": answered.report.record["value"], "usable_bytes": usable}
