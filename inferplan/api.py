@@ -56,6 +56,7 @@ from inferplan.serving.step_times import StepTimes
 from inferplan.serving.techniques.applied import ServedEstimate, Techniques, served_estimate
 from inferplan.table import flatten, frame, plain
 from inferplan.traffic.requests import Lengths, Requests, Slo, Traffic, parse_lengths
+from inferplan.work.adapters import LoraAsked
 from inferplan.work.parallel import Parallelism
 
 if TYPE_CHECKING:
@@ -80,9 +81,9 @@ class DeployOptions(TypedDict, total=False):
     fitted constants. memory: usable memory as text, ``"64GB"``. unfused_attention: scores go to memory and back.
     prune: what to cut from the model, ``"layers=24,d_ff=0.75"``. generation: fields of a diffusion model's generation.
     flags: what replaces the engine's defaults. expert_skew: how popularity of experts varies. anchor: a file
-    of measured runs. media: what every request carries beside text. tp, pp, ep, dp, cp:
-    degrees of parallelism. replicas: copies. redundant: slots for copies of experts. spread_dense: dense layers over
-    all attention ranks.
+    of measured runs. media: what every request carries beside text. lora: adapters beside the model. tp, pp, ep, dp,
+    cp: degrees of parallelism. replicas: copies. redundant: slots for copies of experts. spread_dense: dense layers
+    over all attention ranks.
     """
 
     quant: str | None
@@ -98,6 +99,7 @@ class DeployOptions(TypedDict, total=False):
     expert_skew: float | None
     anchor: str | None
     media: MediaAsked
+    lora: LoraAsked
     tp: Count
     pp: Count
     ep: Count
@@ -160,6 +162,7 @@ class FitOptions(PriceOptions, total=False):
     most: Count
     engine: str
     memory: str | None
+    lora: LoraAsked
 
 
 class CostOptions(PriceOptions, total=False):

@@ -50,6 +50,8 @@ def rows_of_experts(rows: int, experts: int, touched: int, skew: float = 0.0) ->
 
 def grouped_kernel(op: GroupedMatmul, pool: OperandPool) -> Kernel:
     """The first kernel that is right for experts of these formats; all experts of the rank are in memory."""
+    if op.adapter:
+        raise NoKernelError("no kernel of LoRA adapters is timed here", hint="experts, whose constants stand for them")
     small = replace(
         op,
         m=min(count_of(op.m), 48.0),

@@ -18,6 +18,7 @@ from inferplan.estimate.memory import Footprint
 from inferplan.models.spec import ModelSpec
 from inferplan.shown import Shown
 from inferplan.units import format_bytes
+from inferplan.work.adapters import LoraAsked
 from inferplan.work.parallel import Parallelism
 
 
@@ -180,7 +181,7 @@ def asked_context(model: ModelSpec, tokens: int | None) -> int:
 class FitAsked:
     """What is to fit. context: tokens of a request, prompt and output; ``None`` as :func:`asked_context`. users: such
     requests at once. tp: GPUs of a replica, ``None`` for the fewest that hold it; most: the largest number to try.
-    quant, engine, memory: as in ``Request``.
+    quant, engine, memory, lora: as in ``Request``.
     """
 
     quant: str | None = None
@@ -190,10 +191,12 @@ class FitAsked:
     most: int = 8
     engine: str = "vllm"
     memory: str | None = None
+    lora: LoraAsked = LoraAsked()
 
     def request(self, model: str, gpu: str) -> Request:
         """The deployment to look at; memory needs no constants."""
-        return Request(model=model, gpu=gpu, quant=self.quant, engine=self.engine, memory=self.memory, ideal=True)
+        found = Request(model=model, gpu=gpu, quant=self.quant, engine=self.engine, memory=self.memory, ideal=True)
+        return replace(found, lora=self.lora)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

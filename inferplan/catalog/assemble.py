@@ -25,6 +25,7 @@ from inferplan.models.media import MediaAsked
 from inferplan.models.spec import ModelSpec, require_experts
 from inferplan.spec import Spec
 from inferplan.units import parse_quantity
+from inferplan.work.adapters import Adapters, LoraAsked
 from inferplan.work.formats import WIDE, Format, Precision, find_format, held_by, parse_precision, uniform
 from inferplan.work.parallel import Parallelism
 from inferplan.work.routing import Routing
@@ -40,9 +41,9 @@ class Request:
 
     quant: formats; ``None``, or ``native``, for those of the checkpoint. engine: ``name`` or ``name@version``.
     calibration: a file; ``None`` takes the hardware's own when there is one. anchor: a file of measured runs of this
-    system. media: what every request carries beside text. memory: usable memory as text, for devices whose reading is
-    not on file. prune: axes to cut, ``layers=24,d_ff=0.75``. generation: fields of a diffusion model's generation that
-    differ from its YAML.
+    system. media: what every request carries beside text. lora: adapters beside the model. memory: usable memory as
+    text, for devices whose reading is not on file. prune: axes to cut, ``layers=24,d_ff=0.75``. generation: fields of a
+    diffusion model's generation that differ from its YAML.
     """
 
     model: str
@@ -61,6 +62,7 @@ class Request:
     expert_skew: float | None = None
     anchor: str | None = None
     media: MediaAsked = MediaAsked()
+    lora: LoraAsked = LoraAsked()
 
     def __post_init__(self) -> None:
         if self.quant is not None and self.quant.lower().strip() == NATIVE:
@@ -284,20 +286,32 @@ def assemble(
         require_experts(model, "--expert-skew")
     if any(role == "experts" for role, _ in request.flags.backends):
         require_experts(model, "--backend experts")
+    precision = precision_of(request, model, hardware)
     deployment = Deployment(
         model=model,
         hardware=hardware,
-        precision=precision_of(request, model, hardware),
+        precision=precision,
         parallel=request.parallel,
         engine=_engine_for(request, model, hardware),
         calibration=load_calibration(hardware, request.calibration, request.ideal, request.engine),
         unfused_attention=request.unfused_attention,
         routing=routing_of(request.expert_skew),
         media=carried(model, request.media),
+        lora=_adapters(request.lora, model, precision.base),
     )
     backends = Backends(engine=request.engine, chosen=request.flags.backends, path=request.calibration)
     deployment = with_backends(deployment, backends)
     return deployment if request.anchor is None else anchored(deployment, load_anchor(request.anchor), request.anchor)
+
+
+def _adapters(asked: LoraAsked, model: ModelSpec, base: Format) -> Adapters | None:
+    """The adapters asked for; their module is read only where there are any."""
+    if not asked.any:
+        return None
+    from inferplan.models.adapter_folder import read_adapter
+    from inferplan.models.lora import adapters_of
+
+    return adapters_of(model, asked, base, None if asked.folder is None else read_adapter(Path(asked.folder)))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

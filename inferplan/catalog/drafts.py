@@ -124,7 +124,7 @@ def head_beside(served: Deployment, name: str) -> DraftDeployments | None:
         precision = released(replace(served.precision, exceptions=exceptions))
     else:
         precision = head_formats(models.whole, served.precision)
-    whole = replace(served, model=models.whole, precision=precision, parallel=Parallelism(), media=None)
+    whole = replace(served, model=models.whole, precision=precision, parallel=Parallelism(), media=None, lora=None)
     return deployments(whole, models, True)
 
 

@@ -10,6 +10,7 @@ import click
 
 from inferplan.answers.compare import compare
 from inferplan.catalog.assemble import Request, assemble, require_precision
+from inferplan.cli.lora_options import lora_options
 from inferplan.cli.media_options import media_options
 from inferplan.cli.options import ROLES, Count, deployment_options, load_options, report_options, usual_engines
 from inferplan.errors import InferplanError, UnknownNameError, UsageError
@@ -24,6 +25,7 @@ from inferplan.table import Report
 @click.option("--vs", "others", multiple=True, metavar="KEY=VALUE,...", help="Another candidate: what it changes.")
 @load_options
 @media_options
+@lora_options
 @report_options
 def compare_command(request: Request, others: tuple[str, ...], load: StaticLoad) -> Report:
     """Models, GPUs, formats or parallelism side by side: ratios to the first, and the resource that explains each.

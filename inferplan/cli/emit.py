@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from inferplan.catalog.assemble import Request
+from inferplan.cli.lora_options import lora_options
 from inferplan.cli.options import Count, deployment_options, without_anchor, writable
 from inferplan.errors import UsageError
 from inferplan.reports.emit import TARGETS, EmitAsked, emitted
@@ -18,6 +19,7 @@ from inferplan.reports.plan_file import Planned, read_plan
 @click.command("emit")
 @click.argument("target", type=click.Choice(TARGETS))
 @deployment_options
+@lora_options
 @click.option("--context", type=Count(), help="Tokens of the longest request [the longest that fits].")
 @click.option("--checkpoint", help="Repository or path of the weights [MODEL, or the source of its file].")
 @click.option(
@@ -45,7 +47,7 @@ def emit_command(target: str, request: Request, **values: Any) -> None:
         click.echo(f"note: {note}", err=True)
 
 
-_DECIDED = {one.name for one in click.command()(deployment_options(lambda **_: None)).params} - {"model"}
+_DECIDED = {one.name for one in click.command()(deployment_options(lora_options(lambda **_: None))).params} - {"model"}
 """Options of a deployment, which the file of a plan decides; those of emit alone are taken beside it."""
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from inferplan.catalog.assemble import Request, assemble
+from inferplan.cli.lora_options import lora_options
 from inferplan.cli.media_options import media_options
 from inferplan.cli.options import Count, deployment_options, load_options, report_options
 from inferplan.cli.technique_options import technique_options, techniques_of
@@ -22,6 +23,7 @@ from inferplan.table import Report
 @deployment_options
 @load_options
 @media_options
+@lora_options
 @technique_options
 @click.option("--concurrency", type=Count(), help="First the steady state of this many concurrent users.")
 @click.option("--chunk", type=Count(), help="Compute the prompt in chunks of this many tokens.")

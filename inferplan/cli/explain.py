@@ -8,6 +8,7 @@ import click
 
 from inferplan.answers.explain import Explainer
 from inferplan.catalog.assemble import Request
+from inferplan.cli.lora_options import lora_options
 from inferplan.cli.media_options import media_options
 from inferplan.cli.options import Count, deployment_options, load_options, report_options
 from inferplan.cli.technique_options import technique_options, techniques_of
@@ -21,6 +22,7 @@ from inferplan.table import Report, Table
 @deployment_options
 @load_options
 @media_options
+@lora_options
 @technique_options
 @click.option("--chunk", type=Count(), help="Compute the prompt in chunks of this many tokens.")
 @report_options

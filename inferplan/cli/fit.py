@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from inferplan.answers.fit import FitAsked, fit_everywhere, fit_on
+from inferplan.cli.lora_options import lora_values, slot_options
 from inferplan.cli.options import USUAL, Count, engine_option, report_options, usual_engine
 from inferplan.cli.price_options import price_options
 from inferplan.reports.fit import memory_report, options_report
@@ -24,6 +25,7 @@ from inferplan.table import Report
 @click.option("--most", type=Count(), default=8, show_default=True, help="Largest number of GPUs to try.")
 @engine_option("Engine and version: vllm, vllm@0.20, sglang, llama.cpp, none.", show_default=USUAL)
 @click.option("--memory", metavar="SIZE", help="Usable memory of one device, such as 64GB.")
+@slot_options
 @price_options
 @report_options
 def fit_command(gpu: str | None, **values: Any) -> Report:
@@ -42,4 +44,5 @@ def fit_command(gpu: str | None, **values: Any) -> Report:
 
 
 def _asked(values: dict[str, Any]) -> FitAsked:
+    values["lora"] = lora_values({"active_loras": None, **values})
     return FitAsked(**{field.name: values[field.name] for field in fields(FitAsked)})

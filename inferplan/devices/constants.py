@@ -200,19 +200,22 @@ class Calibration(Spec):
 
         A head size that nobody has measured (``bf16-d64``) takes the format's own constants, weights in a format that
         nobody has those of any weights with their inputs (``anyxq8_1``), a format the kernel's; experts whose rows are
-        exchanged those of experts; attention both ways that of prompts.
+        exchanged those of experts; attention both ways that of prompts. So do LoRA adapters, those of experts: what
+        error that has nobody has measured.
         """
         place = self.place(kernel, label)
         if place is None:
             return None
         found = self.constants[place[0]][place[1]]
+        if kernel == "grouped_matmul.adapter" != place[0]:
+            return found.model_copy(update={"basis": "transferred", "source": "experts' kernels", "error": {}})
         stands_in = kernel == "attention.encoder" != place[0]
         return found.model_copy(update={"basis": "transferred"}) if stands_in else found
 
     def place(self, kernel: str, label: str) -> tuple[str, str] | None:
         """The kernel and the format under which the constants of :meth:`fit` stand."""
         general, _, form = kernel.partition(".")
-        if form == "exchanged":
+        if form in ("exchanged", "adapter"):
             own = label in self.constants.get(kernel, {})
             return (kernel, label) if own else self.place(general, label)
         formats = self.constants.get(kernel, {})

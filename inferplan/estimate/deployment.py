@@ -13,6 +13,7 @@ from inferplan.estimate.towers import Carried
 from inferplan.models.spec import ModelSpec, require_experts, uncounted
 from inferplan.shown import Shown
 from inferplan.terms import Term, named
+from inferplan.work.adapters import Adapters
 from inferplan.work.formats import Precision, arithmetic
 from inferplan.work.parallel import Parallelism, require_even, split_layers
 from inferplan.work.routing import UNIFORM, Routing
@@ -37,6 +38,8 @@ class Deployment(Shown):
     routing: Routing = UNIFORM
     media: Carried | None = None
     """What every request carries beside text."""
+    lora: Adapters | None = None
+    """LoRA adapters beside its matrices."""
 
     def __post_init__(self) -> None:
         if self.parallel.redundant:
@@ -53,6 +56,8 @@ class Deployment(Shown):
         split_layers(max(len(self.model.sequence), 1), self.parallel.pp)
         self._check_arithmetic()
         self._check_experts()
+        if self.lora is not None and self.parallel.spread_dense:
+            raise UsageError("adapters of dense layers that are spread over attention ranks are not known here")
         if self.parallel.ranks > 1:
             self.hardware.link(min(self.parallel.ranks, max(self.parallel.stage_ranks, 2)))
 
@@ -170,6 +175,7 @@ class Deployment(Shown):
             "two_batch_overlap": self.two_batches is not None,
             "unfused_attention": self.unfused_attention,
             "media": None if self.media is None else self.media.to_dict(),
+            "lora": None if self.lora is None else self.lora.to_dict(),
             "model_notes": self.warnings,
             "generates": not self.model.encodes,
             "gpu_memory_utilization": defaults.memory_fraction,

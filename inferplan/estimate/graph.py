@@ -178,6 +178,7 @@ def _context(deployment: Deployment, step: Step, mean: Step | None) -> LayerCont
         one_kernel=deployment.parallel.cp == 1
         and deployment.engine.attention.joined(deployment.hardware, deployment.precision.kv.name),
         keeps=not deployment.model.encodes,
+        adapters=deployment.lora if deployment.lora is not None and deployment.lora.active else None,
     )
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.reserve import memory_fraction, reserve
-from inferplan.estimate.stage_memory import StageMemory
+from inferplan.estimate.stage_memory import StageMemory, adapter_terms
 from inferplan.terms import Field, Naming, Term, ceil, floor, named, plain
 from inferplan.units import Num
 from inferplan.work.parallel import split_layers
@@ -26,6 +26,7 @@ _CONTEXT_LIMIT = 2**45
 _DP: Field = ("parallel", "dp")
 _SLOTS: Field = ("engine", "tiers", "max_sequences")
 _WEIGHTS: Field = ("number", "memory.weights")
+_ADAPTERS: Field = ("number", "memory.adapters")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -92,7 +93,7 @@ class DeviceMemory:
         return self._state(stage)
 
     def _stage_total(self, stage: StageMemory) -> Num:
-        held = stage.weights + self.draft_weights + self._activations(stage) + self._state(stage)
+        held = stage.weights + stage.adapters + self.draft_weights + self._activations(stage) + self._state(stage)
         return held + self._reserve(stage)
 
     def step(self, name: Naming = plain) -> tuple[Num, Num]:
@@ -140,6 +141,8 @@ class DeviceMemory:
 
     def _reserve(self, stage: StageMemory, name: Naming = plain) -> Num:
         weights = name(stage.weights, "weights", "B", _WEIGHTS)
+        if stage.adapters:
+            weights = weights + name(stage.adapters, "adapters", "B", _ADAPTERS)
         activations = name(self._activations(stage, name), "activations", "B")
         return reserve(self.deployment, weights, activations, name, self.budget)
 
@@ -148,6 +151,7 @@ class DeviceMemory:
         usable = name(self.usable, "usable", "B", ("hardware", "memory", "usable"))
         left = usable - name(stage.weights, "weights", "B", _WEIGHTS) - name(self._reserve(stage, name), "reserve", "B")
         left = left - self.draft_weights if self._draft is not None else left
+        left = left - name(stage.adapters, "adapters", "B", _ADAPTERS) if stage.adapters else left
         if self.deployment.engine.name == "none":
             return left
         return left - name(self._activations(stage, name), "activations", "B")
@@ -155,6 +159,11 @@ class DeviceMemory:
     @property
     def weights(self) -> float:
         return self.stage.weights
+
+    @property
+    def adapters(self) -> float:
+        """Bytes of the slots of LoRA adapters; 0 without any."""
+        return self.stage.adapters
 
     @property
     def state_per_sequence(self) -> float:
@@ -197,7 +206,7 @@ class DeviceMemory:
 
     @property
     def total(self) -> Num:
-        return self.weights + self.draft_weights + self.state + self.activations + self.reserve
+        return self.weights + self.adapters + self.draft_weights + self.state + self.activations + self.reserve
 
     @property
     def fits(self) -> bool:
@@ -325,6 +334,7 @@ class Footprint(DeviceMemory):
             return self._max_batch_terms() if number == "max_batch" else self._max_context_terms()
         made: dict[str, Callable[[], Any]] = {
             "weights": stage.weight_terms,
+            "adapters": lambda: adapter_terms(stage),
             "state": lambda: self._state(stage, named),
             "kv_per_token": lambda: stage.token_bytes(named),
             "activations": lambda: self._activations(stage, named),
@@ -332,6 +342,7 @@ class Footprint(DeviceMemory):
             "kv_pool": lambda: self._pool(stage, named),
             "total": lambda: (
                 named(stage.weights, "weights", "B", _WEIGHTS)
+                + (named(stage.adapters, "adapters", "B", _ADAPTERS) if stage.adapters else 0.0)
                 + sum(self.terms(part) for part in ("state", "activations", "reserve"))
             ),
         }

@@ -82,6 +82,7 @@ def require_memory(result: Estimate) -> None:
         return
     parts = {
         "weights": footprint.weights,
+        **({"adapters": footprint.adapters} if footprint.adapters else {}),
         "state": float(np.max(footprint.state)),
         "activations": float(np.max(footprint.activations)),
         "reserve": footprint.reserve,

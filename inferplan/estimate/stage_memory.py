@@ -17,6 +17,7 @@ from inferplan.devices.engine import Windows
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.windows import Kind, bounded, kind_of, kinds, padding, paged, reach
 from inferplan.models.layers import Cache, Weight
+from inferplan.models.lora import slot_bytes
 from inferplan.models.spec import EncoderStack, LayerGroup, ModelSpec, count_distinct
 from inferplan.terms import Naming, Term, named, plain, total
 from inferplan.units import Num
@@ -55,6 +56,11 @@ class StageMemory:
         tensors = (named(total(sizes, "layers"), tensor, "B") for tensor, sizes in found.items())
         weights: Term = named(total(tensors, "tensors"), "weights", "B")
         return weights
+
+    @cached_property
+    def adapters(self) -> float:
+        """Bytes of the slots of all LoRA adapters; 0 without any."""
+        return float(adapter_terms(self, plain))
 
     def tensors(self) -> Iterator[tuple[Weight, int, int | None]]:
         """The tensors of this stage, the number of copies of each, and the layer where that decides its format."""
@@ -272,3 +278,13 @@ class StageMemory:
             engine.sampler_bytes_per_logit, "bytes a logit", "", ("engine", "sampler_bytes_per_logit")
         )
         return np.maximum(layer, logits)
+
+
+def adapter_terms(stage: StageMemory, name: Naming = named) -> Num:
+    """Bytes of the slots of all LoRA adapters on one device of a stage, with their terms."""
+    lora, deployment = stage.deployment.lora, stage.deployment
+    if lora is None:
+        return 0.0
+    each = slot_bytes(lora, deployment.model, stage.layers, deployment.parallel)
+    size: Num = name(lora.slots, "slots", "", ("lora", "slots")) * name(each, "bytes of a slot", "B")
+    return size

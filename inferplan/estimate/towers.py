@@ -182,6 +182,7 @@ def _context(tower: Tower, item: Item, number: Num, context: LayerContext, windo
         norm=tower.norm,
         one_kernel=False,
         keeps=False,
+        adapters=None,
     )
 
 

@@ -16,6 +16,7 @@ from inferplan.estimate.diffusion import DiffusionEstimate
 from inferplan.estimate.phase import Phase
 from inferplan.estimate.roofline import Bound
 from inferplan.models.layers.moe import MoeLayer
+from inferplan.models.lora import parameters
 from inferplan.reports.overlay import file_share, file_shares, overlay_note, overlay_record
 from inferplan.serving.first_token import FirstToken
 from inferplan.serving.techniques.applied import ServedEstimate, refusal, served_first_token
@@ -58,6 +59,7 @@ def memory_record(estimate: Estimate) -> dict[str, Any]:
     footprint = estimate.footprint
     return {
         "weights_bytes": footprint.weights,
+        "adapter_bytes": footprint.adapters,
         "draft_weights_bytes": footprint.draft_weights,
         "kv_bytes_per_token": footprint.kv_per_token,
         "state_bytes_per_sequence": footprint.state_per_sequence,
@@ -293,6 +295,7 @@ def _memory(estimate: Estimate) -> Table:
     footprint = estimate.footprint
     parts: list[tuple[str, Num]] = [
         ("weights", footprint.weights),
+        *([("slots of LoRA adapters", footprint.adapters)] if footprint.adapters else []),
         *([("the draft's weights", footprint.draft_weights)] if footprint.draft_weights else []),
         *([] if estimate.deployment.model.encodes else [("KV cache and state", footprint.state)]),
         ("activations", footprint.activations),
@@ -478,6 +481,15 @@ def media_note(deployment: Deployment) -> str:
     return "" if deployment.media is None else f"media: a request carries {deployment.media.describe()}"
 
 
+def lora_note(deployment: Deployment) -> str:
+    """Which adapters there are, and what their times rest on; empty without any."""
+    if deployment.lora is None:
+        return ""
+    size = format_bytes(deployment.lora.format.width * parameters(deployment.lora, deployment.model))
+    rests = "" if deployment.calibration.fused else "; no LoRA kernel was measured, so no band (docs/lora.md)"
+    return f"LoRA: {deployment.lora.describe()}; an adapter has {size}{rests}"
+
+
 def _notes(estimate: Estimate) -> list[str]:
     hardware = estimate.deployment.hardware
     refused = _refusal(estimate)
@@ -487,6 +499,7 @@ def _notes(estimate: Estimate) -> list[str]:
         basis_note(estimate),
         overlay_note(estimate),
         media_note(estimate.deployment),
+        lora_note(estimate.deployment),
         *(f"note: {text}" for text in estimate.deployment.warnings),
         estimate.deployment.formats_note,
         estimate.deployment.calibration.note,

@@ -129,6 +129,7 @@ def _fitting_record(quant: str, found: Fitting, bill: Bill | None) -> dict[str, 
         "fits": True,
         "devices": found.deployment.parallel.devices,
         "weights_bytes": footprint.weights,
+        "adapter_bytes": footprint.adapters,
         "kv_pool_bytes": footprint.kv_pool,
         "max_requests": found.requests,
         "max_context_tokens": found.longest,
@@ -182,6 +183,7 @@ def memory_report(fitting: Fitting) -> Report:
     ]
     parts = [
         ("weights", footprint.weights),
+        *([("slots of LoRA adapters", footprint.adapters)] if footprint.adapters else []),
         ("activations", float(footprint.activations)),
         ("runtime reserve", footprint.reserve),
         ("left for KV cache and state" if keeps else "left", footprint.kv_pool),

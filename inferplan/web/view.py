@@ -21,6 +21,7 @@ from inferplan.units import Array, Num
 
 _PARTS = (
     ("weights", "weights", "memory.weights"),
+    ("adapters", "slots of LoRA adapters", None),
     ("draft_weights", "weights of the draft", None),
     ("state", "KV cache and state", "memory.kv"),
     ("activations", "activations", "memory.activations"),

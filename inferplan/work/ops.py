@@ -275,7 +275,9 @@ class GroupedMatmul(Op):
 
     experts: how many the rank holds. touched: how many distinct ones the rows reach, on average. exchanged: the rows
     came from other ranks, grouped by expert: engines have kernels of their own for that. skew: how a measurement deals
-    rows to the touched experts (the deviation of their popularity's logarithm); the work is the same.
+    rows to the touched experts (the deviation of their popularity's logarithm); the work is the same. adapter: the
+    experts are LoRA adapters (2106.09685), and this is their way in (``shrink``) or out (``expand``), whose product is
+    added to what is in the output already. slices: parts of ``n`` that each have ``k`` inputs of their own.
     """
 
     kind: ClassVar[str] = "grouped_matmul"
@@ -289,12 +291,14 @@ class GroupedMatmul(Op):
     output: Format
     exchanged: bool = False
     skew: float = 0.0
+    adapter: Literal["", "shrink", "expand"] = ""
+    slices: int = 1
 
     def work(self) -> Work:
+        write = self.m * self.n * self.output.width
+        read = self.m * self.k * self.slices * self.input.width + self.touched * self.k * self.n * self.weight.width
         return Work(
-            flop=2.0 * self.m * self.k * self.n,
-            read=self.m * self.k * self.input.width + self.touched * self.k * self.n * self.weight.width,
-            write=self.m * self.n * self.output.width,
+            flop=2.0 * self.m * self.k * self.n, read=read + write if self.adapter == "expand" else read, write=write
         )
 
     def resident(self) -> Num:
@@ -302,6 +306,8 @@ class GroupedMatmul(Op):
 
     @property
     def kernel(self) -> str:
+        if self.adapter:
+            return f"{self.kind}.adapter"
         return f"{self.kind}.exchanged" if self.exchanged else self.kind
 
     @property

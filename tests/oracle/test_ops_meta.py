@@ -100,6 +100,18 @@ def run_grouped(op: ops.GroupedMatmul) -> Tally:
     return tally
 
 
+def run_adapters(op: ops.GroupedMatmul) -> Tally:
+    """Rows with adapters of their own: slices one after another; the way out adds to an output that is there."""
+    with Tally() as tally:
+        for rows in np.array_split(np.arange(int(op.m)), int(op.touched)):
+            w = tally.load(op.weight, op.k, op.n)
+            y = tally.load(op.output, len(rows), op.n) if op.adapter == "expand" else None
+            parts = [wide(tally.load(op.input, len(rows), op.k)) @ wide(part) for part in w.chunk(op.slices, dim=1)]
+            made = torch.cat(parts, dim=1)
+            tally.store(made if y is None else wide(y) + made, op.output)
+    return tally
+
+
 def explicit_mask(mask: ops.Mask, new: int, past: int) -> np.ndarray:
     """``allowed[i, s]``: whether new token i may look at position s; an indexer spreads its choices out."""
     entries = (past + new) // mask.rate if mask.kind == "compressed" else 0
@@ -286,6 +298,12 @@ def grouped(weight: str, touched: float) -> ops.GroupedMatmul:
     )
 
 
+def adapters(way: str, slices: int, touched: float) -> ops.GroupedMatmul:
+    inner, sizes = (256, slices * 16) if way == "shrink" else (16, 384), {"m": 12.0, "experts": 8, "touched": touched}
+    sliced = {"adapter": way, "slices": slices if way == "expand" else 1}
+    return ops.GroupedMatmul(name="a", k=inner[0], n=inner[1], weight=BF16, input=BF16, output=BF16, **sizes, **sliced)
+
+
 def exchange(group: int, parts: int, top_k: int, groups: tuple[int, int], mode: str) -> ops.Exchange:
     routing = {"experts": 16, "top_k": top_k, "groups": groups[0], "top_groups": groups[1]}
     sizes = {"tokens": 5.0, "width": 128, "group": group, "span": group, "parts": parts, "format": BF16}
@@ -430,6 +448,7 @@ CASES: dict[type[ops.Op], tuple[Callable[..., Tally], list[ops.Op]]] = {
     ),
 }
 PAIRS = [(run, op) for run, cases in CASES.values() for op in cases]
+PAIRS += [(run_adapters, adapters(way, slices, 3.0)) for way in ("shrink", "expand") for slices in (1, 3)]
 
 
 @pytest.mark.parametrize(("run", "op"), PAIRS, ids=[f"{op.kind}-{i}" for i, (_, op) in enumerate(PAIRS)])

@@ -39,6 +39,7 @@ from inferplan.errors import InfeasibleError, InferplanError, UsageError
 from inferplan.estimate.memory import Footprint
 from inferplan.serving.techniques.speculation import Speculation
 from inferplan.spec import Spec
+from inferplan.work.adapters import LoraAsked
 from inferplan.work.parallel import Parallelism
 
 HARDWARE = Path(__file__).parents[2] / "configs" / "hardware"
@@ -470,6 +471,11 @@ CHANGED: dict[str, Any] = {
     "media.audio_seconds": 1.0,
     "media.sets": 2.0,
     "media.text": 64.0,
+    "lora.rank": 16,
+    "lora.modules": ("q", "v"),
+    "lora.slots": 4,
+    "lora.active": 1,
+    "lora.folder": "tests/test_lora.py writes one",
     "flags.memory_fraction": 0.5,
     "flags.token_budget": 3072,
     "flags.max_sequences": 24,
@@ -491,8 +497,8 @@ CHANGED: dict[str, Any] = {
     "memory": "79GB",
 }
 """A value other than the default for every option there is; ``calibration`` and ``anchor`` are files for prices."""
-REPLICAS = {"parallel.replicas"}
-"""Said by how often a command is run, and by a manifest's ``replicas``."""
+REPLICAS = {"parallel.replicas", "lora.folder"}
+"""Said by how often a command is run, and by a manifest's ``replicas``; a folder is read in tests/test_lora.py."""
 
 
 def every_option() -> list[str]:
@@ -515,6 +521,8 @@ def with_option(base: Request, name: str, value: Any) -> Request:
         return replace(base, flags=base.flags.model_copy(update={last: value}))
     if group == "parallel":
         return replace(base, parallel=replace(base.parallel, **{last: value}))
+    if group == "lora":
+        return replace(base, lora=replace(LoraAsked(rank=8), **{last: value}))
     return replace(base, **{name: value})
 
 

@@ -14,6 +14,7 @@ from inferplan.spec import Spec
 
 PREDICTION = frozenset(
     {"calibration", "anchor", "ideal", "memory", "expert_skew", "speculation.acceptance", "speculation.basis"}
+    | {"lora.active"}
     | {f"media.{name}" for name in ("images", "image_size", "video_frames", "audio_seconds", "sets", "text")}
 )
 """Options that change what is predicted of a device or of a load and nothing of what is started."""

@@ -8,10 +8,12 @@ from inferplan.answers.emit.checkpoint import checkpoint, draft_checkpoint, onli
 from inferplan.answers.emit.replica import Launch, dtype, head_of, kv_dtype, refuse_degrees
 from inferplan.errors import UsageError
 from inferplan.models.prediction import MTP
+from inferplan.work.adapters import MODULES
 
 TAKES = frozenset(
     {f"parallel.{degree}" for degree in ("tp", "pp", "dp", "ep", "cp")}
     | {"parallel.redundant", "flags.memory_fraction", "flags.block_size", "flags.two_batch_overlap"}
+    | {f"lora.{field}" for field in ("rank", "modules", "slots", "folder")}
     | {f"speculation.{field}" for field in ("length", "branches", "draft", "first", "later", "block")}
 )
 PORT = 8000
@@ -65,7 +67,7 @@ def vllm(launch: Launch) -> list[str]:
     made, base = online(launch), dtype(launch)
     flags += ["--quantization", made] if made and not launch.holds else []
     flags += ["--dtype", base] if base else []
-    flags += _drafts(launch)
+    flags += _adapters(launch) + _drafts(launch)
     if launch.role:
         role = {"prefill": "kv_producer", "decode": "kv_consumer"}[launch.role]
         flags += ["--kv-transfer-config", json.dumps({"kv_connector": "NixlConnector", "kv_role": role})]
@@ -78,6 +80,29 @@ def vllm_router(prefill: list[str], decode: list[str]) -> list[str]:
     words += [word for url in prefill for word in ("--prefill", url)]
     words += [word for url in decode for word in ("--decode", url)]
     return [*words, "--host", "0.0.0.0", "--port", str(PORT)]
+
+
+_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""``MaxLoRARanks`` (``config/lora.py:26`` of 0.20.2)."""
+
+
+def _adapters(launch: Launch) -> list[str]:
+    """Slots of LoRA adapters, for the matrices modelled alone: vLLM's default are embedding and head too.
+
+    Raises ``UsageError`` for a rank that vLLM has no slots of, and for some matrices in a version without the flag.
+    """
+    lora = launch.deployment.lora
+    if lora is None:
+        return []
+    if lora.rank not in _RANKS:
+        larger = min((rank for rank in _RANKS if rank >= lora.rank), default=_RANKS[-1])
+        raise UsageError(f"vLLM has no slots of rank {lora.rank}", hint=f"--lora-rank {larger}")
+    flags = ["--enable-lora", "--max-loras", str(lora.slots), "--max-lora-rank", str(lora.rank)]
+    if launch.deployment.engine.defaults.version == "0.18":
+        if launch.request.lora.modules or lora.stored is not None:
+            raise UsageError("vLLM 0.18 cannot choose matrices for adapters", hint="--engine vllm@0.20")
+        return flags
+    return [*flags, "--lora-target-modules", *(long for short, long in MODULES.items() if short in lora.modules)]
 
 
 def _drafts(launch: Launch) -> list[str]:

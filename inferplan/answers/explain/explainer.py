@@ -27,6 +27,7 @@ from inferplan.work.ops import Op
 
 _MEMORY = {
     "memory.weights": ("weights", "docs/formulas/memory.md"),
+    "memory.adapters": ("adapters", "docs/lora.md"),
     "memory.kv": ("state", "docs/concepts/kv-cache.md"),
     "memory.kv_per_token": ("kv_per_token", "docs/concepts/kv-cache.md"),
     "memory.activations": ("activations", "docs/formulas/memory.md"),
@@ -55,6 +56,7 @@ _ALIASES = {
     "ridge_flop_per_byte": "ridge",
     "max_context_tokens": "max_context",
     "memory.weights_bytes": "memory.weights",
+    "memory.adapter_bytes": "memory.adapters",
     "memory.kv_bytes": "memory.kv",
     "memory.kv_bytes_per_token": "memory.kv_per_token",
     "memory.activation_bytes": "memory.activations",
@@ -98,7 +100,8 @@ class Explainer:
         inner = [f"{name}.{part}" for name in self.phases for part in _PARTS]
         operators = [f"{name}.{operator}" for name, phase in self.phases.items() for operator in phase.by_operator()]
         server = [] if self._first is None else ["ttft_at_server"]
-        return [*batch, *server, "ridge", *_MEMORY, *inner, *operators]
+        memory = [name for name in _MEMORY if name != "memory.adapters" or self.estimate.deployment.lora is not None]
+        return [*batch, *server, "ridge", *memory, *inner, *operators]
 
     def explain(self, name: str) -> Explanation:
         """The explanation of one number.
@@ -107,7 +110,7 @@ class Explainer:
         token.
         """
         name = _ALIASES.get(name, name)
-        if name in _MEMORY:
+        if name in _MEMORY and (name != "memory.adapters" or self.estimate.deployment.lora is not None):
             number, page = _MEMORY[name]
             return self._explanation(name, self.estimate.footprint.terms(number), page, self._shapes(name))
         if name in _BATCH:

@@ -31,6 +31,7 @@ _OPTIONS: dict[Field, str] = {
     ("load", "steps"): "--output - 1",
     ("parallel", "ranks"): "--tp * --pp * --dp * --cp",
     ("hardware", "memory", "usable"): "--memory",
+    ("lora", "slots"): "--max-loras",
 }
 
 

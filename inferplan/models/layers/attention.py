@@ -193,11 +193,12 @@ class AttentionLayer(SharedHeads):
         gate = heads * self.value_width if self.output_gate else 0
         n = heads * self.head_dim + gate + own * self.head_dim
         n += 0 if self.value_from_key else own * self.value_width
-        yield from context.linear("attn.qkv", context.d_model * self.input_scale, n)
+        names = ("q",) if not own else ("q", "k") if self.value_from_key else ("q", "k", "v")
+        yield from context.linear("attn.qkv", context.d_model * self.input_scale, n, adapted=names)
 
     def _join(self, context: LayerContext, out: int) -> Iterator[Op]:
         """The ``out`` outputs of the heads of a rank back to the model's width."""
-        yield from context.linear("attn.out", out, context.d_model)
+        yield from context.linear("attn.out", out, context.d_model, adapted=("o",))
 
     def _after(self, context: LayerContext, heads: int, out: int) -> Iterator[Op]:
         """What works on the ``out`` outputs of the heads of one rank: gates, the pairs' difference, a norm."""

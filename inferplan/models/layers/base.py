@@ -15,8 +15,9 @@ from inferplan.affine import affine, dense
 from inferplan.devices.engine import ExchangeRules
 from inferplan.spec import Spec
 from inferplan.units import Num
+from inferplan.work.adapters import Adapters
 from inferplan.work.formats import Format, Precision, find_format
-from inferplan.work.ops import Collective, Conv, Copy, Elementwise, Mask, Matmul, Norm, Op
+from inferplan.work.ops import Collective, Conv, Copy, Elementwise, GroupedMatmul, Mask, Matmul, Norm, Op
 from inferplan.work.parallel import Parallelism, require_divides
 from inferplan.work.routing import UNIFORM, Routing
 from inferplan.work.step import Segment
@@ -156,7 +157,7 @@ class LayerContext:
     would run are written down too, with a count of 0, so that the list is the same for all.
     exchange: how tokens travel to their experts. one_kernel: attention of all segments is one kernel. keeps: keys and
     values are written for later steps. own_rows: rows that are multiplied, where they are not the new tokens of the
-    segments.
+    segments. adapters: LoRA beside the matrices.
     """
 
     d_model: int
@@ -176,6 +177,7 @@ class LayerContext:
     one_kernel: bool = False
     keeps: bool = True
     own_rows: Num | None = None
+    adapters: Adapters | None = None
 
     def computes(self, math: str) -> bool:
         """Whether the device has this arithmetic."""
@@ -233,8 +235,19 @@ class LayerContext:
         """The format of a recurrent state of ``bits``; the KV format where none are stated."""
         return self.precision.kv if bits is None else find_format({16: "bf16", 32: "fp32"}[bits])
 
-    def linear(self, name: str, k: int, n: int, rows: Num | None = None, role: Role = "weights") -> Iterator[Op]:
-        """A linear layer ``[rows, k] -> [rows, n]``, and the quantisation of its input where its format asks for it."""
+    def linear(
+        self,
+        name: str,
+        k: int,
+        n: int,
+        rows: Num | None = None,
+        role: Role = "weights",
+        adapted: tuple[str, ...] = (),
+    ) -> Iterator[Op]:
+        """A linear layer ``[rows, k] -> [rows, n]``, and the quantisation of its input where its format asks for it.
+
+        adapted: the matrices side by side in it that an adapter may change, by name.
+        """
         weight = self.precision.stored(role, tensor_of(name))
         m = self.tokens if rows is None else rows
         source = self.precision.linear_input(weight)
@@ -243,6 +256,39 @@ class LayerContext:
         yield Matmul(
             name=name, ranks=self.ranks, m=m, k=k, n=n, weight=weight, input=source, output=self.precision.base
         )
+        if self.adapters is not None and self.adapters.modules.intersection(adapted):
+            yield from self._adapt(name, (k, n), m, len(adapted))
+
+    def _adapt(self, name: str, sizes: tuple[int, int], rows: Num, slices: int) -> Iterator[Op]:
+        """The two matmuls of each row with its own adapter, of ``slices`` matrices at once (vLLM's ``lora_shrink`` and
+        ``lora_expand``, ``lora/punica_wrapper/punica_gpu.py``)."""
+        adapters, (k, n) = self.adapters, sizes
+        assert adapters is not None
+        for way, inputs, outputs in (("shrink", k, slices * adapters.rank), ("expand", adapters.rank, n)):
+            yield GroupedMatmul(
+                name=f"{name}.lora_{way}",
+                ranks=self.ranks,
+                m=rows,
+                k=inputs,
+                n=outputs,
+                experts=adapters.slots,
+                touched=self._touched,
+                weight=adapters.format,
+                input=self.precision.base,
+                output=self.precision.base,
+                adapter="shrink" if way == "shrink" else "expand",
+                slices=slices if way == "expand" else 1,
+            )
+
+    @cached_property
+    def _touched(self) -> Num:
+        """Different adapters of the step: no more than it has sequences."""
+        assert self.adapters is not None
+        if self.adapters.in_step:
+            return self.adapters.active
+        sequences: Num = sum((dense(segment.batch) for segment in self.segments), start=0.0)
+        least: Num = np.minimum(self.adapters.active, sequences)
+        return float(least) if np.ndim(least) == 0 else least
 
     def quantise(self, name: str, elements: Num, target: Format) -> Op:
         return Copy(

@@ -72,7 +72,9 @@ def mlp_ops(
     rows: tokens it works on, where they are not those of its attention rank.
     """
     up = f"{prefix}.{'gate_up' if gated else 'up'}"
-    yield from context.linear(up, context.d_model, width * (1 + gated), rows, role=role)
+    inner = prefix.partition(".")[2]
+    names = tuple(f"{inner}.{name}".lstrip(".") for name in (("gate", "up") if gated else ("up",)))
+    yield from context.linear(up, context.d_model, width * (1 + gated), rows, role, names)
     yield Elementwise(
         name=f"{prefix}.activation",
         ranks=context.ranks,
@@ -83,7 +85,7 @@ def mlp_ops(
         reads=1.0 + gated,
         flops=4.0 + gated,
     )
-    yield from context.linear(f"{prefix}.down", width, context.d_model, rows, role=role)
+    yield from context.linear(f"{prefix}.down", width, context.d_model, rows, role, (f"{inner}.down".lstrip("."),))
 
 
 LAYER = MlpLayer
