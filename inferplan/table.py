@@ -30,6 +30,9 @@ SCHEMA_VERSION = 2
 FORMATS = ("table", "json", "jsonl", "csv", "markdown")
 _MARKUP = re.compile(r"<(?=[A-Za-z/!?])|(?<=\])[(\[]")
 """What begins a tag, and the target of a link or a picture."""
+_FORMULA = re.compile(r"[=+\-@\t\r\n＝＋－＠]")
+"""What begins a cell that a spreadsheet may compute (https://owasp.org/www-community/attacks/CSV_Injection)."""
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _SUFFIXES = {".json": "json", ".jsonl": "jsonl", ".csv": "csv", ".md": "markdown", ".txt": "table"}
 
 
@@ -184,15 +187,24 @@ def _csv(report: Report) -> Iterator[str]:
     columns = list(dict.fromkeys(key for row in rows for key in row))
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(plain(row) for row in rows)
+    writer.writerow({column: csv_value(column) for column in columns})
+    writer.writerows({name: csv_value(plain(value)) for name, value in row.items()} for row in rows)
     yield buffer.getvalue()
+
+
+def csv_value(value: Any) -> Any:
+    """The value of a cell; a text that a spreadsheet might compute begins with an apostrophe, a number is left alone.
+
+    As https://owasp.org/www-community/attacks/CSV_Injection advises: a name may come from somebody else's file.
+    """
+    formula = isinstance(value, str) and _FORMULA.match(value) and not _NUMBER.fullmatch(value)
+    return f"'{value}" if formula else value
 
 
 def _csv_cell(value: Any) -> str:
     """One value as CSV has it, quoted where it must be."""
     buffer = io.StringIO()
-    csv.writer(buffer, lineterminator="\n").writerow([value, None])
+    csv.writer(buffer, lineterminator="\n").writerow([csv_value(value), None])
     return buffer.getvalue().removesuffix(",\n")
 
 

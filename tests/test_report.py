@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
 from pathlib import Path
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 
 from inferplan.catalog.assemble import Request, assemble
+from inferplan.columns import Columns, blocks_of
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.run import estimate
 from inferplan.reports.estimate import estimate_report
@@ -36,6 +39,19 @@ def test_json_has_no_nan_and_no_numpy() -> None:
     record = {"a": np.float64("nan"), "b": [np.int64(3), float("inf")], "c": {"d": np.array([1.0, np.nan])}}
     assert plain(record) == {"a": None, "b": [3, None], "c": {"d": [1.0, None]}}
     assert json.loads(render(Report(record=record), "json")) == {"schema_version": 2, **plain(record)}
+
+
+@pytest.mark.parametrize("by_column", [False, True])
+def test_a_spreadsheet_computes_no_cell_of_csv(by_column: bool) -> None:
+    """Texts that begin as formulas do get an apostrophe (OWASP, CSV Injection); numbers, and numbers as text, stay."""
+    texts = ["=1+1", "+cmd", "-2+3", "@SUM(A1)", "\t=1", "＝1", "-", "a=b", "-5", "+1.5e-3", "", "'=1"]
+    rows = [{"name": text, "value": -0.5 * index, "=head": -index} for index, text in enumerate(texts)]
+    report = Report(record={}, rows=Columns(blocks=blocks_of(rows)) if by_column else rows)
+    header, *cells = csv.reader(io.StringIO(render(report, "csv")))
+    assert header == ["name", "value", "'=head"]
+    apart = ["'=1+1", "'+cmd", "'-2+3", "'@SUM(A1)", "'\t=1", "'＝1", "'-", "a=b", "-5", "+1.5e-3", "", "'=1"]
+    assert [cell[0] for cell in cells] == apart
+    assert [(float(cell[1]), int(cell[2])) for cell in cells] == [(-0.5 * i, -i) for i in range(len(texts))]
 
 
 def test_the_page_of_json_says_the_version() -> None:

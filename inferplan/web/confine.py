@@ -57,6 +57,8 @@ def _check_file(path: str, changed: bool, roots: tuple[str, ...]) -> None:
 def _require_in(path: str, roots: tuple[str, ...]) -> None:
     if not os.path.realpath(path).startswith(roots):
         raise PermissionError(errno.EACCES, "it is outside the folder of this server", path)
+    if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):  # to open a pipe is to wait
+        raise PermissionError(errno.EACCES, "it is no regular file", path)
 
 
 def _ending(roots: Iterable[str | Path]) -> tuple[str, ...]:

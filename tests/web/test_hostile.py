@@ -104,6 +104,26 @@ def test_a_file_of_the_folder_reads_no_other(web: Web, outside: Path) -> None:
             (web.folder / name).unlink()
 
 
+def test_a_named_pipe_holds_no_process(web: Web) -> None:
+    """To open it would be to wait for somebody who writes: it is refused before, alone, as a base and in a job."""
+    pipes = [web.folder / name for name in ("pipe.yaml", "pipe.csv", "pipe")]
+    for pipe in pipes:
+        os.mkfifo(pipe)
+    (web.folder / "over.yaml").write_text("derive: {from: ./pipe}\nname: x\n")
+    try:
+        pids = web.processes()
+        for options in ({"model": "pipe.yaml"}, {"model": "over.yaml"}, {"gpu": "pipe.yaml"}, {"anchor": "pipe.yaml"}):
+            got = web.post("/api/view", {**GOOD, **options})
+            assert got.error["because"] == "it is no regular file", got.body
+        for load in ({"trace": "pipe.csv"}, {"trace": "pipe"}, {"workload": "pipe.yaml", "rate": 1}):
+            found = web.wait(web.start("simulate", model="llama-3.1-8b", gpu="h100-sxm", **load), 20)
+            assert found["error"]["because"] == "it is no regular file", found
+        assert web.processes() == pids  # none was ended because it did not answer
+    finally:
+        for path in (*pipes, web.folder / "over.yaml"):
+            path.unlink()
+
+
 def test_the_user_s_own_places_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Caches and settings, which the libraries of the server need, hold tokens too: the hub's lies beside its cache."""
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))

@@ -168,6 +168,7 @@ def test_what_does_not_fit_is_said_in_the_servers_words(opened: Opener) -> None:
     card = page.locator(".refusal")
     expect(card).to_contain_text("llama-3.1-70b in bf16 on 1 x h100-sxm does not fit", timeout=PATIENCE)
     expect(card).to_contain_text("167.6 GB > 85.02 GB usable on each device")
+    expect(page.locator("#answer .title .soft")).to_have_text("batch 32, 1,024 tokens in, 256 out")
     card.get_by_role("button", name="Use --tp 4").click()
     expect(figure(page, "Memory").locator(".big")).to_have_text("Fits", timeout=PATIENCE)
     assert "tp=4" in page.url or page.wait_for_url("**tp=4**") is None
@@ -200,6 +201,14 @@ def test_a_row_of_the_fit_opens_its_explanations(opened: Opener) -> None:
     expect(native).to_be_visible(timeout=2 * PATIENCE)
     asked = ["llama-3.1-70b", "--gpu", "h100-sxm", "--tp", "4", "--prompt", "4095", "--output", "1"]
     terms = ["memory.weights", "memory.kv_pool", "max_batch", "max_context"]
+    legend = page.locator("#fit-legend")
+    before = "node => node.compareDocumentPosition(document.querySelector('#fits .tall')) & 4"
+    assert legend.evaluate(before) == 4
+    expect(page.locator("#fits .tall")).to_have_attribute("aria-describedby", "fit-legend")
+    expect(legend).not_to_contain_text("grey")
+    page.get_by_label("also what does not fit").check()
+    expect(legend).to_contain_text("A row in grey does not fit, and says why.")
+    page.get_by_label("also what does not fit").uncheck()
     buttons = native.locator("td .number")
     for index, term in enumerate(terms):
         said = printed("explain", term, *asked)
@@ -597,6 +606,50 @@ def test_light_and_dark_can_be_read(opened: Opener, scheme: str) -> None:
     assert page.evaluate(ground) != system
     page.get_by_label("Theme").select_option("")
     assert page.evaluate(ground) == system
+
+
+NAMED = """
+async ([dots, box, taken]) => {
+  const { labels } = await import("/static/labels.js");
+  const pen = document.createElement("canvas").getContext("2d");
+  pen.font = "12px 'Liberation Sans', sans-serif";
+  return labels(dots, box, taken).map(({ text, at: [x, y], anchor }) => {
+    const wide = pen.measureText(text).width;
+    return [text, anchor === "end" ? x - wide : x, y - 9, wide, 12];
+  });
+}
+"""
+
+
+def test_names_in_the_roofline_stand_apart(opened: Opener) -> None:
+    """None over another, however close the operators lie; what has no place is left out, and the table has it."""
+    page = opened(fragment(**BIG))
+    settle(page)
+    draw = random.Random(1)
+    box = {"left": 40, "top": 10, "width": 400, "height": 220}
+    taken = [{"text": "ridge 295.3 FLOP/B", "at": [300, 222], "anchor": "start"}]
+    counts = []
+    for spread in (200, 40, 4, 0):
+        places = [[240 + draw.uniform(-1, 1) * spread, 120 + draw.uniform(-0.5, 0.5) * spread] for _ in range(20)]
+        dots = [{"x": x, "y": y, "radius": 5, "name": f"ffn.operator_{i}"} for i, (x, y) in enumerate(places)]
+        found = page.evaluate(NAMED, [dots, box, taken])
+        counts.append(len(found))
+        for one, (text, x, y, wide, high) in enumerate(found):
+            assert x >= 40 and x + wide <= 440 and y >= 10 and y + high <= 230, text
+            assert not (x < 430 and x + wide > 300 and y < 225 and y + high > 213), text
+            for _, u, v, w, h in found[one + 1 :]:
+                assert x + wide <= u or u + w <= x or y + high <= v or v + h <= y, (text, spread)
+    assert counts[0] > counts[3] == 4  # all at one place: a name on each side
+    picture = page.locator("#picture-roofline")
+    with page.expect_download() as saved:
+        picture.get_by_role("button", name="save as SVG").click()
+    drawn = Path(saved.value.path()).read_text()
+    assert {"attn.core", "ffn.gate_up", "ffn.down"} <= set(re.findall(r">([\w.]+)</text>", drawn))
+    picture.locator("details").evaluate("node => node.open = true")
+    shown = {text.partition(" ")[2] for text in picture.locator("tbody th").all_inner_texts()}
+    said = printed("estimate", *words_of(BIG))
+    assert {"attn.qkv", "ffn.activation", "attn.kv_write"} <= shown
+    assert all(row(said, name) for name in shown)
 
 
 def test_pictures_have_tables_and_are_saved(opened: Opener) -> None:

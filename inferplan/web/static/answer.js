@@ -1,11 +1,11 @@
 // The estimate: the answer first, then the memory, the roofline, the curves, the operators and the same elsewhere.
 
-import { about, title } from "./controls.js";
+import { about } from "./controls.js";
 import { Curves } from "./curves.js";
 import { fill, h, say } from "./dom.js";
 import { elsewhereNodes } from "./elsewhere.js";
 import { number } from "./explain.js";
-import { headline } from "./headline.js";
+import { heading, headline, loadOf } from "./headline.js";
 import { colourOf, memoryScene } from "./memory.js";
 import { operatorNodes } from "./operators.js";
 import { Drawn, Plotted } from "./pictures.js";
@@ -61,7 +61,7 @@ export class EstimateTab {
       apply: this.change,
       again: error.status === 409 || error.status === 400 ? null : this.again,
     });
-    fill(this.top, h("div", { class: "title" }, h("h2", {}, title(view))), refused);
+    fill(this.top, heading(view, loadOf(view)), refused);
     say(`${error.what ?? error.message}. ${error.hint ?? ""}`);
   }
 

@@ -2,6 +2,7 @@
 
 import { h } from "./dom.js";
 import { colour, dot } from "./scene.js";
+import { labels } from "./labels.js";
 import uPlot from "./vendor/uPlot.esm.js";
 
 const HEIGHT = 250;
@@ -20,7 +21,7 @@ const decades = (_, splits) =>
  * A chart in `host`. `spec` is
  *   x, y: { label, format, log, range? }
  *   lines: [{ name, colour (a variable), values, low, high, dash }] over `at`
- *   dots: [{ x, y, radius, colour, square, name, text }]
+ *   dots: [{ x, y, radius, colour, square, name, text }], of which the largest get their names where there is room
  *   marks: [{ x, text, colour, low }] vertical lines, named above or (low) below
  *   whiskers: [{ x, low, high, middle, colour }] error bars
  *   pick(x): called when the user clicks at x; say(index | dot): the text under the picture
@@ -191,15 +192,13 @@ export class Chart {
         shapes.push({ line, stroke, width: 1.5 });
       shapes.push({ dot: [across, at(middle, "y"), 4], fill: stroke });
     }
-    for (const point of this.spec.dots ?? []) {
-      const fill = colour(point.colour);
-      const [x, y] = [at(point.x, "x"), at(point.y, "y")];
-      shapes.push({ dot: [x, y, point.radius], fill, alpha: 0.55, stroke: fill, square: point.square });
-      const end = x > box.left + box.width * 0.6;
-      const beside = end ? [x + point.radius, y + point.radius + 15] : [x + point.radius + 4, y + 4];
-      if (point.name) shapes.push({ text: point.name, at: beside, anchor: end ? "end" : "start", fill: colour("ink") });
+    const dots = (this.spec.dots ?? []).map((point) => ({ ...point, x: at(point.x, "x"), y: at(point.y, "y") }));
+    for (const { x, y, radius, square, colour: name } of dots) {
+      const fill = colour(name);
+      shapes.push({ dot: [x, y, radius], fill, alpha: 0.55, stroke: fill, square });
     }
-    return shapes;
+    const texts = labels(dots, box, shapes.filter((shape) => shape.text !== undefined));
+    return [...shapes, ...texts.map((text) => ({ ...text, fill: colour("ink") }))];
   }
 
   #tell(plot) {

@@ -67,8 +67,11 @@ export function save(name, content, type) {
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
+/** As inferplan/table.py: a text that a spreadsheet might compute begins with an apostrophe, a number is left alone. */
+const NUMBER = /^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$/;
+const harmless = (cell) => (/^[=+\-@\t\r\n＝＋－＠]/.test(cell) && !NUMBER.test(cell) ? `'${cell}` : cell);
 const quoted = (cell) => (/[",\n]/.test(cell) ? `"${cell.replaceAll('"', '""')}"` : cell);
-export const csv = (rows) => rows.map((row) => row.map((cell) => quoted(String(cell ?? ""))).join(",") + "\n").join("");
+export const csv = (rows) => rows.map((row) => row.map((cell) => quoted(harmless(String(cell ?? "")))).join(",") + "\n").join("");
 
 /** A small button that saves `what` as `kind` by `run`. */
 export const saving = (kind, what, run) =>

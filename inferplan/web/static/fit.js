@@ -129,11 +129,12 @@ export class FitTab {
         saving("CSV", "Fit", () => save("fit.csv", this.#csv(rows), "text/csv")),
       ),
       this.#first(),
+      rows.length > 0 && this.#legend(),
       table(
         `The fewest accelerators of each kind that hold ${count(users)} ${users === 1 ? "request" : "requests"} of ${count(this.reply.context_tokens)} tokens: ${rows.length} rows`,
         [...heads, "Take it"],
         body,
-        { class: "scroll tall" },
+        { class: "scroll tall", "aria-describedby": "fit-legend" },
       ),
       rows.length === 0 &&
         h(
@@ -143,6 +144,18 @@ export class FitTab {
         ),
     );
     say(`${this.#answer()} ${rows.length} rows.`);
+  }
+
+  /** What stands in a row, before the rows. */
+  #legend() {
+    return h(
+      "p",
+      { class: "caption", id: "fit-legend" },
+      "Of each row: weights and KV cache of one accelerator, requests and context of all that the row counts, and the price of an hour of what is ",
+      "bought to have them, instances whole. Format: that of the weights; native is the checkpoint's own. ",
+      this.all && h("span", { class: "off" }, "A row in grey does not fit, and says why. "),
+      "A number that is underlined opens where it comes from.",
+    );
   }
 
   /** What to look at first: the cheapest of each format, and the most requests for the money. */

@@ -10,12 +10,23 @@ const within = (record, key) =>
     ? "no error band: nothing measured is like it"
     : `80 % of measurements: ${time(record[`${key}_low_s`])} to ${time(record[`${key}_high_s`])}`;
 
+/** A load in words, of which `output` may be unknown. */
+const loaded = (batch, prompt, output) =>
+  `batch ${count(batch)}, ${count(prompt)} tokens in${output ? `, ${count(output)} out` : ""}`;
+
+/** The load that a view asks for, in words. */
+export const loadOf = ({ batch = 1, prompt = 1024, output = 256 }) => loaded(batch, prompt, output);
+
+/** What is answered: the deployment and its load. */
+export const heading = (view, load) =>
+  h("div", { class: "title" }, h("h2", {}, title(view)), h("span", { class: "soft" }, load));
+
 /** The nodes of the headline, and what of it is said to a screen reader. */
 export function headline(reply, view) {
   const found = reply.estimate;
   const all = figuresOf(reply);
   const value = (one) => figureButton(one, view);
-  const loaded = `batch ${count(found.load.batch)}, ${count(found.load.prompt_tokens)} tokens in${found.generates ? `, ${count(found.load.output_tokens)} out` : ""}`;
+  const { batch, prompt_tokens: prompt, output_tokens: output } = found.load;
   const fits = found.memory.fits && !found.rejected_because;
   const verdict = h(
     "span",
@@ -42,7 +53,7 @@ export function headline(reply, view) {
       .map((one) => `${one.name} ${one.text}`)
       .join(". ")}`,
     nodes: [
-      h("div", { class: "title" }, h("h2", {}, title(view)), h("span", { class: "soft" }, loaded)),
+      heading(view, loaded(batch, prompt, found.generates && output)),
       h(
         "dl",
         { class: "answer" },

@@ -48,13 +48,15 @@ export function showRoofline(picture, roofline, about) {
         `${one.phase} ${one.plain}: ${time(one.time_s)}, ${percent(one.share)} of the step, ${one.bound} bound, ${quantity(one.y, "FLOP/s")} at ${decimal(one.x, 1)} FLOP/B, ${one.basis}`,
       rest: "Point at a mark to read it.",
     },
-    { ...behind(roofline, drawn), about },
+    { ...behind(roofline), about },
   );
 }
 
-/** The marks; the operator that takes most of a phase has its name beside it. */
+/** Of the time of a step: operators that take less have no name in the picture; the table has all. */
+const NAMED = 0.02;
+
+/** The marks, with the names of operators that matter. */
 function dots(drawn) {
-  const most = (phase) => Math.max(...drawn.filter((one) => one.phase === phase).map((one) => one.share));
   return drawn.map((one) => ({
     ...one,
     x: one.intensity,
@@ -62,24 +64,24 @@ function dots(drawn) {
     radius: 3 + 16 * Math.sqrt(one.share),
     colour: one.phase === "prefill" ? "a" : "b",
     square: one.phase === "prefill",
-    name: one.share === most(one.phase) ? one.name : "",
+    name: one.share >= NAMED ? one.name : "",
     plain: one.name,
   }));
 }
 
-/** What stands around the picture, and the table behind it. */
-function behind(roofline, drawn) {
+/** What stands around the picture, and the table behind it: of all operators, those without FLOP too. */
+function behind(roofline) {
   return {
     caption: `Roof ${quantity(roofline.peak_flop_per_s, "FLOP/s")} and ${quantity(roofline.bandwidth_byte_per_s, "B/s")}. The area of a mark is its share of the step.`,
     columns: ["operator", "FLOP/B", "FLOP/s", "share", "bound by"],
-    rows: drawn.map((one) => [
+    rows: roofline.operators.map((one) => [
       `${one.phase} ${one.name}`,
-      decimal(one.intensity, 1),
-      quantity(one.achieved_flop_per_s, "FLOP/s"),
+      one.intensity ? decimal(one.intensity, 1) : "–",
+      one.achieved_flop_per_s ? quantity(one.achieved_flop_per_s, "FLOP/s") : "–",
       percent(one.share),
-      one.bound,
+      one.bound ?? "overhead",
     ]),
-    all: drawn.map((one) => [`${one.phase} ${one.name}`, one.intensity, one.achieved_flop_per_s, one.share, one.bound]),
+    all: roofline.operators.map((one) => [`${one.phase} ${one.name}`, one.intensity, one.achieved_flop_per_s, one.share, one.bound]),
     legend: [
       { name: "prefill", of: "of-0" },
       { name: "decode", of: "of-1", round: true },
