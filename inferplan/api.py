@@ -35,6 +35,7 @@ from inferplan.arguments import (
 )
 from inferplan.catalog.assemble import Request, deployed, request_of, usual_engine, usual_engines
 from inferplan.catalog.files import load_hardware
+from inferplan.catalog.offload import OffloadAsked
 from inferplan.catalog.price_lists import Contract, PriceBook, price_book
 from inferplan.devices.engine import EngineFlags
 from inferplan.errors import UsageError
@@ -81,9 +82,9 @@ class DeployOptions(TypedDict, total=False):
     fitted constants. memory: usable memory as text, ``"64GB"``. unfused_attention: scores go to memory and back.
     prune: what to cut from the model, ``"layers=24,d_ff=0.75"``. generation: fields of a diffusion model's generation.
     flags: what replaces the engine's defaults. expert_skew: how popularity of experts varies. anchor: a file
-    of measured runs. media: what every request carries beside text. lora: adapters beside the model. tp, pp, ep, dp,
-    cp: degrees of parallelism. replicas: copies. redundant: slots for copies of experts. spread_dense: dense layers
-    over all attention ranks.
+    of measured runs. media: what every request carries beside text. lora: adapters beside the model. offload: what lies
+    in host memory. tp, pp, ep, dp, cp: degrees of parallelism. replicas: copies. redundant: slots for copies of
+    experts. spread_dense: dense layers over all attention ranks.
     """
 
     quant: str | None
@@ -100,6 +101,7 @@ class DeployOptions(TypedDict, total=False):
     anchor: str | None
     media: MediaAsked
     lora: LoraAsked
+    offload: OffloadAsked
     tp: Count
     pp: Count
     ep: Count
@@ -163,6 +165,7 @@ class FitOptions(PriceOptions, total=False):
     engine: str
     memory: str | None
     lora: LoraAsked
+    offload: OffloadAsked
 
 
 class CostOptions(PriceOptions, total=False):

@@ -174,6 +174,15 @@ def named(value: Any, name: str, unit: str = "", field: Field = ()) -> Any:
     return Term(value=value, name=name, unit=unit, field=field)
 
 
+def named_at(place: str) -> Naming:
+    """What names numbers of the device, or of its host or the link to it: their fields begin with that word."""
+
+    def elsewhere(value: Any, name: str, unit: str = "", field: Field = ()) -> Any:
+        return named(value, name, unit, (place, *field) if field else field)
+
+    return named if place == "device" else elsewhere
+
+
 def total(terms: Iterable[Num], over: str) -> Num:
     """The sum of like terms, one for each of ``over`` (``tensors``); of numbers, their sum. Nothing sums to 0.
 

@@ -11,10 +11,12 @@ import numpy as np
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.bills import Bill
 from inferplan.catalog.files import load_hardware, load_model, names
+from inferplan.catalog.offload import OffloadAsked
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.errors import InfeasibleError, InferplanError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
+from inferplan.estimate.run import sides_error
 from inferplan.models.spec import ModelSpec
 from inferplan.shown import Shown
 from inferplan.units import format_bytes
@@ -31,6 +33,8 @@ class Fitting(Shown):
     context: int
     prices: PriceBook | None = None
     """Where somebody asked what it costs."""
+    users: int = 1
+    """Requests at once that were asked for."""
 
     @property
     def requests(self) -> int:
@@ -181,7 +185,7 @@ def asked_context(model: ModelSpec, tokens: int | None) -> int:
 class FitAsked:
     """What is to fit. context: tokens of a request, prompt and output; ``None`` as :func:`asked_context`. users: such
     requests at once. tp: GPUs of a replica, ``None`` for the fewest that hold it; most: the largest number to try.
-    quant, engine, memory, lora: as in ``Request``.
+    quant, engine, memory, lora, offload: as in ``Request``.
     """
 
     quant: str | None = None
@@ -192,11 +196,12 @@ class FitAsked:
     engine: str = "vllm"
     memory: str | None = None
     lora: LoraAsked = LoraAsked()
+    offload: OffloadAsked = OffloadAsked()
 
     def request(self, model: str, gpu: str) -> Request:
         """The deployment to look at; memory needs no constants."""
-        found = Request(model=model, gpu=gpu, quant=self.quant, engine=self.engine, memory=self.memory, ideal=True)
-        return replace(found, lora=self.lora)
+        own = {name: getattr(self, name) for name in ("quant", "engine", "memory", "lora", "offload")}
+        return Request(model=model, gpu=gpu, ideal=True, **own)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -222,6 +227,8 @@ def fit_everywhere(model: str, asked: FitAsked, prices: PriceBook) -> Fits:
 
     Raises ``InfeasibleError`` when none does.
     """
+    if asked.offload.any:
+        raise UsageError("layers on the host are of one GPU", hint="--gpu NAME beside --gpu-layers, --cpu-moe-layers")
     prices.check(names("hardware"))
     spec = load_model(model)
     tokens = asked_context(spec, asked.context)
@@ -243,8 +250,8 @@ def fit_on(model: str, gpu: str, asked: FitAsked, prices: PriceBook) -> Fitting:
     spec, hardware = load_model(model), load_hardware(gpu)
     prices.check([hardware.name])
     tokens, users, request = asked_context(spec, asked.context), asked.users, asked.request(model, gpu)
-    if asked.tp:
-        deployment = assemble(replace(request, parallel=Parallelism(tp=asked.tp)))
+    if asked.tp or asked.offload.any:
+        deployment = assemble(replace(request, parallel=Parallelism(tp=asked.tp or 1)))
     else:
         found = smallest(request, tokens, users, asked.most)
         if isinstance(found, str):
@@ -258,8 +265,10 @@ def fit_on(model: str, gpu: str, asked: FitAsked, prices: PriceBook) -> Fitting:
             )
         deployment = found.deployment
     footprint = footprint_at(deployment, tokens)
-    fitting = Fitting(deployment=deployment, footprint=footprint, context=tokens, prices=prices)
+    fitting = Fitting(deployment=deployment, footprint=footprint, context=tokens, prices=prices, users=users)
     if fitting.requests < users:
+        if footprint.host is not None:
+            raise sides_error(replace(footprint, batch=float(users)), footprint.host, "--users")
         raise InfeasibleError(
             f"{deployment.describe()} does not hold {users} x {tokens:,} tokens",
             because=f"the cache pool is {format_bytes(footprint.kv_pool)}, room for {fitting.requests}",

@@ -13,6 +13,7 @@ from pydantic import Field
 from inferplan.catalog.backends import Backends, with_backends
 from inferplan.catalog.calibrations import load_calibration, release_dates
 from inferplan.catalog.files import config_root, load, load_hardware, load_model, names, read_yaml, spec_of, validate
+from inferplan.catalog.offload import OffloadAsked, with_offload
 from inferplan.devices.anchors import Anchor, Process
 from inferplan.devices.engine import Engine, EngineFlags, EngineSpec, EngineVersion
 from inferplan.devices.hardware import HardwareSpec
@@ -41,9 +42,9 @@ class Request:
 
     quant: formats; ``None``, or ``native``, for those of the checkpoint. engine: ``name`` or ``name@version``.
     calibration: a file; ``None`` takes the hardware's own when there is one. anchor: a file of measured runs of this
-    system. media: what every request carries beside text. lora: adapters beside the model. memory: usable memory as
-    text, for devices whose reading is not on file. prune: axes to cut, ``layers=24,d_ff=0.75``. generation: fields of a
-    diffusion model's generation that differ from its YAML.
+    system. media: what every request carries beside text. lora: adapters beside the model. offload: what of the model
+    lies in host memory. memory: usable memory as text, for devices whose reading is not on file. prune: axes to cut,
+    ``layers=24,d_ff=0.75``. generation: fields of a diffusion model's generation that differ from its YAML.
     """
 
     model: str
@@ -63,6 +64,7 @@ class Request:
     anchor: str | None = None
     media: MediaAsked = MediaAsked()
     lora: LoraAsked = LoraAsked()
+    offload: OffloadAsked = OffloadAsked()
 
     def __post_init__(self) -> None:
         if self.quant is not None and self.quant.lower().strip() == NATIVE:
@@ -301,7 +303,17 @@ def assemble(
     )
     backends = Backends(engine=request.engine, chosen=request.flags.backends, path=request.calibration)
     deployment = with_backends(deployment, backends)
-    return deployment if request.anchor is None else anchored(deployment, load_anchor(request.anchor), request.anchor)
+    if request.anchor is not None:
+        deployment = anchored(deployment, load_anchor(request.anchor), request.anchor)
+    if not request.offload.any:
+        return deployment
+
+    def on_host(name: str, memory: str | None) -> Deployment:
+        there = replace(request, gpu=name, memory=memory, calibration=None, anchor=None, offload=OffloadAsked())
+        there = replace(there, parallel=Parallelism())
+        return assemble(there, model_loader, hardware_loader)
+
+    return with_offload(deployment, request.offload, on_host)
 
 
 def _adapters(asked: LoraAsked, model: ModelSpec, base: Format) -> Adapters | None:
@@ -337,7 +349,7 @@ def request_of(deployment: Deployment) -> Request:
             f"nothing says how {deployment.describe()} was made", hint="a deployment of inferplan.deploy(model, gpu)"
         )
     again = assemble(deployment.request)
-    names = [field.name for field in fields(again) if field.name != "media"]  # its tokens lie within the prompt's
+    names = [field.name for field in fields(again) if field.name not in ("media", "offload")]  # made for each
     changed = [name for name in names if getattr(again, name) != getattr(deployment, name)]
     if changed:
         raise UsageError(

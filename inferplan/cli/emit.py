@@ -10,6 +10,7 @@ import click
 
 from inferplan.catalog.assemble import Request
 from inferplan.cli.lora_options import lora_options
+from inferplan.cli.offload_options import offload_options
 from inferplan.cli.options import Count, deployment_options, without_anchor, writable
 from inferplan.errors import UsageError
 from inferplan.reports.emit import TARGETS, EmitAsked, emitted
@@ -20,6 +21,7 @@ from inferplan.reports.plan_file import Planned, read_plan
 @click.argument("target", type=click.Choice(TARGETS))
 @deployment_options
 @lora_options
+@offload_options
 @click.option("--context", type=Count(), help="Tokens of the longest request [the longest that fits].")
 @click.option("--checkpoint", help="Repository or path of the weights [MODEL, or the source of its file].")
 @click.option(

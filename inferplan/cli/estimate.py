@@ -10,6 +10,7 @@ import click
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.cli.lora_options import lora_options
 from inferplan.cli.media_options import media_options
+from inferplan.cli.offload_options import offload_options
 from inferplan.cli.options import Count, deployment_options, load_options, report_options
 from inferplan.cli.technique_options import technique_options, techniques_of
 from inferplan.estimate.load import StaticLoad
@@ -21,6 +22,7 @@ from inferplan.table import Report
 
 @click.command("estimate")
 @deployment_options
+@offload_options
 @load_options
 @media_options
 @lora_options

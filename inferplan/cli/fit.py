@@ -9,6 +9,7 @@ import click
 
 from inferplan.answers.fit import FitAsked, fit_everywhere, fit_on
 from inferplan.cli.lora_options import lora_values, slot_options
+from inferplan.cli.offload_options import add_offload_options, offload_asked
 from inferplan.cli.options import USUAL, Count, engine_option, report_options, usual_engine
 from inferplan.cli.price_options import price_options
 from inferplan.reports.fit import memory_report, options_report
@@ -26,6 +27,7 @@ from inferplan.table import Report
 @engine_option("Engine and version: vllm, vllm@0.20, sglang, llama.cpp, none.", show_default=USUAL)
 @click.option("--memory", metavar="SIZE", help="Usable memory of one device, such as 64GB.")
 @slot_options
+@add_offload_options
 @price_options
 @report_options
 def fit_command(gpu: str | None, **values: Any) -> Report:
@@ -37,6 +39,7 @@ def fit_command(gpu: str | None, **values: Any) -> Report:
 
     Example: inferplan fit llama-3.1-70b --context 32k --users 8
     """
+    values["offload"] = offload_asked(values)
     if not gpu:
         return options_report(fit_everywhere(values["model"], _asked(values), values["prices"]))
     values["engine"] = usual_engine(values | {"gpu": gpu})

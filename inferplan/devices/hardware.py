@@ -99,6 +99,8 @@ class HardwareSpec(Spec):
     """Dense FLOP/s (or OP/s) by arithmetic: fp32, tf32, fp16, bf16, fp8, int8, fp4, int4."""
     links: list[Link] = []
     """From the fastest and smallest domain to the widest."""
+    host_link: Link | str | None = None
+    """The way to the host's memory, or the name of the one of ``links`` that is it too; absent where nobody says."""
     units: int | None = None
     """Streaming multiprocessors, compute units or cores."""
     thread_blocks: bool = True
@@ -115,6 +117,25 @@ class HardwareSpec(Spec):
         if self.same_chip and self.relative is None:
             raise ValueError("same_chip: of which device? relative is missing")
         return self
+
+    @model_validator(mode="after")
+    def _known_host_link(self) -> Self:
+        if isinstance(self.host_link, str) and self.host_link not in [link.name for link in self.links]:
+            raise ValueError(f"host_link: none of the links is named {self.host_link!r}")
+        return self
+
+    @property
+    def to_host(self) -> Link:
+        """The link to the host's memory. Raises ``MissingFactError`` where none is on file."""
+        if isinstance(self.host_link, Link):
+            return self.host_link
+        if self.host_link is None:
+            raise MissingFactError(
+                f"how {self.name} reaches the memory of its host is not on file",
+                because="host_link of its hardware YAML is absent",
+                hint="give its bandwidth in one direction: --host-link 63GB/s (PCIe 5.0 x16)",
+            )
+        return next(link for link in self.links if link.name == self.host_link)
 
     def peak_of(self, math: str) -> float:
         """Dense FLOP/s in that arithmetic. Raises ``MissingFactError`` when the device has none on file."""

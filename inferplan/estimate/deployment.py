@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from inferplan.devices.constants import IDEAL, Calibration, StepConstants
 from inferplan.devices.engine import Engine
-from inferplan.devices.hardware import HardwareSpec
+from inferplan.devices.hardware import HardwareSpec, Link
 from inferplan.errors import MissingFactError, UsageError
 from inferplan.estimate.towers import Carried
 from inferplan.models.spec import ModelSpec, require_experts, uncounted
@@ -15,10 +15,59 @@ from inferplan.shown import Shown
 from inferplan.terms import Term, named
 from inferplan.work.adapters import Adapters
 from inferplan.work.formats import Precision, arithmetic
+from inferplan.work.ops import Op
 from inferplan.work.parallel import Parallelism, require_even, split_layers
 from inferplan.work.routing import UNIFORM, Routing
 
 _SIXTEEN_BITS = 16
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Offload:
+    """What of a model lies in the host's memory, where the host's processor computes it (docs/offload.md).
+
+    host: the same model on the host alone. link: between device and host. layers: the first so many are the host's,
+    with their cache. head: so is the last matmul, over the vocabulary. experts: of the first so many layers the routed
+    experts are. The embedding table always is.
+    """
+
+    host: Deployment
+    link: Link
+    layers: int = 0
+    head: bool = False
+    experts: int = 0
+
+    def keeping(self, here: int) -> Offload:
+        """The same with ``here`` layers on the device, as llama.cpp counts and places them.
+
+        The head is the layer behind the last, and layers go to the device from the end (``llama_model::load_tensors``,
+        src/llama-model.cpp at 360e134: ``i_gpu_start = max(n_layer + 1 - n_gpu_layers, 0)``): 1 is the head alone.
+        """
+        whole = len(self.host.model.sequence)
+        return replace(self, layers=min(max(whole + 1 - here, 0), whole), head=here == 0)
+
+    @property
+    def wire(self) -> HardwareSpec:
+        """The host with this link alone, to price what crosses."""
+        return self.host.hardware.model_copy(update={"links": [self.link.model_copy(update={"domain": None})]})
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        return {
+            "host": self.host.hardware.name,
+            "host_layers": self.layers,
+            "head_on_host": self.head,
+            "cpu_moe_layers": self.experts,
+            "link": self.link.name,
+            "link_bytes_per_s": self.link.bandwidth,
+        }
+
+    def describe(self) -> str:
+        """In words: ``"40 of 80 layers on epyc-9654"``."""
+        whole = len(self.host.model.sequence)
+        parts = [f"{self.layers} of {whole} layers"] if self.layers else []
+        parts += [f"experts of the first {self.experts} layers"] if self.experts > self.layers else []
+        return f"{', '.join(parts) or 'embedding'} on {self.host.hardware.name}"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -40,6 +89,8 @@ class Deployment(Shown):
     """What every request carries beside text."""
     lora: Adapters | None = None
     """LoRA adapters beside its matrices."""
+    offload: Offload | None = None
+    """What of it lies in the host's memory."""
 
     def __post_init__(self) -> None:
         if self.parallel.redundant:
@@ -60,6 +111,28 @@ class Deployment(Shown):
             raise UsageError("adapters of dense layers that are spread over attention ranks are not known here")
         if self.parallel.ranks > 1:
             self.hardware.link(min(self.parallel.ranks, max(self.parallel.stage_ranks, 2)))
+        if self.offload is not None:
+            self._one_device()
+
+    def _one_device(self) -> None:
+        """Raise ``UsageError`` for layers on the host beside a division, an encoder or media: nobody says how."""
+        known = self.model.encoder is None and not self.model.encodes and not self.model.bare
+        beside = [name for name, what in (("media", self.media), ("adapters", self.lora)) if what is not None]
+        if self.parallel.ranks > 1 or beside or not known:
+            raise UsageError(
+                "layers on the host are known for one device and a decoder of text",
+                because=", with ".join([self.describe(), *beside]),
+                hint="leave --gpu-layers and --cpu-moe-layers out, or --tp 1 --pp 1 without media and adapters",
+            )
+
+    def runs_on(self, op: Op) -> tuple[HardwareSpec, Calibration]:
+        """The device that runs an operator, and the constants that price it there; a link has none but its rate."""
+        if op.place == "device":
+            return self.hardware, self.calibration
+        assert self.offload is not None  # nothing else puts an operator elsewhere
+        if op.place == "link":
+            return self.offload.wire, IDEAL
+        return self.offload.host.hardware, self.offload.host.calibration
 
     def _one_stage(self) -> None:
         """Raise ``UsageError`` for a division of an encoder-decoder that is not known."""
@@ -81,6 +154,8 @@ class Deployment(Shown):
     @property
     def step(self) -> StepConstants:
         """What a step costs beyond its kernels: shared constants, with the engine's own host where it was measured."""
+        if self.offload is not None and self.offload.head:
+            return self.offload.host.step
         shared, own = self.calibration.step, self.engine.step
         if own is None or not self.calibration.shares_step:
             return shared
@@ -176,6 +251,7 @@ class Deployment(Shown):
             "unfused_attention": self.unfused_attention,
             "media": None if self.media is None else self.media.to_dict(),
             "lora": None if self.lora is None else self.lora.to_dict(),
+            "offload": None if self.offload is None else self.offload.to_dict(),
             "model_notes": self.warnings,
             "generates": not self.model.encodes,
             "gpu_memory_utilization": defaults.memory_fraction,
@@ -190,4 +266,5 @@ class Deployment(Shown):
     def describe(self) -> str:
         devices = f"{self.parallel.devices} x {self.hardware.name}"
         division = f" ({self.division})" if self.parallel.devices > 1 else ""
-        return f"{self.model.name} in {self.formats} on {devices}{division}"
+        there = "" if self.offload is None else f", {self.offload.describe()}"
+        return f"{self.model.name} in {self.formats} on {devices}{division}{there}"

@@ -16,9 +16,9 @@ from inferplan.estimate.layers import added, layer_ops
 from inferplan.estimate.roofline import price
 from inferplan.models.convolution import convolution_ops
 from inferplan.models.layers import LayerContext
-from inferplan.models.spec import LayerGroup
+from inferplan.models.spec import LayerGroup, count_distinct
 from inferplan.units import Num
-from inferplan.work.ops import Attention, Elementwise, Exchange, Gather, IndexSelect, Mask, Matmul, Op
+from inferplan.work.ops import Attention, Elementwise, Exchange, Gather, GroupedMatmul, IndexSelect, Mask, Matmul, Op
 from inferplan.work.step import Step, prefill
 
 
@@ -88,6 +88,9 @@ def build_ranks(
         context = decoder_context(context, encoder, step)
     written: dict[int, tuple[Op, ...]] = {}
     sent = tuple(_send(context, first.model.hyper_streams)) if any(one.parallel.pp > 1 for one in deployments) else ()
+    if first.offload is not None:
+        there = replace(_context(first.offload.host, step, mean), alternatives=alternatives)
+        return [[_on_both_sides(first, context, there, step)]]
     before = *_media(first, context, step), *read, *_embedding(first, context)
     ends = before, sent, tuple(_head(first, context, step))
     stages = [_stages(one, context, ends, written) for one in deployments]
@@ -186,7 +189,7 @@ def _seconds(deployment: Deployment, op: Op) -> Num:
     """What an operator takes in a step; nothing where an ideal kernel runs it with another."""
     if op.fusible and deployment.calibration.fused:
         return 0.0
-    return price(op, deployment.hardware, deployment.calibration).all_runs
+    return price(op, *deployment.runs_on(op)).all_runs
 
 
 def _media(deployment: Deployment, context: LayerContext, step: Step) -> Iterator[Op]:
@@ -238,6 +241,41 @@ def _layers(
         if id(layer) not in written:
             written[id(layer)] = tuple(layer_ops(layer, context))
         yield from (op.repeated(count) for op in written[id(layer)])
+
+
+def _on_both_sides(deployment: Deployment, here: LayerContext, there: LayerContext, step: Step) -> Stage:
+    """The operators of a device and of its host, and what crosses their link at each change of side.
+
+    The host has the embedding, the first layers and, where the device has nothing at all, the head; ``here`` and
+    ``there`` are the step as the device and the host compute it, each in the formats of its own arithmetic.
+    """
+    offload = deployment.offload
+    assert offload is not None  # the caller has looked
+    sequence, host = deployment.model.sequence, offload.host
+    split = max(offload.layers, offload.experts)
+    ops = [*_embedding(host, there), *_layers(count_distinct(sequence[: offload.layers]), there, {})]
+    ops = [op.at("host") for op in ops]
+    if not offload.head:
+        elements = here.tokens * (here.d_model * deployment.model.hyper_streams)
+        ops += [op.at("link") for op in here.collective("offload.hidden", "send", elements, 2)]
+    for layer, count in count_distinct(sequence[offload.layers : split]):
+        ops += [op.repeated(count) for op in _experts_apart(layer, here, there)]
+    ops += _layers(count_distinct(sequence[split:]), here, {})
+    ops += [op.at("host") for op in _head(host, there, step)] if offload.head else _head(deployment, here, step)
+    fused = {"device": deployment.calibration.fused, "host": host.calibration.fused}
+    ops = [op for op in ops if not (op.fusible and fused.get(op.place))]
+    return Stage(ops=tuple(ops), layers=len(sequence))
+
+
+def _experts_apart(layer: LayerGroup, here: LayerContext, there: LayerContext) -> Iterator[Op]:
+    """A layer on the device whose routed experts the host computes: its rows go there and their sums come back."""
+    routed = [op.at("host") for op in layer_ops(layer, there) if overlap_part(op) == "experts"]
+    yield from (op for op in layer_ops(layer, here) if not routed or overlap_part(op) != "experts")
+    width = next((op.k for op in routed if isinstance(op, GroupedMatmul)), 0)
+    if width:
+        yield from (op.at("link") for op in here.collective("offload.to_experts", "send", here.tokens * width, 2))
+        yield from routed
+        yield from (op.at("link") for op in here.collective("offload.from_experts", "send", here.tokens * width, 2))
 
 
 def _head(deployment: Deployment, context: LayerContext, step: Step) -> Iterator[Op]:

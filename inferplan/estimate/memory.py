@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.deployment import Deployment, Offload
 from inferplan.estimate.reserve import memory_fraction, reserve
-from inferplan.estimate.stage_memory import StageMemory, adapter_terms
-from inferplan.terms import Field, Naming, Term, ceil, floor, named, plain
+from inferplan.estimate.stage_memory import StageMemory, adapter_terms, weight_terms
+from inferplan.terms import Field, Naming, Term, ceil, floor, named, named_at, plain
 from inferplan.units import Num
 from inferplan.work.parallel import split_layers
 
@@ -47,6 +47,8 @@ class DeviceMemory:
     """Tokens of a step, where they are not those of the engine."""
     draft: Deployment | None = None
     """A model on the same devices that drafts for it, with weights and a cache of its own."""
+    beside: Offload | None = None
+    """Where it is the host that is looked at: what the device beside it leaves to it."""
 
     @cached_property
     def _draft(self) -> StageMemory | None:
@@ -67,6 +69,8 @@ class DeviceMemory:
     def stages(self) -> list[StageMemory]:
         """The stages in their order; those inside that hold the same layers in the same formats are the same object."""
         deployment = self.deployment
+        if (offload := self.beside or deployment.offload) is not None:
+            return [_side(deployment, offload, there=self.beside is not None)]
         sequence, start, stages = deployment.model.sequence, 0, []
         counts = split_layers(len(sequence), deployment.parallel.pp)
         alike = not any(layers for _, _, layers in deployment.precision.exceptions)
@@ -217,9 +221,40 @@ class DeviceMemory:
         return self.usable - self.total
 
 
+def _side(deployment: Deployment, offload: Offload, there: bool) -> StageMemory:
+    """What lies on one side of a deployment: ``there`` with its host, else on its device."""
+    sequence, layers = deployment.model.sequence, offload.layers
+    if there:
+        guests = tuple(sequence[layers : max(offload.experts, layers)])
+        own, last = sequence[:layers], offload.head
+        return StageMemory(deployment=deployment, layers=own, start=0, first=True, last=last, guests=guests)
+    lent, last = max(offload.experts - layers, 0), not offload.head
+    own = sequence[layers:]
+    return StageMemory(deployment=deployment, layers=own, start=layers, first=False, last=last, lent=lent)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Footprint(DeviceMemory):
-    """What a load takes of the device that is fullest, and the largest load that every device holds."""
+    """What a load takes of the device that is fullest, and the largest load that every device holds.
+
+    Of layers on the host it is what the device takes, and :attr:`host` what the host does; the largest load is that
+    which both hold.
+    """
+
+    @cached_property
+    def host(self) -> Footprint | None:
+        """What the same load takes of the host's memory; ``None`` where nothing lies there."""
+        offload = self.deployment.offload
+        return None if offload is None else replace(self, deployment=offload.host, beside=offload, draft=None)
+
+    @property
+    def fits(self) -> bool:
+        return super().fits and (self.host is None or self.host.fits)
+
+    @property
+    def fits_here(self) -> bool:
+        """Whether the device holds its own part, whatever the host does."""
+        return super().fits
 
     @cached_property
     def kv_pool(self) -> float:
@@ -241,7 +276,7 @@ class Footprint(DeviceMemory):
 
         Without an engine activations grow with the batch, in proportion, and are paid from the same pool.
         """
-        best: Num = np.inf
+        best: Num = np.inf if self.host is None else self.host._max_sequences(self.host.stage)
         for stage in self.stages:
             best = np.minimum(best, self._max_sequences(stage))
         return np.where(np.isinf(best), self._slots(), best) * self.deployment.parallel.dp
@@ -270,6 +305,7 @@ class Footprint(DeviceMemory):
         Infinite where the model states no limit and keeps nothing that grows with it.
         """
         low, high = 0, self.deployment.model.max_context or _CONTEXT_LIMIT
+        high = high if self.host is None else int(min(high, self.host.max_context()))
         pools = [(stage, self.pool(stage)) for stage in self.stages]
         while low < high:
             middle = (low + high + 1) // 2
@@ -332,16 +368,17 @@ class Footprint(DeviceMemory):
         stage = self.stage
         if number in ("max_batch", "max_context"):
             return self._max_batch_terms() if number == "max_batch" else self._max_context_terms()
+        name = named if self.beside is None else named_at("host")
         made: dict[str, Callable[[], Any]] = {
-            "weights": stage.weight_terms,
+            "weights": lambda: weight_terms(stage),
             "adapters": lambda: adapter_terms(stage),
-            "state": lambda: self._state(stage, named),
-            "kv_per_token": lambda: stage.token_bytes(named),
-            "activations": lambda: self._activations(stage, named),
-            "reserve": lambda: self._reserve(stage, named),
-            "kv_pool": lambda: self._pool(stage, named),
+            "state": lambda: self._state(stage, name),
+            "kv_per_token": lambda: stage.token_bytes(name),
+            "activations": lambda: self._activations(stage, name),
+            "reserve": lambda: self._reserve(stage, name),
+            "kv_pool": lambda: self._pool(stage, name),
             "total": lambda: (
-                named(stage.weights, "weights", "B", _WEIGHTS)
+                name(stage.weights, "weights", "B", _WEIGHTS)
                 + (named(stage.adapters, "adapters", "B", _ADAPTERS) if stage.adapters else 0.0)
                 + sum(self.terms(part) for part in ("state", "activations", "reserve"))
             ),
@@ -350,12 +387,26 @@ class Footprint(DeviceMemory):
         return term
 
     def _max_batch_terms(self) -> Term:
-        tightest = min(self.stages, key=lambda stage: float(np.min(self._max_sequences(stage))))
-        most = self._max_sequences(tightest, named)
+        sides = [(self, named), *([] if self.host is None else [(self.host, named_at("host"))])]
+        every = [(side, stage, name) for side, name in sides for stage in side.stages]
+        side, tightest, name = min(every, key=lambda one: float(np.min(one[0]._max_sequences(one[1]))))
+        most = side._max_sequences(tightest, name)
         if isinstance(most, float) and np.isinf(most):  # no stage keeps anything
             most = self._slots(named)
         term: Term = named(most * named(self.deployment.parallel.dp, "dp", "", _DP), "max_batch", "sequences")
         return term
+
+    def _context_terms(self, longest: int, name: Naming) -> list[Any]:
+        """The longest context that each stage holds, near ``longest``."""
+        found: list[Any] = []
+        for stage in self.stages:
+            slope = self._needed(stage, longest + 1) - self._needed(stage, longest)
+            if slope > 0:
+                constant = max(self._needed(stage, longest) - slope * longest, 0.0)  # rounding may leave less than none
+                fixed = named(constant, "held by what does not grow", "B")
+                pool = named(self._pool(stage, name), "pool", "B")
+                found.append(floor(np.maximum(pool - fixed, 0.0) / named(slope, "a token of every sequence", "B")))
+        return found
 
     def _max_context_terms(self) -> Term:
         """The line through the bytes needed at the answer and at one token more, solved for the pool."""
@@ -363,13 +414,8 @@ class Footprint(DeviceMemory):
         longest = int(reached) if np.isfinite(reached) else _CONTEXT_LIMIT
         limit: Any = named(self.deployment.model.max_context or np.inf, "limit", "", ("model", "max_context"))
         found: list[Any] = []
-        for stage in self.stages:
-            slope = self._needed(stage, longest + 1) - self._needed(stage, longest)
-            if slope > 0:
-                constant = max(self._needed(stage, longest) - slope * longest, 0.0)  # rounding may leave less than none
-                fixed = named(constant, "held by what does not grow", "B")
-                pool = named(self._pool(stage, named), "pool", "B")
-                found.append(floor(np.maximum(pool - fixed, 0.0) / named(slope, "a token of every sequence", "B")))
+        for side, name in [(self, named), *([] if self.host is None else [(self.host, named_at("host"))])]:
+            found += side._context_terms(longest, name)
         endless = named(np.inf, "no limit of memory")
         tightest = min(found, key=lambda term: float(term.value), default=endless)
         term: Term = named(np.minimum(tightest, limit), "max_context", "tokens")

@@ -40,7 +40,7 @@ from inferplan.estimate.load import UNKNOWN_SHARE, Band, StaticLoad
 from inferplan.estimate.roofline import Bound, OpCost, price, time_terms
 from inferplan.terms import Naming, Term, named, plain, total
 from inferplan.units import Num
-from inferplan.work.ops import Exchange, Op, Run
+from inferplan.work.ops import Exchange, Op, Place, Run
 from inferplan.work.step import Segment, Step, prefill, recompute, stacked
 
 Flow = Literal["pass", "drain", "cycle"]
@@ -301,8 +301,7 @@ class Phase:
         """Seconds of the step outside its kernels: the host's, and the fixed seconds of the layers."""
         (most, usual), *weights = self._weights(name)
         fullest, mean = (host_seconds(self.deployment, sequences, name) for sequences in self.sequences)
-        layer = name(self.deployment.calibration.step.layer, "each layer", "s", ("step", "layer"))
-        layers = [(a + b) * (layer * name(count, "layers")) for (a, b), count in zip(weights, self.layers)]
+        layers = [(a + b) * layer_seconds(self.deployment, count, name) for (a, b), count in zip(weights, self.layers)]
         return most * fullest + usual * mean + total(layers, "stages")
 
     def terms(self, number: str) -> Term:
@@ -340,7 +339,7 @@ class Phase:
 
     def _runs(self, cost: OpCost) -> Num:
         """Seconds of all runs of a kernel, with their terms."""
-        one = time_terms(cost.op, self.deployment.hardware, self.deployment.calibration)
+        one = time_terms(cost.op, *self.deployment.runs_on(cost.op))
         seconds: Num = named(one, "one run", "s") * named(cost.op.count, "runs")
         return seconds
 
@@ -424,6 +423,14 @@ class Phase:
         return name(self.time, "time", "s", ("part", "time")) * rate * ranks
 
 
+def by_place(phase: Phase) -> dict[Place, Num]:
+    """Seconds of kernels by where they run: on the device, on its host, on the link between them."""
+    totals: dict[Place, Num] = {"device": 0.0, "host": 0.0, "link": 0.0}
+    for cost in phase.costs:
+        totals[cost.op.place] = totals[cost.op.place] + cost.total
+    return totals
+
+
 def _counted(phase: Phase, weights: list[tuple[Num, Num]], name: Naming = plain) -> list[tuple[Num, Num]]:
     """How often the seconds of each stage's kernels count, whose station counts as ``weights`` say: of overlapping
     halves what they do not hide."""
@@ -450,6 +457,17 @@ def host_seconds(deployment: Deployment, sequences: Num, name: Naming = plain) -
     return name(step.host, "a step", "s", ("step", "host")) + each
 
 
+def layer_seconds(deployment: Deployment, layers: int, name: Naming = plain) -> Num:
+    """Fixed seconds of the layers of a stage, each by the constants of the side that computes it."""
+    there = 0 if deployment.offload is None else deployment.offload.layers
+    each = name(deployment.calibration.step.layer, "each layer", "s", ("step", "layer"))
+    seconds: Num = each * name(layers - there, "layers")
+    if deployment.offload is None or not there:
+        return seconds
+    slower = deployment.offload.host.calibration.step.layer
+    return seconds + name(slower, "each layer of the host", "s", ("host", "step", "layer")) * name(there, "its layers")
+
+
 def stage_seconds(
     deployment: Deployment,
     stages: Sequence[Sequence[OpCost]],
@@ -464,7 +482,6 @@ def stage_seconds(
 
     Raises ``NotFiniteError``, which names the operator, for a price that is not a number.
     """
-    fixed = deployment.calibration.step.layer
     known: dict[int, Num] = {}
     seconds: list[Num] = []
     for costs, count in zip(stages, layers):
@@ -476,7 +493,7 @@ def stage_seconds(
             kernels = known[id(costs)] = dense(kernels if chosen is None else rows(kernels, chosen))
             if not np.all(np.isfinite(kernels)):
                 require_finite(deployment, costs)
-        seconds.append(kernels + fixed * count)
+        seconds.append(kernels + layer_seconds(deployment, count))
     return seconds
 
 
@@ -619,7 +636,7 @@ def _priced(deployment: Deployment, stages: list[Stage], runs: dict[Run, OpCost]
     def cost(op: Op) -> OpCost:
         run = op.run
         if run not in runs:
-            runs[run] = price(op, deployment.hardware, deployment.calibration)
+            runs[run] = price(op, *deployment.runs_on(op))
             return runs[run]
         return runs[run].of(op)
 
@@ -684,7 +701,7 @@ def decode_cycle(deployment: Deployment, batch: Num, past: Num, width: Num = 1.0
 
 def media_seconds(deployment: Deployment, sets: Num) -> Num:
     """Seconds of the towers' pass by itself over so many sets of what requests carry."""
-    costs = [price(op, deployment.hardware, deployment.calibration) for op in media_ops(deployment, sets)]
+    costs = [price(op, *deployment.runs_on(op)) for op in media_ops(deployment, sets)]
     require_finite(deployment, costs)
     return sum((cost.total for cost in costs), start=sets * 0.0)
 

@@ -19,7 +19,7 @@ from inferplan.affine import affine, dense, larger, root, root_of_squares
 from inferplan.devices.constants import Calibration, Fit
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import SpecError
-from inferplan.terms import Naming, Term, named, plain
+from inferplan.terms import Naming, Term, named, named_at, plain
 from inferplan.units import Num
 from inferplan.work.ops import (
     Attention,
@@ -260,9 +260,9 @@ def fitted_time(asked: IdealTime, fit: Fit) -> FittedTime:
 
 def time_terms(op: Op, hardware: HardwareSpec, calibration: Calibration) -> Term:
     """The time of one run as :func:`price` computes it, with its formula. Raises what that raises."""
-    fit = calibration.fit(op.kernel, op.label)
-    chosen: Any = _IDEAL_FIT if fit is None else fit_terms(op, fit)
-    spent = fitted_time(ideal_time(op, op.work(), hardware, chosen.terms, named), chosen)
+    fit, name = calibration.fit(op.kernel, op.label), named_at(op.place)
+    chosen: Any = _IDEAL_FIT if fit is None else fit_terms(op, fit, name)
+    spent = fitted_time(ideal_time(op, op.work(), hardware, chosen.terms, name), chosen)
     return cast("Term", spent.total)
 
 
@@ -274,7 +274,7 @@ def _soft_maximum_terms(a: Any, b: Any, p: Any) -> Any:
     return a + b if sharpness == 1.0 else (a**p + b**p) ** (1.0 / p)
 
 
-def fit_terms(op: Op, fit: Fit) -> SimpleNamespace:
+def fit_terms(op: Op, fit: Fit, name: Naming = named) -> SimpleNamespace:
     """The constants of a fit as terms; their field is ``("calibration", kernel, label, ...)``."""
     where = ("calibration", op.kernel, op.label)
     called = {"math": "share of peak", "memory": "share of bandwidth", "overhead": "overhead", "sharpness": "p"}
@@ -282,13 +282,13 @@ def fit_terms(op: Op, fit: Fit) -> SimpleNamespace:
     units = {"overhead": "s"}
     stated = fit.model_fields_set & set(called)
     constants = {key: getattr(fit, key) for key in called} | {
-        key: named(getattr(fit, key), called[key], units.get(key, ""), (*where, key)) for key in stated
+        key: name(getattr(fit, key), called[key], units.get(key, ""), (*where, key)) for key in stated
     }
     return SimpleNamespace(
         **constants,
-        launch=named(fit.launch, "share of overhead in a step", "", ("step", "launch")) if fit.launch < 1.0 else 1.0,
+        launch=name(fit.launch, "share of overhead in a step", "", ("step", "launch")) if fit.launch < 1.0 else 1.0,
         terms={
-            term: named(constant, term, TERMS[term].unit, (*where, "terms", term))
+            term: name(constant, term, TERMS[term].unit, (*where, "terms", term))
             for term, constant in fit.terms.items()
         },
     )

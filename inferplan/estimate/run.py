@@ -13,6 +13,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.diffusion import diffusion_estimate
 from inferplan.estimate.encode import answered, encode_estimate
 from inferplan.estimate.load import StaticLoad
+from inferplan.estimate.memory import Footprint
 from inferplan.models.spec import require_decoder, require_readable
 from inferplan.units import format_bytes
 from inferplan.work.formats import find_format
@@ -80,6 +81,8 @@ def require_memory(result: Estimate) -> None:
     footprint, deployment = result.footprint, result.deployment
     if footprint.fits:
         return
+    if footprint.host is not None:
+        raise sides_error(footprint, footprint.host)
     parts = {
         "weights": footprint.weights,
         **({"adapters": footprint.adapters} if footprint.adapters else {}),
@@ -94,6 +97,44 @@ def require_memory(result: Estimate) -> None:
         + f" = {format_bytes(total)} > {format_bytes(footprint.usable)} usable on each device",
         hint=_fit_hint(result),
     )
+
+
+def sides_error(here: Footprint, there: Footprint, batch: str = "--batch") -> InfeasibleError:
+    """Which of a device and its host does not hold its part of a load; ``batch``: the option that says how large it is.
+
+    Raises nothing: the error is the answer.
+    """
+    deployment = here.deployment
+    sides = [(here, here.fits_here), (there, there.fits)]
+    short = [side.deployment.hardware.name for side, fits in sides if not fits]
+    because = (
+        f"{side.deployment.hardware.name}: {format_bytes(float(np.max(side.total)))} {'of' if fits else '>'} "
+        f"{format_bytes(side.usable)} usable"
+        for side, fits in sides
+    )
+    best, most = int(np.min(here.max_batch())), most_layers(here)
+    hints = [f"{batch} {best}"] if best >= 1 else []
+    hints += [] if most is None else [f"--gpu-layers {most}"]
+    return InfeasibleError(
+        f"{deployment.describe()} does not fit: not on {' nor on '.join(short)}",
+        because="; ".join(because),
+        hint=", or ".join(hints) or "a GPU or a host with more memory, or a narrower --quant",
+    )
+
+
+def most_layers(footprint: Footprint) -> int | None:
+    """The most layers on the device, as llama.cpp counts them, with which both sides hold a load; ``None`` for none.
+
+    With all of them, and no experts on the host, it is the device alone.
+    """
+    deployment, offload = footprint.deployment, footprint.deployment.offload
+    assert offload is not None  # the caller has looked
+    for here in range(len(deployment.model.sequence) + 1, -1, -1):
+        placed = offload.keeping(here)
+        kept = None if not (placed.layers or placed.head or placed.experts) else placed
+        if replace(footprint, deployment=replace(deployment, offload=kept)).fits:
+            return here
+    return None
 
 
 def _fit_hint(result: Estimate) -> str:

@@ -7,9 +7,10 @@ when that is :func:`inferplan.terms.named`.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 
@@ -28,15 +29,29 @@ _VOCAB_PAD = 64
 """Engines pad the vocabulary to a multiple of 64 before dividing it (vLLM, vocab_parallel_embedding.py)."""
 
 
+Share = Literal["whole", "rest", "experts"]
+"""What of a layer lies in a memory: all of it, its routed experts, or what is not of them."""
+
+
+def _lies(weight: Weight, share: Share) -> bool:
+    return share == "whole" or (weight.role == "experts") is (share == "experts")
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StageMemory:
-    """One device of one pipeline stage: its weights in bytes, and what its layers keep for a sequence."""
+    """One device of one pipeline stage: its weights in bytes, and what its layers keep for a sequence.
+
+    lent: of the first so many of its layers the routed experts lie elsewhere. guests: layers behind its own of which it
+    has the routed experts and nothing else.
+    """
 
     deployment: Deployment
     layers: list[LayerGroup]
     start: int
     first: bool
     last: bool
+    lent: int = 0
+    guests: tuple[LayerGroup, ...] = ()
 
     @cached_property
     def distinct(self) -> list[tuple[LayerGroup, int]]:
@@ -47,15 +62,6 @@ class StageMemory:
     def weights(self) -> float:
         """Bytes of parameters, each tensor in the format of its role."""
         return float(sum(self.tensor_bytes(weight, layer) * count for weight, count, layer in self.tensors()))
-
-    def weight_terms(self) -> Term:
-        """The same, tensor by tensor."""
-        found: dict[str, list[Num]] = defaultdict(list)
-        for weight, count, layer in self.tensors():
-            found[weight.name].append(self.tensor_bytes(weight, layer, named) * named(count, "copies"))
-        tensors = (named(total(sizes, "layers"), tensor, "B") for tensor, sizes in found.items())
-        weights: Term = named(total(tensors, "tensors"), "weights", "B")
-        return weights
 
     @cached_property
     def adapters(self) -> float:
@@ -76,22 +82,16 @@ class StageMemory:
             renamed = ((replace(weight, role="base", name=f"tower.{weight.name}"), count) for weight, count in towers)
             yield from ((weight, count, None) for weight, count in renamed)
         seen_shared: list[LayerGroup] = []
-        for layer, count, number in self._numbered():
+        for layer, count, number, part in _numbered(self):
             own = layer.model_copy(update={"shared": False})
             copies = count
             if layer.shared:  # a shared block's parameters are kept once on a stage that runs it
                 copies = 0 if own in seen_shared else 1
             seen_shared.append(own)
-            yield from ((weight, copies, number) for weight in model.layer_weights(layer))
+            kept = (one for one in model.layer_weights(layer) if _lies(one, part))
+            yield from ((weight, copies, number) for weight in kept)
         if self.last:
             yield from ((weight, 1, None) for weight in model.output_weights())
-
-    def _numbered(self) -> Iterator[tuple[LayerGroup, int, int | None]]:
-        """Layers with their count; one by one with their number where formats differ from layer to layer."""
-        if any(layers for _, _, layers in self.deployment.precision.exceptions):
-            yield from ((layer, 1, self.start + index) for index, layer in enumerate(self.layers))
-        else:
-            yield from ((layer, count, None) for layer, count in self.distinct)
 
     def tensor_bytes(self, weight: Weight, layer: int | None = None, name: Naming = plain) -> Num:
         """Bytes of one tensor on this device."""
@@ -258,7 +258,8 @@ class StageMemory:
         if model.encoder is not None:  # the decoder has one row of each sequence, the encoder all of the prompt
             stack, layers = model.encoder, model.encoder.distinct
         inside = [part.live_width(stack.d_model, parallel) for layer, _ in layers for part in layer.parts]
-        return 2 * stack.d_model * model.hyper_streams + max(inside)
+        inside += [layer.ffn.live_width(stack.d_model, parallel) for layer in self.guests if layer.ffn is not None]
+        return 2 * stack.d_model * model.hyper_streams + max(inside, default=0.0)
 
     def activations(self, tokens: Num, rows: Num, name: Naming = plain) -> Num:
         """Peak bytes of a step of ``tokens`` rows.
@@ -266,6 +267,8 @@ class StageMemory:
         The widest layer, or the logits of ``rows`` sequences with the sampler.
         """
         model, engine = self.deployment.model, self.deployment.engine.defaults
+        if not (self.layers or self.guests or self.last):
+            return tokens * 0.0
         layer = tokens * name(self.live_width, "live width")
         base = name(self.deployment.precision.base.width, "bytes an element", "", ("format", "base"))
         layer = layer * base
@@ -288,3 +291,29 @@ def adapter_terms(stage: StageMemory, name: Naming = named) -> Num:
     each = slot_bytes(lora, deployment.model, stage.layers, deployment.parallel)
     size: Num = name(lora.slots, "slots", "", ("lora", "slots")) * name(each, "bytes of a slot", "B")
     return size
+
+
+def weight_terms(stage: StageMemory) -> Term:
+    """Its bytes of parameters, tensor by tensor."""
+    found: dict[str, list[Num]] = defaultdict(list)
+    for weight, count, layer in stage.tensors():
+        found[weight.name].append(stage.tensor_bytes(weight, layer, named) * named(count, "copies"))
+    tensors = (named(total(sizes, "layers"), tensor, "B") for tensor, sizes in found.items())
+    weights: Term = named(total(tensors, "tensors"), "weights", "B")
+    return weights
+
+
+def _numbered(stage: StageMemory) -> Iterator[tuple[LayerGroup, int, int | None, Share]]:
+    """The layers of a stage with their count, and what of one lies there.
+
+    One by one with their number where formats differ from layer to layer.
+    """
+    one_by_one, number = any(layers for _, _, layers in stage.deployment.precision.exceptions), stage.start
+    lent, own = stage.layers[: stage.lent], stage.layers[stage.lent :]
+    parts: list[tuple[Share, Sequence[LayerGroup]]] = [("rest", lent), ("whole", own), ("experts", stage.guests)]
+    for share, layers in parts:
+        if one_by_one:
+            yield from ((layer, 1, number + index, share) for index, layer in enumerate(layers))
+            number += len(layers)
+        else:
+            yield from ((layer, count, None, share) for layer, count in count_distinct(layers))

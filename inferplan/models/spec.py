@@ -1,7 +1,7 @@
 """A model: its width, its vocabulary and its layers, as a YAML in ``configs/models`` states them."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import isnan
@@ -773,7 +773,7 @@ def _dump_group(group: LayerGroup) -> dict[str, Any]:
     return data
 
 
-def count_distinct(layers: list[LayerGroup]) -> list[tuple[LayerGroup, int]]:
+def count_distinct(layers: Sequence[LayerGroup]) -> list[tuple[LayerGroup, int]]:
     """Each different layer with its number, in order of first appearance."""
     kinds: list[tuple[LayerGroup, int]] = []
     objects = dict(zip(map(id, layers), layers))  # most are the same objects: to compare them is slow

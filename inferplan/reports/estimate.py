@@ -13,7 +13,8 @@ from inferplan.estimate.anchoring import correction
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.diffusion import DiffusionEstimate
-from inferplan.estimate.phase import Phase
+from inferplan.estimate.memory import Footprint
+from inferplan.estimate.phase import Phase, by_place
 from inferplan.estimate.roofline import Bound
 from inferplan.models.layers.moe import MoeLayer
 from inferplan.models.lora import parameters
@@ -55,8 +56,13 @@ def deployment_record(deployment: Deployment) -> dict[str, Any]:
 
 
 def memory_record(estimate: Estimate) -> dict[str, Any]:
-    """Bytes on the fullest device."""
+    """Bytes on the fullest device, and on its host where part of the model lies there."""
     footprint = estimate.footprint
+    record = _side_record(footprint)
+    return record if footprint.host is None else {**record, "host": _side_record(footprint.host)}
+
+
+def _side_record(footprint: Footprint) -> dict[str, Any]:
     return {
         "weights_bytes": footprint.weights,
         "adapter_bytes": footprint.adapters,
@@ -69,12 +75,13 @@ def memory_record(estimate: Estimate) -> dict[str, Any]:
         "reserve_bytes": footprint.reserve,
         "total_bytes": footprint.total,
         "usable_bytes": footprint.usable,
-        "fits": footprint.fits,
+        "fits": footprint.fits_here,
     }
 
 
 def phase_record(phase: Phase) -> dict[str, Any]:
     """One step: FLOP and bytes over all ranks, wall seconds, and where the time goes."""
+    sides = {"places_s": by_place(phase)} if phase.deployment.offload else {}
     return {
         "flop": phase.flop,
         "bytes": phase.bytes,
@@ -85,6 +92,7 @@ def phase_record(phase: Phase) -> dict[str, Any]:
         "mfu": phase.mfu,
         "mbu": phase.mbu,
         "operators_s": phase.by_operator(),
+        **sides,
     }
 
 
@@ -241,7 +249,7 @@ def estimate_report(estimate: Estimate) -> Report:
     """One screen: latency, memory, roofline and operators, and what the numbers rest on."""
     return Report(
         record=estimate_record(estimate),
-        tables=[_latency(estimate), _memory(estimate), _roofline(estimate), _operators(estimate)],
+        tables=[_latency(estimate), _memory(estimate), *_host(estimate), _roofline(estimate), _operators(estimate)],
         notes=_notes(estimate),
         of=estimate,
     )
@@ -291,19 +299,39 @@ def _latency_rows(estimate: Estimate) -> list[list[str]]:
     ]
 
 
-def _memory(estimate: Estimate) -> Table:
-    footprint = estimate.footprint
+def _memory_rows(footprint: Footprint) -> list[list[str]]:
     parts: list[tuple[str, Num]] = [
         ("weights", footprint.weights),
         *([("slots of LoRA adapters", footprint.adapters)] if footprint.adapters else []),
         *([("the draft's weights", footprint.draft_weights)] if footprint.draft_weights else []),
-        *([] if estimate.deployment.model.encodes else [("KV cache and state", footprint.state)]),
+        *([] if footprint.deployment.model.encodes else [("KV cache and state", footprint.state)]),
         ("activations", footprint.activations),
         ("runtime reserve", footprint.reserve),
         ("total", footprint.total),
         ("usable", footprint.usable),
     ]
-    rows = [[name, _bytes(size), f"{float(size) / footprint.usable:.1%}"] for name, size in parts]
+    return [[name, _bytes(size), f"{float(size) / footprint.usable:.1%}"] for name, size in parts]
+
+
+def _host(estimate: Estimate) -> list[Table]:
+    """What lies in the host's memory, and where a step's kernels run; nothing where the device has everything."""
+    there = estimate.footprint.host
+    if there is None:
+        return []
+    columns, title = ["", "bytes", "share"], f"memory of the host, {there.deployment.hardware.name}"
+    memory = Table(title=title, columns=columns, rows=_memory_rows(there), right=_RIGHT)
+    prefill, decode = by_place(estimate.prefill), by_place(estimate.decode)
+    rows = [
+        [name, *_part(prefill[name], sum(prefill.values())), *_part(decode[name], sum(decode.values()))]
+        for name in prefill
+    ]
+    columns = ["kernels on", "prefill", "share", "decode", "share "]
+    return [memory, Table(title="time by place", columns=columns, rows=rows, right=_RIGHT)]
+
+
+def _memory(estimate: Estimate) -> Table:
+    footprint = estimate.footprint
+    rows = _memory_rows(footprint)
     batch, context = ["", ""]
     if isinstance(estimate, ServedEstimate):
         plain = estimate.without.footprint
@@ -506,8 +534,19 @@ def _notes(estimate: Estimate) -> list[str]:
         band_note(estimate),
         routing_note(estimate),
         f"hardware: {hardware.name}, confidence {hardware.confidence}",
+        _host_note(estimate.deployment),
     ]
     return [note for note in notes if note]
+
+
+def _host_note(deployment: Deployment) -> str:
+    """What the times of the host rest on; empty where it computes nothing."""
+    if deployment.offload is None:
+        return ""
+    host, link = deployment.offload.host, deployment.offload.link
+    rate = f"{link.name} of {format_quantity(link.bandwidth, 'B/s')}"
+    constants = host.calibration.described if host.calibration.constants else "none, its roofline"
+    return f"host: {host.hardware.name}, confidence {host.hardware.confidence}, constants {constants}; over {rate}"
 
 
 def _time(value: Num) -> str:

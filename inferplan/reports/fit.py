@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from inferplan.answers.fit import Fits, Fitting, Option, bill_of, first_choices
 from inferplan.catalog.bills import Bill
 from inferplan.devices.hardware import HardwareSpec
+from inferplan.estimate.memory import Footprint
+from inferplan.estimate.run import most_layers
 from inferplan.models.spec import uncounted
 from inferplan.reports.cost import bill_record
 from inferplan.table import Report, Table
@@ -181,20 +184,10 @@ def memory_report(fitting: Fitting) -> Report:
         f"GPU KV cache size: {footprint.cache_tokens(length):,} tokens",
         f"Maximum concurrency for {length:,} tokens per request: {concurrency:.2f}x",
     ]
-    parts = [
-        ("weights", footprint.weights),
-        *([("slots of LoRA adapters", footprint.adapters)] if footprint.adapters else []),
-        ("activations", float(footprint.activations)),
-        ("runtime reserve", footprint.reserve),
-        ("left for KV cache and state" if keeps else "left", footprint.kv_pool),
-        ("usable", footprint.usable),
-    ]
-    memory = Table(
-        title=f"{deployment.describe()}: memory of one device ({deployment.engine.describe()} defaults)",
-        columns=["", "bytes", "share"],
-        rows=[[name, format_bytes(size), f"{size / footprint.usable:.1%}"] for name, size in parts],
-        right=_RIGHT,
-    )
+    title = f"{deployment.describe()}: memory of one device ({deployment.engine.describe()} defaults)"
+    memory, there = [_memory(footprint, title, keeps)], footprint.host
+    memory += [] if there is None else [_memory(there, f"memory of the host, {there.deployment.hardware.name}", keeps)]
+    most = None if there is None else most_layers(replace(footprint, batch=float(fitting.users)))
     kept = [
         ["KV cache of one token, on one device", format_bytes(footprint.kv_per_token)],
         ["state of one sequence, on one device", format_bytes(footprint.state_per_sequence)],
@@ -203,6 +196,7 @@ def memory_report(fitting: Fitting) -> Report:
         *(kept if keeps else []),
         [f"requests of {fitting.context:,} tokens", f"{fitting.requests:,}"],
         ["longest context of one request", format_tokens(fitting.longest)],
+        *([] if most is None else [["most layers on the GPU that fit (--gpu-layers)", f"{most}"]]),
     ]
     record = {
         **_fitting_record(deployment.formats, fitting, bill),
@@ -214,6 +208,8 @@ def memory_report(fitting: Fitting) -> Report:
         "usable_bytes": footprint.usable,
         "kv_bytes_per_token": footprint.kv_per_token,
         "state_bytes_per_sequence": footprint.state_per_sequence,
+        "most_gpu_layers": most,
+        "host": None if footprint.host is None else _memory_record(footprint.host),
         "log": {"max_model_len": length, "kv_cache_tokens": footprint.cache_tokens(length), "concurrency": concurrency}
         if keeps
         else None,
@@ -224,4 +220,28 @@ def memory_report(fitting: Fitting) -> Report:
     if bill is not None:
         notes += [f"an hour costs {bill.per_hour:,.2f} {bill.offer.currency}: {bill.describe()}", *bill.remarks]
     notes += [] if prices is None else prices.remarks([deployment.hardware.name])
-    return Report(record=record, tables=[memory, capacity], notes=notes)
+    return Report(record=record, tables=[*memory, capacity], notes=notes)
+
+
+def _memory(footprint: Footprint, title: str, keeps: bool) -> Table:
+    """What lies in one memory; ``keeps``: requests keep something there."""
+    parts = [
+        ("weights", footprint.weights),
+        *([("slots of LoRA adapters", footprint.adapters)] if footprint.adapters else []),
+        ("activations", float(footprint.activations)),
+        ("runtime reserve", footprint.reserve),
+        ("left for KV cache and state" if keeps else "left", footprint.kv_pool),
+        ("usable", footprint.usable),
+    ]
+    rows = [[name, format_bytes(size), f"{size / footprint.usable:.1%}"] for name, size in parts]
+    return Table(title=title, columns=["", "bytes", "share"], rows=rows, right=_RIGHT)
+
+
+def _memory_record(footprint: Footprint) -> dict[str, float]:
+    return {
+        "weights_bytes": footprint.weights,
+        "activation_bytes": float(footprint.activations),
+        "reserve_bytes": footprint.reserve,
+        "kv_pool_bytes": footprint.kv_pool,
+        "usable_bytes": footprint.usable,
+    }

@@ -180,11 +180,12 @@ def remedy(reasons: Iterable[str], longest: int) -> str:
 
 
 def _tightest_stage(deployment: Deployment, total: float) -> tuple[StageMemory, float]:
-    """The pipeline stage that holds the fewest requests of ``total`` tokens, and the bytes it has for their state."""
+    """The pipeline stage, or the host, that holds the fewest requests of ``total`` tokens, and its bytes for them."""
     footprint = Footprint(deployment=deployment, batch=1.0, prompt=total, context=total)
     best: tuple[float, StageMemory, float] | None = None
-    for stage in footprint.stages:
-        pool = footprint.pool(stage)
+    sides = [footprint, *([] if footprint.host is None else [footprint.host])]
+    for side, stage in ((one, stage) for one in sides for stage in one.stages):
+        pool = side.pool(stage)
         requests = pool / max(float(stage.held(total)), 1e-9)
         if best is None or requests < best[0]:
             best = (requests, stage, pool)

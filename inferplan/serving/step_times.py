@@ -119,7 +119,7 @@ class _Pricer:
         result = []
         for stage, indices in zip(self.build(probe), chosen):
             if id(stage) not in known:
-                costs = [price(stage.ops[i], self.deployment.hardware, self.deployment.calibration) for i in indices]
+                costs = [price(stage.ops[i], *self.deployment.runs_on(stage.ops[i])) for i in indices]
                 total = np.asarray(sum((cost.total for cost in costs), start=np.float64(0.0)))
                 if not np.all(np.isfinite(total)):
                     require_finite(self.deployment, costs)
@@ -731,9 +731,7 @@ class _TableBuilder(NamedTuple):
         def own(op: Op) -> float:
             if not (isinstance(op, Attention) and op.joined):
                 return 0.0
-            joined, alone = (
-                price(kernel, deployment.hardware, deployment.calibration) for kernel in (op, replace(op, joined=False))
-            )
+            joined, alone = (price(kernel, *deployment.runs_on(op)) for kernel in (op, replace(op, joined=False)))
             return float(np.max(alone.total - joined.total))
 
         return [sum(own(stage.ops[i]) for i in group.prompt) for stage, group in zip(stages, groupings)]

@@ -162,12 +162,17 @@ def _sawtooth(tokens: Num, size: int) -> Num:
     return whole * size * (size + 1) / 2 + rest * (rest + 1) / 2
 
 
+Place = Literal["device", "host", "link"]
+"""Where an operator runs: on the accelerator, on its host's processor, or on the link between both."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Op:
     """One operator as one rank runs it.
 
     name: dotted, such as ``attn.core``. count: runs in the step. ranks: ranks that run it. fusible: an epilogue that an
     ideal kernel folds into its neighbour, with no traffic of its own (priced only where an engine really runs it).
+    place: where it runs.
     """
 
     kind: ClassVar[str] = "op"
@@ -175,6 +180,7 @@ class Op:
     count: Num = 1.0
     ranks: int = 1
     fusible: bool = False
+    place: Place = "device"
 
     def work(self) -> Work:
         """FLOP and bytes of one run on one rank."""
@@ -188,6 +194,12 @@ class Op:
         """The same operator, run so many times as often."""
         other = object.__new__(type(self))  # dataclasses.replace would check every field again: 5 us, in a hot path
         vars(other).update(vars(self), count=self.count * times)
+        return other
+
+    def at(self, place: Place) -> Self:
+        """The same operator, run elsewhere."""
+        other = object.__new__(type(self))
+        vars(other).update(vars(self), place=place)
         return other
 
     @property

@@ -34,6 +34,7 @@ from inferplan.answers.emit.options import PREDICTION, refuse_untaken
 from inferplan.answers.emit.trtllm import trtllm_config
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.files import load
+from inferplan.catalog.offload import OffloadAsked
 from inferplan.devices.engine import EngineFlags, EngineSpec
 from inferplan.errors import InfeasibleError, InferplanError, UsageError
 from inferplan.estimate.memory import Footprint
@@ -495,6 +496,11 @@ CHANGED: dict[str, Any] = {
     "anchor": None,
     "ideal": True,
     "memory": "79GB",
+    "offload.gpu_layers": 8,
+    "offload.cpu_moe_layers": 8,
+    "offload.host": "xeon-8480plus",
+    "offload.host_memory": "256GB",
+    "offload.host_link": "31GB/s",
 }
 """A value other than the default for every option there is; ``calibration`` and ``anchor`` are files for prices."""
 REPLICAS = {"parallel.replicas", "lora.folder"}
@@ -523,6 +529,9 @@ def with_option(base: Request, name: str, value: Any) -> Request:
         return replace(base, parallel=replace(base.parallel, **{last: value}))
     if group == "lora":
         return replace(base, lora=replace(LoraAsked(rank=8), **{last: value}))
+    if group == "offload":
+        host = {"host": "epyc-9654", "host_memory": "384GB", "host_link": "63GB/s"}
+        return replace(base, offload=OffloadAsked(**{**host, last: value}))
     return replace(base, **{name: value})
 
 

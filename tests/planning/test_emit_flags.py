@@ -16,6 +16,7 @@ from inferplan.answers.emit import Drafts, Launch, Pools, launch, manifest, scri
 from inferplan.answers.emit.engines import command, over_nodes
 from inferplan.answers.emit.vllm import _KV_OF_VERSION
 from inferplan.catalog.assemble import Request
+from inferplan.catalog.offload import OffloadAsked
 from inferplan.devices.engine import EngineFlags
 from inferplan.work.adapters import LoraAsked
 from inferplan.work.parallel import Parallelism
@@ -122,6 +123,7 @@ TRTLLM_FIELDS = {
 LLAMA_CPP_FLAGS = {
     # llama.cpp tools/server/README.md at 00dc805
     *{"-m", "-hf", "-c", "-np", "-ngl", "-b", "-ctk", "-ctv", "-sm", "--host"},
+    *{"-ncmoe", "--no-op-offload"},  # common/arg.cpp (-ncmoe, --n-cpu-moe N; --op-offload, --no-op-offload)
 }
 ROUTER_FLAGS = {
     # vllm_router/router_args.py of vllm-router 0.1.17, by line
@@ -160,6 +162,8 @@ def launches(engine: str) -> Iterator[Launch]:
     yield launch(asked(engine, parallel=divided), 4096, checkpoint="a/b" if bare == "llama.cpp" else None)
     if bare == "llama.cpp":
         yield launch(asked(engine), 4096, checkpoint="m.gguf")
+        host = OffloadAsked(cpu_moe_layers=8, host="epyc-9654", host_memory="384GB", host_link="63GB/s")
+        yield launch(asked(engine, model="gpt-oss-20b", offload=host), 4096, checkpoint="m.gguf")
         return
     pages = EngineFlags(block_size=64, max_sequences=64)
     yield launch(asked(engine, flags=pages, roles=(("kv", "fp8"),), quant="fp16"), 4096)

@@ -6,7 +6,10 @@ from inferplan.answers.emit.checkpoint import checkpoint
 from inferplan.answers.emit.replica import Launch, refuse_degrees
 from inferplan.errors import UsageError
 
-TAKES = frozenset({f"parallel.{degree}" for degree in ("tp", "pp", "dp", "ep", "cp")})
+TAKES = frozenset(
+    {f"parallel.{degree}" for degree in ("tp", "pp", "dp", "ep", "cp")}
+    | {"offload.gpu_layers", "offload.cpu_moe_layers"}
+)
 PORT = 8080
 _KV = {"fp16": "f16", "bf16": "bf16", "fp32": "f32"}
 _KV |= {name: name for name in ("q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")}
@@ -30,5 +33,15 @@ def llama_cpp(launch: Launch) -> list[str]:
     file = checkpoint(launch)
     flags = ["llama-server", "-m" if file.endswith(".gguf") else "-hf", file]
     flags += ["-c", str(launch.context * launch.sequences), "-np", str(launch.sequences)]
-    flags += ["-ngl", "all", "-b", str(launch.token_budget), "-ctk", _KV[kv], "-ctv", _KV[kv]]
+    flags += [*_layers(launch), "-b", str(launch.token_budget), "-ctk", _KV[kv], "-ctv", _KV[kv]]
     return flags + (["-sm", "layer"] if launch.deployment.parallel.pp > 1 else [])
+
+
+def _layers(launch: Launch) -> list[str]:
+    """What lies on the device; prompts are computed where the weights lie, as modelled (``--no-op-offload``)."""
+    offload = launch.deployment.offload
+    if offload is None:
+        return ["-ngl", "all"]
+    layers = "all" if not offload.layers else str(launch.request.offload.gpu_layers)
+    flags = ["-ngl", layers, *(["-ncmoe", str(offload.experts)] if offload.experts else [])]
+    return [*flags, "--no-op-offload"]

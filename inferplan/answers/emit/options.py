@@ -16,6 +16,7 @@ PREDICTION = frozenset(
     {"calibration", "anchor", "ideal", "memory", "expert_skew", "speculation.acceptance", "speculation.basis"}
     | {"lora.active"}
     | {f"media.{name}" for name in ("images", "image_size", "video_frames", "audio_seconds", "sets", "text")}
+    | {f"offload.{name}" for name in ("host", "host_memory", "host_link")}
 )
 """Options that change what is predicted of a device or of a load and nothing of what is started."""
 SHARED = frozenset(

@@ -70,8 +70,9 @@ class Launch:
     @property
     def checkpoint_bytes(self) -> float:
         """Bytes of the weights over all devices that share one copy."""
-        parallel = self.deployment.parallel
-        return float(_smallest(self.deployment).weights) * parallel.tp * parallel.pp
+        parallel, footprint = self.deployment.parallel, _smallest(self.deployment)
+        there = 0.0 if footprint.host is None else footprint.host.weights
+        return float(footprint.weights) * parallel.tp * parallel.pp + there
 
 
 def head_of(launch: Launch) -> str | None:

@@ -38,6 +38,8 @@ _MEMORY = {
     "max_context": ("max_context", "docs/concepts/sequence-length.md"),
 }
 """Numbers of the fullest device: what its footprint calls them, and the page."""
+_BYTES = tuple(name for name in _MEMORY if name.startswith("memory.") and name != "memory.adapters")
+"""Those of them that the host has too, where part of the model lies there: ``host.memory.weights``."""
 _BATCH = {
     "ttft": "docs/concepts/two-phases.md",
     "tpot": "docs/concepts/two-phases.md",
@@ -97,11 +99,12 @@ class Explainer:
         lacks = set() if np.all(np.asarray(self.estimate.load.output) > 1) else {"tpot"}
         lacks |= {"output_tokens_per_s"} if self.estimate.deployment.model.encodes else set()
         batch = [name for name in _BATCH if name not in lacks]
+        there = [] if self.estimate.footprint.host is None else [f"host.{name}" for name in _BYTES]
         inner = [f"{name}.{part}" for name in self.phases for part in _PARTS]
         operators = [f"{name}.{operator}" for name, phase in self.phases.items() for operator in phase.by_operator()]
         server = [] if self._first is None else ["ttft_at_server"]
         memory = [name for name in _MEMORY if name != "memory.adapters" or self.estimate.deployment.lora is not None]
-        return [*batch, *server, "ridge", *memory, *inner, *operators]
+        return [*batch, *server, "ridge", *memory, *there, *inner, *operators]
 
     def explain(self, name: str) -> Explanation:
         """The explanation of one number.
@@ -110,6 +113,10 @@ class Explainer:
         token.
         """
         name = _ALIASES.get(name, name)
+        there, own = self.estimate.footprint.host, name.removeprefix("host.")
+        if there is not None and own != name and own in _BYTES:
+            number, page = _MEMORY[own]
+            return self._explanation(name, there.terms(number), page, self._shapes(own))
         if name in _MEMORY and (name != "memory.adapters" or self.estimate.deployment.lora is not None):
             number, page = _MEMORY[name]
             return self._explanation(name, self.estimate.footprint.terms(number), page, self._shapes(name))
@@ -252,7 +259,9 @@ def _shape(op: Op) -> str:
     """The sizes and formats of an operator."""
     skip = {"name", "ranks", "fusible", "count"}
     return ", ".join(
-        f"{field.name} {_plain(getattr(op, field.name))}" for field in fields(op) if field.name not in skip
+        f"{field.name} {_plain(getattr(op, field.name))}"
+        for field in fields(op)
+        if field.name not in skip and (field.name, op.place) != ("place", "device")
     )
 
 

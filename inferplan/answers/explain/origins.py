@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,8 @@ class Origins:
     def _place(self, field: Field, phase: str) -> tuple[str, str]:
         """Place and source of a field."""
         deployment, (kind, *path) = self.deployment, field
+        if kind in ("host", "link"):
+            return self._beyond(kind, tuple(path), phase)
         if kind == "hardware":
             if self.request.memory and tuple(field) in _OPTIONS:
                 return _OPTIONS[tuple(field)], ""
@@ -79,6 +81,25 @@ class Origins:
         if kind in ("number", "part"):
             return f"inferplan explain {f'{phase}.' if kind == 'part' else ''}{path[0]}", ""
         return _OPTIONS.get(tuple(field), f"--{path[0]}"), ""
+
+    def _beyond(self, kind: str, field: Field, phase: str) -> tuple[str, str]:
+        """Place and source of a field of the host, which is another device, or of the link to it."""
+        offload, asked, hardware = self.deployment.offload, self.request.offload, self.deployment.hardware
+        assert offload is not None and asked.host is not None  # they gave the term
+        kind = "host" if field[:2] == ("hardware", "memory") else kind  # what crosses a link lies in the host's memory
+        if kind == "host" and field[0] == "number":
+            return f"inferplan explain host.{field[1]}", ""
+        if kind == "host" and field == ("hardware", "memory", "usable") and asked.host_memory:
+            return "--host-memory", ""
+        if kind == "host":
+            there = replace(self.request, gpu=asked.host, memory=asked.host_memory, calibration=None)
+            return Origins(request=there, deployment=offload.host)._place(field, phase)
+        if asked.host_link:
+            return "--host-link", ""
+        path: tuple[str | int, ...] = ("host_link", "bandwidth")
+        if isinstance(hardware.host_link, str):
+            path = ("links", [link.name for link in hardware.links].index(hardware.host_link), "bandwidth")
+        return self.at(catalog.find("hardware", self.request.gpu), *path), hardware.source
 
     def at(self, path: Path, *field: str | int) -> str:
         """``file:line: field`` of a YAML's field; without a line where the file leaves it to the default."""

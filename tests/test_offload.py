@@ -1,0 +1,288 @@
+"""Layers and experts in host memory: two sides, one price, checked against sums done by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from inferplan.answers.emit import command, launch
+from inferplan.answers.explain import Explainer
+from inferplan.answers.fit import FitAsked, fit_everywhere, fit_on
+from inferplan.catalog.assemble import Request, assemble
+from inferplan.catalog.offload import OffloadAsked
+from inferplan.catalog.price_lists import price_book
+from inferplan.devices.hardware import HardwareSpec
+from inferplan.errors import InfeasibleError, InferplanError, MissingFactError, UsageError
+from inferplan.estimate.batch import Estimate
+from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.load import StaticLoad
+from inferplan.estimate.phase import by_place
+from inferplan.estimate.run import estimate, unchecked
+from inferplan.reports.fit import memory_report
+from inferplan.work.parallel import Parallelism
+
+LOAD = StaticLoad(batch=1.0, prompt=512.0, output=128.0)
+PCIE_4 = 31e9
+"""Bytes a second of the slot of an RTX 4090, as docs/hardware.md states it."""
+DDR5 = 12 * 8 * 4.8e9
+"""Twelve channels of 64 bits at 4.8 GT/s."""
+GDDR6X = 384 / 8 * 21e9
+"""384 pins at 21 Gb/s."""
+
+
+def deploy(model: str = "llama-3.1-70b", quant: str | None = "q4_0", gpu: str = "rtx-4090", **asked: Any) -> Deployment:
+    """A model under llama.cpp, with layers on a host of 384 GB where ``asked`` names any."""
+    ideal, host = asked.pop("ideal", False), {"host": "epyc-9654", "host_memory": "384GB"} if asked else {}
+    offload = OffloadAsked(**{**host, **asked})
+    return assemble(Request(model=model, gpu=gpu, quant=quant, engine="llama.cpp", ideal=ideal, offload=offload))
+
+
+def priced(load: StaticLoad = LOAD, **asked: Any) -> Estimate:
+    return unchecked(deploy(**asked), load)
+
+
+def alone(**asked: Any) -> Estimate:
+    """The same on the host alone."""
+    request = Request(model="llama-3.1-70b", gpu="epyc-9654", quant="q4_0", engine="llama.cpp", memory="384GB", **asked)
+    return unchecked(assemble(request), LOAD)
+
+
+@pytest.mark.parametrize("ideal", [True, False])
+def test_all_layers_on_the_device_are_the_plain_estimate(ideal: bool) -> None:
+    """80 layers and the head: bit for bit, more than there are too."""
+    plain = priced(ideal=ideal)
+    for layers in (81, 99):
+        found = priced(ideal=ideal, gpu_layers=layers)
+        assert (found.ttft, found.tpot, found.footprint.total) == (plain.ttft, plain.tpot, plain.footprint.total)
+        assert found.deployment.offload is None and found.footprint.host is None
+
+
+@pytest.mark.parametrize("ideal", [True, False])
+def test_no_layer_on_the_device_is_the_host_alone(ideal: bool) -> None:
+    """Nothing crosses the link, so the two are equal to the bit; what the device holds is the runtime's own."""
+    found, there = priced(ideal=ideal, gpu_layers=0), alone(ideal=ideal)
+    assert (found.ttft, found.tpot) == (there.ttft, there.tpot)
+    assert found.decode.wire == 0.0
+    host = found.footprint.host
+    assert (
+        host is not None and host.total == there.footprint.total and host.kv_per_token == there.footprint.kv_per_token
+    )
+    assert (found.footprint.weights, found.footprint.state, found.footprint.activations) == (0.0, 0.0, 0.0)
+
+
+def test_half_of_a_70b_in_ddr5_by_hand() -> None:
+    """An ideal decode step reads every weight and every cached token once, each from the memory where it lies.
+
+    A layer of Llama 3.1 70B: q and o 8192 x 8192, k and v 8192 x 1024, three matmuls 8192 x 28672; q4_0 is 18 bytes for
+    32 weights. Its cache: 2 x 8 heads x 128 in 16 bits. ``-ngl 40`` leaves 39 layers and the head on the GPU.
+    """
+    layer = (2 * 8192 * 8192 + 2 * 8192 * 1024 + 3 * 8192 * 28672) * 18 / 32
+    past = 512 + 126 / 2
+    cached = 2 * 8 * 128 * 2 * past
+    head = 128256 * 8192 * (210 / 256 if deploy().precision.head.name == "q6_k" else 18 / 32)
+    by_hand = 41 * (layer + cached) / DDR5 + 39 * (layer + cached) / GDDR6X + head / GDDR6X + 8192 * 2 / PCIE_4
+    assert priced(ideal=True, gpu_layers=40).tpot == pytest.approx(by_hand, rel=1e-3)
+    assert by_hand == pytest.approx(62.5e-3, rel=0.01)
+
+
+def test_the_hidden_row_crosses_once() -> None:
+    """``8192`` numbers of 16 bits for each token, over the slot; the logits stay where the head is."""
+    found = priced(ideal=True, gpu_layers=40)
+    assert by_place(found.decode)["link"] == pytest.approx(8192 * 2 / PCIE_4)
+    assert by_place(found.prefill)["link"] == pytest.approx(512 * 8192 * 2 / PCIE_4)
+    assert sum(by_place(found.decode).values()) == pytest.approx(found.decode.time - found.decode.host)
+
+
+@pytest.mark.parametrize("ideal", [True, False])
+def test_fewer_layers_on_a_faster_device_are_never_faster(ideal: bool) -> None:
+    found = [priced(ideal=ideal, gpu_layers=layers) for layers in range(0, 82, 3)]
+    for times in ([one.tpot for one in found], [one.ttft for one in found]):
+        assert np.all(np.diff(times) < 0.0)
+
+
+@pytest.mark.parametrize("layers", [0, 1, 2, 17, 40, 80])
+def test_every_byte_lies_on_one_side(layers: int) -> None:
+    """Weights and cache of both sides are those of the whole."""
+    whole, found = priced().footprint, priced(gpu_layers=layers).footprint
+    assert found.host is not None
+    assert found.weights + found.host.weights == pytest.approx(whole.weights, rel=1e-12)
+    assert found.kv_per_token + found.host.kv_per_token == pytest.approx(whole.kv_per_token, rel=1e-12)
+    assert found.host.kv_per_token == min(81 - layers, 80) * 2 * 8 * 128 * 2
+
+
+def test_a_tied_table_lies_on_both_sides() -> None:
+    """llama.cpp keeps the table for lookups in host memory and a copy of it as the head on the device."""
+    whole, found = priced(model="llama-3.2-1b").footprint, priced(model="llama-3.2-1b", gpu_layers=8).footprint
+    assert found.host is not None
+    table = 128256 * 2048 * deploy(model="llama-3.2-1b").precision.embedding.width
+    assert found.weights + found.host.weights == pytest.approx(whole.weights + table, rel=1e-12)
+
+
+@pytest.mark.parametrize("layers", [1, 12, 36])
+def test_experts_on_the_host_by_hand(layers: int) -> None:
+    """gpt-oss-120b: 36 layers of 128 experts, three matrices of 2880 x 2880, mxfp4 with a scale of 8 bits for 32.
+
+    Each layer sends the rows there and their sums back: twice 2880 numbers of 16 bits a token.
+    """
+    whole = priced(model="gpt-oss-120b", quant=None, ideal=True)
+    found = priced(model="gpt-oss-120b", quant=None, ideal=True, cpu_moe_layers=layers)
+    experts = layers * 128 * 3 * 2880 * 2880 * 4.25 / 8
+    table = 201088 * 2880 * 2
+    assert found.footprint.host is not None
+    assert found.footprint.host.weights == pytest.approx(experts + table)
+    assert found.footprint.weights + found.footprint.host.weights == pytest.approx(whole.footprint.weights)
+    assert found.footprint.host.kv_per_token == 0.0 and found.footprint.kv_per_token == whole.footprint.kv_per_token
+    crossed = (2 * layers + 1) * 2880 * 2
+    assert by_place(found.decode)["link"] == pytest.approx(crossed / PCIE_4)
+    weights = 4 * 3 * 2880 * 2880 * 4.25 / 8  # four of the experts for one token
+    rows = 4 * (2880 + 2 * 2880 + 2880 + 2880) * 2  # what goes into gate and up, out of them, into down, out of it
+    looked_up = 2 * 2880 * 2
+    assert by_place(found.decode)["host"] == pytest.approx((layers * (weights + rows) + looked_up) / DDR5)
+
+
+def test_layers_and_experts_together() -> None:
+    """``-ngl 31 -ncmoe 20`` of 36 layers: six layers whole and the experts of fourteen more on the host."""
+    both = priced(model="gpt-oss-120b", quant=None, ideal=True, gpu_layers=31, cpu_moe_layers=20)
+    six = priced(model="gpt-oss-120b", quant=None, ideal=True, gpu_layers=31)
+    twenty = priced(model="gpt-oss-120b", quant=None, ideal=True, cpu_moe_layers=20)
+    footprints = [one.footprint.host for one in (both, six, twenty)]
+    weights = [0.0 if one is None else one.weights for one in footprints]
+    assert max(weights[1:]) < weights[0] < sum(weights[1:])
+    assert by_place(both.decode)["link"] == pytest.approx((2 * 14 + 1) * 2880 * 2 / PCIE_4)
+    assert both.tpot > max(six.tpot, twenty.tpot)
+
+
+def test_a_load_must_fit_on_both_sides() -> None:
+    """With 640 tokens behind a layer the card holds 48 layers beside its head, buffers and 1 GiB: ``-ngl 49``."""
+    layer = (2 * 8192 * 8192 + 2 * 8192 * 1024 + 3 * 8192 * 28672) * 18 / 32 + 640 * 2 * 8 * 128 * 2
+    head, buffers = 128256 * 8192 * deploy().precision.head.width, 2048 * (2 * 8192 + 3 * 28672) * 2
+    assert int((24563.5 * 2**20 - 2**30 - buffers - head) // layer) + 1 == 49
+    with pytest.raises(InfeasibleError, match="not on rtx-4090\n") as error:
+        estimate(deploy(gpu_layers=60), LOAD)
+    assert error.value.hint == "--gpu-layers 49"
+    assert estimate(deploy(gpu_layers=49), LOAD).footprint.fits
+    with pytest.raises(InfeasibleError):
+        estimate(deploy(gpu_layers=50), LOAD)
+    with pytest.raises(InfeasibleError, match="not on epyc-9654\n") as error:
+        estimate(deploy(gpu_layers=40, host_memory="18GB"), LOAD)
+    assert error.value.hint == "--gpu-layers 49"
+    with pytest.raises(InfeasibleError, match="not on rtx-4090 nor on epyc-9654") as error:
+        estimate(deploy(gpu_layers=60, host_memory="4GB"), LOAD)
+    assert error.value.hint == "a GPU or a host with more memory, or a narrower --quant"
+
+
+def test_the_largest_batch_is_that_of_the_smaller_side() -> None:
+    """41 layers of cache on a host with room for 5.5 sequences of 640 tokens beyond weights and buffers."""
+    roomy = priced(gpu_layers=40).footprint
+    assert roomy.host is not None
+    each = 41 * 2 * 8 * 128 * 2 * 640
+    tight = roomy.host.weights + roomy.host.reserve + float(roomy.host.activations) + 5.5 * each
+    found = priced(gpu_layers=40, host_memory=f"{tight:.0f}B").footprint
+    assert float(roomy.max_batch()) > float(found.max_batch()) == 5.0
+    assert found.max_context() == int(5.5 * 640) < roomy.max_context()
+
+
+def test_the_bandwidth_of_the_link_may_be_stated() -> None:
+    found = priced(gpu="h100-sxm", ideal=True, gpu_layers=40, host_link="63GB/s")
+    assert by_place(found.decode)["link"] == pytest.approx(8192 * 2 / 63e9)
+
+
+@pytest.mark.parametrize(
+    ("name", "gigabytes"),
+    [("gh200-96gb", 450), ("gh200-144gb", 450), ("gb200", 225), ("gb300", 225), ("rtx-4090", 31), ("h100-pcie", 63)],
+)
+def test_links_to_the_host_on_file(name: str, gigabytes: float) -> None:
+    """NVLink-C2C: 900 GB/s both ways of one Grace CPU, which GB200 and GB300 share between two GPUs."""
+    assert deploy(gpu=name).hardware.to_host.bandwidth == gigabytes * 1e9
+
+
+def test_a_host_link_is_one_of_the_links() -> None:
+    with pytest.raises(ValueError, match="host_link: none of the links is named 'PCIe 9'"):
+        HardwareSpec.model_validate(
+            {
+                "name": "own",
+                "vendor": "own",
+                "product": "own",
+                "source": "own",
+                "confidence": "low",
+                "memory": {"label": "own", "bandwidth": "1 TB/s"},
+                "peak": {},
+                "host_link": "PCIe 9",
+            }
+        )
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"gpu_layers": 40, "host": None}, UsageError, "need a host"),
+        ({"gpu_layers": 40, "host_memory": None}, MissingFactError, "--host-memory 384GB"),
+        ({"host_link": "63GB/s"}, UsageError, "nothing is to lie on the host"),
+        ({"cpu_moe_layers": 4}, UsageError, "expert"),
+        ({"gpu_layers": 40, "host_link": "0B/s"}, UsageError, "no rate"),
+        ({"gpu_layers": 40, "host_link": "fast"}, UsageError, "--host-link"),
+        ({"gpu_layers": 40, "gpu": "h100-sxm"}, MissingFactError, "--host-link 63GB/s"),
+        ({"gpu_layers": 4, "model": "whisper-large-v3", "quant": None}, InferplanError, "decoder of text"),
+        ({"cpu_moe_layers": 37, "model": "gpt-oss-120b", "quant": None}, UsageError, "36 layers"),
+    ],
+)
+def test_what_is_not_known_is_refused(change: dict[str, Any], error: type[InferplanError], words: str) -> None:
+    with pytest.raises(error, match=words):
+        deploy(**change)
+
+
+def test_other_engines_and_divisions_are_refused() -> None:
+    offload = OffloadAsked(gpu_layers=40, host="epyc-9654", host_memory="384GB")
+    request = Request(model="llama-3.1-70b", gpu="rtx-4090", quant="q4_0", offload=offload)
+    with pytest.raises(UsageError, match=r"vllm .* computes no layers on the host"):
+        assemble(request)
+    with pytest.raises(UsageError, match="one device and a decoder of text"):
+        assemble(Request(**{**vars(request), "engine": "llama.cpp", "parallel": Parallelism(pp=2)}))
+
+
+def test_the_command_says_where_layers_lie() -> None:
+    """``-ngl`` as it was asked for, all where no layer is the host's; prompts stay with their weights, as modelled."""
+
+    def words(**asked: Any) -> str:
+        there = OffloadAsked(host="epyc-9654", host_memory="384GB", **asked)
+        request = Request(model="gpt-oss-20b", gpu="rtx-4090", engine="llama.cpp", offload=there)
+        return " ".join(command(launch(request, context=2048, checkpoint="m.gguf")))
+
+    assert "-ngl 9 --no-op-offload" in words(gpu_layers=9)
+    assert "-ngl 9 -ncmoe 20 --no-op-offload" in words(gpu_layers=9, cpu_moe_layers=20)
+    assert "-ngl all -ncmoe 20 --no-op-offload" in words(cpu_moe_layers=20)
+    assert "-ngl all -b" in words(gpu_layers=25) and "--no-op-offload" not in words(gpu_layers=25)
+
+
+def test_fit_shows_both_sides() -> None:
+    """Requests are those that the smaller side holds; the most layers that fit are the answer of ``-ngl``."""
+    offload = OffloadAsked(gpu_layers=40, host="epyc-9654", host_memory="384GB")
+    asked = FitAsked(quant="q4_0", engine="llama.cpp", context=640, offload=offload)
+    found = fit_on("llama-3.1-70b", "rtx-4090", asked, price_book())
+    record = memory_report(found).record
+    assert record["most_gpu_layers"] == 49 and record["host"]["weights_bytes"] > record["weights_bytes"]
+    assert found.requests == int(float(found.footprint.max_batch()))
+    with pytest.raises(InfeasibleError, match="not on rtx-4090"):
+        fit_on("llama-3.1-70b", "rtx-4090", replace(asked, users=found.requests + 1), price_book())
+    with pytest.raises(UsageError, match="of one GPU"):
+        fit_everywhere("llama-3.1-70b", asked, price_book())
+
+
+def test_explain_names_the_files_of_both_sides() -> None:
+    offload = OffloadAsked(gpu_layers=40, host="epyc-9654", host_memory="384GB")
+    request = Request(model="llama-3.1-70b", gpu="rtx-4090", quant="q4_0", engine="llama.cpp", offload=offload)
+    explainer = Explainer(request=request, load=LOAD)
+    told = explainer.explain("decode.ffn.down")
+    places = [given.origin for given in told.inputs if given.symbol == "bandwidth"]
+    assert [place.partition(".yaml")[0] for place in places] == [
+        f"configs/hardware/{name}" for name in ("epyc-9654", "rtx-4090")
+    ]
+    crossing = explainer.explain("decode.offload.hidden")
+    assert any("rtx-4090.yaml" in given.origin and "links.0" in given.origin for given in crossing.inputs)
+    host = explainer.estimate.footprint.host
+    assert host is not None and explainer.explain("host.memory.total").value == host.total
+    for name in explainer.names():
+        assert explainer.explain(name).formula
