@@ -103,7 +103,12 @@ def test_a_small_latent_model_by_hand():
         (LLAMA, {"attention_bias": "yes"}, "attention_bias"),
         (LLAMA, {"layer_types": ["full_attention"]}, "layer_types"),
         (LLAMA, {"layer_types": ["full_attention", "odd"]}, "odd"),
-        (LLAMA, {"model_type": "mistral", "num_key_value_heads": "absent"}, "num_key_value_heads"),
+        (
+            LLAMA,
+            {"model_type": "mistral", "num_key_value_heads": "absent", "sliding_window": None},
+            "num_key_value_heads",
+        ),
+        (LLAMA, {"model_type": "mistral"}, "sliding_window"),
         (LLAMA, {"model_type": "qwen3"}, "head_dim"),
         (LLAMA, {"quantization_config": {"quant_method": "quip"}}, "quip"),
         (LLAMA, {"quantization_config": {"quant_method": "fp8", "weight_block_size": [64, 64]}}, "weight_block_size"),
@@ -134,7 +139,7 @@ def test_what_does_not_matter_is_listed():
     [("llama", False), ("mistral", False), ("qwen2", False), ("qwen3_moe", False), ("phi3", False), ("gemma", True)],
 )
 def test_the_tie_flag_takes_the_default_of_its_family(family, tied):
-    extra = {"gemma": {"head_dim": 16}, "qwen3_moe": MOE}.get(family, {})
+    extra = {"gemma": {"head_dim": 16}, "qwen3_moe": MOE, "mistral": {"sliding_window": None}}.get(family, {})
     spec = model(LLAMA | extra, model_type=family, tie_word_embeddings="absent")
     assert spec.tied is tied
     assert model(LLAMA | extra, model_type=family, tie_word_embeddings=not tied).tied is not tied
@@ -255,7 +260,8 @@ def test_a_nested_config_and_its_contradictions():
         saved["text_config"] = saved["text_config"] | {"tie_word_embeddings": True}
         assert model_from_config(saved, "tiny", "test").tied is expected
     with pytest.raises(SpecError, match=r"text_config\.num_hidden_layers"):
-        model_from_config({"model_type": "llama4", "text_config": {"model_type": "llama4_text"}}, "tiny", "test")
+        empty = {"model_type": "llama4_text", "attention_chunk_size": None}
+        model_from_config({"model_type": "llama4", "text_config": empty}, "tiny", "test")
 
 
 def test_a_table_for_each_layer():

@@ -16,17 +16,20 @@ from inferplan.errors import SpecError
 from inferplan.models.checkpoint import CONFIGS, fetch_configs, named_by, read_folder, read_json, require_model
 from inferplan.models.huggingface.context import context
 from inferplan.models.huggingface.families import ALIASES, FAMILIES, UNKNOWN
-from inferplan.models.huggingface.families.absent import STATED
+from inferplan.models.huggingface.families.absent import absent
 from inferplan.models.huggingface.heads import decoder_ends
 from inferplan.models.huggingface.media import with_media
 from inferplan.models.huggingface.quantisation import apply, read_scheme
 from inferplan.models.huggingface.reader import MEDIA, Reader
 from inferplan.models.huggingface.stored import compare
 from inferplan.models.huggingface.towers import (
+    BESIDE,
     SPEAKING,
+    TIED_BY_DEFAULT,
     TIED_BY_EITHER,
     TIED_BY_NESTED,
     TIED_BY_NONE,
+    UNFLAGGED,
     text_defaults,
     towers,
 )
@@ -89,10 +92,7 @@ def _described(
     name = reader.name
     family = _family(outer, reader)
     dialect = FAMILIES[family]
-    filled = [*reader.fill(dialect.defaults), *text_defaults(outer, reader)]
-    for absent, taken in STATED.get(str(reader.get("model_type")), {}).items():
-        if absent not in reader.config:
-            raise reader.refuse(absent, f"it is absent: its class takes {taken}, which is not what its absence says")
+    filled = [*reader.fill(dialect.defaults), *text_defaults(outer, reader), *absent(reader)]
     fields = dialect.build(reader, dialect)
     if "generation" not in fields:
         fields |= decoder_ends(outer, fields, {str(one.get("model_type")) for one in (outer, reader)})
@@ -208,7 +208,7 @@ def _tied(outer: Reader, reader: Reader, default: bool) -> tuple[bool, list[str]
 
     Where they contradict, the outer one holds: transformers ties by it (``get_expanded_tied_weights_keys`` of
     modeling_utils.py), and saves configs whose nested flag it never reads. Some of its classes tie where either says
-    so, or know the nested one alone. vLLM goes by the nested one.
+    so, or know the nested one alone. vLLM goes by the nested one, and so does a config without an outer one.
     """
     names = ("tie_word_embeddings", "weight_tying")
     whole, nested = outer.get(*names), reader.get(*names)
@@ -219,12 +219,33 @@ def _tied(outer: Reader, reader: Reader, default: bool) -> tuple[bool, list[str]
     if kind in TIED_BY_NONE:
         notes = ["tie_word_embeddings is true, and its class has a head of its own: taken as false"]
         return False, notes if whole or nested else []
+    if outer is not reader and whole is None and kind in BESIDE and kind not in TIED_BY_NESTED | UNFLAGGED:
+        return _outer_absent(outer, nested, default)
+    if outer is not reader and nested is None and kind in TIED_BY_EITHER | TIED_BY_NESTED:
+        nested = default
     if whole is not None and nested is not None and bool(whole) != bool(nested):
         tied = kind in TIED_BY_EITHER or bool(nested if kind in TIED_BY_NESTED else whole)
         said = f"tie_word_embeddings is {whole}, and {nested} in the nested config"
         return tied, [f"{said}: taken as {tied}, as transformers does; vLLM goes by the nested one"]
     said = nested if whole is None else whole
     return default if said is None else bool(said), []
+
+
+def _outer_absent(outer: Reader, nested: bool | None, default: bool) -> tuple[bool, list[str]]:
+    """The tie flag where the outer config has none and its class would take one; a note where the two differ.
+
+    Raises ``SpecError`` where the nested config has none either and their classes differ.
+    """
+    kind = str(outer.get("model_type")).lower()
+    tied = default if nested is None else bool(nested)
+    taken = kind in TIED_BY_DEFAULT or (kind in TIED_BY_EITHER and tied)
+    if taken == tied:
+        return tied, []
+    if nested is None:
+        because = f"it is absent there and in the nested config, and their classes take {taken} and {tied}"
+        raise outer.refuse("tie_word_embeddings", because, hint="say whether the checkpoint has a head of its own")
+    said = f"tie_word_embeddings is not in the outer config, and {nested} in the nested one"
+    return tied, [f"{said}: taken as {tied}, as vLLM does; transformers takes {taken} for the outer one"]
 
 
 def _dtype(outer: Reader, reader: Reader) -> str:

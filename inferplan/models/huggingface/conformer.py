@@ -99,6 +99,7 @@ def _fast(inner: Reader, width: int) -> tuple[list[dict[str, Any]], list[Layer]]
 def lasr(r: Reader, d: Dialect) -> dict[str, Any]:
     """LASR's: two convolutions over time between linear layers, rotary positions, norms without a bias."""
     inner, width = _encoder(r)
+    inner.config = {"attention_bias": False, "convolution_bias": False} | inner.config  # what LasrEncoderConfig says
     channels, size = inner.integer("subsampling_conv_channels"), inner.integer("subsampling_conv_kernel_size")
     step = {"taps": size, "stride": inner.integer("subsampling_conv_stride")}
     convolutions = [

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from inferplan.errors import SpecError
 from inferplan.models.huggingface.reader import Reader
 from inferplan.models.huggingface.towers.defaults import DEFAULTS
 
@@ -43,12 +44,10 @@ def _rule(tower: Table, outer: Reader, preprocessor: Table) -> Table | None:
     make = _RULES.get((tower["name"], kind))
     if make is None:
         return None
+    fields = DEFAULTS.get(_DEFAULTS.get(kind, own), {}) | given
+    tables = (_Stated(fields, outer, f"{tower['name']}_config."), _Stated(outer.config, outer))
     try:
-        rule = make(tower, DEFAULTS.get(_DEFAULTS.get(kind, own), {}) | given, outer.config, preprocessor)
-    except KeyError as error:
-        raise outer.refuse(
-            f"{tower['name']}_config", f"it has no {error.args[0]}, which its media are cut by"
-        ) from None
+        rule = make(tower, *tables, preprocessor)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:  # sizes that are none
         raise outer.refuse(f"{tower['name']}_config", f"what its media are cut by is not understood: {error}") from None
     rows = rule.pop("of")
@@ -61,6 +60,20 @@ def _rule(tower: Table, outer: Reader, preprocessor: Table) -> Table | None:
     if any(placed.get(name) is None for name in matrices):
         return None
     return rule | {"rows": {name: part for name, part in placed.items() if part}}
+
+
+class _Stated(Table):
+    """A table of a config; a field that it does not have is asked for by its name."""
+
+    def __init__(self, fields: Table, outer: Reader, prefix: str = "") -> None:
+        super().__init__(fields)
+        self.outer, self.prefix = outer, prefix
+
+    def __missing__(self, field: str) -> Any:
+        raise SpecError(
+            f"{self.outer.name}: the config has no {self.outer.prefix}{self.prefix}{field}",
+            because="images and sound are cut by it, and it is not guessed",
+        )
 
 
 _ADDED = ("positions", "bounds", "layers.qv_bias", "layer_scales")

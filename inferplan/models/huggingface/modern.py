@@ -407,6 +407,8 @@ def dots_note(r: Reader, d: Dialect) -> dict[str, Any]:
     if kinds is None:
         kinds = r.need("layer_types")
     other, index = r.table("per_layer_config"), indexers(r, count)[0]
+    if other is None and "sliding_attention" in kinds:
+        raise r.refuse("per_layer_config", "it is absent: its class gives windowed layers heads of their own")
     if index is None:
         r.need("index_n_heads")
     sparse = first_dense(r, d, count)

@@ -176,6 +176,8 @@ def blt(r: Reader, d: Dialect) -> dict[str, Any]:
         outside["patches.in"] = [wide, entries * width]
     whole = [untimed(_PATCHES, tensors=outside), _stack(r, patches, rate=size)]
     if r.flag("patch_in_forward", True):
+        if "sliding_window" not in cutter.config:
+            raise cutter.refuse("sliding_window", "it is absent: its class takes 512, and only null says that none is")
         whole.append(_stack(r, cutter, window=cutter.optional("sliding_window"), vocab=cutter.integer("vocab_size")))
     own[0] = {**own[0], "extras": [*own[0].get("extras", []), *whole]}
     groups = r.get("encoder_hash_byte_group_size") or r.need("encoder_hash_byte_group_size")

@@ -138,6 +138,9 @@ def _nemotron_mlp(r: Reader, d: Dialect) -> Layer:
 
 
 def _nemotron_moe(r: Reader, d: Dialect) -> Layer:
+    for name, taken in (("n_shared_experts", 1), ("moe_shared_expert_intermediate_size", 7688)):
+        if name not in r.config:
+            raise r.refuse(name, f"it is absent: its class takes {taken}, and only null or 0 says that there are none")
     number = r.integer("n_shared_experts", default=0)
     if number > 1:
         raise r.refuse(f"n_shared_experts = {number}", "transformers builds one of that width and vLLM as many")

@@ -27,16 +27,25 @@ from inferplan.models.huggingface.towers import (
     vit,
 )
 from inferplan.models.huggingface.towers.beside import Beside, Media, left_out
-from inferplan.models.huggingface.towers.defaults import DEFAULTS, TEXT_DEFAULTS
-from inferplan.models.huggingface.towers.joins import JOINED, TIED_BY_EITHER, TIED_BY_NESTED, TIED_BY_NONE
+from inferplan.models.huggingface.towers.defaults import DEFAULTS, OUTER_TEXT_DEFAULTS, TEXT_DEFAULTS
+from inferplan.models.huggingface.towers.joins import (
+    JOINED,
+    TIED_BY_DEFAULT,
+    TIED_BY_EITHER,
+    TIED_BY_NESTED,
+    TIED_BY_NONE,
+    UNFLAGGED,
+)
 
 __all__ = [
     "BESIDE",
     "SPEAKING",
+    "TIED_BY_DEFAULT",
     "TIED_BY_EITHER",
     "TIED_BY_NESTED",
     "TIED_BY_NONE",
     "TOWERS",
+    "UNFLAGGED",
     "text_defaults",
     "towers",
 ]
@@ -133,7 +142,8 @@ def text_defaults(outer: Reader, text: Reader) -> list[str]:
     if known and BESIDE[kind].encodes:
         text.config |= {name: outer.config.get(name) for name in ("architectures", "id2label", "num_labels")}
         outer.skip("id2label", "num_labels")
-    return left_out(text, TEXT_DEFAULTS.get(str(text.get("model_type")), {})) if known else []
+    own = TEXT_DEFAULTS.get(str(text.get("model_type")), {}) | OUTER_TEXT_DEFAULTS.get(kind, {})
+    return left_out(text, own) if known else []
 
 
 def _other(outer: Reader, d_model: int) -> tuple[list[dict[str, Any]], list[str]]:

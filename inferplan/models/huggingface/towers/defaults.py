@@ -656,7 +656,6 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "num_hidden_layers": 27,
         "patch_size": 16,
         "spatial_merge_size": 2,
-        "text_hidden_size": 3072,
     },
     "idefics_perciever": {
         "qk_layer_norms_perceiver": False,
@@ -1132,7 +1131,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "step3p5_vision": {
         "hidden_size": 1536,
         "image_size": 728,
-        "intermediate_size": 3072,
+        "mlp_ratio": 8960 / 1536,
         "num_attention_heads": 16,
         "num_channels": 3,
         "num_hidden_layers": 47,
@@ -1237,3 +1236,26 @@ TEXT_DEFAULTS: dict[str, dict[str, Any]] = {
     },
 }
 """Of language models that stand in a config of several modalities, by the ``model_type`` of the table."""
+
+OUTER_TEXT_DEFAULTS: dict[str, dict[str, Any]] = {
+    "glmasr": {
+        "hidden_size": 2048,
+        "intermediate_size": 6144,
+        "max_position_embeddings": 8192,
+        "num_attention_heads": 16,
+        "num_hidden_layers": 28,
+        "num_key_value_heads": 4,
+        "vocab_size": 59264,
+    },
+    "voxtral": {
+        "head_dim": 128,
+        "hidden_size": 3072,
+        "intermediate_size": 8192,
+        "max_position_embeddings": 131072,
+        "num_hidden_layers": 30,
+        "num_key_value_heads": 8,
+        "vocab_size": 131072,
+    },
+    "voxtral_realtime": {"sliding_window": 8192},
+}
+"""What the class of the whole config says of its language model, ahead of that of the language model's own class."""

@@ -210,12 +210,14 @@ def deepseek_hybrid(m: Media) -> None:
 
 def step_vision(r: Reader) -> dict[str, Any]:
     """Step-3's: scaled residuals, two convolutions of stride 2 behind."""
+    # Its class takes the ratio alone, whatever an intermediate_size beside it says.
+    r.config["intermediate_size"] = int(r.integer("hidden_size") * r.need("mlp_ratio"))
     width, layers = plain(r, rotary=True)
     count = r.integer("num_hidden_layers")
     tensors = patch_conv(r, width, bias=False) | {"positions": [patches(r), width]}
     tensors |= norm("norm.before", width) | {"layer_scales": [count, 2, width]}
     tensors |= conv("downsample.0", width, 2 * width, 3, 3) | conv("downsample.1", 2 * width, 4 * width, 3, 3)
-    r.skip("mlp_ratio", "max_position_embeddings")
+    r.skip("max_position_embeddings")
     return tower(width, layers, tensors)
 
 
@@ -257,7 +259,8 @@ def docling_vision(r: Reader) -> dict[str, Any]:
     """Granite Docling's: SigLIP without its head, joined at two scales, and for each layer that feeds the decoder."""
     found = headless(r)
     width, out, scale = found["d_model"], r.integer("out_hidden_size"), r.integer("scale_factor")
-    stack = len(r.get("deepstack_visual_indexes") or [])
+    levels = r.get("deepstack_visual_indexes")
+    stack = 3 if levels is None else len(levels)  # GraniteDoclingVisionConfig: [3, 7, 10]
     for name, side in (("coarse", scale), ("fine", scale // 2))[: 2 if r.flag("use_fine_route", True) else 1]:
         joined = width * side**2
         own = norm("norm", joined) | linear("0", joined, out) | linear("1", out, out)

@@ -76,9 +76,9 @@ def t5gemma2(m: Media) -> None:
 
 
 def paligemma(m: Media) -> None:
-    """One matrix (2407.07726)."""
+    """One matrix (2407.07726), 2048 wide where the config does not say, as ``PaliGemmaConfig`` has it."""
     m.outer.skip("hidden_size", "vocab_size")
-    m.add(VISION, linear("projector", m.width(VISION), m.outer.integer("projection_dim", default=m.d_model)))
+    m.add(VISION, linear("projector", m.width(VISION), m.outer.integer("projection_dim", default=2048)))
 
 
 def idefics3(m: Media) -> None:
@@ -261,6 +261,53 @@ TIED_BY_EITHER = frozenset(
 
 TIED_BY_NESTED = frozenset({"kosmos-2.5", "llama4"})
 """Types whose language model is a class of its own, which knows the nested flag alone."""
+
+TIED_BY_DEFAULT = frozenset(
+    {
+        "aya_vision",
+        "cohere2_vision",
+        "deepseek_vl",
+        "deepseek_vl_hybrid",
+        "diffusion_gemma",
+        "ernie4_5_vl_moe",
+        "florence2",
+        "fun_asr_nano",
+        "gemma3",
+        "gemma3n",
+        "gemma4",
+        "gemma4_unified",
+        "glmasr",
+        "got_ocr2",
+        "granite_docling",
+        "granite_speech",
+        "granite_speech_plus",
+        "hunyuan_vl",
+        "hyperclovax_vision_v2",
+        "internvl",
+        "janus",
+        "kimi_k25",
+        "kosmos-2",
+        "kosmos-2.5",
+        "lfm2_vl",
+        "lfm3_vl",
+        "lighton_ocr",
+        "minicpm_ocr",
+        "mistral3",
+        "moss_transcribe_diarize",
+        "neomme",
+        "ovis2",
+        "paddleocr_vl",
+        "paligemma",
+        "pp_chart2table",
+        "qwen3_asr",
+        "t5gemma2",
+        "voxtral_realtime",
+    }
+)
+"""Types whose class takes true where the outer config has no ``tie_word_embeddings``; the others take false."""
+
+UNFLAGGED = frozenset({"blip-2", "instructblip", "instructblipvideo"})
+"""Types whose class has no flag beside that of its language model, which is true where its config says nothing."""
 
 TIED_BY_NONE = frozenset({"audioflamingo3", "molmo2", "musicflamingo"})
 """Types whose class has a head of its own, whatever the flags say."""
