@@ -194,9 +194,20 @@ def _read_gguf(path: Path) -> tuple[Checkpoint, dict[str, Any]]:
         raise InputFileError(f"cannot read {path}", because="no such file")
     try:
         announce(path)
+        with path.open("rb") as file:
+            start = file.read(4)
+        if start != b"GGUF":
+            raise InputFileError(f"{path} is not a GGUF file", because=f"it begins with {start!r}, not with GGUF")
         reader = GGUFReader(str(path))
-    except (OSError, ValueError, KeyError, IndexError) as error:
-        raise InputFileError(f"{path} is not a GGUF file", because=str(error)) from None
+    except OSError as error:
+        raise InputFileError(f"cannot read {path}", because=error.strerror or str(error)) from None
+    except (ValueError, KeyError, IndexError) as error:  # of the package, for a table or a tensor that is not there
+        size = path.stat().st_size
+        raise InputFileError(
+            f"{path} is cut short or damaged",
+            because=f"its {size:,} bytes end within a table or a tensor, or say what is not there: {error}",
+            hint="download it again",
+        ) from None
     tensors = [
         Tensor(
             name=tensor.name,

@@ -178,8 +178,21 @@ def taken_apart(name: str, shape: tuple[int, ...], arch: str) -> list[tuple[str,
     return [(name, shape)]
 
 
-def write(path: Path, arch: str, tensors: dict[str, tuple[int, ...]], model: Any, extra: dict[str, Any]) -> None:
-    config = model.config
+WIDE = re.compile(r"norm|bias|conv1d|gate_inp|ssm_[ad]$|sinks")
+"""Tensors that llama.cpp keeps in fp32, as it does every vector."""
+
+
+def write(
+    path: Path,
+    arch: str,
+    tensors: dict[str, tuple[int, ...]],
+    model: Any,
+    extra: dict[str, Any],
+    matrices: Any = gguf.GGMLQuantizationType.F32,
+) -> int:
+    """A file as llama.cpp writes one: vectors in fp32, matrices in a type, or in fp16 where its blocks do not divide
+    the rows. Its bytes of tensors, by the block sizes of the package."""
+    config, types, total = model.config, gguf.GGMLQuantizationType, 0
     writer = gguf.GGUFWriter(str(path), arch)
     fields = {
         "context_length": 128,
@@ -193,11 +206,17 @@ def write(path: Path, arch: str, tensors: dict[str, tuple[int, ...]], model: Any
         adds = {bool: writer.add_bool, str: writer.add_string, float: writer.add_float32, list: writer.add_array}
         adds.get(type(value), writer.add_uint32)(f"{arch}.{key}", value)
     for name, shape in tensors.items():
-        writer.add_tensor(name, np.zeros(shape, dtype=np.float32))
+        whole = shape[-1] % gguf.GGML_QUANT_SIZES[matrices][0] == 0
+        kind = types.F32 if len(shape) == 1 or WIDE.search(name) else matrices if whole else types.F16
+        block, size = gguf.GGML_QUANT_SIZES[kind]
+        data = np.zeros((*shape[:-1], shape[-1] // block * size), dtype=np.uint8)
+        writer.add_tensor(name, data, raw_dtype=kind)
+        total += data.size
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+    return total
 
 
 def cached(model: Any, tokens: int) -> int:
@@ -292,6 +311,48 @@ def test_a_type_that_is_not_known(tmp_path: Path) -> None:
     kind[0] = int(gguf.GGMLQuantizationType.I32)
     with pytest.raises(SpecError, match="i32, which is not understood"):
         load_model(str(path))
+
+
+@pytest.mark.parametrize("left", [0, 3, 4, 24, 400, 1000, -200 * 64 * 4, -1])
+def test_a_file_cut_short(left: int, tmp_path: Path) -> None:
+    """Within the magic, the metadata, the table of tensors, a tensor: one error that says so."""
+    path = tiny(tmp_path / "t.gguf")
+    path.write_bytes(path.read_bytes()[:left])
+    with pytest.raises(InputFileError, match="cut short" if left not in (0, 3) else "is not a GGUF file"):
+        load_model(str(path))
+
+
+def stored(path: Path, arch: str, kind: str) -> tuple[int, int]:
+    """A file with its matrices in ``kind``: parameters, and bytes by the block sizes of llama.cpp's package."""
+    name, fields, extra = CASES[arch]
+    model = built(name, fields)
+    total = write(path, arch, converted(model, arch), model, extra, gguf.GGMLQuantizationType[kind])
+    return sum(parameter.numel() for parameter in model.parameters()), total
+
+
+@pytest.mark.parametrize("kind", ["BF16", "Q8_0", "Q4_0", "NVFP4", "MXFP4"])
+@pytest.mark.parametrize(
+    "arch",
+    [
+        *("llama", "qwen2", "qwen3", "qwen3moe", "gemma", "gemma2", "phi3", "mamba2"),
+        *("gpt-oss", "gemma3", "qwen35", "qwen35moe", "glm4moe", "phi2"),
+    ],
+)
+def test_bytes_of_a_file_are_those_of_its_blocks(arch: str, kind: str, tmp_path: Path) -> None:
+    """The final norm and biases are fp32 whatever the matrices are."""
+    path = tmp_path / "tiny.gguf"
+    parameters, total = stored(path, arch, kind)
+    found = load_model(str(path))
+    assert (found.parameters["total"], found.checkpoint_bytes) == (parameters, total)
+
+
+@pytest.mark.parametrize("kind", ["TQ1_0", "TQ2_0", "Q4_K", "IQ3_XXS"])
+def test_blocks_of_256(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(CASES, "llama", ("llama", {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64}, {}))
+    path = tmp_path / "tiny.gguf"
+    parameters, total = stored(path, "llama", kind)
+    found = load_model(str(path))
+    assert (found.parameters["total"], found.checkpoint_bytes) == (parameters, total)
 
 
 def test_the_parts_of_a_split_file_are_one_model(tmp_path: Path) -> None:

@@ -74,7 +74,8 @@ def _wide(
         return []
     listed = {name: set(formats.values()) for (role, name), formats in stored.items() if role == "base"}
     narrow = {name: formats.pop() for name, formats in listed.items() if formats and formats != {"fp32"}}
-    small = {weight.name for weight, _ in model.weights() if weight.role == "base"} - set(narrow)
+    vector = {weight.name for weight, _ in model.weights() if len(weight.shape) == 1}
+    small = {weight.name for weight, _ in model.weights() if weight.role == "base"} - set(narrow) | vector
     return [
         *({"tensors": [name], "format": fmt} for name, fmt in narrow.items()),
         {"tensors": sorted(small), "format": "fp32"},

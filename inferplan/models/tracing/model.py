@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from functools import cached_property
 from inspect import signature
@@ -9,6 +10,7 @@ from math import prod
 from typing import Any
 
 from inferplan.errors import SpecError
+from inferplan.models.huggingface import model_from_config
 from inferplan.models.layers.traced import TracedCache, TracedLayer, TracedTensor
 from inferplan.models.spec import ModelSpec
 from inferplan.models.tracing import assemble as parts
@@ -73,7 +75,7 @@ def assemble(model: Any, config: Any, name: str, source: str) -> ModelSpec:
                 "source": source,
                 "basis": "traced",
                 "notes": [
-                    f"traced: {version} run on meta tensors; nobody has described this model",
+                    f"traced: {version} run on meta tensors; {_beside(config)}",
                     *spec.pop("notes"),
                 ],
                 "max_context": getattr(text, "max_position_embeddings", None),
@@ -86,6 +88,15 @@ def assemble(model: Any, config: Any, name: str, source: str) -> ModelSpec:
     if counted != held:  # layers that run more than once, say
         raise SpecError(f"{source}: a trace counts {counted:,} parameters of {held:,}")
     return found
+
+
+def _beside(config: Any) -> str:
+    """In words: whether the config is read without a trace as well."""
+    try:
+        model_from_config(json.loads(json.dumps(config.to_dict(), default=str)), "", "")
+    except SpecError:
+        return "nobody has described this model"
+    return "it is described too: without --trace its config is read"
 
 
 def passes(model: Any) -> tuple[Subject, Recorded, list[TracedCache]]:
