@@ -7,6 +7,7 @@ from functools import partial
 from tests import test_step_time as step_time
 from tests.mutants_source import SourceMutant
 from tests.serving import test_applied as applied
+from tests.serving import test_classes as classes
 from tests.serving import test_cluster as cluster
 from tests.serving import test_drafting as drafting
 from tests.serving import test_plain_replica as plain
@@ -20,6 +21,7 @@ from tests.serving import test_verdict as verdict
 
 _SCHEDULER, _ADMISSION = "inferplan.serving.scheduler:Scheduler", "inferplan.serving.admission:Admitted"
 _PROGRESS = "inferplan.serving.admission:Progress"
+_WAITING = "inferplan.serving.waiting"
 _QUEUE, _REPLICA = "inferplan.serving.request_queue:RequestQueue", "inferplan.serving.replica:Replica"
 _PLAIN, _TIMES = "inferplan.serving.plain_replica:PlainReplica", "inferplan.serving.step_times:StepTimes"
 _CACHE, _RESULT = "inferplan.serving.prefix_cache:PrefixCache", "inferplan.serving.result:SimulationResult"
@@ -145,10 +147,34 @@ SERVING_MUTANTS = [
         check=rules.test_a_preempted_request_computes_prompt_and_written_tokens_again,
     ),
     SourceMutant(
+        name="the highest priority is sent back",
+        place=f"{_WAITING}:to_send_back",
+        old="return max(those",
+        new="return min(those",
+        changes="a full cache costs the request that is to go first",
+        check=classes.test_the_lowest_priority_is_sent_back_when_the_cache_is_full,
+    ),
+    SourceMutant(
+        name="fair to all alike",
+        place=f"{_WAITING}:FairLines.admit",
+        old=" / self.weights[line]",
+        new="",
+        changes="prompts are counted without the weight of their class",
+        check=classes.test_turns_by_hand,
+    ),
+    SourceMutant(
+        name="service is saved up",
+        place=f"{_WAITING}:FairLines._lift",
+        old="self.counters[line] += max(least - self.counter(line), 0.0)",
+        new="return",
+        changes="who was away is served alone when it comes",
+        check=classes.test_who_was_away_has_saved_up_nothing,
+    ),
+    SourceMutant(
         name="the oldest is preempted",
-        place=f"{_SCHEDULER}.preempt",
-        old="in reversed(self.admitted.running)",
-        new="in self.admitted.running",
+        place=f"{_WAITING}:to_send_back",
+        old="in reversed(running)",
+        new="in running",
         changes="the request that was admitted first is sent back",
         check=rules.test_a_preempted_request_computes_prompt_and_written_tokens_again,
     ),

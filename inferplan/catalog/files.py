@@ -31,6 +31,13 @@ if TYPE_CHECKING:
 SpecType = TypeVar("SpecType", bound=Spec)
 _ALIASES = re.compile(r"^aliases: *\[(.*?)\]", re.MULTILINE)
 _LONGEST_NAME = 200
+_SINGULAR = {
+    "models": "model",
+    "hardware": "GPU",
+    "engines": "engine",
+    "workloads": "workload",
+    "classes": "file of classes",
+}
 _MAKERS = ("nvidia", "amd", "intel", "google", "aws")
 """Makers that tools put before a device's name."""
 _HUB_ID = re.compile(r"(?!.*(?:--|\.\.|\.git$))\w(?:[\w.-]*\w)?/\w(?:[\w.-]{0,94}\w)?")
@@ -50,7 +57,7 @@ def config_root() -> Path:
 
 
 def names(kind: str) -> list[str]:
-    """Every name of a kind of config: ``models``, ``hardware``, ``engines``, ``workloads``, ``calibration``."""
+    """Every name of a kind of config: ``models``, ``hardware``, ``engines``, ``workloads``, ``classes``, ..."""
     return sorted(path.stem for path in (config_root() / kind).glob("*.yaml"))
 
 
@@ -120,7 +127,7 @@ def find(kind: str, name: str) -> Path:
             return folder / f"{known[candidate]}.yaml"
     options = [*names(kind), *known]
     close = _close(candidates[-1], options)
-    singular = {"models": "model", "hardware": "GPU", "engines": "engine", "workloads": "workload"}.get(kind, kind)
+    singular = _SINGULAR.get(kind, kind)
     listing = {"models": "inferplan models", "hardware": "inferplan gpus"}.get(kind, f"one of {', '.join(options)}")
     if kind == "models" and _exists(name) and Path(name).is_dir():
         raise UnknownNameError(f"no model named {name!r}", hint=f"./{name} for the folder of that name")

@@ -18,6 +18,7 @@ from inferplan.table import Report, Table
 _CATALOGUES = {
     **dict.fromkeys(("model", "models", "name", "draft_model"), "models"),
     "workload": "workloads",
+    "classes": "classes",
     "gpu": "hardware",
     "engine": "engines",
 }

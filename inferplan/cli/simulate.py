@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from inferplan.catalog.assemble import Request, assemble
+from inferplan.cli.class_options import asked_classes, classes_option, queue_option
 from inferplan.cli.draft_options import speculation_of
 from inferplan.cli.media_options import asked_of, media_of, media_options
 from inferplan.cli.options import (
@@ -126,9 +127,11 @@ traffic_options = option_group(
     ),
     click.option("--turn-gap", metavar="TIME", hidden=True, callback=_no_turn_gap),
     click.option("--samples", type=Count(), help="Completions of each prompt. [1]"),
+    classes_option,
     click.option("--client-timeout", metavar="TIME", help="When clients give up."),
 )
 flag_options = option_group(
+    queue_option,
     click.option("--max-model-len", type=Count(), help="Prompt and output of a request together."),
     click.option("--chunked-prefill/--no-chunked-prefill", default=None, help="Cut prompts to fit a step."),
     click.option("--prefix-caching/--no-prefix-caching", default=None, help="Keep prompts for those that share them."),
@@ -279,9 +282,10 @@ def simulate_command(request: Request, timeline: str | None, plot_file: str | No
     options = _run_options(values, request, flags)
     _require_balance(flags, deployment, options.fleet.prefill_deployment)
     options = replace(options, timeline=bool(timeline or plot_file))
-    if not values["workload"] and deployment.model.encoder is not None and deployment.model.encoder.frames is not None:
+    own = values["workload"] is None and values["classes"] is None
+    if own and deployment.model.encoder is not None and deployment.model.encoder.frames is not None:
         values["prompt"] = values["prompt"] or str(deployment.model.encoder.frames)
-    if deployment.model.encodes and values["workload"] is None:
+    if deployment.model.encodes and own:
         values["output_tokens"] = values["output_tokens"] or "1"  # the answer of a request
     traffic = _traffic(values, media_of(deployment, sets))
     with _progress(traffic) as progress:
@@ -331,6 +335,9 @@ def _traffic(values: dict[str, Any], media: Media | None) -> Traffic | Requests:
     """The load that the options describe."""
     from inferplan.traffic import traces
 
+    classes = asked_classes(values)
+    if classes.rate is not None:
+        values = {**values, "rate": classes.rate}
     given = [name for name in ("trace", "rate", "concurrency") if values[name] is not None]
     if len(given) != 1 and given != ["trace", "concurrency"]:
         raise UsageError(
@@ -364,6 +371,7 @@ def _traffic(values: dict[str, Any], media: Media | None) -> Traffic | Requests:
     )
     kind, burstiness = arrivals_of(values["arrivals"], values["burstiness"], named.burstiness if named else 1.0)
     return Traffic(
+        classes=classes.classes,
         arrivals=closed or OpenLoop(rate=values["rate"], kind=kind, burstiness=burstiness),
         prompt=parse_lengths(prompt or _PROMPT, ratio),
         output=parse_lengths(output or _OUTPUT, ratio),
@@ -398,7 +406,7 @@ def _refuse_with_trace(values: dict[str, Any]) -> None:
 def _flags(values: dict[str, Any]) -> Flags:
     names = [
         *("max_model_len", "chunked_prefill", "prefix_caching", "contiguous"),
-        *("poll_interval_steps", "batch_wait_steps", "batch_wait_fill", "balance_steps"),
+        *("poll_interval_steps", "batch_wait_steps", "batch_wait_fill", "balance_steps", "queue"),
     ]
     timeout = quantity(values["client_timeout"], "seconds", "--client-timeout")
     return Flags(client_timeout=timeout, **{name: values[name] for name in names})

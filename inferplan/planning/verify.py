@@ -13,6 +13,7 @@ from inferplan.planning.demand import Demand
 from inferplan.planning.option import Option
 from inferplan.planning.question import Question
 from inferplan.serving.batch_means import Precision, batch_size, fewest_values, student_95
+from inferplan.serving.class_results import at_percentile
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags
 from inferplan.serving.result import SimulationResult
@@ -300,14 +301,3 @@ def _fleet(option: Option, flags: Flags) -> Fleet:
         prefill_deployment=None if option.prompts is None else option.prompts.deployment,
         prefill_flags=replace(flags, max_num_batched_tokens=option.prompt_budget, max_num_seqs=None),
     )
-
-
-def at_percentile(result: SimulationResult, name: str, percentile: float) -> float:
-    """A latency at a percentile of the requests; those that were refused or given up are infinitely late."""
-    values, counts = getattr(result, name), result.counts
-    lost = counts["arrived"] - counts["finished"]
-    if not lost:
-        return float(np.percentile(values, percentile)) if len(values) else inf
-    if not len(values):
-        return inf
-    return float(np.percentile(np.append(values, np.full(lost, inf)), percentile, method="higher"))

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from inferplan.reports.classes import class_tables, kept
 from inferplan.serving.records import FINISHED, Meter
 from inferplan.serving.result import SimulationResult, while_counting
 from inferplan.serving.steady import SteadyState
@@ -43,6 +44,7 @@ _ANSWERS = {
     "decodes": "with the first decode step, {steps:g} others after the transfer",
 }
 _SENDING = {"after": "after the prompt", "pieces": "piece by piece", "layers": "layer by layer"}
+_QUEUES = {"priority": "admitted by priority", "fair": "admitted by weighted service"}
 _MAIN_REASON = 0.2
 """Below this share of the wait no reason is named; the rest is where it is as much."""
 _COLUMNS = ("start_s", "duration_s", "steps", "decodes", "prompt_tokens", "waiting", "kv_use")
@@ -64,6 +66,7 @@ def simulation_report(result: SimulationResult) -> Report:
         Table(title="Latency", columns=columns, rows=latency, right=frozenset(columns[1:])),
         Table(title="Run", columns=("", ""), rows=_rows(result, record), right=frozenset()),
     ]
+    tables[1:1] = class_tables(record["classes"]) if record["classes"] else []
     return Report(record=record, tables=tables, notes=_notes(result, record))
 
 
@@ -151,6 +154,8 @@ def _of_tokens(capacity: float) -> str:
 def _load(conditions: Mapping[str, Any]) -> str:
     """What sent the requests: arrivals, lengths, what they share, seed."""
     traffic, given = conditions.get("traffic"), []
+    if conditions["queue"] != "fcfs":
+        given.append(_QUEUES[conditions["queue"]])
     if conditions["prefix_hit_rate_given"]:
         given.append(f"{conditions['prefix_hit_rate_given']:.12g} of each prompt taken as cached")
     if conditions["client_timeout_s"] is not None:
@@ -167,7 +172,9 @@ def _load(conditions: Mapping[str, Any]) -> str:
     if "prompt" not in traffic:
         return ", ".join([f"the requests of a trace, sent by {parts[0]}", *given])
     named = ("prompt", "output") if conditions.get("generates", True) else ("prompt",)
-    parts += [f"{name} {_lengths(traffic[name])}" for name in named]
+    for one in traffic["classes"] or [traffic]:
+        which = f"{one['share']:.3g} {one['name']} with " if traffic["classes"] else ""
+        parts.append(which + ", ".join(f"{name} {_lengths(one[name])}" for name in named))
     return ", ".join([*parts, *_shared(traffic), *given, f"seed {traffic['seed']}"])
 
 
@@ -266,6 +273,7 @@ def _notes(result: SimulationResult, record: Mapping[str, Any]) -> list[str]:
     engines = f", {given['replicas']} engines, {given['routing']}" if given.get("replicas", 1) > 1 else ""
     return [
         f"{record['verdict']}: {_MEANING[record['verdict']]}{_of_ttft(record)}",
+        *([f"classes: {kept(record['classes'])}"] if record["classes"] else []),
         *_warnings(result, record),
         *([f"media: a request carries {media['described']}"] if (media := given.get("media")) else []),
         *(f"note: {text}" for text in given.get("model_notes", ())),
@@ -298,7 +306,9 @@ def _warnings(result: SimulationResult, record: Mapping[str, Any]) -> list[str]:
             "answers are cached where they were decoded: the pool of prompts finds the prompts of earlier turns, and "
             "computes their answers again"
         )
-    fixed = all(traffic.get(name, {}).get("kind") == "fixed" for name in ("prompt", "output"))
+    fixed = not traffic.get("classes") and all(
+        traffic.get(name, {}).get("kind") == "fixed" for name in ("prompt", "output")
+    )
     if fixed and traffic["arrivals"].get("burst") and traffic["arrivals"]["concurrency"] > 1:
         notes.append(
             "all users begin at once with requests of one length and stay in step: TTFT is that of a crowd each time"

@@ -16,6 +16,7 @@ import numpy as np
 from inferplan.devices.engine import Admission, Policy, Scheduler, mixes
 from inferplan.serving.prefix_cache import PrefixCache
 from inferplan.serving.records import Records
+from inferplan.serving.waiting import QueueOrder
 from inferplan.traffic.conversations import own_names
 from inferplan.units import Num
 
@@ -73,6 +74,8 @@ class Rules:
     """Seconds to bring one token's cache back from the host."""
     hit_rate: float = 0.0
     """Share of every prompt that is taken as found in the prefix cache, beside what the cache itself finds."""
+    queue: QueueOrder = "fcfs"
+    """Which of the waiting requests is admitted next."""
 
     @property
     def admission(self) -> Admission:

@@ -16,6 +16,7 @@ from inferplan.estimate.stage_memory import StageMemory
 from inferplan.models.spec import require_decoder
 from inferplan.serving.admission import Rules
 from inferplan.serving.rounds import overlaps, seen_late
+from inferplan.serving.waiting import QueueOrder
 from inferplan.units import format_bytes
 
 _UNLIMITED = 1 << 60
@@ -28,6 +29,7 @@ class Flags:
     poll_interval_steps: decode steps between looks at the request queue. batch_wait_steps, batch_wait_fill: hold
     prompts back up to so many steps until they fill so much of the token budget. balance_steps: attention ranks hold
     prompts back up to so many steps until each has one (TensorRT-LLM ``attention_dp_config``). client_timeout: seconds.
+    queue: which of the waiting requests is admitted next; all but fcfs need classes of traffic.
     """
 
     max_num_seqs: int | None = None
@@ -44,6 +46,7 @@ class Flags:
     batch_wait_fill: float = 0.0
     balance_steps: int = 0
     client_timeout: float | None = None
+    queue: QueueOrder = "fcfs"
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "block_size", "poll_interval_steps"):
@@ -148,6 +151,7 @@ def rules_of(
         front_token=0.0 if ideal else serving.front_token,
         handoff=0.0 if ideal else engine.apart.handoff,
         timeout=flags.client_timeout or inf,
+        queue=flags.queue,
     )
 
 

@@ -202,9 +202,10 @@ class Pipeline:
             if queue.waiting:
                 if rules.wait_steps or rules.balance_steps or self.unchanged < lanes or not self.tried:
                     return 0, bound
-                if rules.admission == "ratio" and running < rules.slots:
+                if (rules.admission == "ratio" or rules.queue == "fair") and running < rules.slots:
                     count = min(count, max(_RECHECK // lanes, 1))
-            elif queue.inbox and running < rules.slots and not (rules.policy == "static" and running):
+            behind = bool(queue.waiting) and queue.lines is None
+            if queue.inbox and not behind and running < rules.slots and not (rules.policy == "static" and running):
                 bound = min(bound, queue.inbox[0][0])
             for batch in self.flying:
                 load, lane = batch.loads[rank], scheduler.lanes[batch.lane]

@@ -27,6 +27,7 @@ def is_plain(scheduler: Scheduler) -> bool:
     rules, records = scheduler.rules, scheduler.records
     return (
         scheduler.mixed
+        and scheduler.queue.lines is None
         and rules.admission == "prompt"
         and rules.scheduler.chunked_prefill
         and (rules.growing and not rules.windows and not rules.overhead)
@@ -106,7 +107,7 @@ class PlainReplica(Replica):
             return False
         scheduler.short = False
         requests, begun = list(waiting), records.admitted
-        waiting.clear()
+        waiting.clear()  # type: ignore[union-attr]  # a plain engine has no lines
         queue.queued_tokens -= tokens
         for request in requests:
             running[request] = None

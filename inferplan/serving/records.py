@@ -12,6 +12,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from inferplan.traffic.classes import TrafficClass
+
 NAN = float("nan")
 WAITING, FINISHED, REJECTED, TIMED_OUT = 0, 1, 2, 3
 """What became of a request: still in the system (or never sent), finished, refused, given up by its client."""
@@ -22,13 +24,13 @@ class Records:
 
     ``hashes``: names of the blocks of prompt and output, where the traffic knows them. ``follows``: the request whose
     answer each waits for, -1 for none. ``encoder``: seconds that the towers take for what each carries, set where they
-    carry any. ``think``: seconds from an answer to the request that follows it. Inter-token
-    gaps are kept with their weights.
+    carry any. ``think``: seconds from an answer to the request that follows it. ``classes``, ``of``: kinds of traffic,
+    and which of them each request is, by place. Inter-token gaps are kept with their weights.
     """
 
     __slots__ = (
-        *("admitted", "arrival", "cached", "finish", "first", "follows", "gap_weights", "gaps"),
-        *("encoder", "hashes", "output", "preempted", "prompt", "refused", "status", "think"),
+        *("admitted", "arrival", "cached", "classes", "finish", "first", "follows", "gap_weights", "gaps"),
+        *("encoder", "hashes", "of", "output", "preempted", "prompt", "refused", "status", "think"),
     )
 
     def __init__(
@@ -46,6 +48,8 @@ class Records:
         self.follows = None if follows is None else _packed("q", follows)
         self.think = None if think is None else _packed("d", think)
         self.encoder: Sequence[float] | None = None
+        self.classes: tuple[TrafficClass, ...] = ()
+        self.of: array[int] | None = None
         count = len(self.prompt)
         self.admitted = array("d", [NAN]) * count
         self.first = array("d", [NAN]) * count
@@ -84,6 +88,19 @@ class Records:
         status = np.frombuffer(self.status, dtype=np.uint8)[requests]
         return Excerpt(requests, times, status, (preempted, cached, self.refused), (self.gaps, self.gap_weights))
 
+    def classed(self, classes: tuple[TrafficClass, ...], of: npt.ArrayLike) -> None:
+        """Set of which kind of traffic each request is."""
+        self.classes, self.of = classes, _packed("q", of)
+
+    def only(self, which: npt.NDArray[np.bool_]) -> Records:
+        """A copy of what happened to some of the requests; tokens are not by request, and are left out."""
+        arrival, prompt, output = (np.asarray(getattr(self, name))[which] for name in ("arrival", "prompt", "output"))
+        part = Records(arrival=arrival, prompt=prompt, output=output)
+        for name in _TIMES:
+            setattr(part, name, _packed("d", np.asarray(getattr(self, name))[which]))
+        part.status = bytearray(np.frombuffer(self.status, dtype=np.uint8)[which].tobytes())
+        return part
+
     def in_order(self) -> None:
         """Number the requests anew in the order in which they were sent, which answers have decided."""
         order = np.argsort(np.asarray(self.arrival), kind="stable")
@@ -99,6 +116,8 @@ class Records:
             self.hashes = [self.hashes[request] for request in order]
         if self.think is not None:
             self.think = _packed("d", np.asarray(self.think)[order])
+        if self.of is not None:
+            self.of = _packed("q", np.asarray(self.of)[order])
         if self.encoder is not None:
             self.encoder = [self.encoder[request] for request in order]
         if self.follows is not None:

@@ -15,7 +15,8 @@ from inferplan.serving.scheduler import Scheduler
 from inferplan.serving.step_times import Chunk, StepTimes
 
 _RECHECK = 32
-"""Decode steps after which an admission that depends on how far others have written is tried again."""
+"""Decode steps after which an admission that depends on how far others have written is tried again: by the share of
+their outputs that is kept free, or by whose turn it is under fair queueing."""
 
 
 class Replica:
@@ -181,9 +182,12 @@ class Replica:
         limit = 1 << 60
         free_slot = len(scheduler.admitted.running) < rules.slots
         if queue.waiting:
-            if not rules.wait_steps:  # first come, first served: arrivals queue behind the head, which is blocked
-                return _RECHECK if rules.admission == "ratio" and free_slot else limit
-            limit = max(rules.wait_steps - queue.steps_held_back, 1)
+            if rules.wait_steps:
+                limit = max(rules.wait_steps - queue.steps_held_back, 1)
+            elif free_slot and (rules.admission == "ratio" or rules.queue == "fair"):
+                limit = _RECHECK
+            if not rules.wait_steps and queue.lines is None:  # arrivals queue behind the head, which is blocked
+                return limit
         if queue.inbox and free_slot and rules.policy != "static":
             ahead = ceil((queue.inbox[0][0] - start) / price)
             ahead = (ahead if ahead > 0 else 0) + 1 if rules.overlapped else ahead if ahead > 1 else 1

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator
 
 from inferplan.serving.admission import Rules
 from inferplan.serving.records import Meter, Records
+from inferplan.serving.waiting import FairLines, Lines, Service, lines_for
 
 
 class RequestQueue:
-    """What has been sent to one engine and does not run yet; first come, first served.
+    """What has been sent to one engine and does not run yet, in the order in which it is admitted.
 
     The front end (tokeniser, server) takes requests one after another; what has passed it lies in ``inbox`` until the
     scheduler looks, then in ``waiting``.
@@ -22,7 +23,10 @@ class RequestQueue:
         """When the front end is free again, in seconds."""
         self.inbox: deque[tuple[float, int]] = deque()
         """(when it can be seen, request), in order of time."""
-        self.waiting: deque[int] = deque()
+        self.lines = lines_for(rules.queue, records, rules.tokens_per_step)
+        """Of waiting requests by class; ``None`` where they are first come, first served."""
+        self.waiting: deque[int] | Lines = deque() if self.lines is None else self.lines
+        self.service = self.lines if isinstance(self.lines, FairLines) else Service()
         self.queued_tokens = 0
         """Prompt tokens of the requests that do not run yet."""
         self.steps_since_look = 0
@@ -89,9 +93,10 @@ class RequestQueue:
         return True
 
     def expired(self, now: float) -> Iterator[int]:
-        """Take the requests from the head of the queue whose client has given up."""
-        arrival, timeout = self.records.arrival, self.rules.timeout
-        while self.waiting and now - arrival[self.waiting[0]] > timeout:
-            request = self.waiting[0]
-            self.take()
-            yield request
+        """Take the requests from the head of each line whose client has given up."""
+        arrival, timeout, lines = self.records.arrival, self.rules.timeout, self.lines
+        for place, line in enumerate([self.waiting] if lines is None else lines.lines):
+            while line and now - arrival[line[0]] > timeout:
+                request = line.popleft() if lines is None else lines.remove_first(place)
+                self.queued_tokens -= self.records.prompt[request]
+                yield request

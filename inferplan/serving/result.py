@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from inferplan.serving.batch_means import Precision, half_width
+from inferplan.serving.class_results import PERCENTILES, class_records, intervals_of
 from inferplan.serving.records import FINISHED, REJECTED, TIMED_OUT, Meter, Records
 from inferplan.serving.verdict import Verdict, capacity_band, load_of_capacity, near_capacity, verdict_of
 from inferplan.shown import Shown
@@ -18,7 +19,6 @@ from inferplan.table import SCHEMA_VERSION
 from inferplan.traffic.requests import Slo
 from inferplan.units import Array, BoolArray
 
-PERCENTILES = (50, 90, 95, 99)
 _Amount = TypeVar("_Amount", int, float)
 
 
@@ -326,7 +326,7 @@ def record_of(result: SimulationResult) -> dict[str, Any]:
         "verdict": result.verdict,
         **{name: result.percentiles(name) for name in ("ttft_s", "tpot_s", "itl_s", "e2el_s")},
         **_bands(result),
-        "intervals": {f"{name}_s": _intervals(result, name) for name in ("ttft", "tpot", "e2el")},
+        "intervals": {f"{name}_s": intervals_of(result, name) for name in ("ttft", "tpot", "e2el")},
         "run": _run(result),
         "capacity": _capacity(result),
         "requests": counts,
@@ -340,6 +340,7 @@ def record_of(result: SimulationResult) -> dict[str, Any]:
         "goodput_requests_per_s": result.goodput,
         "slo": {f"{name}_s": limit for name, limit in limits.items()},
         "slo_attained": float(np.mean(result.attained)) if limits and len(result.attained) else None,
+        "classes": class_records(result) or None,
         "queue": {
             "wait_mean_s": float(np.mean(result.wait)) if len(result.wait) and result.steady else None,
             "wait_max_s": float(np.max(result.wait)) if len(result.wait) else None,
@@ -367,12 +368,6 @@ def _bands(result: SimulationResult) -> dict[str, float | None]:
         record[f"{name}_low_s"] = None if mean is None or band is None else mean * band[0]
         record[f"{name}_high_s"] = None if mean is None or band is None else mean * band[1]
     return record
-
-
-def _intervals(result: SimulationResult, name: str) -> dict[str, list[float] | None]:
-    """95 % confidence intervals of the mean and the percentiles of a latency."""
-    found = {"mean": result.interval(name), **{f"p{q}": result.interval(name, q) for q in PERCENTILES}}
-    return {key: None if interval is None else list(interval) for key, interval in found.items()}
 
 
 def _run(result: SimulationResult) -> dict[str, Any]:

@@ -142,13 +142,14 @@ def capacity_rate(
     Where the cache is short, somewhat more can be served for as long as no queue forms: with the cache full, what is
     preempted is computed again, and less leaves. A load between the two runs well until a burst fills the cache.
     Turns of a conversation follow their answers at once: with enough conversations somebody always sends, however long
-    each user thinks. Replicas are alike, so one of them is simulated; pools that compute prompts apart all are. No run
-    is longer than the ``precision`` allows. ``None`` when no request can run.
+    each user thinks. Requests leave in the order in which they came, whatever the order of the queue: from an endless
+    one, only the first class would leave. Replicas are alike, so one of them is simulated; pools that compute prompts
+    apart all are. No run is longer than the ``precision`` allows. ``None`` when no request can run.
     """
     most = (precision or Precision()).most
     traffic = replace(traffic, prefix=replace(traffic.prefix, think=ThinkTime()))
     options = replace(options or Options(), warmup=0, trim=False, timeline=False, progress=None)
-    flags = replace(flags or Flags(), client_timeout=None)
+    flags = replace(flags or Flags(), client_timeout=None, queue="fcfs")
     replicas = 1
     if not options.fleet.disaggregated:
         replicas = deployment.parallel.replicas

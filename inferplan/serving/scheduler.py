@@ -16,6 +16,7 @@ from inferplan.serving.prefix_cache import PrefixCache
 from inferplan.serving.records import Meter, Records
 from inferplan.serving.request_queue import RequestQueue
 from inferplan.serving.step_times import Chunk
+from inferplan.serving.waiting import to_send_back
 
 
 class Scheduler:
@@ -165,6 +166,7 @@ class Scheduler:
         self.queue.take()
         if admitted_at[request] != admitted_at[request]:
             admitted_at[request] = now
+            self.queue.service.admit(request, self.records.prompt[request])
             if self.records.encoder is not None:
                 self.admitted.host_loads += self.records.encoder[request] * (1.0 - self.rules.hit_rate)
         return found
@@ -191,14 +193,8 @@ class Scheduler:
         return preempted
 
     def preempt(self, now: float) -> None:
-        """Send the request admitted last back to the head of the queue; it will be computed again (vLLM V1).
-
-        Requests that decode in a batch in flight stay: of the others, the last.
-        """
-        mine = self.decodes.requests
-        request = next(
-            request for request in reversed(self.admitted.running) if request in mine or request == self.partial
-        )
+        """Send a request back to the queue; it will be computed again. Those in a batch in flight stay."""
+        request = to_send_back(self.admitted.running, self.decodes, self.partial, self.rules.queue, self.records)
         self.meter.preemptions += 1
         self.records.preempted[request] = self.records.preempted.get(request, 0) + 1
         self.ratio_reset = self.decode_steps()
@@ -208,6 +204,7 @@ class Scheduler:
             left: float = self.progress.output(request)
         else:
             tokens, left = self.decodes.remove(request)
+            self.queue.service.decode(request, self.decodes, -1)
             self.progress.interrupt(request, tokens, left, now)
         self.admitted.remaining -= left
         self.admitted.release(request, tokens, again=True)
@@ -235,6 +232,7 @@ class Scheduler:
         """Requests that have written their last token leave."""
         for request, tokens, overshoot in self.decodes.done():
             self.admitted.remaining += overshoot
+            self.queue.service.decode(request, self.decodes, -1)
             self._release(request, tokens)
             self.clients.unseen.append((request, LAST))
 
@@ -244,6 +242,7 @@ class Scheduler:
         for request in completed:
             left = records.output[request] - 1
             admitted.remaining -= 1
+            self.queue.service.write_first(request)
             if progress.output_left:
                 left = progress.output_left.pop(request, left + 1) - 1
             if progress.last_token and (last := progress.last_token.pop(request, None)) is not None:
@@ -262,6 +261,7 @@ class Scheduler:
         tokens = self.progress.compute(request)
         if left:
             self.decodes.enter(request, tokens, left, time)
+            self.queue.service.decode(request, self.decodes, 1)
         else:
             self._release(request, tokens)
 

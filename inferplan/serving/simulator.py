@@ -25,6 +25,7 @@ from inferplan.serving.result import SimulationResult
 from inferplan.serving.step_times import Reach, StepTimes, step_times
 from inferplan.serving.techniques.offload import HostTier
 from inferplan.serving.techniques.speculation import PLAIN, Speculation, one_graph
+from inferplan.serving.waiting import QueueOrder
 from inferplan.traffic.requests import ClosedLoop, Requests, Slo, Traffic
 from inferplan.work.step import decode
 
@@ -90,22 +91,14 @@ def simulate(
     given, deployment = deployment, with_flags(deployment, flags)
     apart = options.fleet.prompts(given, flags)
     prompts = deployment if apart is None else apart[0]
-    requests, closed = _drawn(prompts, traffic, options)
+    requests, closed = _drawn(prompts, traffic, options, flags.queue)
     require_readable(deployment.model, requests.prompt.astype(float), requests.output.astype(float))
     if closed is not None and not closed.burst and closed.ramp is None:
         each = _REQUESTS_TO_TIME if requests.turns == 1 else requests.turns
         few = requests.head(each * closed.concurrency).in_loop(replace(closed, burst=True))
         closed = replace(closed, ramp=request_time(given, few, flags, options))
     kind = _kind((deployment, flags), requests, options, times)
-    records = Records(
-        arrival=np.full(len(requests), NAN) if requests.arrival is None else requests.arrival,
-        prompt=requests.prompt,
-        output=requests.output,
-        hashes=requests.hashes,
-        follows=None if requests.follows is None else requests.follows.tolist(),
-        think=None if requests.think is None else requests.think.tolist(),
-    )
-    records.encoder = _encoder(prompts, requests)
+    records = _records(prompts, requests)
     cluster = Cluster(options.fleet, records, closed, options.progress)
     cluster.build(kind, None if apart is None else _kind(apart, requests, options))
     for meter in cluster.meters:
@@ -129,6 +122,22 @@ def simulate(
         conditions=_conditions(cluster, flags, traffic if closed is None else _in_loop(traffic, closed), options),
     )
     return _anchored(result, deployment, None if closed is None else closed.concurrency)
+
+
+def _records(prompts: Deployment, requests: Requests) -> Records:
+    """Of requests that are still to be sent, to what computes ``prompts``."""
+    records = Records(
+        arrival=np.full(len(requests), NAN) if requests.arrival is None else requests.arrival,
+        prompt=requests.prompt,
+        output=requests.output,
+        hashes=requests.hashes,
+        follows=None if requests.follows is None else requests.follows.tolist(),
+        think=None if requests.think is None else requests.think.tolist(),
+    )
+    records.encoder = _encoder(prompts, requests)
+    if requests.of is not None:
+        records.classed(requests.classes, requests.of)
+    return records
 
 
 def _encoder(deployment: Deployment, requests: Requests) -> list[float] | None:
@@ -171,7 +180,9 @@ def request_time(
     return run.records.conversation(float(np.mean(run.e2el))) if len(run.e2el) else 0.0
 
 
-def _drawn(deployment: Deployment, traffic: Traffic | Requests, options: Options) -> tuple[Requests, ClosedLoop | None]:
+def _drawn(
+    deployment: Deployment, traffic: Traffic | Requests, options: Options, order: QueueOrder
+) -> tuple[Requests, ClosedLoop | None]:
     """The requests of a run, and the closed loop that sends them, if it is one."""
     block = deployment.engine.defaults.block_size
     requests = traffic if isinstance(traffic, Requests) else traffic.requests(block)
@@ -181,6 +192,8 @@ def _drawn(deployment: Deployment, traffic: Traffic | Requests, options: Options
         raise UsageError(
             "requests without arrival times need a closed loop", hint="--concurrency, or times in the trace"
         )
+    if order != "fcfs" and requests.of is None:
+        raise UsageError(f"--queue {order} needs classes of traffic", hint="--classes FILE, or leave it out")
     if options.fleet.routing == "sticky" and requests.follows is None:
         raise UsageError("sticky routing needs conversations", hint="--turns 4, or --routing round-robin")
     if options.warmup >= len(requests):
@@ -349,6 +362,7 @@ def _conditions(cluster: Cluster, flags: Flags, traffic: Traffic | Requests, opt
         "prefill": None if fleet.alike else {"deployment": prompts.deployment.describe(), **_engine(prompts)},
         "cache_transfer": None if cluster.links is None else _moved(cluster.links),
         "contiguous": flags.contiguous,
+        "queue": kind.rules.queue,
         "prefix_hit_rate_given": options.hit_rate,
         "kv_offload": None if options.host is None else asdict(options.host),
     }

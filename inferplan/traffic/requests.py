@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,9 @@ import numpy.typing as npt
 from inferplan.errors import UsageError
 from inferplan.traffic.clipped import gamma_moments, lognormal_moments, normal_moments
 from inferplan.traffic.conversations import Floats, Ints, ThinkTime, block_names, turns_of
+
+if TYPE_CHECKING:
+    from inferplan.traffic.classes import TrafficClass
 
 LEAST_RATE = 1e-6
 """Requests a second: with fewer, a clock that counts seconds since the start cannot tell the steps of one request."""
@@ -273,6 +276,10 @@ class Requests:
     loop: ClosedLoop | None = None
     media: Ints | None = None
     """Sets of images, videos or sound in each; absent where requests are text alone."""
+    classes: tuple[TrafficClass, ...] = ()
+    """Kinds of traffic, where there are several."""
+    of: Ints | None = None
+    """Which of them each request is, by place."""
 
     def __len__(self) -> int:
         return len(self.prompt)
@@ -300,6 +307,8 @@ class Requests:
             think=None if self.think is None else self.think[:count],
             loop=self.loop,
             media=None if self.media is None else self.media[:count],
+            classes=self.classes,
+            of=None if self.of is None else self.of[:count],
         )
 
     def in_loop(self, loop: ClosedLoop) -> Requests:
@@ -312,6 +321,8 @@ class Traffic:
     """A load generator: arrivals, lengths, what prompts share, how many requests, the seed.
 
     samples: completions of each prompt; each is a request of its own with the same prompt, sent at the same time.
+    classes: kinds of traffic of which each request is one, by their shares; they have the lengths, and ``prompt`` and
+    ``output`` are not used. Raises ``UsageError`` for classes beside what prompts share, and beside media.
     """
 
     arrivals: ClosedLoop | OpenLoop
@@ -325,6 +336,13 @@ class Traffic:
     samples: int = 1
     seed: int = 0
     media: Media | None = None
+    classes: tuple[TrafficClass, ...] = ()
+
+    def __post_init__(self) -> None:
+        shares = self.prefix.tokens or self.prefix.turns > 1 or self.samples > 1
+        if self.classes and (shares or self.media is not None):
+            what = "text or conversations that prompts share" if shares else "images, video or sound"
+            raise UsageError(f"classes of traffic know no {what}", hint="leave one of them out")
 
     @property
     def count(self) -> int:
@@ -344,7 +362,11 @@ class Traffic:
         """The requests; ``block`` is the page of the cache that shared prompts are cut into."""
         rng = np.random.default_rng(self.seed)
         count = self.count
-        prompt, output = self.prompt.sample(rng, count), self.output.sample(rng, count)
+        of = None
+        if self.classes:
+            of, prompt, output = _drawn_of(self.classes, self.seed, count)
+        else:
+            prompt, output = self.prompt.sample(rng, count), self.output.sample(rng, count)
         sets = None
         if self.media is not None:
             sets = self.media.sets.sample(np.random.default_rng((self.seed, 1)), count)
@@ -354,7 +376,8 @@ class Traffic:
             arrival = self._open_arrivals(rng, count)
         if self.prefix.tokens or self.prefix.turns > 1 or self.samples > 1:
             return self._shared(rng, block, (prompt, output, arrival), sets)
-        return Requests(prompt=prompt, output=output, arrival=arrival, think=self._think(rng, count), media=sets)
+        given: dict[str, Any] = {"think": self._think(rng, count), "media": sets, "classes": self.classes, "of": of}
+        return Requests(prompt=prompt, output=output, arrival=arrival, **given)
 
     def _think(self, rng: np.random.Generator, count: int) -> Floats | None:
         """Seconds from an answer to each request; absent where nobody waits."""
@@ -422,6 +445,23 @@ class Traffic:
             think=self._think(rng, len(each)),
             media=None if sets is None else np.where(np.tile(np.arange(samples), count) == 0, sets[each], 0),
         )
+
+
+def _drawn_of(classes: Sequence[TrafficClass], seed: int, count: int) -> tuple[Ints, Ints, Ints]:
+    """The class of each of ``count`` requests, by its place, and their prompts and outputs in tokens.
+
+    Each is drawn by its share, whatever the others are: of Poisson arrivals each class then gets Poisson arrivals of
+    its own. The stream of random numbers is their own, so that arrivals are those of a load without classes.
+    """
+    rng = np.random.default_rng((seed, 2))
+    shares = np.array([one.share for one in classes])
+    of = rng.choice(len(classes), count, p=shares / np.sum(shares)).astype(np.int64)
+    prompt, output = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
+    for place, one in enumerate(classes):
+        mine = of == place
+        prompt[mine] = one.prompt.sample(rng, int(np.sum(mine)))
+        output[mine] = one.output.sample(rng, int(np.sum(mine)))
+    return of, prompt, output
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,69 @@
+"""The options of several kinds of traffic, for ``simulate`` and ``plan``."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import click
+
+from inferplan.catalog.classes import Mix, load_classes
+from inferplan.errors import UsageError
+from inferplan.serving.waiting import QueueOrder
+
+CLASSES: tuple[tuple[str, ...], dict[str, Any]] = (
+    ("--classes",),
+    {
+        "metavar": "FILE",
+        "help": "Several kinds of traffic, by name or path: lengths, share, limits, priority and weight of each "
+        "(docs/classes.md).",
+    },
+)
+QUEUE: tuple[tuple[str, ...], dict[str, Any]] = (
+    ("--queue",),
+    {
+        "type": click.Choice(get_args(QueueOrder)),
+        "default": "fcfs",
+        "show_default": True,
+        "help": "Who is admitted next, of --classes: who came first, by priority, or fair by the tokens served.",
+    },
+)
+classes_option = click.option(*CLASSES[0], **CLASSES[1])
+queue_option = click.option(*QUEUE[0], **QUEUE[1])
+
+_OF_CLASSES = (
+    *("workload", "trace", "prompt", "output_tokens", "shared_prefix", "distinct_prefixes", "turns", "samples"),
+    *("ttft", "tpot", "e2e", "slo", "percentile", "deadline"),
+)
+"""What classes say for themselves, or know nothing of."""
+
+
+def asked_classes(values: dict[str, Any]) -> Mix:
+    """The classes that are asked for; none where ``--classes`` is not given.
+
+    Raises ``UsageError`` for options that the file speaks for, and for an order of the queue without classes.
+    """
+    if values["classes"] is None:
+        if values["queue"] != "fcfs":
+            raise UsageError(
+                f"--queue {values['queue']} needs several classes of traffic", hint="--classes FILE, or leave it out"
+            )
+        return Mix((), None)
+    given = [name for name in _OF_CLASSES if values.get(name) is not None]
+    if values.get("length_ratio_min", 1.0) != 1.0:
+        given.append("length_ratio_min")
+    if given:
+        option = given[0].removesuffix("_tokens").replace("_", "-")
+        raise UsageError(
+            f"--{option} and --classes exclude each other",
+            because="each class has lengths and limits of its own, and its requests share nothing",
+            hint="the file of the classes says it, or leave one of them out",
+        )
+    mix = load_classes(values["classes"])
+    beside = [name for name in ("rate", "concurrency", "users") if values.get(name) is not None]
+    if mix.rate is not None and beside:
+        raise UsageError(
+            f"--{beside[0]} {values[beside[0]]:g} beside classes that have rates of their own",
+            because=f"they make {mix.rate:g} requests a second",
+            hint=f"share: instead of rate: in the file, or no --{beside[0]}",
+        )
+    return mix

@@ -1,0 +1,119 @@
+"""What a run says of each kind of traffic in it: latencies at percentiles, goodput, whether its limits are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import inf
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from inferplan.serving.records import Meter
+from inferplan.traffic.classes import TrafficClass
+from inferplan.units import Array
+
+if TYPE_CHECKING:
+    from inferplan.serving.result import SimulationResult
+
+METRICS = ("ttft", "tpot", "e2el")
+PERCENTILES = (50, 90, 95, 99)
+"""Those of a record."""
+
+
+class Served(Protocol):
+    """Latencies of finished requests in seconds, and what became of all."""
+
+    @property
+    def ttft(self) -> Array: ...
+    @property
+    def tpot(self) -> Array: ...
+    @property
+    def e2el(self) -> Array: ...
+    @property
+    def counts(self) -> Mapping[str, int]: ...
+
+
+def at_percentile(served: Served, name: str, percentile: float) -> float:
+    """A latency at a percentile of the requests; those that were refused or given up are infinitely late."""
+    values: Array = getattr(served, name)
+    lost = served.counts["arrived"] - served.counts["finished"]
+    if not lost:
+        return float(np.percentile(values, percentile)) if len(values) else inf
+    if not len(values):
+        return inf
+    return float(np.percentile(np.append(values, np.full(lost, inf)), percentile, method="higher"))
+
+
+def parts(result: SimulationResult) -> list[tuple[TrafficClass, SimulationResult]]:
+    """The run as each class of traffic sees it: its requests alone, counted while those of the run are.
+
+    What steps and caches were used for is not told apart: the meters of a part only know how long its requests waited.
+    """
+    records = result.records
+    if records.of is None:
+        return []
+    of, counted, found = np.asarray(records.of), result.counted, []
+    for place, one in enumerate(records.classes):
+        mine = of == place
+        part = replace(
+            result,
+            records=records.only(mine),
+            meters=(),
+            slo=one.slo,
+            warmup=int(np.sum(mine[: counted.start])),
+            cooldown=int(np.sum(mine[counted.stop :])),
+            metered=result.window,
+            capacity_rate=None,
+        )
+        found.append((one, replace(part, meters=(Meter(waited={"queue": float(np.sum(part.wait))}),))))
+    return found
+
+
+def shares_of_limits(one: TrafficClass, part: SimulationResult) -> dict[str, float]:
+    """Each limited latency of a class, at its percentile, over its limit; infinite where its queue grows."""
+    return {
+        name: at_percentile(part, name, one.slo.percentile) / limit if part.steady else inf
+        for name, limit in one.slo.limits.items()
+    }
+
+
+def intervals_of(result: SimulationResult, name: str) -> dict[str, list[float] | None]:
+    """95 % confidence intervals of the mean and the percentiles of a latency."""
+    found = {"mean": result.interval(name), **{f"p{q}": result.interval(name, q) for q in PERCENTILES}}
+    return {key: None if interval is None else list(interval) for key, interval in found.items()}
+
+
+def class_records(result: SimulationResult) -> list[dict[str, Any]]:
+    """The record of each class; units are in the keys. Empty for a load without classes."""
+    return [_record(one, part) for one, part in parts(result)]
+
+
+def _record(one: TrafficClass, part: SimulationResult) -> dict[str, Any]:
+    limits, counts = one.slo.limits, part.counts
+    good = int(np.sum(part.attained))
+    return {
+        "name": one.name,
+        "share": one.share,
+        "priority": one.priority,
+        "weight": one.weight,
+        "requests": counts,
+        "overloaded": not part.steady,
+        **{f"{name}_s": part.percentiles(f"{name}_s") for name in METRICS},
+        "intervals": {f"{name}_s": intervals_of(part, name) for name in METRICS},
+        "slo": {f"{name}_s": limit for name, limit in limits.items()},
+        "percentile": one.slo.percentile,
+        "at_percentile": {
+            f"{name}_s": _finite(at_percentile(part, name, one.slo.percentile)) if part.steady else None
+            for name in METRICS
+        },
+        "requests_per_s": part.request_rate,
+        "goodput_requests_per_s": part.goodput,
+        "slo_attained": good / counts["arrived"] if limits and counts["arrived"] else None,
+        "wait_mean_s": float(np.mean(part.wait)) if len(part.wait) and part.steady else None,
+        "meets": all(share <= 1 for share in shares_of_limits(one, part).values()) if limits else None,
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if value < inf else None
