@@ -32,7 +32,8 @@ _MARKUP = re.compile(r"<(?=[A-Za-z/!?])|(?<=\])[(\[]")
 """What begins a tag, and the target of a link or a picture."""
 _FORMULA = re.compile(r"[=+\-@\t\r\n＝＋－＠]")
 """What begins a cell that a spreadsheet may compute (https://owasp.org/www-community/attacks/CSV_Injection)."""
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_HARMLESS = re.compile(r"-|[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+"""Nothing, as tables have it, and a number."""
 _SUFFIXES = {".json": "json", ".jsonl": "jsonl", ".csv": "csv", ".md": "markdown", ".txt": "table"}
 
 
@@ -197,7 +198,7 @@ def csv_value(value: Any) -> Any:
 
     As https://owasp.org/www-community/attacks/CSV_Injection advises: a name may come from somebody else's file.
     """
-    formula = isinstance(value, str) and _FORMULA.match(value) and not _NUMBER.fullmatch(value)
+    formula = isinstance(value, str) and _FORMULA.match(value) and not _HARMLESS.fullmatch(value)
     return f"'{value}" if formula else value
 
 

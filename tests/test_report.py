@@ -49,7 +49,7 @@ def test_a_spreadsheet_computes_no_cell_of_csv(by_column: bool) -> None:
     report = Report(record={}, rows=Columns(blocks=blocks_of(rows)) if by_column else rows)
     header, *cells = csv.reader(io.StringIO(render(report, "csv")))
     assert header == ["name", "value", "'=head"]
-    apart = ["'=1+1", "'+cmd", "'-2+3", "'@SUM(A1)", "'\t=1", "'＝1", "'-", "a=b", "-5", "+1.5e-3", "", "'=1"]
+    apart = ["'=1+1", "'+cmd", "'-2+3", "'@SUM(A1)", "'\t=1", "'＝1", "-", "a=b", "-5", "+1.5e-3", "", "'=1"]
     assert [cell[0] for cell in cells] == apart
     assert [(float(cell[1]), int(cell[2])) for cell in cells] == [(-0.5 * i, -i) for i in range(len(texts))]
 

@@ -68,8 +68,8 @@ export function save(name, content, type) {
 }
 
 /** As inferplan/table.py: a text that a spreadsheet might compute begins with an apostrophe, a number is left alone. */
-const NUMBER = /^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$/;
-const harmless = (cell) => (/^[=+\-@\t\r\n＝＋－＠]/.test(cell) && !NUMBER.test(cell) ? `'${cell}` : cell);
+const HARMLESS = /^(-|[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?)$/;
+const harmless = (cell) => (/^[=+\-@\t\r\n＝＋－＠]/.test(cell) && !HARMLESS.test(cell) ? `'${cell}` : cell);
 const quoted = (cell) => (/[",\n]/.test(cell) ? `"${cell.replaceAll('"', '""')}"` : cell);
 export const csv = (rows) => rows.map((row) => row.map((cell) => quoted(harmless(String(cell ?? "")))).join(",") + "\n").join("");
 
