@@ -37,6 +37,7 @@ _SINGULAR = {
     "engines": "engine",
     "workloads": "workload",
     "classes": "file of classes",
+    "profiles": "profile",
 }
 _MAKERS = ("nvidia", "amd", "intel", "google", "aws")
 """Makers that tools put before a device's name."""

@@ -11,10 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from inferplan.serving.pipeline import Pipeline
+from inferplan.serving.plain_replica import PlainReplica
 from inferplan.serving.records import Excerpt, Meter, Metering, Records
 from inferplan.serving.replica import Replica
 from inferplan.serving.routing import Router
 from inferplan.serving.scheduler import Scheduler
+from inferplan.serving.step_times import StepTimes
 
 Event = tuple[float, int, int]
 """When, to which request (below 0: none), and what."""
@@ -67,6 +69,19 @@ class Apart:
         """A heap; of the arrivals known ahead it holds the next."""
         self.done = 0
         self.metering = Metering(records, 0)
+
+    @property
+    def meters(self) -> list[Meter]:
+        """One for each scheduler, those that compute prompts first."""
+        return [scheduler.meter for scheduler in (*self.front.pool, *self.back.pool)]
+
+    def keep_time(self, schedulers: list[Scheduler], times: StepTimes, together: int) -> None:
+        """Make the engines of these schedulers, of which so many in a row step together."""
+        for first in range(0, len(schedulers), together):
+            group = schedulers[first : first + together]
+            self.engine_of.update(dict.fromkeys(group, len(self.engines)))
+            plain = len(group) == len(group[0].lanes) == 1
+            self.engines.append(PlainReplica(times, group[0]) if plain else Pipeline(times, group))
 
     def serve(self, incoming: Incoming, jobs: int) -> None:
         """Each engine of a pool serves what it is sent; in several processes, of neighbours."""

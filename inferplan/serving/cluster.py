@@ -16,10 +16,10 @@ from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.serving.admission import Rules
 from inferplan.serving.apart import Apart, Event, Incoming
+from inferplan.serving.autoscaling import Scaling
 from inferplan.serving.cache_transfer import Links, Transfer
 from inferplan.serving.flags import Flags, with_flags
 from inferplan.serving.pipeline import Pipeline
-from inferplan.serving.plain_replica import PlainReplica
 from inferplan.serving.prefix_cache import PrefixCache
 from inferplan.serving.records import Meter, Metering, Records
 from inferplan.serving.replica import Replica
@@ -33,7 +33,7 @@ from inferplan.traffic.requests import ClosedLoop
 _MOMENT = 1e-9
 """Seconds by which engines pass an event, so that rounding cannot keep it ahead of them."""
 
-_SENT, _CACHED, _ANSWERED, _BEGIN, _END = range(5)
+SENT, _CACHED, _ANSWERED, _BEGIN, _END = range(5)
 """What may happen: a client sends a request; its cache arrives where it decodes; its user has the answer, and sends the
 next one; the meters begin to count; they stop."""
 
@@ -55,8 +55,15 @@ class Fleet:
     kv_sending: CacheSending | None = None
     prefill_deployment: Deployment | None = None
     prefill_flags: Flags | None = None
+    scaling: Scaling | None = None
+    """Who has replicas come and go during the run; ``None``: the deployment's replicas are there all the time."""
 
     def __post_init__(self) -> None:
+        if self.scaling is not None and (self.prefill or self.routing in ("sticky", "prefix-aware")):
+            raise UsageError(
+                "replicas come and go only in one pool, for requests that share nothing",
+                hint="round-robin or least-loaded routing, and no pool of its own for prompts",
+            )
         if (self.prefill > 0) != (self.decode > 0) or self.prefill < 0:
             raise UsageError("disaggregated pools need at least one prefill and one decode replica")
         described = (self.prefill_deployment, self.prefill_flags, self.kv_link, self.kv_sending)
@@ -88,7 +95,7 @@ class Fleet:
         """Engines that requests are spread over: replicas times attention data-parallel ranks."""
         ranks = deployment.parallel.dp
         if not self.disaggregated:
-            return deployment.parallel.replicas * ranks
+            return (deployment.parallel.replicas if self.scaling is None else self.scaling.first) * ranks
         return self.prefill * (self.prefill_deployment or deployment).parallel.dp + self.decode * ranks
 
 
@@ -121,7 +128,7 @@ class Cluster(Apart):
         closed: ClosedLoop | None,
         progress: Callable[[int], None] | None = None,
     ) -> None:
-        super().__init__(records, Router(fleet.routing, (), records), progress)
+        super().__init__(records, Router(fleet.routing, [], records), progress)
         self.fleet, self.closed = fleet, closed
         self.senders = Senders(records, closed)
         self.known: Iterator[Event] = iter(())
@@ -162,26 +169,21 @@ class Cluster(Apart):
             engine.reactive = self.senders.reacts
 
     def _pool(self, kind: Kind, ranks: int) -> Router:
-        """A pool of so many attention ranks and the engines that keep their time."""
-        stages, together = kind.deployment.parallel.pp, coupled_ranks(kind.deployment)
-        width = kind.times.width
+        """A pool of so many attention ranks."""
+        shared = coupled_ranks(kind.deployment) if kind.rules.scheduler.ranks == "tokens" else 1
+        return Router(self.fleet.routing, self.made(kind, ranks), self.records, shared)
+
+    def made(self, kind: Kind, ranks: int) -> list[Scheduler]:
+        """The schedulers of so many attention ranks; the engines that keep their time are made too."""
+        stages, width = kind.deployment.parallel.pp, kind.times.width
         made = [Scheduler(kind.rules, self.records, self.notify, kind.cache(), width, stages) for _ in range(ranks)]
-        for first in range(0, ranks, together):
-            group = made[first : first + together]
-            self.engine_of.update(dict.fromkeys(group, len(self.engines)))
-            plain = len(group) == stages == 1
-            self.engines.append(PlainReplica(kind.times, group[0]) if plain else Pipeline(kind.times, group))
-        return Router(self.fleet.routing, made, self.records, together if kind.rules.scheduler.ranks == "tokens" else 1)
+        self.keep_time(made, kind.times, coupled_ranks(kind.deployment))
+        return made
 
     @property
     def _one_way(self) -> bool:
         """Nothing that an engine does changes what another is sent, but for the caches that go from front to back."""
         return not self.senders.reacts and self.front.blind and self.back.blind
-
-    @property
-    def meters(self) -> list[Meter]:
-        """One for each scheduler, those that compute prompts first."""
-        return [scheduler.meter for scheduler in (*self.front.pool, *self.back.pool)]
 
     def run(self, warmup: int = 0, fill: int = 0, jobs: int = 1) -> list[Meter]:
         """Send every request and run until all is quiet; engines that nothing connects in ``jobs`` processes.
@@ -225,13 +227,13 @@ class Cluster(Apart):
         if self.senders.reacts:
             first = set(self.senders.begin(0, len(arrival)))
             starts = [request for request in order.tolist() if request in first]
-            self.known = ((arrival[request], request, _SENT) for request in starts)
+            self.known = ((arrival[request], request, SENT) for request in starts)
             self.events = [(arrival[starts[-1]], -1, _END)]  # what comes later only continues
             self._run_together()
             return
         window = (arrival[order[fill]], arrival[order[-1]]) if fill else None
         if not self._one_way:
-            self.known = ((arrival[request], request, _SENT) for request in order.tolist())
+            self.known = ((arrival[request], request, SENT) for request in order.tolist())
             self.events = [(window[0], -1, _BEGIN), (window[1], -1, _END)] if window else []
             self._run_together()
             return
@@ -253,7 +255,7 @@ class Cluster(Apart):
         first = self.senders.begin(start, stop)
         ramp = 0.0 if self.closed.burst else self.closed.ramp or 0.0
         now = max(engine.clock for engine in self.engines)
-        self.events = [(now + ramp * user / len(first), request, _SENT) for user, request in enumerate(first)]
+        self.events = [(now + ramp * user / len(first), request, SENT) for user, request in enumerate(first)]
         heapq.heapify(self.events)
         if len(self.engines) == len(self.front.pool) == 1 and not ramp and self.records.think is None:
             self._run_alone()
@@ -284,9 +286,9 @@ class Cluster(Apart):
         heapq.heapify(heap)
         self._next_known()
         while True:
-            while due[heap[0][1]] != heap[0][0]:
+            while heap and due[heap[0][1]] != heap[0][0]:
                 heapq.heappop(heap)
-            first, index = heap[0]
+            first, index = heap[0] if heap else (inf, -1)
             coming = events[0][0] if events else inf
             if coming == first == inf:
                 return
@@ -295,6 +297,7 @@ class Cluster(Apart):
                 if reached is None:
                     continue
                 index = reached
+                due += [inf] * (len(engines) - len(due))  # of replicas that have come since
             else:
                 heapq.heappop(heap)
                 until = coming if sealed else min(coming, heap[0][0]) if heap else coming
@@ -323,7 +326,7 @@ class Cluster(Apart):
             return None
         request, later = following
         if later:
-            heapq.heappush(self.events, (time + later, request, _SENT))
+            heapq.heappush(self.events, (time + later, request, SENT))
             return None
         if self.senders.reacts and self.sent == self.metering.fill > 0:
             self._mark(time, True)

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from inferplan.serving.autoscaling import Life
 from inferplan.serving.batch_means import Precision, half_width
 from inferplan.serving.class_results import PERCENTILES, class_records, intervals_of
 from inferplan.serving.records import FINISHED, REJECTED, TIMED_OUT, Meter, Records
@@ -30,7 +31,7 @@ class SimulationResult(Shown):
     system was filling or running empty around them. ``metered``: between which seconds rates and meters count, where
     they do not for the whole run. ``basis``: what the step prices rest on. ``conditions``: the flags and the load
     generator, because a latency under load belongs to them. ``converged``: whether the figures are as sure as was asked
-    for; ``None`` where the length of the run was given.
+    for; ``None`` where the length of the run was given. ``lives``: replicas, where they come and go.
     """
 
     records: Records
@@ -50,6 +51,7 @@ class SimulationResult(Shown):
     prompt_pool: tuple[int, float] = (0, 0.0)
     """Of pools apart: the first meters, of ranks that compute prompts; tokens that the cache of one of them holds."""
     slots: int = 0
+    lives: Sequence[Life] = ()
     conditions: dict[str, Any] = field(default_factory=dict)
     anchor: tuple[float, float] = (1.0, 1.0)
     """Measured over predicted TTFT and TPOT of a user's own rows."""
@@ -243,9 +245,8 @@ class SimulationResult(Shown):
         keys = ("mean", *(f"p{q}" for q in PERCENTILES))
         if not self.steady:
             return dict.fromkeys(keys)
-        values = (
-            _gap_percentiles(self.records) if name == "itl_s" else _percentiles(getattr(self, name.removesuffix("_s")))
-        )
+        own = name.removesuffix("_s")
+        values = _gap_percentiles(self.records) if own == "itl" else _percentiles(getattr(self, own))
         return dict(zip(keys, values))
 
     def interval(self, name: str, percentile: float | None = None) -> tuple[float, float] | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
 from typing import Literal
 
 from inferplan.serving.records import Records
@@ -21,12 +20,16 @@ class Router:
     An engine may have been simulated further than the request that is sent: what has left it only later is still in it.
     """
 
-    def __init__(self, routing: Routing, pool: Sequence[Scheduler], records: Records, shared: int = 1) -> None:
+    def __init__(self, routing: Routing, pool: list[Scheduler], records: Records, shared: int = 1) -> None:
         self.routing, self.pool, self.records, self.shared = routing, pool, records, shared
         """shared: so many in a row are ranks of one replica, whose engine chooses among them (``tokens``)."""
         in_turns = routing in ("round-robin", "sticky")
         self.blind = len(pool) <= 1 or (in_turns and shared == 1)
         """Whether the state of the engines does not matter: requests, or conversations, go to one after another."""
+        self.taking = list(range(len(pool) // shared))
+        """Replicas that take requests, in turn: those that are there and do not leave."""
+        self._closed: set[int] = set()
+        """Schedulers of replicas that take no more."""
         self.loads = [0] * len(pool)
         """Requests in each engine at the time of the last request sent."""
         self.tokens = [0] * len(pool)
@@ -40,6 +43,31 @@ class Router:
         """Heap of (load, scheduler); an entry whose load has changed since no longer counts."""
         self._leaving: list[tuple[float, int, int]] = []
         """Heap of (time, scheduler, prompt tokens) of requests that leave."""
+
+    def add(self, schedulers: list[Scheduler]) -> None:
+        """The ranks of a replica join the pool; it takes no requests until it is opened."""
+        self.pool += schedulers
+        self.loads += [0] * len(schedulers)
+        self.tokens += [0] * len(schedulers)
+        self._closed.update(range(len(self.pool) - len(schedulers), len(self.pool)))
+
+    def open(self, schedulers: range) -> None:
+        """The ranks of a replica take requests from now on."""
+        self._closed.difference_update(schedulers)
+        self.taking += range(schedulers.start // self.shared, schedulers.stop // self.shared)
+        for index in schedulers:
+            heapq.heappush(self._by_load, (self.loads[index], index))
+
+    def close(self, schedulers: range) -> None:
+        """The ranks of a replica take no more requests; those that they have go on."""
+        self._closed.update(schedulers)
+        gone = range(schedulers.start // self.shared, schedulers.stop // self.shared)
+        self.taking = [replica for replica in self.taking if replica not in gone]
+
+    def held(self, time: float) -> int:
+        """Requests in the replicas that take more, at ``time``."""
+        self._see(time)
+        return sum(self.loads) - sum(self.loads[index] for index in self._closed)
 
     def send(self, request: int, time: float) -> int:
         """The scheduler that gets a request sent at ``time``; requests must be sent in order of time."""
@@ -58,8 +86,7 @@ class Router:
         """The next replica, or with ``sticky`` that of the conversation, and the rank that its engine chooses."""
         follows = self.records.follows if self.routing == "sticky" else None
         before = None if follows is None else self._conversations.pop(follows[request], None)
-        replicas = len(self.pool) // self.shared
-        replica = self.turns_taken % replicas if before is None else before
+        replica = self.taking[self.turns_taken % len(self.taking)] if before is None else before
         self.turns_taken += before is None
         if follows is not None:
             self._conversations[request] = replica
@@ -98,7 +125,7 @@ class Router:
 
     def _least_loaded(self) -> int:
         loads, heap = self.loads, self._by_load
-        while loads[heap[0][1]] != heap[0][0]:
+        while loads[heap[0][1]] != heap[0][0] or heap[0][1] in self._closed:
             heapq.heappop(heap)
         return heap[0][1]
 

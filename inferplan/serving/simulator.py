@@ -18,6 +18,7 @@ from inferplan.models.spec import ModelSpec, require_decoder, require_readable, 
 from inferplan.serving.admission import Rules
 from inferplan.serving.cache_transfer import Links, handoff_of
 from inferplan.serving.cluster import Cluster, Fleet, Kind
+from inferplan.serving.elastic import Elastic
 from inferplan.serving.flags import Flags, rules_of, verifying, with_flags
 from inferplan.serving.prefix_cache import PrefixCache
 from inferplan.serving.records import NAN, Records
@@ -99,13 +100,12 @@ def simulate(
         closed = replace(closed, ramp=request_time(given, few, flags, options))
     kind = _kind((deployment, flags), requests, options, times)
     records = _records(prompts, requests)
-    cluster = Cluster(options.fleet, records, closed, options.progress)
+    cluster = (Cluster if options.fleet.scaling is None else Elastic)(options.fleet, records, closed, options.progress)
     cluster.build(kind, None if apart is None else _kind(apart, requests, options))
     for meter in cluster.meters:
         meter.timeline = [] if options.timeline else None
-    fill = _fill(requests, closed, options)
+    fill, typical = _fill(requests, closed, options), float(np.mean(requests.prompt))
     meters = cluster.run(options.warmup, fill, options.jobs)
-    typical = float(np.mean(requests.prompt))
     result = SimulationResult(
         records=records,
         meters=meters,
@@ -119,6 +119,7 @@ def simulate(
         capacity=kind.rules.capacity if kind.rules.growing else 0.0,
         prompt_pool=(len(cluster.front.pool), cluster.kinds[0].rules.capacity) if cluster.back.pool else (0, 0.0),
         slots=kind.rules.slots,
+        lives=cluster.lives if isinstance(cluster, Elastic) else (),
         conditions=_conditions(cluster, flags, traffic if closed is None else _in_loop(traffic, closed), options),
     )
     return _anchored(result, deployment, None if closed is None else closed.concurrency)
@@ -325,6 +326,10 @@ def _anchored(result: SimulationResult, deployment: Deployment, users: float | N
     """
     if deployment.calibration.anchor is None or not len(result.ttft):
         return result
+    if result.lives:
+        raise UsageError(
+            "an anchor is of replicas that are there all the time", hint="leave --anchor out, or inferplan simulate"
+        )
     if result.conditions["pools"]["prefill"]:
         raise UsageError(
             "an anchor is of engines that compute prompts and decode, not of pools for each",

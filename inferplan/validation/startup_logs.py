@@ -12,6 +12,7 @@ from pathlib import Path
 
 from inferplan.errors import InputFileError
 from inferplan.estimate.memory import Footprint
+from inferplan.files import LARGEST_SPEC, read_text
 from inferplan.serving.flags import with_flags
 from inferplan.validation.deploy import deployment_of
 from inferplan.validation.predict import flags_of
@@ -81,6 +82,29 @@ _SGLANG_FACTS = {
     "memory_fraction": re.compile(r"mem_fraction_static=([\d.]+)"),
     "max_model_len": re.compile(r"context_len=(\d+)"),
 }
+
+
+_START = {
+    "profile, cache, warm-up and graphs": re.compile(rf"init engine \(.*?\) took {_NUMBER} s"),
+    "graphs alone": re.compile(rf"(?:Graph capturing finished in|Capture cuda graph end\. Time elapsed:) {_NUMBER} s"),
+}
+"""What follows the weights, in seconds: vLLM's line (vllm-project/vllm#20264), else the graphs of vLLM or SGLang
+(sgl-project/sglang#8538)."""
+
+
+def engine_start(path: Path) -> tuple[float, str]:
+    """Seconds that an engine took to start behind its weights, by its log, and what they are of. Raises
+    ``InputFileError`` where no line says so."""
+    text = read_text(path, LARGEST_SPEC)
+    for what, pattern in _START.items():
+        if match := pattern.search(text):
+            return _number(match), what
+    raise InputFileError(
+        f"{path} does not say how long the engine took to start",
+        because="no line 'init engine (...) took ... seconds', 'Graph capturing finished in ... secs' or "
+        "'Capture cuda graph end. Time elapsed: ... s'",
+        hint="--engine-start 45s",
+    )
 
 
 def is_startup_log(text: str) -> bool:

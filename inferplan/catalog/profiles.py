@@ -1,0 +1,36 @@
+"""Named load profiles, one YAML each in ``configs/profiles``: the shape of a real service's load, with its source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field
+
+from inferplan.catalog.files import load
+from inferplan.spec import Spec
+from inferplan.traffic.profile import Profile, read_profile
+from inferplan.units import Seconds
+
+
+class ProfileSpec(Spec):
+    """Requests a second in steps of equal length, the last until ``end``, where the profile begins again."""
+
+    name: str
+    source: str
+    licence: str
+    notes: list[str] = []
+    step: Seconds
+    end: Seconds
+    rates: list[float] = Field(min_length=1)
+
+    def profile(self) -> Profile:
+        """As the simulation takes it. Raises ``UsageError`` for rates and times that are none."""
+        starts = tuple(index * self.step for index in range(len(self.rates)))
+        return Profile(name=self.name, starts=starts, rates=tuple(self.rates), end=self.end, source=self.source)
+
+
+def load_profile(name: str) -> Profile:
+    """A profile by name, or of a YAML or CSV file. Raises ``UnknownNameError`` with close matches."""
+    if name.lower().endswith(".csv"):
+        return read_profile(Path(name))
+    return load("profiles", name, ProfileSpec).profile()

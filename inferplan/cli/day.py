@@ -1,0 +1,263 @@
+"""``inferplan day``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from inferplan.catalog.assemble import Request, assemble
+from inferplan.catalog.price_lists import PriceBook
+from inferplan.catalog.profiles import load_profile
+from inferplan.catalog.workloads import WorkloadSpec, load_limits, load_workload
+from inferplan.cli.options import (
+    PROGRESS,
+    Count,
+    Finite,
+    Fraction,
+    Positive,
+    Whole,
+    deployment_options,
+    report_options,
+    without_anchor,
+)
+from inferplan.cli.price_options import price_options
+from inferplan.cli.technique_options import option_group, quantity
+from inferplan.errors import UsageError
+from inferplan.estimate.deployment import Deployment
+from inferplan.planning.day import POLICIES, Autoscaler, ColdStart, DayAsked, Policy, simulate_day, weights_of
+from inferplan.planning.demand import Demand, demand_of_trace, sharing
+from inferplan.planning.option import Sizing
+from inferplan.planning.question import Question
+from inferplan.planning.space import Space
+from inferplan.reports.day import day_report
+from inferplan.table import Report
+from inferplan.traffic import traces
+from inferplan.traffic.profile import Profile, profile_of
+from inferplan.traffic.requests import Requests, Slo, arrivals_of, parse_lengths
+
+load_options = option_group(
+    click.option(
+        "--profile", metavar="NAME", help="Rates by time of day: a name, a CSV (time,rate[,class]) or a YAML."
+    ),
+    click.option(
+        "--profile-from", metavar="FILE", help="Rates (of five minutes) and lengths of a trace, which repeats."
+    ),
+    click.option("--peak", type=Positive(), metavar="RATE", help="Scale the profile to this peak, in requests/s."),
+    click.option("--duration", metavar="TIME", default="24h", show_default=True, help="Time that is simulated."),
+    click.option("--workload", metavar="NAME", help="Lengths and limits by name or path: chat, rag, code, agent, ..."),
+    click.option("--prompt", metavar="LENGTHS", help="Prompt tokens: 1024, uniform:1024:0.8, lognormal:1024:0.6."),
+    click.option("--output", "output_tokens", metavar="LENGTHS", help="Generated tokens, in the same way."),
+    click.option(
+        "--arrivals",
+        type=click.Choice(["poisson", "constant", "gamma"]),
+        help="Gaps between requests [poisson; gamma with a burstiness, given or of the workload].",
+    ),
+    click.option("--burstiness", type=Finite(), help="Shape of gamma arrivals: 1 is Poisson, less is burstier. [1]"),
+    click.option("--seed", type=Whole(0, 2**31 - 1), default=0, help="Of lengths and arrivals. [0]"),
+    click.option("--ttft", metavar="TIME", help="Limit on the TTFT at the server, such as 500ms."),
+    click.option("--tpot", metavar="TIME", help="Limit on the time per output token."),
+    click.option("--e2e", metavar="TIME", help="Limit on the end-to-end latency."),
+    click.option("--slo", metavar="NAME", help="Limits alone, by the name of a workload: chat, code, ..."),
+    click.option(
+        "--percentile", type=Finite(), help="Percent of the requests that must meet the limits [95, or that of --slo]."
+    ),
+)
+policy_options = option_group(
+    click.option(
+        "--policy", "policies", default=",".join(POLICIES), show_default=True, metavar="LIST", help="What is compared."
+    ),
+    click.option(
+        "--utilisation", type=Fraction(), default=0.8, help="Share of its capacity to load a replica with [0.8]."
+    ),
+    click.option("--cold-start", metavar="TIME", help="From the order of a replica until it takes requests."),
+    click.option(
+        "--storage-bandwidth", metavar="RATE", help="What the weights of a replica are read at, such as 2GB/s."
+    ),
+    click.option("--engine-start", metavar="TIME", help="Beside the weights: pod, engine, graphs, such as 45s."),
+    click.option("--startup-log", metavar="FILE", help="A log of vLLM or SGLang that says how long the engine took."),
+    click.option("--min-replicas", type=Count(0), default=1, show_default=True, help="0: none while nothing comes."),
+    click.option("--max-replicas", type=Count(most=10_000), default=1000, show_default=True, help="The most at once."),
+    click.option(
+        "--target",
+        type=Positive(),
+        help="Reactive: requests in a replica, waiting and running [those at its share of its capacity].",
+    ),
+    click.option("--interval", metavar="TIME", default="15s", show_default=True, help="Reactive: time between looks."),
+    click.option(
+        "--tolerance",
+        type=Positive(0.0),
+        default=0.1,
+        show_default=True,
+        help="Reactive: off the target without effect.",
+    ),
+    click.option(
+        "--stabilisation",
+        metavar="TIME",
+        default="300s",
+        show_default=True,
+        help="Reactive: fewer replicas only when fewer were enough for so long.",
+    ),
+    click.option(
+        "--routing",
+        type=click.Choice(["least-loaded", "round-robin"]),
+        default="least-loaded",
+        show_default=True,
+        help="Which replica gets a request.",
+    ),
+)
+
+
+@click.command("day")
+@deployment_options
+@load_options
+@policy_options
+@price_options
+@report_options
+def day_command(request: Request, prices: PriceBook, **values: Any) -> Report:
+    """A load that rises and falls: what replicas cost that are there all day, on a timetable, or by an autoscaler.
+
+    Every policy serves the same requests: static has the replicas of the peak all day, scheduled those of every step
+    of the profile, started ahead, reactive those that the rule of Kubernetes' autoscaler orders. One replica's share is
+    that of a plan: the largest rate within the limits, by simulation, times --utilisation.
+
+    Example: inferplan day llama-3.1-8b --gpu l40s --profile azure-2023-code --workload code --cold-start 90s
+    """
+    deployment = assemble(request)
+    trace = traces.read(Path(values["profile_from"])) if values["profile_from"] else None
+    profile = _profile(values, trace)
+    named = load_workload(values["workload"]) if values["workload"] else None
+    slo = _slo(values, named)
+    question = Question(
+        space=Space(base=request, gpus=(request.gpu,)),
+        demand=_demand(values, named, trace),
+        slo=slo,
+        sizing=Sizing(utilisation=values["utilisation"]),
+        prices=prices,
+    )
+    prices.check([deployment.hardware.name])
+    asked = _asked(values, profile, deployment)
+    with _progress(round(profile.expected(asked.span)) * len(asked.policies)) as progress:
+        return day_report(simulate_day(request, deployment, question, asked, progress))
+
+
+without_anchor(day_command)
+
+
+def _profile(values: dict[str, Any], trace: Requests | None) -> Profile:
+    """The profile that is named, or that of the trace."""
+    if (values["profile"] is None) == (trace is None):
+        raise UsageError(
+            "a day needs one profile" + (", not two" if trace is not None else ""),
+            hint="--profile azure-2023-conv, --profile day.csv, or --profile-from TRACE",
+        )
+    found = profile_of(trace, Path(values["profile_from"]).stem) if trace else load_profile(values["profile"])
+    return found if values["peak"] is None else found.scaled(values["peak"])
+
+
+def _slo(values: dict[str, Any], named: WorkloadSpec | None) -> Slo:
+    """The limits of ``--slo``, else those of the workload; options replace them."""
+    base = named.limits() if named is not None and named.slo is not None else Slo(percentile=95.0)
+    base = load_limits(values["slo"]) if values["slo"] else base
+    limits = {
+        "ttft": quantity(values["ttft"], "seconds", "--ttft"),
+        "tpot": quantity(values["tpot"], "seconds", "--tpot"),
+        "e2el": quantity(values["e2e"], "seconds", "--e2e"),
+        "percentile": values["percentile"],
+    }
+    return replace(base, **{name: limit for name, limit in limits.items() if limit is not None})
+
+
+def _demand(values: dict[str, Any], named: WorkloadSpec | None, trace: Requests | None) -> Demand:
+    """Lengths and arrivals; the rate is of no account."""
+    usual = named.burstiness if named else 1.0
+    kind, burstiness = arrivals_of(values["arrivals"], values["burstiness"], usual)
+    prompt, output = (
+        values[name] or (getattr(named, key) if named else None)
+        for name, key in (("prompt", "prompt"), ("output_tokens", "output"))
+    )
+    if trace is not None and not (prompt or output):
+        return replace(demand_of_trace(trace), trace=None, rate=1.0, arrivals=kind, burstiness=burstiness)
+    if not prompt or not output:
+        raise UsageError(
+            "the lengths of requests are missing",
+            hint="--prompt 1024 --output 256, --workload chat, or --profile-from TRACE",
+        )
+    own, generated = parse_lengths(prompt), parse_lengths(output)
+    shared: dict[str, Any] = {}
+    if named is not None and sharing(own, generated, named.shared_prefix(), named.samples)[0] is not own:
+        shared = {"own": own}
+    cached = round(named.cached_share * own.average) if named is not None else 0
+    return Demand(prompt=own, output=generated, cached=cached, rate=1.0, arrivals=kind, burstiness=burstiness, **shared)
+
+
+def _asked(values: dict[str, Any], profile: Profile, deployment: Deployment) -> DayAsked:
+    policies = [name.strip() for name in values["policies"].split(",") if name.strip()]
+    unknown = next((name for name in policies if name not in POLICIES), None)
+    if unknown is not None:
+        raise UsageError(f"no policy is called {unknown!r}", hint=f"--policy {','.join(POLICIES)}, or some of them")
+    chosen: tuple[Policy, ...] = tuple(name for name in dict.fromkeys(policies))
+    return DayAsked(
+        profile=profile,
+        policies=chosen,
+        cold_start=_cold_start(values, deployment),
+        autoscaler=Autoscaler(
+            target=values["target"],
+            interval=quantity(values["interval"], "seconds", "--interval") or 0.0,
+            tolerance=values["tolerance"],
+            stabilisation=quantity(values["stabilisation"], "seconds", "--stabilisation") or 0.0,
+        ),
+        routing=values["routing"],
+        least=values["min_replicas"],
+        most=values["max_replicas"],
+        span=quantity(values["duration"], "seconds", "--duration") or 0.0,
+        seed=values["seed"],
+    )
+
+
+def _cold_start(values: dict[str, Any], deployment: Deployment) -> ColdStart | None:
+    """The cold start, or what it is made of; ``None`` where nothing says so."""
+    whole = quantity(values["cold_start"], "seconds", "--cold-start")
+    bandwidth = quantity(values["storage_bandwidth"], "bytes/s", "--storage-bandwidth")
+    rest, measured = quantity(values["engine_start"], "seconds", "--engine-start"), ""
+    if values["startup_log"] is not None:
+        from inferplan.validation.startup_logs import engine_start
+
+        if rest is not None:
+            raise UsageError("--engine-start and --startup-log say the same", hint="leave one out")
+        rest, measured = engine_start(Path(values["startup_log"]))
+    if whole is not None:
+        if bandwidth is not None or rest is not None:
+            raise UsageError(
+                "--cold-start is all of it", hint="--storage-bandwidth with --engine-start, or --cold-start"
+            )
+        return ColdStart(rest=whole)
+    if bandwidth is None and rest is None:
+        return None
+    if bandwidth is None or rest is None:
+        raise UsageError(
+            "a cold start is the weights and the engine",
+            because=f"{'--storage-bandwidth' if bandwidth is None else '--engine-start or --startup-log'} is missing",
+            hint="--storage-bandwidth 2GB/s --engine-start 45s, or --cold-start 90s for all of it",
+        )
+    if not bandwidth > 0:
+        raise UsageError("--storage-bandwidth must be more than 0")
+    return ColdStart(rest=rest, measured=measured, weights=weights_of(deployment), bandwidth=bandwidth)
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[int], None] | None]:
+    """A progress bar on stderr where that is a terminal, or who runs the command."""
+    told = click.get_current_context().meta.get(PROGRESS)
+    if told is not None:
+        yield lambda done: told(done, total, "requests")
+    elif sys.stderr.isatty():
+        with click.progressbar(length=total, label="simulating", file=sys.stderr) as bar:
+            yield lambda done: bar.update(done - bar.pos)
+    else:
+        yield None

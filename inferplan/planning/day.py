@@ -1,0 +1,311 @@
+"""A day of a load that rises and falls, served by replicas that come and go: what each policy pays and misses.
+
+static: replicas for the largest rate, all day. scheduled: those of every step of the profile, ordered ahead of time by
+the cold start. reactive: an autoscaler that knows nothing ahead (:mod:`inferplan.serving.autoscaling`). Every policy
+serves the same requests in one simulation of the whole span; docs/day.md has the formulas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from math import inf
+from typing import Literal
+
+import numpy as np
+
+from inferplan.catalog.assemble import Request
+from inferplan.catalog.bills import Tariff
+from inferplan.errors import UsageError
+from inferplan.estimate.deployment import Deployment
+from inferplan.planning.grid import single
+from inferplan.planning.question import Question
+from inferplan.planning.replica import Replica, replica_of
+from inferplan.serving.autoscaling import Life, Reactive, Scaling, Schedule
+from inferplan.serving.cluster import Fleet
+from inferplan.serving.result import SimulationResult
+from inferplan.serving.routing import Routing
+from inferplan.serving.simulator import Options, simulate
+from inferplan.traffic.profile import DAY, Profile
+from inferplan.traffic.requests import MOST_REQUESTS, Requests
+from inferplan.units import Array
+
+Policy = Literal["static", "scheduled", "reactive"]
+POLICIES: tuple[Policy, ...] = ("static", "scheduled", "reactive")
+HOUR = 3600.0
+_INSTANT = 1e-6
+"""Seconds behind the edge of a step at which its rate holds, whatever the rounding of the edge."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColdStart:
+    """Seconds from the order of a replica until it takes requests: ``weights`` bytes at ``bandwidth`` bytes a second,
+    and ``rest``: whatever else, from the order to the last captured graph. Without a bandwidth, ``rest`` is all of it.
+    measured: what a log says that the rest is.
+    """
+
+    rest: float
+    measured: str = ""
+    weights: float = 0.0
+    bandwidth: float = inf
+
+    @property
+    def seconds(self) -> float:
+        return self.weights / self.bandwidth + self.rest
+
+
+def weights_of(deployment: Deployment) -> float:
+    """Bytes that all devices of one replica read when it starts: each its own part of the weights."""
+    parallel = deployment.parallel
+    return sum(stage.weights for stage in single(deployment).stages) * parallel.ranks / parallel.pp
+
+
+@dataclass(frozen=True, kw_only=True)
+class Autoscaler:
+    """The reactive policy as it is asked for. target: requests in a replica, waiting and running; ``None``: those in
+    one that has its share of its capacity. The others are of :class:`inferplan.serving.autoscaling.Reactive`.
+    """
+
+    target: float | None = None
+    interval: float = 15.0
+    tolerance: float = 0.1
+    stabilisation: float = 300.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class DayAsked:
+    """What is asked of a day. span: seconds that are simulated. least, most: replicas, of the policies that change
+    their number; 0 where no requests come. cold_start: ``None`` where nobody needs one.
+    """
+
+    profile: Profile
+    policies: tuple[Policy, ...] = POLICIES
+    cold_start: ColdStart | None = None
+    autoscaler: Autoscaler = field(default_factory=Autoscaler)
+    routing: Routing = "least-loaded"
+    least: int = 1
+    most: int = 1000
+    span: float = DAY
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.policies:
+            raise UsageError("no policy is named", hint=f"--policy {','.join(POLICIES)}")
+        if self.cold_start is None and set(self.policies) != {"static"}:
+            raise UsageError(
+                "replicas that come and go need the time that one takes to start",
+                because="nobody knows it without your storage and your engine",
+                hint="--cold-start 90s, or --storage-bandwidth 2GB/s with --engine-start 45s (or --startup-log FILE)",
+            )
+        if not 0 < self.span <= DAY:
+            raise UsageError("--duration is more than 0 and at most 24h")
+        expected = self.profile.expected(self.span)
+        if expected > MOST_REQUESTS:
+            raise UsageError(
+                f"about {expected:,.0f} requests are more than a run holds",
+                because=f"each is kept in memory; {MOST_REQUESTS:,} are the most",
+                hint="a shorter --duration, or a lower --peak with as many times fewer replicas",
+            )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PolicyDay:
+    """What one policy makes of the day."""
+
+    policy: Policy
+    scaling: Scaling
+    result: SimulationResult
+    span: float
+    tariff: Tariff
+    capacity: float
+    """Requests a second of one replica within the limits."""
+
+    @cached_property
+    def lives(self) -> list[Life]:
+        """The replicas, from their order until they are gone, as far as that lies in the span."""
+        whole = [life._replace(gone=min(life.gone, self.span)) for life in self.result.lives]
+        return [life for life in whole if life.ordered < self.span]
+
+    @cached_property
+    def paid(self) -> tuple[Array, Array]:
+        """Times at which the number of replicas that are paid for changes, and the number from each on; the last is the
+        end of the span."""
+        changes: dict[float, int] = {0.0: 0, self.span: 0}
+        for life in self.lives:
+            changes[life.ordered] = changes.get(life.ordered, 0) + 1
+            changes[life.gone] = changes.get(life.gone, 0) - 1
+        times = np.array(sorted(changes))
+        return times, np.cumsum([changes[time] for time in times])[:-1]
+
+    @property
+    def peak(self) -> int:
+        """The most replicas that are paid for at once."""
+        return int(np.max(self.paid[1]))
+
+    @property
+    def replica_hours(self) -> float:
+        """Hours of replicas that are paid for, in the span."""
+        times, counts = self.paid
+        return float(np.dot(np.diff(times), counts)) / HOUR
+
+    @property
+    def cost(self) -> float:
+        """What the span costs: at every time the bill of the replicas that are there, whole instances."""
+        times, counts = self.paid
+        return float(np.dot(np.diff(times), np.asarray(self.tariff.cost(counts.astype(float))))) / HOUR
+
+    def mean_replicas(self, start: float, stop: float) -> float:
+        """Replicas that are paid for between two times, on average."""
+        times, counts = self.paid
+        inside = np.diff(np.clip(times, start, stop))
+        return float(np.dot(inside, counts)) / (stop - start)
+
+    @property
+    def missed(self) -> float:
+        """Share of the requests that miss a limit, those that never finish among them."""
+        return 1.0 - float(np.sum(self.result.attained)) / len(self.result.records.prompt)
+
+    @property
+    def utilisation(self) -> float:
+        """Requests over those that the replicas that are paid for would carry within the limits."""
+        carried = self.replica_hours * HOUR * self.capacity
+        return len(self.result.records.prompt) / carried if carried else inf
+
+    def percentile(self, name: str, percentile: float) -> float | None:
+        """Of ``ttft``, ``tpot`` or ``e2el`` of the requests that finished; ``None`` where none did."""
+        values = getattr(self.result, name)
+        return float(np.percentile(values, percentile)) if len(values) else None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Day:
+    """The answer: the replica, and the policies in the order in which they were asked for."""
+
+    asked: DayAsked
+    question: Question
+    replica: Replica
+    target: float
+    tariff: Tariff
+    requests: Requests
+    policies: list[PolicyDay]
+
+    @property
+    def days(self) -> float:
+        """What of the span is multiplied by to be of a day."""
+        return DAY / self.asked.span
+
+
+def simulate_day(
+    request: Request,
+    deployment: Deployment,
+    question: Question,
+    asked: DayAsked,
+    progress: Callable[[int], None] | None = None,
+) -> Day:
+    """Serve the profile under each policy; the rate of the question's demand does not matter.
+
+    progress: called with the requests that are done, of all policies one after another. Raises ``InfeasibleError``
+    where a replica keeps the limits under no load.
+    """
+    _require_plain(deployment, question)
+    hardware, parallel = deployment.hardware.name, deployment.parallel
+    tariff = question.prices.require(hardware, parallel.ranks, parallel.tp)
+    replica, requests = replica_of(request, deployment, question), requests_of(question, asked)
+    target = asked.autoscaler.target or replica.requests
+    served = []
+    for index, policy in enumerate(asked.policies):
+        scaling = scaling_of(policy, asked, question, replica, target)
+        options = Options(
+            fleet=Fleet(routing=asked.routing, scaling=scaling),
+            slo=question.slo,
+            hit_rate=question.demand.hit_rate,
+            progress=None if progress is None else partial(_told, progress, index * len(requests)),
+        )
+        result = simulate(deployment, requests, replica.flags, options)
+        served.append(
+            PolicyDay(
+                policy=policy, scaling=scaling, result=result, span=asked.span, tariff=tariff, capacity=replica.rate
+            )
+        )
+    return Day(
+        asked=asked,
+        question=question,
+        replica=replica,
+        target=target,
+        tariff=tariff,
+        requests=requests,
+        policies=served,
+    )
+
+
+def _told(progress: Callable[[int], None], before: int, done: int) -> None:
+    """Tell of the requests of one policy behind those before it."""
+    progress(before + done)
+
+
+def _require_plain(deployment: Deployment, question: Question) -> None:
+    """Raise ``UsageError`` for what replicas that come and go are not simulated with."""
+    if deployment.parallel.replicas > 1:
+        raise UsageError(
+            f"--replicas {deployment.parallel.replicas} beside policies, which say how many there are",
+            hint="leave it out; --min-replicas and --max-replicas are the bounds",
+        )
+    if question.demand.own is not None or question.demand.media is not None:
+        raise UsageError(
+            "a day knows no prompts that share text, and none with media",
+            hint="--prompt and --output, or another --workload",
+        )
+
+
+def requests_of(question: Question, asked: DayAsked) -> Requests:
+    """The requests of the day: arrivals by the profile, lengths of the demand. Raises ``UsageError`` without any."""
+    demand = question.demand
+    arrival = asked.profile.arrivals(asked.span, demand.arrivals, demand.burstiness, asked.seed)
+    if not len(arrival):
+        raise UsageError(
+            "no request comes in the time that is simulated", hint="a longer --duration, or a higher --peak"
+        )
+    rng = np.random.default_rng((asked.seed, 1))
+    prompt, output = demand.prompt.sample(rng, len(arrival)), demand.output.sample(rng, len(arrival))
+    return Requests(prompt=prompt, output=output, arrival=arrival)
+
+
+def replicas_for(rate: float, asked: DayAsked, question: Question, replica: Replica) -> int:
+    """Replicas for a rate, each given its share of its capacity, within the bounds; none for no requests."""
+    count = int(question.sizing.replicas(rate, replica.rate)) if rate else 0
+    return min(max(count, asked.least), asked.most)
+
+
+def scaling_of(policy: Policy, asked: DayAsked, question: Question, replica: Replica, target: float) -> Scaling:
+    """How replicas come and go under a policy.
+
+    Scheduled: at any time those for the largest rate from then until a replica that is ordered then would be ready. All
+    that are there at the beginning are ready.
+    """
+    profile, seconds = asked.profile, asked.cold_start.seconds if asked.cold_start is not None else 0.0
+    if policy == "static":
+        peak = profile.most(0.0, asked.span)
+        return Schedule(changes=((0.0, int(question.sizing.replicas(peak, replica.rate))),))
+    if policy == "scheduled":
+        edges = {start for start, _ in profile.steps(asked.span)}
+        edges |= {start - seconds for start, _ in profile.steps(asked.span + seconds) if start > seconds}
+        changes: list[tuple[float, int]] = []
+        for time in sorted(edges):
+            wanted = replicas_for(profile.most(time + _INSTANT, time + seconds + _INSTANT), asked, question, replica)
+            if not changes or wanted != changes[-1][1]:
+                changes.append((time, wanted))
+        return Schedule(changes=tuple(changes), cold_start=seconds)
+    first = replicas_for(profile.rates[0], asked, question, replica)
+    rule = asked.autoscaler
+    return Reactive(
+        target=target,
+        first=first,
+        cold_start=seconds,
+        least=asked.least,
+        most=asked.most,
+        interval=rule.interval,
+        tolerance=rule.tolerance,
+        stabilisation=rule.stabilisation,
+        until=asked.span,
+    )

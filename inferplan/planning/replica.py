@@ -1,0 +1,80 @@
+"""What one replica of a given deployment carries within the limits, by the simulations that size a plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil
+
+from inferplan.catalog.assemble import Request
+from inferplan.errors import InfeasibleError
+from inferplan.estimate.deployment import Deployment
+from inferplan.planning.demand import percentile_of
+from inferplan.planning.grid import axes_for, longest_whole
+from inferplan.planning.option import Option, PricedGrid
+from inferplan.planning.passes import priced_grid
+from inferplan.planning.question import Question
+from inferplan.planning.search import cheapest_point
+from inferplan.planning.sizing import Simulations, capacity
+from inferplan.planning.verify import Verified
+from inferplan.serving.flags import Flags
+
+_MOST_LOADS = 60
+"""Loads that are tried to find a capacity: a bisection takes about ten."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replica:
+    """One replica with its flags. rate: the most requests a second within the limits. broken: what breaks first beyond
+    it. requests: those in it, on average, at the share of that rate that it is given.
+    """
+
+    deployment: Deployment
+    flags: Flags
+    rate: float
+    broken: str
+    requests: float
+
+
+def replica_of(request: Request, deployment: Deployment, question: Question) -> Replica:
+    """One replica under the token budget of its engine, with slots for the share of its capacity that it is given
+    (:func:`inferplan.planning.verify.slots_for`). The rate of the question's demand does not matter.
+
+    Raises ``InfeasibleError`` where no load is small enough for the limits.
+    """
+    option = _best_point(request, deployment, question)
+    utilisation = question.sizing.utilisation
+    alone = replace(question, demand=replace(question.demand, rate=option.rate * utilisation))
+    simulations = Simulations(most=_MOST_LOADS)
+
+    def at(factor: float) -> Verified:
+        return simulations.long(option, alone, factor)
+
+    found = capacity(at, alone)
+    rate = found.factor * option.rate * utilisation
+    if not rate:
+        raise _never(question, deployment)
+    sized = at(found.factor * utilisation)
+    held = 0.0 if sized.result is None else sized.result.in_system
+    flags = Flags(max_num_seqs=ceil(sized.slots / deployment.parallel.dp), max_num_batched_tokens=option.budget)
+    return Replica(deployment=deployment, flags=flags, rate=rate, broken=found.broken, requests=held)
+
+
+def _best_point(request: Request, deployment: Deployment, question: Question) -> Option:
+    """The batch with which one replica carries most within the limits, in closed form."""
+    slo, budget = question.slo, deployment.engine.defaults.tier(deployment.hardware).token_budget
+    little = replace(question.demand, rate=1e-3)  # one replica carries it, so that the most rate is the best
+    axes = axes_for(deployment, [budget], longest_whole(deployment, little, slo.percentile))
+    grid = priced_grid(deployment, little, slo.percentile, axes)
+    option = cheapest_point(PricedGrid(request, grid, None), little, slo, question.sizing)
+    if option is None:
+        raise _never(question, deployment)
+    return option.sized(1)
+
+
+def _never(question: Question, deployment: Deployment) -> InfeasibleError:
+    slo = question.slo
+    limits = " and ".join(f"{name} of {limit:g} s" for name, limit in slo.limits.items())
+    return InfeasibleError(
+        f"a replica of {deployment.describe()} keeps {limits} at {percentile_of(slo)} under no load",
+        hint="longer limits, another --gpu or --tp, or inferplan plan for what would do",
+    )

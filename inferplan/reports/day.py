@@ -1,0 +1,196 @@
+"""A :class:`Day` as JSON and as tables."""
+
+from __future__ import annotations
+
+from math import ceil, isfinite
+from typing import Any
+
+import numpy as np
+
+from inferplan.planning.day import HOUR, Day, PolicyDay
+from inferplan.planning.demand import percentile_of
+from inferplan.reports.cost import bill_record
+from inferplan.reports.estimate import deployment_record
+from inferplan.reports.plan import BOTTLENECKS
+from inferplan.serving.autoscaling import Reactive
+from inferplan.table import Report, Table
+from inferplan.units import format_bytes, format_time
+
+_NAMES = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "latency"}
+
+
+def day_report(day: Day) -> Report:
+    """The policies side by side, and the replicas of each by the hour."""
+    rows = [_row(day, one) for one in day.policies]
+    record = {
+        **deployment_record(day.replica.deployment),
+        "profile": _profile(day),
+        "slo": {f"{name}_s": limit for name, limit in day.question.slo.limits.items()},
+        "percentile": day.question.slo.percentile,
+        "replica": {
+            "requests_per_s": day.replica.rate,
+            "breaks_first": day.replica.broken,
+            "utilisation": day.question.sizing.utilisation,
+            "requests_in_it": day.replica.requests,
+            "max_num_seqs": day.replica.flags.max_num_seqs,
+            "max_num_batched_tokens": day.replica.flags.max_num_batched_tokens,
+            "bill": bill_record(day.tariff.bill(1)),
+        },
+        "cold_start": _cold_start(day),
+        "routing": day.asked.routing,
+        "policies": [{**row, "hours": _hours(day, one)} for row, one in zip(rows, day.policies)],
+    }
+    return Report(record=record, tables=[_summary(day, rows), _by_hour(day)], notes=_notes(day), rows=rows)
+
+
+def _profile(day: Day) -> dict[str, Any]:
+    profile, span = day.asked.profile, day.asked.span
+    return {
+        "name": profile.name,
+        "source": profile.source,
+        "classes": list(profile.classes),
+        "steps": len(profile.rates),
+        "period_s": profile.end,
+        "peak_requests_per_s": profile.peak,
+        "mean_requests_per_s": profile.mean,
+        "simulated_s": span,
+        "requests": len(day.requests),
+    }
+
+
+def _cold_start(day: Day) -> dict[str, Any] | None:
+    start = day.asked.cold_start
+    if start is None:
+        return None
+    finite = isfinite(start.bandwidth)
+    return {
+        "seconds": start.seconds,
+        "weights_bytes": start.weights if finite else None,
+        "storage_bytes_per_s": start.bandwidth if finite else None,
+        "rest_s": start.rest,
+        "rest_is": start.measured or None,
+    }
+
+
+def _row(day: Day, one: PolicyDay) -> dict[str, Any]:
+    """One policy; GPU-hours and cost are of a day, whatever the span."""
+    percentile, ranks = day.question.slo.percentile, day.replica.deployment.parallel.ranks
+    first = day.policies[0].cost
+    return {
+        "policy": one.policy,
+        "peak_replicas": one.peak,
+        "gpu_hours": one.replica_hours * ranks * day.days,
+        "cost_per_day": one.cost * day.days,
+        "currency": day.tariff.currency,
+        "saving": 1.0 - one.cost / first if first else None,
+        "missed": one.missed,
+        "meets": one.missed <= 1 - percentile / 100 + 1e-12,
+        "utilisation": one.utilisation,
+        **{f"{name}_s": one.percentile(name, percentile) for name in ("ttft", "tpot", "e2el")},
+        "requests": one.result.counts,
+    }
+
+
+def _hours(day: Day, one: PolicyDay) -> list[dict[str, float]]:
+    """The replicas that are paid for and the requests that come, hour by hour."""
+    span, arrival = day.asked.span, day.requests.arrival
+    assert arrival is not None
+    found = []
+    for hour in range(ceil(span / HOUR)):
+        start, stop = hour * HOUR, min((hour + 1) * HOUR, span)
+        came = int(np.searchsorted(arrival, stop) - np.searchsorted(arrival, start))
+        found.append(
+            {
+                "hour": hour,
+                "requests_per_s": came / (stop - start),
+                "replicas": one.mean_replicas(start, stop),
+            }
+        )
+    return found
+
+
+def _summary(day: Day, rows: list[dict[str, Any]]) -> Table:
+    percentile, limits = percentile_of(day.question.slo), list(day.question.slo.limits)
+    asked = ", ".join(f"{_NAMES[name]} {format_time(limit, 3)}" for name, limit in day.question.slo.limits.items())
+    latencies = [f"{_NAMES[name]} {percentile}" for name in limits]
+    columns = [
+        "policy",
+        "peak replicas",
+        "GPU-hours",
+        f"{day.tariff.currency} a day",
+        "saving",
+        "miss",
+        *latencies,
+        "used",
+    ]
+    cells = [
+        [
+            row["policy"],
+            str(row["peak_replicas"]),
+            f"{row['gpu_hours']:,.1f}",
+            f"{row['cost_per_day']:,.2f}",
+            "" if index == 0 or row["saving"] is None else f"{row['saving']:.1%}",
+            f"{row['missed']:.2%}" + ("" if row["meets"] else " !"),
+            *("-" if row[f"{name}_s"] is None else format_time(row[f"{name}_s"], 3) for name in limits),
+            f"{row['utilisation']:.0%}",
+        ]
+        for index, row in enumerate(rows)
+    ]
+    title = f"{day.replica.deployment.describe()}: a day of {day.asked.profile.name}, {asked} at {percentile}"
+    return Table(title=title, columns=columns, rows=cells, right=frozenset(columns[1:]))
+
+
+def _by_hour(day: Day) -> Table:
+    policies = [_hours(day, one) for one in day.policies]
+    columns = ["hour", "requests/s", *(one.policy for one in day.policies)]
+    rows = [
+        [
+            f"{hour['hour']:02d}:00",
+            f"{hour['requests_per_s']:,.2f}",
+            *(f"{of[index]['replicas']:.2f}" for of in policies),
+        ]
+        for index, hour in enumerate(policies[0])
+    ]
+    return Table(
+        title="Replicas that are paid for, mean of the hour", columns=columns, rows=rows, right=frozenset(columns[1:])
+    )
+
+
+def _notes(day: Day) -> list[str]:
+    asked, replica, profile = day.asked, day.replica, day.asked.profile
+    sizing, percentile = day.question.sizing, day.question.slo.percentile
+    why = f" ({BOTTLENECKS[replica.broken]} breaks first)" if replica.broken in BOTTLENECKS else ""
+    lines = [
+        f"a replica carries {replica.rate:.3g} requests/s within the limits{why}, by simulation, and is given "
+        f"{sizing.utilisation:.0%} of it; it runs with --max-num-seqs {replica.flags.max_num_seqs} "
+        f"--max-num-batched-tokens {replica.flags.max_num_batched_tokens}",
+        f"{len(day.requests):,} requests in {asked.span / HOUR:g} h, {day.question.demand.arrivals} arrivals, the same "
+        f"for every policy; {asked.routing} routing; used: requests over what the replicas that are paid for carry",
+    ]
+    if profile.end < asked.span:
+        lines.append(f"the profile lasts {format_time(profile.end, 4)} and repeats")
+    if profile.source:
+        lines.append(f"profile: {profile.source}")
+    if profile.classes:
+        lines.append(f"the rates of {', '.join(profile.classes)} are added: all have the lengths that are given here")
+    if asked.cold_start is not None:
+        start = asked.cold_start
+        read = f"{format_bytes(start.weights)} of weights at {format_bytes(start.bandwidth)}/s, and "
+        read = read if isfinite(start.bandwidth) else ""
+        of = f" of {start.measured}, by its log: no pod, no image" if start.measured else ""
+        lines.append(f"cold start: {format_time(start.seconds, 3)} = {read}{format_time(start.rest, 3)}{of}")
+    rule = next((one.scaling for one in day.policies if isinstance(one.scaling, Reactive)), None)
+    if rule is not None:
+        whose = "" if asked.autoscaler.target else ", those in a replica at its share of its capacity"
+        lines.append(
+            f"reactive: {rule.target:.3g} requests in a replica{whose}; a look every {rule.interval:g} s, tolerance "
+            f"{rule.tolerance:g}, {rule.stabilisation:g} s before fewer, {rule.least} to {rule.most} replicas"
+        )
+    if asked.span < 24 * HOUR:
+        lines.append(
+            f"GPU-hours and cost are {24 * HOUR / asked.span:g} times those of the {asked.span / HOUR:g} h simulated"
+        )
+    if any(one.missed > 1 - percentile / 100 for one in day.policies):
+        lines.append(f"! more than {100 - percentile:g} % of the requests miss a limit")
+    lines.append("a bill runs from the order of a replica until its last request is done, by the second")
+    return [*lines, *day.tariff.bill(1).remarks, *day.question.prices.remarks([replica.deployment.hardware.name])]

@@ -1,0 +1,213 @@
+"""Load profiles: requests a second by the time of day, constant from one row to the next.
+
+A file is CSV with the columns ``time`` (seconds, HH:MM or HH:MM:SS), ``rate`` (requests a second) and, if there are
+several kinds of traffic, ``class``: the rates of classes are added. Its last row lasts until 24:00. A profile repeats
+from its end on: that of a day every day, that of a trace of an hour every hour.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import isfinite
+from pathlib import Path
+
+import numpy as np
+
+from inferplan.errors import InputFileError, UsageError
+from inferplan.files import LARGEST_SPEC, read_text
+from inferplan.traffic.conversations import Floats
+from inferplan.traffic.requests import ArrivalKind, OpenLoop, Requests
+from inferplan.units import parse_number
+
+DAY = 86_400.0
+"""Seconds of a day."""
+BIN = 300.0
+"""Seconds of a step of a profile that is made from a trace."""
+_MOST_STEPS = 100_000
+_MOST_RATE = 1e6
+_COLUMNS = "a CSV with the columns time (0, 3600 or 01:00) and rate (requests/s), and class where there are several"
+_CLOCK = re.compile(r"(\d{1,2}):([0-5]\d)(?::([0-5]\d))?", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """Requests a second over time: ``rates[i]`` from ``starts[i]`` seconds to the next, the last until ``end``, and
+    again from there. classes: kinds of traffic whose rates are added here.
+
+    Raises ``UsageError`` for steps that do not follow each other from 0 on, and for rates that are none.
+    """
+
+    name: str
+    starts: tuple[float, ...]
+    rates: tuple[float, ...]
+    end: float = DAY
+    classes: tuple[str, ...] = ()
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.starts or len(self.starts) != len(self.rates) or len(self.starts) > _MOST_STEPS:
+            raise UsageError(f"a profile has 1 to {_MOST_STEPS:,} steps, each with a rate")
+        edges = (*self.starts, self.end)
+        if self.starts[0] != 0.0:
+            raise UsageError("a profile begins at 0", because=f"its first step is at {self.starts[0]:g} s")
+        late = next((after for before, after in pairwise(edges) if not after > before), None)
+        if late is not None:
+            raise UsageError(f"steps of a profile follow each other: {late:g} s is not after the one before it")
+        bad = next((rate for rate in self.rates if not 0 <= rate <= _MOST_RATE), None)
+        if bad is not None:
+            raise UsageError(f"a rate is 0 to {_MOST_RATE:,.0f} requests/s, not {bad:g}")
+        if not self.peak > 0:
+            raise UsageError(f"profile {self.name} has no requests at all")
+
+    @property
+    def peak(self) -> float:
+        """The largest rate."""
+        return max(self.rates)
+
+    @property
+    def mean(self) -> float:
+        """Requests a second over a whole period."""
+        return float(np.dot(np.diff([*self.starts, self.end]), self.rates)) / self.end
+
+    def scaled(self, peak: float) -> Profile:
+        """The same shape with another peak."""
+        return replace(self, rates=tuple(rate * (peak / self.peak) for rate in self.rates))
+
+    def steps(self, until: float) -> Iterator[tuple[float, float]]:
+        """(start, rate) of every step that begins before ``until``, in seconds; it repeats as often as that takes."""
+        begin = 0.0
+        while begin < until:
+            yield from ((begin + start, rate) for start, rate in zip(self.starts, self.rates) if begin + start < until)
+            begin += self.end
+
+    def most(self, start: float, stop: float) -> float:
+        """The largest rate at any time from ``start`` to ``stop``, both included."""
+        if stop - start >= self.end:
+            return self.peak
+        first, last = (int(np.searchsorted(self.starts, time % self.end, "right")) - 1 for time in (start, stop))
+        inside = self.rates[first : last + 1] if first <= last and stop // self.end == start // self.end else None
+        return max(inside if inside is not None else (*self.rates[first:], *self.rates[: last + 1]))
+
+    def expected(self, until: float) -> float:
+        """Mean number of requests before ``until`` seconds."""
+        return float(self._summed(until)[1][-1])
+
+    def _summed(self, until: float) -> tuple[Floats, Floats]:
+        """The edges of all steps up to ``until``, and the mean number of requests before each."""
+        starts, rates = np.array(list(self.steps(until))).T
+        edges = np.append(starts, until)
+        return edges, np.append(0.0, np.cumsum(np.diff(edges) * rates))
+
+    def arrivals(self, until: float, kind: ArrivalKind = "poisson", burstiness: float = 1.0, seed: int = 0) -> Floats:
+        """Times of requests before ``until``, in seconds: those of a stream of rate 1, of which each is at the time by
+        which so many are expected (inversion of the cumulative rate; E. Cinlar, Introduction to Stochastic Processes,
+        1975). Poisson arrivals stay Poisson with the rates of the profile.
+        """
+        edges, expected = self._summed(until)
+        total, stream = float(expected[-1]), OpenLoop(rate=1.0, kind=kind, burstiness=burstiness)
+        count = int(total + 10 * np.sqrt(total / min(burstiness, 1.0)) + 100)
+        while True:
+            ordinal = stream.sample(np.random.default_rng(seed), count)
+            if ordinal[-1] >= total:
+                break
+            count *= 2
+        ordinal = ordinal[ordinal < total]
+        step = np.searchsorted(expected, ordinal, "right") - 1
+        rate = np.diff(expected) / np.diff(edges)
+        times: Floats = edges[step] + (ordinal - expected[step]) / rate[step]
+        return times
+
+
+def profile_of(trace: Requests, name: str = "trace") -> Profile:
+    """The rates of a trace in steps of five minutes; what is left at its end, if less than half a step, belongs to the
+    last. It ends, and repeats, one mean gap behind the last request. Raises ``UsageError`` without arrival times.
+    """
+    if trace.arrival is None or len(trace) < 2 or not trace.arrival[-1] > trace.arrival[0]:
+        raise UsageError("a profile needs a trace with arrival times", hint="--profile with a file of rates")
+    arrival = trace.arrival - trace.arrival[0]
+    end = float(arrival[-1]) * len(trace) / (len(trace) - 1)
+    edges = [*np.arange(max(round(end / BIN), 1)) * BIN, end]
+    counts, _ = np.histogram(arrival, bins=edges)
+    rates = counts / np.diff(edges)
+    return Profile(name=name, starts=tuple(map(float, edges[:-1])), rates=tuple(map(float, rates)), end=end)
+
+
+def read_profile(path: Path) -> Profile:
+    """The profile of a CSV file. Raises ``InputFileError`` that names the line."""
+    lines = read_text(path, LARGEST_SPEC).splitlines()
+    rows = [(number, row) for number, row in enumerate(csv.reader(lines), 1) if any(cell.strip() for cell in row)]
+    if not rows:
+        raise InputFileError(f"{path} is empty", hint=_COLUMNS)
+    columns = [cell.strip().lower() for cell in rows[0][1]]
+    if sorted(columns) not in (["rate", "time"], ["class", "rate", "time"]):
+        other = [column for column in columns if column not in ("time", "rate", "class")]
+        because = (
+            f"nothing is known of {', '.join(other)}" if other else f"its first line is {','.join(columns)[:80]!r}"
+        )
+        raise InputFileError(f"{path} is no load profile", because=because, hint=_COLUMNS)
+    classes: dict[str, list[tuple[float, float]]] = {}
+    for line, row in rows[1:]:
+        if len(row) != len(columns):
+            raise _bad(path, line, f"has {len(row)} columns where {len(columns)} are needed")
+        cell = dict(zip(columns, (text.strip() for text in row)))
+        if cell.get("class") == "":
+            raise _bad(path, line, "class is empty")
+        steps = classes.setdefault(cell.get("class", ""), [])
+        time, rate = _time(path, line, cell["time"]), _rate(path, line, cell["rate"])
+        if not steps and time:
+            raise _bad(path, line, f"the first time is {cell['time']}, not 0: a day begins at 00:00")
+        if steps and time <= steps[-1][0]:
+            raise _bad(path, line, f"time {cell['time']} is not after the one before it")
+        steps.append((time, rate))
+    if not classes:
+        raise InputFileError(f"{path} has no rows", hint=_COLUMNS)
+    starts = sorted({time for steps in classes.values() for time, _ in steps})
+    rates = np.sum([_held(steps, starts) for steps in classes.values()], axis=0)
+    try:
+        return Profile(
+            name=path.stem,
+            starts=tuple(starts),
+            rates=tuple(map(float, rates)),
+            classes=tuple(classes) if "class" in columns else (),
+            source=str(path),
+        )
+    except UsageError as error:
+        raise InputFileError(f"{path} is no load profile", because=error.what) from None
+
+
+def _held(steps: Sequence[tuple[float, float]], starts: Sequence[float]) -> Floats:
+    """The rate of a class at each of the times."""
+    times, rates = np.array(steps).T
+    held: Floats = rates[np.searchsorted(times, starts, "right") - 1]
+    return held
+
+
+def _bad(path: Path, line: int, reason: str) -> InputFileError:
+    return InputFileError(f"{path}:{line}: {reason}")
+
+
+def _time(path: Path, line: int, text: str) -> float:
+    """Seconds since midnight."""
+    clock = _CLOCK.fullmatch(text)
+    try:
+        hours, minutes, rest = (int(part or 0) for part in clock.groups()) if clock is not None else (0, 0, 0)
+        seconds = parse_number(text) if clock is None else 3600.0 * hours + 60.0 * minutes + rest
+    except ValueError:
+        raise _bad(path, line, f"time is {text!r:.40}, neither seconds nor HH:MM") from None
+    if not 0 <= seconds < DAY:
+        raise _bad(path, line, f"time {text} is not within a day, from 0 to 86399 s or 23:59")
+    return float(seconds)
+
+
+def _rate(path: Path, line: int, text: str) -> float:
+    try:
+        rate = parse_number(text)
+    except ValueError:
+        raise _bad(path, line, f"rate is {text!r:.40}, not a number of requests a second") from None
+    if not isfinite(rate) or not 0 <= rate <= _MOST_RATE:
+        raise _bad(path, line, f"rate is {text}, not 0 to {_MOST_RATE:,.0f} requests/s")
+    return rate

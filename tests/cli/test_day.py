@@ -1,0 +1,98 @@
+"""``inferplan day`` as a user types it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run
+
+ASKED = ("day", "llama-3.1-8b", "--gpu", "l4", "--prompt", "512", "--output", "32", "--ttft", "2s", "--tpot", "120ms")
+PRICE = ("--price", "l4=1.00")
+
+
+@pytest.fixture
+def profile(tmp_path: Path) -> str:
+    """Ten minutes of little, ten of more; then nothing until the end of the day."""
+    path = tmp_path / "two.csv"
+    path.write_text(
+        "time,rate,class\n0,1,chat\n0,0.5,code\n00:10,4,chat\n00:20,0,chat\n00:20,0,code\n", encoding="utf-8"
+    )
+    return str(path)
+
+
+def test_policies_side_by_side(run: Run, profile: str) -> None:
+    """A day of which half an hour is simulated: costs are 48 times those; hours and rates are those of the file."""
+    ran = run(*ASKED, *PRICE, "--profile", profile, "--duration", "30min", "--cold-start", "20s", "--format", "json")
+    record = ran.json
+    assert record["profile"]["classes"] == ["chat", "code"]
+    assert record["profile"]["peak_requests_per_s"] == 4.5
+    assert record["profile"]["requests"] == pytest.approx(600 * 1.5 + 600 * 4.5, rel=0.1)
+    share, capacity = record["replica"]["utilisation"], record["replica"]["requests_per_s"]
+    peak = -(-4.5 // (share * capacity))
+    static, scheduled, reactive = record["policies"]
+    assert [one["policy"] for one in record["policies"]] == ["static", "scheduled", "reactive"]
+    assert static["peak_replicas"] == peak
+    assert static["gpu_hours"] == pytest.approx(peak * 24)
+    assert static["cost_per_day"] == pytest.approx(peak * 24 * 1.00)
+    assert scheduled["cost_per_day"] < static["cost_per_day"]
+    assert scheduled["saving"] == pytest.approx(1 - scheduled["cost_per_day"] / static["cost_per_day"])
+    assert [hour["hour"] for hour in reactive["hours"]] == [0]
+    assert reactive["hours"][0]["replicas"] * 24 == pytest.approx(reactive["gpu_hours"])
+    for one in record["policies"]:
+        assert one["requests"]["arrived"] == record["profile"]["requests"]
+    assert record["cold_start"] == {
+        "seconds": 20.0, "weights_bytes": None, "storage_bytes_per_s": None, "rest_s": 20.0, "rest_is": None
+    }  # fmt: skip
+
+
+def test_a_start_up_log_says_the_rest_of_a_cold_start(run: Run, profile: str, tmp_path: Path) -> None:
+    """16.06 GB at 2 GB/s and the 34.11 s of vllm-project/vllm#20264."""
+    log = tmp_path / "vllm.log"
+    log.write_text(
+        "INFO 06-19 23:05:35 [gpu_model_runner.py:1608] Graph capturing finished in 17 secs, took 0.48 GiB\n"
+        "INFO 06-19 23:05:35 [core.py:162] init engine (profile, create kv cache, warmup model) took 34.11 seconds\n"
+    )
+    asked = (*ASKED, *PRICE, "--profile", profile, "--duration", "20min", "--policy", "scheduled")
+    asked += ("--storage-bandwidth", "2GB/s", "--startup-log", str(log))
+    record = run(*asked, "--format", "json").json["cold_start"]
+    assert record["seconds"] == pytest.approx(2 * 8_030_261_248 / 2e9 + 34.11)
+    assert record["rest_is"] == "profile, cache, warm-up and graphs"
+    log.write_text("[2025-07-29 18:14:43 TP0] Capture cuda graph end. Time elapsed: 19.50 s. mem usage=6.19 GB.\n")
+    record = run(*asked, "--format", "json").json["cold_start"]
+    assert (record["rest_s"], record["rest_is"]) == (19.5, "graphs alone")
+    log.write_text("nothing of the kind\n")
+    refused = run(*asked)
+    assert (refused.code, "--engine-start 45s" in refused.err) == (4, True)
+
+
+def test_a_trace_brings_its_lengths(run: Run, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text(
+        "arrival_s,prompt,output\n" + "".join(f"{second},64,8\n" for second in range(1200)), encoding="utf-8"
+    )
+    asked = ("day", "llama-3.1-8b", "--gpu", "l4", "--ttft", "2s", *PRICE, "--profile-from", str(trace))
+    ran = run(*asked, "--policy", "static", "--duration", "30min", "--arrivals", "constant")
+    assert ran.code == 0, ran.err
+    assert "1,800 requests in 0.5 h, constant arrivals" in ran.out
+    assert "the profile lasts 1,200 s and repeats" in " ".join(ran.out.split())
+    rows = run(*asked, "--policy", "static", "--duration", "30min", "--arrivals", "constant", "--format", "csv").out
+    assert rows.splitlines()[0].startswith("policy,peak_replicas,gpu_hours,cost_per_day")
+    assert rows.splitlines()[1].startswith("static,1,24.0,24.0,USD")
+
+
+def test_none_at_night(run: Run, profile: str) -> None:
+    """From 00:20 on nothing comes: the last replica leaves after the window, and who comes at midnight waits."""
+    ran = run(
+        *(*ASKED, *PRICE, "--profile", profile, "--duration", "1h", "--policy", "reactive", "--min-replicas", "0"),
+        *("--cold-start", "20s", "--format", "json"),
+    )
+    (hour,) = ran.json["policies"][0]["hours"]
+    assert hour["replicas"] < 2.0
+    kept = run(
+        *(*ASKED, *PRICE, "--profile", profile, "--duration", "1h", "--policy", "reactive", "--cold-start", "20s"),
+        *("--format", "json"),
+    ).json
+    (before,) = kept["policies"][0]["hours"]
+    assert before["replicas"] > hour["replicas"] + 0.3

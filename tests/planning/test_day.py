@@ -1,0 +1,214 @@
+"""A day: what is paid and missed by hand, timetables by hand, and policies that must agree."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+
+import numpy as np
+import pytest
+
+from inferplan.catalog.assemble import Request, assemble
+from inferplan.catalog.price_lists import price_book
+from inferplan.errors import InfeasibleError, UsageError
+from inferplan.planning.day import (
+    Autoscaler,
+    ColdStart,
+    DayAsked,
+    PolicyDay,
+    replicas_for,
+    requests_of,
+    scaling_of,
+    simulate_day,
+    weights_of,
+)
+from inferplan.planning.demand import Demand
+from inferplan.planning.option import Sizing
+from inferplan.planning.question import Question
+from inferplan.planning.replica import Replica, replica_of
+from inferplan.planning.space import Space
+from inferplan.serving.autoscaling import Life, Reactive, Schedule
+from inferplan.serving.flags import Flags
+from inferplan.serving.records import FINISHED, Records
+from inferplan.serving.result import SimulationResult
+from inferplan.serving.simulator import Options, simulate
+from inferplan.traffic.profile import Profile
+from inferplan.traffic.requests import Lengths, OpenLoop, Slo, Traffic
+
+REQUEST = Request(model="llama-3.1-8b", gpu="h100-sxm", ideal=True)
+PEAKS = Profile(name="peaks", starts=(0.0, 600.0, 1200.0), rates=(4.0, 20.0, 8.0), end=1800.0)
+FLAT = Profile(name="flat", starts=(0.0,), rates=(6.0,))
+SMALL = {"prompt": Lengths(mean=256), "output": Lengths(mean=32)}
+
+
+def question(price: str = "h100-sxm=2.00", **slo: float) -> Question:
+    return Question(
+        space=Space(base=REQUEST, gpus=("h100-sxm",)),
+        demand=Demand(**SMALL, rate=1.0),
+        slo=Slo(percentile=95.0, **(slo or {"ttft": 0.5, "tpot": 0.02})),
+        sizing=Sizing(utilisation=0.8),
+        prices=price_book(stated=[price]),
+    )
+
+
+def replica(rate: float) -> Replica:
+    return Replica(deployment=assemble(REQUEST), flags=Flags(), rate=rate, broken="tpot", requests=3.0)
+
+
+def policy_day(lives: list[Life], span: float = 7200.0, price: str = "h100-sxm=2.00") -> PolicyDay:
+    """Three requests: two in time, one that never finished."""
+    records = Records(arrival=[0.0, 1.0, 2.0], prompt=[8, 8, 8], output=[11, 11, 11])
+    for request, (first, finish) in enumerate([(0.2, 0.3), (1.2, 1.3)]):
+        records.first[request], records.finish[request], records.status[request] = first, finish, FINISHED
+    result = SimulationResult(records=records, meters=[], closed=False, slo=Slo(ttft=0.5, tpot=0.02), lives=lives)
+    tariff = price_book(stated=[price]).require("h100-sxm", 1)
+    return PolicyDay(
+        policy="reactive", scaling=Schedule(changes=((0.0, 1),)), result=result, span=span, tariff=tariff, capacity=2.0
+    )
+
+
+def test_what_is_paid_by_hand() -> None:
+    """One replica all of two hours, one from 0.5 h to 1.25 h, one ordered at 1.5 h, one after the end."""
+    lives = [
+        Life(0.0, 0.0),
+        Life(1800.0, 1900.0, 4000.0, 4500.0),
+        Life(5400.0, 5500.0),
+        Life(7300.0, 7400.0),
+    ]
+    day = policy_day(lives)
+    assert day.replica_hours == pytest.approx(2 + 0.75 + 0.5)
+    assert day.cost == pytest.approx(3.25 * 2.00)
+    assert day.peak == 2
+    assert day.mean_replicas(0, 3600) == pytest.approx(1 + 0.5)
+    assert day.mean_replicas(3600, 7200) == pytest.approx(1 + 0.25 + 0.5)
+    assert day.missed == pytest.approx(1 / 3)
+    assert day.utilisation == pytest.approx(3 / (3.25 * 3600 * 2.0))
+
+
+def test_instances_are_paid_for_whole() -> None:
+    """Nine replicas of one GPU for half an hour of two, four else: two instances of eight, then one, at 16 an hour."""
+    lives = [Life(0.0, 0.0)] * 4 + [Life(0.0, 0.0, 1800.0, 1800.0)] * 5
+    assert policy_day(lives, price="h100-sxm=16/8").cost == pytest.approx(0.5 * 32 + 1.5 * 16)
+
+
+def test_none_is_paid_for_nothing() -> None:
+    day = policy_day([Life(3600.0, 3700.0, 5000.0, 5400.0)])
+    assert day.cost == pytest.approx(0.5 * 2.00)
+    assert day.mean_replicas(0, 3600) == 0.0
+
+
+def test_timetables_by_hand() -> None:
+    """2.5 requests/s a replica, 2 of them used: 2, 10 and 4 replicas. 100 s ahead: 10 from 500 s on; 4 from 1200 s on;
+    the 2 of the next period only once it has begun, and its 10 at 2300 s.
+    """
+    asked = DayAsked(profile=PEAKS, cold_start=ColdStart(rest=100.0), span=3600.0)
+    found = scaling_of("scheduled", asked, question(), replica(2.5), 3.0)
+    assert found == Schedule(
+        changes=((0.0, 2), (500.0, 10), (1200.0, 4), (1800.0, 2), (2300.0, 10), (3000.0, 4)), cold_start=100.0
+    )
+    assert scaling_of("static", asked, question(), replica(2.5), 3.0) == Schedule(changes=((0.0, 10),))
+    long = replace(asked, cold_start=ColdStart(rest=700.0))  # longer than a step: nobody leaves who would come back
+    assert scaling_of("scheduled", long, question(), replica(2.5), 3.0) == Schedule(
+        changes=((0.0, 10), (1200.0, 4), (1700.0, 10), (3000.0, 4), (3500.0, 10)), cold_start=700.0
+    )
+
+
+def test_bounds_of_replicas() -> None:
+    asked = DayAsked(profile=FLAT, cold_start=ColdStart(rest=1.0), least=0, most=3)
+    counts = [replicas_for(rate, asked, question(), replica(2.5)) for rate in (0.0, 0.1, 2.0, 2.1, 100.0)]
+    assert counts == [0, 1, 1, 2, 3]
+    reactive = scaling_of(
+        "reactive", replace(asked, autoscaler=Autoscaler(interval=5.0)), question(), replica(2.5), 7.0
+    )
+    assert reactive == Reactive(target=7.0, first=3, cold_start=1.0, least=0, most=3, interval=5.0, until=86_400.0)
+
+
+def test_a_cold_start_is_the_weights_and_the_rest() -> None:
+    """Llama-3.1-8B: 8,030,261,248 parameters of two bytes, the norms of 33 layers' worth once more with two devices."""
+    deployment = assemble(REQUEST)
+    assert weights_of(deployment) == 2 * 8_030_261_248
+    two = assemble(replace(REQUEST, parallel=replace(REQUEST.parallel, tp=2)))
+    assert weights_of(two) == pytest.approx(2 * 8_030_261_248, rel=1e-3)
+    assert ColdStart(rest=45.0, weights=16e9, bandwidth=2e9).seconds == 53.0
+    assert ColdStart(rest=90.0).seconds == 90.0
+
+
+def test_capacity_is_the_largest_rate_within_the_limits() -> None:
+    """By independent runs at 4 % less and 6 % more: capacities are bisected to 3 %."""
+    asked = question()
+    found = replica_of(REQUEST, assemble(REQUEST), asked)
+    worst = {}
+    for factor in (0.96, 1.06):
+        recipe = Traffic(arrivals=OpenLoop(rate=found.rate * factor, exact=True), **SMALL, requests_count=40_000)
+        run = simulate(found.deployment, recipe, found.flags, Options(slo=asked.slo, trim=True))
+        late = {name: np.percentile(getattr(run, name), 95) / limit for name, limit in asked.slo.limits.items()}
+        worst[factor] = inf if run.verdict == "overloaded" else max(late.values())
+    assert worst[0.96] <= 1.0 < worst[1.06]
+
+
+def test_limits_that_nobody_keeps() -> None:
+    with pytest.raises(InfeasibleError, match="under no load"):
+        replica_of(REQUEST, assemble(REQUEST), question(ttft=1e-4))
+
+
+def test_constant_load_and_no_cold_start_make_all_policies_alike() -> None:
+    """Static and scheduled are the same run to the last bit, and cost peak x 24 h x price."""
+    asked = DayAsked(
+        profile=FLAT,
+        policies=("static", "scheduled"),
+        cold_start=ColdStart(rest=0.0),
+        span=900.0,
+        routing="round-robin",
+    )
+    day = simulate_day(REQUEST, assemble(REQUEST), question(), asked)
+    static, scheduled = day.policies
+    assert np.array_equal(static.result.records.finish, scheduled.result.records.finish)
+    assert (static.cost, static.missed) == (scheduled.cost, scheduled.missed)
+    peak = max(int(np.ceil(6.0 / (0.8 * day.replica.rate))), 1)
+    assert static.peak == peak
+    assert static.cost * day.days == pytest.approx(peak * 24 * 2.00)
+
+
+def test_a_day_that_rises_and_falls() -> None:
+    """More replicas where more comes; less is paid than for the peak all day; every request is there once."""
+    slow, asks = replace(REQUEST, gpu="l4"), question("l4=2.00", ttft=1.0, tpot=0.1)
+    profile = PEAKS.scaled(60.0)
+    asked = DayAsked(
+        profile=profile, cold_start=ColdStart(rest=20.0), span=1800.0, autoscaler=Autoscaler(stabilisation=60.0)
+    )
+    day = simulate_day(slow, assemble(slow), asks, asked)
+    static, scheduled, reactive = day.policies
+    for one in day.policies:
+        assert one.result.counts["finished"] == len(day.requests)
+    assert static.peak > 1
+    assert scheduled.cost < static.cost
+    assert static.missed <= 0.05
+    assert scheduled.missed <= 0.05
+    assert scheduled.mean_replicas(700, 1100) > 2 * scheduled.mean_replicas(0, 400)
+    assert reactive.mean_replicas(800, 1100) > 2 * reactive.mean_replicas(0, 400)
+    assert scheduled.cost == pytest.approx(
+        2.00 / 3600 * sum((min(life.gone, 1800.0) - life.ordered) for life in scheduled.result.lives), rel=1e-12
+    )
+
+
+def test_requests_are_those_of_the_profile() -> None:
+    asked = DayAsked(profile=PEAKS, cold_start=ColdStart(rest=1.0), span=1800.0)
+    requests = requests_of(question(), asked)
+    assert requests.arrival is not None
+    counts = np.histogram(requests.arrival, [0, 600, 1200, 1800])[0]
+    assert counts == pytest.approx([2400, 12_000, 4800], rel=0.1)
+    with pytest.raises(UsageError, match="no request comes"):
+        requests_of(question(), replace(asked, profile=FLAT.scaled(1e-5), span=10.0))
+
+
+def test_what_a_day_needs() -> None:
+    with pytest.raises(UsageError, match="time that one takes to start"):
+        DayAsked(profile=FLAT)
+    assert DayAsked(profile=FLAT, policies=("static",)).cold_start is None
+    with pytest.raises(UsageError, match="at most 24h"):
+        DayAsked(profile=FLAT, policies=("static",), span=1e6)
+    with pytest.raises(UsageError, match="more than a run holds"):
+        DayAsked(profile=FLAT.scaled(1e4), policies=("static",))
+    with pytest.raises(UsageError, match="--replicas 2"):
+        many = assemble(replace(REQUEST, parallel=replace(REQUEST.parallel, replicas=2)))
+        simulate_day(REQUEST, many, question(), DayAsked(profile=FLAT, policies=("static",)))
