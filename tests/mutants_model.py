@@ -10,6 +10,7 @@ from tests import (
     test_bill,
     test_hardware_catalogue,
     test_kv_pools,
+    test_lora,
     test_pieces,
     test_precision,
     test_roofline,
@@ -27,6 +28,30 @@ _attention = test_roofline.attention
 _count = test_roofline.test_terms_count_what_they_say
 
 MODEL_MUTANTS = [
+    SourceMutant(
+        name="LoRA: both matrices are divided",
+        place="inferplan.models.lora:_elements",
+        old="else inputs + outputs * share",
+        new="else inputs * share + outputs * share",
+        changes="tensor parallelism divides A of a matrix that is divided by columns",
+        check=test_lora.test_division_is_that_of_vllm,
+    ),
+    SourceMutant(
+        name="LoRA: adapters that no sequence has",
+        place="inferplan.models.layers.base:LayerContext._touched",
+        old="np.minimum(self.adapters.active, sequences)",
+        new="sequences * 0.0 + self.adapters.active",
+        changes="a step reads more adapters than it has sequences",
+        check=test_lora.test_no_more_adapters_are_read_than_the_step_has_sequences,
+    ),
+    SourceMutant(
+        name="LoRA: the output is only written",
+        place="inferplan.work.ops:GroupedMatmul.work",
+        old='read + write if self.adapter == "expand" else read',
+        new="read",
+        changes="what an adapter is added to is not read",
+        check=test_lora.test_the_traffic_of_the_merged_projection_by_hand,
+    ),
     SourceMutant(
         name="one expert of heads",
         place="inferplan.models.layers.routed_attention:RoutedAttentionLayer._chosen",

@@ -10,6 +10,7 @@ from tests.serving import test_applied as applied
 from tests.serving import test_classes as classes
 from tests.serving import test_cluster as cluster
 from tests.serving import test_drafting as drafting
+from tests.serving import test_lora as lora
 from tests.serving import test_plain_replica as plain
 from tests.serving import test_pools as pools
 from tests.serving import test_run_length as run_length
@@ -33,7 +34,33 @@ _FLOW, _METER = "inferplan.serving.verdict:Flow", "inferplan.serving.records:Met
 
 _SAME = partial(plain.hold_to_the_general_one, "users", True)
 
+_SLOTS = "inferplan.serving.adapter_slots:AdapterSlots"
+
 SERVING_MUTANTS = [
+    SourceMutant(
+        name="LoRA: the first adapter that came goes first",
+        place=f"{_SLOTS}.leave",
+        old="self.held.move_to_end(adapter)",
+        new="pass",
+        changes="slots are first in, first out while an adapter is used again and again",
+        check=partial(lora.test_hits_of_one_user_are_those_of_an_lru_replay, 100, 1.0, 8),
+    ),
+    SourceMutant(
+        name="LoRA: a load takes no time",
+        place=f"{_SLOTS}.enter",
+        old="return self.pool.seconds",
+        new="return 0.0",
+        changes="an adapter is there at once",
+        check=partial(lora.test_a_miss_takes_its_bytes_over_the_link, 1),
+    ),
+    SourceMutant(
+        name="LoRA: the head of the queue holds up all",
+        place=f"{_SLOTS}.seek",
+        old="skipped.append(waiting.popleft())",
+        new="return False",
+        changes="a request whose adapter is in use waits behind one whose adapter is not",
+        check=lora.test_who_has_no_slot_waits_and_others_pass,
+    ),
     SourceMutant(
         name="a system that fills is overloaded",
         place=f"{_FLOW}.grows",

@@ -16,6 +16,7 @@ import click
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.cli.class_options import asked_classes, classes_option, queue_option
 from inferplan.cli.draft_options import speculation_of
+from inferplan.cli.lora_options import lora_options
 from inferplan.cli.media_options import asked_of, media_of, media_options
 from inferplan.cli.options import (
     MOST_JOBS,
@@ -48,6 +49,7 @@ from inferplan.serving.techniques.applied import ServedEstimate, Techniques
 from inferplan.serving.verdict import flow_of, near_capacity
 from inferplan.table import Report
 from inferplan.traffic.conversations import parse_think_time
+from inferplan.traffic.popularity import Popularity
 from inferplan.traffic.requests import (
     ClosedLoop,
     Media,
@@ -128,6 +130,13 @@ traffic_options = option_group(
     click.option("--turn-gap", metavar="TIME", hidden=True, callback=_no_turn_gap),
     click.option("--samples", type=Count(), help="Completions of each prompt. [1]"),
     classes_option,
+    click.option("--loras", type=Count(), help="LoRA adapters that requests name, with --lora-rank or --lora-folder."),
+    click.option(
+        "--lora-skew", type=Finite(), help="The i-th most popular of them has a share of i^-SKEW (Zipf); 0: all alike."
+    ),
+    click.option(
+        "--lora-bandwidth", metavar="RATE", help="From the host to one device, for an adapter that is loaded [on file]."
+    ),
     click.option("--client-timeout", metavar="TIME", help="When clients give up."),
 )
 flag_options = option_group(
@@ -256,6 +265,7 @@ def _failure(result: SimulationResult) -> InfeasibleError | None:
 @click.command("simulate")
 @deployment_options
 @media_options
+@lora_options
 @traffic_options
 @flag_options
 @fleet_options
@@ -287,7 +297,7 @@ def simulate_command(request: Request, timeline: str | None, plot_file: str | No
         values["prompt"] = values["prompt"] or str(deployment.model.encoder.frames)
     if deployment.model.encodes and own:
         values["output_tokens"] = values["output_tokens"] or "1"  # the answer of a request
-    traffic = _traffic(values, media_of(deployment, sets))
+    traffic = _naming(_traffic(values, media_of(deployment, sets)), values)
     with _progress(traffic) as progress:
         result = simulate_load(deployment, traffic, flags, replace(options, progress=progress))
     _write_timeline(result, timeline, plot_file)
@@ -381,6 +391,24 @@ def _traffic(values: dict[str, Any], media: Media | None) -> Traffic | Requests:
         seed=values["seed"],
         media=media,
     )
+
+
+def _naming(traffic: Traffic | Requests, values: dict[str, Any]) -> Traffic | Requests:
+    """The load with an adapter for each request, where adapters are asked for."""
+    count, skew = values["loras"], values["lora_skew"]
+    if (count is None) != (skew is None):
+        raise UsageError(
+            "adapters need their number and how popular they are: --loras and --lora-skew",
+            hint="--loras 100 --lora-skew 1, or --lora-skew 0 for all alike",
+        )
+    if count is None and values["lora_bandwidth"] is not None:
+        raise UsageError("--lora-bandwidth is of adapters, and requests name none", hint="--loras 100 --lora-skew 1")
+    if count is None:
+        return traffic
+    popularity = Popularity(count=count, skew=skew)
+    if isinstance(traffic, Traffic):
+        return replace(traffic, adapters=popularity)
+    return traffic.naming(popularity, values["seed"])
 
 
 def _cached_share(values: dict[str, Any]) -> float:
@@ -477,6 +505,7 @@ def _run_options(values: dict[str, Any], request: Request, flags: Flags) -> Opti
         speculation=speculation_of(values, request),
         hit_rate=values["prefix_hit_rate"] or _cached_share(values),
         host=host_of(values),
+        lora_bandwidth=quantity(values["lora_bandwidth"], "bytes/s", "--lora-bandwidth"),
     )
 
 

@@ -29,6 +29,7 @@ _MEANING = {
 }
 _REASONS = {
     "slots": "a slot of the batch",
+    "adapters": "a slot for its adapter",
     "cache": "room in the cache",
     "budget": "the token budget of a step",
     "batch": "the batch in progress",
@@ -88,6 +89,7 @@ def _rows(result: SimulationResult, record: Mapping[str, Any]) -> list[list[str]
         *_cache_rows(kv),
         ["preemptions", f"{record['preemptions']:,}"],
         ["prefix-cache hits", f"{record['prefix_cache_hit_rate']:.1%} of the prompt tokens"],
+        *_adapters(record),
     ]
     return [
         *_simulated(result.conditions),
@@ -105,6 +107,15 @@ def _rows(result: SimulationResult, record: Mapping[str, Any]) -> list[list[str]
         *(cached if generates else []),
         ["steps", f"{record['steps']:,}" + (f", {record['prompt_steps']:,} with prompts" if generates else "")],
     ]
+
+
+def _adapters(record: Mapping[str, Any]) -> list[list[str]]:
+    """How often adapters were there, and what it took to load the others; empty without adapters."""
+    found = record["adapters"]
+    if found is None or found["hit_rate"] is None:
+        return []
+    text = f"{found['hit_rate']:.2%} found in {record['conditions']['lora']['max_loras']} slots"
+    return [["LoRA adapters", f"{text}; {found['loaded']:,} loaded, {format_time(found['load_s'])} each"]]
 
 
 def _read(rates: Mapping[str, float], generates: bool) -> float:
@@ -192,6 +203,8 @@ def _shared(traffic: Mapping[str, Any]) -> list[str]:
         parts.append(
             f"think time {kind}{think['mean']:.12g}s" + (f":{think['spread']:.12g}" if think["spread"] else "")
         )
+    if (adapters := traffic.get("adapters")) is not None:
+        parts.append(f"{adapters['count']:,} adapters of popularity i^-{adapters['skew']:g}")
     if traffic["samples"] > 1:
         parts.append(f"{traffic['samples']} samples of each prompt")
     return parts

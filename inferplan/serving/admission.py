@@ -14,15 +14,16 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from inferplan.devices.engine import Admission, Policy, Scheduler, mixes
+from inferplan.serving.adapter_slots import AdapterSlots
 from inferplan.serving.prefix_cache import PrefixCache
 from inferplan.serving.records import Records
 from inferplan.serving.waiting import QueueOrder
 from inferplan.traffic.conversations import own_names
 from inferplan.units import Num
 
-Reason = Literal["slots", "budget", "cache", "batch"]
+Reason = Literal["slots", "budget", "cache", "batch", "adapters"]
 """Why the first request of the queue waits: every slot of the batch is taken, the step has no room for its prompt, the
-cache has none for its tokens, or a whole batch is being run or collected."""
+cache has none for its tokens, a whole batch is being run or collected, or all slots of adapters are in use."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +197,8 @@ class Admitted:
         self.own: dict[int, Sequence[int]] = {}
         """Names of all blocks of requests that were preempted, which may find them again."""
         self.host_loads = 0.0
-        """Seconds that the next step waits for blocks from the host's memory, and for towers."""
+        """Seconds that the next step waits for blocks and adapters from the host's memory, and for towers."""
+        self.adapters: AdapterSlots | None = None
 
     def admit(
         self, request: int, budget: int, empty: bool, growth: Callable[[], float], ratio_steps: int
@@ -227,6 +229,8 @@ class Admitted:
         if tight and self.running and room > self._free(output, growth(), ratio_steps):
             return "cache"
         self.running[request] = None
+        if self.adapters is not None:
+            self.host_loads += self.adapters.enter(request)
         self.remaining += output
         self.used += need
         computed = compute
@@ -296,6 +300,8 @@ class Admitted:
         total = records.prompt[request] + records.output[request]
         freed = rules.held(total, total if self.reserves else tokens)
         del self.running[request]
+        if self.adapters is not None:
+            self.adapters.leave(request)
         if cache is not None and (again or cache.idle or records.hashes is not None):
             self._evict(cache)
             full, names = int(tokens) // cache.block, self._names(request)

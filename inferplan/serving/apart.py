@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from inferplan.serving.adapter_slots import AdapterPool, AdapterSlots, AdapterTimes
 from inferplan.serving.pipeline import Pipeline
 from inferplan.serving.plain_replica import PlainReplica
 from inferplan.serving.records import Excerpt, Meter, Metering, Records
@@ -55,6 +56,17 @@ def _serve_elsewhere(cluster: Apart, incoming: Incoming, engines: list[int]) -> 
     return Served(cluster.records.excerpt(requests), meters, cluster.events, cluster.done - done)
 
 
+def _engine(group: list[Scheduler], times: StepTimes, adapters: AdapterPool | None) -> Replica | Pipeline:
+    """What keeps the time of schedulers that step together."""
+    first = group[0]
+    if len(group) > 1 or len(first.lanes) > 1:
+        return Pipeline(times, group)
+    if adapters is None:
+        return PlainReplica(times, first)
+    slots = first.admitted.adapters = AdapterSlots(adapters, first.meter)
+    return Replica(AdapterTimes(adapters, slots), first)
+
+
 class Apart:
     """The engines of a run, and what they have done."""
 
@@ -75,13 +87,15 @@ class Apart:
         """One for each scheduler, those that compute prompts first."""
         return [scheduler.meter for scheduler in (*self.front.pool, *self.back.pool)]
 
-    def keep_time(self, schedulers: list[Scheduler], times: StepTimes, together: int) -> None:
-        """Make the engines of these schedulers, of which so many in a row step together."""
+    def keep_time(
+        self, schedulers: list[Scheduler], prices: tuple[StepTimes, AdapterPool | None], together: int
+    ) -> None:
+        """Make the engines of these schedulers, of which so many in a row step together. prices: the times of their
+        steps, and the LoRA adapters by which these differ."""
         for first in range(0, len(schedulers), together):
             group = schedulers[first : first + together]
             self.engine_of.update(dict.fromkeys(group, len(self.engines)))
-            plain = len(group) == len(group[0].lanes) == 1
-            self.engines.append(PlainReplica(times, group[0]) if plain else Pipeline(times, group))
+            self.engines.append(_engine(group, *prices))
 
     def serve(self, incoming: Incoming, jobs: int) -> None:
         """Each engine of a pool serves what it is sent; in several processes, of neighbours."""

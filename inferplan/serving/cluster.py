@@ -14,6 +14,7 @@ import numpy as np
 from inferplan.devices.engine import CacheSending
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
+from inferplan.serving.adapter_slots import AdapterPool
 from inferplan.serving.admission import Rules
 from inferplan.serving.apart import Apart, Event, Incoming
 from inferplan.serving.autoscaling import Scaling
@@ -100,14 +101,15 @@ class Fleet:
 
 
 class Kind(NamedTuple):
-    """What the engines of a pool are: a deployment, the times of its steps, its rules, how each gets its cache, and
-    what drafts beside it."""
+    """What the engines of a pool are: a deployment, the times of its steps, its rules, how each gets its cache, what
+    drafts beside it, and LoRA adapters."""
 
     deployment: Deployment
     times: StepTimes
     rules: Rules
     cache: Callable[[], PrefixCache | None]
     draft: Deployment | None = None
+    adapters: AdapterPool | None = None
 
     def way_to(self, decodes: Kind, link: str | None) -> Transfer:
         """How caches move from here to ``decodes``."""
@@ -177,7 +179,7 @@ class Cluster(Apart):
         """The schedulers of so many attention ranks; the engines that keep their time are made too."""
         stages, width = kind.deployment.parallel.pp, kind.times.width
         made = [Scheduler(kind.rules, self.records, self.notify, kind.cache(), width, stages) for _ in range(ranks)]
-        self.keep_time(made, kind.times, coupled_ranks(kind.deployment))
+        self.keep_time(made, (kind.times, kind.adapters), coupled_ranks(kind.deployment))
         return made
 
     @property

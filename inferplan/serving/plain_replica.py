@@ -16,6 +16,7 @@ from inferplan.serving.clients import FIRST, HANDOFF, LAST
 from inferplan.serving.decode_batch import steps_within
 from inferplan.serving.replica import Replica
 from inferplan.serving.scheduler import Scheduler
+from inferplan.serving.step_times import StepTimes
 
 
 def is_plain(scheduler: Scheduler) -> bool:
@@ -45,6 +46,7 @@ class PlainReplica(Replica):
     since the queue was looked at or prompts were held back, output still to be written, when tokens came.
     """
 
+    times: StepTimes
     plain: bool | None = None
     """Whether the engine is plain; known when it first runs."""
 

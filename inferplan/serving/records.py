@@ -179,6 +179,10 @@ class Meter:
     """Integral of the share of the cache in use over time."""
     kv_peak: float = 0.0
     preemptions: int = 0
+    adapters_found: int = 0
+    """Admissions of requests whose LoRA adapter was in device memory."""
+    adapters_loaded: int = 0
+    """Those whose adapter had to be copied there."""
     blocked_by: dict[str, int] = field(default_factory=dict)
     """Plans in which the first waiting request had to wait, by reason."""
     waited: dict[str, float] = field(default_factory=dict)

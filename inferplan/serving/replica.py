@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from math import ceil, inf
 
+from inferplan.serving.adapter_slots import AdapterTimes
 from inferplan.serving.clients import FIRST
 from inferplan.serving.decode_batch import steps_within
 from inferplan.serving.scheduler import Scheduler
@@ -25,7 +26,7 @@ class Replica:
     ``reactive``: a notification may bring a new request at once, so no run of steps passes one.
     """
 
-    def __init__(self, times: StepTimes, scheduler: Scheduler) -> None:
+    def __init__(self, times: StepTimes | AdapterTimes, scheduler: Scheduler) -> None:
         self.times, self.scheduler, self.rules = times, scheduler, scheduler.rules
         self.reactive = self.pause = False
         self.clock = 0.0
@@ -186,7 +187,8 @@ class Replica:
                 limit = max(rules.wait_steps - queue.steps_held_back, 1)
             elif free_slot and (rules.admission == "ratio" or rules.queue == "fair"):
                 limit = _RECHECK
-            if not rules.wait_steps and queue.lines is None:  # arrivals queue behind the head, which is blocked
+            in_order = queue.lines is None and scheduler.admitted.adapters is None
+            if not rules.wait_steps and in_order:  # arrivals queue behind the head, which is blocked
                 return limit
         if queue.inbox and free_slot and rules.policy != "static":
             ahead = ceil((queue.inbox[0][0] - start) / price)

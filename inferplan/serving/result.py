@@ -353,6 +353,7 @@ def record_of(result: SimulationResult) -> dict[str, Any]:
         "kv": _cache(result),
         "preemptions": result.preemptions,
         "prefix_cache_hit_rate": result.hit_rate,
+        "adapters": _adapters(result),
         "steps": sum(meter.steps for meter in result.meters),
         "prompt_steps": sum(meter.prompt_steps for meter in result.meters),
         "basis": result.basis,
@@ -397,6 +398,23 @@ def _capacity(result: SimulationResult) -> dict[str, Any] | None:
         "high_requests_per_s": result.capacity_rate * high,
         "load": load_of_capacity(result),
         "within_error": near_capacity(result),
+    }
+
+
+def _adapters(result: SimulationResult) -> dict[str, Any] | None:
+    """How often the LoRA adapter of an admitted request was in device memory; null without adapters."""
+    load = result.conditions["adapter_load"]
+    if load is None:
+        return None
+    found, loaded = (
+        sum(getattr(meter, name) for meter in result.meters) for name in ("adapters_found", "adapters_loaded")
+    )
+    return {
+        "hit_rate": found / (found + loaded) if found + loaded else None,
+        "found": found,
+        "loaded": loaded,
+        "load_s": load["seconds"],
+        "load_total_s": loaded * load["seconds"],
     }
 
 

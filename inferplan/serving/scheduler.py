@@ -64,8 +64,6 @@ class Scheduler:
         self.ratio_reset = 0
         """Decode step at which the reserved share of remaining outputs was last reset (admission by ``ratio``)."""
 
-    # --- arrivals ---------------------------------------------------------------------------------------------------
-
     def submit(self, request: int, time: float) -> None:
         """A request reaches the front end at ``time``; it is refused when it can never run."""
         prompt = self.records.prompt[request]
@@ -78,8 +76,6 @@ class Scheduler:
         """A request whose prompt another replica has computed; its cache is here at ``time``."""
         self.progress.comes_computed(request)
         self.queue.receive(request, time)
-
-    # --- what goes into a step --------------------------------------------------------------------------------------
 
     def plan(self, now: float) -> Chunk | None:
         """The prompts of the step that begins ``now``; none means that the step only decodes."""
@@ -94,13 +90,16 @@ class Scheduler:
         budget = rules.budget - decodes.size * self.width if self.mixed else rules.budget
         prompts, tokens, pairs = 0, 0, 0.0
         completed: list[int] = []
-        places = self.lane_slots - decodes.size
+        skipped: list[int] = []
+        places, adapters = self.lane_slots - decodes.size, self.admitted.adapters
         if self.partial is not None:
             tokens, pairs = self._continue(max(budget, 1), completed, now)
             prompts, budget = 1, budget - tokens
         while budget > 0 and waiting and self.partial is None and not self.short:
             if not places:
                 self.meter.block("slots")
+                break
+            if adapters is not None and not adapters.seek(waiting, skipped):
                 break
             request = waiting[0]
             past = self._admit(request, now, budget, not tokens and not decodes.size)
@@ -122,6 +121,8 @@ class Scheduler:
             tokens += new
             budget -= new
             pairs += new * past + new * (new + 1) / 2
+        for request in reversed(skipped):
+            waiting.appendleft(request)
         if waiting and (budget <= 0 or self.partial is not None or self.short):
             self.meter.block("cache" if self.short else "budget")
         return Chunk(prompts, tokens, pairs, completed, self.partial) if tokens else None

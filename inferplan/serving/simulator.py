@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from inferplan.serving.prefix_cache import PrefixCache
 from inferplan.serving.records import NAN, Records
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.step_times import Reach, StepTimes, step_times
+from inferplan.serving.techniques.lora import adapter_bytes, adapter_pool
 from inferplan.serving.techniques.offload import HostTier
 from inferplan.serving.techniques.speculation import PLAIN, Speculation, one_graph
 from inferplan.serving.waiting import QueueOrder
@@ -54,6 +55,8 @@ class Options:
     speculation: Speculation = PLAIN
     hit_rate: float = 0.0
     host: HostTier | None = None
+    lora_bandwidth: float | None = None
+    """Bytes a second of the link that brings adapters to a device; ``None`` for the host link on file."""
     slo: Slo = field(default_factory=Slo)
     warmup: int = 0
     trim: bool = False
@@ -67,6 +70,8 @@ class Options:
             raise UsageError(f"a prefix-cache hit rate is in [0, 1), not {self.hit_rate:g}")
         if self.warmup < 0:
             raise UsageError(f"--warmup must be 0 or more, not {self.warmup}")
+        if self.lora_bandwidth is not None and not self.lora_bandwidth > 0:
+            raise UsageError("--lora-bandwidth must be more than 0")
         if self.jobs < 1:
             raise UsageError(f"--jobs must be 1 or more, not {self.jobs}")
 
@@ -241,8 +246,13 @@ def _kind(
     deployment, flags = served
     speculation = options.speculation.beside(deployment)
     rules = _rules(deployment, flags, replace(options, speculation=speculation), requests)
+    priced = partial(times_for, rules=rules, requests=requests, speculation=speculation)
+    adapters = adapter_pool(deployment, requests, (options, rules), priced)
+    if adapters is not None:
+        times = adapters.times(1)
     times = times or times_for(deployment, rules, requests, speculation)
-    return Kind(deployment, times, rules, lambda: _cache(deployment, requests, rules, options.host), speculation.draft)
+    cache = partial(_cache, deployment, requests, rules, options.host)
+    return Kind(deployment, times, rules, cache, speculation.draft, adapters)
 
 
 def _rules(deployment: Deployment, flags: Flags, options: Options, requests: Requests) -> Rules:
@@ -370,6 +380,9 @@ def _conditions(cluster: Cluster, flags: Flags, traffic: Traffic | Requests, opt
         "queue": kind.rules.queue,
         "prefix_hit_rate_given": options.hit_rate,
         "kv_offload": None if options.host is None else asdict(options.host),
+        "adapter_load": None
+        if kind.adapters is None
+        else {"bytes_a_device": adapter_bytes(deployment), "seconds": kind.adapters.seconds},
     }
     if options.speculation is not PLAIN:
         drafts = options.speculation

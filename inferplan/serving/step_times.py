@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.graph import OVERLAP_PARTS, Stage, build_rank, overlap_part
 from inferplan.estimate.phase import Overlap, launched, overlap_of, require_finite
@@ -556,6 +557,8 @@ def step_times(deployment: Deployment, reach: Reach, width: int = 1) -> StepTime
     Raises ``MissingFactError`` for an operator that the device cannot run, ``NotFiniteError`` for a price that is no
     number.
     """
+    if deployment.lora is not None and not deployment.lora.in_step:
+        raise UsageError("steps with LoRA adapters have times for each number of them", hint="--loras and --lora-skew")
     if deployment.media is not None:  # towers are timed for each request by itself
         deployment = replace(deployment, media=None)
     step = deployment.step

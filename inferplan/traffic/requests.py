@@ -16,6 +16,7 @@ import numpy.typing as npt
 from inferplan.errors import UsageError
 from inferplan.traffic.clipped import gamma_moments, lognormal_moments, normal_moments
 from inferplan.traffic.conversations import Floats, Ints, ThinkTime, block_names, turns_of
+from inferplan.traffic.popularity import Popularity
 
 if TYPE_CHECKING:
     from inferplan.traffic.classes import TrafficClass
@@ -280,6 +281,8 @@ class Requests:
     """Kinds of traffic, where there are several."""
     of: Ints | None = None
     """Which of them each request is, by place."""
+    adapters: Ints | None = None
+    """The LoRA adapter of each, from 0; absent where they name none."""
 
     def __len__(self) -> int:
         return len(self.prompt)
@@ -309,7 +312,19 @@ class Requests:
             media=None if self.media is None else self.media[:count],
             classes=self.classes,
             of=None if self.of is None else self.of[:count],
+            adapters=None if self.adapters is None else self.adapters[:count],
         )
+
+    def naming(self, popularity: Popularity, seed: int, samples: int = 1) -> Requests:
+        """The same requests, each with an adapter. Blocks of a cache are those of one adapter alone: what was computed
+        with another one is of no use (vLLM, ``v1/core/kv_cache_utils.py``, ``_gen_lora_extra_hash_keys``).
+        """
+        adapters = popularity.draw(len(self), seed, self.follows, samples)
+        hashes = self.hashes
+        if hashes is not None:
+            pairs, count = zip(hashes, adapters.tolist()), popularity.count
+            hashes = [tuple(name * count + adapter for name in names) for names, adapter in pairs]
+        return replace(self, adapters=adapters, hashes=hashes)
 
     def in_loop(self, loop: ClosedLoop) -> Requests:
         """The same requests sent by users who wait for their answers, whenever they were sent before."""
@@ -337,6 +352,7 @@ class Traffic:
     seed: int = 0
     media: Media | None = None
     classes: tuple[TrafficClass, ...] = ()
+    adapters: Popularity | None = None
 
     def __post_init__(self) -> None:
         shares = self.prefix.tokens or self.prefix.turns > 1 or self.samples > 1
@@ -360,6 +376,10 @@ class Traffic:
 
     def requests(self, block: int = 16) -> Requests:
         """The requests; ``block`` is the page of the cache that shared prompts are cut into."""
+        made = self._made(block)
+        return made if self.adapters is None else made.naming(self.adapters, self.seed, self.samples)
+
+    def _made(self, block: int) -> Requests:
         rng = np.random.default_rng(self.seed)
         count = self.count
         of = None

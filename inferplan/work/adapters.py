@@ -40,6 +40,9 @@ class LoraAsked:
     def __post_init__(self) -> None:
         if not self.any and (self.modules or self.slots is not None or self.active is not None):
             raise UsageError("no adapters were asked for", hint="--lora-rank 16, or --lora-folder DIR")
+        for option, value in (("--lora-rank", self.rank), ("--max-loras", self.slots)):
+            if value is not None and value < 1:
+                raise UsageError(f"{option} must be 1 or more, not {value}")
         unknown = [name for name in self.modules if name not in MODULES]
         if unknown:
             raise UsageError(

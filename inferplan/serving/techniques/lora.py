@@ -1,0 +1,93 @@
+"""LoRA under load: which adapter a request names, slots on the device, adapters that come from the host on a miss.
+
+Every adapter lies in the host's memory (vLLM's ``max_cpu_loras`` of as many as there are); each device loads its own
+part over its own link. Times of steps are those of :mod:`inferplan.serving.step_times` at a few numbers of adapters,
+with a line between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from inferplan.devices.hardware import HardwareSpec
+from inferplan.errors import MissingFactError, UsageError
+from inferplan.estimate.deployment import Deployment
+from inferplan.models.lora import loaded_bytes
+from inferplan.serving.adapter_slots import AdapterPool
+from inferplan.serving.admission import Rules
+from inferplan.serving.rounds import coupled_ranks
+from inferplan.serving.step_times import StepTimes
+from inferplan.serving.techniques.speculation import PLAIN
+from inferplan.traffic.requests import Requests
+
+if TYPE_CHECKING:
+    from inferplan.serving.simulator import Options
+
+
+def require_adapters(deployment: Deployment, requests: Requests, options: Options, rules: Rules) -> None:
+    """Raise ``UsageError`` for adapters of which only one half is said, and beside what is not known with them."""
+    lora, named = deployment.lora, requests.adapters is not None
+    if lora is None and named:
+        raise UsageError("requests name adapters, and the deployment has none", hint="--lora-rank 16")
+    if lora is None:
+        return
+    if not named:
+        raise UsageError("which adapter a request names is not said", hint="--loras 100 --lora-skew 1")
+    if lora.active != lora.slots:
+        raise UsageError("--active-loras is counted in a simulation", hint="leave it out: --max-loras is the most")
+    beside = {
+        "--pp": deployment.parallel.pp > 1,
+        "--dp of ranks that share experts": coupled_ranks(deployment) > 1,
+        "pools for prompts and decodes": options.fleet.disaggregated,
+        "drafts": options.speculation is not PLAIN,
+        "--jobs": options.jobs > 1,
+        f"--queue {rules.queue}": rules.queue != "fcfs",
+    }
+    if odd := [name for name, there in beside.items() if there]:
+        raise UsageError(f"adapters beside {odd[0]} are not simulated")
+
+
+def adapter_bytes(deployment: Deployment) -> float:
+    """Bytes that one device gets of one adapter."""
+    lora, model = deployment.lora, deployment.model
+    return 0.0 if lora is None else loaded_bytes(lora, model, model.sequence, deployment.parallel)
+
+
+def host_bandwidth(hardware: HardwareSpec, given: float | None) -> float:
+    """Bytes a second from the host's memory to a device. Raises ``MissingFactError`` where nobody says."""
+    if given is not None:
+        return given
+    if hardware.host_link is None:
+        raise MissingFactError(
+            f"how fast adapters come to {hardware.name} from its host is not on file",
+            because="host_link of its hardware YAML is absent",
+            hint="--lora-bandwidth 63GB/s (PCIe 5.0 x16, one direction)",
+        )
+    return hardware.to_host.bandwidth
+
+
+def adapter_pool(
+    deployment: Deployment,
+    requests: Requests,
+    conditions: tuple[Options, Rules],
+    times: Callable[[Deployment], StepTimes],
+) -> AdapterPool | None:
+    """The adapters of every engine of a run; ``None`` without any. times: of the steps of a deployment.
+
+    Raises what :func:`require_adapters` and :func:`host_bandwidth` do.
+    """
+    require_adapters(deployment, requests, *conditions)
+    lora = deployment.lora
+    if lora is None or requests.adapters is None:
+        return None
+    made: dict[int, StepTimes] = {}
+
+    def of(count: int) -> StepTimes:
+        if count not in made:
+            made[count] = times(replace(deployment, lora=replace(lora, active=float(count), in_step=True)))
+        return made[count]
+
+    seconds = adapter_bytes(deployment) / host_bandwidth(deployment.hardware, conditions[0].lora_bandwidth)
+    return AdapterPool(of=requests.adapters.tolist(), slots=lora.slots, seconds=seconds, times=of)
