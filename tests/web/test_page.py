@@ -353,6 +353,21 @@ def test_a_plan(opened: Opener, tmp_path: Path) -> None:
     expect(report.value.locator("#answer")).to_contain_text("l40s")
 
 
+def test_a_plan_of_a_model_that_embeds_has_one_latency(opened: Opener) -> None:
+    asked = {"rate": "500", "prompt": "256", "e2e": "60ms", "gpu": "l4"}
+    state = {f"plan__{key}": value.removesuffix("ms") for key, value in asked.items()}
+    page = opened(fragment(model="bert-base-uncased", gpu="l4", tp=1, prompt=256, tab="plan", **state))
+    page.get_by_role("button", name="Run the plan").click()
+    expect(page.locator("#plan-answer")).to_be_visible(timeout=3 * PATIENCE)
+    words = [word for key, value in asked.items() for word in (f"--{key}", value)]
+    exact, limit = row(printed("plan", "bert-base-uncased", *words), "end-to-end latency p95 (simulated)")[1].split(", ")
+    expect(figure(page, "Latency")).to_contain_text(exact)
+    expect(figure(page, "Latency")).to_contain_text(limit)
+    expect(page.locator("#plan-result")).not_to_contain_text("Time to first token")
+    page.get_by_role("button", name=re.compile("^Latency: ")).click()
+    expect(page.get_by_role("dialog")).to_contain_text(exact)
+
+
 def opens_what_stands_behind_the_plan(page: Page, said: str) -> None:
     """Every number opens something: the bill, the terms that the report prints, the share that replicas are given."""
     dialog = page.get_by_role("dialog")

@@ -62,10 +62,12 @@ export const limits = (placeholder) =>
   [
     ["ttft", "Limit on the time to first token, ms"],
     ["tpot", "Limit on the time per output token, ms"],
+    ["e2e", "Limit on the whole answer, ms"],
   ].map(([key, label]) => ({ key, label, kind: "number", whole: false, placeholder }));
 
 /** The limits as options. */
-export const limitOptions = ({ ttft, tpot }) => ({ ttft: ttft && `${ttft}ms`, tpot: tpot && `${tpot}ms` });
+export const limitOptions = (asked) =>
+  Object.fromEntries(["ttft", "tpot", "e2e"].map((key) => [key, asked[key] && `${asked[key]}ms`]));
 
 const MAKERS = {
   number(spec, { id, read, change }) {

@@ -45,6 +45,7 @@ function questions(names) {
 export class PlanTab {
   constructor({ change, lost, catalog, gpus }) {
     this.change = change;
+    this.silent = new Set(catalog.models.filter((model) => model.generates === false).map((model) => model.name));
     this.form = fields(questions(catalog.workloads), {
       prefix: "plan",
       read: { ...TOOLS.plan, quant: { read: (text) => TOOLS.plan.quant.read(text.replace(/\s*,\s*/g, ",")) } },
@@ -120,10 +121,10 @@ export class PlanTab {
     const { plan: asked, views, active } = this.state;
     const load = loadOptions(asked);
     if (typeof load === "string") return load;
-    if (!asked.workload && !(asked.prompt && asked.output))
+    if (!asked.workload && !(asked.prompt && (asked.output || this.silent.has(views[active].model))))
       return "Choose a workload, or give the tokens of prompt and output.";
-    if (!asked.workload && !asked.ttft && !asked.tpot)
-      return "A plan needs a limit: on the time to first token, or per output token.";
+    if (!asked.workload && !asked.ttft && !asked.tpot && !asked.e2e)
+      return "A plan needs a limit: on the time to first token, per output token, or on the whole answer.";
     const lengths = asked.workload ? { workload: asked.workload } : { prompt: asked.prompt, output: asked.output };
     return given({
       model: views[active].model,
@@ -155,6 +156,7 @@ const TERMS = {
   replicas: /replica/,
   ttft_s: /requests in a replica/,
   tpot_s: /time per output token|round|operator/,
+  e2el_s: /requests in a replica|time per output token/,
 };
 
 function draw(result, job, words) {
@@ -193,6 +195,16 @@ function latency(about, name, key) {
   );
 }
 
+/** Those that a plan has, by key: of a model that answers in one pass, or with one token, one. */
+function latencies({ result: { plan, question } }) {
+  if (plan.tpot_s === null) return [["e2el_s", "Latency"]];
+  return [
+    ["ttft_s", "Time to first token"],
+    ["tpot_s", "Time per output token"],
+    ...(question.slo.e2el_s == null ? [] : [["e2el_s", "End-to-end latency"]]),
+  ];
+}
+
 /** What a row costs: its bill. `name` says of which row. */
 function priced(about, row, name, bills) {
   const rows = () => [
@@ -219,8 +231,7 @@ function headline(about) {
       "dl",
       { class: "answer" },
       cost(about),
-      latency(about, "Time to first token", "ttft_s"),
-      plan.tpot_s !== null && latency(about, "Time per output token", "tpot_s"),
+      latencies(about).map(([key, name]) => latency(about, name, key)),
       figure(
         "Replicas",
         stated(count(plan.replicas), "Replicas", () =>
@@ -351,7 +362,8 @@ function beside({ plan, at_the_other_confidence: other, measured_alternative: me
 /** A simulated latency that stands in a table: `of` is what was simulated, in words. */
 function cell(about, key, value, { name, of }) {
   if (value == null) return "–";
-  const [word, what] = { ttft_s: ["TTFT", "Time to first token"], tpot_s: ["TPOT", "Time per output token"] }[key];
+  const word = { ttft_s: "TTFT", tpot_s: "TPOT", e2el_s: "end-to-end" }[key];
+  const [, what] = latencies(about).find(([one]) => one === key);
   const limit = about.result.question.slo[key];
   return stated(time(value, 3), `${what}, ${name}`, () =>
     told(about, [word, about.at, "simulated"], [
@@ -370,8 +382,7 @@ function options(about) {
       fleet(row),
       divided(row) || "–",
       row.precision,
-      cell(about, "ttft_s", row.ttft_s, { name, of }),
-      cell(about, "tpot_s", row.tpot_s, { name, of }),
+      ...latencies(about).map(([key]) => cell(about, key, row[key], { name, of })),
       priced(about, row, `Cost, ${name}`, bills),
     ];
   });
@@ -386,8 +397,7 @@ function options(about) {
         "Accelerators",
         "Division",
         "Format",
-        right("Time to first token"),
-        right("Time per output token"),
+        ...latencies(about).map(([, what]) => right(what)),
         right("Cost"),
       ],
       rows,
@@ -402,8 +412,7 @@ function loads(about) {
     const of = `${fleet(result.plan)} ${name}: ${row.verdict}`;
     return [
       percent(row.load, 0),
-      cell(about, "ttft_s", row.ttft_s, { name, of }),
-      cell(about, "tpot_s", row.tpot_s, { name, of }),
+      ...latencies(about).map(([key]) => cell(about, key, row[key], { name, of })),
       row.meets ? "yes" : "no",
       row.replicas_needed == null ? "–" : count(row.replicas_needed),
     ];
@@ -420,8 +429,7 @@ function loads(about) {
         "Simulated",
         [
           "Load",
-          right("Time to first token"),
-          right("Time per output token"),
+          ...latencies(about).map(([, what]) => right(what)),
           "Meets the limits",
           right("Replicas it would take"),
         ],

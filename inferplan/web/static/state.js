@@ -46,6 +46,7 @@ export const TOOLS = {
     seed: whole(0),
     ttft: positive,
     tpot: positive,
+    e2e: positive,
   },
   plan: {
     load: oneOf("rate", "users"),
@@ -56,6 +57,7 @@ export const TOOLS = {
     output: whole(1),
     ttft: positive,
     tpot: positive,
+    e2e: positive,
     percentile: positive,
     gpu: NAME,
     quant: NAME,
