@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants_source import SourceMutant
 from tests.planning import (
     test_confidence,
+    test_day,
     test_prices,
     test_quoted,
     test_screening,
@@ -293,5 +294,21 @@ PLANNING_MUTANTS = [
         new="prompt + output + 2 * spread",
         changes="the cache is full when it is not",
         check=test_screening.test_the_cache_holds_the_mean_and_two_deviations,
+    ),
+    SourceMutant(
+        name="a replica that leaves is not paid for",
+        place="inferplan.planning.day:PolicyDay.lives",
+        old="min(life.gone, self.span)",
+        new="min(life.left, self.span)",
+        changes="the bill forgets the time in which the last requests are finished",
+        check=test_day.test_what_is_paid_by_hand,
+    ),
+    SourceMutant(
+        name="a timetable that is late",
+        place="inferplan.planning.day:scaling_of",
+        old="time + seconds + _INSTANT",
+        new="time + _INSTANT",
+        changes="replicas are ordered when their step begins",
+        check=test_day.test_timetables_by_hand,
     ),
 ]

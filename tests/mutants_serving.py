@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 
+from tests import test_profile as profile
 from tests import test_step_time as step_time
 from tests.mutants_source import SourceMutant
 from tests.serving import test_applied as applied
 from tests.serving import test_classes as classes
 from tests.serving import test_cluster as cluster
 from tests.serving import test_drafting as drafting
+from tests.serving import test_elastic as elastic
 from tests.serving import test_lora as lora
 from tests.serving import test_plain_replica as plain
 from tests.serving import test_pools as pools
@@ -774,5 +776,45 @@ SERVING_MUTANTS = [
         new="output / 2",
         changes="the share that SGLang holds back does not limit admission",
         check=steady.test_what_a_cache_admits,
+    ),
+    SourceMutant(
+        name="autoscaler without a tolerance",
+        place="inferplan.serving.autoscaling:_Autoscaler.wanted",
+        old="<= rule.tolerance + _ROUNDING",
+        new="<= 0.0",
+        changes="a target that is missed by little moves replicas",
+        check=partial(elastic.test_the_rule_of_the_autoscaler, 4, 44, 4),
+    ),
+    SourceMutant(
+        name="autoscaler without a window",
+        place="inferplan.serving.autoscaling:_Autoscaler.wanted",
+        old="while asked[0][0] < time - rule.stabilisation",
+        new="while asked[0][0] < time",
+        changes="replicas leave at the first look that does without them",
+        check=elastic.test_fewer_only_when_fewer_were_enough_for_the_window,
+    ),
+    SourceMutant(
+        name="nobody looks when nothing comes",
+        place="inferplan.serving.elastic:Elastic._look",
+        old="following <= self.scaling.until or time < self.last",
+        new="time < self.last",
+        changes="replicas stay, and are paid for, behind the last request",
+        check=elastic.test_replicas_leave_when_nothing_comes_any_more,
+    ),
+    SourceMutant(
+        name="a profile without a tomorrow",
+        place="inferplan.traffic.profile:Profile.most",
+        old="(*self.rates[first:], *self.rates[: last + 1])",
+        new="self.rates[first:]",
+        changes="replicas for the first step of the next day are not started before it",
+        check=profile.test_the_largest_rate_of_a_time,
+    ),
+    SourceMutant(
+        name="arrivals in a step without requests",
+        place="inferplan.traffic.profile:Profile.arrivals",
+        old='ordinal, "right") - 1',
+        new='ordinal, "left") - 1',
+        changes="the first request of a step comes in the one before it",
+        check=profile.test_constant_arrivals_are_the_rates,
     ),
 ]

@@ -126,7 +126,8 @@ def day_command(request: Request, prices: PriceBook, **values: Any) -> Report:
     of the profile, started ahead, reactive those that the rule of Kubernetes' autoscaler orders. One replica's share is
     that of a plan: the largest rate within the limits, by simulation, times --utilisation.
 
-    Example: inferplan day llama-3.1-8b --gpu l40s --profile azure-2023-code --workload code --cold-start 90s
+    Example: inferplan day llama-3.1-8b --gpu l4 --profile azure-2023-code --workload chat --ttft 2s --tpot 120ms
+    --cold-start 90s
     """
     deployment = assemble(request)
     trace = traces.read(Path(values["profile_from"])) if values["profile_from"] else None
@@ -135,7 +136,7 @@ def day_command(request: Request, prices: PriceBook, **values: Any) -> Report:
     slo = _slo(values, named)
     question = Question(
         space=Space(base=request, gpus=(request.gpu,)),
-        demand=_demand(values, named, trace),
+        demand=_demand(_answering(values, named, deployment), named, trace),
         slo=slo,
         sizing=Sizing(utilisation=values["utilisation"]),
         prices=prices,
@@ -171,6 +172,13 @@ def _slo(values: dict[str, Any], named: WorkloadSpec | None) -> Slo:
         "percentile": values["percentile"],
     }
     return replace(base, **{name: limit for name, limit in limits.items() if limit is not None})
+
+
+def _answering(values: dict[str, Any], named: WorkloadSpec | None, deployment: Deployment) -> dict[str, Any]:
+    """The options of a load; a request of a model that generates nothing has one output token, its answer."""
+    if named or values["output_tokens"] or not deployment.model.encodes:
+        return values
+    return {**values, "output_tokens": "1"}
 
 
 def _demand(values: dict[str, Any], named: WorkloadSpec | None, trace: Requests | None) -> Demand:

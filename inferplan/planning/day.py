@@ -23,6 +23,7 @@ from inferplan.planning.grid import single
 from inferplan.planning.question import Question
 from inferplan.planning.replica import Replica, replica_of
 from inferplan.serving.autoscaling import Life, Reactive, Scaling, Schedule
+from inferplan.serving.class_results import at_percentile
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.routing import Routing
@@ -173,9 +174,9 @@ class PolicyDay:
         return len(self.result.records.prompt) / carried if carried else inf
 
     def percentile(self, name: str, percentile: float) -> float | None:
-        """Of ``ttft``, ``tpot`` or ``e2el`` of the requests that finished; ``None`` where none did."""
-        values = getattr(self.result, name)
-        return float(np.percentile(values, percentile)) if len(values) else None
+        """Of ``ttft``, ``tpot`` or ``e2el``, with requests that never finish infinitely late; ``None`` for infinity."""
+        value = at_percentile(self.result, name, percentile)
+        return value if value < inf else None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

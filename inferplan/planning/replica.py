@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import ceil
 
+import numpy as np
+
 from inferplan.catalog.assemble import Request
 from inferplan.errors import InfeasibleError
 from inferplan.estimate.deployment import Deployment
 from inferplan.planning.demand import percentile_of
 from inferplan.planning.grid import axes_for, longest_whole
+from inferplan.planning.infeasible import METRIC_NAMES
 from inferplan.planning.option import Option, PricedGrid
 from inferplan.planning.passes import priced_grid
 from inferplan.planning.question import Question
@@ -17,6 +20,9 @@ from inferplan.planning.search import cheapest_point
 from inferplan.planning.sizing import Simulations, capacity
 from inferplan.planning.verify import Verified
 from inferplan.serving.flags import Flags
+from inferplan.serving.simulator import simulate
+from inferplan.traffic.requests import Requests
+from inferplan.units import format_time
 
 _MOST_LOADS = 60
 """Loads that are tried to find a capacity: a bisection takes about ten."""
@@ -72,9 +78,15 @@ def _best_point(request: Request, deployment: Deployment, question: Question) ->
 
 
 def _never(question: Question, deployment: Deployment) -> InfeasibleError:
-    slo = question.slo
-    limits = " and ".join(f"{name} of {limit:g} s" for name, limit in slo.limits.items())
+    """The error that says so, with what a typical request takes alone. Raises what the simulation of that does."""
+    slo, demand = question.slo, question.demand
+    limits = " and ".join(f"{METRIC_NAMES[name]} {format_time(limit, 3)}" for name, limit in slo.limits.items())
+    prompt, output = (np.array([max(round(lengths.average), 1)]) for lengths in (demand.prompt, demand.output))
+    alone = simulate(deployment, Requests(prompt=prompt, output=output, arrival=np.zeros(1)))
+    seconds = {METRIC_NAMES[name]: float(np.sum(getattr(alone, name))) for name in slo.limits}
+    takes = " and ".join(f"{name} {format_time(value, 3)}" for name, value in seconds.items())
     return InfeasibleError(
         f"a replica of {deployment.describe()} keeps {limits} at {percentile_of(slo)} under no load",
+        because=f"a mean request takes {takes} alone" if len(alone.e2el) else "; ".join(alone.records.refused),
         hint="longer limits, another --gpu or --tp, or inferplan plan for what would do",
     )

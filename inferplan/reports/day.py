@@ -9,6 +9,7 @@ import numpy as np
 
 from inferplan.planning.day import HOUR, Day, PolicyDay
 from inferplan.planning.demand import percentile_of
+from inferplan.planning.infeasible import METRIC_NAMES
 from inferplan.reports.cost import bill_record
 from inferplan.reports.estimate import deployment_record
 from inferplan.reports.plan import BOTTLENECKS
@@ -16,7 +17,7 @@ from inferplan.serving.autoscaling import Reactive
 from inferplan.table import Report, Table
 from inferplan.units import format_bytes, format_time
 
-_NAMES = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "latency"}
+_NAMES = METRIC_NAMES | {"e2el": "latency"}
 
 
 def day_report(day: Day) -> Report:
