@@ -218,7 +218,7 @@ def test_a_host_link_is_one_of_the_links() -> None:
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
-        ({"gpu_layers": 40, "host": None}, UsageError, "need a host"),
+        ({"gpu_layers": 40, "host": None}, UsageError, "needs a host"),
         ({"gpu_layers": 40, "host_memory": None}, MissingFactError, "--host-memory 384GB"),
         ({"host_link": "63GB/s"}, UsageError, "nothing is to lie on the host"),
         ({"cpu_moe_layers": 4}, UsageError, "expert"),
@@ -286,3 +286,93 @@ def test_explain_names_the_files_of_both_sides() -> None:
     assert host is not None and explainer.explain("host.memory.total").value == host.total
     for name in explainer.names():
         assert explainer.explain(name).formula
+
+
+def streaming(gib: float, gpu: str = "gh200-96gb", tp: int = 1, **more: Any) -> Estimate:
+    """Llama 3.1 70B in fp8 under vLLM with so many GiB of each device's layers in the host's memory."""
+    given = {"host": "epyc-9654", "host_memory": "384GB"} | more
+    offload = OffloadAsked(cpu_offload_gb=gib, **given) if gib else OffloadAsked()
+    parallel = Parallelism(tp=tp)
+    request = Request(model="llama-3.1-70b", gpu=gpu, quant="fp8", ideal=True, offload=offload, parallel=parallel)
+    return unchecked(assemble(request), LOAD)
+
+
+@pytest.mark.parametrize("gib", [4.0, 20.0, 32.0])
+def test_streamed_weights_take_their_bytes_over_the_link(gib: float) -> None:
+    """A decode step on an ideal GH200 reads them at 450 GB/s and not at 4 TB/s; all but norms, 0.01 %, are matmuls."""
+    plain, found = streaming(0.0), streaming(gib)
+    away = gib * 2**30
+    assert found.tpot - plain.tpot == pytest.approx(away / 450e9 - away / 4e12, rel=2e-3)
+    assert plain.footprint.weights - found.footprint.weights == pytest.approx(away, rel=1e-12)
+    assert found.footprint.streamed == pytest.approx(away, rel=1e-12)
+    assert found.footprint.kv_per_token == plain.footprint.kv_per_token
+
+
+def test_all_layers_streamed_by_hand() -> None:
+    """More than there is: every layer over the link, table and head on the device; a step is bytes over bandwidths."""
+    layer = 2 * 8192 * 8192 + 2 * 8192 * 1024 + 3 * 8192 * 28672 + 2 * 8192 * 2
+    cached = 80 * 2 * 8 * 128 * 2 * (512 + 126 / 2)
+    head = 128256 * 8192 * 2
+    found = streaming(100.0)
+    assert found.tpot == pytest.approx(80 * layer / 450e9 + (cached + head) / 4e12, rel=2e-3)
+    assert found.footprint.streamed == pytest.approx(80 * layer)
+
+
+def test_devices_share_the_memory_of_their_host() -> None:
+    """Eight cards of 63 GB/s before one socket of 307.2 GB/s: 38.4 GB/s reach each while all read."""
+    plain, found = (streaming(gib, "h100-nvl", tp=8, host="xeon-8480plus") for gib in (0.0, 2.0))
+    away, own = 2 * 2**30, plain.deployment.hardware.memory.bandwidth
+    assert found.tpot - plain.tpot == pytest.approx(away / 38.4e9 - away / own, rel=2e-3)
+    assert found.footprint.streamed == pytest.approx(8 * away)
+
+
+def test_more_on_the_host_is_never_faster() -> None:
+    found = [streaming(gib) for gib in (0.0, 0.5, 1.0, 8.0, 16.0, 40.0)]
+    assert np.all(np.diff([one.tpot for one in found]) > 0.0)
+    assert np.all(np.diff([one.ttft for one in found]) >= 0.0)
+
+
+def test_experts_are_read_as_far_as_they_are_touched() -> None:
+    """gpt-oss-120b, all layers on the host: one token reads four experts of 128 a layer, not all of them."""
+    offload = OffloadAsked(cpu_offload_gb=100.0, host="epyc-9654", host_memory="384GB")
+    request = Request(model="gpt-oss-120b", gpu="gh200-96gb", ideal=True, offload=offload)
+    found = unchecked(assemble(request), LOAD)
+    plain = unchecked(assemble(replace(request, offload=OffloadAsked())), LOAD)
+    attention = 2880 * (64 + 2 * 8) * 64 + 64 * 64 * 2880 + 128 * 2880
+    read = 36 * (4 * 3 * 2880 * 2880 * 4.25 / 8 + 2 * attention)
+    assert found.decode.time - plain.decode.time == pytest.approx(read / 450e9 - read / 4e12, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"host": None}, UsageError, "needs a host"),
+        ({"host_memory": None}, MissingFactError, "--host-memory 384GB"),
+        ({"host_memory": "16GB"}, InfeasibleError, "21.47 GB of all devices > 16.00 GB"),
+        ({"gpu": "h100-sxm"}, MissingFactError, "--host-link 63GB/s"),
+        ({"gpu_layers": 4}, UsageError, "llama.cpp's"),
+    ],
+)
+def test_what_streaming_needs(change: dict[str, Any], error: type[InferplanError], words: str) -> None:
+    with pytest.raises(error, match=words):
+        streaming(20.0, **change)
+
+
+def test_other_engines_stream_nothing() -> None:
+    offload = OffloadAsked(cpu_offload_gb=4.0, host="epyc-9654", host_memory="384GB")
+    with pytest.raises(UsageError, match=r"sglang .* reads no weights from the host"):
+        assemble(Request(model="llama-3.1-8b", gpu="gh200-96gb", engine="sglang", offload=offload))
+
+
+def test_streaming_is_explained_and_emitted() -> None:
+    offload = OffloadAsked(cpu_offload_gb=20.0, host="epyc-9654", host_memory="384GB")
+    request = Request(model="llama-3.1-70b", gpu="gh200-96gb", quant="fp8", offload=offload)
+    explainer = Explainer(request=request, load=LOAD)
+    told = explainer.explain("decode.ffn.down")
+    assert any("gh200-96gb.yaml" in given.origin and "host_link" in given.origin for given in told.inputs)
+    weights = explainer.explain("memory.weights")
+    assert weights.value == explainer.estimate.footprint.weights and "all weights" in weights.formula
+    for name in explainer.names():
+        assert explainer.explain(name).formula
+    words = " ".join(command(launch(request, context=2048)))
+    assert "--cpu-offload-gb 20 " in words

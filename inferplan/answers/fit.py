@@ -250,7 +250,7 @@ def fit_on(model: str, gpu: str, asked: FitAsked, prices: PriceBook) -> Fitting:
     spec, hardware = load_model(model), load_hardware(gpu)
     prices.check([hardware.name])
     tokens, users, request = asked_context(spec, asked.context), asked.users, asked.request(model, gpu)
-    if asked.tp or asked.offload.any:
+    if asked.tp or asked.offload.computes:
         deployment = assemble(replace(request, parallel=Parallelism(tp=asked.tp or 1)))
     else:
         found = smallest(request, tokens, users, asked.most)

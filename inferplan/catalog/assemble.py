@@ -313,7 +313,11 @@ def assemble(
         there = replace(there, parallel=Parallelism())
         return assemble(there, model_loader, hardware_loader)
 
-    return with_offload(deployment, request.offload, on_host)
+    def host_hardware(name: str) -> HardwareSpec:
+        memory = request.offload.host_memory
+        return with_memory(hardware_loader(name), memory) if memory else hardware_loader(name)
+
+    return with_offload(deployment, request.offload, on_host, host_hardware)
 
 
 def _adapters(asked: LoraAsked, model: ModelSpec, base: Format) -> Adapters | None:
@@ -349,7 +353,8 @@ def request_of(deployment: Deployment) -> Request:
             f"nothing says how {deployment.describe()} was made", hint="a deployment of inferplan.deploy(model, gpu)"
         )
     again = assemble(deployment.request)
-    names = [field.name for field in fields(again) if field.name not in ("media", "offload")]  # made for each
+    made = ("media", "offload", "streamed")  # for each deployment anew
+    names = [field.name for field in fields(again) if field.name not in made]
     changed = [name for name in names if getattr(again, name) != getattr(deployment, name)]
     if changed:
         raise UsageError(

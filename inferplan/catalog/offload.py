@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from inferplan.devices.hardware import Link
-from inferplan.errors import MissingFactError, UsageError
-from inferplan.estimate.deployment import Deployment, Offload
+from inferplan.devices.hardware import HardwareSpec, Link
+from inferplan.errors import InfeasibleError, MissingFactError, UsageError
+from inferplan.estimate.deployment import Deployment, Offload, Streamed
+from inferplan.estimate.memory import Footprint
 from inferplan.models.spec import require_experts
-from inferplan.units import parse_quantity
+from inferplan.units import format_bytes, parse_quantity
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +19,7 @@ class OffloadAsked:
 
     gpu_layers: as llama.cpp's ``-ngl``, ``None`` for all. cpu_moe_layers: as its ``-ncmoe``. host: a CPU, by name or
     file. host_memory: how much of it a program has, as text. host_link: bandwidth of the way there in one direction, as
-    text, where the device's file does not say it.
+    text, where the device's file does not say it. cpu_offload_gb: as vLLM's ``--cpu-offload-gb``, GiB of each device.
     """
 
     gpu_layers: int | None = None
@@ -26,6 +27,7 @@ class OffloadAsked:
     host: str | None = None
     host_memory: str | None = None
     host_link: str | None = None
+    cpu_offload_gb: float = 0.0
 
     @property
     def any(self) -> bool:
@@ -42,17 +44,21 @@ HostLoader = Callable[[str, str | None], Deployment]
 """The same request on another device: its name or file, and the memory that a program has of it."""
 
 
-def with_offload(deployment: Deployment, asked: OffloadAsked, on_host: HostLoader) -> Deployment:
+def with_offload(
+    deployment: Deployment, asked: OffloadAsked, on_host: HostLoader, host_hardware: Callable[[str], HardwareSpec]
+) -> Deployment:
     """The deployment with layers or experts on its host; as it is where the device keeps everything.
 
     Raises ``UsageError`` for another engine, and without a host.
     """
     layers = len(deployment.model.sequence)
+    if asked.cpu_offload_gb:
+        return _with_streamed(deployment, asked, host_hardware)
     if not asked.computes:
         raise UsageError(
             "nothing is to lie on the host",
             because="--host, --host-memory and --host-link say what it is, and no option says what it holds",
-            hint="--gpu-layers or --cpu-moe-layers, or leave them out",
+            hint="--gpu-layers, --cpu-moe-layers or --cpu-offload-gb, or leave them out",
         )
     if deployment.engine.name != "llama.cpp":
         raise UsageError(
@@ -66,23 +72,67 @@ def with_offload(deployment: Deployment, asked: OffloadAsked, on_host: HostLoade
     here = layers + 1 if asked.gpu_layers is None else asked.gpu_layers
     if here > layers and not asked.cpu_moe_layers:
         return deployment
-    if asked.host is None:
-        raise UsageError(
-            "layers on the host need a host",
-            because="what it computes takes as long as its processor and memory need",
-            hint="--host epyc-9654 --host-memory 384GB, or a hardware YAML of your own",
-        )
+    named = _named(asked)
     if deployment.calibration.anchor is not None:
         raise UsageError("measured runs correct no deployment with layers on the host", hint="leave --anchor out")
-    host = on_host(asked.host, asked.host_memory)
-    if host.hardware.memory.usable is None:
-        raise MissingFactError(
-            f"how much memory the host {host.hardware.name} has is not on file",
-            because=f"the label says {host.hardware.memory.label}",
-            hint="give it: --host-memory 384GB",
-        )
+    host = on_host(named, asked.host_memory)
+    _require_size(host.hardware)
     found = Offload(host=host, link=_link(deployment, asked), experts=asked.cpu_moe_layers)
     return replace(deployment, offload=found.keeping(here))
+
+
+def _named(asked: OffloadAsked) -> str:
+    """The host. Raises ``UsageError`` where nobody names one."""
+    if asked.host is None:
+        raise UsageError(
+            "what lies on the host needs a host",
+            because="its memory and processor say how much it holds and how long it takes",
+            hint="--host epyc-9654 --host-memory 384GB, or a hardware YAML of your own",
+        )
+    return asked.host
+
+
+def _require_size(host: HardwareSpec) -> None:
+    if host.memory.usable is None:
+        raise MissingFactError(
+            f"how much memory the host {host.name} has is not on file",
+            because=f"the label says {host.memory.label}",
+            hint="give it: --host-memory 384GB",
+        )
+
+
+def _with_streamed(
+    deployment: Deployment, asked: OffloadAsked, host_hardware: Callable[[str], HardwareSpec]
+) -> Deployment:
+    """The deployment with weights of its first layers in the host's memory, which vLLM's kernels read over the link.
+
+    vllm/config/offload.py, ``UVAOffloadConfig``: "space in GiB to offload to CPU, per GPU", "zero-copy access from
+    CPU-pinned memory". Raises ``InfeasibleError`` where the host does not hold them.
+    """
+    model, parallel, engine = deployment.model, deployment.parallel, deployment.engine
+    if engine.name != "vllm":
+        raise UsageError(
+            f"{engine.describe()} reads no weights from the host that is known here",
+            hint="--engine vllm, or leave --cpu-offload-gb out",
+        )
+    if asked.computes:
+        raise UsageError("--cpu-offload-gb is vLLM's, --gpu-layers and --cpu-moe-layers are llama.cpp's")
+    if model.encoder is not None or deployment.lora is not None or any(layer.shared for layer in model.sequence):
+        raise UsageError("--cpu-offload-gb is not known beside an encoder, shared blocks or adapters")
+    if parallel.ranks > (deployment.hardware.node or parallel.ranks):
+        raise UsageError(f"--cpu-offload-gb is known for the devices of one host, not for {parallel.ranks}")
+    host = host_hardware(_named(asked))
+    _require_size(host)
+    streamed = Streamed(host=host, link=_link(deployment, asked), bytes=asked.cpu_offload_gb * 2.0**30)
+    found = replace(deployment, streamed=streamed)
+    held = Footprint(deployment=found, batch=1.0, prompt=1.0, context=1.0).streamed
+    if held > host.usable:
+        raise InfeasibleError(
+            f"{host.name} does not hold the weights of {deployment.describe()} that are to lie there",
+            because=f"{format_bytes(held)} of all devices > {format_bytes(host.usable)} usable",
+            hint="a smaller --cpu-offload-gb, or a host with more memory",
+        )
+    return found
 
 
 def _link(deployment: Deployment, asked: OffloadAsked) -> Link:

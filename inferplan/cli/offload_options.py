@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from inferplan.catalog.offload import OffloadAsked
-from inferplan.cli.options import Count, noted
+from inferplan.cli.options import Count, Within, noted
 
 if TYPE_CHECKING:
     from inferplan.catalog.assemble import Request
@@ -28,7 +28,14 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         show_default=True,
         help="llama.cpp -ncmoe: of the first so many layers the host computes the routed experts.",
     ),
-    click.option("--host", help="The host that computes them: a CPU (inferplan gpus) or a path to a YAML."),
+    click.option(
+        "--cpu-offload-gb",
+        type=Within(0, 4096),
+        default=0.0,
+        metavar="GIB",
+        help="vLLM: GiB of each GPU's layers in host memory, read over the link in every step. [0]",
+    ),
+    click.option("--host", help="The host of both: a CPU (inferplan gpus) or a path to a YAML."),
     click.option("--host-memory", metavar="SIZE", help="Usable memory of the host, such as 384GB."),
     click.option("--host-link", metavar="RATE", help="Of the link to it, in one direction, such as 63GB/s [on file]."),
 )

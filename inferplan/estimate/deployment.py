@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from inferplan.devices.constants import IDEAL, Calibration, StepConstants
@@ -13,6 +14,7 @@ from inferplan.estimate.towers import Carried
 from inferplan.models.spec import ModelSpec, require_experts, uncounted
 from inferplan.shown import Shown
 from inferplan.terms import Term, named
+from inferplan.units import format_bytes
 from inferplan.work.adapters import Adapters
 from inferplan.work.formats import Precision, arithmetic
 from inferplan.work.ops import Op
@@ -70,6 +72,36 @@ class Offload:
         return f"{', '.join(parts) or 'embedding'} on {self.host.hardware.name}"
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Streamed:
+    """Weights in the host's memory that the devices read over their links in every step (docs/offload.md).
+
+    bytes: of each device's layers, the first so many. link: of one device to the host.
+    """
+
+    host: HardwareSpec
+    link: Link
+    bytes: float
+
+    def over(self, hardware: HardwareSpec, ranks: int) -> HardwareSpec:
+        """A device with what its link brings it while all read: the host's memory is shared by ``ranks``."""
+        rate = min(self.link.bandwidth, self.host.memory.bandwidth / ranks)
+        return hardware.model_copy(update={"host_link": self.link.model_copy(update={"bandwidth": rate})})
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        return {
+            "host": self.host.name,
+            "streamed_bytes": self.bytes,
+            "link": self.link.name,
+            "link_bytes_per_s": self.link.bandwidth,
+        }
+
+    def describe(self) -> str:
+        """In words."""
+        return f"up to {format_bytes(self.bytes)} of the layers of each in the memory of {self.host.name}"
+
+
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Deployment(Shown):
     """The argument of every calculation.
@@ -90,7 +122,9 @@ class Deployment(Shown):
     lora: Adapters | None = None
     """LoRA adapters beside its matrices."""
     offload: Offload | None = None
-    """What of it lies in the host's memory."""
+    """What of it the host computes."""
+    streamed: Streamed | None = None
+    """What of its weights is read from the host's memory."""
 
     def __post_init__(self) -> None:
         if self.parallel.redundant:
@@ -125,10 +159,15 @@ class Deployment(Shown):
                 hint="leave --gpu-layers and --cpu-moe-layers out, or --tp 1 --pp 1 without media and adapters",
             )
 
+    @cached_property
+    def _over_link(self) -> HardwareSpec:
+        assert self.streamed is not None  # nothing else leaves weights elsewhere
+        return self.streamed.over(self.hardware, self.parallel.ranks)
+
     def runs_on(self, op: Op) -> tuple[HardwareSpec, Calibration]:
         """The device that runs an operator, and the constants that price it there; a link has none but its rate."""
         if op.place == "device":
-            return self.hardware, self.calibration
+            return self._over_link if op.far else self.hardware, self.calibration
         assert self.offload is not None  # nothing else puts an operator elsewhere
         if op.place == "link":
             return self.offload.wire, IDEAL
@@ -252,6 +291,7 @@ class Deployment(Shown):
             "media": None if self.media is None else self.media.to_dict(),
             "lora": None if self.lora is None else self.lora.to_dict(),
             "offload": None if self.offload is None else self.offload.to_dict(),
+            "streamed": None if self.streamed is None else self.streamed.to_dict(),
             "model_notes": self.warnings,
             "generates": not self.model.encodes,
             "gpu_memory_utilization": defaults.memory_fraction,
@@ -266,5 +306,5 @@ class Deployment(Shown):
     def describe(self) -> str:
         devices = f"{self.parallel.devices} x {self.hardware.name}"
         division = f" ({self.division})" if self.parallel.devices > 1 else ""
-        there = "" if self.offload is None else f", {self.offload.describe()}"
+        there = "".join(f", {one.describe()}" for one in (self.offload, self.streamed) if one is not None)
         return f"{self.model.name} in {self.formats} on {devices}{division}{there}"

@@ -14,11 +14,13 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.encoder_decoder import decoder_context, encoder_ops
 from inferplan.estimate.layers import added, layer_ops
 from inferplan.estimate.roofline import price
+from inferplan.estimate.stage_memory import StageMemory, streamed_layers
 from inferplan.models.convolution import convolution_ops
 from inferplan.models.layers import LayerContext
 from inferplan.models.spec import LayerGroup, count_distinct
 from inferplan.units import Num
 from inferplan.work.ops import Attention, Elementwise, Exchange, Gather, GroupedMatmul, IndexSelect, Mask, Matmul, Op
+from inferplan.work.parallel import split_layers
 from inferplan.work.step import Step, prefill
 
 
@@ -153,7 +155,10 @@ def _stages(
         if inside and id(layers) in middle:
             stages.append(middle[id(layers)])
             continue
-        ops = [*(embedding if index == 0 else ()), *_layers(layers, context, written)]
+        own = _layers(layers, context, written)
+        if deployment.streamed is not None:
+            own = _streamed(deployment, index, context, written)
+        ops = [*(embedding if index == 0 else ()), *own]
         ops += head if index == parallel.pp - 1 else sent
         if deployment.calibration.fused:
             ops = [op for op in ops if not op.fusible]
@@ -241,6 +246,22 @@ def _layers(
         if id(layer) not in written:
             written[id(layer)] = tuple(layer_ops(layer, context))
         yield from (op.repeated(count) for op in written[id(layer)])
+
+
+def _streamed(
+    deployment: Deployment, index: int, context: LayerContext, written: dict[int, tuple[Op, ...]]
+) -> Iterator[Op]:
+    """The operators of a stage's layers of which the first read weights from the host's memory."""
+    sequence, counts = deployment.model.sequence, split_layers(len(deployment.model.sequence), deployment.parallel.pp)
+    start = sum(counts[:index])
+    held = sequence[start : start + counts[index]]
+    stage = StageMemory(deployment=deployment, layers=held, start=start, first=False, last=False)
+    by_share: dict[float, list[LayerGroup]] = {}
+    for layer, _, share in streamed_layers(stage):
+        by_share.setdefault(share, []).append(layer)
+    for share, layers in by_share.items():
+        for op in _layers(count_distinct(layers), context, written):
+            yield op.reading(share) if isinstance(op, (Matmul, GroupedMatmul)) else op
 
 
 def _on_both_sides(deployment: Deployment, here: LayerContext, there: LayerContext, step: Step) -> Stage:

@@ -248,6 +248,12 @@ class Footprint(DeviceMemory):
         return None if offload is None else replace(self, deployment=offload.host, beside=offload, draft=None)
 
     @property
+    def streamed(self) -> float:
+        """Bytes of weights that all devices of a replica read from the host's memory."""
+        ranks = self.deployment.parallel.ranks / self.deployment.parallel.pp
+        return sum(stage.streamed for stage in self.stages) * ranks
+
+    @property
     def fits(self) -> bool:
         return super().fits and (self.host is None or self.host.fits)
 

@@ -59,6 +59,8 @@ class IdealTime(NamedTuple):
     """On the slowest of the links beyond."""
     launches: float = 1.0
     """0 for what runs within a kernel that is launched for something else."""
+    far: Num = 0.0
+    """Of the reads: weights in the host's memory, over the link to it."""
 
 
 class FittedTime(NamedTuple):
@@ -212,14 +214,25 @@ def ideal_time(
     if op.math is not None:
         peak = name(hardware.peak_of(op.math), "peak", "FLOP/s", ("hardware", "peak", op.math))
         math = name(work.flop, "FLOP", "FLOP") / peak
+    far, near = _far_seconds(op, work, hardware, name)
     return IdealTime(
         math=math,
-        memory=name(work.bytes, "bytes", "B") / name(hardware.memory.bandwidth, "bandwidth", "B/s", _BANDWIDTH),
+        memory=near / name(hardware.memory.bandwidth, "bandwidth", "B/s", _BANDWIDTH),
         wire=wire,
         counts={term: name(TERMS[term].count(op, hardware), TERMS[term].counted) for term in terms},
         outer=outer,
         launches=0.0 if isinstance(op, Attention) and op.joined else 1.0,
+        far=far,
     )
+
+
+def _far_seconds(op: Op, work: Work, hardware: HardwareSpec, name: Naming) -> tuple[Num, Num]:
+    """Seconds in which weights are read over the link to the host, and the bytes that are left to the own memory."""
+    if not op.far:
+        return 0.0, name(work.bytes, "bytes", "B")
+    over, link = op.far * op.resident(), hardware.to_host
+    seconds: Num = name(over, "weights in host memory", "B") / name(link.bandwidth, link.name, "B/s", ("link", "rate"))
+    return seconds, name(work.bytes + (-1.0) * over, "bytes of its own memory", "B")
 
 
 def _wire_seconds(op: Wired, hardware: HardwareSpec, name: Naming = plain) -> tuple[Num, Num]:
@@ -250,6 +263,8 @@ def fitted_time(asked: IdealTime, fit: Fit) -> FittedTime:
         else:
             stretch = stretch + spent
     math, memory = asked.math * (stretch / fit.math), asked.memory / fit.memory
+    if not (isinstance(asked.far, float) and asked.far == 0.0):
+        memory = memory + asked.far
     if not (isinstance(blocks, float) and blocks == 0.0):
         wire = soft_maximum(wire, blocks, fit.sharpness)
     if not (isinstance(asked.outer, float) and asked.outer == 0.0):

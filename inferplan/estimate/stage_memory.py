@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -61,7 +61,13 @@ class StageMemory:
     @cached_property
     def weights(self) -> float:
         """Bytes of parameters, each tensor in the format of its role."""
-        return float(sum(self.tensor_bytes(weight, layer) * count for weight, count, layer in self.tensors()))
+        whole = float(sum(self.tensor_bytes(weight, layer) * count for weight, count, layer in self.tensors()))
+        return whole - self.streamed if self.deployment.streamed is not None else whole
+
+    @cached_property
+    def streamed(self) -> float:
+        """Bytes of its layers that lie in the host's memory; 0 where they are not read from there."""
+        return float(sum(size * share for _, size, share in streamed_layers(self)))
 
     @cached_property
     def adapters(self) -> float:
@@ -299,8 +305,32 @@ def weight_terms(stage: StageMemory) -> Term:
     for weight, count, layer in stage.tensors():
         found[weight.name].append(stage.tensor_bytes(weight, layer, named) * named(count, "copies"))
     tensors = (named(total(sizes, "layers"), tensor, "B") for tensor, sizes in found.items())
-    weights: Term = named(total(tensors, "tensors"), "weights", "B")
+    whole: Any = total(tensors, "tensors")
+    if stage.deployment.streamed is not None:
+        whole = named(whole, "all weights", "B") - named(stage.streamed, "of them in host memory", "B")
+    weights: Term = named(whole, "weights", "B")
     return weights
+
+
+def streamed_layers(stage: StageMemory) -> list[tuple[LayerGroup, float, float]]:
+    """The layers in their order, each with its bytes and the share of them in the host's memory: the first of all, up
+    to what is asked for (vLLM's ``maybe_offload_to_cpu``, which goes on tensor by tensor; here a layer is cut)."""
+    streamed, model = stage.deployment.streamed, stage.deployment.model
+    left, found = (0.0 if streamed is None else streamed.bytes), []
+    if not left:
+        return []
+    sizes: dict[tuple[int, int | None], float] = {}
+    by_number = any(layers for _, _, layers in stage.deployment.precision.exceptions)
+    for index, layer in enumerate(stage.layers):
+        number = stage.start + index if by_number else None
+        if (id(layer), number) not in sizes:
+            weights = model.layer_weights(layer)
+            sizes[id(layer), number] = float(sum(stage.tensor_bytes(weight, number) for weight in weights))
+        size = sizes[id(layer), number]
+        share = min(left / size, 1.0) if size else 0.0
+        left -= share * size
+        found.append((layer, size, share))
+    return found
 
 
 def _numbered(stage: StageMemory) -> Iterator[tuple[LayerGroup, int, int | None, Share]]:

@@ -58,7 +58,11 @@ def deployment_record(deployment: Deployment) -> dict[str, Any]:
 def memory_record(estimate: Estimate) -> dict[str, Any]:
     """Bytes on the fullest device, and on its host where part of the model lies there."""
     footprint = estimate.footprint
-    record = _side_record(footprint)
+    record, streamed = _side_record(footprint), estimate.deployment.streamed
+    if streamed is not None:
+        held = footprint.streamed
+        host = {"weights_bytes": held, "usable_bytes": streamed.host.usable, "fits": held <= streamed.host.usable}
+        return {**record, "host": host}
     return record if footprint.host is None else {**record, "host": _side_record(footprint.host)}
 
 
@@ -315,7 +319,15 @@ def _memory_rows(footprint: Footprint) -> list[list[str]]:
 
 def _host(estimate: Estimate) -> list[Table]:
     """What lies in the host's memory, and where a step's kernels run; nothing where the device has everything."""
-    there = estimate.footprint.host
+    there, streamed = estimate.footprint.host, estimate.deployment.streamed
+    if streamed is not None:
+        rows = [
+            ["weights of all devices", _bytes(estimate.footprint.streamed)],
+            ["usable", _bytes(streamed.host.usable)],
+        ]
+        return [
+            Table(title=f"memory of the host, {streamed.host.name}", columns=["", "bytes"], rows=rows, right=_RIGHT)
+        ]
     if there is None:
         return []
     columns, title = ["", "bytes", "share"], f"memory of the host, {there.deployment.hardware.name}"
@@ -541,6 +553,10 @@ def _notes(estimate: Estimate) -> list[str]:
 
 def _host_note(deployment: Deployment) -> str:
     """What the times of the host rest on; empty where it computes nothing."""
+    if deployment.streamed is not None:
+        device = deployment.streamed.over(deployment.hardware, deployment.parallel.ranks)
+        rate = format_quantity(device.to_host.bandwidth, "B/s")
+        return f"host: {deployment.streamed.host.name}, weights over {device.to_host.name} at {rate} a device"
     if deployment.offload is None:
         return ""
     host, link = deployment.offload.host, deployment.offload.link

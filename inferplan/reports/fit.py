@@ -196,6 +196,7 @@ def memory_report(fitting: Fitting) -> Report:
         *(kept if keeps else []),
         [f"requests of {fitting.context:,} tokens", f"{fitting.requests:,}"],
         ["longest context of one request", format_tokens(fitting.longest)],
+        *([["weights in host memory, of all GPUs", format_bytes(footprint.streamed)]] if footprint.streamed else []),
         *([] if most is None else [["most layers on the GPU that fit (--gpu-layers)", f"{most}"]]),
     ]
     record = {
@@ -209,6 +210,7 @@ def memory_report(fitting: Fitting) -> Report:
         "kv_bytes_per_token": footprint.kv_per_token,
         "state_bytes_per_sequence": footprint.state_per_sequence,
         "most_gpu_layers": most,
+        "streamed_bytes": footprint.streamed,
         "host": None if footprint.host is None else _memory_record(footprint.host),
         "log": {"max_model_len": length, "kv_cache_tokens": footprint.cache_tokens(length), "concurrency": concurrency}
         if keeps

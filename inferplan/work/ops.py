@@ -172,7 +172,7 @@ class Op:
 
     name: dotted, such as ``attn.core``. count: runs in the step. ranks: ranks that run it. fusible: an epilogue that an
     ideal kernel folds into its neighbour, with no traffic of its own (priced only where an engine really runs it).
-    place: where it runs.
+    place: where it runs. far: of the weights that it reads, the share that lies in the host's memory.
     """
 
     kind: ClassVar[str] = "op"
@@ -181,6 +181,7 @@ class Op:
     ranks: int = 1
     fusible: bool = False
     place: Place = "device"
+    far: float = 0.0
 
     def work(self) -> Work:
         """FLOP and bytes of one run on one rank."""
@@ -194,6 +195,12 @@ class Op:
         """The same operator, run so many times as often."""
         other = object.__new__(type(self))  # dataclasses.replace would check every field again: 5 us, in a hot path
         vars(other).update(vars(self), count=self.count * times)
+        return other
+
+    def reading(self, far: float) -> Self:
+        """The same operator with such a share of its weights in the host's memory."""
+        other = object.__new__(type(self))
+        vars(other).update(vars(self), far=far)
         return other
 
     def at(self, place: Place) -> Self:

@@ -498,6 +498,7 @@ CHANGED: dict[str, Any] = {
     "memory": "79GB",
     "offload.gpu_layers": 8,
     "offload.cpu_moe_layers": 8,
+    "offload.cpu_offload_gb": 2.0,
     "offload.host": "xeon-8480plus",
     "offload.host_memory": "256GB",
     "offload.host_link": "31GB/s",

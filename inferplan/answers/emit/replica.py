@@ -71,7 +71,7 @@ class Launch:
     def checkpoint_bytes(self) -> float:
         """Bytes of the weights over all devices that share one copy."""
         parallel, footprint = self.deployment.parallel, _smallest(self.deployment)
-        there = 0.0 if footprint.host is None else footprint.host.weights
+        there = footprint.streamed if footprint.host is None else footprint.host.weights
         return float(footprint.weights) * parallel.tp * parallel.pp + there
 
 

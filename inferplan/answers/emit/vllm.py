@@ -13,6 +13,7 @@ from inferplan.work.adapters import MODULES
 TAKES = frozenset(
     {f"parallel.{degree}" for degree in ("tp", "pp", "dp", "ep", "cp")}
     | {"parallel.redundant", "flags.memory_fraction", "flags.block_size", "flags.two_batch_overlap"}
+    | {"offload.cpu_offload_gb"}
     | {f"lora.{field}" for field in ("rank", "modules", "slots", "folder")}
     | {f"speculation.{field}" for field in ("length", "branches", "draft", "first", "later", "block")}
 )
@@ -61,6 +62,8 @@ def vllm(launch: Launch) -> list[str]:
     flags += [] if launch.context is None else ["--max-model-len", str(launch.context)]
     flags += ["--max-num-seqs", str(sequences), "--max-num-batched-tokens", str(launch.token_budget)]
     flags += ["--gpu-memory-utilization", f"{launch.fraction:g}"]
+    away = launch.request.offload.cpu_offload_gb
+    flags += ["--cpu-offload-gb", f"{away:g}"] if away else []
     flags += [] if asked.block_size is None else ["--block-size", str(asked.block_size)]
     if not launch.deployment.model.encodes:  # by its class vLLM takes the runner that pools, which keeps no cache
         flags += ["--kv-cache-dtype", kv_dtype(launch, _KV_OF_VERSION[launch.deployment.engine.defaults.version])]

@@ -85,15 +85,20 @@ class Origins:
     def _beyond(self, kind: str, field: Field, phase: str) -> tuple[str, str]:
         """Place and source of a field of the host, which is another device, or of the link to it."""
         offload, asked, hardware = self.deployment.offload, self.request.offload, self.deployment.hardware
-        assert offload is not None and asked.host is not None  # they gave the term
+        assert asked.host is not None  # it gave the term
         kind = "host" if field[:2] == ("hardware", "memory") else kind  # what crosses a link lies in the host's memory
         if kind == "host" and field[0] == "number":
             return f"inferplan explain host.{field[1]}", ""
         if kind == "host" and field == ("hardware", "memory", "usable") and asked.host_memory:
             return "--host-memory", ""
-        if kind == "host":
+        if kind == "host" and offload is not None:
             there = replace(self.request, gpu=asked.host, memory=asked.host_memory, calibration=None)
             return Origins(request=there, deployment=offload.host)._place(field, phase)
+        streamed = self.deployment.streamed
+        if streamed is not None:
+            rate = streamed.over(hardware, self.deployment.parallel.ranks).to_host.bandwidth
+            if rate < streamed.link.bandwidth:  # the host's memory is slower than what its devices could take
+                return self.at(catalog.find("hardware", asked.host), "memory", "bandwidth"), streamed.host.source
         if asked.host_link:
             return "--host-link", ""
         path: tuple[str | int, ...] = ("host_link", "bandwidth")
