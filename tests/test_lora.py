@@ -11,11 +11,16 @@ from typing import Any
 
 import pytest
 
+from inferplan.answers.emit import launch
+from inferplan.answers.emit.engines import command
+from inferplan.answers.explain import Explainer
 from inferplan.catalog.assemble import Request, assemble
+from inferplan.catalog.files import names
 from inferplan.errors import InferplanError, InputFileError, SpecError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.graph import build
 from inferplan.estimate.load import StaticLoad
+from inferplan.estimate.memory import Footprint
 from inferplan.estimate.run import estimate
 from inferplan.models.adapter_folder import read_adapter
 from inferplan.models.lora import loaded_bytes, parameters
@@ -131,6 +136,23 @@ def test_a_slot_holds_what_is_merged_and_a_load_brings_what_is_adapted() -> None
         "attn.qkv.lora_shrink",
         "attn.qkv.lora_expand",
     }
+
+
+@pytest.mark.parametrize("modules", [(), ("q", "v"), ("o",)])
+def test_slots_and_operators_agree_for_every_model_on_file(modules: tuple[str, ...]) -> None:
+    """Memory is counted from tensors, a step from matmuls: the same elements wherever adapters are known."""
+    known = 0
+    for model in names("models"):
+        asked = LoraAsked(rank=8, modules=modules)
+        try:
+            deployment = served(asked, model=model, gpu="b200-hgx", ideal=True, parallel=Parallelism(tp=2))
+        except InferplanError:
+            continue
+        known += 1
+        held = sum(float(op.k * op.n * op.count) for op in adapter_ops(deployment, decode(4.0, 64.0, 64.0)))
+        footprint = Footprint(deployment=deployment, batch=1.0, prompt=1.0, context=1.0)
+        assert footprint.adapters == held * deployment.lora.format.width, model  # type: ignore[union-attr]
+    assert known > 100
 
 
 def test_nothing_measured_stands_behind_the_kernels_and_no_band_is_claimed() -> None:
@@ -259,9 +281,6 @@ def test_a_folder_without_its_files(tmp_path: Path) -> None:
 
 
 def test_what_is_emitted_is_what_was_modelled(tmp_path: Path) -> None:
-    from inferplan.answers.emit import launch
-    from inferplan.answers.emit.engines import command
-
     asked = Request(model="llama-3.1-8b", gpu="h100-sxm", lora=LoraAsked(rank=16, slots=4, modules=("q", "v")))
     words = command(launch(asked, 4096))
     at = words.index("--enable-lora")
@@ -280,3 +299,15 @@ def test_what_is_emitted_is_what_was_modelled(tmp_path: Path) -> None:
         command(launch(replace(asked, engine="vllm@0.18"), 4096))
     with pytest.raises(UsageError, match="no flag"):
         command(launch(replace(asked, engine="sglang"), 4096))
+
+
+@pytest.mark.parametrize("gpu", ["h100-sxm", "l4"])
+def test_operators_of_an_adapter_are_explained(gpu: str) -> None:
+    explainer = Explainer(request=Request(model="llama-3.1-8b", gpu=gpu, lora=SEVEN), load=StaticLoad(batch=8.0))
+    found_names = [name for name in explainer.names() if "lora" in name]
+    assert len(found_names) == 16  # shrink and expand of four projections, in both phases
+    for name in found_names[:2]:
+        found = explainer.explain(name)
+        phase = explainer.phases[name.partition(".")[0]]
+        assert found.value == pytest.approx(float(phase.by_operator()[name.partition(".")[2]]))
+    assert explainer.explain("memory.adapters").value == 8 * ADAPTER * 2
