@@ -817,4 +817,12 @@ SERVING_MUTANTS = [
         changes="the first request of a step comes in the one before it",
         check=profile.test_constant_arrivals_are_the_rates,
     ),
+    SourceMutant(
+        name="nobody replaces what is taken away",
+        place="inferplan.serving.elastic:Elastic._notice",
+        old="self._order(1, time)",
+        new="self._order(0, time)",
+        changes="a replica that is taken away is missing from then on",
+        check=elastic.test_a_notice_that_is_long_enough_loses_no_request,
+    ),
 ]

@@ -30,12 +30,13 @@ from inferplan.cli.price_options import price_options
 from inferplan.cli.technique_options import option_group, quantity
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
-from inferplan.planning.day import POLICIES, Autoscaler, ColdStart, DayAsked, Policy, simulate_day, weights_of
+from inferplan.planning.day import HOUR, POLICIES, Autoscaler, ColdStart, DayAsked, Policy, simulate_day, weights_of
 from inferplan.planning.demand import Demand, demand_of_trace, sharing
 from inferplan.planning.option import Sizing
 from inferplan.planning.question import Question
 from inferplan.planning.space import Space
 from inferplan.reports.day import day_report
+from inferplan.serving.autoscaling import Losses
 from inferplan.table import Report
 from inferplan.traffic import traces
 from inferplan.traffic.profile import Profile, profile_of
@@ -81,6 +82,13 @@ policy_options = option_group(
     ),
     click.option("--engine-start", metavar="TIME", help="Beside the weights: pod, engine, graphs, such as 45s."),
     click.option("--startup-log", metavar="FILE", help="A log of vLLM or SGLang that says how long the engine took."),
+    click.option(
+        "--preemptions",
+        type=Positive(),
+        metavar="PER_HOUR",
+        help="How often an hour each replica is taken away (spot).",
+    ),
+    click.option("--notice", metavar="TIME", help="What a replica is told before that: 120s at AWS, 30s at others."),
     click.option("--min-replicas", type=Count(0), default=1, show_default=True, help="0: none while nothing comes."),
     click.option("--max-replicas", type=Count(most=10_000), default=1000, show_default=True, help="The most at once."),
     click.option(
@@ -223,9 +231,24 @@ def _asked(values: dict[str, Any], profile: Profile, deployment: Deployment) -> 
         routing=values["routing"],
         least=values["min_replicas"],
         most=values["max_replicas"],
+        losses=_losses(values),
         span=quantity(values["duration"], "seconds", "--duration") or 0.0,
         seed=values["seed"],
     )
+
+
+def _losses(values: dict[str, Any]) -> Losses | None:
+    """Replicas that are taken away; ``None`` where nobody says how often."""
+    notice = quantity(values["notice"], "seconds", "--notice")
+    if values["preemptions"] is None and notice is None:
+        return None
+    if values["preemptions"] is None or notice is None:
+        raise UsageError(
+            "replicas that are taken away need both --preemptions and --notice",
+            because="no provider states how often it takes a spot instance back",
+            hint="--preemptions 0.05 --notice 120s: once in 20 hours, with the two minutes of AWS",
+        )
+    return Losses(rate=values["preemptions"] / HOUR, notice=notice, seed=values["seed"])
 
 
 def _cold_start(values: dict[str, Any], deployment: Deployment) -> ColdStart | None:

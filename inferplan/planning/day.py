@@ -22,7 +22,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.planning.grid import single
 from inferplan.planning.question import Question
 from inferplan.planning.replica import Replica, replica_of
-from inferplan.serving.autoscaling import Life, Reactive, Scaling, Schedule
+from inferplan.serving.autoscaling import Life, Losses, Reactive, Scaling, Schedule
 from inferplan.serving.class_results import at_percentile
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.result import SimulationResult
@@ -77,7 +77,7 @@ class Autoscaler:
 @dataclass(frozen=True, kw_only=True)
 class DayAsked:
     """What is asked of a day. span: seconds that are simulated. least, most: replicas, of the policies that change
-    their number; 0 where no requests come. cold_start: ``None`` where nobody needs one.
+    their number; 0 where no requests come. cold_start: ``None`` where nobody needs one. losses: of spot.
     """
 
     profile: Profile
@@ -88,12 +88,13 @@ class DayAsked:
     least: int = 1
     most: int = 1000
     span: float = DAY
+    losses: Losses | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
         if not self.policies:
             raise UsageError("no policy is named", hint=f"--policy {','.join(POLICIES)}")
-        if self.cold_start is None and set(self.policies) != {"static"}:
+        if self.cold_start is None and (set(self.policies) != {"static"} or self.losses is not None):
             raise UsageError(
                 "replicas that come and go need the time that one takes to start",
                 because="nobody knows it without your storage and your engine",
@@ -163,6 +164,16 @@ class PolicyDay:
         return float(np.dot(inside, counts)) / (stop - start)
 
     @property
+    def taken(self) -> int:
+        """Replicas that were taken away in the span."""
+        return sum(life.taken for life in self.result.lives)
+
+    @property
+    def resent(self) -> int:
+        """Requests that began anew because their replica was taken away."""
+        return sum(life.resent for life in self.result.lives)
+
+    @property
     def missed(self) -> float:
         """Share of the requests that miss a limit, those that never finish among them."""
         return 1.0 - float(np.sum(self.result.attained)) / len(self.result.records.prompt)
@@ -218,7 +229,7 @@ def simulate_day(
     for index, policy in enumerate(asked.policies):
         scaling = scaling_of(policy, asked, question, replica, target)
         options = Options(
-            fleet=Fleet(routing=asked.routing, scaling=scaling),
+            fleet=Fleet(routing=asked.routing, scaling=scaling, losses=asked.losses),
             slo=question.slo,
             hit_rate=question.demand.hit_rate,
             progress=None if progress is None else partial(_told, progress, index * len(requests)),
@@ -287,7 +298,7 @@ def scaling_of(policy: Policy, asked: DayAsked, question: Question, replica: Rep
     profile, seconds = asked.profile, asked.cold_start.seconds if asked.cold_start is not None else 0.0
     if policy == "static":
         peak = profile.most(0.0, asked.span)
-        return Schedule(changes=((0.0, int(question.sizing.replicas(peak, replica.rate))),))
+        return Schedule(changes=((0.0, int(question.sizing.replicas(peak, replica.rate))),), cold_start=seconds)
     if policy == "scheduled":
         edges = {start for start, _ in profile.steps(asked.span)}
         edges |= {start - seconds for start, _ in profile.steps(asked.span + seconds) if start > seconds}

@@ -38,6 +38,9 @@ def day_report(day: Day) -> Report:
             "bill": bill_record(day.tariff.bill(1)),
         },
         "cold_start": _cold_start(day),
+        "preemptions": None
+        if day.asked.losses is None
+        else {"per_replica_hour": day.asked.losses.rate * HOUR, "notice_s": day.asked.losses.notice},
         "routing": day.asked.routing,
         "policies": [{**row, "hours": _hours(day, one)} for row, one in zip(rows, day.policies)],
     }
@@ -87,6 +90,8 @@ def _row(day: Day, one: PolicyDay) -> dict[str, Any]:
         "missed": one.missed,
         "meets": one.missed <= 1 - percentile / 100 + 1e-12,
         "utilisation": one.utilisation,
+        "taken_away": one.taken,
+        "begun_anew": one.resent,
         **{f"{name}_s": one.percentile(name, percentile) for name in ("ttft", "tpot", "e2el")},
         "requests": one.result.counts,
     }
@@ -114,6 +119,7 @@ def _summary(day: Day, rows: list[dict[str, Any]]) -> Table:
     percentile, limits = percentile_of(day.question.slo), list(day.question.slo.limits)
     asked = ", ".join(f"{_NAMES[name]} {format_time(limit, 3)}" for name, limit in day.question.slo.limits.items())
     latencies = [f"{_NAMES[name]} {percentile}" for name in limits]
+    spot = day.asked.losses is not None
     columns = [
         "policy",
         "peak replicas",
@@ -123,6 +129,7 @@ def _summary(day: Day, rows: list[dict[str, Any]]) -> Table:
         "miss",
         *latencies,
         "used",
+        *(["taken", "anew"] if spot else []),
     ]
     cells = [
         [
@@ -134,6 +141,7 @@ def _summary(day: Day, rows: list[dict[str, Any]]) -> Table:
             f"{row['missed']:.2%}" + ("" if row["meets"] else " !"),
             *("-" if row[f"{name}_s"] is None else format_time(row[f"{name}_s"], 3) for name in limits),
             f"{row['utilisation']:.0%}",
+            *([f"{row['taken_away']:,}", f"{row['begun_anew']:,}"] if spot else []),
         ]
         for index, row in enumerate(rows)
     ]
@@ -186,6 +194,11 @@ def _notes(day: Day) -> list[str]:
         lines.append(
             f"reactive: {rule.target:.3g} requests in a replica{whose}; a look every {rule.interval:g} s, tolerance "
             f"{rule.tolerance:g}, {rule.stabilisation:g} s before fewer, {rule.least} to {rule.most} replicas"
+        )
+    if asked.losses is not None:
+        lines.append(
+            f"each replica is taken away {asked.losses.rate * HOUR:g} times an hour, {asked.losses.notice:g} s after "
+            "it is told; another is ordered then; anew: requests that it had at its end"
         )
     if asked.span < 24 * HOUR:
         lines.append(

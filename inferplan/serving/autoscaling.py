@@ -22,13 +22,31 @@ Autoscaling, "Default Behavior")."""
 
 class Life(NamedTuple):
     """One replica, in seconds of the run: when it was ordered, from when it takes requests, from when it takes no more,
-    and when the last of them is done. Infinity: not in this run.
+    and when the last of them is done, or it is taken away. Infinity: not in this run. taken: somebody else needs it.
+    resent: requests that it had when it was taken away, which begin anew elsewhere.
     """
 
     ordered: float
     ready: float
     left: float = inf
     gone: float = inf
+    taken: bool = False
+    resent: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Losses:
+    """Replicas that are taken away, as those of spot instances: each at ``rate`` a second from its order on, whatever
+    it does (an exponential life); it is told ``notice`` seconds before.
+    """
+
+    rate: float
+    notice: float
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rate < inf or not 0 <= self.notice < inf:
+            raise UsageError("replicas are taken away at a rate above 0, with a notice of 0 or more seconds")
 
 
 class Scaler(Protocol):

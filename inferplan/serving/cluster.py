@@ -17,7 +17,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.serving.adapter_slots import AdapterPool
 from inferplan.serving.admission import Rules
 from inferplan.serving.apart import Apart, Event, Incoming
-from inferplan.serving.autoscaling import Scaling
+from inferplan.serving.autoscaling import Losses, Scaling
 from inferplan.serving.cache_transfer import Links, Transfer
 from inferplan.serving.flags import Flags, with_flags
 from inferplan.serving.pipeline import Pipeline
@@ -58,6 +58,8 @@ class Fleet:
     prefill_flags: Flags | None = None
     scaling: Scaling | None = None
     """Who has replicas come and go during the run; ``None``: the deployment's replicas are there all the time."""
+    losses: Losses | None = None
+    """How often such replicas are taken away."""
 
     def __post_init__(self) -> None:
         if self.scaling is not None and (self.prefill or self.routing in ("sticky", "prefix-aware")):

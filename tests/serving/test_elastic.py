@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from inferplan.errors import UsageError
-from inferplan.serving.autoscaling import Reactive, Scaling, Schedule
+from inferplan.serving.autoscaling import Life, Losses, Reactive, Scaling, Schedule
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags
 from inferplan.serving.result import SimulationResult
@@ -91,7 +91,7 @@ def test_a_constant_number_is_the_cluster_to_the_last_bit() -> None:
             for name in ("admitted", "first", "finish"):
                 assert np.array_equal(getattr(plain.records, name), getattr(elastic.records, name))
             assert [meter.busy for meter in plain.meters] == [meter.busy for meter in elastic.meters]
-            assert [tuple(life) for life in elastic.lives] == [(0.0, 0.0, inf, inf)] * 3
+            assert elastic.lives == [Life(0.0, 0.0)] * 3
 
 
 def test_changes_that_change_nothing_are_no_changes() -> None:
@@ -178,6 +178,43 @@ def test_fewer_only_when_fewer_were_enough_for_the_window() -> None:
     seen = {time: scaler.wanted(time, 8, 80 if time <= 30 else 20) for time in range(15, 376, 15)}
     assert {time for time, wanted in seen.items() if wanted == 8} == set(range(15, 331, 15))
     assert seen[345] == 2
+
+
+def test_a_replica_that_is_taken_away_is_replaced_and_its_request_begins_anew(service: float) -> None:
+    """One replica, one request a second that takes 0.29 s; with no notice the one in service at the cut is lost, and is
+    done a cold start and a service later: the place of the lost replica is ordered at the notice.
+    """
+    losses = Losses(rate=1 / 100, notice=0.0, seed=3)
+    fleet = Fleet(routing="least-loaded", scaling=Schedule(changes=((0.0, 1),), cold_start=30.0), losses=losses)
+    result = simulate(deployment(), same(np.arange(0, 1000, 1.0)), ONE_AT_A_TIME, Options(fleet=fleet))
+    assert result.counts["finished"] == 1000
+    arrival, finish = np.asarray(result.records.arrival), np.asarray(result.records.finish)
+    taken = [life for life in result.lives if life.taken]
+    assert 3 <= len(taken) <= 20  # ten are expected
+    for life, follower in zip(result.lives, result.lives[1:]):
+        assert follower.ordered == life.left
+        assert follower.ready == pytest.approx(life.left + 30.0)
+        unfinished = int(np.sum((arrival <= life.left) & (finish > life.left)))
+        assert life.resent == (unfinished if life.ready < life.left else 0)
+    first = result.lives[0]
+    waiting = np.flatnonzero((arrival > first.left - service) & (arrival < first.left + 30.0))
+    assert finish[waiting[0]] == pytest.approx(first.left + 30.0 + service, rel=1e-6)
+
+
+def test_a_notice_that_is_long_enough_loses_no_request() -> None:
+    """Three replicas, each taken away once in 200 s: 15 in 1000 s; with a minute to finish in nothing begins anew."""
+    arrival = np.arange(0, 1000, 0.25)
+    counts = []
+    for seed in range(20):
+        losses = Losses(rate=1 / 200, notice=60.0, seed=seed)
+        fleet = Fleet(routing="least-loaded", scaling=Schedule(changes=((0.0, 3),), cold_start=5.0), losses=losses)
+        result = simulate(deployment(), same(arrival), ONE_AT_A_TIME, Options(fleet=fleet))
+        assert result.counts["finished"] == len(arrival)
+        assert sum(life.resent for life in result.lives) == 0
+        there = [life for life in result.lives if life.left == inf]
+        assert len(there) == 3
+        counts.append(sum(life.taken for life in result.lives))
+    assert np.mean(counts) == pytest.approx(15.0, abs=5 * np.sqrt(15.0 / 20))
 
 
 def test_what_cannot_come_and_go() -> None:
