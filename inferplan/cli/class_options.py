@@ -33,6 +33,7 @@ queue_option = click.option(*QUEUE[0], **QUEUE[1])
 _OF_CLASSES = (
     *("workload", "trace", "prompt", "output_tokens", "shared_prefix", "distinct_prefixes", "turns", "samples"),
     *("ttft", "tpot", "e2e", "slo", "percentile", "deadline"),
+    "cached_prefix",
 )
 """What classes say for themselves, or know nothing of."""
 
@@ -48,7 +49,7 @@ def asked_classes(values: dict[str, Any]) -> Mix:
                 f"--queue {values['queue']} needs several classes of traffic", hint="--classes FILE, or leave it out"
             )
         return Mix((), None)
-    given = [name for name in _OF_CLASSES if values.get(name) is not None]
+    given = [name for name in _OF_CLASSES if values.get(name) not in (None, 0)]
     if values.get("length_ratio_min", 1.0) != 1.0:
         given.append("length_ratio_min")
     if given:

@@ -15,9 +15,11 @@ import click
 
 from inferplan.answers.sweep import parse_copies, parse_counts, parse_values
 from inferplan.catalog.assemble import NATIVE, Request, precision_of
+from inferplan.catalog.classes import Mix
 from inferplan.catalog.files import config_root, find, load_hardware, load_model
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.catalog.workloads import WorkloadSpec, load_limits, load_workload
+from inferplan.cli.class_options import CLASSES, QUEUE, asked_classes
 from inferplan.cli.draft_options import draft_options, draftings_of
 from inferplan.cli.media_options import MEDIA, asked_of, media_values
 from inferplan.cli.options import (
@@ -44,7 +46,7 @@ from inferplan.estimate.towers import carried
 from inferplan.extras import require
 from inferplan.files import save
 from inferplan.planning.confidence import MIDDLE
-from inferplan.planning.demand import Demand, demand_of_trace, sharing
+from inferplan.planning.demand import Demand, demand_of_trace, mixed, screened_by, sharing
 from inferplan.planning.option import Sizing
 from inferplan.planning.plan import Plan, plan
 from inferplan.planning.question import Question
@@ -87,6 +89,8 @@ _MOST_TRIED = 256
 _DEGREES = ("tp", "pp", "ep", "dp")
 _OPTIONS = [
     _Option("--workload", metavar="NAME", help="Lengths and limits by name or path: chat, rag, code, agent, ..."),
+    _Option(*CLASSES[0], **CLASSES[1]),
+    _Option(*QUEUE[0], **QUEUE[1]),
     _Option("--prompt", metavar="LENGTHS", help="Prompt tokens: 1024, uniform:1024:0.8, lognormal:1024:0.6."),
     _Option("--output", "output_tokens", metavar="LENGTHS", help="Generated tokens, in the same way."),
     _Option("--cached-prefix", type=Count(0), default=0, help="Prompt tokens always found in the prefix cache [0]."),
@@ -189,13 +193,16 @@ def _gpu(name: str) -> str:
 def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Question:
     """The question that the options ask."""
     named = load_workload(values["workload"]) if values["workload"] else None
-    if not (named or values["trace"] or values["output_tokens"]) and load_model(model).encodes:
+    classes = asked_classes(values)
+    own = not (named or values["trace"] or classes.classes)
+    if own and not values["output_tokens"] and load_model(model).encodes:
         values = {**values, "output_tokens": "1"}  # the answer of a request
     encoder = load_model(model).encoder
-    if encoder is not None and encoder.frames is not None and not (named or values["trace"] or values["prompt"]):
+    if encoder is not None and encoder.frames is not None and own and not values["prompt"]:
         values = {**values, "prompt": str(encoder.frames)}  # the one input that it reads
-    base, demand = _with_media(Request(model=model, gpu="", media=media_values(values)), _demand(values, named), named)
-    slo = _slo(values, named, demand)
+    demand = _of_classes(classes, values) if classes.classes else _demand(values, named)
+    base, demand = _with_media(Request(model=model, gpu="", media=media_values(values)), demand, named)
+    slo = screened_by(demand.classes) if demand.classes else _slo(values, named, demand)
     spec = load_model(model)
     gpus = tuple(_gpu(name) for name in parse_values(values["gpu"] or "")) or default_gpus(prices)
     prices.check(load_hardware(gpu).name for gpu in gpus)
@@ -314,6 +321,31 @@ def _demand(values: dict[str, Any], named: WorkloadSpec | None) -> Demand:
     )
 
 
+def _of_classes(mix: Mix, values: dict[str, Any]) -> Demand:
+    """The demand of several kinds of traffic."""
+    if not any(one.slo.limits for one in mix.classes):
+        raise UsageError("a plan needs a limit on latency of one class at least", hint="ttft: 500 ms in the file")
+    prompt, output = mixed(mix.classes)
+    kind, burstiness = arrivals_of(values["arrivals"], values["burstiness"])
+    return Demand(
+        prompt=prompt,
+        output=output,
+        arrivals=kind,
+        burstiness=burstiness,
+        rate=values["rate"] if mix.rate is None else mix.rate,
+        users=values["users"],
+        requests=values["requests"],
+        classes=mix.classes,
+        queue=values["queue"],
+    )
+
+
+def _no_page(question: Question) -> None:
+    """Raise ``UsageError`` for a page on several classes."""
+    if question.demand.classes:
+        raise UsageError("a page on classes of traffic is not drawn yet", hint="inferplan plan without --report")
+
+
 def _with_media(request: Request, demand: Demand, named: WorkloadSpec | None) -> tuple[Request, Demand]:
     """What is asked of devices and the demand, with what its requests carry beside text."""
     request, sets = asked_of(request, named, None if demand.trace is not None else demand.prompt.average)
@@ -381,6 +413,8 @@ def plan_command(question: Question, html: str | None) -> Report:
 
     Example: inferplan plan llama-3.1-70b --rate 50 --prompt 1024 --output 256 --ttft 500ms --tpot 40ms
     """
+    if html:
+        _no_page(question)
     with _progress() as progress:
         found = plan(question, progress)
     if html:
@@ -397,6 +431,7 @@ def report_command(question: Question, report_file: str) -> None:
 
     Example: inferplan report llama-3.1-70b --rate 50 --prompt 1024 --output 256 --ttft 500ms --tpot 40ms -o plan.html
     """
+    _no_page(question)
     with _progress() as progress:
         found = plan(question, progress)
     _write(found, report_file)

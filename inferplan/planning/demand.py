@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
 
 import numpy as np
 
 from inferplan.errors import UsageError
+from inferplan.serving.class_results import METRICS
+from inferplan.serving.waiting import QueueOrder
+from inferplan.traffic.classes import TrafficClass
 from inferplan.traffic.requests import (
     LEAST_RATE,
     ArrivalKind,
@@ -24,6 +28,9 @@ from inferplan.units import format_time
 
 _MOST = 1e9
 """No service has more users, or requests a second."""
+METRIC_NAMES = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "end-to-end latency"}
+_MIXED = 8192
+"""Draws of which the mix of several classes is made."""
 _LEAST = 10 * LEAST_RATE
 """The least rate of prompts: about one a day. Capacity is looked for below the rate asked for too, by simulation."""
 
@@ -56,6 +63,10 @@ class Demand:
     """What requests carry beside text, whose tokens are part of ``prompt``."""
     text: Lengths | None = None
     """Their prompts without it."""
+    classes: tuple[TrafficClass, ...] = ()
+    """Kinds of traffic, where there are several: ``prompt`` and ``output`` are those of all of them."""
+    queue: QueueOrder = "fcfs"
+    """Which of the waiting requests an engine admits next."""
 
     def __post_init__(self) -> None:
         given = [name for name in ("rate", "users", "deadline") if getattr(self, name) is not None]
@@ -75,6 +86,8 @@ class Demand:
                 f"{of} {self.rate:g} requests/s is less than can be planned for",
                 hint=f"at least {_LEAST * self.samples:g} requests/s",
             )
+        if self.classes and self.media is not None:
+            raise UsageError("classes of traffic know no images, video or sound", hint="leave one of them out")
         if (self.deadline is None) != (self.requests is None):
             raise UsageError("an offline job needs both --requests and --deadline")
         if not 0 <= self.cached < self.prompt.average:
@@ -113,6 +126,7 @@ class Demand:
             prefix=self.prefix,
             samples=self.samples,
             seed=seed,
+            classes=self.classes,
         )
 
     def one_of(self, replicas: int) -> Demand:
@@ -133,6 +147,9 @@ class Demand:
         if self.media is not None:
             beside = f" ({self.media.tokens * self.media.sets.average:,.0f} of them media)"
         lengths = f"{self.prompt.average:,.0f} tokens in{known}{beside}"
+        if self.classes:
+            kinds = ", ".join(f"{one.share:.3g} {one.name}" for one in self.classes)
+            lengths = f"{len(self.classes)} classes ({kinds}), {lengths}"
         if self.output.average > 1:
             lengths += f", {self.output.average:,.0f} out"
         if self.deadline is not None:
@@ -169,6 +186,30 @@ def sharing(own: Lengths, output: Lengths, prefix: SharedPrefix, samples: int) -
     return whole, found // len(requests)
 
 
+def mixed(classes: Sequence[TrafficClass]) -> tuple[Lengths, Lengths]:
+    """Prompts and outputs of all classes together, each by its share: what the closed form sees of them."""
+    rng = np.random.default_rng(0)
+    counts = [max(round(_MIXED * one.share), 1) for one in classes]
+    drawn = [[getattr(one, name).sample(rng, n) for one, n in zip(classes, counts)] for name in ("prompt", "output")]
+    prompt, output = (Lengths(kind="empirical", values=tuple(np.concatenate(of).tolist())) for of in drawn)
+    return prompt, output
+
+
+def screened_by(classes: Sequence[TrafficClass]) -> Slo:
+    """The limits that the closed form holds the mix of some classes to, before the simulation holds each to its own.
+
+    Waits differ between classes, by their rank and by their prompts: the mix is only held to the loosest limit on TTFT
+    and on end-to-end latency. The steps of a batch are everybody's, so that the tightest limit on TPOT holds for all.
+    """
+    found = {name: [one.slo.limits[name] for one in classes if name in one.slo.limits] for name in METRICS}
+    return Slo(
+        ttft=max(found["ttft"], default=None),
+        tpot=min(found["tpot"], default=None),
+        e2el=max(found["e2el"], default=None),
+        percentile=max(one.slo.percentile for one in classes if one.slo.limits),
+    )
+
+
 def demand_of_trace(trace: Requests) -> Demand:
     """The demand of a trace: its mean rate and its lengths.
 
@@ -201,3 +242,13 @@ def tail(percentile: float) -> float:
 def percentile_of(slo: Slo) -> str:
     """``"p95"``."""
     return f"p{np.round(slo.percentile, 3):g}"
+
+
+def limits_in_words(slo: Slo, classes: Sequence[TrafficClass]) -> str:
+    """``"TTFT p95 < 500 ms"``; of each class where there are some."""
+
+    def words(held: Slo) -> str:
+        names, at = held.limits.items(), percentile_of(held)
+        return ", ".join(f"{METRIC_NAMES[name]} {at} < {format_time(limit, 3)}" for name, limit in names)
+
+    return "; ".join(f"{one.name} {words(one.slo)}" for one in classes if one.slo.limits) if classes else words(slo)

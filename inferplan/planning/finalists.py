@@ -18,6 +18,7 @@ from inferplan.planning.search import SearchResult, cheapest_of_each_structure, 
 from inferplan.planning.sizing import BUDGETS, MOST_GROWTH, OutOfSimulations, Simulations, Sizer, larger
 from inferplan.planning.space import Rejections
 from inferplan.planning.verify import QUOTED, SHOWN, Verified, verify
+from inferplan.units import Array
 
 MAX_SIMULATIONS = 60
 """More are not run in one search for the cheapest (with and without drafts, at each confidence); the plan says so where
@@ -197,14 +198,26 @@ def too_long_alone(option: Option, question: Question) -> bool:
 
     A share of the prompts is as long as the percentile's or longer, and none of them is faster than that.
     """
-    demand, slo = question.demand, question.slo
-    if slo.ttft is None or demand.own is not None or demand.trace is not None:
+    demand = question.demand
+    if question.slo.ttft is None or demand.own is not None or demand.trace is not None:
         return False
-    longest, found = demand.prompt.quantile(slo.percentile / 100), 1.0 - demand.cached / demand.prompt.average
-    prompts, own = option.prompts or option, option.prompt_budget or option.budget
+    found, own = 1.0 - demand.cached / demand.prompt.average, option.prompt_budget or option.budget
     budgets = np.array([float(budget) for budget in {*(question.space.budgets or BUDGETS), own}])
-    alone, _ = prompt_alone(prompts.deployment, budgets, longest * found, longest * (1.0 - found))
-    return float(np.min(alone)) * option.slow.step * option.slow.first > slo.ttft
+    held = [(one.prompt, one.slo) for one in demand.classes] or [(demand.prompt, question.slo)]
+    return any(
+        slo.ttft is not None and _alone(option, budgets, prompt.quantile(slo.percentile / 100), found) > slo.ttft
+        for prompt, slo in held
+    )
+
+
+def _alone(option: Option, budgets: Array, prompt: float, found: float) -> float:
+    """Seconds of a prompt on an idle replica with the best of some budgets; a share ``found`` of it is to be computed.
+
+    Of the devices that compute prompts, as slow as the option takes them to be.
+    """
+    prompts = option.prompts or option
+    alone, _ = prompt_alone(prompts.deployment, budgets, prompt * found, prompt * (1.0 - found))
+    return float(np.min(alone)) * option.slow.step * option.slow.first
 
 
 def _size(option: Option, question: Question, below: float, so_far: tuple[Finalists, Simulations]) -> bool:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from inferplan.errors import InfeasibleError
-from inferplan.planning.demand import percentile_of
+from inferplan.planning.demand import METRIC_NAMES, limits_in_words, percentile_of
 from inferplan.planning.option import Option
 from inferplan.planning.question import Question
 from inferplan.planning.search import SearchResult, nearest_miss
 from inferplan.planning.verify import SHOWN, TOO_SHORT, Verified, verify
-from inferplan.traffic.requests import Slo
 from inferplan.units import format_time
 
-METRIC_NAMES = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "end-to-end latency"}
 REASONS = {
     "impossible": "the model cannot be divided that way, or the device lacks an arithmetic or a figure",
     "weights": "the weights do not fit",
@@ -34,7 +32,7 @@ _OPTIONS = {"e2el": "e2e"}
 def infeasible(question: Question, searched: SearchResult, failed: list[Verified] | None = None) -> InfeasibleError:
     """The error that says so. failed: finalists that missed a limit in simulation, if the search got so far."""
     slo = question.slo
-    asked = ", ".join(f"{METRIC_NAMES[n]} {percentile_of(slo)} < {format_time(v, 3)}" for n, v in slo.limits.items())
+    asked = limits_in_words(slo, question.demand.classes)
     what = f"no plan serves {question.space.base.model} with {question.demand.describe()}" + (
         f" under {asked}" if asked else ""
     )
@@ -60,7 +58,7 @@ def _missed_in_simulation(what: str, question: Question, failed: list[Verified])
     factors = nearest.violations(slo)
     over = f"the simulated {percentile_of(slo)} of {_named(nearest)} is over"
     bounded = np.isfinite(max(factors.values(), default=np.inf))
-    hint = _relaxation(slo, factors) if bounded else "a larger --most, a lower --utilisation, or another --gpu"
+    hint = _relaxation(question, factors) if bounded else "a larger --most, a lower --utilisation, or another --gpu"
     refused = "" if bounded else nearest.refused
     return InfeasibleError(what, because=refused or over, hint=hint)
 
@@ -97,7 +95,7 @@ def _missed(what: str, question: Question, searched: SearchResult, miss: Option)
         what,
         because=f"of {searched.evaluated:,} candidates: {_counts(searched)}; nearest: {nearest} "
         f"({how}TTFT {format_time(ttft, 3)}, TPOT {format_time(tpot, 3)}{cost})",
-        hint=_relaxation(slo, factors),
+        hint=_relaxation(question, factors),
     )
 
 
@@ -117,9 +115,13 @@ def _counts(searched: SearchResult) -> str:
     return ", ".join(f"{count:,} {REASONS[reason]}" for reason, count in searched.rejections.counts.most_common(4))
 
 
-def _relaxation(slo: Slo, factors: dict[str, float]) -> str:
-    """The limits, as options, that would have been met; a little above, so that rounding does not break them again."""
-    texts = (
-        (name, format_time(slo.limits[name] * factor * 1.005, 3).replace(" ", "")) for name, factor in factors.items()
-    )
-    return "relax to " + ", ".join(f"--{_OPTIONS.get(name, name)} {text}" for name, text in texts)
+def _relaxation(question: Question, factors: dict[str, float]) -> str:
+    """The limits, as options, that would have been met; a little above, so that rounding does not break them again. Of
+    classes the factors on the limits of the one that misses them by most.
+    """
+    if question.demand.classes:
+        texts = [f"{METRIC_NAMES[name]} x {factor * 1.005:.3g}" for name, factor in factors.items()]
+        return f"relax the limits of the class that is farthest from them: {', '.join(texts)}"
+    limits = question.slo.limits
+    named = ((name, format_time(limits[name] * factor * 1.005, 3).replace(" ", "")) for name, factor in factors.items())
+    return "relax to " + ", ".join(f"--{_OPTIONS.get(name, name)} {text}" for name, text in named)

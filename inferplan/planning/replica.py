@@ -10,9 +10,8 @@ import numpy as np
 from inferplan.catalog.assemble import Request
 from inferplan.errors import InfeasibleError
 from inferplan.estimate.deployment import Deployment
-from inferplan.planning.demand import percentile_of
+from inferplan.planning.demand import METRIC_NAMES, percentile_of
 from inferplan.planning.grid import axes_for, longest_whole
-from inferplan.planning.infeasible import METRIC_NAMES
 from inferplan.planning.option import Option, PricedGrid
 from inferplan.planning.passes import priced_grid
 from inferplan.planning.question import Question

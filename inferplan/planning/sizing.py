@@ -131,7 +131,7 @@ class Sizer:
             if screened > _FAR_OFF or worst * screened / self._screened(sized) > _HOPELESS:
                 continue
             other = self._simulated(there)
-            self.budgets[budget] = own * max(shares(other, self.question.slo).values()) / worst
+            self.budgets[budget] = own * max(other.shares(self.question.slo).values()) / worst
             if self.meets(other):
                 self.option = with_budget(self.option, self.question, budget)  # the first to be tried at other sizes
                 return other
@@ -205,7 +205,7 @@ class Sizer:
         """
         same = self._filled(high).option.budget
         shared = {
-            size: log(max(shares(trial, self.question.slo).values()))
+            size: log(max(trial.shares(self.question.slo).values()))
             for (size, _), trial in self.trials.items()
             if trial.option.budget == same and trial.verdict != "overloaded"
         }
@@ -381,7 +381,7 @@ def capacity(at: Callable[[float], Verified], question: Question) -> Capacity:
     while high / max(low, 1e-9) > 1 + CAPACITY_TOLERANCE:
         checked = at(factor)
         if checked.verdict != "overloaded":
-            seen.append((log(max(shares(checked, question.slo).values())), log(factor)))
+            seen.append((log(max(checked.shares(question.slo).values())), log(factor)))
         if checked.meets(question.slo):
             low = factor
         else:
@@ -403,11 +403,6 @@ def _within(low: float, high: float, seen: list[tuple[float, float]]) -> float:
         if low * half < guess < high / half:
             return guess
     return float((low * high) ** 0.5)
-
-
-def shares(checked: Verified, slo: Slo) -> dict[str, float]:
-    """Each limited latency over its limit."""
-    return {name: checked.achieved[name] / limit for name, limit in slo.limits.items()}
 
 
 class PowerLaw(NamedTuple):
@@ -432,8 +427,7 @@ def power_law(seen: list[tuple[float, float]]) -> PowerLaw | None:
 
 def breaks_first(checked: Verified, question: Question) -> str:
     """The limit that is missed by most, or what requests waited for where the run was overloaded."""
-    limits = question.slo.limits
-    over = {name: checked.achieved[name] / limit for name, limit in limits.items()}
+    over = checked.shares(question.slo)
     if checked.verdict == "overloaded" and checked.result is not None:
         waits = {reason: count for meter in checked.result.meters for reason, count in meter.blocked_by.items()}
         reasons = {"slots": "slots", "cache": "memory", "budget": "prefill", "tokens": "prefill"}

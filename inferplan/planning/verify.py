@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from math import ceil, inf, sqrt
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,7 +15,7 @@ from inferplan.planning.demand import Demand
 from inferplan.planning.option import Option
 from inferplan.planning.question import Question
 from inferplan.serving.batch_means import Precision, batch_size, fewest_values, student_95
-from inferplan.serving.class_results import at_percentile
+from inferplan.serving.class_results import METRICS, at_percentile, parts
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags
 from inferplan.serving.result import SimulationResult
@@ -49,8 +51,23 @@ QUOTED = Precision(tolerance=0.03, fewest=4_000, most=24_000)
 SHOWN = Precision(tolerance=0.05, fewest=4_000, most=4_000)
 """What is shown beside it, alternatives and other loads, comes from so many requests where its percentile takes no
 more."""
+_COUNTED_OF_CLASSES = 0.65
+"""Of a run the share of the requests that is counted in any case, with room for the chance of which class they are."""
 _LOAD_WITH_ROOM = 1.3
 """A replica is started with slots for so many times its load: fewer save nothing and are a cliff in a busy hour."""
+
+
+class Kept(NamedTuple):
+    """What one class of traffic has of its limits; or all traffic, where it has no classes."""
+
+    name: str
+    slo: Slo
+    achieved: dict[str, float]
+    """Latencies at the percentile of ``slo``, in seconds."""
+
+    def shares(self, names: Collection[str]) -> dict[str, float]:
+        """Each latency of ``names`` that is limited, over its limit."""
+        return {name: self.achieved[name] / limit for name, limit in self.slo.limits.items() if name in names}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -59,7 +76,8 @@ class Verified:
 
     achieved: latencies at the SLO's percentile, in seconds, as slow as the option takes the devices to be. slots:
     sequences that one replica is started with. verdict: that of the run; of a run to quote from also "too short to
-    tell" where it has too few requests for the percentile.
+    tell" where it has too few requests for the percentile. classes: what each class of traffic has, where there are
+    some.
     """
 
     option: Option
@@ -67,6 +85,19 @@ class Verified:
     achieved: dict[str, float]
     result: SimulationResult | None = None
     verdict: str = "not simulated"
+    classes: tuple[Kept, ...] = ()
+
+    def kept(self, slo: Slo) -> tuple[Kept, ...]:
+        """What is held to limits: every class to its own, or all traffic to ``slo``."""
+        return self.classes or (Kept("", slo, self.achieved),)
+
+    def shares(self, slo: Slo) -> dict[str, float]:
+        """Each limited latency over its limit: of the class that comes closest to it, or exceeds it by most."""
+        found: dict[str, float] = {}
+        for one in self.kept(slo):
+            for name, share in one.shares(slo.limits).items():
+                found[name] = max(share, found.get(name, 0.0))
+        return found
 
     @property
     def rate(self) -> float | None:
@@ -103,11 +134,7 @@ class Verified:
         """Limits that are not met, with the factor by which they are missed; an overloaded run misses without bound."""
         if self.verdict == "overloaded":
             return dict.fromkeys(slo.limits, float("inf"))
-        return {
-            name: value / slo.limits[name]
-            for name, value in self.achieved.items()
-            if name in slo.limits and value > slo.limits[name]
-        }
+        return {name: share for name, share in self.shares(slo).items() if share > 1.0}
 
     def meets(self, slo: Slo) -> bool:
         """Whether every limit is kept by a run that is neither overloaded nor too short to tell; a request that is
@@ -189,7 +216,8 @@ def verify(option: Option, question: Question, factor: float = 1.0, precision: P
     if demand.offline:
         slots = slots_for(option, demand, question.sizing.utilisation)
         return Verified(option=option, slots=slots, achieved=_screened(option))
-    more = min(max(batch_size(slo.percentile) / batch_size(95.0), 1.0), _MOST_FOR_TAIL)
+    rarest = max([batch_size(one.slo.percentile) / one.share for one in demand.classes], default=0.0)
+    more = min(max(max(batch_size(slo.percentile), rarest) / batch_size(95.0), 1.0), _MOST_FOR_TAIL)
     glance, look = round(_GLANCE * more), round(_LOOK * more)
     if precision is not None:
         return _told(option, question, factor, look, replace(precision, percentile=slo.percentile))
@@ -227,12 +255,18 @@ def _clear(checked: Verified, slo: Slo, look: int) -> bool:
     if result is None or result.counts["arrived"] >= look / 2 or checked.verdict == "overloaded":
         return True
     kept = True
-    for name, limit in slo.limits.items():
-        share, error = checked.achieved[name] / limit, _error(getattr(result, name), slo.percentile)
-        if share > _CLEARLY_MISSED or share * (1.0 - error) > 1.0:
-            return True
-        kept = kept and (share < _CLEARLY_KEPT or share * (1.0 + error) < 1.0)
+    for one, (_, part) in zip(checked.kept(slo), _limited(result, slo)):
+        for name, share in one.shares(slo.limits).items():
+            error = _error(getattr(part, name), one.slo.percentile)
+            if share > _CLEARLY_MISSED or share * (1.0 - error) > 1.0:
+                return True
+            kept = kept and (share < _CLEARLY_KEPT or share * (1.0 + error) < 1.0)
     return kept
+
+
+def _limited(result: SimulationResult, slo: Slo) -> list[tuple[Slo, SimulationResult]]:
+    """What of a run is held to which limits: its classes, or all of it."""
+    return [(one.slo, part) for one, part in parts(result)] or [(slo, result)]
 
 
 def _error(values: Array, percentile: float) -> float:
@@ -254,7 +288,8 @@ def _run(
     slots = slots_for(option, demand, question.sizing.utilisation)
     slower = 1.0 if demand.users is not None else option.slow.step
     traffic = traffic_of(demand, option, factor * slower, fewest, whole)
-    flags = Flags(max_num_seqs=ceil(slots / deployment.parallel.dp), max_num_batched_tokens=option.budget)
+    sequences = ceil(slots / deployment.parallel.dp)
+    flags = Flags(max_num_seqs=sequences, max_num_batched_tokens=option.budget, queue=demand.queue)
     options = Options(
         slo=slo,
         fleet=_fleet(option, flags),
@@ -265,8 +300,8 @@ def _run(
     try:
         if precision is not None and isinstance(traffic, Traffic) and isinstance(traffic.arrivals, OpenLoop):
             count = traffic.requests_count or 0
-            least = max(precision.fewest, fewest, count if count > precision.most else 0)
-            precision = replace(precision, fewest=least, most=max(precision.most, count))
+            least = max(precision.fewest, fewest, count if count > precision.most else 0, _fewest_of(demand))
+            precision = replace(precision, fewest=least, most=max(precision.most, count, least))
             result = simulate_steady(deployment, traffic, flags, options, precision)
         else:
             result = simulate(deployment, traffic, flags, options)
@@ -274,21 +309,36 @@ def _run(
         raise
     except InferplanError as error:
         return Verified(option=option, slots=slots, achieved=_screened(option), verdict=f"refused: {error.what}")
-    achieved = {name: at_percentile(result, name, slo.percentile) for name in ("ttft", "tpot", "e2el")}
-    step, first = option.slow
-    late = achieved["ttft"] * step * (first - 1.0)
-    achieved = {name: value * step + (late if name != "tpot" else 0.0) for name, value in achieved.items()}
+    achieved = _achieved(result, slo.percentile, option)
+    classes = tuple(Kept(one.name, one.slo, _achieved(p, one.slo.percentile, option)) for one, p in parts(result))
     told = precision is None or demand.trace is not None or result.verdict == "overloaded" or _enough(result, slo)
     verdict = result.verdict if told else TOO_SHORT
-    return Verified(option=option, slots=slots, achieved=achieved, result=result, verdict=verdict)
+    return Verified(option=option, slots=slots, achieved=achieved, result=result, verdict=verdict, classes=classes)
+
+
+def _achieved(result: SimulationResult, percentile: float, option: Option) -> dict[str, float]:
+    """Latencies at a percentile, as slow as the option takes the devices to be."""
+    achieved = {name: at_percentile(result, name, percentile) for name in METRICS}
+    step, first = option.slow
+    late = achieved["ttft"] * step * (first - 1.0)
+    return {name: value * step + (late if name != "tpot" else 0.0) for name, value in achieved.items()}
 
 
 def _enough(result: SimulationResult, slo: Slo) -> bool:
     """Whether a run holds as many values of each limited latency as its percentile takes; where nothing ran, all are
     late.
     """
-    least = fewest_values(slo.percentile)
-    return not len(result.e2el) or all(len(getattr(result, name)) >= least for name in slo.limits)
+    return not len(result.e2el) or all(
+        len(getattr(part, name)) >= fewest_values(own.percentile)
+        for own, part in _limited(result, slo)
+        for name in own.limits
+    )
+
+
+def _fewest_of(demand: Demand) -> int:
+    """Requests of a run to quote from that hold enough of the rarest class for its percentile: 0 without classes."""
+    least = [fewest_values(one.slo.percentile) / one.share for one in demand.classes if one.slo.limits]
+    return ceil(max(least, default=0.0) / _COUNTED_OF_CLASSES)
 
 
 def _fleet(option: Option, flags: Flags) -> Fleet:

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from inferplan.planning.day import HOUR, Day, PolicyDay
-from inferplan.planning.demand import percentile_of
-from inferplan.planning.infeasible import METRIC_NAMES
+from inferplan.planning.demand import METRIC_NAMES, percentile_of
 from inferplan.reports.cost import bill_record
 from inferplan.reports.estimate import deployment_record
 from inferplan.reports.plan import BOTTLENECKS

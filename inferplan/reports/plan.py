@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from inferplan.planning.confidence import MIDDLE
-from inferplan.planning.demand import percentile_of
-from inferplan.planning.infeasible import METRIC_NAMES, REASONS
+from inferplan.planning.demand import METRIC_NAMES, limits_in_words, percentile_of
+from inferplan.planning.infeasible import REASONS
 from inferplan.planning.option import Option
 from inferplan.planning.plan import Plan, row
 from inferplan.planning.sizing import CAPACITY_TOLERANCE
@@ -48,7 +48,6 @@ def plan_report(plan: Plan) -> Report:
 def summary_table(plan: Plan) -> Table:
     """The plan in one table: what to buy, how to run it, what it keeps and costs."""
     option, question = plan.option, plan.question
-    percentile = percentile_of(question.slo)
     simulated = "simulated" if plan.best.result is not None else "closed form"
     rows = [
         [
@@ -64,13 +63,13 @@ def summary_table(plan: Plan) -> Table:
     ]
     if option.hours is not None:
         rows.append(["time, GPU-hours", f"{option.hours:,.2f} h, {option.hours * option.devices:,.1f}"])
-    for name, limit in question.slo.limits.items():
-        value = plan.best.achieved[name]
-        rows.append(
-            [f"{METRIC_NAMES[name]} {percentile} ({simulated})", f"{format_time(value)}, limit {format_time(limit, 3)}"]
-        )
+    for one in plan.best.kept(question.slo):
+        whose = f"{one.name}: " if one.name else ""
+        for name, limit in one.slo.limits.items():
+            what = f"{whose}{METRIC_NAMES[name]} {percentile_of(one.slo)} ({simulated})"
+            rows.append([what, f"{format_time(one.achieved[name])}, limit {format_time(limit, 3)}"])
     rows += capacity_rows(plan)
-    asked = ", ".join(f"{METRIC_NAMES[n]} {percentile} < {format_time(v, 3)}" for n, v in question.slo.limits.items())
+    asked = limits_in_words(question.slo, question.demand.classes)
     title = f"{question.space.base.model}: {question.demand.describe()}" + (f"; {asked}" if asked else "")
     return Table(title=title, columns=["plan", "value"], rows=rows)
 
@@ -107,7 +106,7 @@ def confidence_table(plan: Plan) -> Table:
     """The plan for the prediction itself, and the one that also keeps the limits at the slow end of its error."""
     assert plan.other is not None
     here, there = plan.question.sizing.confidence, plan.other_confidence
-    percentile, limits = percentile_of(plan.question.slo), plan.question.slo.limits
+    percentile, limits = _at(plan), plan.question.slo.limits
     rows = []
     for confidence, found in sorted([(here, plan.best), (there, plan.other)], key=lambda pair: pair[0]):
         option = found.option
@@ -123,7 +122,7 @@ def confidence_table(plan: Plan) -> Table:
 
 def alternatives_table(plan: Plan) -> Table:
     """The plan and the other finalists that meet the limits, cheapest first."""
-    percentile = percentile_of(plan.question.slo)
+    percentile = _at(plan)
     rows = [
         _alternative(verified, _rate_of(verified, plan) * verified.option.output / verified.option.devices)
         for verified in [plan.best, *plan.alternatives]
@@ -138,6 +137,12 @@ def alternatives_table(plan: Plan) -> Table:
         rows=rows,
         right=_RIGHT,
     )
+
+
+def _at(plan: Plan) -> str:
+    """The percentile that the latencies of a table are at, and whose they are where there are classes."""
+    percentile = percentile_of(plan.question.slo)
+    return f"{percentile} of all classes together" if plan.question.demand.classes else percentile
 
 
 def _rate_of(verified: Verified, plan: Plan) -> float:
@@ -172,6 +177,7 @@ def sensitivity_table(plan: Plan) -> Table:
     names = [METRIC_NAMES[name] for name in limits]
     columns = ["load", *names, "meets", "replicas for this load"]
     title = "the same replicas under other loads (simulated), and the replicas each load would be given"
+    title += f"; {_at(plan)}" if plan.question.demand.classes else ""
     return Table(title=title, columns=columns, rows=rows, right=frozenset({"load", *names, "replicas for this load"}))
 
 

@@ -7,8 +7,7 @@ from math import isfinite
 from inferplan.answers.emit import needed
 from inferplan.devices.constants import Calibration
 from inferplan.planning.confidence import MIDDLE
-from inferplan.planning.demand import percentile_of
-from inferplan.planning.infeasible import METRIC_NAMES
+from inferplan.planning.demand import METRIC_NAMES, percentile_of
 from inferplan.planning.plan import Plan
 from inferplan.planning.verify import TOO_SHORT
 from inferplan.reports.estimate import media_note
@@ -30,11 +29,12 @@ from inferplan.units import format_time
 
 def answer(plan: Plan) -> str:
     """The plan in one sentence."""
-    option, slo = plan.option, plan.question.slo
-    times = {name: format_time(value, 3) for name, value in plan.best.achieved.items()}
+    option = plan.option
     held = ", ".join(
-        f"{METRIC_NAMES[name]} {percentile_of(slo)} of {times[name]} (limit {format_time(limit, 3)})"
-        for name, limit in slo.limits.items()
+        f"{one.name}{' ' if one.name else ''}{METRIC_NAMES[name]} {percentile_of(one.slo)} of "
+        f"{format_time(one.achieved[name], 3)} (limit {format_time(limit, 3)})"
+        for one in plan.best.kept(plan.question.slo)
+        for name, limit in one.slo.limits.items()
     )
     bought = f"{devices(option)} at {money(option)}"
     text = f"{bought}" + (f" for {held}." if held else f", done in {option.hours or 0:,.1f} hours.")
@@ -50,6 +50,7 @@ def notes(plan: Plan) -> list[str]:
         confidence_line(plan),
         measured_line(plan),
         speculation_line(plan),
+        queue_line(plan),
         cheaper_line(plan),
         media_note(option.deployment),
         *(f"note: {text}" for text in option.deployment.warnings),
@@ -131,8 +132,11 @@ def cheaper_line(plan: Plan) -> str:
         return f"{what} costs less: {TOO_SHORT} whether it keeps the limits" if checked.verdict == TOO_SHORT else ""
     if not all(isfinite(factor) for factor in factors.values()):
         return f"the cheaper candidate that comes closest, {what}, does not keep up with the load"
+    classes, limits = plan.question.demand.classes, plan.question.slo.limits
     relaxed = " and ".join(
-        f"{METRIC_NAMES[name]} were {format_time(plan.question.slo.limits[name] * factor, 3)} (x {factor:.2f})"
+        f"{METRIC_NAMES[name]} were {factor:.2f} times as long"
+        if classes
+        else f"{METRIC_NAMES[name]} were {format_time(limits[name] * factor, 3)} (x {factor:.2f})"
         for name, factor in factors.items()
     )
     how = "simulated" if checked.result is not None and checked.violations(plan.question.slo) else "closed form"
@@ -192,6 +196,16 @@ def measured_line(plan: Plan) -> str:
         f"measured alternative: {shape(found.option)} on {found.option.deployment.hardware.name} at "
         f"{money(found.option)}, of a kind whose error is known"
     )
+
+
+def queue_line(plan: Plan) -> str:
+    """What an engine has to be told beside its command, so that it admits classes in the order of the plan."""
+    order, engine = plan.question.demand.queue, plan.deployment.engine.name
+    if order == "priority" and engine == "vllm":
+        return "classes: start vLLM with --scheduling-policy priority as well, and send each request with its priority"
+    if order != "fcfs":
+        return f"classes: --queue {order} is no option of {engine} that is known here; what sends requests has to do it"
+    return ""
 
 
 def search_line(plan: Plan) -> str:

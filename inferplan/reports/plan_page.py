@@ -10,9 +10,8 @@ from typing import Any
 
 from inferplan import __version__
 from inferplan.extras import require
-from inferplan.planning.demand import percentile_of
+from inferplan.planning.demand import METRIC_NAMES, percentile_of
 from inferplan.planning.formulas import plan_formulas
-from inferplan.planning.infeasible import METRIC_NAMES
 from inferplan.planning.plan import Plan
 from inferplan.reports import plots
 from inferplan.reports.glossary import glossary

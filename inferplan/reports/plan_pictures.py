@@ -10,8 +10,7 @@ import numpy as np
 
 from inferplan.answers.cost import HOURS_PER_MONTH
 from inferplan.estimate.memory import Footprint
-from inferplan.planning.demand import percentile_of
-from inferplan.planning.infeasible import METRIC_NAMES
+from inferplan.planning.demand import METRIC_NAMES, percentile_of
 from inferplan.planning.option import Option
 from inferplan.planning.plan import Plan
 from inferplan.planning.search import pareto

@@ -30,7 +30,7 @@ _ELSEWHERE = {"model", "gpu", "quant", "engine", "flags.token_budget", "flags.ma
 def plan_record(plan: Plan) -> dict[str, Any]:
     """The JSON of ``inferplan plan`` (docs/planning.md)."""
     question, searched = plan.question, plan.searched
-    cost, energy = cost_of(plan), energy_of(plan)
+    cost, energy, classes = cost_of(plan), energy_of(plan), question.demand.classes
     return {
         "question": {
             "model": question.space.base.model,
@@ -41,14 +41,17 @@ def plan_record(plan: Plan) -> dict[str, Any]:
             "output_tokens": question.demand.output.average,
             "requests_per_s": question.demand.requests_per_second,
             "users": question.demand.users,
-            "slo": {f"{name}_s": limit for name, limit in question.slo.limits.items()},
+            "slo": None if classes else {f"{name}_s": limit for name, limit in question.slo.limits.items()},
             "percentile": question.slo.percentile,
+            "classes": [asdict(one) for one in classes] or None,
+            "queue": question.demand.queue,
             "utilisation": question.sizing.utilisation,
             "spare": question.sizing.spare,
             "confidence": question.sizing.confidence,
         },
         "plan": {
             **row(plan.best),
+            "classes": _classes(plan),
             "deployment": deployment_record(plan),
             "launch": launch_line(plan),
             "binding": plan.binding,
@@ -137,6 +140,19 @@ def _prefill_record(option: Option) -> dict[str, Any] | None:
         "max_num_seqs": deployment.engine.defaults.tier(deployment.hardware).max_sequences,
         "options": _options(request),
     }
+
+
+def _classes(plan: Plan) -> list[dict[str, Any]] | None:
+    """What each class of traffic has of its limits; ``None`` without classes."""
+    return [
+        {
+            "name": one.name,
+            "percentile": one.slo.percentile,
+            "slo": {f"{name}_s": limit for name, limit in one.slo.limits.items()},
+            **{f"{name}_s": value for name, value in one.achieved.items()},
+        }
+        for one in plan.best.classes
+    ] or None
 
 
 def frontier_rows(plan: Plan) -> list[dict[str, Any]]:

@@ -1,0 +1,184 @@
+"""A plan for several kinds of traffic: every one of them keeps its own limits, and nothing smaller does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from inferplan.catalog.assemble import Request
+from inferplan.catalog.price_lists import price_book
+from inferplan.errors import InfeasibleError
+from inferplan.planning.demand import Demand, mixed, screened_by
+from inferplan.planning.option import Sizing
+from inferplan.planning.plan import Plan, plan
+from inferplan.planning.question import Question
+from inferplan.planning.space import Space
+from inferplan.planning.verify import Kept, Verified, traffic_of
+from inferplan.reports.plan import plan_report
+from inferplan.serving.flags import Flags
+from inferplan.serving.result import SimulationResult
+from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.waiting import QueueOrder
+from inferplan.traffic.classes import TrafficClass
+from inferplan.traffic.requests import Lengths, Slo, Traffic
+from inferplan.work.parallel import Parallelism
+from tests.cli.conftest import Run, run
+
+__all__ = ["run"]  # a fixture
+
+RATE, UTILISATION = 100.0, 0.8
+SHORT = TrafficClass(
+    name="short", share=0.85, prompt=Lengths(mean=300), output=Lengths(mean=60), slo=Slo(tpot=0.03, percentile=95)
+)
+LONG = TrafficClass(
+    name="long", share=0.15, prompt=Lengths(mean=6000), output=Lengths(mean=40), slo=Slo(ttft=0.33, percentile=90)
+)
+
+
+def asked(*classes: TrafficClass, queue: QueueOrder = "fcfs", rate: float = RATE) -> Question:
+    """One kind of replica, sold singly at 1 USD: the plan is their number."""
+    prompt, output = mixed(classes)
+    space = Space(
+        base=Request(model="llama-3.1-8b", gpu=""),
+        gpus=("h100-sxm",),
+        quants=(None,),
+        most=1,
+        budgets=(2048,),
+        disaggregate=False,
+    )
+    return Question(
+        space=space,
+        demand=Demand(prompt=prompt, output=output, rate=rate, classes=classes, queue=queue),
+        slo=screened_by(classes),
+        sizing=Sizing(utilisation=UTILISATION),
+        prices=price_book(stated=["h100-sxm=1"]),
+    )
+
+
+def fleet(found: Plan, replicas: int, load: float, seed: int = 5) -> SimulationResult:
+    """So many replicas of a plan, all of them simulated under a multiple of the load."""
+    best, demand = found.best, found.question.demand
+    deployment = replace(best.option.deployment, parallel=Parallelism(replicas=replicas))
+    traffic = demand.traffic(RATE * load, 60_000, seed=seed)
+    flags = Flags(max_num_seqs=best.slots, max_num_batched_tokens=best.option.budget, queue=demand.queue)
+    return simulate(deployment, traffic, flags, Options(trim=True))
+
+
+def kept(run: SimulationResult) -> list[float]:
+    """The worst latency of each class over its limit, from the times of its requests alone."""
+    records = run.records
+    of, arrival, first, finish, output = (
+        np.asarray(getattr(records, name))[run.counted] for name in ("of", "arrival", "first", "finish", "output")
+    )
+    found = []
+    for place, one in enumerate(records.classes):
+        mine = of == place
+        times = {
+            "ttft": (first - arrival)[mine],
+            "tpot": ((finish - first) / (output - 1))[mine],
+            "e2el": (finish - arrival)[mine],
+        }
+        shares = [np.percentile(times[name], one.slo.percentile) / limit for name, limit in one.slo.limits.items()]
+        found.append(float(max(shares)))
+    return found
+
+
+@pytest.fixture(scope="module")
+def found() -> Plan:
+    return plan(asked(SHORT, LONG))
+
+
+def test_every_class_keeps_its_limits_and_one_replica_less_does_not(found: Plan) -> None:
+    """Brute force: the whole fleet at the load that it is sized for, one replica fewer, and as it is bought."""
+    replicas = found.option.replicas
+    assert max(kept(fleet(found, replicas, 1 / UTILISATION))) < 1.03
+    assert max(kept(fleet(found, replicas - 1, 1 / UTILISATION))) > 0.97
+    assert max(kept(fleet(found, replicas, 1.0))) < 1.0
+
+
+def test_the_mix_alone_would_be_content_with_less(found: Plan) -> None:
+    """Long prompts are 15 of 100 requests: the 95th percentile of all is theirs, the 80th is not."""
+    one = replace(found.question, demand=replace(found.question.demand, classes=(), queue="fcfs"))
+    careless = plan(replace(one, slo=Slo(ttft=0.33, tpot=0.03, percentile=80)))
+    assert careless.option.replicas < found.option.replicas
+    assert max(kept(fleet(found, careless.option.replicas, 1 / UTILISATION))) > 1.0
+
+
+def test_what_the_plan_says_of_a_class_is_what_the_fleet_does(found: Plan) -> None:
+    long = {one.name: one.achieved for one in found.best.classes}
+    run = fleet(found, found.option.replicas, 1.0)
+    of = np.asarray(run.records.of)[run.counted]
+    ttft = (np.asarray(run.records.first) - np.asarray(run.records.arrival))[run.counted][of == 1]
+    assert long["long"]["ttft"] == pytest.approx(float(np.percentile(ttft, 90)), rel=0.05)
+    report = plan_report(found)
+    assert [one["name"] for one in report.record["plan"]["classes"]] == ["short", "long"]
+    assert report.record["question"]["queue"] == "fcfs"
+    text = "\n".join(" ".join(cell for cell in row) for table in report.tables for row in table.rows)
+    assert "short: TPOT p95 (simulated)" in text and "long: TTFT p90 (simulated)" in text
+
+
+def test_two_equal_classes_are_one() -> None:
+    kinds = [replace(SHORT, name=name, share=share) for name, share in (("a", 0.5), ("b", 0.5))]
+    two, one = plan(asked(*kinds, rate=200.0)), plan(asked(replace(SHORT, share=1.0), rate=200.0))
+    none = asked(replace(SHORT, share=1.0), rate=200.0)
+    none = replace(none, demand=replace(none.demand, classes=(), prompt=SHORT.prompt, output=SHORT.output))
+    assert two.option.replicas == one.option.replicas == plan(none).option.replicas
+
+
+def test_traffic_of_a_demand_has_its_classes(found: Plan) -> None:
+    traffic = traffic_of(found.question.demand, found.option)
+    assert isinstance(traffic, Traffic) and traffic.classes == (SHORT, LONG)
+    prompt, output = mixed((SHORT, LONG))
+    assert prompt.average == pytest.approx(0.85 * 300 + 0.15 * 6000, rel=1e-3)
+    assert output.average == pytest.approx(0.85 * 60 + 0.15 * 40, rel=1e-3)
+
+
+def test_the_closed_form_is_held_to_what_the_mix_can_keep() -> None:
+    a, b = replace(SHORT, slo=Slo(ttft=1, tpot=0.03, percentile=90)), replace(LONG, slo=Slo(ttft=3, tpot=0.05))
+    assert screened_by((a, b)) == Slo(ttft=3, tpot=0.03, percentile=90)
+    assert screened_by((a, replace(b, slo=Slo()))) == Slo(ttft=1, tpot=0.03, percentile=90)
+
+
+def test_the_worst_class_decides() -> None:
+    classes = (
+        Kept("a", Slo(ttft=1.0, tpot=0.1), {"ttft": 0.5, "tpot": 0.09, "e2el": 9.0}),
+        Kept("b", Slo(ttft=4.0, e2el=10.0), {"ttft": 5.0, "tpot": 0.5, "e2el": 8.0}),
+    )
+    checked = Verified(option=None, slots=8, achieved={}, verdict="stable", classes=classes)  # type: ignore[arg-type]
+    slo = Slo(ttft=4.0, tpot=0.1, e2el=10.0)
+    assert checked.shares(slo) == pytest.approx({"ttft": 1.25, "tpot": 0.9, "e2el": 0.8})
+    assert checked.violations(slo) == pytest.approx({"ttft": 1.25})
+    assert not checked.meets(slo)
+
+
+def test_a_class_that_no_fleet_can_serve_says_so() -> None:
+    with pytest.raises(InfeasibleError) as raised:
+        plan(asked(SHORT, replace(LONG, slo=Slo(ttft=0.05, percentile=90))))
+    assert "long TTFT p90 < 50.0 ms" in raised.value.what
+
+
+PLAN = "plan llama-3.1-8b --gpu h100-sxm --classes chat-and-batch"
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("--rate 5 --ttft 1s", "--ttft and --classes exclude each other"),
+        ("--rate 5 --percentile 99", "--percentile and --classes exclude each other"),
+        ("--rate 5 --cached-prefix 100", "--cached-prefix and --classes exclude each other"),
+        ("--requests 1000 --deadline 1h", "--deadline and --classes exclude each other"),
+        ("--rate 5 --report plan.html", "a page on classes of traffic is not drawn yet"),
+        ("", "a plan needs one kind of demand"),
+    ],
+)
+def test_what_a_plan_of_classes_refuses(more: str, said: str, run: Run) -> None:
+    answer = run(*f"{PLAN} {more}".split())
+    assert answer.code == 2 and said in answer.err
+
+
+def test_a_queue_without_classes_is_refused(run: Run, tmp_path: Path) -> None:
+    answer = run(*["plan", "llama-3.1-8b", "--gpu", "h100-sxm", "--workload", "chat", "--rate", "5", "--queue", "fair"])
+    assert answer.code == 2 and "--queue fair needs several classes of traffic" in answer.err
