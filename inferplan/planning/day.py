@@ -297,7 +297,7 @@ def scaling_of(policy: Policy, asked: DayAsked, question: Question, replica: Rep
     """
     profile, seconds = asked.profile, asked.cold_start.seconds if asked.cold_start is not None else 0.0
     if policy == "static":
-        peak = profile.most(0.0, asked.span)
+        peak = profile.most(0.0, asked.span - _INSTANT)
         return Schedule(changes=((0.0, int(question.sizing.replicas(peak, replica.rate))),), cold_start=seconds)
     if policy == "scheduled":
         edges = {start for start, _ in profile.steps(asked.span)}

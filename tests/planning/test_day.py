@@ -109,6 +109,8 @@ def test_timetables_by_hand() -> None:
     assert scaling_of("static", asked, question(), replica(2.5), 3.0) == Schedule(
         changes=((0.0, 10),), cold_start=100.0
     )
+    short = replace(asked, span=600.0)  # the peak begins when it is over
+    assert scaling_of("static", short, question(), replica(2.5), 3.0).first == 2
     long = replace(asked, cold_start=ColdStart(rest=700.0))  # longer than a step: nobody leaves who would come back
     assert scaling_of("scheduled", long, question(), replica(2.5), 3.0) == Schedule(
         changes=((0.0, 10), (1200.0, 4), (1700.0, 10), (3000.0, 4), (3500.0, 10)), cold_start=700.0
