@@ -22,6 +22,7 @@ from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.phase import by_place
 from inferplan.estimate.run import estimate, unchecked
 from inferplan.reports.fit import memory_report
+from inferplan.serving.flags import Flags, rules_of
 from inferplan.work.parallel import Parallelism
 
 LOAD = StaticLoad(batch=1.0, prompt=512.0, output=128.0)
@@ -376,3 +377,13 @@ def test_streaming_is_explained_and_emitted() -> None:
         assert explainer.explain(name).formula
     words = " ".join(command(launch(request, context=2048)))
     assert "--cpu-offload-gb 20 " in words
+
+
+def test_a_simulated_batch_is_the_estimated_one() -> None:
+    """Four users who decode together on both sides: the table's step is the estimate's, and the host admits no more."""
+    deployment = deploy(gpu_layers=40, host_memory="22.8GB")
+    host = unchecked(deployment, LOAD).footprint.host
+    assert host is not None
+    rules = rules_of(deployment, Flags(), 512.0, 128.0)
+    room = 22.8e9 - host.weights - host.reserve - float(host.activations)
+    assert rules.capacity == pytest.approx(room / (41 * 2 * 8 * 128 * 2), rel=1e-3)

@@ -18,6 +18,7 @@ from inferplan.cli.class_options import asked_classes, classes_option, queue_opt
 from inferplan.cli.draft_options import speculation_of
 from inferplan.cli.lora_options import lora_options
 from inferplan.cli.media_options import asked_of, media_of, media_options
+from inferplan.cli.offload_options import offload_options
 from inferplan.cli.options import (
     MOST_JOBS,
     PROGRESS,
@@ -266,6 +267,7 @@ def _failure(result: SimulationResult) -> InfeasibleError | None:
 @deployment_options
 @media_options
 @lora_options
+@offload_options
 @traffic_options
 @flag_options
 @fleet_options

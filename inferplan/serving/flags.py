@@ -186,19 +186,20 @@ def remedy(reasons: Iterable[str], longest: int) -> str:
 def _tightest_stage(deployment: Deployment, total: float) -> tuple[StageMemory, float]:
     """The pipeline stage, or the host, that holds the fewest requests of ``total`` tokens, and its bytes for them."""
     footprint = Footprint(deployment=deployment, batch=1.0, prompt=total, context=total)
-    best: tuple[float, StageMemory, float] | None = None
+    best: tuple[float, StageMemory, float, Footprint] | None = None
     sides = [footprint, *([] if footprint.host is None else [footprint.host])]
     for side, stage in ((one, stage) for one in sides for stage in one.stages):
         pool = side.pool(stage)
         requests = pool / max(float(stage.held(total)), 1e-9)
         if best is None or requests < best[0]:
-            best = (requests, stage, pool)
+            best = (requests, stage, pool, side)
     assert best is not None
     if best[2] <= 0:
+        where = "each device" if best[3] is footprint else best[3].deployment.hardware.name
         raise InfeasibleError(
             f"{deployment.describe()} has no room for a cache",
             because=f"weights {format_bytes(best[1].weights)} and the engine's reserve leave {format_bytes(best[2])} "
-            f"of {format_bytes(footprint.usable)} usable on each device",
+            f"of {format_bytes(best[3].usable)} usable on {where}",
             hint="more devices (--tp), a narrower --weights, or a higher --gpu-memory-utilization",
         )
     return best[1], best[2]

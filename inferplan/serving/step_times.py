@@ -29,7 +29,7 @@ import numpy as np
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.graph import OVERLAP_PARTS, Stage, build_rank, overlap_part
-from inferplan.estimate.phase import Overlap, launched, overlap_of, require_finite
+from inferplan.estimate.phase import Overlap, launched, layer_seconds, overlap_of, require_finite
 from inferplan.estimate.roofline import price
 from inferplan.serving.rounds import eager_floors
 from inferplan.units import Array, Num
@@ -658,7 +658,7 @@ class _TableBuilder(NamedTuple):
     def tables(self, groupings: list[Grouping], prompts: list[PromptPrices], new: float) -> list[StageTable]:
         """The tables of every stage, stages that are alike sharing one; ``new`` tokens in a prompt that stands by."""
         pricer, reach, width = self.pricer, self.reach, int(self.pricer.width)
-        parallel, step = pricer.deployment.parallel, pricer.deployment.calibration.step
+        parallel = pricer.deployment.parallel
         cp = parallel.cp if new > WIDE else 1
         rows = np.arange(1.0, min(reach.tokens + width * reach.sequences, _ROOM) + 2)
         half = _Probe(decode=(rows / 2 / width, 64.0), prompt=(rows / 2 * cp / new, new, 0.0))
@@ -686,7 +686,7 @@ class _TableBuilder(NamedTuple):
                 batch_knots=batches,
                 decode_grid=np.broadcast_to(decode[index], (len(batches), len(self.knots.contexts))),
                 prompt_grid=prompts[index].grid,
-                layers=step.layer * stage.layers,
+                layers=float(layer_seconds(pricer.deployment, stage.layers)),
                 launch=prompts[index].launch,
             )
         return [tables[id(stage)] for stage in stages]

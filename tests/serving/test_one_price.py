@@ -10,13 +10,16 @@ percent.
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
 
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.files import names
+from inferplan.catalog.offload import OffloadAsked
 from inferplan.errors import InferplanError, NotFiniteError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import Batches, decode_cycle, price_batches, prompt_drain
@@ -65,6 +68,30 @@ def deployments(gpu: str) -> list[Deployment]:
             found.append(one)
             break
     return [one for one in found if one.model.generation.kind == "autoregressive"]
+
+
+HOST = {"host": "epyc-9654", "host_memory": "800GB", "host_link": "63GB/s"}
+THERE = [
+    ("llama-3.1-70b", "llama.cpp", {"gpu_layers": 40}, {}),
+    ("llama-3.1-70b", "llama.cpp", {"gpu_layers": 0}, {}),
+    ("gpt-oss-120b", "llama.cpp", {"gpu_layers": 25, "cpu_moe_layers": 20}, {}),
+    ("deepseek-v3", "llama.cpp", {"cpu_moe_layers": 61}, {}),
+    ("llama-3.1-70b", "vllm", {"cpu_offload_gb": 10.0}, {"tp": 2, "pp": 4}),
+    ("gpt-oss-120b", "vllm", {"cpu_offload_gb": 10.0}, {"tp": 4}),
+    ("qwen3-30b-a3b", "vllm", {"cpu_offload_gb": 10.0}, {"dp": 2, "ep": 2}),
+]
+"""Part of a model on the host: model, engine, what lies there, division."""
+
+
+@pytest.mark.parametrize("ideal", [True, False])
+@pytest.mark.parametrize(("model", "engine", "asked", "division"), THERE)
+def test_layers_and_weights_on_the_host_have_one_price(
+    model: str, engine: str, asked: dict[str, Any], division: dict[str, int], ideal: bool
+) -> None:
+    offload, parallel = OffloadAsked(**HOST, **asked), Parallelism(**division)
+    quant = "q4_0" if model != "gpt-oss-120b" and engine == "llama.cpp" else None
+    request = Request(model=model, gpu="h200-sxm", quant=quant, engine=engine, ideal=ideal, parallel=parallel)
+    assert not disagreements(assemble(replace(request, offload=offload)))
 
 
 @pytest.mark.parametrize("gpu", GPUS)
