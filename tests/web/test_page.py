@@ -360,7 +360,8 @@ def test_a_plan_of_a_model_that_embeds_has_one_latency(opened: Opener) -> None:
     page.get_by_role("button", name="Run the plan").click()
     expect(page.locator("#plan-answer")).to_be_visible(timeout=3 * PATIENCE)
     words = [word for key, value in asked.items() for word in (f"--{key}", value)]
-    exact, limit = row(printed("plan", "bert-base-uncased", *words), "end-to-end latency p95 (simulated)")[1].split(", ")
+    said = printed("plan", "bert-base-uncased", *words)
+    exact, limit = row(said, "end-to-end latency p95 (simulated)")[1].split(", ")
     expect(figure(page, "Latency")).to_contain_text(exact)
     expect(figure(page, "Latency")).to_contain_text(limit)
     expect(page.locator("#plan-result")).not_to_contain_text("Time to first token")
