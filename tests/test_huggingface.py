@@ -191,6 +191,27 @@ GEMMA3 = {  # text_config of google/gemma-3-4b-it: the fields it shares with its
 }
 
 
+def test_a_gemma_2_may_say_its_window_twice_as_the_released_9b_does():
+    """9,241,705,984 parameters, as google/gemma-2-9b has; its config holds both names of the window."""
+    spec = model(
+        {
+            "model_type": "gemma2",
+            "hidden_size": 3584,
+            "num_hidden_layers": 42,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 8,
+            "head_dim": 256,
+            "intermediate_size": 14336,
+            "vocab_size": 256000,
+            "max_position_embeddings": 8192,
+            "sliding_window": 4096,
+            "sliding_window_size": 4096,
+        }
+    )
+    assert spec.parameters["total"] == 9_241_705_984
+    assert {layer.mixer.window for layer in spec.sequence} == {4096, None}
+
+
 def test_a_gemma_3_takes_the_defaults_of_its_class_and_says_so():
     """3,880,263,168: the language model of gemma-3-4b, with 8 heads of 256, 4 of them for the cache."""
     spec = model({"model_type": "gemma3", "text_config": GEMMA3})

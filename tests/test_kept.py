@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import pickle
 import subprocess
@@ -86,6 +87,46 @@ def test_a_process_reads_a_file_once_and_again_when_it_has_changed(
     assert reads.count == 2
 
 
+def test_a_change_that_leaves_size_and_time_as_they_were_is_seen(folder: Path, source: Path) -> None:
+    """Archives and mirrors that set the times of their files do this: one digit of a YAML is another."""
+    reads = Reads(source)
+    again(reads)
+    about = source.stat()
+    while source.stat().st_ctime_ns == about.st_ctime_ns:  # a tick of the file system's clock
+        source.write_text("two")
+        os.utime(source, ns=(about.st_atime_ns, about.st_mtime_ns))
+    assert [within(reads), again(reads)] == ["two", "two"]
+
+
+def test_what_is_written_while_it_is_read_is_read_again(folder: Path, source: Path) -> None:
+    class Overtaken(Reads):
+        def __call__(self) -> tuple[str, list[Path]]:
+            found = super().__call__()
+            if self.count == 1:
+                source.write_text("four")
+            return found
+
+    reads = Overtaken(source)
+    assert [again(reads), within(reads)] == ["one", "four"]
+    assert again(reads) == "four"
+    assert reads.count == 2
+
+
+def test_the_code_of_a_spec_counts_where_it_stands_in_another_room(
+    folder: Path, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_is_shipped", lambda path: True)
+    source.write_text("size: 1")
+    (tmp_path / "room_of_a_spec.py").write_text("from inferplan.spec import Spec\nclass Own(Spec):\n    size: int\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    room = importlib.import_module("room_of_a_spec")
+    assert files.spec_of(source, room.Own).size == 1
+    (tmp_path / "room_of_a_spec.py").write_text(Path(room.__file__).read_text() + "    new: int = 3\n")
+    kept._held.clear()
+    assert files.spec_of(source, importlib.reload(room).Own).new == 3
+    del sys.modules["room_of_a_spec"]
+
+
 def test_what_a_file_refers_to_counts_as_the_file(folder: Path, source: Path) -> None:
     base = source.with_name("base.yaml")
     base.write_text("base")
@@ -107,7 +148,7 @@ def test_other_code_reads_again(folder: Path, source: Path, monkeypatch: pytest.
 
 
 def test_code_is_known_by_every_file_that_reads_a_spec() -> None:
-    said = str(kept._code())
+    said = str(dict(kept._files()))
     for part in ("spec.py", "units.py", "catalog/files.py", "devices/engine.py", "models/layers/mla.py", "work/ops.py"):
         assert f"inferplan/{part}" in said
 
@@ -142,6 +183,23 @@ def test_what_others_could_have_put_there_is_not_read(folder: Path, source: Path
     again(reads)
     assert reads.count == 2
     assert not list(folder.iterdir())
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="no owners of files on this system")
+def test_a_folder_is_made_before_anybody_else_can_make_it(folder: Path) -> None:
+    assert kept._folder() == folder
+    assert (folder.stat().st_uid, folder.stat().st_mode & 0o777) == (os.getuid(), 0o700)
+
+
+def test_a_cache_of_no_whole_path_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the XDG Base Directory Specification says of all its variables; it would be another one in every directory."""
+    monkeypatch.delenv("INFERPLAN_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", "here")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    kept._folder.cache_clear()
+    found = kept._folder()
+    kept._folder.cache_clear()
+    assert found == tmp_path / ".cache" / "inferplan"
 
 
 def test_a_folder_that_cannot_be_made_is_no_error(folder: Path, source: Path) -> None:

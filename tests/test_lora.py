@@ -16,6 +16,7 @@ from inferplan.answers.emit.engines import command
 from inferplan.answers.explain import Explainer
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.files import names
+from inferplan.devices.constants import Calibration, Fit
 from inferplan.errors import InferplanError, InputFileError, SpecError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.graph import build
@@ -161,6 +162,19 @@ def test_nothing_measured_stands_behind_the_kernels_and_no_band_is_claimed() -> 
     costs = [cost for cost in found.decode.costs if cost.op.kernel == "grouped_matmul.adapter"]
     assert len(costs) == 8 and {cost.basis for cost in costs} <= {"transferred", "extrapolated"}
     assert found.tpot > estimate(served(LoraAsked()), StaticLoad(batch=8.0)).tpot
+
+
+def test_constants_of_adapters_that_somebody_measured_stand_before_those_of_experts() -> None:
+    found = Calibration(
+        name="own",
+        constants={
+            "grouped_matmul": {"bf16": Fit(math=0.5)},
+            "grouped_matmul.adapter": {"bf16": Fit(math=0.25)},
+        },
+    )
+    fit = found.fit("grouped_matmul.adapter", "bf16")
+    assert fit is not None
+    assert (fit.math, fit.basis) == (0.25, "calibrated")
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from functools import cache
 from math import isfinite
 from pathlib import Path
@@ -214,7 +215,8 @@ def load(kind: str, name: str, spec: type[SpecType]) -> SpecType:
 def spec_of(path: Path, spec: type[SpecType]) -> SpecType:
     """The spec in a file. One that is shipped is read when it has changed (:mod:`inferplan.catalog.kept`)."""
     if _is_shipped(path):
-        return kept(path, spec.__name__, lambda: (validate(path, read_yaml(path), spec), [path]))
+        of = Path(str(sys.modules[spec.__module__].__file__))  # rooms above this one have specs of their own
+        return kept(path, spec.__name__, lambda: (validate(path, read_yaml(path), spec), [path, of]))
     return validate(path, read_yaml(path), spec)
 
 

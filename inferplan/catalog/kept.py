@@ -2,7 +2,8 @@
 
 As Python keeps what it has compiled: made when a file is first read, and used while neither that file nor the code that
 reads it has changed. The folder is ``INFERPLAN_CACHE`` (empty: nothing is kept), else ``inferplan`` in
-``XDG_CACHE_HOME`` or ``~/.cache``; where nothing can be written, every process reads the YAML.
+``XDG_CACHE_HOME`` (a whole path, as its rules have it) or ``~/.cache``; where nothing can be written, every process
+reads the YAML.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar
 from zlib import crc32
@@ -26,7 +28,8 @@ Kept = TypeVar("Kept")
 _PACKAGE = Path(__file__).parents[1]
 _READERS = ("catalog", "devices", "models", "work")
 """The parts of the package that say what a YAML means, beside the files at its top."""
-_State = tuple[str, int, int]
+_State = tuple[str, int, int, int]
+"""A file, when it was written, when it was changed at all (which nobody can set back), and its size."""
 
 
 def kept(path: Path, kind: str, read: Callable[[], tuple[Kept, Iterable[Path]]]) -> Kept:
@@ -43,11 +46,11 @@ def kept(path: Path, kind: str, read: Callable[[], tuple[Kept, Iterable[Path]]])
         if code == _code() and states[0][0] == key[0] and _is_current(states):
             _held[key] = states, found
             return found  # type: ignore[no-any-return]
+    before = _state(path)  # not after: what is written while it is read is not what was read
     made, sources = read()
-    _held[key] = [_state(one) for one in sources], made
+    _held[key] = [before, *(_state(one) for one in sources if one != path)], made
     with suppress(InputFileError, OSError, pickle.PicklingError):  # a full disk is no reason not to answer
         if place is not None:
-            place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             save(place, pickle.dumps((_code(), *_held[key]), pickle.HIGHEST_PROTOCOL))
     return made
 
@@ -70,28 +73,30 @@ def _place(path: Path, kind: str) -> Path | None:
 
 @cache
 def _folder() -> Path | None:
-    named = os.environ.get("INFERPLAN_CACHE")
+    named, caches = os.environ.get("INFERPLAN_CACHE"), os.environ.get("XDG_CACHE_HOME", "")
     if named == "":
         return None
     with suppress(OSError, RuntimeError):  # nobody's home
-        folder = Path(named or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "inferplan")
-        if not folder.exists() or not hasattr(os, "getuid"):
-            return folder
+        folder = Path(named or Path(caches if os.path.isabs(caches) else Path.home() / ".cache") / "inferplan")
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # before the look at it: nobody else can make it then
         about = folder.stat()
-        if about.st_uid == os.getuid() and not about.st_mode & 0o022:  # what is unpickled is code: the user's own alone
-            return folder
+        own = not hasattr(os, "getuid") or (about.st_uid == os.getuid() and not about.st_mode & 0o022)
+        return folder if own else None  # what is unpickled is code: the user's own alone
     return None
 
 
 def _state(path: str | Path) -> _State:
     about = os.stat(path)
-    return os.fspath(path), about.st_mtime_ns, about.st_size
+    return os.fspath(path), about.st_mtime_ns, about.st_ctime_ns, about.st_size
 
 
 @cache
-def _code() -> tuple[object, ...]:
-    """What the code that reads a YAML is, told as Python tells it: by the time and the size of its files."""
-    return (sys.version, pydantic.VERSION, *sorted((name, one.st_mtime_ns, one.st_size) for name, one in _files()))
+def _code() -> str:
+    """What the code that reads a YAML is, told as Python tells it, by the time and the size of its files: one digest
+    of all, for every spec carries it.
+    """
+    files = sorted((name, one.st_mtime_ns, one.st_size) for name, one in _files())
+    return sha256(repr((sys.version, pydantic.VERSION, files)).encode()).hexdigest()
 
 
 def _files() -> Iterator[tuple[str, Any]]:

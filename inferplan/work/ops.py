@@ -837,7 +837,8 @@ class Exchange(Wired):
 
 KERNELS = frozenset(
     {
-        *("matmul", "grouped_matmul", "grouped_matmul.exchanged", "norm", "elementwise", "gather", "copy", "conv"),
+        *("matmul", "grouped_matmul", "grouped_matmul.exchanged", "grouped_matmul.adapter"),
+        *("norm", "elementwise", "gather", "copy", "conv"),
         *("attention.prefill", "attention.decode", "attention.encoder", "mla.prefill", "mla.decode", "mla.sparse"),
         *("mla.sparse.decode", "index_select", "index_select.decode", "top_k", "scan.prefill", "scan.decode"),
         *("long_conv.prefill", "long_conv.decode"),

@@ -52,7 +52,8 @@ FAMILIES: dict[str, Dialect] = {
     "qwen3": replace(_QWEN3, head_dim=True),
     "qwen3_moe": replace(_QWEN3, moe=d.qwen_sparse, fixed={"use_qk_norm": (True,)}),
     "gemma": _GEMMA,
-    "gemma2": replace(_GEMMA, norms=4, windows=d.alternate, fixed=_CAUSAL),
+    # google/gemma-2-9b and -27b say sliding_window twice; the class reads the one of that name.
+    "gemma2": replace(_GEMMA, norms=4, windows=d.alternate, fixed=_CAUSAL, ignored=("sliding_window_size",)),
     "gemma3_text": replace(
         _GEMMA, norms=4, windows=d.last_of(6), qk_norm=("head", True), fixed=_CAUSAL, defaults=_GEMMA3_DEFAULTS
     ),
