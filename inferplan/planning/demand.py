@@ -9,6 +9,7 @@ from math import ceil
 import numpy as np
 
 from inferplan.errors import UsageError
+from inferplan.serving.batch_means import Precision, fewest_values
 from inferplan.serving.class_results import METRICS
 from inferplan.serving.waiting import QueueOrder
 from inferplan.traffic.classes import TrafficClass
@@ -29,6 +30,8 @@ from inferplan.units import format_time
 _MOST = 1e9
 """No service has more users, or requests a second."""
 METRIC_NAMES = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "end-to-end latency"}
+_COUNTED_OF_CLASSES = 0.65
+"""Of a run the share of the requests that is counted in any case, with room for the chance of which class they are."""
 _MIXED = 8192
 """Draws of which the mix of several classes is made."""
 _LEAST = 10 * LEAST_RATE
@@ -88,6 +91,12 @@ class Demand:
             )
         if self.classes and self.media is not None:
             raise UsageError("classes of traffic know no images, video or sound", hint="leave one of them out")
+        if self.fewest > Precision().most:
+            raise UsageError(
+                "a class is too rare for its percentile to be planned for",
+                because=f"a run with enough of it takes {self.fewest:,} requests; {Precision().most:,} are the most",
+                hint="a larger share, a lower percentile, or none of its limits",
+            )
         if (self.deadline is None) != (self.requests is None):
             raise UsageError("an offline job needs both --requests and --deadline")
         if not 0 <= self.cached < self.prompt.average:
@@ -104,6 +113,12 @@ class Demand:
         if self.deadline is not None and self.requests is not None:
             return self.requests / self.deadline
         return self.rate
+
+    @property
+    def fewest(self) -> int:
+        """Requests of a run to quote from that hold enough of the rarest class for its percentile; 0 for no classes."""
+        least = [fewest_values(one.slo.percentile) / one.share for one in self.classes if one.slo.limits]
+        return ceil(max(least, default=0.0) / _COUNTED_OF_CLASSES)
 
     @property
     def hit_rate(self) -> float:

@@ -51,8 +51,6 @@ QUOTED = Precision(tolerance=0.03, fewest=4_000, most=24_000)
 SHOWN = Precision(tolerance=0.05, fewest=4_000, most=4_000)
 """What is shown beside it, alternatives and other loads, comes from so many requests where its percentile takes no
 more."""
-_COUNTED_OF_CLASSES = 0.65
-"""Of a run the share of the requests that is counted in any case, with room for the chance of which class they are."""
 _LOAD_WITH_ROOM = 1.3
 """A replica is started with slots for so many times its load: fewer save nothing and are a cliff in a busy hour."""
 
@@ -300,7 +298,7 @@ def _run(
     try:
         if precision is not None and isinstance(traffic, Traffic) and isinstance(traffic.arrivals, OpenLoop):
             count = traffic.requests_count or 0
-            least = max(precision.fewest, fewest, count if count > precision.most else 0, _fewest_of(demand))
+            least = max(precision.fewest, fewest, count if count > precision.most else 0, demand.fewest)
             precision = replace(precision, fewest=least, most=max(precision.most, count, least))
             result = simulate_steady(deployment, traffic, flags, options, precision)
         else:
@@ -333,12 +331,6 @@ def _enough(result: SimulationResult, slo: Slo) -> bool:
         for own, part in _limited(result, slo)
         for name in own.limits
     )
-
-
-def _fewest_of(demand: Demand) -> int:
-    """Requests of a run to quote from that hold enough of the rarest class for its percentile: 0 without classes."""
-    least = [fewest_values(one.slo.percentile) / one.share for one in demand.classes if one.slo.limits]
-    return ceil(max(least, default=0.0) / _COUNTED_OF_CLASSES)
 
 
 def _fleet(option: Option, flags: Flags) -> Fleet:

@@ -91,6 +91,7 @@ def class_records(result: SimulationResult) -> list[dict[str, Any]]:
 
 def _record(one: TrafficClass, part: SimulationResult) -> dict[str, Any]:
     limits, counts = one.slo.limits, part.counts
+    held = bool(limits and counts["arrived"])
     good = int(np.sum(part.attained))
     return {
         "name": one.name,
@@ -109,9 +110,11 @@ def _record(one: TrafficClass, part: SimulationResult) -> dict[str, Any]:
         },
         "requests_per_s": part.request_rate,
         "goodput_requests_per_s": part.goodput,
-        "slo_attained": good / counts["arrived"] if limits and counts["arrived"] else None,
+        "slo_attained": good / counts["arrived"] if held else None,
         "wait_mean_s": float(np.mean(part.wait)) if len(part.wait) and part.steady else None,
-        "meets": all(share <= 1 for share in shares_of_limits(one, part).values()) if limits else None,
+        "meets": all(share <= 1 for share in shares_of_limits(one, part).values())
+        if limits and counts["arrived"]
+        else None,
     }
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from inferplan.catalog.assemble import Request
 from inferplan.catalog.price_lists import price_book
-from inferplan.errors import InfeasibleError
+from inferplan.errors import InfeasibleError, UsageError
 from inferplan.planning.demand import Demand, mixed, screened_by
 from inferplan.planning.option import Sizing
 from inferplan.planning.plan import Plan, plan
@@ -158,6 +158,13 @@ def test_a_class_that_no_fleet_can_serve_says_so() -> None:
     with pytest.raises(InfeasibleError) as raised:
         plan(asked(SHORT, replace(LONG, slo=Slo(ttft=0.05, percentile=90))))
     assert "long TTFT p90 < 50.0 ms" in raised.value.what
+
+
+def test_a_class_that_is_too_rare_is_refused() -> None:
+    """1,000 values for a 95th percentile (docs/serving.md): at 2 of 1,000 requests no run of 200,000 holds as many."""
+    with pytest.raises(UsageError, match="too rare for its percentile"):
+        asked(replace(SHORT, share=0.998), replace(LONG, share=0.002, slo=Slo(ttft=1.0, percentile=95)))
+    asked(replace(SHORT, share=0.998), replace(LONG, share=0.002, slo=Slo()))
 
 
 PLAN = "plan llama-3.1-8b --gpu h100-sxm --classes chat-and-batch"

@@ -315,6 +315,12 @@ def test_refused_requests_are_late() -> None:
     assert (a["slo_attained"], b["slo_attained"]) == (1.0, 0.0)
 
 
+def test_a_class_of_which_nobody_came_says_nothing() -> None:
+    classes = [kind("a", 0.5, 20, 8), kind("b", 0.5, 90, 8, slo=Slo(e2el=1e3))]
+    b = simulate(plain(), given([0] * 40, classes, list(range(40)))).to_dict()["classes"][1]
+    assert b["meets"] is None and b["slo_attained"] is None and b["ttft_s"]["p95"] is None
+
+
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 
