@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from inferplan.api import estimate_batch as estimate_batch
     from inferplan.api import explain as explain
     from inferplan.api import fit as fit
+    from inferplan.api import load_hardware as load_hardware
+    from inferplan.api import load_model as load_model
     from inferplan.api import make_plan as make_plan
     from inferplan.api import plot as plot
     from inferplan.api import run_sweep as run_sweep
@@ -41,8 +43,6 @@ if TYPE_CHECKING:
     from inferplan.api import validate as validate
     from inferplan.catalog.bills import Bill as Bill
     from inferplan.catalog.bills import Offer as Offer
-    from inferplan.catalog.files import load_hardware as load_hardware
-    from inferplan.catalog.files import load_model as load_model
     from inferplan.catalog.price_lists import price_book as price_book
     from inferplan.errors import InfeasibleError as InfeasibleError
     from inferplan.errors import InferplanError as InferplanError
@@ -80,6 +80,8 @@ PUBLIC: dict[str, str] = {
             "validate",
             "emit",
             "to_frame",
+            "load_model",
+            "load_hardware",
         ],
         "api",
     ),
@@ -105,8 +107,6 @@ PUBLIC: dict[str, str] = {
     "Bill": "catalog.bills",
     "Offer": "catalog.bills",
     "price_book": "catalog.price_lists",
-    "load_model": "catalog.files",
-    "load_hardware": "catalog.files",
     "SimulationResult": "serving.result",
     "Flags": "serving.flags",
     "Traffic": "traffic.requests",

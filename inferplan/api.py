@@ -33,17 +33,19 @@ from inferplan.arguments import (
 from inferplan.arguments import (
     Flags as Switches,
 )
+from inferplan.catalog import files
 from inferplan.catalog.assemble import Request, deployed, request_of, usual_engine, usual_engines
-from inferplan.catalog.files import load_hardware
 from inferplan.catalog.offload import OffloadAsked
 from inferplan.catalog.price_lists import Contract, PriceBook, price_book
 from inferplan.devices.engine import EngineFlags
+from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import UsageError
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.run import carrying, estimate
 from inferplan.models.media import MediaAsked
+from inferplan.models.spec import ModelSpec
 from inferplan.planning.confidence import MIDDLE
 from inferplan.planning.demand import Demand
 from inferplan.planning.option import Sizing
@@ -291,6 +293,19 @@ class Recorded(Protocol):
     """A result that is one record."""
 
     def to_dict(self) -> dict[str, Any]: ...
+
+
+def load_model(name: str) -> ModelSpec:
+    """A model by name, alias or path; a config, a checkpoint folder, a GGUF file or a hub id is imported.
+
+    A copy of the caller's own: a list in it that is changed changes no later answer.
+    """
+    return files.load_model(read("name", name, str)).model_copy(deep=True)
+
+
+def load_hardware(name: str) -> HardwareSpec:
+    """An accelerator by name, alias or path; a copy of the caller's own, as :func:`load_model` gives."""
+    return files.load_hardware(read("name", name, str)).model_copy(deep=True)
 
 
 def request(model: str, gpu: str, **values: Unpack[DeployOptions]) -> Request:
@@ -556,7 +571,7 @@ def make_plan(
     )
     prices = _prices(given)
     looked_at = read("gpus", gpus, Names) if gpus is not None else default_gpus(prices)
-    prices.check(load_hardware(gpu).name for gpu in looked_at)
+    prices.check(files.load_hardware(gpu).name for gpu in looked_at)
     model = read("model", model, str)
     space = Space(
         base=Request(model=model, gpu="", ideal=take("ideal", False)),

@@ -115,3 +115,13 @@ def test_the_usual_engine_is_that_of_the_command_line() -> None:
     assert point["engine"] == "llama.cpp"
     with pytest.raises(UsageError, match="no engine is usual for all"):
         inferplan.run_sweep("llama-3.1-8b", ["m3-max", "h100-sxm"], batch=[1])
+
+
+def test_a_spec_that_its_reader_changes_changes_no_other_answer() -> None:
+    before = inferplan.estimate_batch(inferplan.deploy("llama-3.1-8b", "h100-sxm")).to_dict()
+    device, model = inferplan.load_hardware("h100-sxm"), inferplan.load_model("llama-3.1-8b")
+    device.peak["bf16"] = 1.0
+    model.layers.append(model.layers[0])
+    assert inferplan.load_hardware("h100-sxm").peak["bf16"] == 989.4e12  # the data sheet's
+    assert len(inferplan.load_model("llama-3.1-8b").sequence) == 32
+    assert inferplan.estimate_batch(inferplan.deploy("llama-3.1-8b", "h100-sxm")).to_dict() == before
