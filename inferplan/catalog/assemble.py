@@ -253,6 +253,8 @@ def cache_format(fmt: Format, model: ModelSpec) -> Format:
 
     Raises ``UsageError`` where a cache of latents and a format of heads, or the other way round, do not go together.
     """
+    if fmt.name != "fp8-ds-mla" and not fmt.per_head:
+        return fmt
     latent = [part for layer in model.sequence for part in layer.parts if isinstance(part, MlaLayer)]
     if fmt.name == "fp8-ds-mla":
         if not latent or any((part.kv_lora, part.rope_dim) != (512, 64) for part in latent):
@@ -261,8 +263,6 @@ def cache_format(fmt: Format, model: ModelSpec) -> Format:
         indexed = sum(part.cache().per_token - part.latent_dim for part in latent) - apart
         size = 656 * len(latent) + indexed * (1 + 4 / 128)  # an index key of 128 has one fp32 scale
         return replace(fmt, bits=8 * size / (model.kv_elements_per_token - apart))
-    if not fmt.per_head:
-        return fmt
     if latent:
         raise UsageError(f"{model.name} caches latents, not heads: no {fmt.name}", hint="--kv fp8 or fp8-ds-mla")
     scales = sum(2 * cache.units * count for cache, count in model.caches() if cache.per_token)

@@ -284,8 +284,7 @@ class EngineVersion(Spec):
     def tier(self, hardware: HardwareSpec) -> Tier:
         """The defaults for a device."""
         for tier in self.tiers:
-            excluded = any(hardware.name.startswith(name) for name in tier.not_named)
-            if hardware.usable >= tier.memory_at_least and not excluded:
+            if hardware.usable >= tier.memory_at_least and not hardware.name.startswith(tuple(tier.not_named)):
                 return tier
         return self.tiers[-1]
 
