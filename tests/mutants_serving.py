@@ -8,6 +8,7 @@ from tests import test_profile as profile
 from tests import test_step_time as step_time
 from tests.mutants_source import SourceMutant
 from tests.serving import test_applied as applied
+from tests.serving import test_cache_tiers as tiers
 from tests.serving import test_classes as classes
 from tests.serving import test_cluster as cluster
 from tests.serving import test_drafting as drafting
@@ -39,6 +40,46 @@ _SAME = partial(plain.hold_to_the_general_one, "users", True)
 _SLOTS = "inferplan.serving.adapter_slots:AdapterSlots"
 
 SERVING_MUTANTS = [
+    SourceMutant(
+        name="cache tiers: a block that comes again keeps its place",
+        place="inferplan.serving.cache_tiers:Tier.put",
+        old="self.held.move_to_end(name)",
+        new="pass",
+        changes="a tier is first in, first out, whatever comes again",
+        check=partial(tiers.test_hits_of_every_tier_are_those_of_a_replay, (4, 3, 6)),
+    ),
+    SourceMutant(
+        name="cache tiers: what a tier drops is gone",
+        place=f"{_CACHE}.trim",
+        old="dropped = tier.put(dropped)",
+        new="dropped = tier.put(dropped) and None",
+        changes="the tiers below the first stay empty",
+        check=tiers.test_tiers_load_one_after_another,
+    ),
+    SourceMutant(
+        name="cache tiers: loads hide all that is computed",
+        place="inferplan.serving.cache_tiers:beside_loads",
+        old=" + min(load, compute) / layers",
+        new="",
+        changes="the last layer is computed before it is there",
+        check=partial(tiers.test_layers_load_beside_those_that_compute, 2, 3.0, 5.0),
+    ),
+    SourceMutant(
+        name="cache tiers: no load is asked for",
+        place=f"{_ADMISSION}._load",
+        old="tier.latency if tokens else 0.0",
+        new="0.0",
+        changes="the first byte of a load is there at once",
+        check=tiers.test_a_load_takes_its_bytes_and_the_latency_and_hides_what_is_computed,
+    ),
+    SourceMutant(
+        name="cache tiers: every replica has a store of its own",
+        place="inferplan.serving.techniques.tiers:chains_of",
+        old="shared[tier.name] if tier.shared else tier.made(served, block)",
+        new="tier.made(served, block)",
+        changes="nobody finds what another replica dropped",
+        check=tiers.test_a_shared_tier_gives_one_replica_what_another_dropped,
+    ),
     SourceMutant(
         name="LoRA: the first adapter that came goes first",
         place=f"{_SLOTS}.leave",

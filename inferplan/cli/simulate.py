@@ -32,6 +32,7 @@ from inferplan.cli.options import (
     suffixed,
 )
 from inferplan.cli.technique_options import host_of, option_group, quantity, technique_options
+from inferplan.cli.tier_options import cache_tier_option, tiers_of
 from inferplan.devices.engine import CacheSending
 from inferplan.errors import InfeasibleError, InferplanError, UsageError
 from inferplan.estimate.deployment import Deployment
@@ -273,6 +274,7 @@ def _failure(result: SimulationResult) -> InfeasibleError | None:
 @fleet_options
 @prefill_options
 @technique_options
+@cache_tier_option
 @output_options
 @_exit_by_verdict
 @report_options
@@ -507,6 +509,7 @@ def _run_options(values: dict[str, Any], request: Request, flags: Flags) -> Opti
         speculation=speculation_of(values, request),
         hit_rate=values["prefix_hit_rate"] or _cached_share(values),
         host=host_of(values),
+        tiers=tiers_of(values["cache_tiers"]),
         lora_bandwidth=quantity(values["lora_bandwidth"], "bytes/s", "--lora-bandwidth"),
     )
 

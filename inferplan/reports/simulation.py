@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -68,6 +68,7 @@ def simulation_report(result: SimulationResult) -> Report:
         Table(title="Run", columns=("", ""), rows=_rows(result, record), right=frozenset()),
     ]
     tables[1:1] = class_tables(record["classes"]) if record["classes"] else []
+    tables += [_tiers(record["cache_tiers"])] if record["cache_tiers"] else []
     return Report(record=record, tables=tables, notes=_notes(result, record))
 
 
@@ -107,6 +108,20 @@ def _rows(result: SimulationResult, record: Mapping[str, Any]) -> list[list[str]
         *(cached if generates else []),
         ["steps", f"{record['steps']:,}" + (f", {record['prompt_steps']:,} with prompts" if generates else "")],
     ]
+
+
+def _tiers(tiers: Sequence[Mapping[str, Any]]) -> Table:
+    """What came from the device's cache and from each tier below it."""
+    rows = []
+    for tier in tiers:
+        facts = loads = ["", "", ""]
+        if "capacity_bytes" in tier:
+            capacity = f"{format_bytes(tier['capacity_bytes'])}{', shared' if tier['shared'] else ''}"
+            facts = [capacity, f"{format_bytes(tier['bandwidth_bytes_per_s'])}/s", format_time(tier["latency_s"])]
+            loads = [f"{tier['loads']:,}", format_bytes(tier["loaded_bytes"]), _time(tier["load_mean_s"])]
+        rows.append([tier["name"], *facts, f"{tier['hit_rate']:.2%}", *loads])
+    columns = ("", "capacity", "bandwidth", "latency", "hits", "loads", "loaded", "load, mean")
+    return Table(title="Cache tiers (of a device)", columns=columns, rows=rows, right=frozenset(columns[1:]))
 
 
 def _adapters(record: Mapping[str, Any]) -> list[list[str]]:

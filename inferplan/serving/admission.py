@@ -15,6 +15,7 @@ import numpy as np
 
 from inferplan.devices.engine import Admission, Policy, Scheduler, mixes
 from inferplan.serving.adapter_slots import AdapterSlots
+from inferplan.serving.cache_tiers import beside_loads
 from inferplan.serving.prefix_cache import PrefixCache
 from inferplan.serving.records import Records
 from inferplan.serving.waiting import QueueOrder
@@ -71,8 +72,8 @@ class Rules:
     """Tokens that a decode step adds to a request: more than one when drafts are accepted."""
     handoff: float = 0.0
     """Decode steps that a request whose prompt was computed elsewhere waits when its cache has come."""
-    load_token: float = 0.0
-    """Seconds to bring one token's cache back from the host."""
+    layers: int = 1
+    """Layers of a pipeline stage: in so many pieces its cache is loaded while it computes."""
     hit_rate: float = 0.0
     """Share of every prompt that is taken as found in the prefix cache, beside what the cache itself finds."""
     queue: QueueOrder = "fcfs"
@@ -160,8 +161,8 @@ class PrefixHit(NamedTuple):
 
     blocks: int
     """Leading blocks on the device."""
-    host_blocks: int
-    """Blocks after them in the memory of the host."""
+    below: int
+    """Blocks after them in the tiers below it."""
     tokens: int
     """Tokens that need not be computed."""
     shared: int
@@ -198,6 +199,8 @@ class Admitted:
         """Names of all blocks of requests that were preempted, which may find them again."""
         self.host_loads = 0.0
         """Seconds that the next step waits for blocks and adapters from the host's memory, and for towers."""
+        self.layer_loads = 0.0
+        """Seconds in which blocks are loaded layer by layer while the next step computes."""
         self.adapters: AdapterSlots | None = None
 
     def admit(
@@ -239,12 +242,37 @@ class Admitted:
             if not self.reserves:
                 self.used -= rules.paged(whole) - rules.paged(computed)
         if cache is not None and names:
+            if found.below:
+                self._load(request, cache, names[found.blocks : found.blocks + found.below])
             held = self.held[request] = cache.take(names[: found.blocks])
             cache.register(held, names, computed // cache.block)
-            self.host_loads += found.host_blocks * cache.block * rules.load_token
         if found.tokens and request not in records.preempted:
             records.cached[request] = found.tokens
         return found.tokens
+
+    def _load(self, request: int, cache: PrefixCache, names: Sequence[int]) -> None:
+        """Blocks come up from the tiers, from one after another: they end on the same link of the device."""
+        loaded = tuple(blocks * cache.block for blocks in cache.by_tier(names))
+        for tier, tokens in zip(cache.tiers, loaded):
+            self.host_loads += tier.latency if tokens else 0.0
+            if tier.layered:
+                self.layer_loads += tokens * tier.token_time
+            else:
+                self.host_loads += tokens * tier.token_time
+        if request not in self.records.preempted:
+            self.records.loaded[request] = loaded
+
+    @property
+    def loading(self) -> bool:
+        """Whether the next step has something to load, or to wait for."""
+        return self.host_loads > 0 or self.layer_loads > 0
+
+    def with_loads(self, compute: float) -> float:
+        """Seconds of a step that computes for ``compute``, with all that is loaded for it; nothing is left to load."""
+        if self.layer_loads:
+            compute, self.layer_loads = beside_loads(compute, self.layer_loads, self.rules.layers), 0.0
+        compute, self.host_loads = compute + self.host_loads, 0.0
+        return compute
 
     def extend(self, request: int, before: int, after: int, free: float) -> bool:
         """The next piece of a prompt of which ``before`` tokens are cached; false when it needs more than ``free``."""

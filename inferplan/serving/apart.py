@@ -80,6 +80,8 @@ class Apart:
         self.events: list[Event] = []
         """A heap; of the arrivals known ahead it holds the next."""
         self.done = 0
+        self.shares = False
+        """Whether what one engine drops another may find."""
         self.metering = Metering(records, 0)
 
     @property

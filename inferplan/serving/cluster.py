@@ -104,7 +104,7 @@ class Fleet:
 
 class Kind(NamedTuple):
     """What the engines of a pool are: a deployment, the times of its steps, its rules, how each gets its cache, what
-    drafts beside it, and LoRA adapters."""
+    drafts beside it, LoRA adapters, and whether their caches share a tier."""
 
     deployment: Deployment
     times: StepTimes
@@ -112,6 +112,7 @@ class Kind(NamedTuple):
     cache: Callable[[], PrefixCache | None]
     draft: Deployment | None = None
     adapters: AdapterPool | None = None
+    shares: bool = False
 
     def way_to(self, decodes: Kind, link: str | None) -> Transfer:
         """How caches move from here to ``decodes``."""
@@ -151,6 +152,7 @@ class Cluster(Apart):
         Raises what :meth:`Transfer.between` does.
         """
         fleet = self.fleet
+        self.shares = kind.shares
         self.kinds = tuple(one._replace(cache=_nothing) for one in (prompts or kind, kind))  # for other processes too
         if not fleet.disaggregated:
             self.front = self._pool(kind, fleet.engines(kind.deployment))
@@ -186,8 +188,8 @@ class Cluster(Apart):
 
     @property
     def _one_way(self) -> bool:
-        """Nothing that an engine does changes what another is sent, but for the caches that go from front to back."""
-        return not self.senders.reacts and self.front.blind and self.back.blind
+        """Nothing that an engine does changes what another is sent or finds, but for caches from front to back."""
+        return not (self.senders.reacts or self.shares) and self.front.blind and self.back.blind
 
     def run(self, warmup: int = 0, fill: int = 0, jobs: int = 1) -> list[Meter]:
         """Send every request and run until all is quiet; engines that nothing connects in ``jobs`` processes.
@@ -284,7 +286,8 @@ class Cluster(Apart):
         engine may cause one.
         """
         engines, events = self.engines, self.events
-        sealed = not self.senders.reacts and not self.back.pool  # all arrivals are known ahead
+        # all arrivals are known ahead, and what an engine finds is its own
+        sealed = not (self.senders.reacts or self.back.pool or self.shares)
         due = [engine.earliest() for engine in engines]
         heap = [(time, index) for index, time in enumerate(due)]
         heapq.heapify(heap)

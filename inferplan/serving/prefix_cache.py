@@ -1,8 +1,7 @@
 """Prefix cache: blocks named by the hash of everything up to them, shared while in use, evicted least recently used.
 
 Blocks that no request uses stay until room is needed, so they take nothing from admission (vLLM's free queue, SGLang's
-radix tree). A second tier in host memory, if any, keeps what the device drops
-(:mod:`inferplan.serving.techniques.offload`).
+radix tree). Tiers below the device, if any, keep what it drops (:mod:`inferplan.serving.cache_tiers`).
 """
 
 from __future__ import annotations
@@ -10,37 +9,48 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
+from inferplan.serving.cache_tiers import Tier
+
 _NAMELESS = 1 << 80
 """Keys of idle blocks without a name count up from here, where no name is."""
 
 
 class PrefixCache:
-    """Blocks of ``block`` tokens; ``host_blocks`` more fit in the tier below."""
+    """Blocks of ``block`` tokens, with the ``tiers`` below the device, the first of them first."""
 
-    __slots__ = ("block", "host", "host_blocks", "idle", "idle_blocks", "left", "named", "users")
+    __slots__ = ("block", "idle", "idle_blocks", "left", "named", "tiers", "users")
 
-    def __init__(self, block: int, host_blocks: int = 0) -> None:
+    def __init__(self, block: int, tiers: Sequence[Tier] = ()) -> None:
         self.block = block
-        self.host_blocks = host_blocks
+        self.tiers = tiers
         self.users: dict[int, int] = {}
         """Requests that use each block on the device; 0 for idle ones."""
         self.idle: OrderedDict[int, int] = OrderedDict()
         """Blocks that no request uses, least recently used first: 1 for each name; and how many nameless ones were
         given back together, which nobody finds, but which are used up in their turn."""
         self.idle_blocks = self.named = self.left = 0
-        self.host: OrderedDict[int, None] = OrderedDict()
 
     def match(self, names: Sequence[int], tokens: int) -> tuple[int, int]:
-        """Leading blocks found on the device and, after them, on the host; never all of the ``tokens`` of a prompt."""
+        """Leading blocks found on the device and, after them, below it; never all of the ``tokens`` of a prompt."""
         limit = min(len(names), (tokens - 1) // self.block)
         device = 0
-        users = self.users
+        users, tiers = self.users, self.tiers
         while device < limit and names[device] in users:
             device += 1
-        host = device
-        while host < limit and (names[host] in self.host or names[host] in users):
-            host += 1
-        return device, host - device
+        below = device
+        while below < limit and (names[below] in users or any(names[below] in tier.held for tier in tiers)):
+            below += 1
+        return device, below - device
+
+    def by_tier(self, names: Sequence[int]) -> list[int]:
+        """How many of some blocks each tier loads: the first that has one."""
+        blocks = [0] * len(self.tiers)
+        for name in names:
+            for index, tier in enumerate(self.tiers):
+                if name in tier.held:
+                    blocks[index] += 1
+                    break
+        return blocks
 
     def take(self, names: Sequence[int]) -> list[int]:
         """Use blocks that were found. Gives the list of those that the request uses, for :meth:`register`."""
@@ -92,7 +102,7 @@ class PrefixCache:
         self.idle_blocks += blocks
 
     def trim(self, blocks: float) -> None:
-        """Evict idle blocks until at most ``blocks`` are left; the host tier takes them as far as it has room."""
+        """Evict idle blocks until at most ``blocks`` are left; each tier takes what the one above it drops."""
         blocks = max(blocks, 0.0)  # what others are about to write may be more than there is
         while self.idle_blocks > blocks:
             name, count = self.idle.popitem(last=False)
@@ -105,8 +115,8 @@ class PrefixCache:
                 continue
             del self.users[name]
             self.named -= 1
-            if self.host_blocks:
-                self.host[name] = None
-                self.host.move_to_end(name)
-                if len(self.host) > self.host_blocks:
-                    self.host.popitem(last=False)
+            dropped: int | None = name
+            for tier in self.tiers:
+                if dropped is None:
+                    break
+                dropped = tier.put(dropped)

@@ -185,14 +185,12 @@ class Ranks:
             mean = rows / len(loads)
         alone: list[tuple[int, float]] = []
         for scheduler, (decodes, prompts) in zip(self.schedulers, loads):
-            if prompts is None and decodes and self.alike and not scheduler.admitted.host_loads:
+            if prompts is None and decodes and self.alike and not scheduler.admitted.loading:
                 alone.append((decodes, scheduler.lanes[lane].context / decodes + later))
             elif decodes or prompts is not None:
                 context = scheduler.lanes[lane].context / decodes + later if decodes else 0.0
                 stations = times.stations(decodes, context, NO_PROMPTS if prompts is None else prompts, mean)
-                if scheduler.admitted.host_loads:
-                    stations[1] += scheduler.admitted.host_loads
-                    scheduler.admitted.host_loads = 0.0
+                stations[1] = scheduler.admitted.with_loads(stations[1])
                 ranks.append(stations)
         if alone and mean is not None:
             ranks.append(times.slowest(alone, mean))

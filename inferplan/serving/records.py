@@ -30,7 +30,7 @@ class Records:
 
     __slots__ = (
         *("admitted", "arrival", "cached", "classes", "finish", "first", "follows", "gap_weights", "gaps"),
-        *("encoder", "hashes", "of", "output", "preempted", "prompt", "refused", "status", "think"),
+        *("encoder", "hashes", "loaded", "of", "output", "preempted", "prompt", "refused", "status", "think"),
     )
 
     def __init__(
@@ -58,6 +58,8 @@ class Records:
         self.preempted: dict[int, int] = {}
         self.cached: dict[int, int] = {}
         """Prompt tokens found in a prefix cache when a request was first admitted."""
+        self.loaded: dict[int, tuple[int, ...]] = {}
+        """Of those tokens, how many came from each tier below the device, for requests that loaded any."""
         self.refused: dict[str, int] = {}
         """Requests that could never run, by reason."""
         self.gaps = array("d")
@@ -82,11 +84,17 @@ class Records:
     def excerpt(self, requests: npt.NDArray[np.int64]) -> Excerpt:
         """What became of some of the requests, with everything that is not by request."""
         times = tuple(np.asarray(getattr(self, name))[requests] for name in _TIMES)
-        counted = (self.preempted, self.cached)
-        mine = set(requests.tolist()) if any(counted) else set()
-        preempted, cached = ({key: value for key, value in one.items() if key in mine} for one in counted)
+        mine = set(requests.tolist()) if self.preempted or self.cached else set()
+        counts = ({key: value for key, value in getattr(self, name).items() if key in mine} for name in _COUNTS)
         status = np.frombuffer(self.status, dtype=np.uint8)[requests]
-        return Excerpt(requests, times, status, (preempted, cached, self.refused), (self.gaps, self.gap_weights))
+        return Excerpt(requests, times, status, tuple(counts), self.refused, (self.gaps, self.gap_weights))
+
+    def hits(self, counted: slice) -> tuple[int, float]:
+        """Prompt tokens of admitted requests that were found in the prefix cache, and all of them."""
+        prompt, admitted = (np.asarray(of[counted], dtype=np.float64) for of in (self.prompt, self.admitted))
+        those = range(len(self.prompt))[counted]
+        found = sum(count for request, count in self.cached.items() if request in those)
+        return found, float(np.sum(prompt[~np.isnan(admitted)]))
 
     def classed(self, classes: tuple[TrafficClass, ...], of: npt.ArrayLike) -> None:
         """Set of which kind of traffic each request is."""
@@ -108,10 +116,8 @@ class Records:
         for name, code in (*((name, "d") for name in ("arrival", *_TIMES)), ("prompt", "q"), ("output", "q")):
             setattr(self, name, _packed("d" if code == "d" else "q", np.asarray(getattr(self, name))[order]))
         self.status = bytearray(np.frombuffer(self.status, dtype=np.uint8)[order].tobytes())
-        self.preempted, self.cached = (
-            {int(place[request]): count for request, count in counts.items()}
-            for counts in (self.preempted, self.cached)
-        )
+        for name in _COUNTS:
+            setattr(self, name, {int(place[request]): count for request, count in getattr(self, name).items()})
         if self.hashes is not None:
             self.hashes = [self.hashes[request] for request in order]
         if self.think is not None:
@@ -129,16 +135,17 @@ class Records:
         for name, column in zip(_TIMES, part.times):
             np.asarray(getattr(self, name))[part.requests] = column
         np.frombuffer(self.status, dtype=np.uint8)[part.requests] = part.status
-        preempted, cached, refused = part.counts
-        self.preempted.update(preempted)
-        self.cached.update(cached)
-        for reason, count in refused.items():
+        for name, counts in zip(_COUNTS, part.counts):
+            getattr(self, name).update(counts)
+        for reason, count in part.refused.items():
             self.refused[reason] = self.refused.get(reason, 0) + count
         self.gaps.extend(part.gaps[0])
         self.gap_weights.extend(part.gaps[1])
 
 
 _TIMES = ("admitted", "first", "finish")
+_COUNTS = ("preempted", "cached", "loaded")
+"""What is counted of some requests, by request."""
 
 
 class Excerpt(NamedTuple):
@@ -148,8 +155,9 @@ class Excerpt(NamedTuple):
     times: tuple[npt.NDArray[np.float64], ...]
     """Admitted, first, finish."""
     status: npt.NDArray[np.uint8]
-    counts: tuple[dict[int, int], dict[int, int], dict[str, int]]
-    """Preempted, cached, refused."""
+    counts: tuple[dict[int, Any], ...]
+    """Preempted, cached, loaded."""
+    refused: dict[str, int]
     gaps: tuple[array[Any], array[Any]]
 
 

@@ -118,9 +118,7 @@ class Replica:
         decodes, meter, clients = scheduler.decodes, scheduler.meter, scheduler.clients
         batch = decodes.size if scheduler.mixed else 0
         duration = self.times.mixed(batch, decodes.context / batch if batch else 0.0, chunk)
-        if scheduler.admitted.host_loads:
-            duration += scheduler.admitted.host_loads
-            scheduler.admitted.host_loads = 0.0
+        duration = scheduler.admitted.with_loads(duration)
         self.previous, self.clock = start, start + duration
         scheduler.queue.steps_since_look = 0
         meter.prompt_steps += 1

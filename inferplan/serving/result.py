@@ -14,6 +14,7 @@ from inferplan.serving.autoscaling import Life
 from inferplan.serving.batch_means import Precision, half_width
 from inferplan.serving.class_results import PERCENTILES, class_records, intervals_of
 from inferplan.serving.records import FINISHED, REJECTED, TIMED_OUT, Meter, Records
+from inferplan.serving.techniques.tiers import tier_records
 from inferplan.serving.verdict import Verdict, capacity_band, load_of_capacity, near_capacity, verdict_of
 from inferplan.shown import Shown
 from inferplan.table import SCHEMA_VERSION
@@ -224,10 +225,7 @@ class SimulationResult(Shown):
     @cached_property
     def hit_rate(self) -> float:
         """Share of the prompt tokens of admitted requests that were found in the prefix cache."""
-        admitted = ~np.isnan(self._column("admitted"))
-        tokens = float(np.sum(self._column("prompt")[admitted]))
-        counted = range(len(self.records.prompt))[self.counted]
-        hits = sum(count for request, count in self.records.cached.items() if request in counted)
+        hits, tokens = self.records.hits(self.counted)
         return hits / tokens if tokens else 0.0
 
     @cached_property
@@ -353,6 +351,7 @@ def record_of(result: SimulationResult) -> dict[str, Any]:
         "kv": _cache(result),
         "preemptions": result.preemptions,
         "prefix_cache_hit_rate": result.hit_rate,
+        "cache_tiers": tier_records(result),
         "adapters": _adapters(result),
         "steps": sum(meter.steps for meter in result.meters),
         "prompt_steps": sum(meter.prompt_steps for meter in result.meters),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache, partial
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from inferplan.serving.step_times import Reach, StepTimes, step_times
 from inferplan.serving.techniques.lora import adapter_bytes, adapter_pool
 from inferplan.serving.techniques.offload import HostTier
 from inferplan.serving.techniques.speculation import PLAIN, Speculation, one_graph
+from inferplan.serving.techniques.tiers import CacheTier, chains_of, require_tiers
 from inferplan.serving.waiting import QueueOrder
 from inferplan.traffic.requests import ClosedLoop, Requests, Slo, Traffic
 from inferplan.work.step import decode
@@ -48,13 +50,14 @@ class Options:
     warmup: requests sent ahead and waited for, then left out of every figure (an open loop does not wait). trim: leave
     out what fills the system and what runs empty after the last arrival, see :func:`_fill`. progress: called with the
     number of requests that are done. hit_rate: share of every prompt taken as found in the prefix cache. host: memory
-    of the host that keeps what the prefix cache drops.
+    of the host that keeps what the prefix cache drops. tiers: what keeps it instead, nearest the device first.
     """
 
     fleet: Fleet = field(default_factory=Fleet)
     speculation: Speculation = PLAIN
     hit_rate: float = 0.0
     host: HostTier | None = None
+    tiers: tuple[CacheTier, ...] = ()
     lora_bandwidth: float | None = None
     """Bytes a second of the link that brings adapters to a device; ``None`` for the host link on file."""
     slo: Slo = field(default_factory=Slo)
@@ -92,6 +95,7 @@ def simulate(
     """
     require_tokens(deployment.model, "serving under load")
     flags, options = flags or Flags(), options or Options()
+    require_tiers(options)
     _require_engines(deployment, options)
     _require_one_pass(deployment.model, options)
     given, deployment = deployment, with_flags(deployment, flags)
@@ -169,8 +173,9 @@ def _require_one_pass(model: ModelSpec, options: Options) -> None:
     """Raise ``UsageError`` for what is only known of models whose decoder reads the prompt."""
     if options.speculation is not PLAIN:
         require_decoder(model, "speculative decoding", "leave --draft-... out")
-    if options.hit_rate or options.host is not None:
-        require_decoder(model, "prefix cache", "leave --prefix-hit-rate and --kv-offload out, or another --workload")
+    if options.hit_rate or options.host is not None or options.tiers:
+        hint = "leave --prefix-hit-rate, --kv-offload and --cache-tier out, or another --workload"
+        require_decoder(model, "prefix cache", hint)
     if options.fleet.prefill or options.fleet.decode:
         require_decoder(model, "pool of its own for prompts", "--replicas")
 
@@ -251,13 +256,14 @@ def _kind(
     if adapters is not None:
         times = adapters.times(1)
     times = times or times_for(deployment, rules, requests, speculation)
-    cache = partial(_cache, deployment, requests, rules, options.host)
-    return Kind(deployment, times, rules, cache, speculation.draft, adapters)
+    cache = _caches((deployment, speculation.draft), requests, rules, options)
+    shares = any(tier.shared for tier in options.tiers)
+    return Kind(deployment, times, rules, cache, speculation.draft, adapters, shares)
 
 
 def _rules(deployment: Deployment, flags: Flags, options: Options, requests: Requests) -> Rules:
     """The rules of the engine's flags, with what speculation, a given hit rate and the host's memory change."""
-    speculation, host = options.speculation, options.host
+    speculation = options.speculation
     typical = float(np.mean(requests.prompt)), float(np.mean(requests.prompt + requests.output))
     rules, block = rules_of(deployment, flags, *typical, speculation.draft), deployment.engine.defaults.block_size
     rules = verifying(rules, speculation.width, deployment.parallel.pp)
@@ -268,16 +274,36 @@ def _rules(deployment: Deployment, flags: Flags, options: Options, requests: Req
         overhead=rules.overhead - (block - 1) / 2 if counted else rules.overhead,
         tokens_per_step=speculation.tokens,
         hit_rate=options.hit_rate,
-        load_token=0.0 if host is None else host.seconds_per_token(deployment),
+        layers=ceil(len(deployment.model.sequence) / deployment.parallel.pp),
     )
 
 
-def _cache(deployment: Deployment, requests: Requests, rules: Rules, host: HostTier | None) -> PrefixCache | None:
-    """A prefix cache where the engine looks for it; preempted requests find their own blocks at least."""
+def _no_cache() -> None:
+    """No prefix cache."""
+
+
+def _caches(
+    served: tuple[Deployment, Deployment | None], requests: Requests, rules: Rules, options: Options
+) -> Callable[[], PrefixCache | None]:
+    """Makes the prefix cache of each engine, where it looks for one; preempted requests find their own blocks at least.
+
+    served: the deployment, and what drafts beside it.
+    """
     if not rules.scheduler.prefix_caching or not rules.growing:
-        return None
+        if options.tiers:
+            raise UsageError(
+                "--cache-tier keeps what a prefix cache drops, and there is none",
+                hint="--prefix-caching, a model whose cache grows with its tokens, or leave the tiers out",
+            )
+        return _no_cache
+    deployment = served[0]
     block = requests.hash_block or deployment.engine.defaults.block_size
-    return PrefixCache(block, host.blocks(deployment, block) if host else 0)
+    tiers, host = options.tiers, options.host
+    if host is not None:
+        tiers = (CacheTier(name="host", capacity=host.capacity, bandwidth=host.bandwidth, layered=False),)
+        served = deployment, None
+    made = chains_of(tiers, served, block)
+    return lambda: PrefixCache(block, made())
 
 
 def times_for(deployment: Deployment, rules: Rules, requests: Requests, speculation: Speculation = PLAIN) -> StepTimes:
@@ -380,6 +406,7 @@ def _conditions(cluster: Cluster, flags: Flags, traffic: Traffic | Requests, opt
         "queue": kind.rules.queue,
         "prefix_hit_rate_given": options.hit_rate,
         "kv_offload": None if options.host is None else asdict(options.host),
+        "cache_tiers": [tier.describe((prompts.deployment, prompts.draft)) for tier in options.tiers] or None,
         "adapter_load": None
         if kind.adapters is None
         else {"bytes_a_device": adapter_bytes(deployment), "seconds": kind.adapters.seconds},

@@ -143,6 +143,18 @@ def test_every_knob_is_taken(run: Run) -> None:
     assert record["slo"] == {"ttft_s": 1.0, "tpot_s": 0.1}
 
 
+def test_cache_tiers_are_those_of_the_option(run: Run) -> None:
+    load = ("--rate", "1", "--requests", "40", "--prompt", "512", "--output", "16", "--turns", "4")
+    tiers = ("--cache-tier", "host:2GB:25GB/s", "--cache-tier", "store:1TB:10GB/s:2ms:shared")
+    device, host, store = run(*BASE, *load, *tiers, "--format", "json").json["cache_tiers"]
+    assert device["name"] == "device" and device["hit_rate"] > 0
+    facts = ("name", "capacity_bytes", "capacity_tokens", "bandwidth_bytes_per_s", "latency_s", "shared")
+    assert [host[fact] for fact in facts] == ["host", 2e9, int(2e9 // 131072), 25e9, 0.0, False]
+    assert [store[fact] for fact in facts] == ["store", 1e12, int(1e12 // 131072), 10e9, pytest.approx(2e-3), True]
+    assert "1.000 TB, shared" in run(*BASE, *load, *tiers).out
+    assert run(*BASE, *load, "--format", "json").json["cache_tiers"] is None
+
+
 def test_the_report_says_what_was_sent(run: Run) -> None:
     """Every option that makes the load is in its line, in the form in which it is given."""
     load = (

@@ -20,6 +20,7 @@ from inferplan.serving.techniques.paging import (
     waste,
 )
 from inferplan.serving.techniques.prefix_caching import prefix_gain
+from inferplan.serving.techniques.tiers import CacheTier
 from inferplan.traffic.requests import ClosedLoop, Lengths, Traffic
 from inferplan.work.step import prefill
 from tests.serving.conftest import deployment
@@ -103,7 +104,8 @@ def test_loading_a_cache_takes_its_bytes_over_the_link() -> None:
     host = HostTier(capacity=1e12, bandwidth=64e9)
     assert float(load_time(served, host, 1000.0)) == pytest.approx(1000 * 131072 / 64e9)  # 131,072 B a token in bf16
     assert float(reload_gain(served, host, 30000.0)) > 5
-    assert host.blocks(served, 16) == int(1e12 // (131072 * 16))
+    kept = CacheTier(name="host", capacity=1e12, bandwidth=64e9)
+    assert kept.blocks((served, None), 16) == int(1e12 // (131072 * 16))
 
 
 def test_cached_prefixes_save_their_share() -> None:

@@ -2,8 +2,8 @@
 
 Loading ``n`` tokens takes ``n*bytes/bandwidth``; computing them again takes their prefill. Loading wins where the model
 needs more than ``bytes/bandwidth`` seconds of arithmetic a token, so on long prefixes of large models nearly always:
-:func:`reload_gain` prices both. In the simulator the host is a second tier behind the prefix cache, and the step that
-admits a request waits for its blocks.
+:func:`reload_gain` prices both. In the simulator the host is a tier below the prefix cache
+(:mod:`inferplan.serving.cache_tiers`), and the step that admits a request waits for its blocks.
 """
 
 from __future__ import annotations
@@ -39,10 +39,6 @@ class HostTier:
     def seconds_per_token(self, deployment: Deployment) -> float:
         """Seconds to bring back one token's cache; every device loads its own share."""
         return bytes_per_token(deployment) / self.bandwidth
-
-    def blocks(self, deployment: Deployment, block: int) -> int:
-        """Blocks of ``block`` tokens that fit."""
-        return int(self.capacity // max(bytes_per_token(deployment) * block, 1e-9))
 
 
 def load_time(deployment: Deployment, host: HostTier, tokens: Num) -> Num:

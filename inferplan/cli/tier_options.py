@@ -1,0 +1,47 @@
+"""The option that states the cache tiers below the device."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from inferplan.errors import UsageError
+from inferplan.units import parse_quantity
+
+if TYPE_CHECKING:
+    from inferplan.serving.techniques.tiers import CacheTier
+
+_FORM = "NAME:CAPACITY:BANDWIDTH[:LATENCY][:shared]"
+
+cache_tier_option = click.option(
+    "--cache-tier",
+    "cache_tiers",
+    metavar=_FORM,
+    multiple=True,
+    help="A tier for what the device's cache drops, repeated from the nearest down: host:200GB:50GB/s, "
+    "ssd:2TB:6GB/s:100us, store:20TB:10GB/s:1ms:shared. Of each device; a shared one is one for all replicas.",
+)
+
+
+def tiers_of(texts: Sequence[str]) -> tuple[CacheTier, ...]:
+    """The tiers, the nearest first. Raises ``UsageError`` that names the one that is none."""
+    return tuple(map(_tier, texts))
+
+
+def _tier(text: str) -> CacheTier:
+    from inferplan.serving.techniques.tiers import CacheTier
+
+    name, *parts = text.split(":")
+    shared = parts[-1:] == ["shared"]
+    parts = parts[: len(parts) - shared]
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", name) or not 2 <= len(parts) <= 3:
+        raise UsageError(f"--cache-tier {text!r} is not {_FORM}", hint="ssd:2TB:6GB/s:100us")
+    try:
+        found = [parse_quantity(part, unit) for part, unit in zip(parts, ("bytes", "bytes/s", "seconds"))]
+    except ValueError as error:
+        raise UsageError(f"--cache-tier {name}: {error}") from None
+    latency = found[2] if len(found) == 3 else 0.0
+    return CacheTier(name=name, capacity=found[0], bandwidth=found[1], latency=latency, shared=shared)
