@@ -90,6 +90,7 @@ def _rows(result: SimulationResult, record: Mapping[str, Any]) -> list[list[str]
         *_cache_rows(kv),
         ["preemptions", f"{record['preemptions']:,}"],
         ["prefix-cache hits", f"{record['prefix_cache_hit_rate']:.1%} of the prompt tokens"],
+        *_worth(record["capacity"]),
         *_adapters(record),
     ]
     return [
@@ -122,6 +123,15 @@ def _tiers(tiers: Sequence[Mapping[str, Any]]) -> Table:
         rows.append([tier["name"], *facts, f"{tier['hit_rate']:.2%}", *loads])
     columns = ("", "capacity", "bandwidth", "latency", "hits", "loads", "loaded", "load, mean")
     return Table(title="Cache tiers (of a device)", columns=columns, rows=rows, right=frozenset(columns[1:]))
+
+
+def _worth(capacity: Mapping[str, Any] | None) -> list[list[str]]:
+    """As with how many times the GPUs requests can leave because of cache tiers; empty without them."""
+    bare = None if capacity is None else capacity["without_tiers_requests_per_s"]
+    if capacity is None or not bare:
+        return []
+    text = f"{capacity['requests_per_s']:.4g} requests/s can leave, {bare:.4g} without them"
+    return [["cache tiers", f"{text}: as with {capacity['requests_per_s'] / bare:.2f} times the GPUs"]]
 
 
 def _adapters(record: Mapping[str, Any]) -> list[list[str]]:

@@ -46,6 +46,8 @@ class SimulationResult(Shown):
     precision: Precision | None = None
     capacity_rate: float | None = None
     """Requests a second that leave when more arrive than can, where that was simulated."""
+    untiered_rate: float | None = None
+    """The same without cache tiers, where there are any."""
     basis: str = "roofline"
     capacity: float = 0.0
     """Tokens that the cache of one attention rank holds; where pools are apart, of one that decodes."""
@@ -393,6 +395,7 @@ def _capacity(result: SimulationResult) -> dict[str, Any] | None:
     low, high = capacity_band(result)
     return {
         "requests_per_s": result.capacity_rate,
+        "without_tiers_requests_per_s": result.untiered_rate,
         "low_requests_per_s": result.capacity_rate * low,
         "high_requests_per_s": result.capacity_rate * high,
         "load": load_of_capacity(result),

@@ -67,7 +67,11 @@ def simulate_load(
         result = simulate_steady(deployment, traffic, flags, options, precision)
     else:
         result = simulate(deployment, traffic, flags, options)
-    return replace(result, capacity_rate=capacity_rate(deployment, traffic, flags, options, precision))
+    rate = capacity_rate(deployment, traffic, flags, options, precision)
+    if not options.tiers:
+        return replace(result, capacity_rate=rate)
+    bare = capacity_rate(deployment, traffic, flags, replace(options, tiers=()), precision)
+    return replace(result, capacity_rate=rate, untiered_rate=bare)
 
 
 def simulate_steady(
@@ -144,14 +148,15 @@ def capacity_rate(
     Turns of a conversation follow their answers at once: with enough conversations somebody always sends, however long
     each user thinks. Requests leave in the order in which they came, whatever the order of the queue: from an endless
     one, only the first class would leave. Replicas are alike, so one of them is simulated; pools that compute prompts
-    apart all are. No run is longer than the ``precision`` allows. ``None`` when no request can run.
+    apart all are, and replicas that share a cache tier. No run is longer than the ``precision`` allows. ``None`` when
+    no request can run.
     """
     most = (precision or Precision()).most
     traffic = replace(traffic, prefix=replace(traffic.prefix, think=ThinkTime()))
     options = replace(options or Options(), warmup=0, trim=False, timeline=False, progress=None)
     flags = replace(flags or Flags(), client_timeout=None, queue="fcfs")
     replicas = 1
-    if not options.fleet.disaggregated:
+    if not options.fleet.disaggregated and not any(tier.shared for tier in options.tiers):
         replicas = deployment.parallel.replicas
         deployment = replace(deployment, parallel=replace(deployment.parallel, replicas=1))
     count = min(_FEWEST_FOR_CAPACITY, most)

@@ -13,9 +13,11 @@ import pytest
 
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.errors import UsageError
+from inferplan.serving.batch_means import Precision
 from inferplan.serving.cache_tiers import beside_loads
 from inferplan.serving.flags import Flags
 from inferplan.serving.result import SimulationResult
+from inferplan.serving.run_length import simulate_load
 from inferplan.serving.simulator import Options, simulate
 from inferplan.serving.techniques.offload import HostTier
 from inferplan.serving.techniques.tiers import CacheTier
@@ -309,6 +311,26 @@ def test_conversations_find_their_turns_below() -> None:
     found = simulate(made, traffic, options=Options(tiers=(CacheTier(name="host", capacity=1e6, bandwidth=1e6),)))
     assert sum(hits(found)) == pytest.approx(found.hit_rate * found.records.hits(found.counted)[1])
     assert hits(found)[1] > 0
+
+
+def test_what_tiers_are_worth_is_what_can_leave_with_and_without() -> None:
+    """Two replicas that share a store of nothing let as much leave as two without.
+
+    Prompts of a conversation have 160, 352, 544 and 736 tokens, 1,792 in all. A large store has all but the last
+    block of 16 of what came before, and leaves 160 + 3 x (160 + 16) = 688 to compute. 128 are written: 1,920/816 = 2.35
+    times as much at most, less for the steps, which take a second each in both.
+    """
+    lengths = {"prompt": parse_lengths("160"), "output": parse_lengths("32")}
+    traffic = Traffic(arrivals=OpenLoop(rate=0.02), requests_count=120, prefix=SharedPrefix(turns=4), **lengths)
+    made = plain(capacity=1200, prefix_caching=True, parallel=Parallelism(replicas=2))
+    short = Precision(most=3000)
+    bare = simulate_load(made, traffic, precision=short).capacity_rate
+    assert bare is not None
+    for size, (low, high) in ((0.0, (0.97, 1.03)), (1e9, (1.7, 1920 / 816))):
+        store = CacheTier(name="store", capacity=size, bandwidth=1e6, shared=True)
+        found = simulate_load(made, traffic, options=Options(tiers=(store,)), precision=short)
+        assert found.untiered_rate == bare and found.capacity_rate is not None
+        assert low < found.capacity_rate / bare < high
 
 
 @pytest.mark.parametrize(
