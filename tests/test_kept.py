@@ -139,6 +139,16 @@ def test_what_a_file_refers_to_counts_as_the_file(folder: Path, source: Path) ->
     assert again(reads) == "one"
 
 
+def test_a_base_that_is_gone_is_no_error_of_the_process_that_has_read_it(folder: Path, source: Path) -> None:
+    base = source.with_name("base.yaml")
+    base.write_text("base")
+    reads = Reads(source, base)
+    again(reads)
+    base.unlink()
+    reads.paths.pop()
+    assert within(reads) == "one"
+
+
 def test_other_code_reads_again(folder: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reads = Reads(source)
     again(reads)

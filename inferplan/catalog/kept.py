@@ -60,7 +60,10 @@ _held: dict[tuple[str, str], tuple[list[_State], Any]] = {}
 
 
 def _is_current(states: list[_State]) -> bool:
-    return all(_state(source) == (source, *when) for source, *when in states)
+    try:
+        return all(_state(source) == (source, *when) for source, *when in states)
+    except OSError:  # one that is no longer there
+        return False
 
 
 def _place(path: Path, kind: str) -> Path | None:
