@@ -24,7 +24,7 @@ from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.run import estimate
 from inferplan.models.adapter_folder import read_adapter
-from inferplan.models.lora import loaded_bytes, parameters
+from inferplan.models.lora import loaded_bytes, parameters, slot_bytes
 from inferplan.work.adapters import LoraAsked
 from inferplan.work.ops import GroupedMatmul
 from inferplan.work.parallel import Parallelism
@@ -254,6 +254,15 @@ def test_a_rank_of_its_own_for_one_matrix(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"rank 16 is more than that of a slot, 8"):
         served(LoraAsked(folder=str(where), rank=8))
     assert served(LoraAsked(folder=str(where), rank=64)).lora.rank == 64  # type: ignore[union-attr]
+
+
+def test_slots_may_have_room_for_more_than_the_adapter_in_the_folder_changes(tmp_path: Path) -> None:
+    where = folder(tmp_path, {"q": 16, "v": 16})
+    adapters = served(LoraAsked(folder=str(where), modules=("q", "k", "v", "o"))).lora
+    assert adapters is not None and adapters.modules == {"q", "k", "v", "o"}
+    model = served(LoraAsked(rank=16)).model
+    assert parameters(adapters, model) == 32 * (BY_MATRIX["q"] + BY_MATRIX["v"])
+    assert slot_bytes(adapters, model, model.sequence, Parallelism()) == 2 * 32 * sum(BY_MATRIX[n] for n in "qkvo")
 
 
 @pytest.mark.parametrize(

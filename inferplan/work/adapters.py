@@ -78,8 +78,9 @@ class Adapters:
     """Adapters of one rank beside a model.
 
     rank: of a slot. modules: matrices that adapters change. slots: adapters in device memory. active: different ones in
-    a batch, at most. format: of their parameters. ranks: those of one adapter where they are not the slot's. in_step:
-    exactly ``active`` of them are in every step; else as many as its sequences allow.
+    a batch, at most. format: of their parameters. ranks: those of one adapter by matrix, which may change fewer than
+    slots have room for; none: as the slot. in_step: exactly ``active`` of them are in every step; else as many as its
+    sequences allow.
     """
 
     rank: int
@@ -99,7 +100,7 @@ class Adapters:
     @property
     def own(self) -> dict[str, int]:
         """The rank of one adapter by matrix."""
-        return {name: self.ranks.get(name, self.rank) for name in self.modules}
+        return dict(self.ranks) or dict.fromkeys(self.modules, self.rank)
 
     def to_dict(self) -> dict[str, Any]:
         """The same as JSON holds it."""
