@@ -158,8 +158,9 @@ class Reactive:
 class _Autoscaler:
     def __init__(self, rule: Reactive) -> None:
         self.rule = rule
-        self.asked: deque[tuple[float, int]] = deque()
-        """(time, replicas) of past looks, falling: the first is the most of the stabilisation window."""
+        self.asked = deque([(0.0, rule.first)])
+        """(time, replicas) of past looks, falling: the first is the most of the stabilisation window. Those that are
+        there at the beginning are the first wish (``recordInitialRecommendation``, podautoscaler/horizontal.go)."""
 
     def next_look(self, time: float) -> float:
         return time + self.rule.interval

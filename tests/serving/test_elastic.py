@@ -111,10 +111,10 @@ def test_changes_that_change_nothing_are_no_changes() -> None:
 
 
 def test_replicas_leave_when_nothing_comes_any_more() -> None:
-    """Looks go on for 1000 s: the first sees nobody and no look before it; after three it waits for the window."""
+    """Looks go on for 1000 s: the three of the beginning are a wish of time 0, which counts until 90 s."""
     rule = Reactive(target=1.0, first=3, least=1, cold_start=1.0, stabilisation=90.0, until=1000.0)
     lives = run(same([0.0]), rule).lives
-    assert [life.left for life in lives] == [inf, 15.0, 15.0]
+    assert [life.left for life in lives] == [inf, 105.0, 105.0]
     busy = run(same([14.9, 14.9, 14.9]), rule).lives  # three at the look at 15 s, which counts until 105 s
     assert [life.left for life in busy] == [inf, 120.0, 120.0]
 
@@ -178,6 +178,13 @@ def test_fewer_only_when_fewer_were_enough_for_the_window() -> None:
     seen = {time: scaler.wanted(time, 8, 80 if time <= 30 else 20) for time in range(15, 376, 15)}
     assert {time for time, wanted in seen.items() if wanted == 8} == set(range(15, 331, 15))
     assert seen[345] == 2
+
+
+def test_an_engine_that_begins_empty_loses_no_replica_at_the_first_look() -> None:
+    """15 s after the start of ten there are few requests yet: none leaves before the window is over."""
+    scaler = Reactive(target=10.0, first=10, cold_start=1.0).scaler()
+    seen = [scaler.wanted(time, 10, 5) for time in range(15, 331, 15)]
+    assert seen == [10] * 20 + [1] * 2
 
 
 def test_a_replica_that_is_taken_away_is_replaced_and_its_request_begins_anew(service: float) -> None:
