@@ -42,6 +42,12 @@ from inferplan.traffic import traces
 from inferplan.traffic.profile import Profile, profile_of
 from inferplan.traffic.requests import Requests, Slo, arrivals_of, parse_lengths
 
+_OPTIONS_OF: tuple[tuple[tuple[str, ...], frozenset[str]], ...] = (
+    (("target", "interval", "tolerance", "stabilisation"), frozenset({"reactive"})),
+    (("min_replicas", "max_replicas"), frozenset({"reactive", "scheduled"})),
+)
+"""Options that some policies alone follow, and those."""
+
 load_options = option_group(
     click.option(
         "--profile", metavar="NAME", help="Rates by time of day: a name, a CSV (time,rate[,class]) or a YAML."
@@ -165,6 +171,11 @@ def _profile(values: dict[str, Any], trace: Requests | None) -> Profile:
             "a day needs one profile" + (", not two" if trace is not None else ""),
             hint="--profile azure-2023-conv, --profile day.csv, or --profile-from TRACE",
         )
+    if trace is not None and values["workload"] is not None:
+        raise UsageError(
+            "--profile-from and --workload say the lengths of requests both",
+            hint=f"--slo {values['workload']} for its limits alone, or --profile for rates alone",
+        )
     found = profile_of(trace, Path(values["profile_from"]).stem) if trace else load_profile(values["profile"])
     return found if values["peak"] is None else found.scaled(values["peak"])
 
@@ -198,6 +209,11 @@ def _demand(values: dict[str, Any], named: WorkloadSpec | None, trace: Requests 
         for name, key in (("prompt", "prompt"), ("output_tokens", "output"))
     )
     if trace is not None and not (prompt or output):
+        if trace.hashes is not None:
+            raise UsageError(
+                "a day knows no prompts that share text, as those of the trace do",
+                hint="--prompt and --output say lengths; its rates are taken all the same",
+            )
         return replace(demand_of_trace(trace), trace=None, rate=1.0, arrivals=kind, burstiness=burstiness)
     if not prompt or not output:
         raise UsageError(
@@ -218,6 +234,7 @@ def _asked(values: dict[str, Any], profile: Profile, deployment: Deployment) -> 
     if unknown is not None:
         raise UsageError(f"no policy is called {unknown!r}", hint=f"--policy {','.join(POLICIES)}, or some of them")
     chosen: tuple[Policy, ...] = tuple(name for name in dict.fromkeys(policies))
+    _require_used(chosen)
     return DayAsked(
         profile=profile,
         policies=chosen,
@@ -235,6 +252,18 @@ def _asked(values: dict[str, Any], profile: Profile, deployment: Deployment) -> 
         span=quantity(values["duration"], "seconds", "--duration") or 0.0,
         seed=values["seed"],
     )
+
+
+def _require_used(policies: tuple[Policy, ...]) -> None:
+    """Raise ``UsageError`` for an option of policies that are not asked for."""
+    source = click.get_current_context().get_parameter_source
+    for names, of in _OPTIONS_OF:
+        given = [name for name in names if source(name) is click.core.ParameterSource.COMMANDLINE]
+        if given and not of.intersection(policies):
+            raise UsageError(
+                f"--{given[0].replace('_', '-')} changes nothing of the policy {', '.join(policies)}",
+                hint=f"--policy {' or '.join(sorted(of))} as well, or leave it out",
+            )
 
 
 def _losses(values: dict[str, Any]) -> Losses | None:

@@ -172,7 +172,8 @@ def _notes(day: Day) -> list[str]:
         f"a replica carries {replica.rate:.3g} requests/s within the limits{why}, by simulation, and is given "
         f"{sizing.utilisation:.0%} of it; it runs with --max-num-seqs {replica.flags.max_num_seqs} "
         f"--max-num-batched-tokens {replica.flags.max_num_batched_tokens}",
-        f"{len(day.requests):,} requests in {asked.span / HOUR:g} h, {day.question.demand.arrivals} arrivals, the same "
+        f"{len(day.requests):,} requests in {asked.span / HOUR:.3g} h, of {np.mean(day.requests.prompt):,.0f} tokens "
+        f"in and {np.mean(day.requests.output):,.0f} out on average, {day.question.demand.arrivals} arrivals, the same "
         f"for every policy; {asked.routing} routing; used: requests over what the replicas that are paid for carry",
     ]
     if profile.end < asked.span:
@@ -201,7 +202,7 @@ def _notes(day: Day) -> list[str]:
         )
     if asked.span < 24 * HOUR:
         lines.append(
-            f"GPU-hours and cost are {24 * HOUR / asked.span:g} times those of the {asked.span / HOUR:g} h simulated"
+            f"GPU-hours and cost are {24 * HOUR / asked.span:g} times those of the {asked.span / HOUR:.3g} h simulated"
         )
     if any(one.missed > 1 - percentile / 100 for one in day.policies):
         lines.append(f"! more than {100 - percentile:g} % of the requests miss a limit")

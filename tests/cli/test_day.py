@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -75,11 +76,28 @@ def test_a_trace_brings_its_lengths(run: Run, tmp_path: Path) -> None:
     asked = ("day", "llama-3.1-8b", "--gpu", "l4", "--ttft", "2s", *PRICE, "--profile-from", str(trace))
     ran = run(*asked, "--policy", "static", "--duration", "30min", "--arrivals", "constant")
     assert ran.code == 0, ran.err
-    assert "1,800 requests in 0.5 h, constant arrivals" in ran.out
+    assert "1,800 requests in 0.5 h, of 64 tokens in and 8 out on average, constant arrivals" in " ".join(
+        ran.out.split()
+    )
     assert "the profile lasts 1,200 s and repeats" in " ".join(ran.out.split())
     rows = run(*asked, "--policy", "static", "--duration", "30min", "--arrivals", "constant", "--format", "csv").out
     assert rows.splitlines()[0].startswith("policy,peak_replicas,gpu_hours,cost_per_day")
     assert rows.splitlines()[1].startswith("static,1,24.0,24.0,USD")
+    refused = run(*asked, "--policy", "static", "--workload", "chat")
+    assert (refused.code, "both" in refused.err, "--slo chat" in refused.err) == (2, True, True)
+
+
+def test_a_trace_whose_prompts_share_text_brings_its_rates_alone(run: Run, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    rows = [{"timestamp": 1000 * n, "input_length": 1024, "output_length": 8, "hash_ids": [0, n]} for n in range(600)]
+    trace.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    asked = ("day", "llama-3.1-8b", "--gpu", "l4", "--ttft", "2s", *PRICE, "--profile-from", str(trace))
+    asked = (*asked, "--policy", "static", "--duration", "10min", "--arrivals", "constant")
+    refused = run(*asked)
+    assert (refused.code, "share text" in refused.err) == (2, True)
+    ran = run(*asked, "--prompt", "64", "--output", "8")
+    assert ran.code == 0, ran.err
+    assert "600 requests in 0.167 h, of 64 tokens in and 8 out" in ran.out
 
 
 def test_none_at_night(run: Run, profile: str) -> None:
