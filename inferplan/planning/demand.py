@@ -215,13 +215,14 @@ def screened_by(classes: Sequence[TrafficClass]) -> Slo:
 
     Waits differ between classes, by their rank and by their prompts: the mix is only held to the loosest limit on TTFT
     and on end-to-end latency. The steps of a batch are everybody's, so that the tightest limit on TPOT holds for all.
+    Each at the least percentile: a mix that misses a limit further out may still keep that of every class at its own.
     """
     found = {name: [one.slo.limits[name] for one in classes if name in one.slo.limits] for name in METRICS}
     return Slo(
         ttft=max(found["ttft"], default=None),
         tpot=min(found["tpot"], default=None),
         e2el=max(found["e2el"], default=None),
-        percentile=max(one.slo.percentile for one in classes if one.slo.limits),
+        percentile=min(one.slo.percentile for one in classes if one.slo.limits),
     )
 
 

@@ -142,6 +142,16 @@ def test_the_closed_form_is_held_to_what_the_mix_can_keep() -> None:
     assert screened_by((a, replace(b, slo=Slo()))) == Slo(ttft=1, tpot=0.03, percentile=90)
 
 
+def test_the_closed_form_does_not_rule_out_what_every_class_can_keep() -> None:
+    """Half of ``a`` may be late at all: its 10 s are no limit on the 99th percentile of a mix of which it is most."""
+    a = replace(SHORT, share=0.9, slo=Slo(ttft=10, percentile=50))
+    b = replace(LONG, share=0.1, slo=Slo(ttft=0.5, percentile=99))
+    ttft = {"a": np.linspace(0.1, 19.0, 9000), "b": np.full(1000, 0.3)}  # both keep theirs
+    assert np.percentile(ttft["a"], 50) < 10 and np.percentile(ttft["b"], 99) < 0.5
+    screen = screened_by((a, b))
+    assert np.percentile(np.concatenate(list(ttft.values())), screen.percentile) <= (screen.ttft or 0)
+
+
 def test_the_worst_class_decides() -> None:
     classes = (
         Kept("a", Slo(ttft=1.0, tpot=0.1), {"ttft": 0.5, "tpot": 0.09, "e2el": 9.0}),
