@@ -57,7 +57,7 @@ HEAVY = {
     "matplotlib": {"reports"},
     "jinja2": {"reports"},
     "torch": {"models"},  # import --trace alone: test_light_commands_load_nothing_heavy
-    "scipy": set(),
+    "scipy": {"planning"},  # fleet alone, when it runs: test_light_commands_load_nothing_heavy
     "transformers": {"models"},
     "tokenizers": {"measuring"},
     "httpx2": {"measuring"},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
@@ -61,17 +61,33 @@ Command = Callable[..., Any]
 
 def question_options(command: Command) -> Command:
     """Adds everything that a plan answers to; the command gets one ``question``."""
+    return question_options_without()(command)
 
-    @functools.wraps(command)
-    def wrapper(prices: PriceBook, **values: Any) -> Any:
-        names = [option.name for option in _OPTIONS]
-        chosen = {name: values.pop(name) for name in names}
-        return command(question=build_question(values.pop("model"), prices, chosen), **values)
 
-    decorated: Command = price_options(wrapper)
-    for option in reversed(_OPTIONS):
-        decorated = click.option(*option.declarations, **option.keywords)(decorated)
-    return click.argument("model")(decorated)
+def question_options_without(
+    *left_out: str, gpus: Callable[[dict[str, Any]], Iterable[str]] | None = None
+) -> Callable[[Command], Command]:
+    """Adds what a plan answers to, but for some options, which are as if nobody gave them.
+
+    gpus: the GPUs by the values of all options, where ``--gpu`` is left out.
+    """
+    shown = [option for option in _OPTIONS if option.name not in left_out]
+    absent = {option.name: option.keywords.get("default") for option in _OPTIONS if option.name in left_out}
+
+    def decorate(command: Command) -> Command:
+        @functools.wraps(command)
+        def wrapper(prices: PriceBook, **values: Any) -> Any:
+            chosen = {option.name: values.pop(option.name) for option in shown} | absent
+            if gpus is not None:
+                chosen["gpu"] = ",".join(dict.fromkeys(gpus(chosen | values)))
+            return command(question=build_question(values.pop("model"), prices, chosen), **values)
+
+        decorated: Command = price_options(wrapper)
+        for option in reversed(shown):
+            decorated = click.option(*option.declarations, **option.keywords)(decorated)
+        return click.argument("model")(decorated)
+
+    return decorate
 
 
 class _Option:
@@ -185,7 +201,7 @@ _OPTIONS = [
 ]
 
 
-def _gpu(name: str) -> str:
+def gpu_name(name: str) -> str:
     """The device's own name, whatever alias was typed; a file stays a path, for it may bear the name of one on file."""
     return load_hardware(name).name if find("hardware", name).is_relative_to(config_root()) else name
 
@@ -204,7 +220,7 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Que
     base, demand = _with_media(Request(model=model, gpu="", media=media_values(values)), demand, named)
     slo = screened_by(demand.classes) if demand.classes else _slo(values, named, demand)
     spec = load_model(model)
-    gpus = tuple(_gpu(name) for name in parse_values(values["gpu"] or "")) or default_gpus(prices)
+    gpus = tuple(gpu_name(name) for name in parse_values(values["gpu"] or "")) or default_gpus(prices)
     prices.check(load_hardware(gpu).name for gpu in gpus)
     quants = tuple(None if q == NATIVE else q for q in parse_values(values["quant"] or "")) or None
     engines = usual_engines(values["engine"], (model,), gpus)
@@ -381,7 +397,7 @@ def page_file(ctx: click.Context, param: click.Parameter, value: str | None) -> 
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[int], None] | None]:
+def simulations_so_far() -> Iterator[Callable[[int], None] | None]:
     """Says how far the search is: to the program that asked, or on stderr where that is a terminal."""
     told = click.get_current_context().meta.get(PROGRESS)
     if told is not None:
@@ -415,7 +431,7 @@ def plan_command(question: Question, html: str | None) -> Report:
     """
     if html:
         _no_page(question)
-    with _progress() as progress:
+    with simulations_so_far() as progress:
         found = plan(question, progress)
     if html:
         _write(found, html)
@@ -432,7 +448,7 @@ def report_command(question: Question, report_file: str) -> None:
     Example: inferplan report llama-3.1-70b --rate 50 --prompt 1024 --output 256 --ttft 500ms --tpot 40ms -o plan.html
     """
     _no_page(question)
-    with _progress() as progress:
+    with simulations_so_far() as progress:
         found = plan(question, progress)
     _write(found, report_file)
 

@@ -47,21 +47,28 @@ def replica_of(request: Request, deployment: Deployment, question: Question) -> 
     Raises ``InfeasibleError`` where no load is small enough for the limits.
     """
     option = _best_point(request, deployment, question)
-    utilisation = question.sizing.utilisation
-    alone = replace(question, demand=replace(question.demand, rate=option.rate * utilisation))
-    simulations = Simulations(most=_MOST_LOADS)
+    alone = replace(question, demand=replace(question.demand, rate=option.rate * question.sizing.utilisation))
+    found = carried_by(option, alone, Simulations(most=_MOST_LOADS))
+    if not found.rate:
+        raise _never(question, deployment)
+    return found
+
+
+def carried_by(option: Option, question: Question, simulations: Simulations) -> Replica:
+    """What each of an option's replicas carries, fed in turn (:func:`inferplan.planning.sizing.capacity`); a rate of 0
+    where it keeps the limits under no load near the question's.
+    """
 
     def at(factor: float) -> Verified:
-        return simulations.long(option, alone, factor)
+        return simulations.long(option, question, factor)
 
-    found = capacity(at, alone)
-    rate = found.factor * option.rate * utilisation
-    if not rate:
-        raise _never(question, deployment)
-    sized = at(found.factor * utilisation)
+    found = capacity(at, question)
+    rate = found.factor * (question.demand.rate or 0.0) / option.replicas
+    sized = at(found.factor * question.sizing.utilisation) if rate else at(1.0)
     held = 0.0 if sized.result is None else sized.result.in_system
-    flags = Flags(max_num_seqs=ceil(sized.slots / deployment.parallel.dp), max_num_batched_tokens=option.budget)
-    return Replica(deployment=deployment, flags=flags, rate=rate, broken=found.broken, requests=held)
+    ranks = option.deployment.parallel.dp
+    flags = Flags(max_num_seqs=ceil(sized.slots / ranks), max_num_batched_tokens=option.budget)
+    return Replica(deployment=option.deployment, flags=flags, rate=rate, broken=found.broken, requests=held)
 
 
 def _best_point(request: Request, deployment: Deployment, question: Question) -> Option:

@@ -11,7 +11,8 @@ import numpy as np
 
 from inferplan.serving.records import Meter
 from inferplan.traffic.classes import TrafficClass
-from inferplan.units import Array
+from inferplan.traffic.requests import Slo
+from inferplan.units import Array, BoolArray
 
 if TYPE_CHECKING:
     from inferplan.serving.result import SimulationResult
@@ -53,21 +54,24 @@ def parts(result: SimulationResult) -> list[tuple[TrafficClass, SimulationResult
     records = result.records
     if records.of is None:
         return []
-    of, counted, found = np.asarray(records.of), result.counted, []
-    for place, one in enumerate(records.classes):
-        mine = of == place
-        part = replace(
-            result,
-            records=records.only(mine),
-            meters=(),
-            slo=one.slo,
-            warmup=int(np.sum(mine[: counted.start])),
-            cooldown=int(np.sum(mine[counted.stop :])),
-            metered=result.window,
-            capacity_rate=None,
-        )
-        found.append((one, replace(part, meters=(Meter(waited={"queue": float(np.sum(part.wait))}),))))
-    return found
+    of = np.asarray(records.of)
+    return [(one, part_of(result, of == place, one.slo)) for place, one in enumerate(records.classes)]
+
+
+def part_of(result: SimulationResult, mine: BoolArray, slo: Slo) -> SimulationResult:
+    """The run as some of its requests see it, under limits of their own."""
+    counted = result.counted
+    part = replace(
+        result,
+        records=result.records.only(mine),
+        meters=(),
+        slo=slo,
+        warmup=int(np.sum(mine[: counted.start])),
+        cooldown=int(np.sum(mine[counted.stop :])),
+        metered=result.window,
+        capacity_rate=None,
+    )
+    return replace(part, meters=(Meter(waited={"queue": float(np.sum(part.wait))}),))
 
 
 def shares_of_limits(one: TrafficClass, part: SimulationResult) -> dict[str, float]:

@@ -39,6 +39,15 @@ SENT, _CACHED, _ANSWERED, _BEGIN, _END = range(5)
 next one; the meters begin to count; they stop."""
 
 
+class Beside(NamedTuple):
+    """Other replicas behind the same router. weight: requests that one gets, by proportion."""
+
+    deployment: Deployment
+    flags: Flags
+    replicas: int
+    weight: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class Fleet:
     """How many engines there are, what they are and how requests find one.
@@ -60,6 +69,10 @@ class Fleet:
     """Who has replicas come and go during the run; ``None``: the deployment's replicas are there all the time."""
     losses: Losses | None = None
     """How often such replicas are taken away."""
+    others: tuple[Beside, ...] = ()
+    """Replicas that are not alike, behind those of the run; round robin then gives each turns by its weight."""
+    weight: float = 1.0
+    """That of a replica of the run."""
 
     def __post_init__(self) -> None:
         if self.scaling is not None and (self.prefill or self.routing in ("sticky", "prefix-aware")):
@@ -67,6 +80,13 @@ class Fleet:
                 "replicas come and go only in one pool, for requests that share nothing",
                 hint="round-robin or least-loaded routing, and no pool of its own for prompts",
             )
+        if self.others and (self.prefill or self.scaling is not None or self.routing in ("sticky", "prefix-aware")):
+            raise UsageError(
+                "replicas that are not alike stand in one pool, for requests that share nothing",
+                hint="round-robin or least-loaded routing",
+            )
+        if not all(weight > 0 for weight in (self.weight, *(beside.weight for beside in self.others))):
+            raise UsageError("the weight of a replica must be more than 0")
         if (self.prefill > 0) != (self.decode > 0) or self.prefill < 0:
             raise UsageError("disaggregated pools need at least one prefill and one decode replica")
         described = (self.prefill_deployment, self.prefill_flags, self.kv_link, self.kv_sending)
@@ -98,7 +118,8 @@ class Fleet:
         """Engines that requests are spread over: replicas times attention data-parallel ranks."""
         ranks = deployment.parallel.dp
         if not self.disaggregated:
-            return (deployment.parallel.replicas if self.scaling is None else self.scaling.first) * ranks
+            own = (deployment.parallel.replicas if self.scaling is None else self.scaling.first) * ranks
+            return own + sum(beside.replicas * beside.deployment.parallel.dp for beside in self.others)
         return self.prefill * (self.prefill_deployment or deployment).parallel.dp + self.decode * ranks
 
 

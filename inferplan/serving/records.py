@@ -25,12 +25,15 @@ class Records:
     ``hashes``: names of the blocks of prompt and output, where the traffic knows them. ``follows``: the request whose
     answer each waits for, -1 for none. ``encoder``: seconds that the towers take for what each carries, set where they
     carry any. ``think``: seconds from an answer to the request that follows it. ``classes``, ``of``: kinds of traffic,
-    and which of them each request is, by place. Inter-token gaps are kept with their weights.
+    and which of them each request is, by place. ``served_by``: whose replica got it, where replicas are not alike: 0
+    those of the run, then the fleet's ``others`` in order, -1 where it was never sent. Inter-token gaps are kept with
+    their weights.
     """
 
     __slots__ = (
         *("admitted", "arrival", "cached", "classes", "finish", "first", "follows", "gap_weights", "gaps"),
-        *("encoder", "hashes", "loaded", "of", "output", "preempted", "prompt", "refused", "status", "think"),
+        *("encoder", "hashes", "loaded", "of", "output", "preempted", "prompt", "refused", "served_by", "status"),
+        "think",
     )
 
     def __init__(
@@ -50,6 +53,7 @@ class Records:
         self.encoder: Sequence[float] | None = None
         self.classes: tuple[TrafficClass, ...] = ()
         self.of: array[int] | None = None
+        self.served_by: Sequence[int] | None = None
         count = len(self.prompt)
         self.admitted = array("d", [NAN]) * count
         self.first = array("d", [NAN]) * count

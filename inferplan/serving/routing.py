@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from typing import Literal
 
 from inferplan.serving.records import Records
@@ -20,11 +21,18 @@ class Router:
     An engine may have been simulated further than the request that is sent: what has left it only later is still in it.
     """
 
-    def __init__(self, routing: Routing, pool: list[Scheduler], records: Records, shared: int = 1) -> None:
+    def __init__(
+        self,
+        routing: Routing,
+        pool: list[Scheduler],
+        records: Records,
+        shared: int = 1,
+        weights: Sequence[float] | None = None,
+    ) -> None:
         self.routing, self.pool, self.records, self.shared = routing, pool, records, shared
         """shared: so many in a row are ranks of one replica, whose engine chooses among them (``tokens``)."""
         in_turns = routing in ("round-robin", "sticky")
-        self.blind = len(pool) <= 1 or (in_turns and shared == 1)
+        self.blind = len(pool) <= 1 or (in_turns and shared == 1 and weights is None)
         """Whether the state of the engines does not matter: requests, or conversations, go to one after another."""
         self.taking = list(range(len(pool) // shared))
         """Replicas that take requests, in turn: those that are there and do not leave."""
@@ -35,6 +43,13 @@ class Router:
         self.tokens = [0] * len(pool)
         """Prompt tokens of those requests."""
         self.turns_taken = 0
+        self.weights = weights
+        """The share of the turns that each engine takes, by proportion; ``None``: all the same."""
+        self._turns = [(0.5 / weight, index) for index, weight in enumerate(weights or ())]
+        """Heap of (when the next turn is due, engine): every ``1/weight``, the first after half of that."""
+        heapq.heapify(self._turns)
+        self.went: dict[int, int] = {}
+        """Which engine each request went to, where they differ."""
         self.home: dict[int, int] = {}
         """Which scheduler has a request, where that matters."""
         self._conversations: dict[int, int] = {}
@@ -73,13 +88,24 @@ class Router:
         """The scheduler that gets a request sent at ``time``; requests must be sent in order of time."""
         if not self.blind:
             self._see(time)
-        if self.routing in ("round-robin", "sticky"):
+        if self.weights is not None and self.routing == "round-robin":
+            index = self._by_weight()
+        elif self.routing in ("round-robin", "sticky"):
             index = self._in_turn(request)
         else:
             index = self._least_loaded() if self.routing == "least-loaded" else self._least_work(request)
         if not self.blind:
             self._count(index, 1, self.records.prompt[request])
         self.home[request] = index
+        if self.weights is not None:
+            self.went[request] = index
+        return index
+
+    def _by_weight(self) -> int:
+        """The engine whose turn is due first (stride scheduling, Waldspurger and Weihl 1995)."""
+        assert self.weights is not None
+        due, index = self._turns[0]
+        heapq.heapreplace(self._turns, (due + 1 / self.weights[index], index))
         return index
 
     def _in_turn(self, request: int) -> int:

@@ -21,6 +21,7 @@ from inferplan.serving.cache_transfer import Links, handoff_of
 from inferplan.serving.cluster import Cluster, Fleet, Kind
 from inferplan.serving.elastic import Elastic
 from inferplan.serving.flags import Flags, rules_of, verifying, with_flags
+from inferplan.serving.mixed import Mixed
 from inferplan.serving.prefix_cache import PrefixCache
 from inferplan.serving.records import NAN, Records
 from inferplan.serving.result import SimulationResult
@@ -109,8 +110,14 @@ def simulate(
         closed = replace(closed, ramp=request_time(given, few, flags, options))
     kind = _kind((deployment, flags), requests, options, times)
     records = _records(prompts, requests)
-    cluster = (Cluster if options.fleet.scaling is None else Elastic)(options.fleet, records, closed, options.progress)
-    cluster.build(kind, None if apart is None else _kind(apart, requests, options))
+    of = Mixed if options.fleet.others else Cluster if options.fleet.scaling is None else Elastic
+    cluster = of(options.fleet, records, closed, options.progress)
+    beside = ((with_flags(one.deployment, one.flags), one.flags) for one in options.fleet.others)
+    others = [_kind(served, requests, options) for served in beside]
+    if isinstance(cluster, Mixed):
+        cluster.mix(kind, others)
+    else:
+        cluster.build(kind, None if apart is None else _kind(apart, requests, options))
     for meter in cluster.meters:
         meter.timeline = [] if options.timeline else None
     fill, typical = _fill(requests, closed, options), float(np.mean(requests.prompt))
@@ -123,7 +130,7 @@ def simulate(
         warmup=options.warmup + fill,
         cooldown=(_cooldown(records) if closed is None else fill) if fill else 0,
         metered=(cluster.metering.span[0], cluster.metering.span[1]) if fill else None,
-        basis=_basis((prompts, deployment), typical),
+        basis=_basis((prompts, deployment, *(one.deployment for one in options.fleet.others)), typical),
         bands=_bands(prompts, deployment, typical),
         capacity=kind.rules.capacity if kind.rules.growing else 0.0,
         prompt_pool=(len(cluster.front.pool), cluster.kinds[0].rules.capacity) if cluster.back.pool else (0, 0.0),
@@ -411,6 +418,12 @@ def _conditions(cluster: Cluster, flags: Flags, traffic: Traffic | Requests, opt
         if kind.adapters is None
         else {"bytes_a_device": adapter_bytes(deployment), "seconds": kind.adapters.seconds},
     }
+    if fleet.others:
+        record["weight"] = fleet.weight
+        record["others"] = [
+            {"deployment": one.deployment.describe(), "replicas": one.replicas, "weight": one.weight}
+            for one in fleet.others
+        ]
     if options.speculation is not PLAIN:
         drafts = options.speculation
         record["speculation"] = {

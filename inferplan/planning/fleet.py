@@ -1,0 +1,430 @@
+"""Kinds of GPU behind one router, some owned and some rented: the cheapest mix within the stocks (docs/fleet.md).
+
+Designs of a replica come from the search of a plan, what one carries from the simulations that size a plan, and the mix
+from an integer programme (:mod:`inferplan.planning.mix`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import ceil, floor, inf
+
+import numpy as np
+
+from inferplan.catalog.bills import Bill, Offer, Tariff
+from inferplan.catalog.files import load_hardware
+from inferplan.errors import InfeasibleError, UsageError
+from inferplan.planning.demand import Demand
+from inferplan.planning.finalists import too_long_alone
+from inferplan.planning.mix import Column, Mix, cheapest_mix, cost_of, most_load, rate_of, taken
+from inferplan.planning.option import Option
+from inferplan.planning.question import Question
+from inferplan.planning.replica import Replica, carried_by
+from inferplan.planning.search import cheapest_point, search
+from inferplan.planning.sizing import CAPACITY_TOLERANCE, Simulations
+from inferplan.planning.verify import SHOWN
+from inferplan.serving.batch_means import fewest_values
+from inferplan.serving.class_results import at_percentile, part_of
+from inferplan.serving.cluster import Beside, Fleet
+from inferplan.serving.result import SimulationResult
+from inferplan.serving.run_length import simulate_steady
+from inferplan.serving.simulator import Options
+
+_LITTLE = 1e-3
+"""Requests a second that one replica of anything carries, so that the cheapest point is the one that carries most."""
+_MARGIN, _LIVES, _MOST_REQUESTS = 1.5, 12, 60_000
+"""The run of a mix counts half of its requests at least, holds so many times those in the system, and has a bound."""
+_TURNS = 3
+"""How often the capacity of a design is found anew, until it is the one that it was simulated for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """GPUs of one kind from one source. most: how many there are; ``None``: as many as are wanted."""
+
+    gpu: str
+    owned: bool
+    most: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The device's own name, where ``gpu`` is a file."""
+        return load_hardware(self.gpu).name
+
+    @property
+    def source(self) -> str:
+        return "owned" if self.owned else "rented"
+
+    @property
+    def stock(self) -> float:
+        return inf if self.most is None else float(self.most)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetAsked:
+    """What a fleet may be made of. own_price: what an hour of an owned GPU costs more than one that is switched off.
+    designs: sizes of a replica that are tried for each kind of GPU.
+    """
+
+    kinds: tuple[Kind, ...]
+    own_price: float = 0.0
+    designs: int = 2
+
+    def __post_init__(self) -> None:
+        if not self.kinds:
+            raise UsageError("a fleet needs GPUs", hint="--own a100-80gb-sxm=16, --rent h200-sxm, or both")
+        sources = [(kind.gpu, kind.owned) for kind in self.kinds]
+        for kind in self.kinds:
+            if sources.count((kind.gpu, kind.owned)) > 1:
+                option = "--own" if kind.owned else "--rent"
+                raise UsageError(f"{option} {kind.name} is given twice", hint="one stock of each kind of GPU")
+        if self.own_price and not any(kind.owned for kind in self.kinds):
+            raise UsageError("--own-price is of no GPU: none is owned", hint="--own a100-80gb-sxm=16, or leave it out")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Design:
+    """A replica: where it runs, how, and what it carries by simulation. option: with the replicas of its kind alone."""
+
+    gpu: str
+    option: Option
+    replica: Replica
+
+    @property
+    def devices(self) -> int:
+        return self.option.deployment.parallel.ranks
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Way:
+    """One way to get replicas of a design: a column of the programme, and what is bought."""
+
+    kind: Kind
+    design: Design
+    offer: Offer
+    column: Column
+
+    def bill(self, replicas: int) -> Bill:
+        deployment = self.design.option.deployment
+        together = deployment.parallel.tp
+        return Tariff(offers=(self.offer,), devices=self.design.devices, together=together).bill(replicas)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Part:
+    """Replicas of one way in the mix. share: of the requests, in proportion to what they carry. load: requests a second
+    of all of them. run: what the simulation of the mix says of their requests.
+    """
+
+    way: Way
+    replicas: int
+    share: float
+    load: float
+    run: SimulationResult
+
+    @property
+    def bill(self) -> Bill:
+        return self.way.bill(self.replicas)
+
+    @property
+    def devices(self) -> int:
+        return self.replicas * self.way.design.devices
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Single:
+    """The cheapest that one kind of GPU makes alone, owned and rented; ``None`` where its stock is too small."""
+
+    gpu: str
+    mix: Mix | None
+    cost: float
+    devices: int
+    most: float
+    """Requests a second that it carries at most."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FleetPlan:
+    """The answer. unusable: kinds of GPU that no replica within the limits runs on, and why."""
+
+    asked: FleetAsked
+    question: Question
+    ways: tuple[Way, ...]
+    mix: Mix
+    parts: tuple[Part, ...]
+    singles: tuple[Single, ...]
+    unusable: dict[str, str]
+    run: SimulationResult
+
+    @cached_property
+    def columns(self) -> list[Column]:
+        return [way.column for way in self.ways]
+
+    @property
+    def cost(self) -> float:
+        """The bill of an hour."""
+        return cost_of(self.columns, self.mix.counts)
+
+    @property
+    def devices(self) -> int:
+        """GPUs that replicas run on."""
+        return sum(part.devices for part in self.parts)
+
+    @property
+    def given(self) -> float:
+        """Requests a second that the replicas are given at most: utilisation times what they carry."""
+        return rate_of(self.columns, self.mix.counts)
+
+    def taken(self, kind: Kind) -> int:
+        """GPUs of a kind that the mix takes, idle ones of rented instances too."""
+        return taken(self.columns, self.mix.counts, self.asked.kinds.index(kind))
+
+    @property
+    def best_single(self) -> Single | None:
+        """The cheapest of one kind of GPU alone."""
+        found = [single for single in self.singles if single.mix is not None]
+        return min(found, key=lambda single: (single.cost, single.devices), default=None)
+
+    def at_percentile(self, run: SimulationResult) -> dict[str, float]:
+        """Latencies at the percentile of the limits, of the whole mix or of a part."""
+        return {name: at_percentile(run, name, self.question.slo.percentile) for name in ("ttft", "tpot", "e2el")}
+
+    def keeps(self, run: SimulationResult) -> bool:
+        """Whether the mix, or a part, keeps the limits."""
+        found = self.at_percentile(run)
+        return (
+            self.run.steady
+            and run.steady
+            and all(found[name] <= limit for name, limit in self.question.slo.limits.items())
+        )
+
+
+def plan_fleet(question: Question, asked: FleetAsked, progress: Callable[[int], None] | None = None) -> FleetPlan:
+    """The cheapest mix of the kinds of GPU that carries the demand's rate within the limits.
+
+    progress: called with the number of simulations so far. Raises ``MissingFactError`` for a rented kind without a
+    price, ``InfeasibleError`` where the stocks do not carry the load.
+    """
+    if question.demand.own is not None or question.demand.media is not None:
+        raise UsageError(
+            "a fleet knows no prompts that share text, and none with media",
+            hint="--prompt and --output, or another --workload",
+        )
+    for kind in asked.kinds:
+        _require_sold(kind, question)
+    runs = 0
+
+    def told(more: int) -> None:
+        nonlocal runs
+        runs += more
+        if progress is not None:
+            progress(runs)
+
+    designs, unusable = list[Design](), dict[str, str]()
+    for gpu in dict.fromkeys(kind.gpu for kind in asked.kinds):
+        found = designs_on(gpu, question, asked.designs, told)
+        designs += found
+        if not found:
+            unusable[gpu] = "no replica of up to --most GPUs keeps the limits"
+    ways = [way for index in range(len(asked.kinds)) for way in _ways(index, designs, question, asked)]
+    stocks, load = [kind.stock for kind in asked.kinds], question.demand.rate or 0.0
+    columns = [way.column for way in ways]
+    mix = cheapest_mix(columns, stocks, load)
+    if mix is None:
+        raise _too_little(question, asked, most_load(columns, stocks), unusable)
+    singles = tuple(_single(gpu, columns, asked, load) for gpu in dict.fromkeys(kind.gpu for kind in asked.kinds))
+    shares = _shares(ways, mix)
+    run = served(question, shares)
+    return FleetPlan(
+        asked=asked,
+        question=question,
+        ways=tuple(ways),
+        mix=mix,
+        parts=_parts(shares, run, question),
+        singles=singles,
+        unusable=unusable,
+        run=run,
+    )
+
+
+def _require_sold(kind: Kind, question: Question) -> None:
+    """Raise ``MissingFactError`` for a rented kind without a price, ``UsageError`` for a limit below an instance."""
+    if kind.owned:
+        return
+    offers = question.prices.require(kind.name, 1).offers
+    smallest = min(offer.size for offer in offers)
+    if kind.most is not None and kind.most < smallest:
+        raise UsageError(
+            f"--rent {kind.name}={kind.most} is less than what is let",
+            because=f"the smallest instance has {smallest} GPUs",
+            hint=f"--rent {kind.name}={smallest}, or --price {kind.name}=... for GPUs one by one",
+        )
+
+
+def designs_on(gpu: str, question: Question, most: int, told: Callable[[int], None]) -> list[Design]:
+    """The few replicas on a kind of GPU that are worth having, with what they carry by simulation.
+
+    told: called with the number of simulations of each.
+    """
+    found = []
+    for option in _efficient(_largest(gpu, question))[:most]:
+        design = _simulated(gpu, option, question, told)
+        if design is not None:
+            found.append(design)
+    return found
+
+
+def _largest(gpu: str, question: Question) -> list[Option]:
+    """For each number of GPUs the replica on them that carries most within the limits, in closed form."""
+    little: Demand = replace(question.demand, rate=_LITTLE)
+    space = replace(question.space, gpus=(gpu,), disaggregate=False)
+    searched = search(space, little, question.slo, question.sizing, question.prices)
+    best: dict[int, Option] = {}
+    for priced in searched.grids:
+        option = cheapest_point(priced._replace(tariff=None), little, question.slo, question.sizing)
+        if option is None or too_long_alone(option, question):
+            continue
+        devices = option.deployment.parallel.ranks
+        known = best.get(devices)
+        if known is None or (option.screened, option.rate) > (known.screened, known.rate):
+            best[devices] = option
+    return [best[devices] for devices in sorted(best)]
+
+
+def _efficient(options: Sequence[Option]) -> list[Option]:
+    """Without those that as many of a smaller replica as fit on their GPUs replace; those that carry most a GPU first.
+
+    options: by rising number of GPUs, one of each.
+    """
+    kept: list[Option] = []
+    for option in options:
+        devices = option.deployment.parallel.ranks
+        smaller = (one.rate * (devices // one.deployment.parallel.ranks) for one in kept)
+        if option.rate > max(smaller, default=0.0):
+            kept.append(option)
+    return sorted(kept, key=lambda option: -option.rate / option.deployment.parallel.ranks)
+
+
+def _simulated(gpu: str, option: Option, question: Question, told: Callable[[int], None]) -> Design | None:
+    """What a replica carries as one of as many as the load takes, fed in turn; ``None`` where it keeps no limit.
+
+    It is simulated with slots for its share, and that share of a stream as regular: which need its capacity, and so the
+    one found is put in again until it is the one that comes out.
+    """
+    load, used = question.demand.rate or 0.0, question.sizing.utilisation
+    each = used * option.rate
+    for _ in range(_TURNS):
+        count = max(floor(load / each), 1)
+        there = replace(question, demand=replace(question.demand, rate=each * count))
+        simulations = Simulations(most=0)  # only long runs, which it does not count
+        found = carried_by(option.sized(count), there, simulations)
+        told(len(simulations.known))
+        if not found.rate:
+            return None
+        if abs(used * found.rate / each - 1) <= CAPACITY_TOLERANCE:
+            break
+        each = used * found.rate
+    return Design(gpu=gpu, option=option.sized(count), replica=found)
+
+
+def _ways(index: int, designs: Sequence[Design], question: Question, asked: FleetAsked) -> list[Way]:
+    """The columns of one kind: every design on it, from every offer that holds one."""
+    kind, found = asked.kinds[index], []
+    for design in designs:
+        if design.gpu != kind.gpu:
+            continue
+        devices, together = design.devices, design.option.deployment.parallel.tp
+        if kind.owned:
+            owned = Offer(
+                gpu=kind.name,
+                gpus=None,
+                per_hour=asked.own_price,
+                currency=question.prices.currency,
+                term="owned",
+                source="--own",
+            )
+            tariff = Tariff(offers=(owned,), devices=devices, together=together)
+        else:
+            tariff = question.prices.require(kind.name, devices, together)
+        for offer in tariff.holding:
+            lots = int(offer.units(1, devices, together))
+            column = Column(
+                kind=index,
+                rate=question.sizing.utilisation * design.replica.rate,
+                devices=devices,
+                room=1 if offer.gpus is None or lots > 1 else offer.gpus // devices,
+                gpus=lots * offer.size,
+                price=lots * offer.per_hour,
+            )
+            found.append(Way(kind=kind, design=design, offer=offer, column=column))
+    return found
+
+
+def _single(gpu: str, columns: Sequence[Column], asked: FleetAsked, load: float) -> Single:
+    """One kind of GPU alone, from all of its sources."""
+    kinds, stocks = asked.kinds, [kind.stock for kind in asked.kinds]
+    own = [column for column in columns if kinds[column.kind].gpu == gpu]
+    mix = cheapest_mix(own, stocks, load)
+    return Single(
+        gpu=gpu,
+        mix=mix,
+        cost=inf if mix is None else cost_of(own, mix.counts),
+        devices=0 if mix is None else sum(c.devices * count for c, count in zip(own, mix.counts)),
+        most=most_load(own, stocks),
+    )
+
+
+def _shares(ways: Sequence[Way], mix: Mix) -> list[tuple[Way, int, float]]:
+    """Each way that the mix takes, its replicas, and their share of the requests: that of what they carry."""
+    given = rate_of([way.column for way in ways], mix.counts)
+    return [(way, count, way.column.rate * count / given) for way, count in zip(ways, mix.counts) if count]
+
+
+def served(question: Question, shares: Sequence[tuple[Way, int, float]]) -> SimulationResult:
+    """The mix under the demand, behind one router that sends each replica its turns of the requests, in proportion to
+    what it carries; for as many requests as the percentile of the smallest share takes, and the run of a plan has.
+    """
+    (first, count, _), *others = shares
+    demand, slo, rate = question.demand, question.slo, question.demand.rate or 0.0
+    deployment = first.design.option.deployment
+    deployment = replace(deployment, parallel=replace(deployment.parallel, replicas=count))
+    fleet = Fleet(
+        weight=first.column.rate,
+        others=tuple(
+            Beside(way.design.option.deployment, way.design.replica.flags, number, way.column.rate)
+            for way, number, _ in others
+        ),
+    )
+    values = _MARGIN * fewest_values(slo.percentile) / min(share for _, _, share in shares)
+    held = rate * max(way.design.option.e2el for way, _, _ in shares)
+    fewest = ceil(min(max(SHOWN.fewest, values, _LIVES * held), _MOST_REQUESTS))
+    precision = replace(SHOWN, fewest=fewest, most=fewest, percentile=slo.percentile)
+    options = Options(slo=slo, fleet=fleet, hit_rate=demand.hit_rate, trim=True)
+    return simulate_steady(deployment, demand.traffic(rate, fewest), first.design.replica.flags, options, precision)
+
+
+def _parts(shares: Sequence[tuple[Way, int, float]], run: SimulationResult, question: Question) -> tuple[Part, ...]:
+    """The mix, each part with what the run says of its requests."""
+    load = question.demand.rate or 0.0
+    by = np.zeros(len(run.records.prompt), int) if run.records.served_by is None else np.asarray(run.records.served_by)
+    return tuple(
+        Part(way=way, replicas=count, share=share, load=share * load, run=part_of(run, by == member, question.slo))
+        for member, (way, count, share) in enumerate(shares)
+    )
+
+
+def _too_little(question: Question, asked: FleetAsked, most: float, unusable: dict[str, str]) -> InfeasibleError:
+    if len(unusable) == len({kind.gpu for kind in asked.kinds}):
+        return InfeasibleError(
+            f"no replica of {question.space.base.model} on {', '.join(unusable)} keeps the limits",
+            because="neither in closed form nor in simulation does any division of it under any load",
+            hint="longer limits, another GPU, a larger --most, or inferplan plan for the nearest miss",
+        )
+    have = ", ".join(f"{kind.most} {kind.gpu}" for kind in asked.kinds if kind.most is not None)
+    return InfeasibleError(
+        f"{have} carry {most:.3g} requests/s of the {question.demand.rate:g} asked for",
+        because=f"a replica is given {question.sizing.utilisation:.0%} of what it carries within the limits",
+        hint="more of them, --rent GPU without a limit, or longer limits",
+    )

@@ -1,0 +1,78 @@
+"""``inferplan fleet``: its record, its rows, and what it says without its extra."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tests.cli.conftest import Run
+
+ASKED = (
+    *(
+        "fleet",
+        "llama-3.1-8b",
+        "--rate",
+        "60",
+        "--prompt",
+        "256",
+        "--output",
+        "64",
+        "--ttft",
+        "500ms",
+        "--tpot",
+        "80ms",
+    ),
+    *("--own", "l4=4", "--rent", "l40s=2", "--price", "l40s=1.00", "--quant", "native", "--most", "1", "--ideal"),
+    *("--token-budget", "2048"),
+)
+
+
+def test_the_record_adds_up(run: Run) -> None:
+    """l4 at 18.7 and l40s at 63.8 requests/s, of which 0.8 are used: 60 = 4 x 14.9 and a bit, so that one is rented.
+
+    One L40S is given 51 and cannot do it alone; on fewest GPUs at that cost one L4 stands beside it.
+    """
+    record = run(*ASKED, "--format", "json").json
+    carried = {one["gpu"]: 0.8 * one["requests_per_s"] for one in record["designs"]}
+    assert 4 * carried["l4"] < 60.0 < carried["l4"] + carried["l40s"]
+    assert {part["gpu"]: (part["source"], part["replicas"]) for part in record["parts"]} == {
+        "l4": ("owned", 1),
+        "l40s": ("rented", 1),
+    }
+    assert record["cost_per_hour"] == pytest.approx(1.00)
+    assert record["cost_per_month"] == pytest.approx(730.0)
+    assert record["saving_per_hour"] == pytest.approx(1.00)
+    assert record["carries_requests_per_s"] == pytest.approx(sum(carried.values()))
+    assert record["proven_cheapest"] is True
+    assert record["keeps_the_limits"] is True
+    assert sum(part["share"] for part in record["parts"]) == pytest.approx(1.0)
+    alone = {one["gpu"]: one for one in record["alone"]}
+    assert alone["l4"]["cost_per_hour"] is None
+    assert alone["l4"]["most_requests_per_s"] == pytest.approx(4 * carried["l4"])
+    assert alone["l40s"]["cost_per_hour"] == pytest.approx(2.00)
+    assert [(one["gpu"], one["most"], one["taken"], one["left"]) for one in record["stock"]] == [
+        ("l4", 4, 1, 3),
+        ("l40s", 2, 1, 1),
+    ]
+
+
+def test_rows_are_the_parts(run: Run) -> None:
+    lines = run(*ASKED, "--format", "csv").out.splitlines()
+    assert lines[0].startswith("gpu,source,replicas,devices,requests_per_s,share,cost_per_hour")
+    assert [line.split(",")[0] for line in lines[1:]] == ["l4", "l40s"]
+
+
+def test_an_owned_gpu_costs_what_is_said(run: Run) -> None:
+    """Two dollars an hour are dearer than two L40S; then nothing that is owned works."""
+    ran = run(*ASKED, "--own-price", "2")
+    assert ran.code == 0, ran.err
+    assert "an owned GPU costs 2.00 USD/h while it works" in ran.out
+    assert "2.00 USD/h, 1,460 USD a month" in ran.out.splitlines()[0]
+
+
+def test_without_the_solver(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    ran = run(*ASKED)
+    assert ran.code == 2
+    assert ran.err.splitlines() == ["error: an integer programme needs scipy", "hint: pip install 'inferplan[fleet]'"]

@@ -1,0 +1,123 @@
+"""A fleet of owned and rented kinds: against the plan of one kind, and what must hold of its cost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil
+
+import numpy as np
+import pytest
+
+from inferplan.catalog.assemble import Request
+from inferplan.catalog.price_lists import price_book
+from inferplan.errors import InfeasibleError, MissingFactError, UsageError
+from inferplan.planning.demand import Demand
+from inferplan.planning.fleet import FleetAsked, FleetPlan, Kind, plan_fleet
+from inferplan.planning.option import Sizing
+from inferplan.planning.plan import plan
+from inferplan.planning.question import Question
+from inferplan.planning.space import Space
+from inferplan.traffic.requests import Lengths, Slo
+
+PRICES = price_book(stated=["l40s=1.00", "h100-sxm=32/8"])
+OWN = Kind(gpu="l4", owned=True, most=4)
+L40S, H100 = Kind(gpu="l40s", owned=False), Kind(gpu="h100-sxm", owned=False)
+
+
+def question(rate: float = 150.0, **space: object) -> Question:
+    return Question(
+        space=Space(
+            base=Request(model="llama-3.1-8b", gpu="", ideal=True),
+            gpus=("l4", "l40s", "h100-sxm"),
+            quants=(None,),
+            most=1,
+            budgets=(2048,),
+            **({"disaggregate": False} | space),  # type: ignore[arg-type]
+        ),
+        demand=Demand(prompt=Lengths(mean=256), output=Lengths(mean=64), rate=rate),
+        slo=Slo(percentile=95.0, ttft=0.5, tpot=0.08),
+        sizing=Sizing(utilisation=0.8),
+        prices=PRICES,
+    )
+
+
+def fleet(*kinds: Kind, rate: float = 150.0, own_price: float = 0.0) -> FleetPlan:
+    return plan_fleet(question(rate), FleetAsked(kinds=kinds, own_price=own_price, designs=1))
+
+
+@pytest.fixture(scope="module")
+def mixed() -> FleetPlan:
+    return fleet(OWN, L40S, H100)
+
+
+def test_the_mix_by_hand(mixed: FleetPlan) -> None:
+    """All L4 that are owned, and of what is rented the cheaper of so many L40S or one box of eight H100."""
+    each = {way.kind.name: way.column.rate for way in mixed.ways}
+    rest = 150.0 - 4 * each["l4"]
+    assert 0 < each["l4"] < each["l40s"] < each["h100-sxm"]
+    assert {part.way.kind.name: part.replicas for part in mixed.parts} == {"l4": 4, "l40s": ceil(rest / each["l40s"])}
+    assert mixed.cost == pytest.approx(ceil(rest / each["l40s"]) * 1.00)
+    assert sum(part.share for part in mixed.parts) == pytest.approx(1.0)
+    first, second = mixed.parts
+    assert first.share == pytest.approx(4 * each["l4"] / (4 * each["l4"] + second.replicas * each["l40s"]))
+    assert (mixed.taken(OWN), mixed.taken(L40S), mixed.taken(H100)) == (4, second.replicas, 0)
+
+
+def test_the_mix_keeps_the_limits_behind_one_router(mixed: FleetPlan) -> None:
+    assert mixed.keeps(mixed.run)
+    by = np.asarray(mixed.run.records.served_by)
+    for member, part in enumerate(mixed.parts):
+        assert mixed.keeps(part.run)
+        assert np.mean(by == member) == pytest.approx(part.share, abs=0.01)
+    finished = [part.run.counts["finished"] for part in mixed.parts]
+    assert sum(finished) == mixed.run.counts["finished"]
+
+
+def test_one_kind_alone_costs_more(mixed: FleetPlan) -> None:
+    costs = {single.gpu: single for single in mixed.singles}
+    assert costs["l4"].mix is None
+    assert costs["l4"].most == pytest.approx(4 * next(w.column.rate for w in mixed.ways if w.kind is OWN))
+    assert costs["h100-sxm"].cost == 32.0
+    assert mixed.best_single is not None
+    assert mixed.best_single.gpu == "l40s"
+    assert mixed.cost < mixed.best_single.cost
+
+
+def test_without_a_stock_it_is_the_plan_of_the_cheapest_kind() -> None:
+    """The plan is sized by simulation of whole fleets, the mix by what a replica carries, which is known to 3 %."""
+    found = fleet(L40S, H100)
+    asked = question()
+    best = plan(replace(asked, space=replace(asked.space, gpus=("l40s", "h100-sxm"))))
+    assert best.option.deployment.hardware.name == found.parts[0].way.kind.name == "l40s"
+    assert found.cost == pytest.approx(best.option.cost)
+
+
+def test_enough_that_is_owned_costs_nothing_and_its_power_what_is_said() -> None:
+    plenty = replace(OWN, most=64)
+    free = fleet(plenty, L40S)
+    assert free.cost == 0.0
+    assert [part.way.kind for part in free.parts] == [plenty]
+    assert free.taken(plenty) == free.parts[0].devices < 64
+    paid = fleet(plenty, own_price=0.25)
+    assert paid.cost == pytest.approx(0.25 * free.devices)
+    dear = fleet(plenty, L40S, own_price=100.0)
+    assert [part.way.kind for part in dear.parts] == [L40S]
+
+
+def test_what_is_not_answered() -> None:
+    with pytest.raises(InfeasibleError, match="4 l4 carry"):
+        fleet(OWN)
+    with pytest.raises(UsageError, match="needs GPUs"):
+        FleetAsked(kinds=())
+    with pytest.raises(UsageError, match="--own l4 is given twice"):
+        FleetAsked(kinds=(OWN, replace(OWN, most=2)))
+    with pytest.raises(UsageError, match="--own-price"):
+        FleetAsked(kinds=(L40S,), own_price=0.1)
+    with pytest.raises(UsageError, match="smallest instance has 8 GPUs"):
+        fleet(replace(H100, most=4))
+    unsold = Kind(gpu="m1-pro", owned=False)
+    with pytest.raises(MissingFactError, match="no price of"):
+        fleet(unsold)
+    late = replace(question(), slo=Slo(percentile=95.0, tpot=1e-5))
+    with pytest.raises(InfeasibleError, match=r"no replica of .* on l4 keeps"):
+        plan_fleet(late, FleetAsked(kinds=(OWN,)))

@@ -1,0 +1,96 @@
+"""Replicas that are not alike behind one router: turns by weight, and each as if it were alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inferplan.catalog.assemble import Request, assemble
+from inferplan.errors import UsageError
+from inferplan.serving.cluster import Beside, Fleet
+from inferplan.serving.flags import Flags
+from inferplan.serving.records import Records
+from inferplan.serving.routing import Router
+from inferplan.serving.simulator import Options, simulate
+from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Requests, Traffic
+
+FAST = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm", ideal=True))
+SLOW = assemble(Request(model="llama-3.1-8b", gpu="l4", ideal=True))
+FEW = Flags(max_num_seqs=8)
+RECIPE = Traffic(
+    arrivals=OpenLoop(rate=8.0),
+    prompt=Lengths(kind="uniform", mean=300, spread=0.5),
+    output=Lengths(kind="uniform", mean=40, spread=0.5),
+    requests_count=400,
+    seed=3,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.integers(1, 200))
+def test_turns_follow_the_weights(weights: list[int], count: int) -> None:
+    """After any number of requests every engine has had its share, to less than one turn for each of the others."""
+    records = Records(arrival=[0.0] * count, prompt=[1] * count, output=[1] * count)
+    router = Router("round-robin", [None] * len(weights), records, weights=weights)  # type: ignore[list-item]
+    had = np.bincount([router.send(request, 0.0) for request in range(count)], minlength=len(weights))
+    due = count * np.array(weights) / sum(weights)
+    assert np.all(np.abs(had - due) <= len(weights) / 2)
+
+
+def test_turns_by_hand() -> None:
+    """Weights 2 and 1: turns are due at 1/4, 3/4, 5/4, ... and at 1/2, 3/2, ..."""
+    records = Records(arrival=[0.0] * 6, prompt=[1] * 6, output=[1] * 6)
+    router = Router("round-robin", [None, None], records, weights=[2, 1])  # type: ignore[list-item]
+    assert [router.send(request, 0.0) for request in range(6)] == [0, 1, 0, 0, 1, 0]
+
+
+def test_others_that_are_alike_are_more_replicas() -> None:
+    three = replace(FAST, parallel=replace(FAST.parallel, replicas=3))
+    mixed = Fleet(others=(Beside(FAST, FEW, 2, 1.0),))
+    here = simulate(FAST, RECIPE, FEW, Options(fleet=mixed))
+    there = simulate(three, RECIPE, FEW, Options())
+    assert here.e2el == pytest.approx(there.e2el, rel=1e-9)
+    assert here.ttft == pytest.approx(there.ttft, rel=1e-9)
+    assert here.records.served_by == [min(request % 3, 1) for request in range(400)]
+    assert there.records.served_by is None
+
+
+@pytest.mark.parametrize("routing", ["round-robin", "least-loaded"])
+def test_each_kind_serves_what_it_is_sent(routing: str) -> None:
+    """Its requests alone, in a run of their own, take the same times."""
+    fleet = Fleet(routing=routing, weight=5.0, others=(Beside(SLOW, FEW, 1, 1.0),))  # type: ignore[arg-type]
+    run = simulate(FAST, RECIPE, FEW, Options(fleet=fleet))
+    by = np.asarray(run.records.served_by)
+    if routing == "round-robin":
+        assert np.sum(by == 0) == pytest.approx(400 * 5 / 6, abs=1)
+    assert min(np.bincount(by)) > 20
+    for member, deployment in enumerate((FAST, SLOW)):
+        mine = by == member
+        own = Requests(
+            prompt=np.asarray(run.records.prompt)[mine],
+            output=np.asarray(run.records.output)[mine],
+            arrival=np.asarray(run.records.arrival)[mine],
+        )
+        alone = simulate(deployment, own, FEW)
+        assert np.asarray(run.records.finish)[mine] == pytest.approx(np.asarray(alone.records.finish), rel=1e-9)
+        assert np.asarray(run.records.first)[mine] == pytest.approx(np.asarray(alone.records.first), rel=1e-9)
+    assert [one["replicas"] for one in run.conditions["others"]] == [1]
+
+
+def test_what_a_mixed_pool_is_not_simulated_with() -> None:
+    other = Beside(SLOW, FEW, 1, 1.0)
+    with pytest.raises(UsageError, match="not alike stand in one pool"):
+        Fleet(prefill=1, decode=1, others=(other,))
+    with pytest.raises(UsageError, match="not alike stand in one pool"):
+        Fleet(routing="sticky", others=(other,))
+    with pytest.raises(UsageError, match="weight"):
+        Fleet(others=(other._replace(weight=0.0),))
+    users = replace(RECIPE, arrivals=ClosedLoop(concurrency=4), requests_count=16)
+    with pytest.raises(UsageError, match="fed by weight"):
+        simulate(FAST, users, FEW, Options(fleet=Fleet(others=(other,))))
+    with pytest.raises(UsageError, match="--jobs 2"):
+        simulate(FAST, RECIPE, FEW, Options(fleet=Fleet(others=(other,)), jobs=2))
