@@ -10,7 +10,7 @@ import pytest
 
 from inferplan.answers.emit import command, launch
 from inferplan.answers.explain import Explainer
-from inferplan.answers.fit import FitAsked, fit_everywhere, fit_on
+from inferplan.answers.fit import FitAsked, fit_everywhere, fit_on, smallest
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.offload import OffloadAsked
 from inferplan.catalog.price_lists import price_book
@@ -21,6 +21,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.phase import by_place
 from inferplan.estimate.run import estimate, unchecked
+from inferplan.reports.estimate import estimate_report
 from inferplan.reports.fit import memory_report
 from inferplan.serving.flags import Flags, rules_of
 from inferplan.work.parallel import Parallelism
@@ -363,6 +364,28 @@ def test_other_engines_stream_nothing() -> None:
     offload = OffloadAsked(cpu_offload_gb=4.0, host="epyc-9654", host_memory="384GB")
     with pytest.raises(UsageError, match=r"sglang .* reads no weights from the host"):
         assemble(Request(model="llama-3.1-8b", gpu="gh200-96gb", engine="sglang", offload=offload))
+
+
+def test_the_host_holds_what_every_gpu_of_a_fit_leaves_there() -> None:
+    """70B in bf16 needs four GPUs of 48 GB beside 20 GiB of each on the host: 4 x 21.47 = 85.9 GB there."""
+    request = Request(model="llama-3.1-70b", gpu="l40s", ideal=True)
+    away = OffloadAsked(cpu_offload_gb=20.0, host="epyc-9654", host_memory="90GB")
+    found = smallest(replace(request, offload=away), 8192, 1)
+    assert not isinstance(found, str) and found.footprint.streamed == pytest.approx(4 * 20 * 2**30)
+    assert "does not fit" in str(smallest(replace(request, offload=replace(away, host_memory="50GB")), 8192, 1))
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_replicas_are_said_to_have_a_host_each(replicas: int) -> None:
+    asked = Request(
+        model="llama-3.1-70b",
+        gpu="gh200-96gb",
+        quant="fp8",
+        offload=OffloadAsked(cpu_offload_gb=20.0, host="epyc-9654", host_memory="384GB"),
+        parallel=Parallelism(replicas=replicas),
+    )
+    notes = " ".join(estimate_report(estimate(assemble(asked), LOAD)).notes)
+    assert ("a host of its own" in notes) is (replicas > 1)
 
 
 def test_streaming_is_explained_and_emitted() -> None:

@@ -147,7 +147,8 @@ def smallest(request: Request, context: int, users: int, most: int = 8, least: i
     while degree <= most:
         parallel = replace(request.parallel, tp=degree)
         try:
-            if deployment is None or request.flags.backends:  # kernels that are chosen may differ with the division
+            if deployment is None or request.flags.backends or request.offload.any:
+                # kernels that are chosen may differ with the division, and so does what the host has to hold
                 deployment = assemble(replace(request, parallel=parallel))
             deployment = replace(deployment, parallel=parallel)
             footprint = footprint_at(deployment, context)

@@ -553,14 +553,15 @@ def _notes(estimate: Estimate) -> list[str]:
 
 def _host_note(deployment: Deployment) -> str:
     """What the times of the host rest on; empty where it computes nothing."""
+    each = "; each replica has such a host of its own" if deployment.parallel.replicas > 1 else ""
     if deployment.streamed is not None:
         device = deployment.streamed.over(deployment.hardware, deployment.parallel.ranks)
         rate = format_quantity(device.to_host.bandwidth, "B/s")
-        return f"host: {deployment.streamed.host.name}, weights over {device.to_host.name} at {rate} a device"
+        return f"host: {deployment.streamed.host.name}, weights over {device.to_host.name} at {rate} a device{each}"
     if deployment.offload is None:
         return ""
     host, link = deployment.offload.host, deployment.offload.link
-    rate = f"{link.name} of {format_quantity(link.bandwidth, 'B/s')}"
+    rate = f"{link.name} of {format_quantity(link.bandwidth, 'B/s')}{each}"
     constants = host.calibration.described if host.calibration.constants else "none, its roofline"
     return f"host: {host.hardware.name}, confidence {host.hardware.confidence}, constants {constants}; over {rate}"
 
