@@ -329,10 +329,13 @@ def deploy(model: str, gpu: str, **options: Unpack[DeployOptions]) -> Deployment
     return deployed(request(model, gpu, **options))
 
 
-def _static(batch: Count, prompt: Count, output: Count) -> StaticLoad:
+def _static(batch: Count, prompt: Count, output: Count, samples: Count = 1) -> StaticLoad:
     """Raises ``UsageError`` for what is no count."""
     return StaticLoad(
-        batch=float(count("batch", batch)), prompt=float(count("prompt", prompt)), output=float(count("output", output))
+        batch=float(count("batch", batch)),
+        prompt=float(count("prompt", prompt)),
+        output=float(count("output", output)),
+        samples=float(count("samples", samples)),
     )
 
 
@@ -342,13 +345,15 @@ def estimate_batch(
     prompt: Count = 1024,
     output: Count = 256,
     techniques: Techniques | None = None,
+    samples: Count = 1,
 ) -> Estimate:
     """A static batch, prefilled together and decoded together. Raises ``InfeasibleError`` when it does not fit.
 
-    techniques: drafts, a hit rate, chunks, a host tier; all figures are then those with them.
+    techniques: drafts, a hit rate, chunks, a host tier; all figures are then those with them. samples: answers of each
+    prompt, which share it.
     """
     techniques = read("techniques", techniques, Techniques | None)
-    own, load = carrying(_deployment(deployment), _static(batch, prompt, output))
+    own, load = carrying(_deployment(deployment), _static(batch, prompt, output, samples))
     return estimate(own, load) if techniques is None else served_estimate(own, load, techniques)
 
 

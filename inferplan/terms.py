@@ -46,6 +46,8 @@ _UFUNCS: dict[Any, str] = {
     np.sqrt: "sqrt",
     np.exp: "exp",
     np.log: "log",
+    np.floor: "floor",
+    np.ceil: "ceil",
 }
 OPERATIONS: dict[str, Callable[..., Num]] = {symbol: ufunc for ufunc, symbol in _UFUNCS.items()}
 """What each operation of a term does to the values of its terms."""

@@ -14,6 +14,7 @@ from tests import (
     test_pieces,
     test_precision,
     test_roofline,
+    test_sampling,
     test_wide_ep,
     test_windows,
     test_wire,
@@ -28,6 +29,30 @@ _attention = test_roofline.attention
 _count = test_roofline.test_terms_count_what_they_say
 
 MODEL_MUTANTS = [
+    SourceMutant(
+        name="samples: every answer keeps the whole prompt",
+        place="inferplan.estimate.sharing:Sharing.tokens",
+        old="mask.cached(tokens) - mask.cached(shared)",
+        new="mask.cached(tokens)",
+        changes="answers of one prompt share no page",
+        check=test_sampling.test_the_prompt_is_held_once,
+    ),
+    SourceMutant(
+        name="samples: a last page is shared",
+        place="inferplan.estimate.sharing:Sharing.tokens",
+        old="np.floor(shared / block)",
+        new="np.ceil(shared / block)",
+        changes="answers write into the same partly filled page",
+        check=test_sampling.test_a_last_page_that_is_partly_filled_is_copied,
+    ),
+    SourceMutant(
+        name="samples: a step of the requests",
+        place="inferplan.estimate.load:StaticLoad.sequences",
+        old="return self.batch * self.samples",
+        new="return self.batch",
+        changes="a decode step has one row of each request",
+        check=test_sampling.test_a_step_is_that_of_as_many_sequences_and_the_prefill_that_of_the_prompts,
+    ),
     SourceMutant(
         name="LoRA: both matrices are divided",
         place="inferplan.models.lora:_elements",

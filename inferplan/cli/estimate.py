@@ -12,7 +12,9 @@ from inferplan.cli.lora_options import lora_options
 from inferplan.cli.media_options import media_options
 from inferplan.cli.offload_options import offload_options
 from inferplan.cli.options import Count, deployment_options, load_options, report_options
+from inferplan.cli.sampling_options import samples_option
 from inferplan.cli.technique_options import technique_options, techniques_of
+from inferplan.errors import UsageError
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.run import carrying, estimate, unchecked
 from inferplan.reports.estimate import estimate_report, pruning_table
@@ -24,6 +26,7 @@ from inferplan.table import Report
 @deployment_options
 @offload_options
 @load_options
+@samples_option
 @media_options
 @lora_options
 @technique_options
@@ -43,6 +46,8 @@ def estimate_command(request: Request, load: StaticLoad, **serving: Any) -> Repo
     """
     deployment, load = carrying(assemble(request), load)
     users, techniques = serving.pop("concurrency"), techniques_of(serving, request)
+    if users and load.samples > 1:
+        raise UsageError("--concurrency is answered for one sample a prompt", hint="inferplan simulate --samples 4")
     result = served_estimate(deployment, load, techniques) if techniques.any else estimate(deployment, load)
     if isinstance(result, ServedEstimate):
         from inferplan.reports.techniques import served_report

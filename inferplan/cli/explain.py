@@ -12,6 +12,7 @@ from inferplan.cli.lora_options import lora_options
 from inferplan.cli.media_options import media_options
 from inferplan.cli.offload_options import offload_options
 from inferplan.cli.options import Count, deployment_options, load_options, report_options
+from inferplan.cli.sampling_options import samples_option
 from inferplan.cli.technique_options import technique_options, techniques_of
 from inferplan.estimate.load import StaticLoad
 from inferplan.reports.explain import explanation_report
@@ -23,6 +24,7 @@ from inferplan.table import Report, Table
 @deployment_options
 @offload_options
 @load_options
+@samples_option
 @media_options
 @lora_options
 @technique_options

@@ -26,6 +26,7 @@ from inferplan.estimate.load import Band, StaticLoad
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.phase import Phase, decode_phase, prefill_phase
 from inferplan.estimate.pieces import Steps, kinks, pair, stairs, whole
+from inferplan.estimate.sharing import Sharing
 from inferplan.shown import Shown
 from inferplan.terms import Naming, Term, named, plain, total
 from inferplan.units import Num
@@ -52,6 +53,7 @@ class Estimate(Shown):
             context=self.load.context,
             cached=self.load.kv_cache,
             logits=logits,
+            sharing=Sharing(samples=self.load.samples, prompt=self.load.prompt),
         )
 
     @property
@@ -149,8 +151,10 @@ class Estimate(Shown):
         return ttft + name(steps, "decode steps", "", ("load", "steps")) * tpot
 
     def _rate(self, name: Naming = plain) -> Num:
-        """Output tokens a second over all replicas."""
+        """Output tokens a second over all samples and replicas."""
         tokens = name(self.load.batch, "batch", "", ("load", "batch"))
+        if self.load.samples != 1:
+            tokens = tokens * name(self.load.samples, "samples", "", ("load", "samples"))
         tokens = tokens * name(self.load.output, "output", "", ("load", "output"))
         replicas = name(self.deployment.parallel.replicas, "replicas", "", ("parallel", "replicas"))
         return replicas * tokens / name(self.e2el, "e2el", "s", ("number", "e2el"))
@@ -190,11 +194,12 @@ class Estimate(Shown):
     @property
     def total_rate(self) -> Num:
         """Input and output tokens a second over all replicas."""
-        return self.output_rate * (self.load.prompt + self.load.output) / self.load.output
+        answers = self.load.samples * self.load.output
+        return self.output_rate * (self.load.prompt + answers) / answers
 
     @property
     def request_rate(self) -> Num:
-        return self.output_rate / self.load.output
+        return self.output_rate / (self.load.samples * self.load.output)
 
     @property
     def basis(self) -> str:

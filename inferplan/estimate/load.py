@@ -13,7 +13,7 @@ from inferplan.work.step import Step, decode, recompute
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StaticLoad:
-    """A static batch: ``batch`` sequences per replica of ``prompt`` tokens, each generating ``output``."""
+    """A static batch: ``batch`` requests per replica of ``prompt`` tokens, ``samples`` answers of ``output`` each."""
 
     batch: Num = 1.0
     prompt: Num = 1024.0
@@ -23,11 +23,13 @@ class StaticLoad:
     """The prefill sends every position through the head, not only the last."""
     media_tokens: Num = 0.0
     """Tokens of ``prompt`` that stand for images, videos and sound."""
+    samples: float = 1.0
+    """Answers of each prompt, which is computed once (``n`` of the OpenAI API)."""
     usual: bool = False
     """Nobody asked for this prompt: a model that reads inputs of one length has that one."""
 
     def __post_init__(self) -> None:
-        for name in ("batch", "prompt", "output"):
+        for name in ("batch", "prompt", "output", "samples"):
             if np.any(np.asarray(getattr(self, name)) < 1):
                 raise UsageError(f"--{name} must be 1 or more")
 
@@ -36,12 +38,21 @@ class StaticLoad:
         return replace(self, prompt=self.prompt + tokens, media_tokens=self.media_tokens + tokens)
 
     @property
+    def sequences(self) -> Num:
+        """Rows of a decode step: an answer each."""
+        return self.batch * self.samples
+
+    def describe(self) -> str:
+        """The batch of a scalar load, in words."""
+        return f"batch {self.batch:.0f}" + (f" x {self.samples:.0f} samples" if self.samples > 1 else "")
+
+    @property
     def context(self) -> Num:
         """Tokens of a sequence at its end."""
         return self.prompt + self.output
 
     def decode_step(self, past: Num) -> Step:
-        return decode(self.batch, past, self.prompt) if self.kv_cache else recompute(self.batch, past)
+        return decode(self.sequences, past, self.prompt) if self.kv_cache else recompute(self.batch, past)
 
 
 Band = tuple[float, float]

@@ -16,6 +16,7 @@ import numpy as np
 
 from inferplan.estimate.deployment import Deployment, Offload
 from inferplan.estimate.reserve import memory_fraction, reserve
+from inferplan.estimate.sharing import ALONE, Sharing
 from inferplan.estimate.stage_memory import StageMemory, adapter_terms, weight_terms
 from inferplan.terms import Field, Naming, Term, ceil, floor, named, named_at, plain
 from inferplan.units import Num
@@ -33,7 +34,7 @@ _ADAPTERS: Field = ("number", "memory.adapters")
 class DeviceMemory:
     """What a load takes of the device that is fullest, in bytes.
 
-    ``batch`` sequences of ``context`` tokens; ``prompt`` of them in the longest pass, ``logits`` of those in the head.
+    ``batch`` requests of ``context`` tokens; ``prompt`` of them in the longest pass, ``logits`` of those in the head.
     """
 
     deployment: Deployment
@@ -43,6 +44,8 @@ class DeviceMemory:
     cached: bool = True
     """Whether keys and values are kept at all; where they are not, the longest pass is the whole context."""
     logits: Num = 1.0
+    sharing: Sharing = ALONE
+    """How many answers each request has, and what they share."""
     budget: Num | None = None
     """Tokens of a step, where they are not those of the engine."""
     draft: Deployment | None = None
@@ -104,25 +107,33 @@ class DeviceMemory:
         """Tokens and sequences of the step that activations are sized for."""
         engine, hardware = self.deployment.engine, self.deployment.hardware
         if engine.name == "none":
-            sequences = self._sequences(name)
-            tokens = name(self.prompt, "tokens of the longest pass", "", ("load", "prompt"))
-            return sequences * tokens, sequences * name(self.logits, "logits of a sequence")
+            sequences, (tokens, logits) = self._sequences(name), self._widest(name)
+            return sequences * tokens, sequences * logits
         tier = engine.defaults.tier(hardware)
         own = float(tier.token_budget) if self.budget is None else self.budget
         tokens = name(own, "tokens of a step", "", ("engine", "tiers", "token_budget"))
         return tokens, name(float(tier.max_sequences), "sequences of a step", "", _SLOTS)
 
+    def _widest(self, name: Naming = plain) -> tuple[Num, Num]:
+        """Tokens of a request in its longest pass, and its logits; in a decode each of its samples has one of both."""
+        tokens = name(self.prompt * 1.0, "tokens of the longest pass", "", ("load", "prompt"))
+        logits = name(self.logits, "logits of a sequence")
+        if self.sharing.samples == 1:
+            return tokens, logits
+        samples = name(self.sharing.samples, "samples", "", ("load", "samples"))
+        return np.maximum(tokens, samples), np.maximum(logits, samples)
+
     def _sequences(self, name: Naming = plain) -> Num:
-        """Sequences of the rank that has most."""
+        """Requests of the rank that has most."""
         batch, dp = name(self.batch, "batch", "", ("load", "batch")), self.deployment.parallel.dp
         return ceil(batch / name(dp, "dp", "", _DP))
 
     def _each(self, stage: StageMemory, name: Naming = plain) -> Num:
-        """Bytes that one sequence keeps."""
+        """Bytes that one request keeps."""
         if not self.cached:
             return name(0.0, "state of a sequence", "B")
         context = name(self.context, "tokens of a sequence", "", ("load", "context"))
-        own = name(stage.held(context, name=name), "state of a sequence", "B")
+        own = name(stage.held(context, name=name, sharing=self.sharing), "state of a sequence", "B")
         return own + self._drafted(self.context) if self._draft is not None else own
 
     def _drafted(self, context: Num, block: int = 1) -> Num:
@@ -170,6 +181,11 @@ class DeviceMemory:
         return self.stage.adapters
 
     @property
+    def keeps_state(self) -> bool:
+        """Whether any stage keeps a state of constant size of a sequence."""
+        return any(stage.recurrent for stage in self.stages)
+
+    @property
     def state_per_sequence(self) -> float:
         """Bytes of constant size for a sequence: recurrent and convolution state."""
         return self.stage.recurrent
@@ -187,7 +203,8 @@ class DeviceMemory:
     def state_allocated(self) -> Num:
         """The same in whole pages of the engine."""
         block = self.deployment.engine.defaults.block_size
-        each = self.stage.held(self.context, block) + self._drafted(self.context, block) if self.cached else 0.0
+        each = self.stage.held(self.context, block, sharing=self.sharing) if self.cached else 0.0
+        each = each + self._drafted(self.context, block) if self.cached else each
         return self._sequences() * each + self._in_flight(self.stage, self.context)
 
     @property
@@ -276,7 +293,7 @@ class Footprint(DeviceMemory):
         return self._pool(stage)
 
     def max_batch(self) -> Num:
-        """The largest batch at this context whose every stage fits; 0 when none does.
+        """The largest batch of requests at this context whose every stage fits; 0 when none does.
 
         Where sequences keep nothing (no KV cache) memory sets no limit and the engine's slots are the answer.
 
@@ -292,13 +309,12 @@ class Footprint(DeviceMemory):
         return name(float(slots), "sequences of a step", "", _SLOTS)
 
     def _max_sequences(self, stage: StageMemory, name: Naming = plain) -> Num:
-        """The most sequences of one rank that a stage's memory holds; where they keep nothing all, or none at all."""
+        """The most requests of one rank that a stage's memory holds; where they keep nothing all, or none at all."""
         if self.deployment.engine.name != "none" and not (self.cached and stage.caches):
             return np.inf if self.pool(stage) >= 0 else 0.0
         each = self._each(stage, name)
         if self.deployment.engine.name == "none":
-            tokens = name(self.prompt * 1.0, "tokens of the longest pass", "", ("load", "prompt"))
-            activations = stage.activations(tokens, name(self.logits, "logits of a sequence"), name)
+            activations = stage.activations(*self._widest(name), name)
             each = each + name(activations, "activations of a sequence", "B")
         pool, flight = name(self._pool(stage, name), "pool", "B"), self._in_flight(stage, self.context)
         if np.any(flight):
@@ -322,7 +338,7 @@ class Footprint(DeviceMemory):
     def _needed(self, stage: StageMemory, context: int) -> float:
         """Bytes that the batch needs of a stage's pool at a context."""
         sequences = float(np.max(self._sequences()))
-        each = stage.held(float(context)) + self._drafted(float(context))
+        each = stage.held(float(context), sharing=self.sharing) + self._drafted(float(context))
         held = sequences * float(np.max(each)) if self.cached else 0.0
         held += float(np.max(self._in_flight(stage, float(context))))
         if self.deployment.engine.name == "none":
@@ -408,10 +424,13 @@ class Footprint(DeviceMemory):
         for stage in self.stages:
             slope = self._needed(stage, longest + 1) - self._needed(stage, longest)
             if slope > 0:
-                constant = max(self._needed(stage, longest) - slope * longest, 0.0)  # rounding may leave less than none
-                fixed = named(constant, "held by what does not grow", "B")
-                pool = named(self._pool(stage, name), "pool", "B")
-                found.append(floor(np.maximum(pool - fixed, 0.0) / named(slope, "a token of every sequence", "B")))
+                constant = self._needed(stage, longest) - slope * longest
+                pool: Any = named(self._pool(stage, name), "pool", "B")
+                if self.sharing.samples > 1 and constant < 0:  # a line of so many samples has each prompt too often
+                    room = pool + named(-constant, "prompts that samples share", "B")
+                else:  # rounding may leave less than none
+                    room = pool - named(max(constant, 0.0), "held by what does not grow", "B")
+                found.append(floor(np.maximum(room, 0.0) / named(slope, "a token of every sequence", "B")))
         return found
 
     def _max_context_terms(self) -> Term:

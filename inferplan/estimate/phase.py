@@ -714,6 +714,6 @@ def prefill_phase(deployment: Deployment, load: StaticLoad) -> Phase:
 def decode_phase(deployment: Deployment, load: StaticLoad, past: Num) -> Phase:
     """One decode step of the whole batch; without a KV cache everything before it is computed again."""
     if load.kv_cache:
-        return decode_cycle(deployment, load.batch, past, source=load.prompt)
-    batches = in_batches(deployment, load.batch, lambda sequences: recompute(sequences, past))
+        return decode_cycle(deployment, load.sequences, past, source=load.prompt)
+    batches = in_batches(deployment, load.sequences, lambda sequences: recompute(sequences, past))
     return price_batches(deployment, batches, "cycle")

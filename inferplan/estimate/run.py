@@ -51,6 +51,7 @@ def estimate(deployment: Deployment, load: StaticLoad) -> Estimate:
 
 def unchecked(deployment: Deployment, load: StaticLoad) -> Estimate:
     """The estimate of a batch that may not fit. Raises ``UsageError`` for a diffusion model that lacks its steps."""
+    require_samples(deployment, load)
     if deployment.model.generation.kind == "diffusion":
         return diffusion_estimate(deployment, load)
     if deployment.model.encodes:
@@ -62,6 +63,33 @@ def unchecked(deployment: Deployment, load: StaticLoad) -> Estimate:
     load = _heard(deployment, load)
     require_readable(deployment.model, load.prompt, load.output)
     return Estimate(deployment=deployment, load=load)
+
+
+def require_samples(deployment: Deployment, load: StaticLoad) -> None:
+    """Raise ``UsageError`` for several samples of a prompt where they do not share it, or nothing is known of it."""
+    if load.samples == 1:
+        return
+    model, dp = deployment.model, deployment.parallel.dp
+    require_decoder(model, "samples that share a prompt", "leave --samples out")
+    apart = "leave --samples out: answers that share nothing are a larger --batch"
+    if model.generation.kind == "diffusion":
+        raise UsageError(f"{model.name} denoises blocks: its samples share no prompt", hint=apart)
+    if not load.kv_cache:
+        raise UsageError("without a KV cache samples share nothing", hint=apart)
+    if Footprint(deployment=deployment, batch=1.0, prompt=1.0, context=1.0).keeps_state:
+        raise UsageError(
+            f"samples of {model.name} do not share their prompt",
+            because="layers keep a state of constant size, which lies in no page and changes with every token",
+            hint=apart,
+        )
+    if deployment.calibration.anchor is not None:
+        raise UsageError("--anchor has runs of one sample a prompt", hint="leave --anchor or --samples out")
+    if np.any(np.asarray(load.batch) % dp):
+        raise UsageError(
+            f"--samples with a batch that --dp {dp} does not divide",
+            because="the samples of a request share the cache of one rank",
+            hint=f"a --batch that is a multiple of {dp}",
+        )
 
 
 def require_context(result: Estimate) -> None:

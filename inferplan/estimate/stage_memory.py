@@ -16,6 +16,7 @@ import numpy as np
 
 from inferplan.devices.engine import Windows
 from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.sharing import ALONE, Sharing
 from inferplan.estimate.windows import Kind, bounded, kind_of, kinds, padding, paged, reach
 from inferplan.models.layers import Cache, Weight
 from inferplan.models.lora import slot_bytes
@@ -123,17 +124,17 @@ class StageMemory:
         """Bytes of one sequence of ``tokens`` that layers of this device may still look at, whatever is kept."""
         return total((size * mask.cached(tokens) for size, mask in self._sizes), _KINDS) + self.recurrent
 
-    def held(self, tokens: Num, block: int = 1, name: Naming = plain) -> Num:
-        """Bytes of the engine's cache that one sequence of ``tokens`` takes, in pages of ``block`` tokens.
+    def held(self, tokens: Num, block: int = 1, name: Naming = plain, sharing: Sharing = ALONE) -> Num:
+        """Bytes of the engine's cache that one request of ``tokens`` takes, in pages of ``block`` tokens.
 
         All its tokens are settled: what a step keeps beside that is :meth:`in_flight`.
         """
         sizes = self._kept if name is plain else self._token_sizes(name, padded=True)
         if self._pooled:
-            cached = self._in_pools(tokens, block, name)
+            cached = self._in_pools(tokens, block, name, sharing)
         else:
-            kept = ((size, self._pages(mask, mask.cached(tokens), block)) for size, mask in sizes)
-            cached = total((size * name(tokens_of, "cached tokens") for size, tokens_of in kept), _KINDS)
+            kept = ((size, sharing.tokens(self._windows, mask, tokens, block, name)) for size, mask in sizes)
+            cached = total((size * tokens_of for size, tokens_of in kept), _KINDS)
         if not self.recurrent:
             return cached
         return cached + name(self.recurrent, "state of constant size", "B")
@@ -157,7 +158,7 @@ class StageMemory:
         if self._pooled:
             return self.held(tokens, block)
         flight = self._windows.flight(budget, self.deployment.parallel.pp)
-        kept = ((size, self._pages(mask, reach(mask, tokens, flight), block)) for size, mask in self._kept)
+        kept = ((size, paged(self._windows, mask, reach(mask, tokens, flight), block)) for size, mask in self._kept)
         return total((size * tokens_of for size, tokens_of in kept), _KINDS) + self.recurrent
 
     @cached_property
@@ -185,19 +186,16 @@ class StageMemory:
         """Whether layers with windows have a memory of their own beside that of others."""
         return self._windows.keeps == "pool" and len({bounded(mask) for _, mask in self._sizes}) == 2
 
-    def _in_pools(self, tokens: Num, block: int, name: Naming) -> Num:
+    def _in_pools(self, tokens: Num, block: int, name: Naming, sharing: Sharing) -> Num:
         """Of two memories the fuller one decides: ``(full + share*windowed) * max(n, min(n, window)/share)`` bytes."""
         share = self._windows.share
         windowed = [(size, mask) for size, mask in self._kept if bounded(mask)]
         full = sum(size for size, mask in self._kept if not bounded(mask))
         widest = max((mask for _, mask in windowed), key=lambda mask: mask.size)
-        short = self._pages(widest, widest.cached(tokens), block) / share
-        fuller = np.maximum(self._pages(Mask(), tokens, block), short)
+        short = sharing.tokens(self._windows, widest, tokens, block) / share
+        fuller = np.maximum(sharing.tokens(self._windows, Mask(), tokens, block), short)
         unit = full + share * sum(size for size, _ in windowed)
         return name(unit, "bytes a token of both pools", "B") * name(fuller, "tokens of the fuller pool")
-
-    def _pages(self, mask: Mask, tokens: Num, block: int) -> Num:
-        return paged(self._windows, mask, tokens, block)
 
     @cached_property
     def _kinds(self) -> Counter[Kind]:

@@ -13,6 +13,7 @@ from inferplan.estimate.anchoring import correction
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.diffusion import DiffusionEstimate
+from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.phase import Phase, by_place
 from inferplan.estimate.roofline import Bound
@@ -108,6 +109,7 @@ def estimate_record(estimate: Estimate) -> dict[str, Any]:
         **deployment_record(estimate.deployment),
         "load": {
             "batch": int(load.batch),
+            "samples": int(load.samples),
             "prompt_tokens": int(load.prompt),
             "media_tokens": int(load.media_tokens),
             "output_tokens": 0 if encodes else int(load.output),
@@ -269,7 +271,7 @@ def _latency(estimate: Estimate) -> Table:
     copies = f", {deployment.parallel.replicas} replicas" if deployment.parallel.replicas > 1 else ""
     out = "" if deployment.model.encodes else f", {load.output:.0f} out"
     cache = "" if load.kv_cache else ", no KV cache"
-    title = f"{deployment.describe()}: batch {load.batch:.0f}{copies}, {load.prompt:.0f} tokens in{out}{cache}"
+    title = f"{deployment.describe()}: {load.describe()}{copies}, {load.prompt:.0f} tokens in{out}{cache}"
     if isinstance(estimate, ServedEstimate):
         title += f"; {estimate.techniques.describe()}"
     return Table(title=title, columns=columns, rows=rows, right=_RIGHT)
@@ -294,12 +296,15 @@ def _latency_rows(estimate: Estimate) -> list[list[str]]:
     if isinstance(estimate, DiffusionEstimate):
         block = f"block of {estimate.generation.block} tokens in {estimate.generation.steps}"
         rows += [["denoising pass, mean", _time(estimate.step_time)], [block, _time(estimate.block_time)]]
+    several = load.samples > 1
+    alone = f"{1 / float(estimate.tpot):,.1f}" if load.output > 1 else "-"
     return [
         *rows,
         ["total latency alone, TTFT + (output - 1) TPOT", _time(estimate.e2el)],
-        ["output tokens a second", f"{float(estimate.output_rate):,.1f}"],
+        [f"output tokens a second{', all samples' if several else ''}", f"{float(estimate.output_rate):,.1f}"],
         ["input and output tokens a second", f"{float(estimate.total_rate):,.1f}"],
-        ["output tokens a second and user", f"{1 / float(estimate.tpot):,.1f}" if load.output > 1 else "-"],
+        *([["requests a second", f"{float(estimate.request_rate):,.2f}"]] if several else []),
+        [f"output tokens a second and {'sample' if several else 'user'}", alone],
     ]
 
 
@@ -351,7 +356,8 @@ def _memory(estimate: Estimate) -> Table:
             f"without: {float(plain.max_batch()):,.0f}",
             f"without: {format_tokens(plain.max_context()).removesuffix(' tokens')}",
         )
-    rows.append(["largest batch at this context", f"{float(footprint.max_batch()):,.0f}", batch])
+    unit = ", in requests" if estimate.load.samples > 1 else ""
+    rows.append([f"largest batch at this context{unit}", f"{float(footprint.max_batch()):,.0f}", batch])
     rows.append(["longest context at this batch", format_tokens(footprint.max_context()), context])
     title = f"memory of one device ({estimate.deployment.engine.describe()} defaults)"
     return Table(title=title, columns=["", "bytes", "share"], rows=rows, right=_RIGHT)
@@ -510,7 +516,7 @@ def routing_note(estimate: Estimate) -> str:
     text = f"routing: skew {skew:g} ({source if routing.asked is None else '--expert-skew'})"
     if parallel.ep == 1 or deployment.calibration.fused:
         return text
-    tokens = float(np.max(estimate.load.batch))
+    tokens = float(np.max(estimate.load.sequences))
     most = busiest(layer.experts, layer.top_k, parallel.ep, parallel.redundant, skew).rows(tokens)
     times = float(most) / (tokens * layer.top_k / parallel.ep)
     return f"{text}; the busiest of {parallel.ep} expert groups has {times:.3g} times the mean rows of a decode step"
@@ -519,6 +525,16 @@ def routing_note(estimate: Estimate) -> str:
 def media_note(deployment: Deployment) -> str:
     """What every request carries beside text, and as how many tokens of its prompt; empty for text alone."""
     return "" if deployment.media is None else f"media: a request carries {deployment.media.describe()}"
+
+
+def samples_note(load: StaticLoad) -> str:
+    """What the answers of a prompt share; empty for one answer."""
+    if load.samples == 1:
+        return ""
+    return (
+        f"samples: {load.samples:.0f} answers of each prompt, which is computed once and kept once; each of them reads "
+        "it in every step (no cascade attention, docs/sampling.md)"
+    )
 
 
 def lora_note(deployment: Deployment) -> str:
@@ -540,6 +556,7 @@ def _notes(estimate: Estimate) -> list[str]:
         overlay_note(estimate),
         media_note(estimate.deployment),
         lora_note(estimate.deployment),
+        samples_note(estimate.load),
         *(f"note: {text}" for text in estimate.deployment.warnings),
         estimate.deployment.formats_note,
         estimate.deployment.calibration.note,

@@ -104,7 +104,7 @@ def _(found: Estimate) -> str:
         return f"{what}, batch {load.batch:.0f}: {format_time(float(found.e2el))}"
     tpot = f", TPOT {format_time(float(found.tpot))}" if float(load.output) > 1 else ""
     rate = f"{float(found.output_rate):,.0f} output tokens/s"
-    return f"{what}, batch {load.batch:.0f}: TTFT alone {format_time(float(found.ttft))}{tpot}, {rate}"
+    return f"{what}, {load.describe()}: TTFT alone {format_time(float(found.ttft))}{tpot}, {rate}"
 
 
 @line_of.register

@@ -221,7 +221,8 @@ class Explainer:
     def _given(self) -> list[Input]:
         """The load that was asked for."""
         load = self.estimate.load
-        given = (("batch", load.batch), ("prompt", load.prompt), ("output", load.output))
+        given = [("batch", load.batch), ("prompt", load.prompt), ("output", load.output)]
+        given += [("samples", load.samples)] if load.samples > 1 else []
         return [Input(symbol=name, value=f"{value:g}", origin=f"--{name}") for name, value in given]
 
     def _shapes(self, name: str) -> list[Input]:

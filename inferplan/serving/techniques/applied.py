@@ -176,6 +176,8 @@ def served_estimate(deployment: Deployment, load: StaticLoad, techniques: Techni
         )
     if techniques.any:
         require_decoder(deployment.model, techniques.describe(), _ONE_PASS)
+    if load.samples > 1:
+        raise UsageError(f"--samples is priced without {techniques.describe()}", hint="leave one of them out")
     if not load.kv_cache:
         raise UsageError("serving techniques need a KV cache", hint="leave --no-kv-cache out")
     result = ServedEstimate(deployment=deployment, load=load, techniques=techniques)
@@ -202,7 +204,7 @@ def refusal(deployment: Deployment, load: StaticLoad, width: int = 1) -> str:
     """Why the engine would not run this batch as it stands, of ``width`` tokens each in a decode; empty where it
     does."""
     tier, engine = deployment.engine.defaults.tier(deployment.hardware), deployment.engine
-    prompt, batch = int(np.max(load.prompt)), ceil(float(np.max(load.batch)) / deployment.parallel.dp)
+    prompt, batch = int(np.max(load.prompt)), ceil(float(np.max(load.sequences)) / deployment.parallel.dp)
     if not engine.defaults.scheduler.chunked_prefill and prompt > tier.token_budget:
         return (
             f"{engine.describe()} rejects these prompts: {prompt:,} tokens are more than max_num_batched_tokens "
@@ -229,7 +231,7 @@ def served_first_token(result: Estimate, techniques: Techniques | None = None) -
     """
     deployment, asked = result.deployment, techniques or Techniques()
     known = bool(deployment.engine.serving.source) or deployment.calibration.basis == "roofline"
-    rejected = refusal(deployment, replace(result.load, batch=1.0))
+    rejected = refusal(deployment, replace(result.load, batch=1.0, samples=1.0))
     if not known or rejected or deployment.model.generation.kind == "diffusion":
         return None
     past = cached_tokens(result.load.prompt, asked.hit_rate)
