@@ -299,7 +299,7 @@ def assemble(
         unfused_attention=request.unfused_attention,
         routing=routing_of(request.expert_skew),
         media=carried(model, request.media),
-        lora=_adapters(request.lora, model, precision.base),
+        lora=_adapters(request, model, precision.base),
     )
     backends = Backends(engine=request.engine, chosen=request.flags.backends, path=request.calibration)
     deployment = with_backends(deployment, backends)
@@ -320,10 +320,22 @@ def assemble(
     return with_offload(deployment, request.offload, on_host, host_hardware)
 
 
-def _adapters(asked: LoraAsked, model: ModelSpec, base: Format) -> Adapters | None:
-    """The adapters asked for; their module is read only where there are any."""
+_ADAPTING = ("vllm", "none")
+"""Engines whose slots of adapters are known here."""
+
+
+def _adapters(request: Request, model: ModelSpec, base: Format) -> Adapters | None:
+    """The adapters asked for; their module is read only where there are any. Raises ``UsageError`` for an engine that
+    keeps them in another way, which is not known here."""
+    asked = request.lora
     if not asked.any:
         return None
+    if request.engine.partition("@")[0] not in _ADAPTING:
+        raise UsageError(
+            f"LoRA adapters in {request.engine} are not known here",
+            because="slots, their ranks and which matrices they join are vLLM's",
+            hint="--engine vllm, or --engine none",
+        )
     from inferplan.models.adapter_folder import read_adapter
     from inferplan.models.lora import adapters_of
 

@@ -71,6 +71,8 @@ def with_offload(
         raise UsageError(f"{deployment.model.name} has {layers} layers", hint=f"--cpu-moe-layers {layers} or fewer")
     here = layers + 1 if asked.gpu_layers is None else asked.gpu_layers
     if here > layers and not asked.cpu_moe_layers:
+        if asked.host is not None:
+            host_hardware(asked.host)  # it holds nothing, and is a host all the same
         return deployment
     named = _named(asked)
     if deployment.calibration.anchor is not None:
