@@ -320,7 +320,7 @@ def test_what_is_emitted_is_what_was_modelled(tmp_path: Path) -> None:
         command(launch(replace(asked, lora=LoraAsked(rank=24)), 4096))
     with pytest.raises(UsageError, match=r"vllm@0\.20"):
         command(launch(replace(asked, engine="vllm@0.18"), 4096))
-    with pytest.raises(UsageError, match="no flag"):
+    with pytest.raises(UsageError, match="adapters in sglang are not known"):
         command(launch(replace(asked, engine="sglang"), 4096))
 
 
