@@ -234,17 +234,17 @@ def _tied(outer: Reader, reader: Reader, default: bool) -> tuple[bool, list[str]
 def _outer_absent(outer: Reader, nested: bool | None, default: bool) -> tuple[bool, list[str]]:
     """The tie flag where the outer config has none and its class would take one; a note where the two differ.
 
-    Raises ``SpecError`` where the nested config has none either and their classes differ.
+    Where the nested config has none either, its class's holds: transformers 4 leaves out what is as its class has it,
+    and ties by the nested config; transformers 5, which ties by the outer one, saves both flags.
     """
     kind = str(outer.get("model_type")).lower()
     tied = default if nested is None else bool(nested)
     taken = kind in TIED_BY_DEFAULT or (kind in TIED_BY_EITHER and tied)
     if taken == tied:
         return tied, []
-    if nested is None:
-        because = f"it is absent there and in the nested config, and their classes take {taken} and {tied}"
-        raise outer.refuse("tie_word_embeddings", because, hint="say whether the checkpoint has a head of its own")
-    said = f"tie_word_embeddings is not in the outer config, and {nested} in the nested one"
+    said = (
+        f"tie_word_embeddings is not in the outer config, and {'not' if nested is None else nested} in the nested one"
+    )
     return tied, [f"{said}: taken as {tied}, as vLLM does; transformers takes {taken} for the outer one"]
 
 
