@@ -36,7 +36,7 @@ from inferplan.planning.option import Sizing
 from inferplan.planning.question import Question
 from inferplan.planning.space import Space
 from inferplan.reports.day import day_report
-from inferplan.serving.autoscaling import Losses
+from inferplan.serving.autoscaling import Losses, require_some
 from inferplan.table import Report
 from inferplan.traffic import traces
 from inferplan.traffic.profile import Profile, profile_of
@@ -235,6 +235,7 @@ def _asked(values: dict[str, Any], profile: Profile, deployment: Deployment) -> 
         raise UsageError(f"no policy is called {unknown!r}", hint=f"--policy {','.join(POLICIES)}, or some of them")
     chosen: tuple[Policy, ...] = tuple(name for name in dict.fromkeys(policies))
     _require_used(chosen)
+    require_some(values["min_replicas"], values["max_replicas"])  # before a replica's capacity is simulated
     return DayAsked(
         profile=profile,
         policies=chosen,

@@ -117,6 +117,12 @@ class _Timetable:
         return [count for at, count in self.changes if at <= time][-1]
 
 
+def require_some(least: int, most: int) -> None:
+    """Raise ``UsageError`` for bounds between which there is no number of replicas."""
+    if not 0 <= least <= most or most < 1:
+        raise UsageError(f"between {least} and {most} replicas there is no number of them")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Reactive:
     """The rule of Kubernetes' HorizontalPodAutoscaler on the requests in a replica, waiting and running.
@@ -142,8 +148,7 @@ class Reactive:
     def __post_init__(self) -> None:
         if not 0 < self.target < inf or not 0 < self.interval < inf:
             raise UsageError("a target of requests in a replica, and the time between looks, must be more than 0")
-        if not 0 <= self.least <= self.most or self.most < 1:
-            raise UsageError(f"between {self.least} and {self.most} replicas there is no number of them")
+        require_some(self.least, self.most)
         if self.tolerance < 0 or self.stabilisation < 0 or self.cold_start < 0:
             raise UsageError("a tolerance, a stabilisation window and a cold start are 0 or more")
 

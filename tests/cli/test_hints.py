@@ -17,7 +17,7 @@ _MEANT = re.compile(r"did you mean ([^?]+)\?")
 _NAMED = re.compile(r"no (?:model|GPU|engine|workload|number format) named '([^']+)'")
 _COMMAND = re.compile(r"(?:hint: |see |, )inferplan ([a-z]+)(?: --help)?\b(?! \w)")
 _OPTION = re.compile(r"(--[a-z][\w-]*)(?: ([^\s(]+))?(?: \(.*\))?")
-_SLOW = ("calibrate", "measure", "plan", "report", "web")
+_SLOW = ("calibrate", "day", "fleet", "measure", "plan", "report", "web")
 """Commands whose answer takes seconds, or that measure."""
 
 
