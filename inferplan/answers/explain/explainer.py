@@ -257,8 +257,8 @@ def _owner(group: LayerGroup, op: Op) -> Any:
 
 
 def _shape(op: Op) -> str:
-    """The sizes and formats of an operator."""
-    skip = {"name", "ranks", "fusible", "count"}
+    """The sizes and formats of an operator; where it runs and where its weights lie, if that is not the device."""
+    skip = {"name", "ranks", "fusible", "count", *(() if op.far else ("far",))}
     return ", ".join(
         f"{field.name} {_plain(getattr(op, field.name))}"
         for field in fields(op)
