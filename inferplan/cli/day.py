@@ -27,7 +27,7 @@ from inferplan.cli.options import (
     without_anchor,
 )
 from inferplan.cli.price_options import price_options
-from inferplan.cli.technique_options import option_group, quantity
+from inferplan.cli.technique_options import limited, option_group, quantity
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.planning.day import HOUR, POLICIES, Autoscaler, ColdStart, DayAsked, Policy, simulate_day, weights_of
@@ -184,13 +184,7 @@ def _slo(values: dict[str, Any], named: WorkloadSpec | None) -> Slo:
     """The limits of ``--slo``, else those of the workload; options replace them."""
     base = named.limits() if named is not None and named.slo is not None else Slo(percentile=95.0)
     base = load_limits(values["slo"]) if values["slo"] else base
-    limits = {
-        "ttft": quantity(values["ttft"], "seconds", "--ttft"),
-        "tpot": quantity(values["tpot"], "seconds", "--tpot"),
-        "e2el": quantity(values["e2e"], "seconds", "--e2e"),
-        "percentile": values["percentile"],
-    }
-    return replace(base, **{name: limit for name, limit in limits.items() if limit is not None})
+    return limited(base, values)
 
 
 def _answering(values: dict[str, Any], named: WorkloadSpec | None, deployment: Deployment) -> dict[str, Any]:

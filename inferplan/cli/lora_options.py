@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import click
 
-from inferplan.cli.options import Count
+from inferplan.cli.options import Count, part_of_request
 from inferplan.errors import UsageError
 from inferplan.work.adapters import MODULES, LoraAsked
 
@@ -51,15 +49,5 @@ def slot_options(command: Command) -> Command:
     return command
 
 
-def lora_options(command: Command) -> Command:
-    """Adds the adapters; the command's ``request`` then has them."""
-
-    @functools.wraps(command)
-    def wrapper(**values: Any) -> Any:
-        lora, request = lora_values(values), values.pop("request")
-        return command(request=replace(request, lora=lora), **values)
-
-    decorated: Command = wrapper
-    for declarations, keywords in reversed(LORA):
-        decorated = click.option(*declarations, **keywords)(decorated)
-    return decorated
+lora_options = part_of_request(LORA, "lora", lora_values)
+"""Adds the adapters; the command's ``request`` then has them."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from inferplan.cli.options import Count, Positive
+from inferplan.cli.options import Count, Positive, part_of_request
 from inferplan.errors import UsageError
 from inferplan.models.media import MediaAsked
 
@@ -87,15 +86,5 @@ def media_values(values: dict[str, Any]) -> MediaAsked:
     return MediaAsked(**given)
 
 
-def media_options(command: Command) -> Command:
-    """Adds images, video and sound of a request; the command's ``request`` then has them."""
-
-    @functools.wraps(command)
-    def wrapper(**values: Any) -> Any:
-        media, request = media_values(values), values.pop("request")
-        return command(request=replace(request, media=media), **values)
-
-    decorated: Command = wrapper
-    for declarations, keywords in reversed(MEDIA):
-        decorated = click.option(*declarations, **keywords)(decorated)
-    return decorated
+media_options = part_of_request(MEDIA, "media", media_values)
+"""Adds images, video and sound of a request; the command's ``request`` then has them."""

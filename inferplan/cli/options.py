@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import isfinite, isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -222,6 +223,25 @@ CALIBRATION = (
 def _engine_is_named() -> bool:
     source = click.get_current_context().get_parameter_source("engine")
     return source is not click.core.ParameterSource.DEFAULT
+
+
+def part_of_request(
+    options: Sequence[tuple[tuple[str, ...], dict[str, Any]]], field: str, read: Callable[[dict[str, Any]], Any]
+) -> Callable[[Command], Command]:
+    """A decorator that adds options, of which ``read`` takes the values and makes a field of the command's request."""
+
+    def add(command: Command) -> Command:
+        @functools.wraps(command)
+        def wrapper(**values: Any) -> Any:
+            part, request = read(values), values.pop("request")
+            return command(request=replace(request, **{field: part}), **values)
+
+        decorated: Command = wrapper
+        for declarations, keywords in reversed(options):
+            decorated = click.option(*declarations, **keywords)(decorated)
+        return decorated
+
+    return add
 
 
 def usual_engine(values: dict[str, Any]) -> str:

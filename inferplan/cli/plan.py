@@ -39,7 +39,7 @@ from inferplan.cli.options import (
     usual_engines,
 )
 from inferplan.cli.price_options import price_options
-from inferplan.cli.technique_options import quantity
+from inferplan.cli.technique_options import limited, quantity
 from inferplan.devices.engine import EngineFlags
 from inferplan.errors import UsageError
 from inferplan.estimate.towers import carried
@@ -294,13 +294,7 @@ def _slo(values: dict[str, Any], named: WorkloadSpec | None, demand: Demand) -> 
         base = load_limits(values["slo"])
     elif named is not None and named.slo is not None and not demand.offline:
         base = named.limits()
-    limits = {
-        "ttft": quantity(values["ttft"], "seconds", "--ttft"),
-        "tpot": quantity(values["tpot"], "seconds", "--tpot"),
-        "e2el": quantity(values["e2e"], "seconds", "--e2e"),
-        "percentile": values["percentile"],
-    }
-    return replace(base, **{name: limit for name, limit in limits.items() if limit is not None})
+    return limited(base, values)
 
 
 def _demand(values: dict[str, Any], named: WorkloadSpec | None) -> Demand:

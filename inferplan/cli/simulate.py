@@ -31,7 +31,7 @@ from inferplan.cli.options import (
     report_options,
     suffixed,
 )
-from inferplan.cli.technique_options import host_of, option_group, quantity, technique_options
+from inferplan.cli.technique_options import host_of, limited, option_group, quantity, technique_options
 from inferplan.cli.tier_options import cache_tier_option, tiers_of
 from inferplan.devices.engine import CacheSending
 from inferplan.errors import InfeasibleError, InferplanError, UsageError
@@ -519,12 +519,7 @@ def _slo(values: dict[str, Any]) -> Slo:
 
     base = load_workload(values["workload"]).limits() if values["workload"] else Slo()
     base = load_limits(values["slo"]) if values["slo"] else base
-    limits = {
-        "ttft": quantity(values["ttft"], "seconds", "--ttft"),
-        "tpot": quantity(values["tpot"], "seconds", "--tpot"),
-        "e2el": quantity(values["e2e"], "seconds", "--e2e"),
-    }
-    return replace(base, **{key: limit for key, limit in limits.items() if limit is not None})
+    return limited(base, values)
 
 
 @contextmanager

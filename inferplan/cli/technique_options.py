@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,6 +17,7 @@ from inferplan.units import parse_quantity
 if TYPE_CHECKING:
     from inferplan.serving.techniques.applied import Techniques
     from inferplan.serving.techniques.offload import HostTier
+    from inferplan.traffic.requests import Slo
 
 
 def quantity(text: str | None, dimension: str, option: str) -> float | None:
@@ -24,6 +26,17 @@ def quantity(text: str | None, dimension: str, option: str) -> float | None:
         return None if text is None else parse_quantity(text, dimension)
     except ValueError as error:
         raise UsageError(f"{option}: {error}") from None
+
+
+def limited(base: Slo, values: Mapping[str, Any]) -> Slo:
+    """``base`` with the limits of ``--ttft``, ``--tpot``, ``--e2e`` and, where a command has it, ``--percentile``."""
+    limits = {
+        "ttft": quantity(values["ttft"], "seconds", "--ttft"),
+        "tpot": quantity(values["tpot"], "seconds", "--tpot"),
+        "e2el": quantity(values["e2e"], "seconds", "--e2e"),
+        "percentile": values.get("percentile"),
+    }
+    return replace(base, **{name: limit for name, limit in limits.items() if limit is not None})
 
 
 def option_group(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
