@@ -17,7 +17,12 @@ class Spec(BaseModel):
 
     @classmethod
     def default(cls) -> Self:
-        """The one whose fields all have their defaults, built without a schema: a start has many of them."""
+        """The one whose fields all have their defaults, built without a schema: a start has many of them.
+
+        Raises ``TypeError`` where a field has none: an object without it would be made all the same.
+        """
+        if lacking := [name for name, field in cls.model_fields.items() if field.is_required()]:
+            raise TypeError(f"{cls.__name__} has no default: {', '.join(lacking)} is required")
         return cls.model_construct()  # type: ignore[return-value]  # pydantic's plug-in says Spec
 
     @model_validator(mode="before")

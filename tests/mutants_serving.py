@@ -835,6 +835,14 @@ SERVING_MUTANTS = [
         check=elastic.test_fewer_only_when_fewer_were_enough_for_the_window,
     ),
     SourceMutant(
+        name="autoscaler whose bound is of a look",
+        place="inferplan.serving.autoscaling:_Autoscaler._most",
+        old="before = replicas - sum(change for _, change in self.changes)",
+        new="before = replicas",
+        changes="who looks every 5 s has eight times as many after 15 s",
+        check=partial(elastic.test_at_most_twice_as_many_or_four_more_in_fifteen_seconds, 5.0, {20: 12, 35: 24}),
+    ),
+    SourceMutant(
         name="nobody looks when nothing comes",
         place="inferplan.serving.elastic:Elastic._look",
         old="following <= self.scaling.until or time < self.last",

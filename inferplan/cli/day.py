@@ -47,6 +47,8 @@ _OPTIONS_OF: tuple[tuple[tuple[str, ...], frozenset[str]], ...] = (
     (("min_replicas", "max_replicas"), frozenset({"reactive", "scheduled"})),
 )
 """Options that some policies alone follow, and those."""
+_STARTS = (("cold_start", "storage_bandwidth", "engine_start", "startup_log"), frozenset({"reactive", "scheduled"}))
+"""Those of a replica that is ordered: static replicas are there from the beginning, unless some are taken away."""
 
 load_options = option_group(
     click.option(
@@ -228,7 +230,7 @@ def _asked(values: dict[str, Any], profile: Profile, deployment: Deployment) -> 
     if unknown is not None:
         raise UsageError(f"no policy is called {unknown!r}", hint=f"--policy {','.join(POLICIES)}, or some of them")
     chosen: tuple[Policy, ...] = tuple(name for name in dict.fromkeys(policies))
-    _require_used(chosen)
+    _require_used(chosen, _OPTIONS_OF if values["preemptions"] else (*_OPTIONS_OF, _STARTS))
     require_some(values["min_replicas"], values["max_replicas"])  # before a replica's capacity is simulated
     return DayAsked(
         profile=profile,
@@ -249,10 +251,10 @@ def _asked(values: dict[str, Any], profile: Profile, deployment: Deployment) -> 
     )
 
 
-def _require_used(policies: tuple[Policy, ...]) -> None:
+def _require_used(policies: tuple[Policy, ...], options: tuple[tuple[tuple[str, ...], frozenset[str]], ...]) -> None:
     """Raise ``UsageError`` for an option of policies that are not asked for."""
     source = click.get_current_context().get_parameter_source
-    for names, of in _OPTIONS_OF:
+    for names, of in options:
         given = [name for name in names if source(name) is click.core.ParameterSource.COMMANDLINE]
         if given and not of.intersection(policies):
             raise UsageError(

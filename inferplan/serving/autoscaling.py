@@ -14,10 +14,11 @@ from inferplan.errors import UsageError
 
 _ROUNDING = 1e-9
 """Below this, a number of replicas is a whole one that was rounded."""
-_MOST_UP = (2, 4)
-"""In one look the autoscaler at most doubles the replicas or adds four, whichever is more: the default ``scaleUp``
-policies of the HorizontalPodAutoscaler, 100 percent and 4 pods in 15 seconds (kubernetes.io, Horizontal Pod
-Autoscaling, "Default Behavior")."""
+_MOST_UP, _PERIOD = (2, 4), 15.0
+"""In a period of so many seconds the autoscaler at most doubles the replicas or adds four, whichever is more: the
+default ``scaleUp`` policies of the HorizontalPodAutoscaler, 100 percent and 4 pods with ``periodSeconds: 15``
+(kubernetes.io, Horizontal Pod Autoscaling, "Default Behavior"). Its ``scaleDown`` policy, 100 percent, bounds nothing.
+"""
 
 
 class Life(NamedTuple):
@@ -166,6 +167,8 @@ class _Autoscaler:
         self.asked = deque([(0.0, rule.first)])
         """(time, replicas) of past looks, falling: the first is the most of the stabilisation window. Those that are
         there at the beginning are the first wish (``recordInitialRecommendation``, podautoscaler/horizontal.go)."""
+        self.changes: deque[tuple[float, int]] = deque()
+        """(time, replicas more, or fewer) of what it changed in the last period."""
 
     def next_look(self, time: float) -> float:
         return time + self.rule.interval
@@ -182,6 +185,21 @@ class _Autoscaler:
             asked.popleft()
         if desired < replicas:
             desired = min(asked[0][1], replicas)
+        if desired > replicas:
+            desired = max(min(desired, self._most(time, replicas)), replicas)
+        desired = min(max(desired, rule.least), rule.most)
+        if replicas and desired != replicas:
+            self.changes.append((time, desired - replicas))
+        return desired
+
+    def _most(self, time: float, replicas: int) -> int:
+        """The most replicas at a look, from those at the beginning of the period that it ends (``horizontal.go``,
+        ``calculateScaleUpLimitWithScalingRules``); one where there are none: that step is KEDA's.
+        """
+        if not replicas:
+            return 1
+        while self.changes and self.changes[0][0] <= time - _PERIOD + _ROUNDING:
+            self.changes.popleft()
+        before = replicas - sum(change for _, change in self.changes)
         times, more = _MOST_UP
-        desired = min(desired, max(times * replicas, replicas + more) if replicas else 1)
-        return min(max(desired, rule.least), rule.most)
+        return max(times * before, before + more)

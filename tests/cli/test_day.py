@@ -114,3 +114,14 @@ def test_none_at_night(run: Run, profile: str) -> None:
     ).json
     (before,) = kept["policies"][0]["hours"]
     assert before["replicas"] > hour["replicas"] + 0.3
+
+
+def test_a_cold_start_of_nobody_is_refused(run: Run, profile: str) -> None:
+    """Static replicas are there from the beginning; only one that replaces what is taken away starts."""
+    static = (*ASKED, *PRICE, "--profile", profile, "--duration", "10min", "--policy", "static")
+    refused = run(*static, "--cold-start", "20s")
+    assert (refused.code, "--cold-start changes nothing of the policy static" in refused.err) == (2, True)
+    refused = run(*static, "--storage-bandwidth", "2GB/s", "--engine-start", "45s")
+    assert (refused.code, "--storage-bandwidth changes nothing" in refused.err) == (2, True)
+    ran = run(*static, "--cold-start", "20s", "--preemptions", "0.5", "--notice", "10s", "--format", "json")
+    assert ran.json["cold_start"]["seconds"] == 20.0

@@ -172,6 +172,34 @@ def test_the_rule_of_the_autoscaler(replicas: int, requests: int, wanted: int) -
     assert rule.scaler().wanted(15.0, replicas, requests) == wanted
 
 
+@pytest.mark.parametrize(
+    ("interval", "seen"),
+    [
+        (5.0, {5: 6, 10: 6, 15: 6, 20: 12, 25: 12, 30: 12, 35: 24, 50: 48, 65: 96, 80: 96}),
+        (15.0, {15: 6, 30: 12, 45: 24, 60: 48, 75: 96, 90: 96}),
+        (60.0, {60: 6, 120: 12, 180: 24, 240: 48, 300: 96, 360: 96}),
+    ],
+)
+def test_at_most_twice_as_many_or_four_more_in_fifteen_seconds(interval: float, seen: dict[int, int]) -> None:
+    """Two replicas where 100 are wanted: 6 and no more until 15 s are over, then 12, ..., however often it looks; 96
+    are within the tolerance.
+    """
+    scaler, replicas, found = Reactive(target=10.0, first=2, cold_start=1.0, interval=interval).scaler(), 2, {}
+    for time in np.arange(interval, max(seen) + 1, interval):
+        replicas = found[int(time)] = scaler.wanted(float(time), replicas, 1000)
+    assert {time: found[time] for time in seen} == seen
+
+
+def test_what_was_added_and_what_left_in_the_period_counts() -> None:
+    """Of 8 three leave, and one comes back 5 s later; 5 s after that at most twice the 8 of the beginning are there."""
+    scaler = Reactive(target=10.0, first=8, cold_start=1.0, interval=5.0, stabilisation=0.0).scaler()
+    wanted = [
+        scaler.wanted(time, *load)
+        for time, load in ((5.0, (8, 50)), (10.0, (5, 60)), (15.0, (6, 1000)), (20.0, (16, 1000)))
+    ]
+    assert wanted == [5, 6, 16, 16]  # at 20 s: 16 - 10 - 1 = 5 were there, of which ten would be the most
+
+
 def test_fewer_only_when_fewer_were_enough_for_the_window() -> None:
     """Load falls from 80 to 20 at 30 s: a look at 345 s is the first whose last 300 s saw only 20."""
     scaler = Reactive(target=10.0, first=8, cold_start=1.0).scaler()
