@@ -25,7 +25,7 @@ CAPACITY_TOLERANCE = 0.03
 """Capacities are bisected as close as this."""
 _MOST_FITTED = 6
 """Loads after which the rest are tried in the middle."""
-_MOST_CAPACITY = 64.0
+_MOST_CAPACITY = 16.0
 """Times its load beyond which the capacity of a fleet is not looked for."""
 
 _FAR = 1.5
@@ -376,7 +376,7 @@ def capacity(at: Callable[[float], Verified], question: Question) -> Capacity:
 
     at: the fleet under so many times the demand, simulated.
     """
-    low, high, factor, broken = 0.0, inf, 1 / question.sizing.utilisation, ""
+    low, high, factor, broken, growth = 0.0, inf, 1 / question.sizing.utilisation, "", 1.2
     seen: list[tuple[float, float]] = []
     while high / max(low, 1e-9) > 1 + CAPACITY_TOLERANCE:
         checked = at(factor)
@@ -390,7 +390,10 @@ def capacity(at: Callable[[float], Verified], question: Question) -> Capacity:
             return Capacity(factor=low, broken="", open=True)
         if high < 0.05:
             break
-        factor = 1.2 * low if high == inf else high / 1.3 if low == 0.0 else _within(low, high, seen)
+        if high < inf:
+            factor = high / 1.3 if low == 0.0 else _within(low, high, seen)
+        else:  # a fleet with far more than its load, or that no load breaks, is not climbed step by step
+            factor, growth = min(growth * low, 1.01 * _MOST_CAPACITY), growth**2
     return Capacity(factor=low, broken=broken)
 
 
