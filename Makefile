@@ -31,7 +31,7 @@ docs: install
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 # The lowest releases that pyproject.toml admits, on the lowest Python: the README's command as it is installed there,
-# then the tests of the command line and of every extra that is not torch.
+# then the tests of the command line and of every extra that is not torch, but for those of several seconds.
 MINIMUM_PYTHON ?= python3.11
 MINIMUM := build/minimum
 SHORT_TESTS := tests/cli tests/golden tests/test_checkpoint.py tests/test_explain.py tests/test_memory.py \
@@ -45,14 +45,14 @@ minimum:
 	$(MINIMUM)/bin/python -m pip install --quiet . -c $(MINIMUM)/lowest.txt
 	cd $(MINIMUM) && bin/inferplan $(README_COMMAND) > /dev/null
 	$(MINIMUM)/bin/python -m pip install --quiet '.[all]' pytest pytest-xdist hypothesis -c $(MINIMUM)/lowest.txt
-	$(MINIMUM)/bin/python -m pytest -q -n auto -W ignore -p no:cacheprovider $(SHORT_TESTS)
+	$(MINIMUM)/bin/python -m pytest -q -n auto -W ignore -p no:cacheprovider -m 'not slow' $(SHORT_TESTS)
 
 # The newest releases on another Python, by the same tests.
 OTHER_PYTHON ?= python3.13
 other:
 	$(OTHER_PYTHON) -m venv --clear build/other
 	build/other/bin/python -m pip install --quiet '.[all]' pytest pytest-xdist hypothesis
-	build/other/bin/python -m pytest -q -n auto -W ignore -p no:cacheprovider $(SHORT_TESTS)
+	build/other/bin/python -m pytest -q -n auto -W ignore -p no:cacheprovider -m 'not slow' $(SHORT_TESTS)
 
 # What is released, as a stranger gets it: the wheel that is built from the source distribution, in an environment with its
 # dependencies alone, prints what the README shows. What is in both files, tests/test_packaging.py checks.

@@ -55,6 +55,7 @@ def test_a_named_engine_stays(run: Run) -> None:
     assert "llama.cpp 2025" in run("fit", *EIGHT, "--gpu", "m4-max").out
 
 
+@pytest.mark.slow
 def test_plans_and_sweeps_take_the_usual_engine_too(run: Run) -> None:
     """vLLM does not run on Metal, llama.cpp does."""
     load = ("--workload", "chat", "--rate", "0.01", "--ttft", "20s", "--tpot", "400ms", "--price", "m4-max=0.1")
@@ -93,6 +94,7 @@ def test_every_apple_chip_answers(run: Run) -> None:
             assert record["tpot_s"] == pytest.approx(20.6e-3, rel=0.02)
 
 
+@pytest.mark.slow
 def test_a_plan_at_home(run: Run) -> None:
     found = run(
         *("plan", *EIGHT, "--gpu", "rtx-4090", "--engine", "llama.cpp", "--workload", "chat"),

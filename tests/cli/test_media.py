@@ -38,6 +38,7 @@ def uncounted(tmp_path: Path) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
@@ -72,6 +73,7 @@ def test_tokens_of_images_are_part_of_the_prompt(run: Run):
     assert record["memory"] == text["memory"] and record["media"] is not None and text["media"] is None
 
 
+@pytest.mark.slow
 def test_a_plan_with_images_needs_more(run: Run):
     words = ("plan", *QWEN, "--quant", "native", "--tp", "1", "--aggregated", "--rate", "40", "--prompt", "100")
     words += ("--output", "20", "--ttft", "1s", "--tpot", "50ms")

@@ -60,6 +60,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_plan_says_how_far_it_is_where_somebody_looks(tmp_path: Path) -> None:
     """On stderr of a terminal; nothing of it on stdout, and nothing where stderr is a pipe (other tests see that)."""
     ours, theirs = pty.openpty()
@@ -256,6 +257,7 @@ def test_keys_that_left_with_version_1_are_gone(planned: Path) -> None:
     assert "at_the_other_confidence" in record
 
 
+@pytest.mark.slow
 def test_a_plan_names_the_checkpoint_that_was_typed(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     run("plan", "meta-llama/Llama-3.1-8B-Instruct", *QUESTION, *SMALL, "-o", str(path))
@@ -264,6 +266,7 @@ def test_a_plan_names_the_checkpoint_that_was_typed(tmp_path: Path) -> None:
     assert line.strip() == json.loads(path.read_text())["plan"]["launch"]
 
 
+@pytest.mark.slow
 def test_a_plan_in_a_format_that_nobody_makes_says_what_its_checkpoint_must_hold(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     run("plan", "llama-3.1-8b", *QUESTION, *SMALL, "--quant", "w4a16", "-o", str(path))
@@ -321,6 +324,7 @@ def asked(*words: str) -> dict[str, Any]:
     return record["question"]
 
 
+@pytest.mark.slow
 def test_a_workload_brings_lengths_and_limits() -> None:
     question = asked("--workload", "chat", "--rate", "5")
     assert (question["prompt_tokens"], question["output_tokens"]) == (1155, 211)
@@ -355,6 +359,7 @@ def test_what_stands_in_the_way_is_named() -> None:
     assert "such as: " in refused(*words, "--gpu", "h100-sxm", "--tp", "3").because
 
 
+@pytest.mark.slow
 def test_a_plan_for_a_device_of_ones_own_file(tmp_path: Path) -> None:
     """Announced figures lack the memory that a program sees; a copy of the file brings it, under any name."""
     words = ("plan", "llama-3.1-8b", *QUESTION, "--most", "1", "--aggregated", "--quant", "fp8")
@@ -377,6 +382,7 @@ def test_a_plan_for_a_device_of_ones_own_file(tmp_path: Path) -> None:
         assert f"to buy: 1 x {name} at 9.00 USD/h (stated, --price)" in text
 
 
+@pytest.mark.slow
 def test_drafts_are_planned_and_emitted(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     draft = ("--draft-model", "llama-3.2-1b", "--draft-tokens", "3", "--acceptance", "0.8")
@@ -437,6 +443,7 @@ def test_the_report_holds_everything_and_loads_nothing(page: Path, tmp_path: Pat
     assert refused("report", "llama-3.1-8b", *QUESTION, *SMALL, "-o", "plan.doc").exit_code == 2
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 def test_the_report_opens_in_a_browser(page: Path, tmp_path: Path) -> None:
     picture = tmp_path / "plan.png"
@@ -452,6 +459,7 @@ def test_the_report_opens_in_a_browser(page: Path, tmp_path: Path) -> None:
     assert dumped.count("<svg") >= 5
 
 
+@pytest.mark.slow
 def test_kernels_of_a_flag_are_asked_for_alike_everywhere(tmp_path: Path) -> None:
     """Cutlass of vLLM was timed in fp8 on H100: other formats are ruled out with that reason, by a plan and a sweep."""
     backend = ["--gpu", "h100-sxm", "--backend", "linear=cutlass"]

@@ -106,6 +106,7 @@ def test_a_file_keeps_its_mode_and_its_link(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link.json", "real.json"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     ["simulate llama-3.1-8b --gpu h100-sxm --rate 20 --requests 5000000 -o own.json",

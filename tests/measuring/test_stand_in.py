@@ -56,6 +56,7 @@ def worst(session: Session, server: StandIn) -> float:
     return max(map(abs, errors))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", ["completions", "chat"])
 def test_it_recovers_the_timings_of_the_server(api: Any) -> None:
     """Within 2 %, with a queue and pieces of three tokens; measured again where the machine was at other work."""
@@ -397,6 +398,7 @@ def test_a_load_is_held_out_and_the_csv_is_one_that_validate_reads(call: Callabl
     )
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_page_run(call: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of docs/measure.md's example, one after another; the server there is the stand-in here."""
     page = (ROOT / "docs" / "measure.md").read_text(encoding="utf-8").replace("\\\n", " ")
@@ -452,6 +454,7 @@ def test_bounds_leave_loads_out(call: Callable[..., Any]) -> None:
     assert record["requests_sent"] == len(server.seen) == 3 + 2 * (1 + 2)
 
 
+@pytest.mark.slow
 def test_time_is_bounded() -> None:
     """Requests of 0.3 s, twenty of them in less than 3 s: the load is cut short, marked, and keeps what it has."""
     choice = LoadChoice(lengths=(64,), concurrency=(), output=16, single_requests=20)

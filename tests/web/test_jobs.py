@@ -51,6 +51,7 @@ def test_an_overloaded_simulation_has_figures_and_exit_code_3(web: Web) -> None:
     assert found["error"]["exit_code"] == 3 and found["error"]["what"].startswith("overloaded")
 
 
+@pytest.mark.slow
 def test_a_plan_has_a_page(web: Web) -> None:
     pytest.importorskip("matplotlib")
     pytest.importorskip("jinja2")
@@ -115,6 +116,7 @@ def test_many_asked_for_at_the_same_moment_are_still_two(web: Web) -> None:
     assert sorted(got.status for got in replies) == [202] * 2 + [429] * 18
 
 
+@pytest.mark.slow
 def test_a_job_has_a_time_limit(server: Callable[[str], Web]) -> None:
     web = server("job_seconds=2.0")
     before = web.processes()
@@ -125,6 +127,7 @@ def test_a_job_has_a_time_limit(server: Callable[[str], Web]) -> None:
     assert gone(own, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_the_end_of_the_server_is_that_of_its_processes(server: Callable[[str], Web], how: signal.Signals) -> None:
     """Killed too, when it can tell nobody."""
