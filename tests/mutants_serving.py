@@ -13,6 +13,7 @@ from tests.serving import test_classes as classes
 from tests.serving import test_cluster as cluster
 from tests.serving import test_drafting as drafting
 from tests.serving import test_elastic as elastic
+from tests.serving import test_hit_curve as hit_curve
 from tests.serving import test_lora as lora
 from tests.serving import test_plain_replica as plain
 from tests.serving import test_pools as pools
@@ -79,6 +80,46 @@ SERVING_MUTANTS = [
         new="tier.made(served, block)",
         changes="nobody finds what another replica dropped",
         check=tiers.test_a_shared_tier_gives_one_replica_what_another_dropped,
+    ),
+    SourceMutant(
+        name="hit curve: blocks of the same text count before they are used",
+        place="inferplan.traffic.reuse:_distances",
+        old=" - before",
+        new="",
+        changes="the start of a text is found by larger caches only",
+        check=hit_curve.test_by_hand,
+    ),
+    SourceMutant(
+        name="hit curve: repetitions count as often as they come",
+        place="inferplan.traffic.reuse:_distances",
+        old=" - _greater_before(last)",
+        new="",
+        changes="a block that is used again and again pushes others down each time",
+        check=partial(hit_curve.test_every_size_is_that_of_a_replay, 0),
+    ),
+    SourceMutant(
+        name="hit curve: a text is used from its start",
+        place="inferplan.traffic.reuse:_used",
+        old="*reversed(names[:full])",
+        new="*names[:full]",
+        changes="a cache drops the start of a text before its end",
+        check=hit_curve.test_by_hand,
+    ),
+    SourceMutant(
+        name="hit curve: answers take no room",
+        place="inferplan.traffic.reuse:_used",
+        old="max(full - len(names), 0)",
+        new="0",
+        changes="what is written behind a prompt drives nothing out",
+        check=partial(hit_curve.test_every_size_is_that_of_a_replay, 1),
+    ),
+    SourceMutant(
+        name="cache tiers: every device pays for a shared store",
+        place="inferplan.serving.techniques.tiers:CacheTier.kept_by",
+        old="self.capacity if self.shared else self.capacity * devices",
+        new="self.capacity * devices",
+        changes="one store is paid for as often as there are devices",
+        check=hit_curve.test_each_device_pays_for_its_own_tier_and_a_store_is_paid_for_once,
     ),
     SourceMutant(
         name="LoRA: the first adapter that came goes first",

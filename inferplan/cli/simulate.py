@@ -48,6 +48,7 @@ from inferplan.serving.routing import Routing
 from inferplan.serving.run_length import simulate_load
 from inferplan.serving.simulator import Options
 from inferplan.serving.techniques.applied import ServedEstimate, Techniques
+from inferplan.serving.techniques.tiers import curve_records
 from inferplan.serving.verdict import flow_of, near_capacity
 from inferplan.table import Report
 from inferplan.traffic.conversations import parse_think_time
@@ -212,6 +213,11 @@ output_options = option_group(
     click.option("--e2e", metavar="TIME", help="SLO on the end-to-end latency."),
     click.option("--slo", metavar="NAME", help="The SLO of a named workload, such as mlperf:llama2-70b-interactive."),
     click.option(
+        "--hit-curve",
+        is_flag=True,
+        help="Also what one LRU cache of any size would find of the prompts: where requests share text.",
+    ),
+    click.option(
         "--timeline",
         metavar="FILE",
         callback=suffixed((".csv", ".json"), "a timeline"),
@@ -306,7 +312,8 @@ def simulate_command(request: Request, timeline: str | None, plot_file: str | No
         result = simulate_load(deployment, traffic, flags, replace(options, progress=progress))
     _write_timeline(result, timeline, plot_file)
     click.get_current_context().meta[_FAILED] = _failure(result)
-    report = simulation_report(result)
+    prompts = options.fleet.prefill_deployment or deployment
+    report = simulation_report(result, _hit_curve(result, prompts, traffic, options) if values["hit_curve"] else ())
     note = "" if options.fleet.prefill else _idle(with_flags(deployment, flags), options, result.records.prompt)
     return replace(report, notes=[*report.notes, note]) if note else report
 
@@ -320,6 +327,15 @@ def _require_balance(flags: Flags, *pools: Deployment | None) -> None:
             because="it is attention_dp_config of TensorRT-LLM, of ranks that share experts",
             hint="--engine trtllm with --dp 2 or more and a model that has experts, or leave it out",
         )
+
+
+def _hit_curve(
+    result: SimulationResult, deployment: Deployment, traffic: Traffic | Requests, options: Options
+) -> list[dict[str, Any]]:
+    """What caches of some sizes would find of the requests of a run."""
+    given = traffic.hash_block if isinstance(traffic, Requests) else 0
+    block = given or deployment.engine.defaults.block_size
+    return curve_records(result, (deployment, options.speculation.draft), block)
 
 
 def _idle(deployment: Deployment, options: Options, prompts: Sequence[int]) -> str:

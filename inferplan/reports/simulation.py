@@ -55,9 +55,12 @@ def _time(value: float | None) -> str:
     return "-" if value is None else format_time(value)
 
 
-def simulation_report(result: SimulationResult) -> Report:
-    """Latency percentiles, rates, queue and cache of a run, with what they are conditional on."""
-    record = result.to_dict()
+def simulation_report(result: SimulationResult, curve: Sequence[Mapping[str, Any]] = ()) -> Report:
+    """Latency percentiles, rates, queue and cache of a run, with what they are conditional on.
+
+    curve: what one cache would find of its requests (:func:`inferplan.serving.techniques.tiers.curve_records`).
+    """
+    record = {**result.to_dict(), **({"hit_curve": curve} if curve else {})}
     latency = [
         [name, *(_with_error(value, (record["intervals"].get(key) or {}).get(at)) for at, value in record[key].items())]
         for key, name in (_NAMES if result.conditions.get("generates", True) else _ONE_PASS).items()
@@ -69,6 +72,7 @@ def simulation_report(result: SimulationResult) -> Report:
     ]
     tables[1:1] = class_tables(record["classes"]) if record["classes"] else []
     tables += [_tiers(record["cache_tiers"])] if record["cache_tiers"] else []
+    tables += [_curve(curve)] if curve else []
     return Report(record=record, tables=tables, notes=_notes(result, record))
 
 
@@ -121,8 +125,29 @@ def _tiers(tiers: Sequence[Mapping[str, Any]]) -> Table:
             facts = [capacity, f"{format_bytes(tier['bandwidth_bytes_per_s'])}/s", format_time(tier["latency_s"])]
             loads = [f"{tier['loads']:,}", format_bytes(tier["loaded_bytes"]), _time(tier["load_mean_s"])]
         rows.append([tier["name"], *facts, f"{tier['hit_rate']:.2%}", *loads])
-    columns = ("", "capacity", "bandwidth", "latency", "hits", "loads", "loaded", "load, mean")
+    columns = ["", "capacity", "bandwidth", "latency", "hits", "loads", "loaded", "load, mean"]
+    if any(tier.get("currency") for tier in tiers):
+        columns.append("cost of all")
+        rows = [[*row, _tier_cost(tier)] for row, tier in zip(rows, tiers)]
     return Table(title="Cache tiers (of a device)", columns=columns, rows=rows, right=frozenset(columns[1:]))
+
+
+def _tier_cost(tier: Mapping[str, Any]) -> str:
+    """``"1.75 USD/h"``; of the device's own cache nothing."""
+    if "capacity_bytes" not in tier:
+        return ""
+    return f"{tier['cost_per_hour']:,.3g} {tier['currency']}/h" if tier["currency"] else "not priced"
+
+
+def _curve(sizes: Sequence[Mapping[str, Any]]) -> Table:
+    """What one cache of all requests would find, by its size."""
+    rows = [
+        [format_bytes(size["capacity_bytes"]), f"{size['capacity_tokens']:,}", f"{size['hit_rate']:.2%}"]
+        for size in sizes
+    ]
+    columns = ("bytes of a device", "tokens", "hits")
+    title = "What one LRU cache finds that all replicas share, by its size"
+    return Table(title=title, columns=columns, rows=rows, right=frozenset(columns))
 
 
 def _worth(capacity: Mapping[str, Any] | None) -> list[list[str]]:

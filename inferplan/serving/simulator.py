@@ -413,7 +413,7 @@ def _conditions(cluster: Cluster, flags: Flags, traffic: Traffic | Requests, opt
         "queue": kind.rules.queue,
         "prefix_hit_rate_given": options.hit_rate,
         "kv_offload": None if options.host is None else asdict(options.host),
-        "cache_tiers": [tier.describe((prompts.deployment, prompts.draft)) for tier in options.tiers] or None,
+        "cache_tiers": _described(prompts, options),
         "adapter_load": None
         if kind.adapters is None
         else {"bytes_a_device": adapter_bytes(deployment), "seconds": kind.adapters.seconds},
@@ -439,6 +439,13 @@ def _conditions(cluster: Cluster, flags: Flags, traffic: Traffic | Requests, opt
     elif traffic.loop is not None:
         record["traffic"] = {"arrivals": asdict(traffic.loop)}
     return record
+
+
+def _described(prompts: Kind, options: Options) -> list[dict[str, Any]] | None:
+    """The cache tiers beside the devices that compute prompts; ``None`` without any."""
+    parallel = prompts.deployment.parallel
+    devices = parallel.ranks * (options.fleet.prefill or parallel.replicas)
+    return [tier.describe((prompts.deployment, prompts.draft), devices) for tier in options.tiers] or None
 
 
 def _engine(kind: Kind) -> dict[str, Any]:

@@ -155,6 +155,34 @@ def test_cache_tiers_are_those_of_the_option(run: Run) -> None:
     assert run(*BASE, *load, "--format", "json").json["cache_tiers"] is None
 
 
+def test_a_price_of_a_tier_is_paid_by_every_device_and_of_a_shared_one_once(run: Run) -> None:
+    """Two replicas of two devices: 4 x 2 GB at 3 USD a month of 730 hours, 1,000 GB once at 0.002 USD an hour."""
+    load = ("--rate", "1", "--requests", "40", "--prompt", "512", "--output", "16", "--turns", "4", "--tp", "2")
+    tiers = (
+        *("--cache-tier", "host:2GB:25GB/s:3USD/GB-month", "--cache-tier", "ssd:9GB:6GB/s:1ms"),
+        *("--cache-tier", "store:1TB:10GB/s:2ms:2USD/TB-hour:shared", "--replicas", "2"),
+    )
+    _, host, ssd, store = run(*BASE, *load, *tiers, "--format", "json").json["cache_tiers"]
+    assert host["cost_per_hour"] == pytest.approx(4 * 2 * 3 / 730) and host["currency"] == "USD"
+    assert store["cost_per_hour"] == pytest.approx(1000 * 0.002) and store["price_per_gb_hour"] == pytest.approx(0.002)
+    assert ssd["cost_per_hour"] is None and ssd["price_per_gb_hour"] is None
+    printed = run(*BASE, *load, *tiers).out
+    assert "0.0329 USD/h" in printed and "2 USD/h" in printed and "not priced" in printed
+    for wrong in ("host:2GB:25GB/s:3USD/GB-day", "host:2GB:25GB/s:3/GB-month", "host:2GB:3USD/GB-month"):
+        assert run(*BASE, *load, "--cache-tier", wrong).code == 2
+
+
+def test_the_curve_of_hit_rates_is_shown_where_prompts_share_text(run: Run) -> None:
+    """A cache that holds all finds what the device does, which holds all: 3 of 4 turns, all but the last block."""
+    load = ("--rate", "1", "--requests", "40", "--prompt", "512", "--output", "16", "--turns", "4", "--hit-curve")
+    record = run(*BASE, *load, "--format", "json").json
+    assert record["hit_curve"][-1]["hit_rate"] == pytest.approx(record["prefix_cache_hit_rate"])
+    assert record["hit_curve"][0]["capacity_bytes"] == 131072 * record["hit_curve"][0]["capacity_tokens"]
+    assert "What one LRU cache finds that all replicas share, by its size" in run(*BASE, *load).out
+    assert "hit_curve" not in run(*BASE, *load[:-1], "--format", "json").json
+    assert "share no text" in run(*BASE, "--rate", "1", "--requests", "40", "--hit-curve").err
+
+
 def test_the_report_says_what_was_sent(run: Run) -> None:
     """Every option that makes the load is in its line, in the form in which it is given."""
     load = (

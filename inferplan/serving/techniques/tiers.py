@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.serving.cache_tiers import Tier
 from inferplan.serving.techniques.offload import bytes_per_token
+from inferplan.traffic.requests import Requests
+from inferplan.traffic.reuse import hit_curve
 from inferplan.work.parallel import Parallelism
 
 if TYPE_CHECKING:
@@ -24,11 +28,24 @@ Served = tuple[Deployment, Deployment | None]
 """A deployment and what drafts beside it, whose cache is kept with the model's."""
 
 
+GIGA = 1e9
+SHARES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
+"""Of what a cache without end finds, those whose capacity a curve of hit rates is shown at."""
+
+
+class TierPrice(NamedTuple):
+    """What a gigabyte (1e9 bytes) that is kept for an hour costs."""
+
+    per_gb_hour: float
+    currency: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class CacheTier:
     """``capacity`` bytes from which a device reads ``bandwidth`` bytes a second, ``latency`` seconds after it asks.
 
-    shared: one for all replicas. layered: what is loaded comes layer by layer while the step computes.
+    shared: one for all replicas. layered: what is loaded comes layer by layer while the step computes. price: ``None``
+    where nobody says what it costs.
     """
 
     name: str
@@ -37,6 +54,7 @@ class CacheTier:
     latency: float = 0.0
     shared: bool = False
     layered: bool = True
+    price: TierPrice | None = None
 
     def __post_init__(self) -> None:
         if not self.capacity >= 0 or not self.bandwidth > 0 or not self.latency >= 0:
@@ -57,8 +75,16 @@ class CacheTier:
         token_time = loaded_bytes(served) / self.bandwidth
         return Tier(self.blocks(served, block), token_time, self.latency, self.layered)
 
-    def describe(self, served: Served) -> dict[str, Any]:
-        """What its figures follow from."""
+    def kept_by(self, devices: int) -> float:
+        """Bytes of it that so many devices pay for: each its own, a shared one once."""
+        return self.capacity if self.shared else self.capacity * devices
+
+    def cost(self, devices: int) -> float | None:
+        """What it costs an hour beside so many devices; ``None`` without a price."""
+        return None if self.price is None else self.price.per_gb_hour * self.kept_by(devices) / GIGA
+
+    def describe(self, served: Served, devices: int) -> dict[str, Any]:
+        """What its figures follow from, beside so many devices."""
         return {
             "name": self.name,
             "capacity_bytes": self.capacity,
@@ -67,6 +93,9 @@ class CacheTier:
             "latency_s": self.latency,
             "shared": self.shared,
             "token_bytes": loaded_bytes(served),
+            "price_per_gb_hour": None if self.price is None else self.price.per_gb_hour,
+            "currency": None if self.price is None else self.price.currency,
+            "cost_per_hour": self.cost(devices),
         }
 
 
@@ -116,6 +145,31 @@ def tier_records(result: SimulationResult) -> list[dict[str, Any]] | None:
     device = {"name": "device", "hit_tokens": hits - sum(map(sum, loaded))}
     below = [_loads(tier, [tokens[index] for tokens in loaded if tokens[index]]) for index, tier in enumerate(tiers)]
     return [{**one, "hit_rate": one["hit_tokens"] / prompts if prompts else 0.0} for one in (device, *below)]
+
+
+def curve_records(result: SimulationResult, served: Served, block: int) -> list[dict[str, Any]]:
+    """What one LRU cache would find of the requests of a run, in the order in which they came, at a few sizes
+    (:data:`SHARES`); of the prompts that count. Bytes are of one device of a replica, ``block`` tokens have one name.
+
+    Raises ``UsageError`` where prompts share no text.
+    """
+    records = result.records
+    arrival = np.asarray(records.arrival)
+    order = np.argsort(arrival, kind="stable")[: int(np.sum(~np.isnan(arrival)))]
+    counted = np.zeros(len(arrival), dtype=bool)
+    counted[result.counted] = True
+    came = Requests(
+        prompt=np.asarray(records.prompt)[order],
+        output=np.asarray(records.output)[order],
+        hashes=None if records.hashes is None else [records.hashes[request] for request in order],
+        hash_block=block,
+    )
+    curve, each = hit_curve(came, counted[order]), loaded_bytes(served)
+    sizes = [curve.tokens_for(share) for share in SHARES]
+    return [
+        {"capacity_tokens": tokens, "capacity_bytes": tokens * each, "hit_rate": curve.hit_rate(tokens)}
+        for tokens in sizes
+    ]
 
 
 def _loads(tier: dict[str, Any], loads: list[int]) -> dict[str, Any]:
