@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants_source import SourceMutant
 from tests.planning import (
+    test_classes,
     test_confidence,
     test_day,
     test_prices,
@@ -294,6 +295,22 @@ PLANNING_MUTANTS = [
         new="prompt + output + 2 * spread",
         changes="the cache is full when it is not",
         check=test_screening.test_the_cache_holds_the_mean_and_two_deviations,
+    ),
+    SourceMutant(
+        name="a class without a limit has that of the others",
+        place="inferplan.planning.demand:ruling",
+        old="if len(held[name]) == len(classes) else None",
+        new="if held[name] else None",
+        changes="fleets are ruled out because of requests that may be late",
+        check=test_classes.test_no_limit_of_the_mix_where_a_class_has_none,
+    ),
+    SourceMutant(
+        name="the mix is held to what some classes may miss",
+        place="inferplan.planning.search:cheapest_point",
+        old="ruled = ruling(slo, demand.classes)",
+        new="ruled = slo",
+        changes="no fleet is found where a class has no limit on TTFT",
+        check=test_classes.test_a_class_without_limits_rules_no_fleet_out,
     ),
     SourceMutant(
         name="a replica that leaves is not paid for",

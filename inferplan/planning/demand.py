@@ -211,7 +211,8 @@ def mixed(classes: Sequence[TrafficClass]) -> tuple[Lengths, Lengths]:
 
 
 def screened_by(classes: Sequence[TrafficClass]) -> Slo:
-    """The limits that the closed form holds the mix of some classes to, before the simulation holds each to its own.
+    """The limits to which the closed form, which only sees the mix of some classes, guesses fleets; the simulation
+    holds each class to its own.
 
     Waits differ between classes, by their rank and by their prompts: the mix is only held to the loosest limit on TTFT
     and on end-to-end latency. The steps of a batch are everybody's, so that the tightest limit on TPOT holds for all.
@@ -224,6 +225,20 @@ def screened_by(classes: Sequence[TrafficClass]) -> Slo:
         e2el=max(found["e2el"], default=None),
         percentile=min(one.slo.percentile for one in classes if one.slo.limits),
     )
+
+
+def ruling(slo: Slo, classes: Sequence[TrafficClass]) -> Slo:
+    """The limits that rule a fleet out without a simulation: ``slo``; of a mix of classes no more than all of them say.
+
+    Where every class keeps a limit ``L_i`` with a share ``p_i`` of its requests, the mix keeps the loosest of them with
+    the least of the shares. Where one class has no such limit its requests may be as late as they like, and the mix
+    says nothing.
+    """
+    if not classes:
+        return slo
+    held = {name: [one.slo.limits[name] for one in classes if name in one.slo.limits] for name in METRICS}
+    ttft, tpot, e2el = (max(held[name]) if len(held[name]) == len(classes) else None for name in METRICS)
+    return replace(slo, ttft=ttft, tpot=tpot, e2el=e2el)
 
 
 def demand_of_trace(trace: Requests) -> Demand:

@@ -26,7 +26,7 @@ import numpy.typing as npt
 from inferplan.devices.engine import mixes
 from inferplan.errors import MissingFactError, UsageError
 from inferplan.estimate.memory import Footprint
-from inferplan.planning.demand import Demand, tail
+from inferplan.planning.demand import Demand, ruling, tail
 from inferplan.planning.grid import LoadGrid, longest_whole, single
 from inferplan.planning.option import Option, PricedGrid, PromptPool, Sizing
 from inferplan.serving.cache_transfer import Transfer, sending_of, steps_to_answer
@@ -94,7 +94,21 @@ def cheapest_pools(priced: PricedGrid, demand: Demand, slo: Slo, sizing: Sizing)
 def pair(prompts: PricedGrid, decodes: PricedGrid, demand: Demand, slo: Slo, sizing: Sizing) -> Option | None:
     """The cheapest pools of two structures that meet the limits; ``None`` when there are none, or no price, no rate, or
     no way for a cache between them.
+
+    Of classes of traffic the mix is held to ``slo`` where that finds any, and nothing is ruled out by it.
     """
+    found = _pair(prompts, decodes, demand, slo, sizing)
+    if not demand.classes:
+        return found
+    loose = _pair(prompts, decodes, demand, ruling(slo, demand.classes), sizing)
+    if found is None or loose is None:
+        return loose
+    fewest = min(found.least[0], loose.least[0]), min(found.least[1], loose.least[1])
+    return replace(found, least=fewest, bound=min(found.bound, loose.bound))
+
+
+def _pair(prompts: PricedGrid, decodes: PricedGrid, demand: Demand, slo: Slo, sizing: Sizing) -> Option | None:
+    """Those of limits that the closed form keeps."""
     grid, rate, same = decodes.grid, demand.requests_per_second, prompts is decodes
     if rate is None or decodes.tariff is None or prompts.tariff is None:
         return None
@@ -159,6 +173,7 @@ class Halves:
         TTFT the closed form does not see, so that they would win too often: none are where prompts are computed.
         """
         demand, slo, sizing = self.asked
+        slo = ruling(slo, demand.classes)
         grid, tariff = priced.grid, priced.tariff
         if tariff is None or demand.requests_per_second is None:
             return

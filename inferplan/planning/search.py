@@ -18,7 +18,7 @@ from inferplan.catalog.price_lists import PriceBook
 from inferplan.errors import InferplanError, NotFiniteError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.models.spec import ModelSpec, require_decoder, require_readable, require_tokens
-from inferplan.planning.demand import Demand
+from inferplan.planning.demand import Demand, ruling
 from inferplan.planning.grid import Axes, LoadGrid, axes_for, longest_whole, single
 from inferplan.planning.option import Option, PricedGrid, Sizing, bill, option_at
 from inferplan.planning.passes import priced_grid, priced_grids
@@ -219,7 +219,7 @@ class _Search:
         """Count each point that misses something once, under the first reason that applies."""
         alive = np.ones(grid.rate.shape, dtype=bool)
         label, left = grid.deployment.describe(), alive.size
-        for reason, kept in conditions(grid, self.slo).items():
+        for reason, kept in conditions(grid, ruling(self.slo, self.demand.classes)).items():
             alive &= kept
             before, left = left, int(np.count_nonzero(alive))
             self.rejections.add(reason, before - left, label)
@@ -270,7 +270,8 @@ def cheapest_point(priced: PricedGrid, demand: Demand, slo: Slo, sizing: Sizing)
     Of points that cost the same, the one that carries most.
     """
     grid = priced.grid
-    loose = slo if demand.offline else loosened(slo)  # a job is not simulated, so that nothing would find it out
+    ruled = ruling(slo, demand.classes)
+    loose = ruled if demand.offline else loosened(ruled)  # a job is not simulated, so that nothing would find it out
     kept, maybe = grid.possible & _within(grid, slo), grid.possible & _within(grid, loose)
     if not maybe.any():
         return None
@@ -289,7 +290,7 @@ def cheapest_point(priced: PricedGrid, demand: Demand, slo: Slo, sizing: Sizing)
     if option.cost is None or demand.offline:
         return option
     bound = option.sized(max(int(np.ceil(fewest / CAPACITY_ERROR)), 1)).cost or 0.0
-    if demand.users is not None and not slo.limits.keys() & {"ttft", "e2el"}:
+    if demand.users is not None and not loose.limits.keys() & {"ttft", "e2el"}:
         bound = 0.0  # users may queue for a slot as long as they like
     return replace(option, bound=bound, screened=bool(kept.any()))
 

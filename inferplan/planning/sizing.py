@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from inferplan.planning.confidence import slowed
+from inferplan.planning.demand import ruling
 from inferplan.planning.option import Option
 from inferplan.planning.question import Question
 from inferplan.planning.search import point
@@ -128,7 +129,7 @@ class Sizer:
                 continue
             there = with_budget(sized, self.question, budget)
             screened = self._screened(there)
-            if screened > _FAR_OFF or worst * screened / self._screened(sized) > _HOPELESS:
+            if screened and (screened > _FAR_OFF or worst * screened / self._screened(sized) > _HOPELESS):
                 continue
             other = self._simulated(there)
             self.budgets[budget] = own * max(other.shares(self.question.slo).values()) / worst
@@ -138,8 +139,9 @@ class Sizer:
         return tried
 
     def _screened(self, option: Option) -> float:
-        """The worst latency over its limit, in closed form."""
-        return max(float(getattr(option, name)) / limit for name, limit in self.question.slo.limits.items())
+        """The worst latency over its limit, in closed form; 0 where that rules nothing out."""
+        limits = ruling(self.question.slo, self.question.demand.classes).limits
+        return max((float(getattr(option, name)) / limit for name, limit in limits.items()), default=0.0)
 
     def _simulated(self, sized: Option) -> Verified:
         return self.simulations.of(sized, self.question, 1 / self.question.sizing.utilisation)
@@ -380,8 +382,9 @@ def capacity(at: Callable[[float], Verified], question: Question) -> Capacity:
     seen: list[tuple[float, float]] = []
     while high / max(low, 1e-9) > 1 + CAPACITY_TOLERANCE:
         checked = at(factor)
-        if checked.verdict != "overloaded":
-            seen.append((log(max(checked.shares(question.slo).values())), log(factor)))
+        shares = checked.shares(question.slo)
+        if checked.verdict != "overloaded" and shares:
+            seen.append((log(max(shares.values())), log(factor)))
         if checked.meets(question.slo):
             low = factor
         else:

@@ -17,6 +17,7 @@ from inferplan.answers.emit import (
     node_note,
     node_script,
     notes,
+    queue_note,
     script,
     trtllm_config,
 )
@@ -24,6 +25,7 @@ from inferplan.catalog.assemble import Request
 from inferplan.errors import UsageError
 from inferplan.files import save
 from inferplan.reports.plan_file import Planned
+from inferplan.serving.waiting import QueueOrder
 from inferplan.shown import Shown
 
 TARGETS = (*ENGINES, "k8s")
@@ -79,7 +81,8 @@ def emitted(target: str, source: Planned | Request, asked: EmitAsked, chosen: bo
     if planned and pools and planned.prefill:
         own = planned.drafts(planned.prefill)._replace(checkpoint=asked.draft_checkpoint)
         prompts = launch(planned.prefill, context=started.context, checkpoint=asked.checkpoint, drafts=own)
-        pools = pools._replace(prompts=replace(prompts, holds=started.holds, node=started.node))
+        prompts = replace(prompts, holds=started.holds, node=started.node, queue=started.queue)
+        pools = pools._replace(prompts=prompts)
     said, described = _notes(started, pools), started.deployment.describe()
     if target == "k8s":
         site = Site(asked.image, asked.cache_claim)
@@ -110,7 +113,8 @@ def _started(request: Request, planned: Planned | None, asked: EmitAsked) -> Lau
     )
     if asked.quantised and not (asked.checkpoint or asked.draft_checkpoint):
         raise UsageError("--quantised says what a checkpoint holds, and none is named", hint="--checkpoint ORG/NAME")
-    return replace(started, extra=asked.extra, holds=asked.quantised, node=asked.gpus_per_node)
+    queue: QueueOrder = planned.queue if planned else "fcfs"
+    return replace(started, extra=asked.extra, holds=asked.quantised, node=asked.gpus_per_node, queue=queue)
 
 
 def _of_plan(planned: Planned, target: str) -> Request:
@@ -154,4 +158,5 @@ def _notes(started: Launch, pools: Pools | None) -> list[str]:
     if replicas > 1 and not pools:
         lines.append(f"one of {replicas} replicas")
     launches = [started] if pools is None or pools.prompts is None else [pools.prompts, started]
+    lines += filter(None, [queue_note(started.queue, started.deployment.engine.name)])
     return [*lines, *filter(None, dict.fromkeys(node_note(one) for one in launches))]

@@ -21,7 +21,7 @@ def launch_of(plan: Plan) -> Launch:
     sequences = -(-plan.best.slots // option.deployment.parallel.dp)
     flags = option.request.flags.model_copy(update={"token_budget": option.budget, "max_sequences": sequences})
     drafts = Drafts(option.speculation, (drafting.model if drafting else None) or "")
-    return launch(replace(option.request, flags=flags), drafts=drafts)
+    return replace(launch(replace(option.request, flags=flags), drafts=drafts), queue=plan.question.demand.queue)
 
 
 def prompts_launch_of(plan: Plan) -> Launch | None:
@@ -33,7 +33,8 @@ def prompts_launch_of(plan: Plan) -> Launch | None:
     if option.prompts is not None:
         request, deployment = option.prompts.request, option.prompts.deployment
     request = replace(request, flags=request.flags.model_copy(update={"token_budget": option.prompt_budget}))
-    return launch(request, drafts=Drafts(option.speculation.beside(deployment)))
+    started = launch(request, drafts=Drafts(option.speculation.beside(deployment)))
+    return replace(started, queue=plan.question.demand.queue)
 
 
 def launch_line(plan: Plan) -> str | None:

@@ -14,6 +14,7 @@ from inferplan.catalog.assemble import Request
 from inferplan.devices.engine import EngineFlags
 from inferplan.errors import SpecError
 from inferplan.files import LARGEST_SPEC, parse_json, read_text
+from inferplan.serving.waiting import QueueOrder
 from inferplan.spec import Spec
 from inferplan.table import SCHEMA_VERSION
 from inferplan.units import MOST
@@ -87,6 +88,7 @@ class _Deployment(_Strict):
     context_tokens: int | None = Field(ge=1)
     concurrency: int = Field(ge=1)
     token_budget: int = Field(ge=1)
+    queue: QueueOrder = "fcfs"
     speculation: _Drafting | None
     options: dict[str, str | int | float | bool | None] = {}
 
@@ -102,6 +104,7 @@ class Planned:
     pools: Pools | None
     drafting: Drafting | None
     prefill: Request | None = None
+    queue: QueueOrder = "fcfs"
 
     def drafts(self, request: Request) -> Drafts:
         """The drafts on the devices of a request."""
@@ -180,7 +183,13 @@ def _planned(path: str, found: _Deployment) -> Planned:
     pools = Pools(found.pools.prefill, found.pools.decode) if found.pools else None
     prefill = _for_prompts(path, found.prefill, request, plain) if found.prefill and pools else None
     return Planned(
-        name=path, request=request, context=found.context_tokens, pools=pools, drafting=drafting, prefill=prefill
+        name=path,
+        request=request,
+        context=found.context_tokens,
+        pools=pools,
+        drafting=drafting,
+        prefill=prefill,
+        queue=found.queue,
     )
 
 

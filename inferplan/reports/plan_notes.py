@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import isfinite
 
-from inferplan.answers.emit import needed
+from inferplan.answers.emit import needed, queue_note
 from inferplan.devices.constants import Calibration
 from inferplan.planning.confidence import MIDDLE
 from inferplan.planning.demand import METRIC_NAMES, percentile_of
@@ -199,13 +199,9 @@ def measured_line(plan: Plan) -> str:
 
 
 def queue_line(plan: Plan) -> str:
-    """What an engine has to be told beside its command, so that it admits classes in the order of the plan."""
-    order, engine = plan.question.demand.queue, plan.deployment.engine.name
-    if order == "priority" and engine == "vllm":
-        return "classes: start vLLM with --scheduling-policy priority as well, and send each request with its priority"
-    if order != "fcfs":
-        return f"classes: --queue {order} is no option of {engine} that is known here; what sends requests has to do it"
-    return ""
+    """What has to be done beside the engine's command, so that it admits classes in the order of the plan."""
+    note = queue_note(plan.question.demand.queue, plan.deployment.engine.name)
+    return f"classes: {note}" if note else ""
 
 
 def search_line(plan: Plan) -> str:

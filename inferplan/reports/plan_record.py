@@ -22,6 +22,7 @@ from inferplan.reports.plan_figures import (
     relaxation,
     screened_costs,
 )
+from inferplan.traffic.requests import Slo
 
 _ELSEWHERE = {"model", "gpu", "quant", "engine", "flags.token_budget", "flags.max_sequences"}
 """Options that a plan's deployment states in fields of their own."""
@@ -41,7 +42,7 @@ def plan_record(plan: Plan) -> dict[str, Any]:
             "output_tokens": question.demand.output.average,
             "requests_per_s": question.demand.requests_per_second,
             "users": question.demand.users,
-            "slo": None if classes else {f"{name}_s": limit for name, limit in question.slo.limits.items()},
+            "slo": {one.name: _limits(one.slo) for one in classes} if classes else _limits(question.slo),
             "percentile": question.slo.percentile,
             "classes": [asdict(one) for one in classes] or None,
             "queue": question.demand.queue,
@@ -82,6 +83,11 @@ def plan_record(plan: Plan) -> dict[str, Any]:
     }
 
 
+def _limits(slo: Slo) -> dict[str, float]:
+    """Limits in seconds, by the key of their latency."""
+    return {f"{name}_s": limit for name, limit in slo.limits.items()}
+
+
 def capacity_record(plan: Plan) -> dict[str, Any] | None:
     """What the fleet carries under the limits, by simulation; ``None`` for an offline job."""
     found = plan.capacity
@@ -110,6 +116,7 @@ def deployment_record(plan: Plan) -> dict[str, Any]:
         "context_tokens": min(contexts, default=None),
         "concurrency": plan.best.slots,
         "token_budget": option.budget,
+        "queue": plan.question.demand.queue,
         "speculation": asdict(drafting) if drafting else None,
         "options": _options(option.request),
     }
@@ -148,7 +155,7 @@ def _classes(plan: Plan) -> list[dict[str, Any]] | None:
         {
             "name": one.name,
             "percentile": one.slo.percentile,
-            "slo": {f"{name}_s": limit for name, limit in one.slo.limits.items()},
+            "slo": _limits(one.slo),
             **{f"{name}_s": value for name, value in one.achieved.items()},
         }
         for one in plan.best.classes

@@ -11,10 +11,11 @@ import pytest
 from inferplan.catalog.assemble import Request
 from inferplan.catalog.price_lists import price_book
 from inferplan.errors import InfeasibleError, UsageError
-from inferplan.planning.demand import Demand, mixed, screened_by
+from inferplan.planning.demand import Demand, mixed, ruling, screened_by
 from inferplan.planning.option import Sizing
 from inferplan.planning.plan import Plan, plan
 from inferplan.planning.question import Question
+from inferplan.planning.search import point, search
 from inferplan.planning.space import Space
 from inferplan.planning.verify import Kept, Verified, traffic_of
 from inferplan.reports.plan import plan_report
@@ -150,6 +151,55 @@ def test_the_closed_form_does_not_rule_out_what_every_class_can_keep() -> None:
     assert np.percentile(ttft["a"], 50) < 10 and np.percentile(ttft["b"], 99) < 0.5
     screen = screened_by((a, b))
     assert np.percentile(np.concatenate(list(ttft.values())), screen.percentile) <= (screen.ttft or 0)
+
+
+def test_no_limit_of_the_mix_where_a_class_has_none() -> None:
+    """One class may be as late as it likes: no TTFT of the mix is too late; TPOT at the loosest that all have."""
+    a, b = replace(SHORT, slo=Slo(ttft=0.1, tpot=0.03)), replace(LONG, slo=Slo(tpot=0.05, e2el=9.0))
+    slo = screened_by((a, b))
+    assert slo.limits == {"ttft": 0.1, "tpot": 0.03, "e2el": 9.0}
+    assert ruling(slo, (a, b)) == replace(slo, ttft=None, tpot=0.05, e2el=None)
+    assert ruling(slo, (a, a)).limits == {"ttft": 0.1, "tpot": 0.03}
+    assert ruling(slo, ()) is slo
+
+
+def test_a_class_without_limits_rules_no_fleet_out() -> None:
+    """Prompts of 12,000 tokens take 0.6 s alone and half of all are as long: no mix has a TTFT of 0.1 s. They may be as
+    late as they like, and where few are on a replica the short ones keep their 0.1 s.
+    """
+    batch = replace(LONG, share=0.5, prompt=Lengths(mean=12_000), slo=Slo(), priority=1)
+    short = replace(SHORT, share=0.5, slo=Slo(ttft=0.1, percentile=90))
+    question = asked(short, batch, queue="priority", rate=1.0)
+    slo, demand = question.slo, question.demand
+    searched = search(question.space, demand, slo, question.sizing, question.prices)
+    assert [option.screened for option in searched.options] == [False]
+    fleets = plan(question)
+    grid = point(fleets.option.deployment, demand, slo.percentile, 1, 2048)
+    assert float(grid.ttft[0, 0]) > 2.0 * 0.1  # the mix is late even one request at a time
+    replicas = fleets.option.replicas
+    assert max(kept_at(fleets, replicas, 1.0)) < 1.0
+    assert max(kept_at(fleets, replicas, 1 / UTILISATION)) < 1.03
+    assert fleets.question.demand.queue == "priority"
+    record = plan_report(fleets).record
+    assert record["question"]["slo"] == {"short": {"ttft_s": 0.1}, "long": {}}
+    assert record["plan"]["deployment"]["queue"] == "priority"
+    assert "--scheduling-policy priority" in record["plan"]["launch"]
+
+
+def kept_at(found: Plan, replicas: int, load: float) -> list[float]:
+    """As :func:`kept`, of a plan at its own rate, of the classes with limits."""
+    best, demand = found.best, found.question.demand
+    deployment = replace(best.option.deployment, parallel=Parallelism(replicas=replicas))
+    traffic = demand.traffic((demand.rate or 0.0) * load, 6_000, seed=5)
+    flags = Flags(max_num_seqs=best.slots, max_num_batched_tokens=best.option.budget, queue=demand.queue)
+    run = simulate(deployment, traffic, flags, Options(trim=True))
+    records, of = run.records, np.asarray(run.records.of)[run.counted]
+    ttft = (np.asarray(records.first) - np.asarray(records.arrival))[run.counted]
+    return [
+        float(np.percentile(ttft[of == place], one.slo.percentile)) / one.slo.ttft
+        for place, one in enumerate(records.classes)
+        if one.slo.ttft is not None
+    ]
 
 
 def test_the_worst_class_decides() -> None:

@@ -18,6 +18,8 @@ from inferplan.answers.emit.vllm import _KV_OF_VERSION
 from inferplan.catalog.assemble import Request
 from inferplan.catalog.offload import OffloadAsked
 from inferplan.devices.engine import EngineFlags
+from inferplan.reports.emit import EmitAsked, emitted
+from inferplan.reports.plan_file import Planned
 from inferplan.work.adapters import LoraAsked
 from inferplan.work.parallel import Parallelism
 
@@ -34,6 +36,7 @@ VLLM_FLAGS = {
     "--max-model-len": (694, 767, 991),
     "--max-num-seqs": (1182, 1291, 1754),
     "--max-num-batched-tokens": (1175, 1284, 1740),
+    "--scheduling-policy": (),  # SchedulerPolicy of config/scheduler.py, as docs.vllm.ai of 0.13 to 0.28 shows it
     "--gpu-memory-utilization": (963, 1063, 1389),
     "--block-size": (961, 1061, 1387),
     "--kv-cache-dtype": (968, 1068, 1397),
@@ -177,6 +180,7 @@ def launches(engine: str) -> Iterator[Launch]:
     yield launch(asked(engine, model="deepseek-v3", gpu="h200-sxm", parallel=wide, flags=both), 4096)
     yield launch(asked(engine, quant="fp8"), 4096)
     if bare == "vllm":
+        yield replace(launch(asked(engine), 4096), queue="priority")
         yield launch(asked(engine, lora=LoraAsked(rank=16, slots=4)), 4096)
     for quant in (None, "fp8"):
         request = asked(engine, quant=quant)
@@ -279,3 +283,17 @@ def test_pools_on_kubernetes_are_two_sets_and_a_router_that_knows_every_server(e
         assert f"{name}-{role}-{index}.{name}-{role}:{port}" in held
     assert f"{name}-prefill-2" not in held
     assert by_kind["Service", name]["spec"]["selector"] == {"app": name}
+
+
+def test_a_queue_that_an_engine_has_no_option_for_is_said() -> None:
+    """vLLM has priorities; nobody has fair queues, and of SGLang's priorities nothing is known here."""
+    for engine, queue, flag in (("vllm", "priority", True), ("vllm", "fair", False), ("sglang", "priority", False)):
+        planned = Planned(name="p", request=asked(engine), context=4096, pools=None, drafting=None, queue=queue)  # type: ignore[arg-type]
+        made = emitted(engine, planned, EmitAsked())
+        assert ("--scheduling-policy priority" in made.text) is flag
+        (note,) = (note for note in made.notes if "--queue" in note or "--scheduling-policy" in note)
+        assert ("send each request with the priority" in note) is flag
+    plain = emitted(
+        "vllm", Planned(name="p", request=asked("vllm"), context=4096, pools=None, drafting=None), EmitAsked()
+    )
+    assert "--scheduling-policy" not in f"{plain.text} {plain.notes}"

@@ -9,7 +9,7 @@ from inferplan.answers.emit.k8s import Site, manifest, notes
 from inferplan.answers.emit.nodes import node_note
 from inferplan.answers.emit.options import given
 from inferplan.answers.emit.pools import Pools, node_script, script
-from inferplan.answers.emit.replica import Drafts, Launch, launch
+from inferplan.answers.emit.replica import Drafts, Launch, launch, queue_note
 from inferplan.answers.emit.trtllm import trtllm_config
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "node_note",
     "node_script",
     "notes",
+    "queue_note",
     "script",
     "trtllm_config",
 ]

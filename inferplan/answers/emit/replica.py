@@ -11,6 +11,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
 from inferplan.serving.flags import Flags, rules_of, with_flags
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
+from inferplan.serving.waiting import QueueOrder
 from inferplan.units import format_bytes
 
 Role = Literal["prefill", "decode"]
@@ -35,6 +36,7 @@ class Launch:
     named: the checkpoint that the user named instead of the model's own. holds: it is in the formats modelled, so that
     nothing is made of it as it loads. extra: a file for what has no flag
     (TensorRT-LLM). role: what it does in a pool; ``None`` for both. node: devices of a node as the user states it.
+    queue: which of the waiting requests is admitted next.
     """
 
     request: Request
@@ -46,6 +48,7 @@ class Launch:
     drafts: Drafts = Drafts()
     role: Role | None = None
     node: int | None = None
+    queue: QueueOrder = "fcfs"
 
     @property
     def devices_of_a_node(self) -> int | None:
@@ -73,6 +76,16 @@ class Launch:
         parallel, footprint = self.deployment.parallel, _smallest(self.deployment)
         there = footprint.streamed if footprint.host is None else footprint.host.weights
         return float(footprint.weights) * parallel.tp * parallel.pp + there
+
+
+def queue_note(order: QueueOrder, engine: str) -> str:
+    """What has to be done beside an engine's command so that it admits classes of traffic in an order; empty for first
+    come, first served."""
+    if order == "priority" and engine == "vllm":
+        return "vLLM is started with --scheduling-policy priority; send each request with the priority of its class"
+    if order != "fcfs":
+        return f"--queue {order} is no option of {engine} that is known here; what sends requests has to do it"
+    return ""
 
 
 def head_of(launch: Launch) -> str | None:

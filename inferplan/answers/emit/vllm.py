@@ -61,6 +61,7 @@ def vllm(launch: Launch) -> list[str]:
     flags += ["--enable-dbo"] if asked.two_batch_overlap else []
     flags += [] if launch.context is None else ["--max-model-len", str(launch.context)]
     flags += ["--max-num-seqs", str(sequences), "--max-num-batched-tokens", str(launch.token_budget)]
+    flags += ["--scheduling-policy", "priority"] if launch.queue == "priority" else []
     flags += ["--gpu-memory-utilization", f"{launch.fraction:g}"]
     away = launch.request.offload.cpu_offload_gb
     flags += ["--cpu-offload-gb", f"{away:g}"] if away else []
