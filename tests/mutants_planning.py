@@ -7,13 +7,15 @@ from tests.planning import (
     test_classes,
     test_confidence,
     test_day,
+    test_packing,
     test_prices,
     test_quoted,
     test_screening,
+    test_several,
     test_sizing,
     test_sizing_by_simulation,
 )
-from tests.serving import test_decode_batch, test_queueing
+from tests.serving import test_decode_batch, test_queueing, test_tandem
 
 PLANNING_MUTANTS = [
     SourceMutant(
@@ -327,5 +329,53 @@ PLANNING_MUTANTS = [
         new="time + _INSTANT",
         changes="replicas are ordered when their step begins",
         check=test_day.test_timetables_by_hand,
+    ),
+    SourceMutant(
+        name="escalated at once",
+        place="inferplan.serving.tandem:ask",
+        old="before.finish",
+        new="draw.arrival",
+        changes="the second model of a cascade is asked before the first one has answered",
+        check=test_tandem.test_behind_a_slower_single_server_nobody_waits,
+    ),
+    SourceMutant(
+        name="answers shown before they are judged",
+        place="inferplan.serving.tandem:answers",
+        old="asked[place].finish if followed else",
+        new="asked[place].first if followed else",
+        changes="users of a cascade see the first token of an answer that may be thrown away",
+        check=test_tandem.test_what_users_see_by_hand,
+    ),
+    SourceMutant(
+        name="asked twice by a router",
+        place="inferplan.traffic.stages:draws",
+        old="taken[stage.after] = high = low + stage.share",
+        new="high = low + stage.share",
+        changes="the same requests go to every model behind a router",
+        check=test_tandem.test_a_router_sends_each_request_to_one_model,
+    ),
+    SourceMutant(
+        name="machines of one model each",
+        place="inferplan.planning.packing:_fillings",
+        old="for count in range(left // devices[place], -1, -1):",
+        new="for count in (left // devices[place], 0):",
+        changes="an instance is filled with one size before another",
+        check=test_packing.test_replicas_of_different_sizes_share_a_machine,
+    ),
+    SourceMutant(
+        name="the first fleet that comes",
+        place="inferplan.planning.several:_whole",
+        old="if own and all(runs.answers(root, counts).keeps for root in roots):",
+        new="if own:",
+        changes="limits of whole answers are asked for and not looked at",
+        check=test_several.test_whole_answers_are_kept_at_the_least_cost,
+    ),
+    SourceMutant(
+        name="no room for a burst",
+        place="inferplan.planning.several:_sized",
+        old="1 / asked.utilisation",
+        new="1.0",
+        changes="replicas are given all that they carry",
+        check=test_several.test_models_side_by_side_have_the_fewest_replicas,
     ),
 ]

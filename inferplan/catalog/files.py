@@ -39,6 +39,7 @@ _SINGULAR = {
     "workloads": "workload",
     "classes": "file of classes",
     "profiles": "profile",
+    "services": "file of models",
 }
 _MAKERS = ("nvidia", "amd", "intel", "google", "aws")
 """Makers that tools put before a device's name."""

@@ -30,6 +30,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "plan": ("plan", "What to buy and how to run it: the cheapest deployment that meets the limits under a load."),
     "report": ("plan", "A plan as one self-contained page to send on: HTML or Markdown."),
     "fleet": ("fleet", "GPUs that are owned and GPUs to rent behind one router: the cheapest mix that carries a load."),
+    "several": (
+        "several",
+        "Several models on one fleet, side by side, in a cascade or behind a router: replicas, machines, latencies.",
+    ),
     "day": ("day", "A load that rises and falls: replicas by hour, cost and misses of scaling policies."),
     "cost": ("cost", "What a batch costs in money and energy: an hour, a token, a request, a user."),
     "compare": ("compare", "Models, GPUs, formats or degrees of parallelism side by side, with ratios and reasons."),

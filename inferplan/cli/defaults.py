@@ -20,6 +20,7 @@ _CATALOGUES = {
     "workload": "workloads",
     "classes": "classes",
     "profile": "profiles",
+    "service": "services",
     "gpu": "hardware",
     "engine": "engines",
 }

@@ -51,7 +51,7 @@ def stocks_of(text: str, owned: bool) -> Kind:
     return Kind(gpu=gpu_name(name if given else text), owned=owned, most=count)
 
 
-def _kinds(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[Kind, ...]:
+def stock_kinds(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[Kind, ...]:
     """Callback of --own and --rent."""
     if ctx.resilient_parsing:
         return ()
@@ -68,12 +68,14 @@ def _gpus(values: dict[str, Any]) -> list[str]:
 
 @click.command("fleet")
 @question_options_without(*_NOT_HERE, gpus=_gpus)
-@click.option("--own", multiple=True, metavar="GPU=N", callback=_kinds, help="GPUs that you have; again for others.")
+@click.option(
+    "--own", multiple=True, metavar="GPU=N", callback=stock_kinds, help="GPUs that you have; again for others."
+)
 @click.option(
     "--rent",
     multiple=True,
     metavar="GPU[=N]",
-    callback=_kinds,
+    callback=stock_kinds,
     help="GPUs that may be rented, up to a number; again for others.",
 )
 @click.option(

@@ -1,0 +1,133 @@
+"""Files of several models on one fleet, YAML, by name in ``configs/services`` or by path: docs/several-models.md."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pydantic import Field
+
+from inferplan.catalog.assemble import Request, usual_engine
+from inferplan.catalog.files import find, spec_of
+from inferplan.catalog.yaml_text import line_of
+from inferplan.devices.engine import EngineFlags
+from inferplan.errors import SpecError, UsageError
+from inferplan.spec import Spec
+from inferplan.traffic.requests import Slo, parse_lengths
+from inferplan.traffic.stages import Stage, require_tree
+from inferplan.units import Seconds
+from inferplan.work.parallel import Parallelism
+
+
+class AnswerSpec(Spec):
+    """Limits of whole answers, of all the models that a request goes through."""
+
+    ttft: Seconds | None = Field(default=None, gt=0)
+    e2e: Seconds | None = Field(default=None, gt=0)
+    percentile: float = Field(default=95.0, gt=0, lt=100)
+
+
+class ServiceModel(Spec):
+    """One model: where it runs, as on the command line; what comes to it; its limits."""
+
+    name: str = Field(min_length=1, max_length=40)
+    model: str
+    gpu: str
+    quant: str | None = None
+    kv: str | None = None
+    tp: int = Field(default=1, ge=1)
+    pp: int = Field(default=1, ge=1)
+    ep: int = Field(default=1, ge=1)
+    dp: int = Field(default=1, ge=1)
+    engine: str | None = None
+    gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
+    max_num_seqs: int | None = Field(default=None, ge=1)
+    max_num_batched_tokens: int | None = Field(default=None, ge=1)
+    replicas: int | None = Field(default=None, ge=1, le=1000)
+    rate: float | None = Field(default=None, gt=0, le=1e6)
+    after: str | None = None
+    share: float | None = Field(default=None, ge=0, le=1)
+    prompt: str | None = None
+    output: str
+    ttft: Seconds | None = Field(default=None, gt=0)
+    tpot: Seconds | None = Field(default=None, gt=0)
+    e2e: Seconds | None = Field(default=None, gt=0)
+    percentile: float = Field(default=95.0, gt=0, lt=100)
+    answer: AnswerSpec | None = None
+
+
+class ServiceSpec(Spec):
+    """A file of models."""
+
+    name: str = ""
+    source: str = ""
+    notes: list[str] = []
+    models: list[ServiceModel] = Field(min_length=1, max_length=12)
+
+
+class Entry(NamedTuple):
+    """One model of a file. replicas: ``None`` where their number is to be found."""
+
+    stage: Stage
+    request: Request
+    replicas: int | None
+
+
+def load_service(name: str) -> tuple[Entry, ...]:
+    """The models of a name or a path. Raises ``SpecError`` with file and line."""
+    path = find("services", name)
+    spec, made = spec_of(path, ServiceSpec), list[Entry]()
+    known: dict[str, int] = {}
+    for place, one in enumerate(spec.models):
+        try:
+            stage = _stage(one, known)
+            made.append(Entry(stage, _request(one), one.replicas))
+            require_tree([entry.stage for entry in made])
+        except UsageError as error:
+            at = f"{path}:{line_of(path, ('models', place))}"
+            raise SpecError(f"{at}: {error.what}", because=error.because, hint=error.hint) from None
+        known.setdefault(one.name, place)
+    return tuple(made)
+
+
+def _stage(one: ServiceModel, known: dict[str, int]) -> Stage:
+    if one.after is not None and one.after not in known:
+        raise UsageError(
+            f"{one.name} is asked after {one.after!r}, which is no model before it in the file",
+            hint=f"one of {', '.join(known)}" if known else "rate: of the first model",
+        )
+    if (one.share is None) != (one.after is None):
+        raise UsageError(
+            f"{one.name}: share is of the answers of the model that it is asked after",
+            hint="after: NAME and share: 0.2, or rate: alone",
+        )
+    if one.answer is not None and one.after is not None:
+        raise UsageError(
+            f"{one.name}: the limits of whole answers stand at the model that is asked first", hint="answer: there"
+        )
+    whole = one.answer or AnswerSpec()
+    return Stage(
+        name=one.name,
+        output=parse_lengths(one.output),
+        prompt=None if one.prompt is None else parse_lengths(one.prompt),
+        rate=one.rate,
+        after=None if one.after is None else known[one.after],
+        share=1.0 if one.share is None else one.share,
+        limits=Slo(ttft=one.ttft, tpot=one.tpot, e2el=one.e2e, percentile=one.percentile),
+        answer=Slo(ttft=whole.ttft, e2el=whole.e2e, percentile=whole.percentile),
+    )
+
+
+def _request(one: ServiceModel) -> Request:
+    return Request(
+        model=one.model,
+        gpu=one.gpu,
+        quant=one.quant,
+        roles=(("kv", one.kv),) if one.kv else (),
+        parallel=Parallelism(tp=one.tp, pp=one.pp, ep=one.ep, dp=one.dp),
+        engine=one.engine or usual_engine(one.model, one.gpu),
+        flags=EngineFlags(
+            memory_fraction=one.gpu_memory_utilization,
+            token_budget=one.max_num_batched_tokens,
+            max_sequences=one.max_num_seqs,
+        ),
+    )

@@ -1,0 +1,498 @@
+"""Several models on one stock of machines, alone or one after another: replicas of each, and what is bought.
+
+Replicas are sized by simulation (:mod:`inferplan.serving.tandem`), machines by an integer programme
+(:mod:`inferplan.planning.packing`); docs/several-models.md has both.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import ceil, floor, inf
+
+import numpy as np
+
+from inferplan.catalog.assemble import Request, assemble
+from inferplan.catalog.price_lists import PriceBook
+from inferplan.catalog.services import Entry
+from inferplan.errors import InfeasibleError, UsageError
+from inferplan.estimate.deployment import Deployment
+from inferplan.planning.fleet import Kind
+from inferplan.planning.packing import Packing, Size, pack
+from inferplan.serving.batch_means import fewest_values
+from inferplan.serving.class_results import at_percentile
+from inferplan.serving.result import SimulationResult
+from inferplan.serving.simulator import MOST_ENGINES, simulate
+from inferplan.serving.tandem import Answers, Asked, TandemRun, answers, ask, simulate_tandem
+from inferplan.serving.verdict import flow_of
+from inferplan.traffic.requests import Lengths, Requests
+from inferplan.traffic.stages import Stage, draws, rate_of, reach, require_tree, root_of, scaled
+
+FEWEST, MOST = 4000, 60_000
+"""Requests of a stream in one run."""
+_MARGIN, _LIVES, _COUNTED = 1.5, 24.0, 0.75
+"""Values that a percentile takes, times; times of one request, alone, that a run holds; share of a run that counts."""
+_NEARLY_ALONE = 0.1
+"""With as many replicas as keep each busy for so small a share of the time, more of them help no request."""
+_MOST_FLEETS = 400
+"""Fleets that are tried for the limits of whole answers before the search is given up."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Member:
+    """One model: what is asked of it, and one replica of it. prompt: of what comes to it, its own or that of the model
+    before it. replicas: ``None`` where their number is to be found.
+    """
+
+    stage: Stage
+    prompt: Lengths
+    request: Request
+    deployment: Deployment
+    replicas: int | None = None
+
+    @property
+    def gpu(self) -> str:
+        return self.deployment.hardware.name
+
+    @property
+    def size(self) -> Size:
+        return Size(self.deployment.parallel.ranks, self.deployment.parallel.tp)
+
+    def served(self, replicas: int) -> Deployment:
+        """So many replicas of it."""
+        parallel = replace(self.deployment.parallel, replicas=replicas)
+        return replace(self.deployment, parallel=parallel)
+
+    @cached_property
+    def alone(self) -> float:
+        """Seconds of one mean request with nobody beside it."""
+        one = [np.array([max(round(lengths.average), 1)]) for lengths in (self.prompt, self.stage.output)]
+        run = simulate(self.deployment, Requests(prompt=one[0], output=one[1], arrival=np.zeros(1)))
+        if not len(run.e2el):
+            raise InfeasibleError(
+                f"{self.stage.name}: a mean request never runs on {self.deployment.describe()}",
+                because="; ".join(run.records.refused),
+                hint="a shorter prompt, another gpu or tp",
+            )
+        return float(run.e2el[0])
+
+
+def members_of(entries: Sequence[Entry]) -> tuple[Member, ...]:
+    """The models of a file, assembled."""
+    found: list[Member] = []
+    for entry in entries:
+        prompt = entry.stage.prompt
+        if prompt is None:
+            assert entry.stage.after is not None
+            prompt = found[entry.stage.after].prompt
+        found.append(
+            Member(
+                stage=entry.stage,
+                prompt=prompt,
+                request=entry.request,
+                deployment=assemble(entry.request),
+                replicas=entry.replicas,
+            )
+        )
+    return tuple(found)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SeveralAsked:
+    """What is asked. utilisation: replicas are sized for the load over it. kinds: stocks of GPUs, owned or for rent;
+    a GPU of none of them is rented without a limit. own_price: of an hour of an owned GPU, over one that is idle.
+    """
+
+    members: tuple[Member, ...]
+    prices: PriceBook
+    utilisation: float = 0.8
+    kinds: tuple[Kind, ...] = ()
+    own_price: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        require_tree(self.stages)
+        used = {member.gpu for member in self.members}
+        for kind in self.kinds:
+            if kind.name not in used:
+                option = "--own" if kind.owned else "--rent"
+                raise UsageError(
+                    f"{option} {kind.name} is of a GPU that no model runs on", hint=", ".join(sorted(used))
+                )
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        return tuple(member.stage for member in self.members)
+
+    def require_sizable(self) -> None:
+        """Raise ``UsageError`` for a model whose replicas nothing decides."""
+        for place, member in enumerate(self.members):
+            root = self.stages[root_of(self.stages, place)]
+            if member.replicas is None and not member.stage.limits.limits and not root.answer.limits:
+                raise UsageError(
+                    f"nothing says how many replicas {member.stage.name} needs",
+                    because="it has neither limits nor replicas, and its stream has no limits of the whole answer",
+                    hint="ttft: 1 s and tpot: 50 ms of the model, answer: {e2e: 20 s} of the stream, or replicas: 2",
+                )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Alone:
+    """The last model of a cascade without those before it. replicas: ``None`` where no number keeps the limits, and why
+    in ``missing``. cost: of its machines. before: of the machines of the models before it, by themselves.
+    """
+
+    member: Member
+    replicas: int | None
+    cost: float
+    cascade: float
+    before: float
+    missing: str = ""
+
+    @property
+    def break_even(self) -> float | None:
+        """The largest share that may go on before the cascade costs more than the last model alone: with ``a`` the
+        models before it and ``b`` the last one under all requests, ``a + p b < b`` while ``p < 1 - a/b``.
+        """
+        return None if self.replicas is None or not self.cost else 1 - self.before / self.cost
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SeveralPlan:
+    """The answer. replicas: of each model. packings: machines of each kind of GPU. run: of the whole at the load."""
+
+    asked: SeveralAsked
+    replicas: tuple[int, ...]
+    packings: dict[str, Packing]
+    run: TandemRun
+    alone: tuple[Alone, ...]
+
+    @property
+    def cost(self) -> float:
+        """The bill of an hour."""
+        return sum(packing.cost for packing in self.packings.values())
+
+    @property
+    def devices(self) -> int:
+        """GPUs that replicas run on."""
+        return sum(member.size.devices * count for member, count in zip(self.asked.members, self.replicas))
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that are paid for."""
+        return sum(packing.gpus for packing in self.packings.values())
+
+    @property
+    def keeps(self) -> bool:
+        """Whether every limit is kept at the load."""
+        own = (keeps_own(one.run, stage) for one, stage in zip(self.run.asked, self.run.stages))
+        return not self.too_short and all(own) and all(one.keeps for one in self.run.answers.values())
+
+    @property
+    def too_short(self) -> bool:
+        """Whether some run ends before anybody can tell if a queue grows."""
+        return any(one.run is not None and one.run.verdict == "too short to tell" for one in self.run.asked)
+
+
+def keeps_own(run: SimulationResult | None, stage: Stage) -> bool:
+    """Whether a model keeps its own limits, and its queue does not grow."""
+    if run is None:
+        return True
+    within = all(
+        at_percentile(run, name, stage.limits.percentile) <= most for name, most in stage.limits.limits.items()
+    )
+    return run.verdict not in ("overloaded", "rejecting") and within
+
+
+def requests_of(members: Sequence[Member], factor: float = 1.0) -> list[int]:
+    """Requests of the stream of each model: as many as its percentiles take, that of the whole answer and those of the
+    models that the fewest come to; and as many as come in 24 times of one request, so that a trend can be seen.
+    """
+    stages = [member.stage for member in members]
+    shares, needed = reach(stages), dict[int, float]()
+    for place, member in enumerate(members):
+        root = root_of(stages, place)
+        wanted = [float(FEWEST), needed.get(root, 0.0)]
+        for slo, share in ((member.stage.limits, shares[place]), (member.stage.answer, 1.0)):
+            if slo.limits and share:
+                wanted.append(_MARGIN * fewest_values(slo.percentile) / share / _COUNTED)
+        path = sum(members[one].alone for one in range(len(stages)) if root_of(stages, one) == root and shares[one])
+        wanted.append(_LIVES * (stages[root].rate or 0.0) * factor * path)
+        needed[root] = max(wanted)
+    return [ceil(min(needed[root_of(stages, place)], MOST)) for place in range(len(stages))]
+
+
+class _Runs:
+    """Simulations of a load that are made once: of a model behind so many replicas of those before it."""
+
+    def __init__(self, members: Sequence[Member], factor: float, seed: int, told: Callable[[int], None]) -> None:
+        self.members, self.told = members, told
+        self.stages = scaled([member.stage for member in members], factor)
+        self.drawn = draws(self.stages, requests_of(members, factor), seed)
+        self.known: dict[tuple[int, tuple[int, ...]], Asked] = {}
+
+    def path(self, place: int) -> list[int]:
+        """The models that a request of this one has been at, and itself."""
+        after = self.stages[place].after
+        return [*([] if after is None else self.path(after)), place]
+
+    def at(self, place: int, counts: Sequence[int]) -> Asked:
+        """One model with so many replicas of each."""
+        key = place, tuple(counts[one] for one in self.path(place))
+        if key not in self.known:
+            after = self.stages[place].after
+            before = None if after is None else self.at(after, counts)
+            served = self.members[place].served(max(counts[place], 1))
+            self.known[key] = ask(served, self.drawn[place], self.stages[place].limits, before)
+            self.told(1)
+        return self.known[key]
+
+    def answers(self, root: int, counts: Sequence[int]) -> Answers:
+        """What users of a stream see."""
+        asked = [self.at(place, counts) for place in range(len(self.stages))]
+        return answers(self.stages, self.drawn, asked, root)
+
+
+def plan_several(asked: SeveralAsked, progress: Callable[[int], None] | None = None) -> SeveralPlan:
+    """The cheapest machines on which every model keeps its limits, and every stream those of its whole answers.
+
+    progress: called with the number of simulations so far. Raises ``InfeasibleError`` where no number of replicas does,
+    or the stocks do not hold them; ``MissingFactError`` for a GPU without a price; ``UsageError`` for a model whose
+    replicas nothing decides.
+    """
+    asked.require_sizable()
+    done = 0
+
+    def told(more: int) -> None:
+        nonlocal done
+        done += more
+        if progress is not None:
+            progress(done)
+
+    counts = _sized(asked, told)
+    return SeveralPlan(
+        asked=asked,
+        replicas=counts,
+        packings=_packed(asked, counts),
+        run=_run(asked, counts, told),
+        alone=tuple(found for found in (_alone(asked, place, counts, told) for place in range(len(counts))) if found),
+    )
+
+
+def _run(asked: SeveralAsked, counts: Sequence[int], told: Callable[[int], None]) -> TandemRun:
+    """Every model at the load itself."""
+    told(len(counts))
+    served = [member.served(max(count, 1)) for member, count in zip(asked.members, counts)]
+    return simulate_tandem(asked.stages, served, requests_of(asked.members), asked.seed)
+
+
+def _sized(asked: SeveralAsked, told: Callable[[int], None]) -> tuple[int, ...]:
+    """Replicas of each model: first the fewest with which it keeps its own limits behind the fewest of those before
+    it, then more of whichever costs least until whole answers keep theirs too.
+    """
+    runs = _Runs(asked.members, 1 / asked.utilisation, asked.seed, told)
+    counts: list[int] = [0] * len(asked.members)
+    for place, member in enumerate(asked.members):
+        if member.replicas is not None:
+            counts[place] = member.replicas
+        elif rate_of(asked.stages, place):
+            counts[place] = _fewest(runs, place, counts)
+    roots = [place for place, stage in enumerate(asked.stages) if stage.answer.limits]
+    free = [place for place, member in enumerate(asked.members) if member.replicas is None and counts[place]]
+    if not roots or not free:
+        return tuple(counts)
+    return _whole(asked, runs, counts, (roots, free))
+
+
+def _most(runs: _Runs, place: int) -> int:
+    """Replicas beyond which more help no request."""
+    member = runs.members[place]
+    busy = rate_of(runs.stages, place) * member.alone
+    return min(ceil(busy / _NEARLY_ALONE) + 1, MOST_ENGINES // member.deployment.parallel.dp)
+
+
+def _fewest(runs: _Runs, place: int, counts: Sequence[int]) -> int:
+    """The fewest replicas of one model with which it keeps its own limits; more of them are taken to do so too."""
+
+    def kept(replicas: int) -> bool:
+        tried = [replicas if one == place else count for one, count in enumerate(counts)]
+        return keeps_own(runs.at(place, tried).run, runs.stages[place])
+
+    below, tried, most = 0, 1, _most(runs, place)
+    while not kept(tried):
+        if tried >= most:
+            raise _never(runs, place, tried)
+        below, tried = tried, min(_more(runs, place, counts, tried), most)
+    while tried - below > 1:
+        middle = (below + tried) // 2
+        below, tried = (below, middle) if kept(middle) else (middle, tried)
+    return tried
+
+
+def _more(runs: _Runs, place: int, counts: Sequence[int], tried: int) -> int:
+    """Replicas to try after too few: as many as carry what arrives, where fewer leave than come, or an eighth more."""
+    run = runs.at(place, [tried if one == place else count for one, count in enumerate(counts)]).run
+    flow = None if run is None or run.steady else flow_of(run)
+    needed = tried if flow is None or not flow.leaving else floor(tried * flow.arriving / flow.leaving)
+    return max(needed, tried + 1 + tried // 8)
+
+
+def _never(runs: _Runs, place: int, tried: int) -> InfeasibleError:
+    member, run = runs.members[place], runs.at(place, [tried] * len(runs.members)).run
+    slo = member.stage.limits
+    assert run is not None
+    if run.records.refused:
+        because = "; ".join(run.records.refused)
+    else:
+        found = (
+            f"{name} {at_percentile(run, name, slo.percentile):.3g} s (limit {m:g} s)" for name, m in slo.limits.items()
+        )
+        because = f"with {tried:,} of them p{slo.percentile:g} of " + ", ".join(found)
+    return InfeasibleError(
+        f"{member.stage.name}: no number of replicas of {member.deployment.describe()} keeps its limits",
+        because=because,
+        hint="longer limits, another gpu, or a larger tp in the file",
+    )
+
+
+def _whole(
+    asked: SeveralAsked, runs: _Runs, fewest: Sequence[int], which: tuple[Sequence[int], Sequence[int]]
+) -> tuple[int, ...]:
+    """The cheapest numbers of replicas, none below the fewest, with which all limits are kept: fleets by rising cost.
+
+    which: the streams with limits of the whole, and the models whose replicas are free.
+    """
+    roots, free = which
+    plenty = [_most(runs, place) if place in free else count for place, count in enumerate(fewest)]
+    for root in roots:
+        if not runs.answers(root, plenty).keeps:
+            raise _never_whole(runs, root, plenty)
+    floors = tuple(
+        _floor(runs, roots, place, (count, plenty)) if place in free else count for place, count in enumerate(fewest)
+    )
+    waiting, seen = [(0.0, 0, floors)], {floors}
+    for _ in range(_MOST_FLEETS):
+        if not waiting:
+            break
+        _, _, counts = heapq.heappop(waiting)
+        own = all(keeps_own(runs.at(place, counts).run, runs.stages[place]) for place in free)
+        if own and all(runs.answers(root, counts).keeps for root in roots):
+            return counts
+        for place in free:
+            more = tuple(count + (one == place) for one, count in enumerate(counts))
+            if more in seen or more[place] > plenty[place]:
+                continue
+            seen.add(more)
+            packings = _packings(asked, more)
+            if packings is not None:
+                devices = sum(member.size.devices * count for member, count in zip(asked.members, more))
+                heapq.heappush(waiting, (sum(packing.cost for packing in packings.values()), devices, more))
+    raise InfeasibleError(
+        "no fleet was found that keeps the limits of whole answers",
+        because=f"none of the {len(seen):,} that cost least, or that the stock holds",
+        hint="longer limits of the answer, limits of each model, or replicas: of each",
+    )
+
+
+def _floor(runs: _Runs, roots: Sequence[int], place: int, bounds: tuple[int, Sequence[int]]) -> int:
+    """The fewest replicas of one model with which whole answers keep their limits while all others have plenty; bounds:
+    at least so many, and plenty of each.
+    """
+    least, plenty = bounds
+    below, most = least - 1, plenty[place]
+    step = 1
+    while below + step < most and not _kept_with(runs, roots, plenty, (place, below + step)):
+        below, step = below + step, step * 2
+    most = min(below + step, most)
+    while most - below > 1:
+        middle = (below + most) // 2
+        below, most = (below, middle) if _kept_with(runs, roots, plenty, (place, middle)) else (middle, most)
+    return most
+
+
+def _kept_with(runs: _Runs, roots: Sequence[int], plenty: Sequence[int], one: tuple[int, int]) -> bool:
+    """Whether whole answers keep their limits with so many replicas of one model and plenty of the others."""
+    tried = [one[1] if place == one[0] else count for place, count in enumerate(plenty)]
+    return all(runs.answers(root, tried).keeps for root in roots)
+
+
+def _never_whole(runs: _Runs, root: int, plenty: Sequence[int]) -> InfeasibleError:
+    found, slo = runs.answers(root, plenty), runs.stages[root].answer
+    times = ", ".join(
+        f"{name} {found.at(name, slo.percentile):.3g} s (limit {m:g} s)" for name, m in slo.limits.items()
+    )
+    return InfeasibleError(
+        f"{runs.stages[root].name}: no number of replicas keeps the limits of its whole answers",
+        because=f"with replicas for nearly every request p{slo.percentile:g} of {times}",
+        hint="longer limits of the answer, or a faster gpu or larger tp for the models on its way",
+    )
+
+
+def _stock(asked: SeveralAsked, gpu: str) -> tuple[float, int]:
+    """GPUs that may be rented, and that are owned."""
+    mine = [kind for kind in asked.kinds if kind.name == gpu]
+    owned = sum(kind.most or 0 for kind in mine if kind.owned)
+    rented = [kind.stock for kind in mine if not kind.owned]
+    return (rented[0] if rented else 0.0 if mine else inf), owned
+
+
+def _packings(asked: SeveralAsked, counts: Sequence[int]) -> dict[str, Packing] | None:
+    """The cheapest machines of each kind of GPU; ``None`` where a stock is too small."""
+    demand: dict[str, dict[Size, int]] = {}
+    for member, count in zip(asked.members, counts):
+        sizes = demand.setdefault(member.gpu, {})
+        if count:
+            sizes[member.size] = sizes.get(member.size, 0) + count
+    found: dict[str, Packing] = {}
+    for gpu, sizes in demand.items():
+        rented, owned = _stock(asked, gpu)
+        offers = asked.prices.require(gpu, 1).offers if rented else ()
+        packing = pack(sizes, offers, rented, (owned, asked.own_price))
+        if packing is None:
+            return None
+        found[gpu] = packing
+    return found
+
+
+def _packed(asked: SeveralAsked, counts: Sequence[int]) -> dict[str, Packing]:
+    """:func:`_packings`. Raises ``InfeasibleError`` where a stock is too small."""
+    found = _packings(asked, counts)
+    if found is None:
+        needed = ", ".join(
+            f"{count} x {member.stage.name} ({member.size.devices} x {member.gpu})"
+            for member, count in zip(asked.members, counts)
+        )
+        raise InfeasibleError(
+            "the stock does not hold the replicas", because=f"needed: {needed}", hint="more of --own, or --rent GPU"
+        )
+    return found
+
+
+def _alone(asked: SeveralAsked, place: int, counts: Sequence[int], told: Callable[[int], None]) -> Alone | None:
+    """The comparison of a chain of models that ends here with its last one alone; ``None`` for what is no such chain,
+    and where replicas are given or stocks have limits, so that a bill of one of them says nothing.
+    """
+    stages, member = asked.stages, asked.members[place]
+    chain = [place]
+    while (after := stages[chain[0]].after) is not None:
+        chain.insert(0, after)
+    own = [one for one in range(len(stages)) if root_of(stages, one) == chain[0]]
+    given = any(asked.members[one].replicas is not None for one in chain)
+    if len(chain) == 1 or own != chain or given or asked.kinds:
+        return None
+    first = stages[chain[0]]
+    stage = replace(member.stage, after=None, share=1.0, rate=first.rate, prompt=member.prompt, answer=first.answer)
+    by_itself = replace(asked, members=(replace(member, stage=stage),))
+
+    def cost(places: Mapping[int, int]) -> float:
+        part = [places.get(one, 0) for one in range(len(stages))]
+        return sum(packing.cost for packing in _packed(asked, part).values())
+
+    before, cascade = cost({one: counts[one] for one in chain[:-1]}), cost({one: counts[one] for one in chain})
+    try:
+        (replicas,) = _sized(by_itself, told)
+    except InfeasibleError as error:
+        return Alone(member=member, replicas=None, cost=inf, cascade=cascade, before=before, missing=error.because)
+    return Alone(member=member, replicas=replicas, cost=cost({place: replicas}), cascade=cascade, before=before)

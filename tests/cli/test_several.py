@@ -1,0 +1,83 @@
+"""``inferplan several``: its record, its rows, and files that are refused."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run
+
+FIRST = (
+    "{name: small, model: llama-3.2-1b, gpu: l4, rate: 6, prompt: '256', output: '32', "
+    "answer: {e2e: 6 s, percentile: 90}}"
+)
+SECOND = "{name: large, model: llama-3.1-8b, gpu: l4, after: small, share: 0.5, output: '32'}"
+PRICE = ("--price", "l4=2.00")
+
+
+def file(tmp_path: Path, *models: str) -> str:
+    path = tmp_path / "service.yaml"
+    path.write_text("models:\n" + "".join(f"  - {one}\n" for one in models))
+    return str(path)
+
+
+def test_the_record_adds_up(run: Run, tmp_path: Path) -> None:
+    record = run("several", file(tmp_path, FIRST, SECOND), *PRICE, "--format", "json").json
+    small, large = record["models"]
+    assert (small["requests_per_s"], large["requests_per_s"]) == (6.0, 3.0)
+    assert (small["after"], large["after"], large["share_of_stream"]) == (None, "small", 0.5)
+    assert record["cost_per_hour"] == 2.0 * (small["replicas"] + large["replicas"])
+    assert record["cost_per_month"] == pytest.approx(730 * record["cost_per_hour"])
+    assert record["devices"] == record["devices_bought"] == small["devices"] + large["devices"]
+    assert record["keeps_the_limits"] is True
+    (answer,) = record["answers"]
+    assert answer["at_percentile"]["e2el_s"] <= 6.0
+    mean = small["e2el_mean_s"] + 0.5 * large["e2el_mean_s"]  # who goes on takes both; other requests are counted
+    assert answer["e2el_s"]["mean"] == pytest.approx(mean, rel=0.03)
+    (alone,) = record["alone"]
+    assert alone["break_even_share"] == pytest.approx(1 - 2.0 * small["replicas"] / alone["cost_per_hour"])
+    assert sum(count for one in record["machines"] for count in one["replicas"].values()) == record["devices"]
+
+
+def test_rows_are_the_models_and_seeds_differ(run: Run, tmp_path: Path) -> None:
+    path = file(
+        tmp_path, FIRST.replace("rate: 6", "rate: 6, replicas: 2"), SECOND.replace("share", "replicas: 2, share")
+    )
+    lines = run("several", path, *PRICE, "--format", "csv").out.splitlines()
+    assert lines[0].startswith("name,model,gpu,replicas,given,devices,after,share,share_of_stream,requests_per_s")
+    assert [line.split(",")[0] for line in lines[1:]] == ["small", "large"]
+    assert lines != run("several", path, *PRICE, "--format", "csv", "--seed", "1").out.splitlines()
+    shown = run("several", path, *PRICE, "--own", "l4=4", "--own-price", "0.5").out
+    assert "l4, owned" in shown
+    assert "an owned GPU costs 0.50 an hour while it works" in shown
+
+
+@pytest.mark.parametrize(
+    ("models", "says"),
+    [
+        ((FIRST, SECOND.replace("small", "smal")), "is asked after 'smal', which is no model before it in the file"),
+        (
+            (FIRST, SECOND.replace("share: 0.5, ", "")),
+            "large: share is of the answers of the model that it is asked after",
+        ),
+        ((FIRST.replace("rate", "share: 0.2, rate"),), "small: share is of the answers"),
+        ((FIRST, SECOND.replace("share", "answer: {e2e: 1 s}, share")), "stand at the model that is asked first"),
+        ((FIRST.replace("prompt: '256', ", ""),), "the prompts of small have no length"),
+        ((FIRST.replace("output: '32'", "output: few"),), "'few' is not a length"),
+        ((FIRST, SECOND.replace("gpu", "gpus")), "unknown field; did you mean gpu?"),
+        ((FIRST.replace(", answer: {e2e: 6 s, percentile: 90}", ""),), "nothing says how many replicas small needs"),
+    ],
+)
+def test_files_that_say_nothing_clear_are_refused(run: Run, tmp_path: Path, models: tuple[str, ...], says: str) -> None:
+    ran = run("several", file(tmp_path, *models), *PRICE)
+    assert ran.code == 2
+    assert says in ran.err
+
+
+def test_a_file_without_a_name_and_the_solver(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "no file of models named 'nope'" in run("several", "nope").err
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    ran = run("several", file(tmp_path, FIRST))
+    assert ran.err.splitlines() == ["error: an integer programme needs scipy", "hint: pip install 'inferplan[fleet]'"]

@@ -1,0 +1,141 @@
+"""Several models on one fleet: the fewest replicas, whole answers, break-even, stocks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from inferplan.catalog.assemble import Request, assemble
+from inferplan.catalog.price_lists import price_book
+from inferplan.errors import InfeasibleError, UsageError
+from inferplan.planning.fleet import Kind
+from inferplan.planning.several import Member, SeveralAsked, SeveralPlan, keeps_own, plan_several, requests_of
+from inferplan.serving.tandem import simulate_tandem
+from inferplan.traffic.requests import Lengths, Slo
+from inferplan.traffic.stages import Stage, scaled
+
+PROMPT, OUTPUT = Lengths(mean=512), Lengths(mean=48)
+PRICES = price_book(stated=("l4=1.00", "h100-sxm=16.00/8"))
+
+
+def member(stage: Stage, gpu: str = "l4", model: str = "llama-3.2-1b", replicas: int | None = None) -> Member:
+    request = Request(model=model, gpu=gpu, ideal=True)
+    return Member(stage=stage, prompt=PROMPT, request=request, deployment=assemble(request), replicas=replicas)
+
+
+SMALL = Stage(name="small", rate=50.0, prompt=PROMPT, output=OUTPUT, limits=Slo(ttft=0.2, tpot=0.02, percentile=95))
+LARGE = Stage(name="large", rate=6.0, prompt=PROMPT, output=OUTPUT, limits=Slo(ttft=1.0, tpot=0.15, percentile=90))
+WHOLE = Slo(e2el=5.0, percentile=90)
+
+
+def cascade(share: float, answer: Slo = WHOLE, rate: float = 12.0) -> SeveralAsked:
+    first = Stage(name="small", rate=rate, prompt=PROMPT, output=OUTPUT, answer=answer)
+    second = Stage(name="large", after=0, share=share, output=OUTPUT)
+    return SeveralAsked(members=(member(first), member(second, model="llama-3.1-8b")), prices=PRICES)
+
+
+@cache
+def planned(share: float) -> SeveralPlan:
+    return plan_several(cascade(share))
+
+
+def keeps(asked: SeveralAsked, replicas: tuple[int, ...]) -> bool:
+    """Whether a fleet keeps everything at the load over the utilisation, by one simulation of the whole."""
+    stages = scaled(asked.stages, 1 / asked.utilisation)
+    served = [one.served(count) for one, count in zip(asked.members, replicas)]
+    run = simulate_tandem(stages, served, requests_of(asked.members, 1 / asked.utilisation), asked.seed)
+    own = all(keeps_own(one.run, stage) for one, stage in zip(run.asked, stages))
+    return own and all(seen.keeps for seen in run.answers.values())
+
+
+def test_models_side_by_side_have_the_fewest_replicas() -> None:
+    """One fewer of either breaks its limits at the load over the utilisation; each is what it is alone."""
+    asked = SeveralAsked(members=(member(SMALL), member(LARGE, model="llama-3.1-8b")), prices=PRICES)
+    plan = plan_several(asked)
+    assert plan.keeps
+    assert keeps(asked, plan.replicas)
+    for place in (0, 1):
+        fewer = tuple(count - (one == place) for one, count in enumerate(plan.replicas))
+        assert min(fewer) < 1 or not keeps(asked, fewer)
+        alone = plan_several(replace(asked, members=(asked.members[place],)))
+        assert alone.replicas == (plan.replicas[place],)
+    assert max(plan.replicas) > 1
+    assert plan.cost == pytest.approx(sum(plan.replicas) * 1.00)
+    assert plan.alone == ()
+
+
+def test_whole_answers_are_kept_at_the_least_cost() -> None:
+    """Against every fleet that costs a replica less: none of them keeps the limit of 3 s. Two of the small model and
+    eight of the large one, where one and two keep queues from growing: those that are asked twice have less time left.
+    """
+    asked = cascade(0.5, Slo(e2el=3.0, percentile=90), rate=20.0)
+    plan = plan_several(asked)
+    total = sum(plan.replicas)
+    assert plan.keeps
+    assert keeps(asked, plan.replicas)
+    assert min(plan.replicas) > 1
+    assert not any(keeps(asked, (first, total - 1 - first)) for first in range(1, total - 1))
+
+
+def test_the_break_even_by_hand() -> None:
+    """At a dollar each: ``1 - small/alone``; the second model alone has all requests under the same limits."""
+    plan = planned(0.5)
+    (one,) = plan.alone
+    asked = cascade(0.5)
+    by_itself = Stage(name="large", rate=12.0, prompt=PROMPT, output=OUTPUT, answer=WHOLE)
+    alone = plan_several(replace(asked, members=(member(by_itself, model="llama-3.1-8b"),)))
+    assert one.replicas == alone.replicas[0]
+    assert (one.before, one.cascade, one.cost) == (plan.replicas[0], sum(plan.replicas), alone.replicas[0])
+    assert one.break_even == pytest.approx(1 - plan.replicas[0] / alone.replicas[0])
+
+
+def test_shares_of_none_and_of_all() -> None:
+    """Nobody goes on: the first model alone. All do: the second has as many requests as the first."""
+    none = planned(0.0)
+    assert none.replicas[1] == 0
+    assert none.devices == none.replicas[0]
+    assert none.run.asked[1].run is None
+    everybody = planned(1.0)
+    assert everybody.run.asked[1].run is not None
+    assert len(everybody.run.asked[1].run.records.prompt) == len(everybody.run.asked[0].finish)
+    assert everybody.cost > planned(0.5).cost > none.cost
+
+
+def test_given_replicas_are_simulated_as_they_are() -> None:
+    """One replica under far too much: its queue grows, and nothing is sized."""
+    plan = plan_several(SeveralAsked(members=(member(replace(SMALL, rate=300.0), replicas=1),), prices=PRICES))
+    assert plan.replicas == (1,)
+    assert not plan.keeps
+    assert plan.run.asked[0].run is not None
+    assert plan.run.asked[0].run.verdict == "overloaded"
+    assert plan.run.answers[0].at("e2el", 50) == float("inf")
+
+
+def test_models_share_an_instance() -> None:
+    """Two models of one H100 each are two of eight GPUs of one instance, at 16 dollars."""
+    members = [member(replace(one, rate=1.0), "h100-sxm") for one in (SMALL, LARGE)]
+    plan = plan_several(SeveralAsked(members=tuple(members), prices=PRICES))
+    assert (plan.cost, plan.devices, plan.gpus) == (16.0, 2, 8)
+
+
+def test_a_stock_holds_what_it_holds() -> None:
+    asked = SeveralAsked(members=(member(SMALL, replicas=3),), prices=PRICES)
+    owned = replace(
+        asked, kinds=(Kind(gpu="l4", owned=True, most=2), Kind(gpu="l4", owned=False, most=1)), own_price=0.25
+    )
+    assert plan_several(owned).cost == pytest.approx(2 * 0.25 + 1.00)
+    with pytest.raises(InfeasibleError, match="the stock does not hold the replicas"):
+        plan_several(replace(asked, kinds=(Kind(gpu="l4", owned=True, most=2),)))
+    with pytest.raises(UsageError, match="--own h100-sxm is of a GPU that no model runs on"):
+        replace(asked, kinds=(Kind(gpu="h100-sxm", owned=True, most=2),))
+
+
+def test_limits_that_no_fleet_keeps_are_refused() -> None:
+    with pytest.raises(InfeasibleError, match=r"small: no number of replicas of .* keeps its limits"):
+        plan_several(SeveralAsked(members=(member(replace(SMALL, limits=Slo(ttft=0.001))),), prices=PRICES))
+    with pytest.raises(InfeasibleError, match="keeps the limits of its whole answers"):
+        plan_several(cascade(0.5, Slo(e2el=0.2, percentile=90)))
+    with pytest.raises(UsageError, match="nothing says how many replicas small needs"):
+        plan_several(SeveralAsked(members=(member(replace(SMALL, limits=Slo())),), prices=PRICES))
