@@ -54,7 +54,7 @@ OPERATIONS: dict[str, Callable[..., Num]] = {symbol: ufunc for ufunc, symbol in 
 OPERATIONS["sum"] = lambda *values: reduce(np.add, values)
 OPERATIONS["ceil"] = lambda value: np.ceil(value - 1e-9)
 OPERATIONS["floor"] = lambda value: np.floor(value * (1 + 1e-12))
-_PREFIXED = ("B", "s", "FLOP", "B/s", "FLOP/s", "token/s", "FLOP/B")
+_PREFIXED = ("B", "s", "FLOP", "B/s", "FLOP/s", "token/s", "FLOP/B", "J", "W")
 """Units that take decimal prefixes when they are printed."""
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 DIGITS = 6
 PREFIXES = {"": 1.0, "n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
-UNITS = {f"{prefix}{unit}": factor for unit in ("B", "s", "FLOP") for prefix, factor in PREFIXES.items()}
+UNITS = {f"{prefix}{unit}": factor for unit in ("B", "s", "FLOP", "J", "W") for prefix, factor in PREFIXES.items()}
 UNITS |= {f"{name}/s": factor for name, factor in UNITS.items() if not name.endswith("s")}
 NUMBER = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?(?:e[+-]?\d+)?|inf)(?: ([A-Za-z]+(?:/s)?)(?![\w/]))?")
 

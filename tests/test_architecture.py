@@ -199,6 +199,7 @@ def test_the_roofline_knows_operators_and_devices_only() -> None:
         "inferplan.affine",
         "inferplan.devices.constants",
         "inferplan.devices.hardware",
+        "inferplan.devices.power",
         "inferplan.errors",
         "inferplan.terms",
         "inferplan.units",

@@ -8,11 +8,20 @@ from tests.mutants_anchors import ANCHOR_MUTANTS
 from tests.mutants_emit import EMIT_MUTANTS
 from tests.mutants_model import MODEL_MUTANTS
 from tests.mutants_planning import PLANNING_MUTANTS
+from tests.mutants_power import POWER_MUTANTS
 from tests.mutants_scale import SCALE_MUTANTS
 from tests.mutants_serving import SERVING_MUTANTS
 from tests.mutants_source import SourceMutant, StaleMutantError, failure, planted_in_source
 
-MUTANTS = [*ANCHOR_MUTANTS, *EMIT_MUTANTS, *MODEL_MUTANTS, *PLANNING_MUTANTS, *SCALE_MUTANTS, *SERVING_MUTANTS]
+MUTANTS = [
+    *ANCHOR_MUTANTS,
+    *EMIT_MUTANTS,
+    *MODEL_MUTANTS,
+    *PLANNING_MUTANTS,
+    *POWER_MUTANTS,
+    *SCALE_MUTANTS,
+    *SERVING_MUTANTS,
+]
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 
 from inferplan.catalog.bills import Bill
 from inferplan.catalog.price_lists import PriceBook
-from inferplan.devices.hardware import HardwareSpec
-from inferplan.errors import MissingFactError, UsageError
+from inferplan.errors import UsageError
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
@@ -177,13 +176,6 @@ class Energy(Shown):
         return f"{scope}, {self.share:.0%} of TDP"
 
 
-def power_of(hardware: HardwareSpec) -> float:
-    """TDP of one device. Raises ``MissingFactError`` when it is not on file."""
-    if hardware.power is None:
-        raise MissingFactError(f"the power of {hardware.name} is not on file", hint="add power: to a copy of its YAML")
-    return hardware.power
-
-
 @dataclass(frozen=True, kw_only=True)
 class CostAsked:
     """How a bill is divided. utilisation: share of time busy. ratio: the price of an output token over that of an input
@@ -245,7 +237,7 @@ def cost_of_batch(
     output = 0.0 if deployment.model.encodes else float(load.output)
     rates = Rates(requests=float(result.request_rate) * asked.utilisation, prompt=float(load.prompt), output=output)
     energy = Energy(
-        power=power_of(hardware),
+        power=hardware.tdp,
         devices=parallel.devices,
         rates=rates,
         share=asked.share,

@@ -1,77 +1,108 @@
-"""Watts of an accelerator from what a simulated run asks of its arithmetic and its memory.
+"""Joules of a simulated run, by what they were spent on: prompts, decoding, standing idle (docs/power.md).
 
-``P = TDP * min(1, idle + arithmetic*u_arithmetic + memory*u_memory)``: a device that runs any kernel draws ``idle``;
-each utilisation is the time that the run's FLOP, or bytes, take at the device's peak, over the time of the run. Linear,
-so the mean of a run follows from its means. The shares are fitted to measured kernels (``configs/power.yaml``).
+A device draws its idle share of TDP for as long as the run lasts; what kernels add to that comes from the mean steps of
+the run. What a mixed step takes beyond the same step without its prompts is theirs.
 """
 
 from __future__ import annotations
 
-from functools import cache
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
-from inferplan.catalog.files import config_root, spec_of
+from inferplan.catalog.power import power_shares
 from inferplan.devices.engine import mixes
 from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.draw import step_joules
 from inferplan.estimate.phase import run_step
-from inferplan.estimate.roofline import ideal_time
 from inferplan.serving.result import SimulationResult
-from inferplan.spec import Spec
 from inferplan.work.step import Segment, Step
 
 
-class PowerShares(Spec):
-    """Shares of TDP: of a device that runs kernels at all, and what full arithmetic and full memory traffic add."""
+@dataclass(frozen=True, kw_only=True)
+class RunEnergy:
+    """Joules of all devices in a run of ``seconds``. prompts, decodes: of the steps. idle: while no step runs.
 
-    source: str
+    on: of all of them what the devices take for being on. highest: mean watts of a device in the step that draws most.
+    """
+
+    prompts: float
+    decodes: float
     idle: float
-    arithmetic: float
-    memory: float
+    on: float
+    seconds: float
+    devices: int
+    highest: float
 
-    def watts(self, tdp: float, use: Utilisation) -> float:
-        """Mean watts of a device of ``tdp`` watts."""
-        return tdp * min(self.idle + self.arithmetic * use.arithmetic + self.memory * use.memory, 1.0)
+    @property
+    def joules(self) -> float:
+        """Of the whole run."""
+        return self.prompts + self.decodes + self.idle
 
-
-class Utilisation(NamedTuple):
-    """Shares of a run's time that its FLOP and its bytes take at a device's peak, mean over the devices."""
-
-    arithmetic: float
-    memory: float
-
-
-@cache
-def power_shares() -> PowerShares:
-    """The shares on file, of all devices alike."""
-    path = config_root() / "power.yaml"
-    return spec_of(path, PowerShares)
+    @property
+    def watts(self) -> float:
+        """Mean of a device."""
+        return self.joules / self.seconds / self.devices
 
 
-def utilisation(deployment: Deployment, result: SimulationResult) -> Utilisation | None:
-    """What a run of one pool without drafts asks of its devices; ``None`` for a run that makes no steps.
+def run_energy(deployment: Deployment, result: SimulationResult) -> RunEnergy | None:
+    """Where the joules of a run of one pool without drafts went; ``None`` for a run that makes no steps.
 
     Steps that hold prompts are priced with the mean of them (:func:`prompt_pieces`), decode steps with the mean batch
-    and the mean context.
+    and the mean context. Raises ``MissingFactError`` without a TDP.
     """
     meters, (start, end) = result.meters, result.window
     ranks, policy = deployment.parallel.dp, deployment.engine.policy
-    steps = sum(meter.steps for meter in meters) / max(len(meters) // ranks, 1) / ranks
+    replicas = max(len(meters) // ranks, 1)
+    steps = sum(meter.steps for meter in meters) / replicas / ranks
     prompted = sum(meter.prompt_steps for meter in meters) / len(meters)
     decoding = steps if mixes(policy) else steps - prompted
     if not steps or end <= start or not len(result.ttft):
         return None
-    replicas = max(len(meters) // ranks, 1)
     prompt, output = (float(np.mean(result.records.prompt)), float(np.mean(result.records.output)))
     batch = sum(meter.decode_tokens for meter in meters) / replicas / max(decoding, 1)
     decodes = Segment(batch=max(batch, 1e-9), new=1.0, past=prompt + output / 2)
-    total = (steps - prompted) * _seconds(deployment, (decodes,))
+    alone = _step(deployment, (decodes,))
+    held = _Step(0.0, 0.0, 0.0)
+    extra = held
     if prompted:
         tokens = sum(meter.prompt_tokens for meter in meters) / replicas / prompted
         prompts = prompt_pieces(prompt, prompt * result.hit_rate, tokens)
-        total = total + prompted * _seconds(deployment, (decodes, prompts) if mixes(policy) else (prompts,))
-    return Utilisation(*(float(value) for value in total / (end - start)))
+        held = _step(deployment, (decodes, prompts) if mixes(policy) else (prompts,))
+        extra = held.beyond(alone) if mixes(policy) else held
+    busy = min(sum(meter.busy for meter in meters) / len(meters), end - start)
+    spent = np.array([decoding * alone.seconds, prompted * extra.seconds])
+    in_decodes, in_prompts = busy * spent / max(float(np.sum(spent)), 1e-300)
+    on = deployment.hardware.tdp * power_shares().idle * deployment.parallel.ranks
+    return RunEnergy(
+        prompts=replicas * (on * float(in_prompts) + prompted * extra.worked),
+        decodes=replicas * (on * float(in_decodes) + decoding * alone.worked),
+        idle=replicas * on * (end - start - busy),
+        on=replicas * on * (end - start),
+        seconds=end - start,
+        devices=replicas * deployment.parallel.ranks,
+        highest=max(alone.watts if decoding else 0.0, held.watts),
+    )
+
+
+@dataclass(frozen=True)
+class _Step:
+    """Seconds of a step, joules of what its devices work, and mean watts of one of them."""
+
+    seconds: float
+    worked: float
+    watts: float
+
+    def beyond(self, other: _Step) -> _Step:
+        """What this step takes more."""
+        return _Step(max(self.seconds - other.seconds, 0.0), max(self.worked - other.worked, 0.0), self.watts)
+
+
+def _step(deployment: Deployment, segments: tuple[Segment, ...]) -> _Step:
+    phase = run_step(deployment, Step(segments=segments))
+    seconds = float(phase.time)
+    on, worked = (float(part) for part in step_joules(phase, power_shares(), seconds))
+    return _Step(seconds, worked, (on + worked) / seconds / deployment.parallel.ranks)
 
 
 def prompt_pieces(prompt: float, cached: float, tokens: float) -> Segment:
@@ -83,14 +114,3 @@ def prompt_pieces(prompt: float, cached: float, tokens: float) -> Segment:
     new = max(prompt - cached, 1.0)
     piece = min(tokens, new)
     return Segment(batch=max(tokens / new, 1.0), new=piece, past=cached + (new - piece) / 2, media=True)
-
-
-def _seconds(
-    deployment: Deployment, segments: tuple[Segment, ...]
-) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    """Seconds that the arithmetic and the memory traffic of a step take at the peak of a device, mean over devices."""
-    total = np.zeros(2)
-    for cost in run_step(deployment, Step(segments=segments)).costs:
-        ideal = ideal_time(cost.op, cost.work, deployment.hardware)
-        total += np.array([float(ideal.math), float(ideal.memory)]) * cost.op.count * cost.op.ranks
-    return total / deployment.parallel.ranks

@@ -43,8 +43,9 @@ class Request:
     quant: formats; ``None``, or ``native``, for those of the checkpoint. engine: ``name`` or ``name@version``.
     calibration: a file; ``None`` takes the hardware's own when there is one. anchor: a file of measured runs of this
     system. media: what every request carries beside text. lora: adapters beside the model. offload: what of the model
-    lies in host memory. memory: usable memory as text, for devices whose reading is not on file. prune: axes to cut,
-    ``layers=24,d_ff=0.75``. generation: fields of a diffusion model's generation that differ from its YAML.
+    lies in host memory. power_cap: watts of each device. memory: usable memory as text, for devices whose reading is
+    not on file. prune: axes to cut, ``layers=24,d_ff=0.75``. generation: fields of a diffusion model's generation that
+    differ from its YAML.
     """
 
     model: str
@@ -65,6 +66,7 @@ class Request:
     media: MediaAsked = MediaAsked()
     lora: LoraAsked = LoraAsked()
     offload: OffloadAsked = OffloadAsked()
+    power_cap: float | None = None
 
     def __post_init__(self) -> None:
         if self.quant is not None and self.quant.lower().strip() == NATIVE:
@@ -305,11 +307,14 @@ def assemble(
     deployment = with_backends(deployment, backends)
     if request.anchor is not None:
         deployment = anchored(deployment, load_anchor(request.anchor), request.anchor)
+    if request.power_cap is not None:
+        deployment = _capped(deployment, request.power_cap)
     if not request.offload.any:
         return deployment
 
     def on_host(name: str, memory: str | None) -> Deployment:
         there = replace(request, gpu=name, memory=memory, calibration=None, anchor=None, offload=OffloadAsked())
+        there = replace(there, power_cap=None)
         there = replace(there, parallel=Parallelism())
         return assemble(there, model_loader, hardware_loader)
 
@@ -318,6 +323,19 @@ def assemble(
         return with_memory(hardware_loader(name), memory) if memory else hardware_loader(name)
 
     return with_offload(deployment, request.offload, on_host, host_hardware)
+
+
+def _capped(deployment: Deployment, watts: float) -> Deployment:
+    """The deployment under a cap on each device. Raises ``UsageError`` beside measured runs, which had none."""
+    from inferplan.catalog.power import power_cap
+
+    if deployment.calibration.anchor is not None:
+        raise UsageError(
+            "--power-cap beside --anchor is not known here",
+            because="the measured runs are of devices without this cap",
+            hint="leave one of them out",
+        )
+    return replace(deployment, cap=power_cap(deployment.hardware, watts))
 
 
 _ADAPTING = ("vllm", "none")

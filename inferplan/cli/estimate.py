@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +12,7 @@ from inferplan.cli.lora_options import lora_options
 from inferplan.cli.media_options import media_options
 from inferplan.cli.offload_options import offload_options
 from inferplan.cli.options import Count, deployment_options, load_options, report_options
+from inferplan.cli.power_options import cap_option, energy_options
 from inferplan.cli.sampling_options import samples_option
 from inferplan.cli.technique_options import technique_options, techniques_of
 from inferplan.errors import UsageError
@@ -20,6 +21,21 @@ from inferplan.estimate.run import carrying, estimate, unchecked
 from inferplan.reports.estimate import estimate_report, pruning_table
 from inferplan.serving.techniques.applied import ServedEstimate, served_estimate
 from inferplan.table import Report
+
+if TYPE_CHECKING:
+    from inferplan.answers.energy import EnergyAsked
+    from inferplan.estimate.batch import Estimate
+
+
+def with_energy(report: Report, result: Estimate, asked: EnergyAsked) -> Report:
+    """The report with the joules of its phases."""
+    from inferplan.answers.energy import StaticEnergy
+    from inferplan.reports.energy import energy_notes, energy_record, energy_table
+
+    found = StaticEnergy(estimate=result, asked=asked)
+    record = {**report.record, "energy": energy_record(found)}
+    tables = [*report.tables[:1], energy_table(found), *report.tables[1:]]
+    return replace(report, record=record, tables=tables, notes=[*report.notes, *energy_notes(found)])
 
 
 @click.command("estimate")
@@ -32,8 +48,10 @@ from inferplan.table import Report
 @technique_options
 @click.option("--concurrency", type=Count(), help="First the steady state of this many concurrent users.")
 @click.option("--chunk", type=Count(), help="Compute the prompt in chunks of this many tokens.")
+@cap_option
+@energy_options
 @report_options
-def estimate_command(request: Request, load: StaticLoad, **serving: Any) -> Report:
+def estimate_command(request: Request, load: StaticLoad, energy: EnergyAsked | None, **serving: Any) -> Report:
     """What one static batch costs on a deployment.
 
     MODEL is a name (inferplan models), a path to a YAML or a Hugging Face config. The batch is prefilled together, then
@@ -55,6 +73,8 @@ def estimate_command(request: Request, load: StaticLoad, **serving: Any) -> Repo
         report = served_report(result)
     else:
         report = estimate_report(result)
+    if energy is not None:
+        report = with_energy(report, result, energy)
     if users:
         from inferplan.reports.techniques import steady_record
 

@@ -12,6 +12,7 @@ from inferplan.cli.lora_options import lora_options
 from inferplan.cli.media_options import media_options
 from inferplan.cli.offload_options import offload_options
 from inferplan.cli.options import Count, deployment_options, load_options, report_options
+from inferplan.cli.power_options import cap_option
 from inferplan.cli.sampling_options import samples_option
 from inferplan.cli.technique_options import technique_options, techniques_of
 from inferplan.estimate.load import StaticLoad
@@ -29,14 +30,16 @@ from inferplan.table import Report, Table
 @lora_options
 @technique_options
 @click.option("--chunk", type=Count(), help="Compute the prompt in chunks of this many tokens.")
+@cap_option
 @report_options
 def explain_command(number: str, request: Request, load: StaticLoad, **serving: Any) -> Report:
     """Where NUMBER of an estimate of MODEL comes from: formula, inputs, YAML lines, sources, page.
 
     NUMBER is ttft (of the batch alone), ttft_at_server (of one request on an idle server), tpot, e2el,
     output_tokens_per_s, ridge, max_batch, max_context, memory.weights, memory.kv, memory.activations, memory.reserve,
-    memory.total, prefill.PART or decode.PART with PART one of time, flop, bytes, intensity, mfu, mbu or an operator
-    such as ffn.down; `list` lists them all. With --draft and the others they are those of the batch with them.
+    memory.total, energy.prefill, energy.decode, energy.request, watts.prefill, watts.decode, prefill.PART or
+    decode.PART with PART one of time, flop, bytes, intensity, mfu, mbu or an operator such as ffn.down; `list` lists
+    them all. With --draft and the others they are those of the batch with them.
 
     Example: inferplan explain decode.ffn.down llama-3.1-8b --gpu h100-sxm --batch 8
     """

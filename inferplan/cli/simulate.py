@@ -31,6 +31,7 @@ from inferplan.cli.options import (
     report_options,
     suffixed,
 )
+from inferplan.cli.power_options import cap_option, energy_options
 from inferplan.cli.technique_options import host_of, limited, option_group, quantity, technique_options
 from inferplan.cli.tier_options import cache_tier_option, tiers_of
 from inferplan.devices.engine import CacheSending
@@ -66,6 +67,7 @@ from inferplan.traffic.requests import (
 )
 
 if TYPE_CHECKING:
+    from inferplan.answers.energy import EnergyAsked
     from inferplan.catalog.workloads import WorkloadSpec
 
 _FAILED = "inferplan.failed"
@@ -283,8 +285,12 @@ def _failure(result: SimulationResult) -> InfeasibleError | None:
 @cache_tier_option
 @output_options
 @_exit_by_verdict
+@cap_option
+@energy_options
 @report_options
-def simulate_command(request: Request, timeline: str | None, plot_file: str | None, **values: Any) -> Report:
+def simulate_command(
+    request: Request, energy: EnergyAsked | None, timeline: str | None, plot_file: str | None, **values: Any
+) -> Report:
     """What users experience on a deployment under load: latency percentiles, rates, queue, cache.
 
     The load is --trace, --rate (open loop) or --concurrency (closed loop). Flags that are not given are the defaults of
@@ -302,6 +308,8 @@ def simulate_command(request: Request, timeline: str | None, plot_file: str | No
     options = _run_options(values, request, flags)
     _require_balance(flags, deployment, options.fleet.prefill_deployment)
     options = replace(options, timeline=bool(timeline or plot_file))
+    if energy is not None:
+        _require_one_pool(options)
     own = values["workload"] is None and values["classes"] is None
     if own and deployment.model.encoder is not None and deployment.model.encoder.frames is not None:
         values["prompt"] = values["prompt"] or str(deployment.model.encoder.frames)
@@ -314,8 +322,24 @@ def simulate_command(request: Request, timeline: str | None, plot_file: str | No
     click.get_current_context().meta[_FAILED] = _failure(result)
     prompts = options.fleet.prefill_deployment or deployment
     report = simulation_report(result, _hit_curve(result, prompts, traffic, options) if values["hit_curve"] else ())
+    if energy is not None:
+        from inferplan.reports.energy import with_run_energy
+
+        report = with_run_energy(report, deployment, result, energy)
     note = "" if options.fleet.prefill else _idle(with_flags(deployment, flags), options, result.records.prompt)
     return replace(report, notes=[*report.notes, note]) if note else report
+
+
+def _require_one_pool(options: Options) -> None:
+    """Raise ``UsageError`` for a run whose energy is not known."""
+    beside = [("drafts", options.speculation.length > 0), ("pools apart", options.fleet.prefill > 0)]
+    beside += [("cache tiers", bool(options.tiers)), ("KV offload", options.host is not None)]
+    if found := [name for name, there in beside if there]:
+        raise UsageError(
+            f"the energy of a run with {' and '.join(found)} is not known here",
+            because="it is that of the mean steps of one pool of engines",
+            hint="leave --energy and its options out",
+        )
 
 
 def _require_balance(flags: Flags, *pools: Deployment | None) -> None:

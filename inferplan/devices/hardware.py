@@ -176,6 +176,13 @@ class HardwareSpec(Spec):
             )
         return self.memory.usable
 
+    @property
+    def tdp(self) -> float:
+        """TDP of one device [W]. Raises ``MissingFactError`` when it is not on file."""
+        if self.power is None:
+            raise MissingFactError(f"the power of {self.name} is not on file", hint="add power: to a copy of its YAML")
+        return self.power
+
     def link(self, group: int) -> Link:
         """The narrowest link that joins ``group`` devices. Raises ``MissingFactError`` when none is on file."""
         for link in self.links:

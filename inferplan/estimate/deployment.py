@@ -9,6 +9,7 @@ from typing import Any
 from inferplan.devices.constants import IDEAL, Calibration, StepConstants
 from inferplan.devices.engine import Engine
 from inferplan.devices.hardware import HardwareSpec, Link
+from inferplan.devices.power import PowerCap
 from inferplan.errors import MissingFactError, UsageError
 from inferplan.estimate.towers import Carried
 from inferplan.models.spec import ModelSpec, require_experts, uncounted
@@ -125,6 +126,8 @@ class Deployment(Shown):
     """What of it the host computes."""
     streamed: Streamed | None = None
     """What of its weights is read from the host's memory."""
+    cap: PowerCap | None = None
+    """On the watts of each device; none is its TDP."""
 
     def __post_init__(self) -> None:
         if self.parallel.redundant:
@@ -147,6 +150,12 @@ class Deployment(Shown):
             self.hardware.link(min(self.parallel.ranks, max(self.parallel.stage_ranks, 2)))
         if self.offload is not None:
             self._one_device()
+        if self.cap is not None and self.engine.defaults.two_batch_overlap:
+            raise UsageError(
+                "--power-cap beside --two-batch-overlap is not known here",
+                because="kernels of both halves run at once, and draw together",
+                hint="leave one of them out",
+            )
 
     def _one_device(self) -> None:
         """Raise ``UsageError`` for layers on the host beside a division, an encoder or media: nobody says how."""
@@ -164,14 +173,15 @@ class Deployment(Shown):
         assert self.streamed is not None  # nothing else leaves weights elsewhere
         return self.streamed.over(self.hardware, self.parallel.ranks)
 
-    def runs_on(self, op: Op) -> tuple[HardwareSpec, Calibration]:
-        """The device that runs an operator, and the constants that price it there; a link has none but its rate."""
+    def runs_on(self, op: Op) -> tuple[HardwareSpec, Calibration, PowerCap | None]:
+        """The device that runs an operator, the constants that price it there, and the cap on what it draws; a link has
+        no constants but its rate."""
         if op.place == "device":
-            return self._over_link if op.far else self.hardware, self.calibration
+            return self._over_link if op.far else self.hardware, self.calibration, self.cap
         assert self.offload is not None  # nothing else puts an operator elsewhere
         if op.place == "link":
-            return self.offload.wire, IDEAL
-        return self.offload.host.hardware, self.offload.host.calibration
+            return self.offload.wire, IDEAL, None
+        return self.offload.host.hardware, self.offload.host.calibration, None
 
     def _one_stage(self) -> None:
         """Raise ``UsageError`` for a division of an encoder-decoder that is not known."""
@@ -292,6 +302,7 @@ class Deployment(Shown):
             "lora": None if self.lora is None else self.lora.to_dict(),
             "offload": None if self.offload is None else self.offload.to_dict(),
             "streamed": None if self.streamed is None else self.streamed.to_dict(),
+            "power_cap_w": None if self.cap is None else self.cap.watts,
             "model_notes": self.warnings,
             "generates": not self.model.encodes,
             "gpu_memory_utilization": defaults.memory_fraction,
@@ -307,4 +318,5 @@ class Deployment(Shown):
         devices = f"{self.parallel.devices} x {self.hardware.name}"
         division = f" ({self.division})" if self.parallel.devices > 1 else ""
         there = "".join(f", {one.describe()}" for one in (self.offload, self.streamed) if one is not None)
+        there += "" if self.cap is None else f", {self.cap.watts:g} W each"
         return f"{self.model.name} in {self.formats} on {devices}{division}{there}"

@@ -423,6 +423,11 @@ class Phase:
         return name(self.time, "time", "s", ("part", "time")) * rate * ranks
 
 
+def over_ranks(phase: Phase, quantity: Callable[[OpCost], Num], unit: str, name: Naming = plain) -> Num:
+    """A quantity of one run of each operator, over all runs on all ranks of the replica in all batches of the step."""
+    return phase._sum(quantity, unit, name)
+
+
 def by_place(phase: Phase) -> dict[Place, Num]:
     """Seconds of kernels by where they run: on the device, on its host, on the link between them."""
     totals: dict[Place, Num] = {"device": 0.0, "host": 0.0, "link": 0.0}

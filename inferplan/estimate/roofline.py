@@ -18,6 +18,7 @@ import numpy as np
 from inferplan.affine import affine, dense, larger, root, root_of_squares
 from inferplan.devices.constants import Calibration, Fit
 from inferplan.devices.hardware import HardwareSpec
+from inferplan.devices.power import PowerCap
 from inferplan.errors import SpecError
 from inferplan.terms import Naming, Term, named, named_at, plain
 from inferplan.units import Num
@@ -62,6 +63,10 @@ class IdealTime(NamedTuple):
     far: Num = 0.0
     """Of the reads: weights in the host's memory, over the link to it."""
 
+    def at(self, clock: Num) -> IdealTime:
+        """The same at a share of the clock: the arithmetic takes longer, and nothing else does."""
+        return self._replace(math=self.math / clock)
+
 
 class FittedTime(NamedTuple):
     """A demand under the constants of a fit, in seconds."""
@@ -105,10 +110,12 @@ class OpCost:
     """The fitted constants; ``None`` where it is priced by the datasheet alone."""
     carried: bool
     """The constants are those of another device."""
+    clock: Num = 1.0
+    """Of the device's own clock at this kernel; below 1 where a power cap holds it back."""
 
     def of(self, op: Op) -> OpCost:
         """The price of another operator that makes the same run."""
-        return OpCost(op=op, work=self.work, spent=self.spent, fit=self.fit, carried=self.carried)
+        return OpCost(op=op, work=self.work, spent=self.spent, fit=self.fit, carried=self.carried, clock=self.clock)
 
     @property
     def time_math(self) -> Num:
@@ -273,12 +280,15 @@ def fitted_time(asked: IdealTime, fit: Fit) -> FittedTime:
     return FittedTime(math=math, memory=memory, wire=wire, overhead=overhead, total=total)
 
 
-def time_terms(op: Op, hardware: HardwareSpec, calibration: Calibration) -> Term:
+def time_terms(op: Op, hardware: HardwareSpec, calibration: Calibration, cap: PowerCap | None = None) -> Term:
     """The time of one run as :func:`price` computes it, with its formula. Raises what that raises."""
     fit, name = calibration.fit(op.kernel, op.label), named_at(op.place)
     chosen: Any = _IDEAL_FIT if fit is None else fit_terms(op, fit, name)
-    spent = fitted_time(ideal_time(op, op.work(), hardware, chosen.terms, name), chosen)
-    return cast("Term", spent.total)
+    asked = ideal_time(op, op.work(), hardware, chosen.terms, name)
+    clock = price(op, hardware, calibration, cap).clock
+    if np.any(clock < 1.0):
+        asked = asked.at(name(clock, "clock", "", ("power", "cap")))
+    return cast("Term", fitted_time(asked, chosen).total)
 
 
 def _soft_maximum_terms(a: Any, b: Any, p: Any) -> Any:
@@ -309,16 +319,30 @@ def fit_terms(op: Op, fit: Fit, name: Naming = named) -> SimpleNamespace:
     )
 
 
-def price(op: Op, hardware: HardwareSpec, calibration: Calibration) -> OpCost:
-    """The time of one run of ``op`` on one rank of ``hardware``.
+def price(op: Op, hardware: HardwareSpec, calibration: Calibration, cap: PowerCap | None = None) -> OpCost:
+    """The time of one run of ``op`` on one rank of ``hardware``, which draws no more than ``cap``.
 
     Raises ``MissingFactError`` when the device has no peak for the arithmetic, or no link for the group.
     """
     fit = calibration.fit(op.kernel, op.label)
     work = op.work()
     chosen = fit or _IDEAL_FIT
-    spent = fitted_time(ideal_time(op, work, hardware, chosen.terms), chosen)
-    return OpCost(op=op, work=work, spent=spent, fit=fit, carried=calibration.basis == "transferred")
+    asked = ideal_time(op, work, hardware, chosen.terms)
+    clock: Num = 1.0
+    spent = fitted_time(asked, chosen)
+    if cap is not None and cap.holds:
+        clock = _clock_under(cap, asked, spent, chosen)
+        if np.any(clock < 1.0):
+            spent = fitted_time(asked.at(clock), chosen)
+    return OpCost(op=op, work=work, spent=spent, fit=fit, carried=calibration.basis == "transferred", clock=clock)
+
+
+def _clock_under(cap: PowerCap, asked: IdealTime, spent: FittedTime, fit: Fit) -> Num:
+    """The share of its own clock at which a kernel draws no more than a cap: its arithmetic slows down with it, its
+    memory traffic, its launch and its messages do not."""
+    own = asked._replace(math=dense(asked.math), memory=dense(asked.memory))
+    work = cap.shares.dynamic(own.math, own.memory, dense(spent.total))
+    return cap.clock(work, lambda clock: dense(fitted_time(own.at(clock), fit).total))
 
 
 def _tiles(size: Num) -> Num:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from inferplan.answers.cost import Cost, Energy, Rates, power_of
+from inferplan.answers.cost import Cost, Energy, Rates
 from inferplan.answers.drafting import Drafting
 from inferplan.answers.emit import Drafts, Launch, command_line, launch
 from inferplan.errors import InferplanError
@@ -67,7 +67,7 @@ def energy_of(plan: Plan) -> Energy | None:
     """Energy at full TDP; ``None`` where the power is not on file."""
     option = plan.option
     try:
-        watts = sum(power_of(deployment.hardware) * count for deployment, count in option.kinds)
+        watts = sum(deployment.hardware.tdp * count for deployment, count in option.kinds)
     except InferplanError:
         return None
     power = watts / option.devices

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from inferplan.answers.power import power_shares, utilisation
+from inferplan.answers.power import run_energy
 from inferplan.devices.constants import IDEAL
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.deployment import Deployment
@@ -98,14 +98,12 @@ def _served(deployment: Deployment, run: Run) -> Prediction:
 
 def _power(deployment: Deployment, result: SimulationResult, run: Run) -> dict[tuple[str, str], float]:
     """Watts a GPU and joules an output token, of one pool without drafts on a device whose TDP is on file."""
-    tdp = deployment.hardware.power
-    if tdp is None or run.prefill is not None or run.draft is not None:
+    if deployment.hardware.power is None or run.prefill is not None or run.draft is not None:
         return {}
-    use = utilisation(deployment, result)
-    if use is None or not result.output_rate:
+    energy = run_energy(deployment, result)
+    if energy is None or not result.output_rate:
         return {}
-    watts = power_shares().watts(tdp, use)
-    return {("power", "mean"): watts, ("energy", "mean"): watts * run.devices / result.output_rate}
+    return {("power", "mean"): energy.watts, ("energy", "mean"): energy.watts * run.devices / result.output_rate}
 
 
 def options_of(run: Run, deployment: Deployment) -> Options:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from inferplan.answers.power import PowerShares, Utilisation, prompt_pieces
+from inferplan.answers.power import prompt_pieces
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.errors import UsageError
 from inferplan.estimate.phase import decode_cycle, run_step
@@ -395,12 +395,6 @@ def test_attention_ranks_wait_for_a_prompt_each() -> None:
     alone, held = _late(0, False), _late(50, False)
     assert alone < held < alone + 50 * step
     assert _late(50, True) == pytest.approx(_late(0, True), rel=1e-6)  # both ranks have one: nothing to wait for
-
-
-def test_watts_are_shares_of_the_tdp() -> None:
-    shares = PowerShares(source="by hand", idle=0.4, arithmetic=0.8, memory=0.3)
-    assert shares.watts(1000.0, Utilisation(0.25, 0.5)) == pytest.approx(1000 * (0.4 + 0.2 + 0.15))
-    assert shares.watts(1000.0, Utilisation(1.0, 1.0)) == 1000.0
 
 
 def _rows(shared: Path) -> list[Row]:

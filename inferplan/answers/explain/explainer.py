@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from inferplan.answers.energy import StaticEnergy
 from inferplan.answers.explain.explanation import Explanation, Input, Part
 from inferplan.answers.explain.origins import Origins
 from inferplan.catalog.assemble import Request, assemble
@@ -104,7 +105,8 @@ class Explainer:
         operators = [f"{name}.{operator}" for name, phase in self.phases.items() for operator in phase.by_operator()]
         server = [] if self._first is None else ["ttft_at_server"]
         memory = [name for name in _MEMORY if name != "memory.adapters" or self.estimate.deployment.lora is not None]
-        return [*batch, *server, "ridge", *memory, *there, *inner, *operators]
+        energy = [] if self._energy is None else self._energy.numbers()
+        return [*batch, *server, "ridge", *memory, *there, *energy, *inner, *operators]
 
     def explain(self, name: str) -> Explanation:
         """The explanation of one number.
@@ -126,6 +128,8 @@ class Explainer:
             return self._at_server()
         if name == "ridge":
             return self._explanation(name, self.estimate.deployment.ridge_terms(), "docs/concepts/roofline.md")
+        if self._energy is not None and name in self._energy.numbers():
+            return self._explanation(name, self._energy.terms(name), "docs/power.md", self._given())
         phase_name, _, rest = name.partition(".")
         rest = _ALIASES.get(rest, rest)
         phase = self.phases.get(phase_name)
@@ -162,6 +166,14 @@ class Explainer:
             inputs=tuple(dict.fromkeys([*inputs, *further])),
             parts=tuple(dict.fromkeys([*explained, *made])),
         )
+
+    @cached_property
+    def _energy(self) -> StaticEnergy | None:
+        """Of the batch, where it is known."""
+        try:
+            return StaticEnergy(estimate=self.estimate) if self.estimate.deployment.hardware.power else None
+        except UsageError:
+            return None
 
     @cached_property
     def _first(self) -> FirstToken | None:

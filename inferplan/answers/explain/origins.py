@@ -12,6 +12,7 @@ from inferplan.answers.explain.explanation import Input
 from inferplan.catalog import files as catalog
 from inferplan.catalog.assemble import Request
 from inferplan.catalog.calibrations import calibration_file, class_file, releases_file, shared_step
+from inferplan.catalog.power import power_shares
 from inferplan.catalog.yaml_text import line_of
 from inferplan.devices.constants import alike
 from inferplan.errors import UnknownNameError
@@ -65,6 +66,12 @@ class Origins:
             return self.model_place(*path), deployment.model.source
         if kind == "engine":
             return self._engine_place(str(path[-1]), path), deployment.engine.defaults.source
+        if kind == "power":
+            if path[0] == "cap":
+                return "--power-cap: the kernel's clock at which it draws that (docs/power.md)", ""
+            shares = power_shares()
+            source = shares.clock_source if path[0] in ("static", "voltage") else shares.source
+            return self.at(catalog.config_root() / "power.yaml", *path), source
         if kind == "serving":
             file = catalog.find("engines", self.request.engine.partition("@")[0])
             return self.at(file, "serving", *path), deployment.engine.serving.source

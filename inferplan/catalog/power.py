@@ -1,0 +1,36 @@
+"""The shares of TDP on file, and caps as they are asked for."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from inferplan.catalog.files import config_root, spec_of
+from inferplan.devices.hardware import HardwareSpec
+from inferplan.devices.power import PowerCap, PowerShares
+from inferplan.errors import UsageError
+
+
+@cache
+def power_shares() -> PowerShares:
+    """The shares on file (``configs/power.yaml``), of all devices alike."""
+    return spec_of(config_root() / "power.yaml", PowerShares)
+
+
+def power_cap(hardware: HardwareSpec, watts: float) -> PowerCap:
+    """A cap on each device. Raises ``UsageError`` for one above TDP, or so low that the clock alone cannot keep it."""
+    tdp, shares = hardware.tdp, power_shares()
+    lowest = (shares.static + shares.memory) * tdp
+    if watts > tdp:
+        raise UsageError(
+            f"a cap of {watts:g} W is above what {hardware.name} draws",
+            because=f"its TDP is {tdp:g} W",
+            hint=f"--power-cap {tdp:g}W or less",
+        )
+    if watts <= lowest:
+        raise UsageError(
+            f"a cap of {watts:g} W is below what the law of clocks covers on {hardware.name}",
+            because=f"{shares.static + shares.memory:.1%} of its TDP of {tdp:g} W, {lowest:.1f} W, are drawn at any "
+            "clock by a kernel that reads memory at full rate",
+            hint=f"--power-cap {int(lowest) + 1}W or more",
+        )
+    return PowerCap(watts=watts, tdp=tdp, shares=shares)

@@ -1,0 +1,81 @@
+"""Bugs planted in power, each with the value or the law that must notice."""
+
+from __future__ import annotations
+
+from tests import test_power as power
+from tests.mutants_source import SourceMutant
+
+POWER_MUTANTS = [
+    SourceMutant(
+        name="power: a lower clock slows memory too",
+        place="inferplan.estimate.roofline:IdealTime.at",
+        old="self._replace(math=self.math / clock)",
+        new="self._replace(math=self.math / clock, memory=self.memory / clock)",
+        changes="a cap slows decode as much as the prefill",
+        check=power.test_clocks_of_memory_and_arithmetic,
+    ),
+    SourceMutant(
+        name="power: kernels above TDP count in full",
+        place="inferplan.devices.power:PowerShares.dynamic",
+        old="left - moved)",
+        new="left + moved)",
+        changes="a kernel at TDP is slowed by a cap more than it has to be",
+        check=power.test_the_clock_of_a_kernel_in_closed_form,
+    ),
+    SourceMutant(
+        name="power: voltage is never lowered",
+        place="inferplan.devices.power:PowerCap.drawn",
+        old="np.power(clock, self.shares.voltage)",
+        new="np.power(clock, 0.0 * self.shares.voltage)",
+        changes="a cap costs more clock than its law says",
+        check=power.test_laws_of_voltage_in_closed_form,
+    ),
+    SourceMutant(
+        name="power: one device is on",
+        place="inferplan.estimate.draw:step_joules",
+        old='("power", "idle")) * ranks * seconds',
+        new='("power", "idle")) * seconds + 0.0 * ranks',
+        changes="a replica of two GPUs is on for one",
+        check=power.test_two_devices_are_on_for_the_same_time,
+    ),
+    SourceMutant(
+        name="power: a lower clock saves nothing of being on",
+        place="inferplan.estimate.draw:_worked",
+        old="memory - saved",
+        new="memory - 0.0 * saved",
+        changes="a capped GPU draws more than its cap",
+        check=power.test_lower_caps_are_never_faster_and_never_draw_more,
+    ),
+    SourceMutant(
+        name="power: the host stands outside the facility",
+        place="inferplan.answers.energy:EnergyAsked.whole",
+        old="self.pue * (joules + self.host_watts * devices * seconds)",
+        new="self.pue * joules + self.host_watts * devices * seconds",
+        changes="what cools the host is not counted",
+        check=power.test_phases_add_up_to_a_request,
+    ),
+    SourceMutant(
+        name="power: prompts of a mixed step take all of it",
+        place="inferplan.answers.power:run_energy",
+        old="extra = held.beyond(alone) if mixes(policy) else held",
+        new="extra = held",
+        changes="decodes beside prompts are counted twice",
+        check=power.test_a_mixed_step_is_counted_once,
+    ),
+    SourceMutant(
+        name="power: nothing is drawn between steps",
+        place="inferplan.answers.power:run_energy",
+        old="idle=replicas * on * (end - start - busy)",
+        new="idle=0.0 * replicas * on",
+        changes="a GPU without requests takes no energy",
+        check=power.test_standing_idle_takes_energy,
+    ),
+    SourceMutant(
+        name="power: a kWh is a kilojoule an hour",
+        place="inferplan.answers.energy:JOULES_PER_KWH",
+        old="3.6e6",
+        new="3.6e3",
+        changes="CO2 is a thousand times what it is",
+        check=power.test_carbon_by_hand,
+    ),
+]
