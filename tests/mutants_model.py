@@ -63,9 +63,9 @@ MODEL_MUTANTS = [
     ),
     SourceMutant(
         name="LoRA: adapters that no sequence has",
-        place="inferplan.models.layers.base:LayerContext._touched",
-        old="np.minimum(self.adapters.active, sequences)",
-        new="sequences * 0.0 + self.adapters.active",
+        place="inferplan.work.adapters:Adapters.touched",
+        old="np.minimum(self.active, sequences if self.different is None else self.different(sequences))",
+        new="sequences * 0.0 + self.active",
         changes="a step reads more adapters than it has sequences",
         check=test_lora.test_no_more_adapters_are_read_than_the_step_has_sequences,
     ),

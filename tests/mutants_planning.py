@@ -7,6 +7,7 @@ from tests.planning import (
     test_classes,
     test_confidence,
     test_day,
+    test_lora,
     test_packing,
     test_prices,
     test_quoted,
@@ -18,6 +19,46 @@ from tests.planning import (
 from tests.serving import test_decode_batch, test_queueing, test_tandem
 
 PLANNING_MUTANTS = [
+    SourceMutant(
+        name="LoRA in a plan: a step reads an adapter for each of its sequences",
+        place="inferplan.planning.adapters:named",
+        old="different=different",
+        new="different=None",
+        changes="requests for the same adapter are priced as if each had its own",
+        check=test_lora.test_a_step_has_the_adapters_that_its_sequences_name_on_average,
+    ),
+    SourceMutant(
+        name="LoRA in a plan: every adapter is there",
+        place="inferplan.planning.adapters:loads_of",
+        old="demand.adapters.missed(deployment.lora.slots)",
+        new="0.0",
+        changes="fewer slots cost nothing",
+        check=test_lora.test_a_miss_holds_up_the_step_that_admits_its_request,
+    ),
+    SourceMutant(
+        name="LoRA in a plan: slots as seldom used as their requests come",
+        place="inferplan.planning.adapters:slot_wait",
+        old="busy - 1.0",
+        new="busy - busy / (1.0 + running[short][:, None] * chance)",
+        changes="an adapter is in use for less than the busy period of its requests",
+        check=test_lora.test_the_wait_for_a_slot_by_hand,
+    ),
+    SourceMutant(
+        name="LoRA in a plan: what a cache of slots forgets is found",
+        place="inferplan.traffic.popularity:Popularity.missed",
+        old="(1.0 - chance) ** window",
+        new="(1.0 - chance) ** (window + 1.0)",
+        changes="the closed form finds more adapters than the slots hold",
+        check=test_lora.test_misses_are_those_of_a_replay,
+    ),
+    SourceMutant(
+        name="LoRA in a plan: finalists are loaded over another link",
+        place="inferplan.planning.verify:_run",
+        old="lora_bandwidth=demand.lora_bandwidth",
+        new="lora_bandwidth=None",
+        changes="--lora-bandwidth changes the closed form alone",
+        check=test_lora.test_finalists_are_what_simulate_says_of_the_flags_that_are_emitted,
+    ),
     SourceMutant(
         name="a run that is too short keeps every limit",
         place="inferplan.planning.verify:Verified.meets",

@@ -301,7 +301,7 @@ def assemble(
         unfused_attention=request.unfused_attention,
         routing=routing_of(request.expert_skew),
         media=carried(model, request.media),
-        lora=_adapters(request, model, precision.base),
+        lora=adapters_asked(request, model, precision.base),
     )
     backends = Backends(engine=request.engine, chosen=request.flags.backends, path=request.calibration)
     deployment = with_backends(deployment, backends)
@@ -342,7 +342,7 @@ _ADAPTING = ("vllm", "none")
 """Engines whose slots of adapters are known here."""
 
 
-def _adapters(request: Request, model: ModelSpec, base: Format) -> Adapters | None:
+def adapters_asked(request: Request, model: ModelSpec, base: Format) -> Adapters | None:
     """The adapters asked for; their module is read only where there are any. Raises ``UsageError`` for an engine that
     keeps them in another way, which is not known here."""
     asked = request.lora

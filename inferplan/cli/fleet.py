@@ -22,6 +22,7 @@ _NOT_HERE = (
     *("images", "image_size", "video_frames", "audio_seconds"),
     *("users", "trace", "requests", "deadline", "gpu", "classes", "queue", "redundant_experts", "two_batch_overlap"),
     *("prefill_redundant_experts", "prefill_two_batch_overlap", "aggregated", "confidence", "spare", "anchor"),
+    *("lora_rank", "lora_modules", "max_loras", "lora_folder", "loras", "lora_skew", "lora_bandwidth"),
     *("draft_model", "draft_tokens", "draft_branches", "acceptance", "acceptance_length", "thinking"),
 )
 """Options of a plan that a fleet has not: it is of a rate, on GPUs that are named, and its replicas are plain."""

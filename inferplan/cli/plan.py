@@ -21,6 +21,7 @@ from inferplan.catalog.price_lists import PriceBook
 from inferplan.catalog.workloads import WorkloadSpec, load_limits, load_workload
 from inferplan.cli.class_options import CLASSES, QUEUE, asked_classes
 from inferplan.cli.draft_options import draft_options, draftings_of
+from inferplan.cli.lora_options import NAMED, SLOTS, lora_values, popularity_of
 from inferplan.cli.media_options import MEDIA, asked_of, media_values
 from inferplan.cli.options import (
     BACKEND,
@@ -103,6 +104,9 @@ class _Option:
 _MOST_TRIED = 256
 """Values of a degree or a budget that a search tries: each goes with each of the others."""
 _DEGREES = ("tp", "pp", "ep", "dp")
+_SEVERAL_SLOTS: dict[str, dict[str, Any]] = {
+    "--max-loras": {"type": None, "metavar": "COUNTS", "help": "Adapters in device memory at once, each tried [1]."}
+}
 _OPTIONS = [
     _Option("--workload", metavar="NAME", help="Lengths and limits by name or path: chat, rag, code, agent, ..."),
     _Option(*CLASSES[0], **CLASSES[1]),
@@ -179,6 +183,8 @@ _OPTIONS = [
     ),
     _Option("--token-budget", metavar="COUNTS", help="Tokens of a step [512 to 16384]."),
     *(_Option(*names, **keywords) for names, keywords in draft_options(several=True)),
+    *(_Option(*names, **{**keywords, **_SEVERAL_SLOTS.get(names[0], {})}) for names, keywords in SLOTS),
+    *(_Option(*names, **keywords) for names, keywords in NAMED),
     _Option("--aggregated", is_flag=True, help="Do not consider separate prefill and decode pools."),
     _Option("--utilisation", type=Finite(), help="Share of its capacity to load a replica with [0.8; offline 0.95]."),
     _Option(
@@ -218,6 +224,11 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Que
         values = {**values, "prompt": str(encoder.frames)}  # the one input that it reads
     demand = _of_classes(classes, values) if classes.classes else _demand(values, named)
     base, demand = _with_media(Request(model=model, gpu="", media=media_values(values)), demand, named)
+    if (popularity := popularity_of(values)) is not None:
+        bandwidth = quantity(values["lora_bandwidth"], "bytes/s", "--lora-bandwidth")
+        demand = replace(demand, adapters=popularity, lora_bandwidth=bandwidth)
+    slots = _tried(values["max_loras"], "--max-loras") or ()
+    lora = lora_values({**values, "max_loras": slots[0] if slots else None, "active_loras": None})
     slo = screened_by(demand.classes) if demand.classes else _slo(values, named, demand)
     spec = load_model(model)
     gpus = tuple(gpu_name(name) for name in parse_values(values["gpu"] or "")) or default_gpus(prices)
@@ -236,6 +247,7 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Que
             expert_skew=values["expert_skew"],
             roles=roles,
             flags=EngineFlags(backends=values["backend"] or ()),
+            lora=lora,
         ),
         gpus=gpus,
         quants=quants,
@@ -249,6 +261,7 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Que
         two_batches=values["two_batch_overlap"],
         prefill_redundant=_copies(values["prefill_redundant_experts"]),
         prefill_two_batches=values["prefill_two_batch_overlap"],
+        slots=slots,
         **degrees,
     )
     utilisation = values["utilisation"] if values["utilisation"] is not None else 0.95 if demand.offline else 0.8

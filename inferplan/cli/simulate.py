@@ -16,7 +16,7 @@ import click
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.cli.class_options import asked_classes, classes_option, queue_option
 from inferplan.cli.draft_options import speculation_of
-from inferplan.cli.lora_options import lora_options
+from inferplan.cli.lora_options import NAMED, lora_options, popularity_of
 from inferplan.cli.media_options import asked_of, media_of, media_options
 from inferplan.cli.offload_options import offload_options
 from inferplan.cli.options import (
@@ -53,7 +53,6 @@ from inferplan.serving.techniques.tiers import curve_records
 from inferplan.serving.verdict import flow_of, near_capacity
 from inferplan.table import Report
 from inferplan.traffic.conversations import parse_think_time
-from inferplan.traffic.popularity import Popularity
 from inferplan.traffic.requests import (
     ClosedLoop,
     Media,
@@ -135,13 +134,7 @@ traffic_options = option_group(
     click.option("--turn-gap", metavar="TIME", hidden=True, callback=_no_turn_gap),
     click.option("--samples", type=Count(), help="Completions of each prompt. [1]"),
     classes_option,
-    click.option("--loras", type=Count(), help="LoRA adapters that requests name, with --lora-rank or --lora-folder."),
-    click.option(
-        "--lora-skew", type=Finite(), help="The i-th most popular of them has a share of i^-SKEW (Zipf); 0: all alike."
-    ),
-    click.option(
-        "--lora-bandwidth", metavar="RATE", help="From the host to one device, for an adapter that is loaded [on file]."
-    ),
+    *(click.option(*names, **keywords) for names, keywords in NAMED),
     click.option("--client-timeout", metavar="TIME", help="When clients give up."),
 )
 flag_options = option_group(
@@ -439,17 +432,9 @@ def _traffic(values: dict[str, Any], media: Media | None) -> Traffic | Requests:
 
 def _naming(traffic: Traffic | Requests, values: dict[str, Any]) -> Traffic | Requests:
     """The load with an adapter for each request, where adapters are asked for."""
-    count, skew = values["loras"], values["lora_skew"]
-    if (count is None) != (skew is None):
-        raise UsageError(
-            "adapters need their number and how popular they are: --loras and --lora-skew",
-            hint="--loras 100 --lora-skew 1, or --lora-skew 0 for all alike",
-        )
-    if count is None and values["lora_bandwidth"] is not None:
-        raise UsageError("--lora-bandwidth is of adapters, and requests name none", hint="--loras 100 --lora-skew 1")
-    if count is None:
+    popularity = popularity_of(values)
+    if popularity is None:
         return traffic
-    popularity = Popularity(count=count, skew=skew)
     if isinstance(traffic, Traffic):
         return replace(traffic, adapters=popularity)
     return traffic.naming(popularity, values["seed"])

@@ -13,6 +13,7 @@ from inferplan.serving.batch_means import Precision, fewest_values
 from inferplan.serving.class_results import METRICS
 from inferplan.serving.waiting import QueueOrder
 from inferplan.traffic.classes import TrafficClass
+from inferplan.traffic.popularity import Popularity
 from inferplan.traffic.requests import (
     LEAST_RATE,
     ArrivalKind,
@@ -70,6 +71,10 @@ class Demand:
     """Kinds of traffic, where there are several: ``prompt`` and ``output`` are those of all of them."""
     queue: QueueOrder = "fcfs"
     """Which of the waiting requests an engine admits next."""
+    adapters: Popularity | None = None
+    """LoRA adapters that requests name."""
+    lora_bandwidth: float | None = None
+    """Bytes a second that bring one to a device; ``None`` for the host link on file."""
 
     def __post_init__(self) -> None:
         given = [name for name in ("rate", "users", "deadline") if getattr(self, name) is not None]
@@ -91,6 +96,8 @@ class Demand:
             )
         if self.classes and self.media is not None:
             raise UsageError("classes of traffic know no images, video or sound", hint="leave one of them out")
+        if self.lora_bandwidth is not None and not self.lora_bandwidth > 0:
+            raise UsageError("--lora-bandwidth must be more than 0")
         if self.fewest > Precision().most:
             raise UsageError(
                 "a class is too rare for its percentile to be planned for",
@@ -142,6 +149,7 @@ class Demand:
             samples=self.samples,
             seed=seed,
             classes=self.classes,
+            adapters=self.adapters,
         )
 
     def one_of(self, replicas: int) -> Demand:
@@ -167,6 +175,8 @@ class Demand:
             lengths = f"{len(self.classes)} classes ({kinds}), {lengths}"
         if self.output.average > 1:
             lengths += f", {self.output.average:,.0f} out"
+        if self.adapters is not None:
+            lengths += f", {self.adapters.describe()}"
         if self.deadline is not None:
             span = f"{self.deadline / 3600:,g} h" if self.deadline >= 3600 else format_time(self.deadline)
             return f"{self.requests:,} requests in {span}, {lengths}"

@@ -16,6 +16,7 @@ from inferplan.devices.engine import mixes
 from inferplan.estimate.anchoring import correction
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
+from inferplan.planning.adapters import loads_of, named, slot_wait, with_loads
 from inferplan.planning.demand import Demand, tail
 from inferplan.serving.rounds import (
     Decodes,
@@ -179,10 +180,16 @@ def load_grids(
     steps = (demand.output.average - 1.0) / speculation.tokens
     new, cached = prompt - demand.cached, float(demand.cached)
     load = PromptLoad(batch / steps, new, cached)
-    every = loaded_together(deployments, decodes, load, axes.budget[None, :], speculation)
+    every = loaded_together(named(deployments, demand), decodes, load, axes.budget[None, :], speculation)
     prompts = PromptsAlone(deployments, axes.budget, new, cached, demand.output.average)
     return [
-        _grid((deployment, rounds, prompts), demand, percentile, axes, speculation)
+        _grid(
+            (deployment, with_loads(rounds, loads_of(deployment, demand), batch / steps), prompts),
+            demand,
+            percentile,
+            axes,
+            speculation,
+        )
         for deployment, rounds in zip(deployments, every)
     ]
 
@@ -216,7 +223,8 @@ def _grid(
     held = share * own / step  # of the time, in rounds with prompts: a late arrival finds one of those in progress
     rest = np.where(held > tail(percentile), own, decode) * (percentile / 100) / deployment.parallel.pp
     crowd = tail_wait(line, np.clip(rounds.held.filled, 0.0, 0.999), tail(percentile))
-    ttft = np.maximum(front + rest + late + through + crowd, mean)
+    load = loads_of(deployment, demand).beyond_mean(tail(percentile))
+    ttft = np.maximum(front + rest + late + through + crowd + load, mean)
     if deployment.calibration.anchor is not None:
         users = np.asarray(in_system(departures(batch, steps, step), mean, steps, step)) * dp
         measured = correction(deployment, users, prompt, demand.output.average)
@@ -224,6 +232,8 @@ def _grid(
         step, decode, own = step * measured.tpot, decode * measured.tpot, own * measured.tpot
     rate = np.asarray(departures(batch, steps, step))
     concurrency = np.asarray(in_system(rate, mean, steps, step))
+    wait = slot_wait(deployment.lora, demand, rate, concurrency)
+    ttft, mean = ttft + wait, mean + wait
     return LoadGrid(
         deployment=deployment,
         axes=axes,
@@ -236,7 +246,7 @@ def _grid(
         ttft_mean=mean,
         tpot=step / speculation.tokens,
         e2el=ttft + steps * step,
-        concurrency=concurrency * dp,
+        concurrency=(concurrency + rate * wait) * dp,
         memory_use=_cache_use(deployment, demand, axes, concurrency, speculation.draft),
         prefill_use=np.where(room < longest_whole(deployment, demand, percentile), np.inf, rounds.held.filled),
         slots=float(deployment.engine.defaults.tier(deployment.hardware).max_sequences * dp),

@@ -107,7 +107,9 @@ def _named(checked: Verified) -> str:
     if option.prompt_budget is not None:
         flags += f" --prefill-max-num-batched-tokens {option.prompt_budget}"
     drafts = f" --draft-tokens {option.speculation.length}" if option.speculation.length else ""
-    return f"{option.deployment.describe()} with {flags}{drafts}"
+    lora = option.deployment.lora
+    slots = "" if lora is None else f" --max-loras {lora.slots}"
+    return f"{option.deployment.describe()} with {flags}{drafts}{slots}"
 
 
 def _counts(searched: SearchResult) -> str:

@@ -7,6 +7,7 @@ from math import isinf
 
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.errors import UsageError
+from inferplan.planning.adapters import require_both
 from inferplan.planning.confidence import MIDDLE
 from inferplan.planning.demand import Demand
 from inferplan.planning.option import Sizing
@@ -40,6 +41,7 @@ class Question:
             raise UsageError(
                 "no run is long enough to know the slowest of all requests", hint="a --percentile below 100, such as 99"
             )
+        require_both(self.space.base.lora, self.demand)
         described = self.space.prefill_redundant or self.space.prefill_two_batches is not None
         if described and (self.demand.offline or self.demand.users is not None):
             raise UsageError(

@@ -114,8 +114,7 @@ def search(space: Space, demand: Demand, slo: Slo, sizing: Sizing, prices: Price
                 decodes, prompts = space.tries(deployment), space.tries(deployment, prompts=True)
                 if decodes:
                     state.add(priced)
-                apart = model.encoder is None and not model.encodes and not demand.offline and demand.users is None
-                if space.disaggregate and apart:
+                if space.disaggregate and _may_be_apart(deployment, demand):
                     state.add_pools(priced, prompts, decodes)
     return state.result()
 
@@ -130,6 +129,15 @@ def _require_one_pass(model: ModelSpec, space: Space, demand: Demand) -> None:
         require_decoder(model, "prefix cache", "leave --cached-prefix out, or another --workload")
     if space.drafting:
         require_decoder(model, "speculative decoding", "leave --draft-... out")
+    if demand.adapters is not None and model.encodes:
+        raise UsageError(f"{model.name} generates nothing, and adapters are planned for models that do")
+
+
+def _may_be_apart(deployment: Deployment, demand: Demand) -> bool:
+    """Whether pools for prompts and for decodes are planned for a deployment under a demand."""
+    model = deployment.model
+    plain = model.encoder is None and not model.encodes and deployment.lora is None
+    return plain and not demand.offline and demand.users is None
 
 
 def _axes(space: Space, deployment: Deployment, demand: Demand, slo: Slo) -> Axes:
@@ -142,10 +150,11 @@ def _plain_grids(space: Space, demand: Demand, slo: Slo, deployments: list[Deplo
 
     Those of a group of which one has no price are left out.
     """
-    groups: dict[tuple[Parallelism, bool], list[Deployment]] = defaultdict(list)
+    groups: dict[tuple[Parallelism, bool, int], list[Deployment]] = defaultdict(list)
     for deployment in deployments:
         cut = deployment.two_batches is not None
-        groups[replace(deployment.parallel, pp=1), cut].append(deployment)
+        slots = 0 if deployment.lora is None else deployment.lora.slots
+        groups[replace(deployment.parallel, pp=1), cut, slots].append(deployment)
     found: dict[int, LoadGrid] = {}
     for group in groups.values():
         try:
@@ -160,7 +169,7 @@ def _plain_grids(space: Space, demand: Demand, slo: Slo, deployments: list[Deplo
 
 def _weights_fit(deployment: Deployment) -> bool:
     footprint = single(deployment)
-    return all(stage.weights < footprint.usable for stage in dict.fromkeys(footprint.stages))
+    return all(stage.weights + stage.adapters < footprint.usable for stage in dict.fromkeys(footprint.stages))
 
 
 class _Frontier(NamedTuple):
@@ -360,7 +369,8 @@ def cheapest_of_each_structure(options: list[Option]) -> Iterator[Option]:
         drafts = bool(option.speculation.length)
         prompts = "" if option.prompts is None else option.prompts.deployment.describe()
         apart = option.pools is not None, prompts
-        key = (option.deployment.describe(), option.deployment.engine.name, apart, drafts)
+        slots = None if option.deployment.lora is None else option.deployment.lora.slots
+        key = (option.deployment.describe(), option.deployment.engine.name, apart, drafts, slots)
         if key not in seen:
             seen.add(key)
             yield option

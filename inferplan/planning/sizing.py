@@ -437,6 +437,7 @@ def breaks_first(checked: Verified, question: Question) -> str:
     if checked.verdict == "overloaded" and checked.result is not None:
         waits = {reason: count for meter in checked.result.meters for reason, count in meter.blocked_by.items()}
         reasons = {"slots": "slots", "cache": "memory", "budget": "prefill", "tokens": "prefill"}
+        reasons["adapters"] = "adapters"
         if waits:
             return reasons.get(max(waits, key=lambda reason: waits[reason]), "prefill")
         return "prefill"

@@ -9,7 +9,15 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from inferplan.answers.drafting import Drafting, refuse_anchor
-from inferplan.catalog.assemble import Request, assemble, load_anchor, load_engine, native_precision, precision_of
+from inferplan.catalog.assemble import (
+    Request,
+    adapters_asked,
+    assemble,
+    load_anchor,
+    load_engine,
+    native_precision,
+    precision_of,
+)
 from inferplan.catalog.backends import Backends, kernels_run, with_backends
 from inferplan.catalog.files import load_hardware, load_model
 from inferplan.catalog.price_lists import PriceBook
@@ -21,6 +29,8 @@ from inferplan.errors import InferplanError, UsageError
 from inferplan.estimate.anchoring import anchored, system_of
 from inferplan.estimate.deployment import Deployment
 from inferplan.models.spec import ModelSpec, require_experts
+from inferplan.planning.adapters import with_slots
+from inferplan.serving.techniques.lora import require_served
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.work.parallel import Parallelism
 
@@ -53,6 +63,8 @@ class Space:
     two_batches: bool = False
     prefill_redundant: tuple[int, ...] | None = None
     prefill_two_batches: bool | None = None
+    slots: tuple[int, ...] = ()
+    """Slots of LoRA adapters to try (``max_loras``); none: those of ``base``."""
     anchor: str | None = None
     """A file of measured runs of one of the systems, which are that system's alone."""
 
@@ -60,6 +72,14 @@ class Space:
         """Raise ``UsageError`` for options about experts that no candidate can have, for drafts beside an anchor."""
         if self.anchor is not None and self.drafting:
             refuse_anchor()
+        if self.slots and not self.base.lora.any:
+            raise UsageError("no adapters were asked for", hint="--lora-rank 16, or --lora-folder DIR")
+        if self.base.lora.any and self.drafting:
+            raise UsageError("adapters beside drafts are not simulated", hint="leave one of them out")
+        if self.base.lora.any:
+            model = _model(self.base.model)
+            for engine in self.engines:
+                adapters_asked(replace(self.base, engine=engine), model, native_precision(model).base)
         if self.base.expert_skew is not None:
             require_experts(_model(self.base.model), "--expert-skew")
         engines = [load_engine(name) for name in self.engines]
@@ -175,12 +195,14 @@ def candidates(space: Space, rejections: Rejections) -> Iterator[tuple[Request, 
             base = known
             if runs and runs.system.same(system_of(known)):
                 base = anchored(known, runs, str(space.anchor))
-            for parallel in shapes:
-                for flags in _flags(space, request, parallel):
+            for (asked, whole), parallel in itertools.product(_with_slots(space, request, base), shapes):
+                for flags in _flags(space, asked, parallel):
                     try:
-                        own = known.engine if flags is request.flags else load_engine(engine, flags)
-                        made = replace(base, parallel=parallel, engine=own)
-                        yield replace(request, parallel=parallel, flags=_own_backends(flags, made)), made
+                        own = known.engine if flags is asked.flags else load_engine(engine, flags)
+                        made = replace(whole, parallel=parallel, engine=own)
+                        if made.lora is not None:
+                            require_served(made)
+                        yield replace(asked, parallel=parallel, flags=_own_backends(flags, made)), made
                     except InferplanError as error:
                         rejections.add("impossible", 1, error.what)
     if runs is not None and not any(runs.system.same(system) for system in seen):
@@ -188,6 +210,14 @@ def candidates(space: Space, rejections: Rejections) -> Iterator[tuple[Request, 
             f"{space.anchor} is anchored to {runs.system.describe()}, which is no candidate",
             because=f"candidates are {'; '.join(sorted(system.describe() for system in seen))}",
         )
+
+
+def _with_slots(space: Space, request: Request, deployment: Deployment) -> list[tuple[Request, Deployment]]:
+    """The candidate with each number of slots for adapters that is tried; as it is where none are named."""
+    return [
+        (replace(request, lora=replace(request.lora, slots=slots)), with_slots(deployment, slots))
+        for slots in space.slots
+    ] or [(request, deployment)]
 
 
 def _flags(space: Space, request: Request, parallel: Parallelism) -> list[EngineFlags]:

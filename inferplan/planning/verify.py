@@ -178,7 +178,8 @@ def traffic_of(
         count *= demand.prefix.turns  # of conversations, every user's later turns too
         return demand.traffic(users, count, lasting)
     if demand.trace is not None and demand.trace.arrival is not None:
-        return _thinned(demand.trace, share, factor)
+        trace = demand.trace if demand.adapters is None else demand.trace.naming(demand.adapters, seed=0)
+        return _thinned(trace, share, factor)
     rate = (demand.requests_per_second or 0.0) * factor / share
     held = rate * lasting
     lives = _GLANCE_LIVES if fewest < _LOOK else _LIVES
@@ -197,6 +198,7 @@ def _thinned(trace: Requests, share: int, factor: float) -> Requests:
         output=trace.output[chosen],
         arrival=(trace.arrival[chosen] - trace.arrival[0]) / factor,
         hashes=None if trace.hashes is None else list(trace.hashes)[chosen],
+        adapters=None if trace.adapters is None else trace.adapters[chosen],
     )
 
 
@@ -294,6 +296,7 @@ def _run(
         hit_rate=demand.hit_rate,
         speculation=option.speculation,
         trim=demand.trace is None,
+        lora_bandwidth=demand.lora_bandwidth,
     )
     try:
         if precision is not None and isinstance(traffic, Traffic) and isinstance(traffic.arrivals, OpenLoop):

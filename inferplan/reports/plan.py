@@ -13,6 +13,8 @@ from inferplan.reports.cost import cost_table, energy_table
 from inferplan.reports.plan_figures import cost_of, devices, energy_of, formats, gpus, money, quants, shape
 from inferplan.reports.plan_notes import answer, notes
 from inferplan.reports.plan_record import plan_record
+from inferplan.reports.simulation import in_slots
+from inferplan.serving.result import adapters_found
 from inferplan.table import Report, Table
 from inferplan.units import format_time
 
@@ -24,6 +26,7 @@ BOTTLENECKS = {
     "e2el": "the limit on end-to-end latency",
     "memory": "the memory left for the cache",
     "slots": "the engine's limit on sequences",
+    "adapters": "the slots of LoRA adapters",
     "prefill": "the token budget of a step",
     "nothing": "none found: it carries many times the load",
 }
@@ -68,10 +71,21 @@ def summary_table(plan: Plan) -> Table:
         for name, limit in one.slo.limits.items():
             what = f"{whose}{METRIC_NAMES[name]} {percentile_of(one.slo)} ({simulated})"
             rows.append([what, f"{format_time(one.achieved[name])}, limit {format_time(limit, 3)}"])
-    rows += capacity_rows(plan)
+    rows += [*_adapters(plan), *capacity_rows(plan)]
     asked = limits_in_words(question.slo, question.demand.classes)
     title = f"{question.space.base.model}: {question.demand.describe()}" + (f"; {asked}" if asked else "")
     return Table(title=title, columns=["plan", "value"], rows=rows)
+
+
+def _adapters(plan: Plan) -> list[list[str]]:
+    """The slots of LoRA adapters, and how often the simulation found one in them; empty without adapters."""
+    lora, result = plan.option.deployment.lora, plan.best.result
+    if lora is None:
+        return []
+    found = None if result is None else adapters_found(result)
+    if found is None or found["hit_rate"] is None:
+        return [["LoRA adapters", f"rank {lora.rank} in {lora.slots} slots a replica"]]
+    return [["LoRA adapters", f"rank {lora.rank}; {in_slots(found, lora.slots)}"]]
 
 
 def _budgets(option: Option) -> str:

@@ -142,6 +142,8 @@ def shape(option: Option) -> str:
     """``"2 x tp 4, fp8"``: replicas and how each is divided."""
     parallel = option.deployment.division
     drafts = f", {option.speculation.length} drafts" if option.speculation.length else ""
+    if option.deployment.lora is not None:
+        drafts += f", {option.deployment.lora.slots} adapter slots"
     if option.pools and option.prompts:
         first = option.prompts.deployment.division
         return f"{option.pools[0]} prefill ({first}) + {option.pools[1]} decode ({parallel}{drafts})"

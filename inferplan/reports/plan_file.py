@@ -12,12 +12,13 @@ from inferplan.answers.drafting import Drafting
 from inferplan.answers.emit import Drafts, Pools
 from inferplan.catalog.assemble import Request
 from inferplan.devices.engine import EngineFlags
-from inferplan.errors import SpecError
+from inferplan.errors import SpecError, UsageError
 from inferplan.files import LARGEST_SPEC, parse_json, read_text
 from inferplan.serving.waiting import QueueOrder
 from inferplan.spec import Spec
 from inferplan.table import SCHEMA_VERSION
 from inferplan.units import MOST
+from inferplan.work.adapters import LoraAsked
 from inferplan.work.parallel import MOST_DEGREE, Parallelism
 
 _Model = TypeVar("_Model", bound=Spec)
@@ -177,8 +178,7 @@ def _planned(path: str, found: _Deployment) -> Planned:
         flags=EngineFlags(token_budget=found.token_budget, max_sequences=-(-found.concurrency // parallel.dp)),
     )
     plain = request
-    for name, value in found.options.items():
-        request = _with_option(path, request, name, value)
+    request = _with_options(path, request, found.options)
     drafting = found.speculation.drafting() if found.speculation else None
     pools = Pools(found.pools.prefill, found.pools.decode) if found.pools else None
     prefill = _for_prompts(path, found.prefill, request, plain) if found.prefill and pools else None
@@ -204,8 +204,13 @@ def _for_prompts(path: str, found: _Prefill, decodes: Request, plain: Request) -
         parallel=Parallelism(**found.parallel.model_dump()),
         flags=request.flags.model_copy(update=flags),
     )
-    for name, value in (found.options or {}).items():
-        request = _with_option(path, request, name, value)
+    return _with_options(path, request, found.options or {})
+
+
+def _with_options(path: str, request: Request, options: dict[str, Any]) -> Request:
+    """A request with more options; what makes adapters, a rank or a folder, before the rest of them."""
+    for name in sorted(options, key=lambda name: name not in ("lora.rank", "lora.folder")):
+        request = _with_option(path, request, name, options[name])
     return request
 
 
@@ -217,6 +222,8 @@ def _with_option(path: str, request: Request, name: str, value: Any) -> Request:
     if group == "flags" and last in EngineFlags.model_fields:
         flags = request.flags.model_dump() | {last: value}
         return replace(request, flags=_checked(path, EngineFlags, flags, "plan.deployment.options.flags"))
+    if group == "lora":
+        return _with_adapters(path, request, last, value)
     field, changed, kind = name, value, _PLAIN.get(name)
     if group in ("roles", "generation"):
         field, changed, kind = group, (*getattr(request, group), (last, value)), str if group == "roles" else int
@@ -230,6 +237,21 @@ def _with_option(path: str, request: Request, name: str, value: Any) -> Request:
     return replace(request, **fields)
 
 
+def _with_adapters(path: str, request: Request, name: str, value: Any) -> Request:
+    """A request with one more option about LoRA adapters; without a rank or a folder there are none."""
+    kind = _OF_ADAPTERS.get(name)
+    if kind is None or not isinstance(value, kind) or isinstance(value, bool):
+        where = f"plan.deployment.options.lora.{name}"
+        raise SpecError(f"{path} is not the JSON of a plan: {where} cannot be {_shown(value)}")
+    asked = dict(vars(request.lora))
+    changed = tuple(str(value).split(",")) if name == "modules" else value
+    try:
+        return replace(request, lora=LoraAsked(**{**asked, name: changed}))
+    except UsageError as error:
+        raise SpecError(f"{path} is not the JSON of a plan: {error.what}") from None
+
+
+_OF_ADAPTERS: dict[str, type] = {"rank": int, "modules": str, "slots": int, "folder": str}
 _PLAIN: dict[str, type] = {
     "calibration": str,
     "ideal": bool,

@@ -46,6 +46,8 @@ def plan_record(plan: Plan) -> dict[str, Any]:
             "percentile": question.slo.percentile,
             "classes": [asdict(one) for one in classes] or None,
             "queue": question.demand.queue,
+            "adapters": None if question.demand.adapters is None else asdict(question.demand.adapters),
+            "lora_bandwidth_bytes_per_s": question.demand.lora_bandwidth,
             "utilisation": question.sizing.utilisation,
             "spare": question.sizing.spare,
             "confidence": question.sizing.confidence,
@@ -123,9 +125,9 @@ def deployment_record(plan: Plan) -> dict[str, Any]:
 
 
 def _options(request: Request) -> dict[str, Any]:
-    """What else was asked for, by its dotted name."""
+    """What else was asked for, by its dotted name; lists as text with commas."""
     return {
-        name: value
+        name: ",".join(value) if isinstance(value, tuple) else value
         for name, value in given(request).items()
         if name not in _ELSEWHERE and not name.startswith(("parallel.", "media."))
     }

@@ -164,8 +164,13 @@ def _adapters(record: Mapping[str, Any]) -> list[list[str]]:
     found = record["adapters"]
     if found is None or found["hit_rate"] is None:
         return []
-    text = f"{found['hit_rate']:.2%} found in {record['conditions']['lora']['max_loras']} slots"
-    return [["LoRA adapters", f"{text}; {found['loaded']:,} loaded, {format_time(found['load_s'])} each"]]
+    return [["LoRA adapters", in_slots(found, record["conditions"]["lora"]["max_loras"])]]
+
+
+def in_slots(found: Mapping[str, Any], slots: int) -> str:
+    """How often adapters were in so many slots, in words; ``found``: as :func:`adapters_found` of results gives it."""
+    text = f"{found['hit_rate']:.2%} found in {slots} slots"
+    return f"{text}; {found['loaded']:,} loaded, {format_time(found['load_s'])} each"
 
 
 def _read(rates: Mapping[str, float], generates: bool) -> float:

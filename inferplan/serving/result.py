@@ -354,7 +354,7 @@ def record_of(result: SimulationResult) -> dict[str, Any]:
         "preemptions": result.preemptions,
         "prefix_cache_hit_rate": result.hit_rate,
         "cache_tiers": tier_records(result),
-        "adapters": _adapters(result),
+        "adapters": adapters_found(result),
         "steps": sum(meter.steps for meter in result.meters),
         "prompt_steps": sum(meter.prompt_steps for meter in result.meters),
         "basis": result.basis,
@@ -403,7 +403,7 @@ def _capacity(result: SimulationResult) -> dict[str, Any] | None:
     }
 
 
-def _adapters(result: SimulationResult) -> dict[str, Any] | None:
+def adapters_found(result: SimulationResult) -> dict[str, Any] | None:
     """How often the LoRA adapter of an admitted request was in device memory; null without adapters."""
     load = result.conditions["adapter_load"]
     if load is None:

@@ -5,11 +5,14 @@ How slots are sized is that of vLLM 0.20.2 (``vllm/lora``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from inferplan.errors import UsageError
+from inferplan.units import Num
 from inferplan.work.formats import Format
 
 MODULES = {name: f"{name}_proj" for name in ("q", "k", "v", "o", "gate", "up", "down")}
@@ -91,6 +94,15 @@ class Adapters:
     ranks: Mapping[str, int] = field(default_factory=dict)
     stored: StoredAdapter | None = None
     in_step: bool = False
+    different: Callable[[Num], Num] | None = None
+    """How many different adapters so many sequences have on average; ``None``: each one of its own."""
+
+    def touched(self, sequences: Num) -> Num:
+        """Different adapters of a step with so many sequences: no more than it has, and no more than slots."""
+        if self.in_step:
+            return self.active
+        least: Num = np.minimum(self.active, sequences if self.different is None else self.different(sequences))
+        return float(least) if np.ndim(least) == 0 else least
 
     @property
     def held(self) -> frozenset[str]:

@@ -284,11 +284,7 @@ class LayerContext:
     def _touched(self) -> Num:
         """Different adapters of the step: no more than it has sequences."""
         assert self.adapters is not None
-        if self.adapters.in_step:
-            return self.adapters.active
-        sequences: Num = sum((dense(segment.batch) for segment in self.segments), start=0.0)
-        least: Num = np.minimum(self.adapters.active, sequences)
-        return float(least) if np.ndim(least) == 0 else least
+        return self.adapters.touched(sum((dense(segment.batch) for segment in self.segments), start=0.0))
 
     def quantise(self, name: str, elements: Num, target: Format) -> Op:
         return Copy(

@@ -37,13 +37,22 @@ def require_adapters(deployment: Deployment, requests: Requests, options: Option
         raise UsageError("which adapter a request names is not said", hint="--loras 100 --lora-skew 1")
     if lora.active != lora.slots:
         raise UsageError("--active-loras is counted in a simulation", hint="leave it out: --max-loras is the most")
+    require_served(deployment)
     beside = {
-        "--pp": deployment.parallel.pp > 1,
-        "--dp of ranks that share experts": coupled_ranks(deployment) > 1,
         "pools for prompts and decodes": options.fleet.disaggregated,
         "drafts": options.speculation is not PLAIN,
         "--jobs": options.jobs > 1,
         f"--queue {rules.queue}": rules.queue != "fcfs",
+    }
+    if odd := [name for name, there in beside.items() if there]:
+        raise UsageError(f"adapters beside {odd[0]} are not simulated")
+
+
+def require_served(deployment: Deployment) -> None:
+    """Raise ``UsageError`` for a division that is not simulated with adapters."""
+    beside = {
+        "--pp": deployment.parallel.pp > 1,
+        "--dp of ranks that share experts": coupled_ranks(deployment) > 1,
     }
     if odd := [name for name, there in beside.items() if there]:
         raise UsageError(f"adapters beside {odd[0]} are not simulated")
