@@ -11,6 +11,7 @@ from tests.mutants_planning import PLANNING_MUTANTS
 from tests.mutants_power import POWER_MUTANTS
 from tests.mutants_scale import SCALE_MUTANTS
 from tests.mutants_serving import SERVING_MUTANTS
+from tests.mutants_sessions import SESSION_MUTANTS
 from tests.mutants_source import SourceMutant, StaleMutantError, failure, planted_in_source
 
 MUTANTS = [
@@ -21,6 +22,7 @@ MUTANTS = [
     *POWER_MUTANTS,
     *SCALE_MUTANTS,
     *SERVING_MUTANTS,
+    *SESSION_MUTANTS,
 ]
 
 

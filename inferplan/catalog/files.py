@@ -38,6 +38,7 @@ _SINGULAR = {
     "engines": "engine",
     "workloads": "workload",
     "classes": "file of classes",
+    "sessions": "file of sessions",
     "profiles": "profile",
     "services": "file of models",
 }

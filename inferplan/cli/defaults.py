@@ -19,6 +19,7 @@ _CATALOGUES = {
     **dict.fromkeys(("model", "models", "name", "draft_model"), "models"),
     "workload": "workloads",
     "classes": "classes",
+    "sessions": "sessions",
     "profile": "profiles",
     "service": "services",
     "gpu": "hardware",

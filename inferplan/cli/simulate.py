@@ -32,6 +32,7 @@ from inferplan.cli.options import (
     suffixed,
 )
 from inferplan.cli.power_options import cap_option, energy_options
+from inferplan.cli.session_options import asked_sessions, session_options
 from inferplan.cli.technique_options import host_of, limited, option_group, quantity, technique_options
 from inferplan.cli.tier_options import cache_tier_option, tiers_of
 from inferplan.devices.engine import CacheSending
@@ -271,6 +272,7 @@ def _failure(result: SimulationResult) -> InfeasibleError | None:
 @lora_options
 @offload_options
 @traffic_options
+@session_options
 @flag_options
 @fleet_options
 @prefill_options
@@ -286,9 +288,9 @@ def simulate_command(
 ) -> Report:
     """What users experience on a deployment under load: latency percentiles, rates, queue, cache.
 
-    The load is --trace, --rate (open loop) or --concurrency (closed loop). Flags that are not given are the defaults of
-    the engine's version. An overloaded open loop exits 3, after its report, and so does a load of which the engine
-    rejects a part.
+    The load is --trace, --rate (open loop) or --concurrency (closed loop), or sessions of agents: --sessions with
+    --session-rate or --concurrency. Flags that are not given are the defaults of the engine's version. An overloaded
+    open loop exits 3, after its report, and so does a load of which the engine rejects a part.
 
     With --prefill-replicas prompts are computed apart from decoding: the --prefill-... options say what is different
     there, all others describe the replicas that decode.
@@ -303,7 +305,7 @@ def simulate_command(
     options = replace(options, timeline=bool(timeline or plot_file))
     if energy is not None:
         _require_one_pool(options)
-    own = values["workload"] is None and values["classes"] is None
+    own = values["workload"] is None and values["classes"] is None and values["sessions"] is None
     if own and deployment.model.encoder is not None and deployment.model.encoder.frames is not None:
         values["prompt"] = values["prompt"] or str(deployment.model.encoder.frames)
     if deployment.model.encodes and own:
@@ -319,7 +321,8 @@ def simulate_command(
         from inferplan.reports.energy import with_run_energy
 
         report = with_run_energy(report, deployment, result, energy)
-    note = "" if options.fleet.prefill else _idle(with_flags(deployment, flags), options, result.records.prompt)
+    plain = not options.fleet.prefill and result.records.sessions is None
+    note = _idle(with_flags(deployment, flags), options, result.records.prompt) if plain else ""
     return replace(report, notes=[*report.notes, note]) if note else report
 
 
@@ -386,7 +389,7 @@ def _traffic(values: dict[str, Any], media: Media | None) -> Traffic | Requests:
     if classes.rate is not None:
         values = {**values, "rate": classes.rate}
     given = [name for name in ("trace", "rate", "concurrency") if values[name] is not None]
-    if len(given) != 1 and given != ["trace", "concurrency"]:
+    if values["sessions"] is None and len(given) != 1 and given != ["trace", "concurrency"]:
         raise UsageError(
             "simulate needs one kind of load" + (f", not {' and '.join(f'--{n}' for n in given)}" if given else ""),
             hint="one of them" if given else "--rate 4, or --concurrency 64, or --trace FILE",
@@ -398,6 +401,11 @@ def _traffic(values: dict[str, Any], media: Media | None) -> Traffic | Requests:
     closed = None
     if values["concurrency"] is not None:
         closed = ClosedLoop(concurrency=values["concurrency"], burst=values["burst"], ramp=ramp)
+    sessions = asked_sessions(values, closed)
+    if sessions is not None:
+        if media is not None:
+            raise UsageError("sessions of agents know no images, video or sound", hint="leave one of them out")
+        return sessions.requests()
     if values["trace"] is not None:
         _refuse_with_trace(values)
         trace = traces.read(Path(values["trace"]))

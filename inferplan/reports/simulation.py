@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from inferplan.reports.classes import class_tables, kept
+from inferplan.reports.sessions import session_tables
 from inferplan.serving.records import FINISHED, Meter
 from inferplan.serving.result import SimulationResult, while_counting
 from inferplan.serving.steady import SteadyState
@@ -71,6 +72,7 @@ def simulation_report(result: SimulationResult, curve: Sequence[Mapping[str, Any
         Table(title="Run", columns=("", ""), rows=_rows(result, record), right=frozenset()),
     ]
     tables[1:1] = class_tables(record["classes"]) if record["classes"] else []
+    tables[1:1] = session_tables(record["sessions"]) if record["sessions"] else []
     tables += [_tiers(record["cache_tiers"])] if record["cache_tiers"] else []
     tables += [_curve(curve)] if curve else []
     return Report(record=record, tables=tables, notes=_notes(result, record))
@@ -229,6 +231,8 @@ def _load(conditions: Mapping[str, Any]) -> str:
     if traffic is None:
         return ", ".join(["a trace, at its own times", *given])
     arrivals, parts = traffic["arrivals"], []
+    if "sessions" in traffic:
+        return ", ".join([_sessions(traffic), *given, f"seed {traffic['seed']}"])
     if "rate" in arrivals:
         kind = f"{arrivals['kind']}, burstiness {arrivals['burstiness']:g}" if arrivals["kind"] == "gamma" else ""
         parts.append(f"{arrivals['rate']:.12g} requests/s ({kind or arrivals['kind']})")
@@ -242,6 +246,16 @@ def _load(conditions: Mapping[str, Any]) -> str:
         which = f"{one['share']:.3g} {one['name']} with " if traffic["classes"] else ""
         parts.append(which + ", ".join(f"{name} {_lengths(one[name])}" for name in named))
     return ", ".join([*parts, *_shared(traffic), *given, f"seed {traffic['seed']}"])
+
+
+def _sessions(traffic: Mapping[str, Any]) -> str:
+    """Sessions of agents: how they come, how many, of which kinds."""
+    arrivals, kinds = traffic["arrivals"], ", ".join(f"{one['share']:.3g} {one['name']}" for one in traffic["kinds"])
+    if "rate" in arrivals:
+        comes = f"{arrivals['rate']:.6g} sessions/s ({arrivals['kind']})"
+    else:
+        comes = f"{arrivals['concurrency']:,} sessions at a time"
+    return f"{comes}, {traffic['sessions']:,} of {traffic['name']} ({kinds})"
 
 
 def _shared(traffic: Mapping[str, Any]) -> list[str]:

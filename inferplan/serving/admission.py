@@ -155,6 +155,11 @@ class Progress:
         self.output_left[request] = max(ceil(left), 1)
         self.last_token[request] = now
 
+    def forget(self, request: int) -> None:
+        """It is gone for good."""
+        for kept in (self.to_compute, self.output_left, self.last_token):
+            kept.pop(request, None)
+
 
 class PrefixHit(NamedTuple):
     """What the prefix cache has of a request."""

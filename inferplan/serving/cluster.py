@@ -34,7 +34,7 @@ from inferplan.traffic.requests import ClosedLoop
 _MOMENT = 1e-9
 """Seconds by which engines pass an event, so that rounding cannot keep it ahead of them."""
 
-SENT, _CACHED, _ANSWERED, _BEGIN, _END = range(5)
+SENT, _CACHED, _ANSWERED, _BEGIN, END = range(5)
 """What may happen: a client sends a request; its cache arrives where it decodes; its user has the answer, and sends the
 next one; the meters begin to count; they stop."""
 
@@ -156,7 +156,7 @@ class Cluster(Apart):
     ) -> None:
         super().__init__(records, Router(fleet.routing, [], records), progress)
         self.fleet, self.closed = fleet, closed
-        self.senders = Senders(records, closed)
+        self.senders: Senders = Senders(records, closed)
         self.known: Iterator[Event] = iter(())
         """Arrivals known ahead, in order of time."""
         self.sent = 0
@@ -255,13 +255,13 @@ class Cluster(Apart):
             first = set(self.senders.begin(0, len(arrival)))
             starts = [request for request in order.tolist() if request in first]
             self.known = ((arrival[request], request, SENT) for request in starts)
-            self.events = [(arrival[starts[-1]], -1, _END)]  # what comes later only continues
+            self.events = [(arrival[starts[-1]], -1, END)]  # what comes later only continues
             self._run_together()
             return
         window = (arrival[order[fill]], arrival[order[-1]]) if fill else None
         if not self._one_way:
             self.known = ((arrival[request], request, SENT) for request in order.tolist())
-            self.events = [(window[0], -1, _BEGIN), (window[1], -1, _END)] if window else []
+            self.events = [(window[0], -1, _BEGIN), (window[1], -1, END)] if window else []
             self._run_together()
             return
         if not self.back.pool:
@@ -348,7 +348,7 @@ class Cluster(Apart):
             self.receive(scheduler, request, time)
             return self.engine_of[scheduler]
         following = self.senders.next(request) if what == _ANSWERED else (request, 0.0)
-        if what in (_BEGIN, _END) or following is None:
+        if what in (_BEGIN, END) or following is None:
             if what != _ANSWERED or self.closed is not None:
                 self._mark(time, what == _BEGIN)
             return None

@@ -13,10 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from inferplan.traffic.classes import TrafficClass
+from inferplan.traffic.sessions import Sessions, Streams
 
 NAN = float("nan")
-WAITING, FINISHED, REJECTED, TIMED_OUT = 0, 1, 2, 3
-"""What became of a request: still in the system (or never sent), finished, refused, given up by its client."""
+WAITING, FINISHED, REJECTED, TIMED_OUT, CANCELLED = 0, 1, 2, 3, 4
+"""What became of a request: still in the system (or never sent), finished, refused, given up by its client, aborted
+with its session."""
 
 
 class Records:
@@ -26,14 +28,15 @@ class Records:
     answer each waits for, -1 for none. ``encoder``: seconds that the towers take for what each carries, set where they
     carry any. ``think``: seconds from an answer to the request that follows it. ``classes``, ``of``: kinds of traffic,
     and which of them each request is, by place. ``served_by``: whose replica got it, where replicas are not alike: 0
-    those of the run, then the fleet's ``others`` in order, -1 where it was never sent. Inter-token gaps are kept with
-    their weights.
+    those of the run, then the fleet's ``others`` in order, -1 where it was never sent. ``sessions``: of agents, where
+    requests are of some; ``left``: when the user of a session gave up, by session. Inter-token gaps are kept with their
+    weights.
     """
 
     __slots__ = (
         *("admitted", "arrival", "cached", "classes", "finish", "first", "follows", "gap_weights", "gaps"),
-        *("encoder", "hashes", "loaded", "of", "output", "preempted", "prompt", "refused", "served_by", "status"),
-        "think",
+        *("encoder", "hashes", "left", "loaded", "of", "output", "preempted", "prompt", "refused", "served_by"),
+        *("sessions", "status", "think"),
     )
 
     def __init__(
@@ -54,6 +57,8 @@ class Records:
         self.classes: tuple[TrafficClass, ...] = ()
         self.of: array[int] | None = None
         self.served_by: Sequence[int] | None = None
+        self.sessions: Sessions | None = None
+        self.left: dict[int, float] = {}
         count = len(self.prompt)
         self.admitted = array("d", [NAN]) * count
         self.first = array("d", [NAN]) * count
@@ -80,10 +85,23 @@ class Records:
         return np.ones(len(self.prompt), dtype=bool) if self.follows is None else np.less(self.follows, 0)
 
     def conversation(self, request: float) -> float:
-        """Mean seconds of a conversation whose requests take ``request`` each, with the thinking between its turns."""
+        """Mean seconds of a conversation whose requests take ``request`` each, with the thinking between its turns; of
+        sessions what they took."""
+        if self.sessions is not None:
+            return self._session()
         later = ~self.begins
         think = float(np.mean(np.asarray(self.think)[later])) if self.think is not None and np.any(later) else 0.0
         return self.turns * request + (self.turns - 1) * think
+
+    def _session(self) -> float:
+        """Mean seconds of the sessions that were begun, from their first request to their last answer."""
+        assert self.sessions is not None
+        arrival, finish = np.asarray(self.arrival), np.asarray(self.finish)
+        start, end = np.full(len(self.sessions), np.nan), np.full(len(self.sessions), -np.inf)
+        start[self.sessions.of[self.begins]] = arrival[self.begins]
+        np.maximum.at(end, self.sessions.of, np.where(np.isnan(finish), -np.inf, finish))
+        lasted = (end - start)[np.isfinite(end) & np.isfinite(start)]
+        return float(np.mean(lasted)) if len(lasted) else 0.0
 
     def excerpt(self, requests: npt.NDArray[np.int64]) -> Excerpt:
         """What became of some of the requests, with everything that is not by request."""
@@ -123,7 +141,10 @@ class Records:
         for name in _COUNTS:
             setattr(self, name, {int(place[request]): count for request, count in getattr(self, name).items()})
         if self.hashes is not None:
-            self.hashes = [self.hashes[request] for request in order]
+            hashes = self.hashes
+            self.hashes = (
+                hashes.at(order.tolist()) if isinstance(hashes, Streams) else [hashes[request] for request in order]
+            )
         if self.think is not None:
             self.think = _packed("d", np.asarray(self.think)[order])
         if self.of is not None:
@@ -133,6 +154,8 @@ class Records:
         if self.follows is not None:
             before = np.asarray(self.follows)[order]
             self.follows = _packed("q", np.where(before >= 0, place[before], -1))
+        if self.sessions is not None:
+            self.sessions = self.sessions.renumbered(order, place)
 
     def merge(self, part: Excerpt) -> None:
         """Take over what another process has recorded, from empty gaps and refusals on."""

@@ -78,6 +78,15 @@ class RequestQueue:
         self.queued_tokens += self.records.prompt[request]
         self.waiting.appendleft(request)
 
+    def drop(self, request: int) -> None:
+        """A request that does not run yet leaves, from wherever it waits."""
+        self.queued_tokens -= self.records.prompt[request]
+        coming = next((entry for entry in self.inbox if entry[1] == request), None)
+        if coming is not None:
+            self.inbox.remove(coming)
+        else:
+            self.waiting.remove(request)  # type: ignore[union-attr]  # sessions have no classes, which have lines
+
     def hold_back(self, decodes: int) -> bool:
         """Whether prompts wait for more of them, to fill the step (TensorRT-LLM's batch wait)."""
         rules = self.rules

@@ -13,7 +13,8 @@ import numpy.typing as npt
 from inferplan.serving.autoscaling import Life
 from inferplan.serving.batch_means import Precision, half_width
 from inferplan.serving.class_results import PERCENTILES, class_records, intervals_of
-from inferplan.serving.records import FINISHED, REJECTED, TIMED_OUT, Meter, Records
+from inferplan.serving.records import CANCELLED, FINISHED, REJECTED, TIMED_OUT, Meter, Records
+from inferplan.serving.session_results import SessionFigures, session_figures, session_record
 from inferplan.serving.techniques.tiers import tier_records
 from inferplan.serving.verdict import Verdict, capacity_band, load_of_capacity, near_capacity, verdict_of
 from inferplan.shown import Shown
@@ -147,15 +148,7 @@ class SimulationResult(Shown):
     @property
     def counts(self) -> dict[str, int]:
         """Every request that was sent is in exactly one of the other entries."""
-        arrived = int(np.sum(~np.isnan(self.arrival)))
-        finished, rejected, gone = (int(np.sum(self.status == code)) for code in (FINISHED, REJECTED, TIMED_OUT))
-        return {
-            "arrived": arrived,
-            "finished": finished,
-            "rejected": rejected,
-            "timed_out": gone,
-            "waiting": arrived - finished - rejected - gone,
-        }
+        return _counts(self)
 
     @cached_property
     def _left(self) -> BoolArray:
@@ -231,6 +224,11 @@ class SimulationResult(Shown):
         return hits / tokens if tokens else 0.0
 
     @cached_property
+    def sessions(self) -> SessionFigures | None:
+        """What became of the sessions of agents; ``None`` where requests are of none."""
+        return session_figures(self)
+
+    @cached_property
     def verdict(self) -> Verdict:
         """See :data:`inferplan.serving.verdict.Verdict`; docs/serving.md says how it is decided."""
         return verdict_of(self)
@@ -274,6 +272,21 @@ class SimulationResult(Shown):
             return None
         share = float(np.sum(self.ttft) / np.sum(self.e2el))
         return share * first[0] + (1 - share) * rest[0], share * first[1] + (1 - share) * rest[1]
+
+
+def _counts(result: SimulationResult) -> dict[str, int]:
+    """What became of the requests in the figures; only sessions have calls that are cancelled."""
+    arrived = int(np.sum(~np.isnan(result.arrival)))
+    codes = (FINISHED, REJECTED, TIMED_OUT, CANCELLED)
+    finished, rejected, gone, cancelled = (int(np.sum(result.status == code)) for code in codes)
+    return {
+        "arrived": arrived,
+        "finished": finished,
+        "rejected": rejected,
+        "timed_out": gone,
+        **({} if result.records.sessions is None else {"cancelled": cancelled}),
+        "waiting": arrived - finished - rejected - gone - cancelled,
+    }
 
 
 def while_counting(result: SimulationResult) -> tuple[int, int]:
@@ -342,6 +355,7 @@ def record_of(result: SimulationResult) -> dict[str, Any]:
         "slo": {f"{name}_s": limit for name, limit in limits.items()},
         "slo_attained": float(np.mean(result.attained)) if limits and len(result.attained) else None,
         "classes": class_records(result) or None,
+        "sessions": session_record(result),
         "queue": {
             "wait_mean_s": float(np.mean(result.wait)) if len(result.wait) and result.steady else None,
             "wait_max_s": float(np.max(result.wait)) if len(result.wait) else None,

@@ -12,7 +12,8 @@ from inferplan.serving.scheduler import Scheduler
 Routing = Literal["round-robin", "least-loaded", "prefix-aware", "sticky"]
 """round-robin: one after another. least-loaded: fewest requests in the engine. prefix-aware: fewest prompt tokens to
 compute before and with the request, those found in the engine's prefix cache not counted. sticky: conversations one
-after another, and every later turn where the one before it went."""
+after another, and every later turn where the one before it went; all calls of a session, its sub-agents' too, go where
+its first went."""
 
 
 class Router:
@@ -53,7 +54,7 @@ class Router:
         self.home: dict[int, int] = {}
         """Which scheduler has a request, where that matters."""
         self._conversations: dict[int, int] = {}
-        """Which scheduler had the last request of each conversation that may go on."""
+        """Which scheduler had the last request of each conversation that may go on; of sessions by session."""
         self._by_load = [(0, index) for index in range(len(pool))]
         """Heap of (load, scheduler); an entry whose load has changed since no longer counts."""
         self._leaving: list[tuple[float, int, int]] = []
@@ -111,11 +112,16 @@ class Router:
     def _in_turn(self, request: int) -> int:
         """The next replica, or with ``sticky`` that of the conversation, and the rank that its engine chooses."""
         follows = self.records.follows if self.routing == "sticky" else None
-        before = None if follows is None else self._conversations.pop(follows[request], None)
+        sessions = None if follows is None else self.records.sessions
+        before = None
+        if sessions is not None:
+            before = self._conversations.get(int(sessions.of[request]))
+        elif follows is not None:
+            before = self._conversations.pop(follows[request], None)
         replica = self.taking[self.turns_taken % len(self.taking)] if before is None else before
         self.turns_taken += before is None
         if follows is not None:
-            self._conversations[request] = replica
+            self._conversations[request if sessions is None else int(sessions.of[request])] = replica
         return replica if self.shared == 1 else self._fewest_tokens(replica * self.shared)
 
     def _fewest_tokens(self, first: int) -> int:

@@ -61,7 +61,7 @@ def simulate_load(
     options = options or Options()
     if not isinstance(traffic, Traffic) or not isinstance(traffic.arrivals, OpenLoop):
         loop = traffic.arrivals if isinstance(traffic, Traffic) else traffic.loop
-        spread = isinstance(loop, ClosedLoop) and not loop.burst
+        spread = not loop.burst if isinstance(loop, ClosedLoop) else _drawn_sessions(traffic)
         return simulate(deployment, traffic, flags, replace(options, trim=options.trim and spread))
     if traffic.requests_count is None and options.trim:
         result = simulate_steady(deployment, traffic, flags, options, precision)
@@ -72,6 +72,11 @@ def simulate_load(
         return replace(result, capacity_rate=rate)
     bare = capacity_rate(deployment, traffic, flags, replace(options, tiers=()), precision)
     return replace(result, capacity_rate=rate, untiered_rate=bare)
+
+
+def _drawn_sessions(traffic: Traffic | Requests) -> bool:
+    """Whether a load is of sessions that were drawn, not those of a trace."""
+    return isinstance(traffic, Requests) and traffic.sessions is not None and traffic.sessions.recipe is not None
 
 
 def simulate_steady(

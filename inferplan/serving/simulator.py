@@ -25,6 +25,7 @@ from inferplan.serving.mixed import Mixed
 from inferplan.serving.prefix_cache import PrefixCache
 from inferplan.serving.records import NAN, Records
 from inferplan.serving.result import SimulationResult
+from inferplan.serving.session_cluster import SessionCluster
 from inferplan.serving.step_times import Reach, StepTimes, step_times
 from inferplan.serving.techniques.lora import adapter_bytes, adapter_pool
 from inferplan.serving.techniques.offload import HostTier
@@ -111,7 +112,7 @@ def simulate(
     kind = _kind((deployment, flags), requests, options, times)
     records = _records(prompts, requests)
     of = Mixed if options.fleet.others else Cluster if options.fleet.scaling is None else Elastic
-    cluster = of(options.fleet, records, closed, options.progress)
+    cluster = (of if requests.sessions is None else SessionCluster)(options.fleet, records, closed, options.progress)
     beside = ((with_flags(one.deployment, one.flags), one.flags) for one in options.fleet.others)
     others = [_kind(served, requests, options) for served in beside]
     if isinstance(cluster, Mixed):
@@ -128,7 +129,7 @@ def simulate(
         closed=closed is not None,
         slo=options.slo,
         warmup=options.warmup + fill,
-        cooldown=(_cooldown(records) if closed is None else fill) if fill else 0,
+        cooldown=((_cooldown(records) if closed is None else fill) if fill else 0) + _never_sent(records),
         metered=(cluster.metering.span[0], cluster.metering.span[1]) if fill else None,
         basis=_basis((prompts, deployment, *(one.deployment for one in options.fleet.others)), typical),
         bands=_bands(prompts, deployment, typical),
@@ -154,6 +155,7 @@ def _records(prompts: Deployment, requests: Requests) -> Records:
     records.encoder = _encoder(prompts, requests)
     if requests.of is not None:
         records.classed(requests.classes, requests.of)
+    records.sessions = requests.sessions
     return records
 
 
@@ -214,11 +216,24 @@ def _drawn(
         raise UsageError(f"--queue {order} needs classes of traffic", hint="--classes FILE, or leave it out")
     if options.fleet.routing == "sticky" and requests.follows is None:
         raise UsageError("sticky routing needs conversations", hint="--turns 4, or --routing round-robin")
+    if requests.sessions is not None:
+        _require_sessions(options)
     if options.warmup >= len(requests):
         raise UsageError(
             f"--warmup {options.warmup} leaves nothing of {len(requests)} requests to count", hint="more --requests"
         )
     return requests, closed
+
+
+def _require_sessions(options: Options) -> None:
+    """Raise ``UsageError`` for what is not modelled with sessions of agents."""
+    if options.warmup:
+        raise UsageError("--warmup counts requests, and sessions are not cut", hint="leave it out")
+    if options.fleet.others or options.fleet.scaling is not None:
+        raise UsageError(
+            "sessions of agents are not modelled on replicas that come and go, or that are not alike",
+            hint="inferplan simulate or plan with replicas that are alike",
+        )
 
 
 def _fill(requests: Requests, closed: ClosedLoop | None, options: Options) -> int:
@@ -244,6 +259,11 @@ def _cooldown(records: Records) -> int:
         return 0
     late = arrival > float(np.nanmax(arrival[records.begins])) - float(np.nanmean(times))
     return min(int(np.sum(late)), len(arrival) // 4)
+
+
+def _never_sent(records: Records) -> int:
+    """Calls of sessions that their users gave up before; they stand at the end."""
+    return 0 if records.sessions is None else int(np.sum(np.isnan(np.asarray(records.arrival))))
 
 
 def _in_loop(traffic: Traffic | Requests, closed: ClosedLoop) -> Traffic | Requests:
@@ -436,6 +456,8 @@ def _conditions(cluster: Cluster, flags: Flags, traffic: Traffic | Requests, opt
         }
     if isinstance(traffic, Traffic):
         record["traffic"] = asdict(traffic)
+    elif traffic.sessions is not None and traffic.sessions.recipe is not None:
+        record["traffic"] = traffic.sessions.recipe
     elif traffic.loop is not None:
         record["traffic"] = {"arrivals": asdict(traffic.loop)}
     return record

@@ -13,7 +13,7 @@ from inferplan.units import parse_number, parse_quantity
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-_ROOM = 1 << 24
+NAME_ROOM = 1 << 24
 """Names that each text has for its blocks."""
 
 
@@ -79,13 +79,13 @@ def block_names(text: int, shared: int, own: tuple[int, int, int], tokens: int, 
     """
     number, twin, first = own
     common, alike, full = shared // block, first // block, tokens // block
-    names = [-(text * _ROOM + index + 1) for index in range(min(common, full))]
-    names += range((twin + 1) * _ROOM + common, (twin + 1) * _ROOM + min(alike, full))
-    names += range((number + 1) * _ROOM + max(alike, common), (number + 1) * _ROOM + full)
+    names = [-(text * NAME_ROOM + index + 1) for index in range(min(common, full))]
+    names += range((twin + 1) * NAME_ROOM + common, (twin + 1) * NAME_ROOM + min(alike, full))
+    names += range((number + 1) * NAME_ROOM + max(alike, common), (number + 1) * NAME_ROOM + full)
     return tuple(names)
 
 
 def own_names(request: int, first: int, full: int) -> range:
     """Names of the blocks ``first`` to ``full`` of a request, which no other has."""
-    start = (1 << 60) + request * _ROOM
+    start = (1 << 60) + request * NAME_ROOM
     return range(start + first, start + full)

@@ -20,6 +20,7 @@ from inferplan.traffic.popularity import Popularity
 
 if TYPE_CHECKING:
     from inferplan.traffic.classes import TrafficClass
+    from inferplan.traffic.sessions import Sessions
 
 LEAST_RATE = 1e-6
 """Requests a second: with fewer, a clock that counts seconds since the start cannot tell the steps of one request."""
@@ -283,15 +284,19 @@ class Requests:
     """Which of them each request is, by place."""
     adapters: Ints | None = None
     """The LoRA adapter of each, from 0; absent where they name none."""
+    sessions: Sessions | None = None
+    """Sessions of agents that they are of, where they are."""
 
     def __len__(self) -> int:
         return len(self.prompt)
 
     @property
     def turns(self) -> int:
-        """The most requests of a conversation; 1 where nothing follows an answer."""
+        """The most requests of a conversation; 1 where nothing follows an answer. Of sessions the mean, rounded up."""
         if self.follows is None:
             return 1
+        if self.sessions is not None:
+            return -(-len(self) // max(int(np.sum(self.follows < 0)), 1))
         turn = np.ones(len(self), dtype=np.int64)
         for request, before in enumerate(self.follows.tolist()):
             if before >= 0:
@@ -313,6 +318,7 @@ class Requests:
             classes=self.classes,
             of=None if self.of is None else self.of[:count],
             adapters=None if self.adapters is None else self.adapters[:count],
+            sessions=None if self.sessions is None else self.sessions.head(count),
         )
 
     def naming(self, popularity: Popularity, seed: int, samples: int = 1) -> Requests:
@@ -492,9 +498,11 @@ class Slo:
     tpot: float | None = None
     e2el: float | None = None
     percentile: float = 90.0
+    session: float | None = None
+    """On the time of a whole session; ``limits`` are those of requests."""
 
     def __post_init__(self) -> None:
-        for name in ("ttft", "tpot", "e2el"):
+        for name in ("ttft", "tpot", "e2el", "session"):
             limit = getattr(self, name)
             if limit is not None and not limit > 0:
                 raise UsageError(f"an SLO must be more than 0 seconds: {name} {limit:g}")

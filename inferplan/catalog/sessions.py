@@ -1,0 +1,157 @@
+"""Files of sessions of agents, YAML, by name in ``configs/sessions`` or by path: see docs/agents.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import Field
+
+from inferplan.catalog.files import find, spec_of
+from inferplan.catalog.yaml_text import line_of
+from inferplan.errors import SpecError, UsageError
+from inferplan.spec import Spec
+from inferplan.traffic.classes import SUM_TOLERANCE
+from inferplan.traffic.conversations import ThinkTime, parse_think_time
+from inferplan.traffic.requests import Lengths, parse_lengths
+from inferplan.traffic.sessions import Agent, Reply, SessionKind, Subagents
+
+
+class ReplySpec(Spec):
+    """What brings a later call: new tokens and the time after the answer, written as on the command line. ``share`` of
+    the calls, where a tool and a user both bring some; of the user alone."""
+
+    prompt: str
+    time: str
+    share: float | None = Field(default=None, gt=0, lt=1)
+
+
+class AgentSpec(Spec):
+    """One context."""
+
+    turns: str
+    system: int = Field(default=0, ge=0, le=10**7)
+    first: str
+    output: str
+    tool: ReplySpec | None = None
+    user: ReplySpec | None = None
+
+
+class SubagentsSpec(AgentSpec):
+    """Sub-agents, and how often and how many a call starts."""
+
+    probability: float = Field(gt=0, le=1)
+    number: str
+
+
+class CancelSpec(Spec):
+    """When users give up: ``share`` of them, ``after`` the session began."""
+
+    after: str
+    share: float = Field(default=1.0, gt=0, le=1)
+
+
+class KindSpec(AgentSpec):
+    """One kind of session."""
+
+    name: str = Field(min_length=1, max_length=40)
+    share: float = Field(default=1.0, gt=0, le=1)
+    subagents: SubagentsSpec | None = None
+    cancel: CancelSpec | None = None
+
+
+class SessionsSpec(Spec):
+    """A file of sessions."""
+
+    name: str = ""
+    source: str = ""
+    notes: list[str] = []
+    sessions: list[KindSpec] = Field(min_length=1, max_length=32)
+
+
+class SessionKinds(NamedTuple):
+    """The kinds of a file, and its name."""
+
+    name: str
+    kinds: tuple[SessionKind, ...]
+
+
+def load_sessions(name: str) -> SessionKinds:
+    """The kinds of session of a name or a path. Raises ``SpecError`` with file and line."""
+    path = find("sessions", name)
+    spec = spec_of(path, SessionsSpec)
+    made = []
+    for place, one in enumerate(spec.sessions):
+        try:
+            made.append(_kind(one))
+        except UsageError as error:
+            raise SpecError(_at(path, place, error.what), because=error.because, hint=error.hint) from None
+    names = [one.name for one in made]
+    if twice := sorted({one for one in names if names.count(one) > 1}):
+        raise SpecError(f"{path}: two kinds of session are named {twice[0]!r}", hint="a name of its own for each")
+    total = sum(one.share for one in made)
+    if abs(total - 1.0) > SUM_TOLERANCE:
+        raise SpecError(
+            f"{path}: the shares of the kinds add up to {total:.6g}, not to 1",
+            because=" + ".join(f"{one.share:g}" for one in made),
+            hint="share: of all sessions",
+        )
+    return SessionKinds(spec.name or path.stem, tuple(made))
+
+
+def _kind(spec: KindSpec) -> SessionKind:
+    below, cancel = spec.subagents, spec.cancel
+    return SessionKind(
+        name=spec.name,
+        share=spec.share,
+        agent=_agent(spec),
+        subagents=None
+        if below is None
+        else Subagents(probability=below.probability, number=_lengths(below, "number"), agent=_agent(below)),
+        patience=None if cancel is None else _time(cancel.after, "cancel.after"),
+        gives_up=1.0 if cancel is None else cancel.share,
+    )
+
+
+def _agent(spec: AgentSpec) -> Agent:
+    tool, user = spec.tool, spec.user
+    both = tool is not None and user is not None
+    if both and (user.share is None or tool.share is not None):  # type: ignore[union-attr]  # both are there
+        raise UsageError(
+            "a tool and a user both bring later calls: how many of them are the user's?", hint="user: {share: 0.2, ...}"
+        )
+    alone = tool if user is None else user
+    if not both and alone is not None and alone.share is not None:
+        raise UsageError("a share of the later calls, and nothing else brings any", hint="leave share: out")
+    return Agent(
+        turns=_lengths(spec, "turns"),
+        system=spec.system,
+        first=_lengths(spec, "first"),
+        output=_lengths(spec, "output"),
+        tool=None if tool is None else _reply(tool, "tool"),
+        user=None if user is None else _reply(user, "user"),
+        user_share=(user.share if both else 1.0) if user is not None else 0.0,  # type: ignore[arg-type]  # given
+    )
+
+
+def _reply(spec: ReplySpec, key: str) -> Reply:
+    return Reply(prompt=_lengths(spec, "prompt", key), time=_time(spec.time, f"{key}.time"))
+
+
+def _lengths(spec: Spec, key: str, inside: str = "") -> Lengths:
+    try:
+        return parse_lengths(getattr(spec, key))
+    except UsageError as error:
+        raise UsageError(f"{inside}{'.' if inside else ''}{key}: {error.what}", error.because, error.hint) from None
+
+
+def _time(text: str, key: str) -> ThinkTime:
+    try:
+        return parse_think_time(text)
+    except UsageError as error:
+        what = error.what.removeprefix("--think-time: ").replace("a think time", "a time")
+        raise UsageError(f"{key}: {what}", error.because, error.hint) from None
+
+
+def _at(path: Path, place: int, what: str) -> str:
+    return f"{path}:{line_of(path, ('sessions', place))}: {what}"

@@ -1,0 +1,116 @@
+"""The options of sessions of agents, for ``simulate`` and ``plan``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from inferplan.cli.options import Count
+from inferplan.cli.technique_options import option_group
+from inferplan.errors import UsageError
+from inferplan.traffic.requests import ArrivalKind, ClosedLoop, OpenLoop, arrivals_of
+from inferplan.units import parse_number, parse_quantity
+
+if TYPE_CHECKING:
+    from inferplan.traffic.sessions import SessionTraffic
+
+_Declared = tuple[tuple[str, ...], dict[str, Any]]
+SESSIONS: _Declared = (
+    ("--sessions",),
+    {
+        "metavar": "FILE",
+        "help": "Sessions of agents, by name or path: turns, tools, users, sub-agents, who gives up (docs/agents.md).",
+    },
+)
+SESSION_RATE: _Declared = (
+    ("--session-rate",),
+    {"metavar": "RATE", "help": "Open loop: sessions that begin, such as 0.2/s or 600/h."},
+)
+SESSION_TIME: _Declared = (
+    ("--session-time",),
+    {"metavar": "TIME", "help": "Limit on the time of a session, from its first call to its last answer."},
+)
+session_options = option_group(
+    click.option(*SESSIONS[0], **SESSIONS[1]),
+    click.option(*SESSION_RATE[0], **SESSION_RATE[1]),
+    click.option("--session-count", type=Count(), help="Sessions of a run [400; 10 for each of --concurrency]."),
+    click.option(*SESSION_TIME[0], **SESSION_TIME[1]),
+)
+_SAID = (
+    *("workload", "trace", "rate", "prompt", "output_tokens", "shared_prefix", "distinct_prefixes", "turns"),
+    *("think_time", "samples", "classes", "requests_count", "warmup", "loras", "client_timeout", "prefix_hit_rate"),
+    *("requests", "deadline", "cached_prefix", "users"),
+)
+"""Options that describe requests, which sessions bring, or that are not modelled with them."""
+_SPELLED = {"output_tokens": "output", "requests_count": "requests"}
+
+
+def rate_of(text: str) -> float:
+    """Sessions a second: ``0.2/s``, ``12/min``, ``600/h``. Raises ``UsageError``."""
+    number, _, unit = text.partition("/")
+    try:
+        rate = parse_number(number.strip()) / parse_quantity(f"1 {unit.strip()}", "seconds")
+    except ValueError:
+        raise UsageError(f"--session-rate {text!r} is not a rate of sessions", hint="0.2/s, 12/min, 600/h") from None
+    if not 0 < rate < float("inf"):
+        raise UsageError(f"--session-rate must be more than 0, not {text}", hint="0.2/s, 12/min, 600/h")
+    return rate
+
+
+def require_sessions(values: Mapping[str, Any]) -> None:
+    """Raise ``UsageError`` for options of sessions where there are none."""
+    names = ("session_rate", "session_count", "session_time")
+    if values["sessions"] is None and (given := [name for name in names if values.get(name) is not None]):
+        raise UsageError(
+            f"--{given[0].replace('_', '-')} is of sessions of agents, and there are none",
+            hint="--sessions coding-agent, or leave it out",
+        )
+
+
+def refuse_beside(values: Mapping[str, Any], names: Sequence[str] = _SAID) -> None:
+    """Raise ``UsageError`` for options that say what the sessions say, or that are not modelled with them."""
+    given = [name for name in names if values.get(name)]
+    if values.get("length_ratio_min", 1.0) != 1.0:
+        given.append("length_ratio_min")
+    if given:
+        option = _SPELLED.get(given[0], given[0]).replace("_", "-")
+        hint = {"rate": "--session-rate 0.2/s", "requests_count": "--session-count 200"}.get(given[0], "leave one out")
+        raise UsageError(
+            f"--{option} and --sessions exclude each other",
+            because="the file of the sessions says what is sent, or it is not modelled with them",
+            hint=hint,
+        )
+
+
+def arrivals(values: Mapping[str, Any]) -> tuple[ArrivalKind, float]:
+    """How sessions come to an open loop: kind and burstiness."""
+    return arrivals_of(values["arrivals"], values["burstiness"])
+
+
+def asked_sessions(values: Mapping[str, Any], closed: ClosedLoop | None) -> SessionTraffic | None:
+    """The sessions that are asked for; ``None`` without ``--sessions``. Raises ``UsageError``."""
+    require_sessions(values)
+    if values["sessions"] is None:
+        return None
+    from inferplan.catalog.sessions import load_sessions
+    from inferplan.traffic.sessions import SessionTraffic
+
+    refuse_beside(values)
+    if (values["session_rate"] is None) == (closed is None):
+        raise UsageError(
+            "sessions need one kind of load", hint="--session-rate 0.2/s, or --concurrency 20 for so many at a time"
+        )
+    found = load_sessions(values["sessions"])
+    loop: ClosedLoop | OpenLoop | None = closed
+    if loop is None:
+        kind, burstiness = arrivals(values)
+        loop = OpenLoop(rate=rate_of(values["session_rate"]), kind=kind, burstiness=burstiness)
+    return SessionTraffic(
+        kinds=found.kinds,
+        arrivals=loop,
+        sessions_count=values["session_count"],
+        seed=values["seed"],
+        name=found.name,
+    )

@@ -1,0 +1,238 @@
+"""What a run says of its sessions: how long they take and in what, what they read and write, how many get through."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from inferplan.serving.batch_means import half_width
+from inferplan.serving.class_results import PERCENTILES
+from inferplan.serving.records import FINISHED, REJECTED, Records
+from inferplan.units import Array, BoolArray
+
+if TYPE_CHECKING:
+    from inferplan.serving.result import SimulationResult
+
+TIMES = ("duration", "model", "tools", "thinking")
+AMOUNTS = ("calls", "prompt_tokens", "output_tokens")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SessionFigures:
+    """Sessions in the order in which they began; arrays have one entry for each, times in seconds.
+
+    start: of the first call. duration: until the last answer, or until the user gave up. model: of it, while a call was
+    on the way. thinking: while none was and a user had the last word to read; tools: the rest, so that the three add up
+    to the duration. calls, prompt_tokens, output_tokens: sent and asked for. cached: of the prompt tokens of admitted
+    calls ``admitted``, those found in a prefix cache. finished, cancelled, refused: what became of each. kind: place in
+    ``names``. counted: which are in the figures.
+    """
+
+    start: Array
+    duration: Array
+    model: Array
+    thinking: Array
+    calls: Array
+    prompt_tokens: Array
+    output_tokens: Array
+    admitted: Array
+    cached: Array
+    finished: BoolArray
+    cancelled: BoolArray
+    refused: BoolArray
+    kind: npt.NDArray[np.int64]
+    names: tuple[str, ...]
+    counted: BoolArray
+    window: tuple[float, float]
+    """Seconds between which rates count."""
+
+    @property
+    def tools(self) -> Array:
+        """Seconds of each session in which it waited for tools alone."""
+        return self.duration - self.model - self.thinking
+
+    @cached_property
+    def whole(self) -> BoolArray:
+        """Those in the figures that finished."""
+        return self.finished & self.counted
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Of all that began."""
+        ended = {name: int(np.sum(getattr(self, name))) for name in ("finished", "cancelled", "refused")}
+        return {"begun": len(self.start), **ended}
+
+    @property
+    def rate(self) -> float:
+        """Sessions a second that finish while rates count."""
+        end, (first, last) = self.start + self.duration, self.window
+        return float(np.sum(self.finished & (end > first) & (end <= last))) / max(last - first, 1e-12)
+
+    @property
+    def in_system(self) -> float:
+        """Mean number of sessions under way while rates count."""
+        first, last = self.window
+        inside = np.minimum(self.start + self.duration, last) - np.maximum(self.start, first)
+        return float(np.sum(np.maximum(inside, 0.0))) / max(last - first, 1e-12)
+
+    @property
+    def cached_share(self) -> float:
+        """Share of the prompt tokens of the sessions in the figures that was found in a prefix cache."""
+        tokens = float(np.sum(self.admitted[self.counted]))
+        return float(np.sum(self.cached[self.counted])) / tokens if tokens else 0.0
+
+    def percentiles(self, name: str, which: BoolArray | None = None) -> dict[str, float | None]:
+        """Mean and percentiles of one of :data:`TIMES` or :data:`AMOUNTS` over finished sessions."""
+        values = getattr(self, name)[self.whole if which is None else self.whole & which]
+        keys = ("mean", *(f"p{q}" for q in PERCENTILES))
+        if not len(values):
+            return dict.fromkeys(keys)
+        return dict(zip(keys, (float(np.mean(values)), *(float(x) for x in np.percentile(values, PERCENTILES)))))
+
+    def at_percentile(self, percentile: float) -> float:
+        """The time that so many percent of the sessions stay within; those that are given up or refused never do."""
+        lost = int(np.sum(self.counted & ~self.finished))
+        values = np.append(self.duration[self.whole], np.full(lost, np.inf))
+        if not len(values):
+            return float("inf")
+        return float(np.percentile(values, percentile, method="higher" if lost else "linear"))
+
+
+def session_figures(result: SimulationResult) -> SessionFigures | None:
+    """The sessions of a run; ``None`` where its requests are of none."""
+    records = result.records
+    sessions = records.sessions
+    if sessions is None:
+        return None
+    arrival, finish = np.asarray(records.arrival), np.asarray(records.finish)
+    sent = ~np.isnan(arrival)
+    begun = np.unique(sessions.of[sent])
+    begun = begun[np.argsort(_least(arrival, sessions.of, len(sessions))[begun], kind="stable")]
+    status = np.frombuffer(bytes(records.status), dtype=np.uint8)
+    start = _least(arrival, sessions.of, len(sessions))[begun]
+    end = -_least(np.where(np.isnan(finish), np.nan, -finish), sessions.of, len(sessions))[begun]
+    left = np.array([records.left.get(int(session), np.nan) for session in begun])
+    cancelled = ~np.isnan(left)
+    end = np.where(cancelled, left, np.where(np.isfinite(end), end, start))
+    refused = np.bincount(sessions.of, status == REJECTED, minlength=len(sessions))[begun] > 0
+    done = np.bincount(sessions.of, status != FINISHED, minlength=len(sessions))[begun] == 0
+    model, thinking = _spent(records, len(sessions))
+
+    def total(values: Any) -> Array:
+        sums: Array = np.bincount(sessions.of, np.where(sent, values, 0.0), minlength=len(sessions))[begun]
+        return sums
+
+    found = np.zeros(len(arrival))
+    found[list(records.cached)] = list(records.cached.values())
+    prompt, admitted = np.asarray(records.prompt, dtype=np.float64), ~np.isnan(np.asarray(records.admitted))
+    stretch = end - start
+    return SessionFigures(
+        start=start,
+        duration=stretch,
+        model=model[begun],
+        thinking=thinking[begun],
+        calls=total(1.0),
+        prompt_tokens=total(prompt),
+        output_tokens=total(np.asarray(records.output, dtype=np.float64)),
+        admitted=total(np.where(admitted, prompt, 0.0)),
+        cached=total(found),
+        finished=done & ~cancelled,
+        cancelled=cancelled,
+        refused=refused & ~cancelled,
+        kind=sessions.kind[begun],
+        names=sessions.names,
+        counted=_counted(result, start, stretch),
+        window=result.window,
+    )
+
+
+def _least(values: Array, of: npt.NDArray[np.int64], count: int) -> Array:
+    """The least of the values of each of ``count`` groups; infinite for those that have none."""
+    least = np.full(count, np.inf)
+    np.minimum.at(least, of, np.where(np.isnan(values), np.inf, values))
+    return least
+
+
+def _counted(result: SimulationResult, start: Array, duration: Array) -> BoolArray:
+    """All sessions of a run that is counted whole; else those that began after the fill, and a mean session or more
+    before the last that did, a quarter of all at most left out.
+    """
+    if result.metered is None or not len(start):
+        return np.ones(len(start), dtype=bool)
+    first, last = result.metered
+    late = start > last - float(np.mean(duration))
+    if np.sum(late) > len(start) // 4:
+        late = np.arange(len(start)) >= len(start) - len(start) // 4
+    kept: BoolArray = (start >= first) & ~late
+    return kept
+
+
+def _spent(records: Records, count: int) -> tuple[Array, Array]:
+    """Seconds of each session with a call on the way, and with none but a user who reads an answer.
+
+    A gap begins with the last answer that its call waits for, and ends when the call is sent, or the user gives up.
+    """
+    sessions, follows = records.sessions, records.follows
+    assert sessions is not None
+    assert follows is not None
+    arrival, finish = np.asarray(records.arrival), np.asarray(records.finish)
+    until = np.array([records.left.get(session, np.nan) for session in range(count)])[sessions.of]
+    ready = np.where(np.asarray(follows) >= 0, finish[np.asarray(follows)], np.nan)
+    with np.errstate(invalid="ignore"):  # no number where an answer never came
+        np.maximum.at(ready, sessions.joins[:, 0], finish[sessions.joins[:, 1]])
+    sent = np.where(np.isnan(arrival), until, arrival)
+    busy = ~np.isnan(arrival) & ~np.isnan(finish)
+    reads = sessions.by_user & ~np.isnan(ready) & ~np.isnan(sent) & (sent > ready)
+    model = _covered(sessions.of[busy], arrival[busy], finish[busy], count)
+    either = _covered(
+        np.concatenate([sessions.of[busy], sessions.of[reads]]),
+        np.concatenate([arrival[busy], ready[reads]]),
+        np.concatenate([finish[busy], sent[reads]]),
+        count,
+    )
+    return model, either - model
+
+
+def _covered(of: npt.NDArray[np.int64], begin: Array, end: Array, count: int) -> Array:
+    """Seconds of each of ``count`` groups that its intervals cover, however many do at a time."""
+    covered, reached = [0.0] * count, [-np.inf] * count
+    order = np.argsort(begin, kind="stable")
+    for group, first, last in zip(of[order].tolist(), begin[order].tolist(), end[order].tolist()):
+        if last > reached[group]:
+            covered[group] += last - max(first, reached[group])
+            reached[group] = last
+    return np.asarray(covered)
+
+
+def session_record(result: SimulationResult) -> dict[str, Any] | None:
+    """The record of the sessions of a run; units are in the keys. ``None`` for requests that are of none."""
+    figures, limit = result.sessions, result.slo.session
+    if figures is None:
+        return None
+    error = half_width(figures.duration[figures.whole])
+    held = figures.duration[figures.whole] <= (np.inf if limit is None else limit)
+    counted = int(np.sum(figures.counted))
+    return {
+        **figures.counts,
+        "in_figures": counted,
+        **{f"{name}_s": figures.percentiles(name) for name in TIMES},
+        **{name: figures.percentiles(name) for name in AMOUNTS},
+        "duration_mean_error_s": error,
+        "cached_share": figures.cached_share,
+        "sessions_per_h": 3600.0 * figures.rate,
+        "in_system_mean": figures.in_system,
+        "limit_s": limit,
+        "within_limit": float(np.sum(held)) / counted if limit is not None and counted else None,
+        "kinds": [
+            {
+                "name": name,
+                "begun": int(np.sum(figures.kind == place)),
+                "duration_s": figures.percentiles("duration", figures.kind == place),
+            }
+            for place, name in enumerate(figures.names)
+        ],
+    }

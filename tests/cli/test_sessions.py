@@ -1,0 +1,114 @@
+"""Files of sessions on the command line: what is refused, with file and line; rates; the answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from inferplan.catalog.files import names
+from inferplan.catalog.sessions import load_sessions
+from tests.cli.conftest import Run
+
+GOOD = """\
+sessions:
+  - name: coder
+    share: 0.7
+    turns: "3"
+    system: 100
+    first: "40"
+    output: "5"
+    tool: {prompt: "20", time: 2s}
+    user: {share: 0.5, prompt: "10", time: "exponential:3s"}
+    subagents: {probability: 0.5, number: "2", turns: "1", first: "30", output: "4"}
+    cancel: {share: 0.2, after: 1min}
+  - name: chat
+    share: 0.3
+    turns: "1"
+    first: "60"
+    output: "6"
+"""
+SIMULATE = "simulate llama-3.1-8b --gpu h100-sxm --sessions mine.yaml"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("system: 100", "sytem: 100", "mine.yaml:5: sessions.0.sytem: unknown field; did you mean system?"),
+        ("share: 0.7", "share: 0.6", "mine.yaml: the shares of the kinds add up to 0.9, not to 1"),
+        ('turns: "3"', 'turns: "three"', "mine.yaml:2: turns: 'three' is not a length"),
+        ("time: 2s", "time: 2", "mine.yaml:8: sessions.0.tool.time: Input should be a valid string"),
+        ("time: 2s", "time: soon:2s", "mine.yaml:2: tool.time: 'soon:2s' is not a time"),
+        ("{share: 0.5, prompt", "{prompt", "mine.yaml:2: a tool and a user both bring later calls"),
+        ('prompt: "20", time', 'share: 0.5, prompt: "20", time', "mine.yaml:2: a tool and a user both bring later"),
+        ("probability: 0.5", "probability: 0", "mine.yaml:10: sessions.0.subagents.probability"),
+        ('number: "2", turns: "1"', 'number: "2", turns: "2"', "mine.yaml:2: later turns of an agent need what brings"),
+        ("share: 0.2", "share: 2", "mine.yaml:11: sessions.0.cancel.share"),
+        ("name: chat", "name: coder", "mine.yaml: two kinds of session are named 'coder'"),
+        ("system: 100", "system: -1", "mine.yaml:5: sessions.0.system"),
+    ],
+)
+def test_a_wrong_file_is_refused_where_it_is_wrong(
+    old: str, new: str, said: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert old in GOOD
+    Path("mine.yaml").write_text(GOOD.replace(old, new, 1), encoding="utf-8")
+    answer = run(*f"{SIMULATE} --session-rate 1/s".split())
+    assert answer.code == 2 and said in answer.err and not answer.out
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("", "sessions need one kind of load"),
+        ("--session-rate 1/s --concurrency 2", "sessions need one kind of load"),
+        ("--session-rate 1", "--session-rate '1' is not a rate of sessions"),
+        ("--session-rate 0/s", "--session-rate must be more than 0"),
+        ("--rate 3 --session-rate 1/s", "--rate and --sessions exclude each other"),
+        ("--session-rate 1/s --requests 50", "--requests and --sessions exclude each other"),
+        ("--session-rate 1/s --turns 5", "--turns and --sessions exclude each other"),
+        ("--session-rate 1/s --classes chat-and-batch", "exclude each other"),
+        ("--session-rate 1/s --warmup 5", "--warmup and --sessions exclude each other"),
+        ("--session-rate 1/s --client-timeout 5s", "--client-timeout and --sessions exclude each other"),
+        ("--session-rate 1/s --jobs 2 --replicas 2", "requests that follow answers connect them"),
+        ("--session-rate 1/s --prefill-replicas 1 --decode-replicas 1", "not modelled with pools"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(
+    options: str, said: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text(GOOD, encoding="utf-8")
+    answer = run(*f"{SIMULATE} {options}".split())
+    assert answer.code == 2 and said in answer.err and not answer.out
+
+
+@pytest.mark.parametrize("option", ["--session-rate 1/s", "--session-count 5", "--session-time 5min"])
+def test_options_of_sessions_need_sessions(option: str, run: Run) -> None:
+    answer = run(*f"simulate llama-3.1-8b --gpu h100-sxm --rate 1 {option}".split())
+    assert answer.code == 2
+    assert f"{option.split(maxsplit=1)[0]} is of sessions of agents, and there are none" in answer.err
+
+
+@pytest.mark.parametrize("load", ["--session-rate 30/min", "--concurrency 5 --burst"])
+def test_the_answer(load: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text(GOOD, encoding="utf-8")
+    record = run(*f"{SIMULATE} {load} --session-count 40 --session-time 60s --format json".split()).json
+    sessions = record["sessions"]
+    assert sessions["begun"] == sessions["finished"] + sessions["cancelled"] == 40
+    parts = [sessions[f"{name}_s"]["mean"] for name in ("model", "tools", "thinking")]
+    assert sum(parts) == pytest.approx(sessions["duration_s"]["mean"], rel=1e-9)
+    assert sessions["limit_s"] == 60.0
+    assert [kind["name"] for kind in sessions["kinds"]] == ["coder", "chat"]
+    assert sum(kind["begun"] for kind in sessions["kinds"]) == 40
+    arrivals = record["conditions"]["traffic"]["arrivals"]
+    assert arrivals.get("rate", 0.5) == 0.5  # 30 a minute
+    shown = run(*f"{SIMULATE} {load} --session-count 40".split())
+    assert shown.code == 0 and "40 of mine (0.7 coder, 0.3 chat), seed 0" in shown.out
+
+
+@pytest.mark.parametrize("name", names("sessions"))
+def test_the_shipped_files_load_and_say_where_they_are_from(name: str) -> None:
+    assert load_sessions(name).kinds

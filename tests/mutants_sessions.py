@@ -1,0 +1,102 @@
+"""Bugs planted in sessions of agents, and the test that notices each."""
+
+from __future__ import annotations
+
+from tests.mutants_source import SourceMutant
+from tests.serving import test_sessions as sessions
+
+_SENDERS = "inferplan.serving.session_senders:SessionSenders"
+_CLUSTER = "inferplan.serving.session_cluster:SessionCluster"
+_RESULTS = "inferplan.serving.session_results"
+_TRAFFIC = "inferplan.traffic.sessions"
+
+SESSION_MUTANTS = [
+    SourceMutant(
+        name="a join is the last answer to be told, not the latest",
+        place=f"{_SENDERS}.answered",
+        old="max(self.ready[after], time)",
+        new="min(self.ready[after] or time, time)",
+        changes="the call after sub-agents is sent when the first of them is done",
+        check=sessions.test_two_turns_and_two_subagents_by_hand,
+    ),
+    SourceMutant(
+        name="a join waits for one of several",
+        place=f"{_SENDERS}._wait",
+        old="self.missing[call] += 1",
+        new="self.missing[call] = 1",
+        changes="the call after sub-agents waits for none of them",
+        check=sessions.test_a_session_alone_takes_its_calls_and_gaps_and_a_join_the_longest_branch,
+    ),
+    SourceMutant(
+        name="gaps are left out",
+        place=f"{_SENDERS}.answered",
+        old="self.ready[after] + self.think(after)",
+        new="self.ready[after]",
+        changes="tools and users take no time",
+        check=sessions.test_two_turns_and_two_subagents_by_hand,
+    ),
+    SourceMutant(
+        name="a session that was given up goes on",
+        place=f"{_SENDERS}.sends",
+        old="if session in self.records.left:",
+        new="if False:",
+        changes="calls are sent after their user has left",
+        check=sessions.test_sessions_that_are_given_up_send_nothing_later_and_leave_nothing_behind,
+    ),
+    SourceMutant(
+        name="an aborted call keeps its cache",
+        place="inferplan.serving.aborts:abort",
+        old="        admitted.release(request, tokens)",
+        new="        admitted.running.pop(request)",
+        changes="what waits for room does not get that of a call that was aborted",
+        check=sessions.test_a_user_who_gives_up_frees_the_cache,
+    ),
+    SourceMutant(
+        name="answers that nobody waited for count",
+        place=f"{_CLUSTER}._give_up",
+        old="records.finish[call] > time",
+        new="records.finish[call] > 1e30",
+        changes="an answer after its user has left counts as read",
+        check=sessions.test_sessions_that_are_given_up_send_nothing_later_and_leave_nothing_behind,
+    ),
+    SourceMutant(
+        name="parallel calls count twice",
+        place=f"{_RESULTS}:_covered",
+        old="last - max(first, reached[group])",
+        new="last - first",
+        changes="time in the model is the sum over sub-agents that run side by side",
+        check=sessions.test_two_turns_and_two_subagents_by_hand,
+    ),
+    SourceMutant(
+        name="sessions given up are forgotten by the limit",
+        place=f"{_RESULTS}:SessionFigures.at_percentile",
+        old="np.full(lost, np.inf)",
+        new="np.full(0, np.inf)",
+        changes="users who leave make the percentile of the others better",
+        check=sessions.test_the_limit_on_sessions_counts_those_given_up_as_late,
+    ),
+    SourceMutant(
+        name="reports of sub-agents are not read",
+        place=f"{_TRAFFIC}:_drawn",
+        old="np.add.at(main.new, resumed, below.output[last])",
+        new="pass",
+        changes="a prompt does not grow by what sub-agents have found",
+        check=sessions.test_a_prompt_grows_by_answers_and_new_text,
+    ),
+    SourceMutant(
+        name="system prompts are of each session",
+        place=f"{_TRAFFIC}:_names",
+        old="range(head, head - common, -1)",
+        new="range(own, own + common)",
+        changes="a session does not find the system prompt of another",
+        check=sessions.test_what_is_found_in_the_cache_is_what_a_replay_of_the_texts_finds,
+    ),
+    SourceMutant(
+        name="sub-agents stick to nobody",
+        place="inferplan.serving.routing:Router._in_turn",
+        old="self._conversations[request if sessions is None else int(sessions.of[request])] = replica",
+        new="self._conversations[request] = replica",
+        changes="the calls of a session go anywhere",
+        check=lambda: sessions.test_sticky_routing_keeps_a_session_and_its_subagents_together(sessions.ARRIVALS[0]),
+    ),
+]
