@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 
 from tests import test_profile as profile
 from tests import test_step_time as step_time
@@ -13,6 +13,7 @@ from tests.serving import test_classes as classes
 from tests.serving import test_cluster as cluster
 from tests.serving import test_drafting as drafting
 from tests.serving import test_elastic as elastic
+from tests.serving import test_failures as failures
 from tests.serving import test_hit_curve as hit_curve
 from tests.serving import test_lora as lora
 from tests.serving import test_plain_replica as plain
@@ -38,6 +39,7 @@ _FLOW, _METER = "inferplan.serving.verdict:Flow", "inferplan.serving.records:Met
 
 _SAME = partial(plain.hold_to_the_general_one, "users", True)
 
+_service = cache(failures.seconds_of_a_request)
 _SLOTS = "inferplan.serving.adapter_slots:AdapterSlots"
 
 SERVING_MUTANTS = [
@@ -910,9 +912,57 @@ SERVING_MUTANTS = [
     SourceMutant(
         name="nobody replaces what is taken away",
         place="inferplan.serving.elastic:Elastic._notice",
-        old="self._order(1, time)",
-        new="self._order(0, time)",
+        old="self._order([self._places[replica]], time)",
+        new="self._order([], time)",
         changes="a replica that is taken away is missing from then on",
         check=elastic.test_a_notice_that_is_long_enough_loses_no_request,
+    ),
+    SourceMutant(
+        name="failures: a step that has begun ends",
+        place="inferplan.serving.elastic:Elastic._cut",
+        old="and seen > time]",
+        new="and seen > time + 1e9]",
+        changes="a request in its last step is done, though its replica is gone",
+        check=lambda: failures.test_a_request_in_its_last_step_is_lost_too(_service()),
+    ),
+    SourceMutant(
+        name="failures: an answer that is not there brings the next request",
+        place="inferplan.serving.elastic:Elastic._unmake",
+        old="if self.senders.reacts:",
+        new="if False:",
+        changes="a user sends on though the replica was lost before the answer's end",
+        check=lambda: failures.test_users_send_on_only_when_their_answer_is_there(_service()),
+    ),
+    SourceMutant(
+        name="failures: drained is back at once",
+        place="inferplan.serving.elastic:Elastic._fail",
+        old="max([time, *left])",
+        new="time",
+        changes="a replica restarts before the step is over in which it writes its last token",
+        check=lambda: failures.test_what_is_drained_loses_nothing_and_restarts_when_it_is_empty(_service()),
+    ),
+    SourceMutant(
+        name="failures: a node is the first replicas",
+        place="inferplan.serving.elastic:Elastic._fail",
+        old="self._places[index] // each == self._places[there[0]] // each",
+        new="index // each == there[0] // each",
+        changes="a replica that took the place of another stands on a node of its own",
+        check=failures.test_who_stands_on_a_node,
+    ),
+    SourceMutant(
+        name="failures: conversations stay with what is gone",
+        place="inferplan.serving.routing:Router._in_turn",
+        old="before * self.shared in self._closed",
+        new="False",
+        changes="later turns are sent to a replica that is lost, and never come back",
+        check=partial(failures.test_every_request_finishes_once, "sticky", "cut"),
+    ),
+    SourceMutant(
+        name="failures: recovered when the backlog begins to fall",
+        place="inferplan.serving.outages:Outages._over",
+        old="held[at:] <= self.level + _ROUNDING",
+        new="held[at:] <= held[at] - 1",
+        changes="a backlog is called gone at its first departure",
+        check=lambda: failures.test_a_backlog_by_the_fluid_law(_service(), "least-loaded", 1.0),
     ),
 ]

@@ -15,6 +15,7 @@ from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.catalog.profiles import load_profile
 from inferplan.catalog.workloads import WorkloadSpec, load_limits, load_workload
+from inferplan.cli.cold_start_options import cold_start_of, start_options
 from inferplan.cli.options import (
     PROGRESS,
     Count,
@@ -30,7 +31,7 @@ from inferplan.cli.price_options import price_options
 from inferplan.cli.technique_options import limited, option_group, quantity
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
-from inferplan.planning.day import HOUR, POLICIES, Autoscaler, ColdStart, DayAsked, Policy, simulate_day, weights_of
+from inferplan.planning.day import HOUR, POLICIES, Autoscaler, DayAsked, Policy, simulate_day
 from inferplan.planning.demand import Demand, demand_of_trace, sharing
 from inferplan.planning.option import Sizing
 from inferplan.planning.question import Question
@@ -85,11 +86,7 @@ policy_options = option_group(
         "--utilisation", type=Fraction(), default=0.8, help="Share of its capacity to load a replica with [0.8]."
     ),
     click.option("--cold-start", metavar="TIME", help="From the order of a replica until it takes requests."),
-    click.option(
-        "--storage-bandwidth", metavar="RATE", help="What the weights of a replica are read at, such as 2GB/s."
-    ),
-    click.option("--engine-start", metavar="TIME", help="Beside the weights: pod, engine, graphs, such as 45s."),
-    click.option("--startup-log", metavar="FILE", help="A log of vLLM or SGLang that says how long the engine took."),
+    *start_options,
     click.option(
         "--preemptions",
         type=Positive(),
@@ -235,7 +232,7 @@ def _asked(values: dict[str, Any], profile: Profile, deployment: Deployment) -> 
     return DayAsked(
         profile=profile,
         policies=chosen,
-        cold_start=_cold_start(values, deployment),
+        cold_start=cold_start_of(values, deployment, "--cold-start"),
         autoscaler=Autoscaler(
             target=values["target"],
             interval=quantity(values["interval"], "seconds", "--interval") or 0.0,
@@ -275,36 +272,6 @@ def _losses(values: dict[str, Any]) -> Losses | None:
             hint="--preemptions 0.05 --notice 120s: once in 20 hours, with the two minutes of AWS",
         )
     return Losses(rate=values["preemptions"] / HOUR, notice=notice, seed=values["seed"])
-
-
-def _cold_start(values: dict[str, Any], deployment: Deployment) -> ColdStart | None:
-    """The cold start, or what it is made of; ``None`` where nothing says so."""
-    whole = quantity(values["cold_start"], "seconds", "--cold-start")
-    bandwidth = quantity(values["storage_bandwidth"], "bytes/s", "--storage-bandwidth")
-    rest, measured = quantity(values["engine_start"], "seconds", "--engine-start"), ""
-    if values["startup_log"] is not None:
-        from inferplan.validation.startup_logs import engine_start
-
-        if rest is not None:
-            raise UsageError("--engine-start and --startup-log say the same", hint="leave one out")
-        rest, measured = engine_start(Path(values["startup_log"]))
-    if whole is not None:
-        if bandwidth is not None or rest is not None:
-            raise UsageError(
-                "--cold-start is all of it", hint="--storage-bandwidth with --engine-start, or --cold-start"
-            )
-        return ColdStart(rest=whole)
-    if bandwidth is None and rest is None:
-        return None
-    if bandwidth is None or rest is None:
-        raise UsageError(
-            "a cold start is the weights and the engine",
-            because=f"{'--storage-bandwidth' if bandwidth is None else '--engine-start or --startup-log'} is missing",
-            hint="--storage-bandwidth 2GB/s --engine-start 45s, or --cold-start 90s for all of it",
-        )
-    if not bandwidth > 0:
-        raise UsageError("--storage-bandwidth must be more than 0")
-    return ColdStart(rest=rest, measured=measured, weights=weights_of(deployment), bandwidth=bandwidth)
 
 
 @contextmanager

@@ -15,7 +15,9 @@ import click
 
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.cli.class_options import asked_classes, classes_option, queue_option
+from inferplan.cli.cold_start_options import start_options
 from inferplan.cli.draft_options import speculation_of
+from inferplan.cli.failure_options import failure_options, run_with_failures, unrecovered, with_failures
 from inferplan.cli.lora_options import NAMED, lora_options, popularity_of
 from inferplan.cli.media_options import asked_of, media_of, media_options
 from inferplan.cli.offload_options import offload_options
@@ -177,6 +179,11 @@ fleet_options = option_group(
         "or sticky, and no --turns. [1]",
     ),
 )
+loss_options = option_group(
+    *failure_options,
+    click.option("--restart", metavar="TIME", help="From a failure until the replica takes requests again."),
+    *start_options,
+)
 _OF_PREFILL: dict[str, dict[str, Any]] = {
     "gpu": {"help": "Their accelerator."},
     "quant": {"help": "Their formats; the cache must be in the same format in both pools (--kv)."},
@@ -244,6 +251,8 @@ def _exit_by_verdict(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def _failure(result: SimulationResult) -> InfeasibleError | None:
     """The error that says why a load cannot be served as it is; ``None`` when it can."""
+    if result.outages:
+        return unrecovered(result)
     if result.verdict == "overloaded":
         flow, near = flow_of(result), near_capacity(result)
         because = "clients give up"
@@ -276,6 +285,7 @@ def _failure(result: SimulationResult) -> InfeasibleError | None:
 @flag_options
 @fleet_options
 @prefill_options
+@loss_options
 @technique_options
 @cache_tier_option
 @output_options
@@ -300,7 +310,7 @@ def simulate_command(
     request, sets = asked_of(request, _named(values), _text(values))
     deployment = assemble(request)
     flags = _flags(values)
-    options = _run_options(values, request, flags)
+    options = with_failures(_run_options(values, request, flags), values, deployment)
     _require_balance(flags, deployment, options.fleet.prefill_deployment)
     options = replace(options, timeline=bool(timeline or plot_file))
     if energy is not None:
@@ -311,10 +321,27 @@ def simulate_command(
     if deployment.model.encodes and own:
         values["output_tokens"] = values["output_tokens"] or "1"  # the answer of a request
     traffic = _naming(_traffic(values, media_of(deployment, sets)), values)
+    run = simulate_load if options.fleet.failures is None else run_with_failures
     with _progress(traffic) as progress:
-        result = simulate_load(deployment, traffic, flags, replace(options, progress=progress))
+        result = run(deployment, traffic, flags, replace(options, progress=progress))
     _write_timeline(result, timeline, plot_file)
     click.get_current_context().meta[_FAILED] = _failure(result)
+    return _report(result, (deployment, flags, options), traffic, values, energy)
+
+
+def _report(
+    result: SimulationResult,
+    run: tuple[Deployment, Flags, Options],
+    traffic: Traffic | Requests,
+    values: dict[str, Any],
+    energy: EnergyAsked | None,
+) -> Report:
+    """What a run has to say, with what was asked for beside it. run: what was simulated."""
+    deployment, flags, options = run
+    if options.fleet.failures is not None:
+        from inferplan.reports.failures import failure_report
+
+        return failure_report(result)
     prompts = options.fleet.prefill_deployment or deployment
     report = simulation_report(result, _hit_curve(result, prompts, traffic, options) if values["hit_curve"] else ())
     if energy is not None:
@@ -330,6 +357,7 @@ def _require_one_pool(options: Options) -> None:
     """Raise ``UsageError`` for a run whose energy is not known."""
     beside = [("drafts", options.speculation.length > 0), ("pools apart", options.fleet.prefill > 0)]
     beside += [("cache tiers", bool(options.tiers)), ("KV offload", options.host is not None)]
+    beside += [("replicas that fail", options.fleet.failures is not None)]
     if found := [name for name, there in beside if there]:
         raise UsageError(
             f"the energy of a run with {' and '.join(found)} is not known here",

@@ -19,12 +19,12 @@ from inferplan.catalog.assemble import Request
 from inferplan.catalog.bills import Tariff
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
-from inferplan.planning.grid import single
 from inferplan.planning.question import Question
 from inferplan.planning.replica import Replica, replica_of
 from inferplan.serving.autoscaling import Life, Losses, Reactive, Scaling, Schedule
 from inferplan.serving.class_results import at_percentile
 from inferplan.serving.cluster import Fleet
+from inferplan.serving.cold_start import ColdStart
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.routing import Routing
 from inferplan.serving.simulator import Options, simulate
@@ -37,29 +37,6 @@ POLICIES: tuple[Policy, ...] = ("static", "scheduled", "reactive")
 HOUR = 3600.0
 _INSTANT = 1e-6
 """Seconds behind the edge of a step at which its rate holds, whatever the rounding of the edge."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ColdStart:
-    """Seconds from the order of a replica until it takes requests: ``weights`` bytes at ``bandwidth`` bytes a second,
-    and ``rest``: whatever else, from the order to the last captured graph. Without a bandwidth, ``rest`` is all of it.
-    measured: what a log says that the rest is.
-    """
-
-    rest: float
-    measured: str = ""
-    weights: float = 0.0
-    bandwidth: float = inf
-
-    @property
-    def seconds(self) -> float:
-        return self.weights / self.bandwidth + self.rest
-
-
-def weights_of(deployment: Deployment) -> float:
-    """Bytes that all devices of one replica read when it starts: each its own part of the weights."""
-    parallel = deployment.parallel
-    return sum(stage.weights for stage in single(deployment).stages) * parallel.ranks / parallel.pp
 
 
 @dataclass(frozen=True, kw_only=True)

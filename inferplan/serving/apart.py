@@ -89,6 +89,10 @@ class Apart:
         """One for each scheduler, those that compute prompts first."""
         return [scheduler.meter for scheduler in (*self.front.pool, *self.back.pool)]
 
+    def planned(self) -> list[Event]:
+        """What happens whatever is sent: nothing, of replicas that are there all the time."""
+        return []
+
     def keep_time(
         self, schedulers: list[Scheduler], prices: tuple[StepTimes, AdapterPool | None], together: int
     ) -> None:

@@ -19,6 +19,7 @@ from inferplan.serving.admission import Rules
 from inferplan.serving.apart import Apart, Event, Incoming
 from inferplan.serving.autoscaling import Losses, Scaling
 from inferplan.serving.cache_transfer import Links, Transfer
+from inferplan.serving.failures import Failures
 from inferplan.serving.flags import Flags, with_flags
 from inferplan.serving.pipeline import Pipeline
 from inferplan.serving.prefix_cache import PrefixCache
@@ -34,7 +35,7 @@ from inferplan.traffic.requests import ClosedLoop
 _MOMENT = 1e-9
 """Seconds by which engines pass an event, so that rounding cannot keep it ahead of them."""
 
-SENT, _CACHED, _ANSWERED, _BEGIN, END = range(5)
+SENT, _CACHED, ANSWERED, _BEGIN, END = range(5)
 """What may happen: a client sends a request; its cache arrives where it decodes; its user has the answer, and sends the
 next one; the meters begin to count; they stop."""
 
@@ -69,13 +70,18 @@ class Fleet:
     """Who has replicas come and go during the run; ``None``: the deployment's replicas are there all the time."""
     losses: Losses | None = None
     """How often such replicas are taken away."""
+    failures: Failures | None = None
+    """Which are lost at stated times; they are back after the cold start of ``scaling``."""
     others: tuple[Beside, ...] = ()
     """Replicas that are not alike, behind those of the run; round robin then gives each turns by its weight."""
     weight: float = 1.0
     """That of a replica of the run."""
 
     def __post_init__(self) -> None:
-        if self.scaling is not None and (self.prefill or self.routing in ("sticky", "prefix-aware")):
+        if self.failures is not None:
+            self._require_restarts()
+        sharing = self.routing in ("sticky", "prefix-aware") and (self.failures is None or self.changes)
+        if self.scaling is not None and (self.prefill or sharing):
             raise UsageError(
                 "replicas come and go only in one pool, for requests that share nothing",
                 hint="round-robin or least-loaded routing, and no pool of its own for prompts",
@@ -95,6 +101,19 @@ class Fleet:
                 "replicas that compute prompts apart, or the way from them, are described, and there are none",
                 hint="--prefill-replicas 1 --decode-replicas 1",
             )
+
+    def _require_restarts(self) -> None:
+        """Raise ``UsageError`` where replicas fail that are not simulated to."""
+        if self.prefill or self.others:
+            what = "with prompts and decodes apart" if self.prefill else "that are not alike"
+            raise UsageError(f"replicas {what} do not fail in simulation", hint="--replicas 4, all alike in one pool")
+        if self.scaling is None:
+            raise UsageError("what fails is back after a time to restart, and none is given", hint="--restart 3min")
+
+    @property
+    def changes(self) -> bool:
+        """Whether somebody orders replicas or takes them away while the run lasts, failures aside."""
+        return self.losses is not None or (self.scaling is not None and self.scaling.looks)
 
     @property
     def disaggregated(self) -> bool:
@@ -142,6 +161,21 @@ class Kind(NamedTuple):
 
 def _nothing() -> None:
     """No prefix cache."""
+
+
+def _connected(jobs: int, fleet: Fleet, senders: Senders) -> UsageError:
+    """What an engine does changes what another is sent or finds."""
+    if senders.reacts:
+        because = "requests that follow answers connect them"
+    elif fleet.failures is not None:
+        because = "what a replica loses goes to another"
+    else:
+        because = f"{fleet.routing} routing looks at all of them before each request"
+    return UsageError(
+        f"--jobs {jobs} cannot divide these replicas among processes",
+        because=because,
+        hint="leave --jobs out; it is for arrivals known ahead (--rate, --trace) that are sent round robin",
+    )
 
 
 class Cluster(Apart):
@@ -192,8 +226,6 @@ class Cluster(Apart):
                 scheduler.clients.answers = kind.deployment.engine.apart.first_token == "prompts"
             for scheduler in self.back.pool:
                 scheduler.clients.answers = kind.deployment.engine.apart.first_token != "decodes"
-        for engine in self.engines:
-            engine.reactive = self.senders.reacts
 
     def _pool(self, kind: Kind, ranks: int) -> Router:
         """A pool of so many attention ranks."""
@@ -204,7 +236,10 @@ class Cluster(Apart):
         """The schedulers of so many attention ranks; the engines that keep their time are made too."""
         stages, width = kind.deployment.parallel.pp, kind.times.width
         made = [Scheduler(kind.rules, self.records, self.notify, kind.cache(), width, stages) for _ in range(ranks)]
+        there = len(self.engines)
         self.keep_time(made, (kind.times, kind.adapters), coupled_ranks(kind.deployment))
+        for engine in self.engines[there:]:
+            engine.reactive = self.senders.reacts
         return made
 
     @property
@@ -220,13 +255,7 @@ class Cluster(Apart):
         for ``jobs`` where something connects the engines.
         """
         if jobs > 1 and not self._one_way:
-            raise UsageError(
-                f"--jobs {jobs} cannot divide these replicas among processes",
-                because="requests that follow answers connect them"
-                if self.senders.reacts
-                else f"{self.fleet.routing} routing looks at all of them before each request",
-                hint="leave --jobs out; it is for arrivals known ahead (--rate, --trace) that are sent round robin",
-            )
+            raise _connected(jobs, self.fleet, self.senders)
         total = len(self.records.prompt)
         self.metering = Metering(self.records, warmup + fill if fill else 0)
         if self.closed is None:
@@ -255,13 +284,14 @@ class Cluster(Apart):
             first = set(self.senders.begin(0, len(arrival)))
             starts = [request for request in order.tolist() if request in first]
             self.known = ((arrival[request], request, SENT) for request in starts)
-            self.events = [(arrival[starts[-1]], -1, END)]  # what comes later only continues
+            self.events = sorted([(arrival[starts[-1]], -1, END), *self.planned()])  # what comes later only continues
             self._run_together()
             return
         window = (arrival[order[fill]], arrival[order[-1]]) if fill else None
         if not self._one_way:
             self.known = ((arrival[request], request, SENT) for request in order.tolist())
-            self.events = [(window[0], -1, _BEGIN), (window[1], -1, END)] if window else []
+            marks = [(window[0], -1, _BEGIN), (window[1], -1, END)] if window else []
+            self.events = sorted([*marks, *self.planned()])
             self._run_together()
             return
         if not self.back.pool:
@@ -283,8 +313,10 @@ class Cluster(Apart):
         ramp = 0.0 if self.closed.burst else self.closed.ramp or 0.0
         now = max(engine.clock for engine in self.engines)
         self.events = [(now + ramp * user / len(first), request, SENT) for user, request in enumerate(first)]
-        heapq.heapify(self.events)
-        if len(self.engines) == len(self.front.pool) == 1 and not ramp and self.records.think is None:
+        planned = self.planned()
+        self.events = sorted([*self.events, *planned])
+        alone = len(self.engines) == len(self.front.pool) == 1 and not planned
+        if alone and not ramp and self.records.think is None:
             self._run_alone()
         else:  # with a ramp or a think time, an arrival submitted early would overtake those before it
             self._run_together()
@@ -347,9 +379,9 @@ class Cluster(Apart):
             scheduler = self.back.pool[self.back.send(request, time)]
             self.receive(scheduler, request, time)
             return self.engine_of[scheduler]
-        following = self.senders.next(request) if what == _ANSWERED else (request, 0.0)
+        following = self.senders.next(request) if what == ANSWERED else (request, 0.0)
         if what in (_BEGIN, END) or following is None:
-            if what != _ANSWERED or self.closed is not None:
+            if what != ANSWERED or self.closed is not None:
                 self._mark(time, what == _BEGIN)
             return None
         request, later = following
@@ -363,6 +395,10 @@ class Cluster(Apart):
             self._mark(time, False)
         self._next_known()
         self.records.arrival[request] = time
+        return self.submit(request, time)
+
+    def submit(self, request: int, time: float) -> int | None:
+        """A request reaches the engine that the router chooses: gives its index."""
         scheduler = self.front.pool[self.front.send(request, time)]
         scheduler.submit(request, time)
         return self.engine_of[scheduler]
@@ -389,6 +425,6 @@ class Cluster(Apart):
             return
         self.count(request, time, finished)
         if self.senders.reacts:
-            heapq.heappush(self.events, (self.senders.after(request, time), request, _ANSWERED))
+            heapq.heappush(self.events, (self.senders.after(request, time), request, ANSWERED))
             if self.running is not None:
                 self.running.pause = True

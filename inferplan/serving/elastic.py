@@ -3,14 +3,16 @@
 A replica that is ordered takes requests after a cold start; one that leaves takes no more, and is gone when those that
 it has are done. Requests that find no replica wait at the router, in order, until one is ready. Replicas on their way
 leave first, then the youngest (kubernetes.io, ReplicaSet, "Scaling a ReplicaSet"). One that is taken away leaves at the
-notice, when another is ordered in its place; what it has not done by its end begins anew elsewhere.
+notice, when another is ordered in its place; what it has not done by its end begins anew elsewhere. One that fails is
+cut at that moment, or drained first, and is back after a cold start, with an empty cache.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import count as counted
 from math import inf
 
 import numpy as np
@@ -18,14 +20,16 @@ import numpy as np
 from inferplan.errors import UsageError
 from inferplan.serving.apart import Event
 from inferplan.serving.autoscaling import Life, Scaling
-from inferplan.serving.cluster import SENT, Cluster, Fleet, Kind
-from inferplan.serving.records import NAN, Records
+from inferplan.serving.cluster import ANSWERED, SENT, Cluster, Fleet, Kind
+from inferplan.serving.failures import Failure, Outage
+from inferplan.serving.records import FINISHED, NAN, WAITING, Records
 from inferplan.serving.replica import Replica
 from inferplan.traffic.requests import ClosedLoop
 
-_LOOK, _READY, _HELD, _NOTICE, _CUT = range(SENT + 10, SENT + 15)
+_LOOK, _READY, _HELD, _NOTICE, _CUT, _FAIL, _DRAINED = range(SENT + 10, SENT + 17)
 """What may happen beside the events of a cluster: somebody looks whether there are enough replicas; a replica is ready;
-a request that waited at the router goes to one; a replica is told that it will be taken away; it is."""
+a request that waited at the router goes to one; a replica is told that it will be taken away; it is; some fail; one
+that was drained has nothing left to do."""
 
 
 class _Gone(Replica):
@@ -61,15 +65,27 @@ class Elastic(Cluster):
         self.fates = np.random.default_rng(0 if fleet.losses is None else fleet.losses.seed)
         self._coming: deque[int] = deque()
         """Replicas on their way, in order."""
+        self.now = 0.0
+        """When what happened last did, beside the engines."""
+        self.outages: list[Outage] = []
+        self._places: list[int] = []
+        """Where each replica stands; one that is ordered for another takes its place."""
+        self._draining: dict[int, tuple[int, int]] = {}
+        """Of replicas that fail and are drained first: requests that they still have, and the outage."""
+        self._seen: deque[tuple[float, int, int]] = deque()
+        """When clients saw the end of the last requests, these, and the ranks that had them: an engine finishes a step
+        that it has begun, and may be lost within it."""
 
     def build(self, kind: Kind, prompts: Kind | None = None) -> None:
-        """Make the engines that are there when the run begins. Raises ``UsageError`` where requests follow answers."""
-        if self.senders.reacts:
+        """Make the engines that are there when the run begins. Raises ``UsageError`` where requests follow answers and
+        replicas change for more than failures."""
+        if self.senders.reacts and (self.fleet.changes or self.fleet.failures is None):
             raise UsageError("replicas come and go only where arrivals are known ahead", hint="--rate, or a profile")
         super().build(kind, prompts)
         self._kind = kind
         self._lives = [Life(0.0, 0.0)] * self.scaling.first
-        self.moves = self.scaling.looks or self.fleet.losses is not None
+        self._places = list(range(self.scaling.first))
+        self.moves = self.fleet.changes or self.fleet.failures is not None
         if self.moves:
             self.front.blind = False
 
@@ -90,67 +106,84 @@ class Elastic(Cluster):
         """When the last step of a replica was over, of those that it has run."""
         return max(self.engines[self.engine_of[self.front.pool[rank]]].clock for rank in self._ranks(replica))
 
-    def _run_open(self, jobs: int) -> None:
+    @property
+    def _one_way(self) -> bool:
+        return not self.moves and super()._one_way
+
+    def planned(self) -> list[Event]:
+        """Looks, and replicas that will be lost."""
         if not self.moves:
-            super()._run_open(jobs)
-            return
-        arrival = self.records.arrival
-        order = np.argsort(np.asarray(arrival), kind="stable")
-        self.known = ((arrival[request], request, SENT) for request in order.tolist())
-        self.last = arrival[order[-1]]
-        self.events = [(self.scaler.next_look(0.0), -1, _LOOK)]
-        for replica in range(len(self._lives)):
-            self._doom(replica, 0.0)
-        self._run_together()
+            return []
+        self.last = inf if self.senders.reacts else max(self.records.arrival)
+        planned = [(look, -1, _LOOK) for look in (self.scaler.next_look(0.0),) if look < inf]
+        planned += [event for replica in range(len(self._lives)) for event in self._doom(replica, 0.0)]
+        failures = () if self.fleet.failures is None else self.fleet.failures.at
+        return planned + [(failure.at, place, _FAIL) for place, failure in enumerate(failures)]
 
     def _deliver(self, event: Event) -> int | None:
         time, request, what = event
+        self.now = time
         if what == _LOOK:
             self._look(time)
-            return None
-        if what == _READY:
+        elif what == _READY:
             self._open(time)
-            return None
-        if what == _NOTICE:
+        elif what == _NOTICE:
             self._notice(request, time)
-            return None
-        if what == _CUT:
+        elif what == _CUT:
             self._cut(request, time)
-            return None
-        if what in (SENT, _HELD) and not self.front.taking:
-            if what == SENT:
-                self._next_known()
-                self.sent += 1
+        elif what == _FAIL:
+            assert self.fleet.failures is not None
+            self._fail(self.fleet.failures.at[request], time)
+        elif what == _DRAINED:
+            self._restart(request, time)
+        else:
+            return self.submit(request, time) if what == _HELD else super()._deliver(event)
+        return None
+
+    def submit(self, request: int, time: float) -> int | None:
+        """A request reaches a replica, or waits for one."""
+        if not self.front.taking:
             self.waiting.append(request)
             return None
-        return self._submit(request, time) if what == _HELD else super()._deliver(event)
-
-    def _submit(self, request: int, time: float) -> int:
-        """A request that waited reaches a replica."""
-        scheduler = self.front.pool[self.front.send(request, time)]
-        scheduler.submit(request, time)
-        return self.engine_of[scheduler]
+        return super().submit(request, time)
 
     def _look(self, time: float) -> None:
-        """Order the replicas that are lacking, or let some leave; look again while somebody may still come."""
-        there = [index for index, life in enumerate(self._lives) if life.left == inf]
-        wanted = self.scaler.wanted(time, len(there), self.front.held(time) + len(self.waiting))
+        """Order the replicas that are lacking, or let some leave; look again while somebody may still come. Those that
+        are drained to restart count as on their way."""
+        there, back = [index for index, life in enumerate(self._lives) if life.left == inf], len(self._draining)
+        requests = self.front.held(time) + len(self.waiting)
+        wanted = max(self.scaler.wanted(time, len(there) + back, requests) - back, 0)
         if wanted > len(there):
-            self._order(wanted - len(there), time)
+            self._order(self._free(wanted - len(there)), time)
         for index in there[wanted:]:
             self._leave(index, time)
         following = self.scaler.next_look(time)
         if following < inf and (following <= self.scaling.until or time < self.last or self.waiting):
             heapq.heappush(self.events, (following, -1, _LOOK))
 
-    def _order(self, count: int, time: float) -> None:
+    def _free(self, count: int) -> list[int]:
+        """The first places at which no replica stands."""
+        there = {self._places[index] for index, life in enumerate(self._lives) if life.left == inf}
+        there |= {self._places[index] for index in self._draining}
+        free = (place for place in counted() if place not in there)
+        return [next(free) for _ in range(count)]
+
+    def _order(self, places: Iterable[int], time: float) -> float:
+        """Order replicas for some places: gives when they are ready."""
         ready = time + self.scaling.cold_start
-        for _ in range(count):
+        for place in places:
             self._coming.append(len(self._lives))
+            self._places.append(place)
             self._lives.append(Life(time, ready))
-            self._doom(len(self._lives) - 1, time)
-            self.front.add(self.made(self._kind, self._kind.deployment.parallel.dp))
+            for doom in self._doom(len(self._lives) - 1, time):
+                heapq.heappush(self.events, doom)
+            made = self.made(self._kind, self._kind.deployment.parallel.dp)
+            if self.front.pool and self.front.pool[0].meter.timeline is not None:
+                for scheduler in made:
+                    scheduler.meter.timeline = []
+            self.front.add(made)
         heapq.heappush(self.events, (ready, -1, _READY))
+        return ready
 
     def _open(self, time: float) -> None:
         """Replicas that are ready take requests, those first that waited for them."""
@@ -163,12 +196,12 @@ class Elastic(Cluster):
                 heapq.heappush(self.events, (time, request, _HELD))
             self.waiting.clear()
 
-    def _doom(self, replica: int, time: float) -> None:
+    def _doom(self, replica: int, time: float) -> list[Event]:
         """A replica that begins its life at ``time`` will be taken away, if that is while requests still come."""
-        if self.fleet.losses is not None:
-            notice = time + float(self.fates.exponential(1 / self.fleet.losses.rate))
-            if notice < max(self.last, self.scaling.until):
-                heapq.heappush(self.events, (notice, replica, _NOTICE))
+        if self.fleet.losses is None:
+            return []
+        notice = time + float(self.fates.exponential(1 / self.fleet.losses.rate))
+        return [(notice, replica, _NOTICE)] if notice < max(self.last, self.scaling.until) else []
 
     def _notice(self, replica: int, time: float) -> None:
         """A replica will be taken away: another takes its place, unless it was to leave anyway."""
@@ -176,20 +209,85 @@ class Elastic(Cluster):
         if self._lives[replica].left == inf:
             self._leave(replica, time)
             self._lives[replica] = self._lives[replica]._replace(taken=True)
-            self._order(1, time)
+            self._order([self._places[replica]], time)
         heapq.heappush(self.events, (time + self.fleet.losses.notice, replica, _CUT))
 
-    def _cut(self, replica: int, time: float) -> None:
-        """A replica is taken away: what it has begins anew elsewhere, nothing of it seen."""
+    def _fail(self, failure: Failure, time: float) -> None:
+        """Some of the replicas that take requests are lost, or drained to be."""
+        assert self.fleet.failures is not None
+        there = [index for index, life in enumerate(self._lives) if life.left == inf and life.ready <= time]
+        lost = there[: failure.replicas]
+        if failure.node and there:
+            each = self.fleet.failures.per_node or 1
+            lost = [index for index in there if self._places[index] // each == self._places[there[0]] // each]
+        self.outages.append(Outage(time, time, tuple(lost), 0))
+        for replica in lost:
+            self._leave(replica, time)
+        if self.fleet.failures.mode == "cut":
+            anew = sum([self._cut(replica, time) for replica in lost])
+            back = self._order([self._places[replica] for replica in lost], time) if lost else time
+            self.outages[-1] = self.outages[-1]._replace(back=back, anew=anew)
+            return
+        for replica in lost:
+            ranks = self._ranks(replica)
+            left = [seen for seen, _, rank in self._seen if rank in ranks]
+            self._draining[replica] = sum(rank in ranks for rank in self.front.home.values()), len(self.outages) - 1
+            if not self._draining[replica][0]:
+                heapq.heappush(self.events, (max([time, *left]), replica, _DRAINED))
+
+    def _restart(self, replica: int, time: float) -> None:
+        """A replica that was drained has nothing left to do."""
+        _, place = self._draining.pop(replica)
+        back = self._order([self._places[replica]], time)
+        self.outages[place] = self.outages[place]._replace(back=max(self.outages[place].back, back))
+
+    def notify(self, request: int, time: float, finished: bool) -> None:
+        """As of any cluster; and the replica that had the request may be drained now."""
+        rank = self.front.home.get(request, -1)
+        super().notify(request, time, finished)
+        if self.fleet.failures is None:
+            return
+        self._seen.append((time, request, rank))
+        while self._seen and self._seen[0][0] <= self.now:
+            self._seen.popleft()
+        replica = rank // self._kind.deployment.parallel.dp
+        if replica in self._draining:
+            left, place = self._draining[replica]
+            self._draining[replica] = left - 1, place
+            if left == 1:
+                heapq.heappush(self.events, (time, replica, _DRAINED))
+
+    def _cut(self, replica: int, time: float) -> int:
+        """A replica is taken away: what it has begins anew elsewhere, nothing of it seen. Gives how many do."""
         ranks, records = self._ranks(replica), self.records
+        ahead = [(seen, request) for seen, request, rank in self._seen if rank in ranks and seen > time]
+        unmade = [request for seen, request in ahead if self._unmake(request, seen)]
         lost = [request for request, rank in self.front.home.items() if rank in ranks]
         for request in lost:
             self.front.leave(request, time)
+        for request in lost + unmade:
             records.admitted[request] = records.first[request] = NAN
+            records.anew[request] = records.anew.get(request, 0) + 1
+            records.cached.pop(request, None)
+            records.loaded.pop(request, None)
             heapq.heappush(self.events, (time, request, _HELD))
+        lost += unmade
         self._lives[replica] = self._lives[replica]._replace(resent=len(lost))
         for engine in {self.engine_of[self.front.pool[rank]] for rank in ranks}:
             self.engines[engine] = _Gone(time if lost else self.engines[engine].clock)
+        return len(lost)
+
+    def _unmake(self, request: int, seen: float) -> bool:
+        """The end of a request lies behind the moment at which its replica is lost: it is none. Whether it was one."""
+        records = self.records
+        if records.status[request] != FINISHED:
+            return False
+        if self.senders.reacts:
+            self.events.remove((self.senders.after(request, seen), request, ANSWERED))
+            heapq.heapify(self.events)
+        records.status[request], records.finish[request] = WAITING, NAN
+        self.done -= 1
+        return True
 
     def _leave(self, replica: int, time: float) -> None:
         life = self._lives[replica]

@@ -34,7 +34,7 @@ class Records:
     """
 
     __slots__ = (
-        *("admitted", "arrival", "cached", "classes", "finish", "first", "follows", "gap_weights", "gaps"),
+        *("admitted", "anew", "arrival", "cached", "classes", "finish", "first", "follows", "gap_weights", "gaps"),
         *("encoder", "hashes", "left", "loaded", "of", "output", "preempted", "prompt", "refused", "served_by"),
         *("sessions", "status", "think"),
     )
@@ -65,6 +65,8 @@ class Records:
         self.finish = array("d", [NAN]) * count
         self.status = bytearray(count)
         self.preempted: dict[int, int] = {}
+        self.anew: dict[int, int] = {}
+        """How often a request began anew because its replica was lost."""
         self.cached: dict[int, int] = {}
         """Prompt tokens found in a prefix cache when a request was first admitted."""
         self.loaded: dict[int, tuple[int, ...]] = {}
@@ -171,7 +173,7 @@ class Records:
 
 
 _TIMES = ("admitted", "first", "finish")
-_COUNTS = ("preempted", "cached", "loaded")
+_COUNTS = ("preempted", "anew", "cached", "loaded")
 """What is counted of some requests, by request."""
 
 
@@ -183,7 +185,7 @@ class Excerpt(NamedTuple):
     """Admitted, first, finish."""
     status: npt.NDArray[np.uint8]
     counts: tuple[dict[int, Any], ...]
-    """Preempted, cached, loaded."""
+    """Preempted, begun anew, cached, loaded."""
     refused: dict[str, int]
     gaps: tuple[array[Any], array[Any]]
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from inferplan.serving.autoscaling import Life
 from inferplan.serving.batch_means import Precision, half_width
 from inferplan.serving.class_results import PERCENTILES, class_records, intervals_of
+from inferplan.serving.failures import Outage
 from inferplan.serving.records import CANCELLED, FINISHED, REJECTED, TIMED_OUT, Meter, Records
 from inferplan.serving.session_results import SessionFigures, session_figures, session_record
 from inferplan.serving.techniques.tiers import tier_records
@@ -33,7 +34,7 @@ class SimulationResult(Shown):
     system was filling or running empty around them. ``metered``: between which seconds rates and meters count, where
     they do not for the whole run. ``basis``: what the step prices rest on. ``conditions``: the flags and the load
     generator, because a latency under load belongs to them. ``converged``: whether the figures are as sure as was asked
-    for; ``None`` where the length of the run was given. ``lives``: replicas, where they come and go.
+    for; ``None`` where the length of the run was given. ``lives``, ``outages``: of replicas that come and go.
     """
 
     records: Records
@@ -56,6 +57,7 @@ class SimulationResult(Shown):
     """Of pools apart: the first meters, of ranks that compute prompts; tokens that the cache of one of them holds."""
     slots: int = 0
     lives: Sequence[Life] = ()
+    outages: Sequence[Outage] = ()
     conditions: dict[str, Any] = field(default_factory=dict)
     anchor: tuple[float, float] = (1.0, 1.0)
     """Measured over predicted TTFT and TPOT of a user's own rows."""

@@ -118,6 +118,8 @@ class Router:
             before = self._conversations.get(int(sessions.of[request]))
         elif follows is not None:
             before = self._conversations.pop(follows[request], None)
+        if before is not None and before * self.shared in self._closed:
+            before = None
         replica = self.taking[self.turns_taken % len(self.taking)] if before is None else before
         self.turns_taken += before is None
         if follows is not None:
@@ -167,6 +169,8 @@ class Router:
         names = () if hashes is None else hashes[request]
         best, least = 0, (1 << 62, 0)
         for index, scheduler in enumerate(self.pool):
+            if index in self._closed:
+                continue
             work, cache = scheduler.queue.queued_tokens, scheduler.cache
             if names and cache is not None:
                 if work - prompt >= least[0]:  # even if all of it were found

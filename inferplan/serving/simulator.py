@@ -137,6 +137,7 @@ def simulate(
         prompt_pool=(len(cluster.front.pool), cluster.kinds[0].rules.capacity) if cluster.back.pool else (0, 0.0),
         slots=kind.rules.slots,
         lives=cluster.lives if isinstance(cluster, Elastic) else (),
+        outages=cluster.outages if isinstance(cluster, Elastic) else (),
         conditions=_conditions(cluster, flags, traffic if closed is None else _in_loop(traffic, closed), options),
     )
     return _anchored(result, deployment, None if closed is None else closed.concurrency)
@@ -169,7 +170,9 @@ def _encoder(deployment: Deployment, requests: Requests) -> list[float] | None:
 
 
 def _require_engines(deployment: Deployment, options: Options) -> None:
-    """Raise ``UsageError`` for more of them than are simulated."""
+    """Raise ``UsageError`` for more of them than are simulated, and for a warm-up before replicas fail."""
+    if options.fleet.failures is not None and (options.warmup or options.trim):
+        raise UsageError("failures are at times of the whole run", hint="leave --warmup out")
     if (engines := options.fleet.engines(deployment)) > MOST_ENGINES:
         raise UsageError(
             f"{engines:,} engines are more than a run holds",
@@ -196,6 +199,8 @@ def request_time(
     run.
     """
     plain = replace(options or Options(), warmup=0, trim=False, timeline=False, progress=None)
+    if plain.fleet.failures is not None:
+        plain = replace(plain, fleet=replace(plain.fleet, failures=None, scaling=None))
     run = simulate(deployment, traffic, flags, plain)
     return run.records.conversation(float(np.mean(run.e2el))) if len(run.e2el) else 0.0
 
@@ -438,6 +443,12 @@ def _conditions(cluster: Cluster, flags: Flags, traffic: Traffic | Requests, opt
         if kind.adapters is None
         else {"bytes_a_device": adapter_bytes(deployment), "seconds": kind.adapters.seconds},
     }
+    if fleet.failures is not None and fleet.scaling is not None:
+        record["failures"] = {
+            "mode": fleet.failures.mode,
+            "restart_s": fleet.scaling.cold_start,
+            "replicas_per_node": fleet.failures.per_node,
+        }
     if fleet.others:
         record["weight"] = fleet.weight
         record["others"] = [

@@ -13,14 +13,12 @@ from inferplan.catalog.price_lists import price_book
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.planning.day import (
     Autoscaler,
-    ColdStart,
     DayAsked,
     PolicyDay,
     replicas_for,
     requests_of,
     scaling_of,
     simulate_day,
-    weights_of,
 )
 from inferplan.planning.demand import Demand
 from inferplan.planning.option import Sizing
@@ -28,6 +26,7 @@ from inferplan.planning.question import Question
 from inferplan.planning.replica import Replica, replica_of
 from inferplan.planning.space import Space
 from inferplan.serving.autoscaling import Life, Reactive, Schedule
+from inferplan.serving.cold_start import ColdStart, weights_of
 from inferplan.serving.flags import Flags
 from inferplan.serving.records import FINISHED, Records
 from inferplan.serving.result import SimulationResult

@@ -1,0 +1,33 @@
+"""What a replica takes to start: from its order, or from the loss of the one before it, until it takes requests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.memory import Footprint
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColdStart:
+    """Seconds from the order of a replica until it takes requests: ``weights`` bytes at ``bandwidth`` bytes a second,
+    and ``rest``: whatever else, from the order to the last captured graph. Without a bandwidth, ``rest`` is all of it.
+    measured: what a log says that the rest is.
+    """
+
+    rest: float
+    measured: str = ""
+    weights: float = 0.0
+    bandwidth: float = inf
+
+    @property
+    def seconds(self) -> float:
+        return self.weights / self.bandwidth + self.rest
+
+
+def weights_of(deployment: Deployment) -> float:
+    """Bytes that all devices of one replica read when it starts: each its own part of the weights."""
+    parallel = deployment.parallel
+    footprint = Footprint(deployment=deployment, batch=1.0, prompt=1.0, context=1.0)
+    return sum(stage.weights for stage in footprint.stages) * parallel.ranks / parallel.pp

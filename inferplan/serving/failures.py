@@ -1,0 +1,63 @@
+"""Replicas that are lost while a cluster runs: what is asked for, and what a run has to say of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import Literal, NamedTuple
+
+from inferplan.errors import UsageError
+
+FailureMode = Literal["cut", "drain"]
+"""cut: gone at once, what it has begins anew on another. drain: it takes no more requests, finishes those that it has,
+and restarts then."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """One loss: when, in seconds of the run, and how many replicas of those that take requests, the first of them; or
+    all of the first node that has any.
+    """
+
+    at: float
+    replicas: int = 1
+    node: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.at < inf or self.replicas < 1:
+            raise UsageError("a failure is at 0 or more seconds, of 1 or more replicas")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failures:
+    """The losses of a run, in order of time. per_node: replicas that stand on one node, in order of their number;
+    needed where a node fails. What a lost replica takes to be back is the cold start of the fleet's scaling.
+    """
+
+    at: tuple[Failure, ...]
+    mode: FailureMode = "cut"
+    per_node: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.at or list(self.at) != sorted(self.at, key=lambda failure: failure.at):
+            raise UsageError("failures are one or more, in order of time")
+        if any(failure.node for failure in self.at) and not (self.per_node or 0) >= 1:
+            raise UsageError("a node that fails needs the number of replicas on it", hint="--replicas-per-node 4")
+
+
+class Outage(NamedTuple):
+    """What one failure did. at, back: seconds at which the replicas are lost, and at which all of them take requests
+    again. lost: replicas, by their place among the lives of the run. anew: requests that began anew.
+    """
+
+    at: float
+    back: float
+    lost: tuple[int, ...]
+    anew: int
+
+
+def replicas_on_a_node(devices: int, node: int) -> int:
+    """Replicas of ``devices`` GPUs each that one node of ``node`` GPUs takes with it: as many as it holds whole. One
+    that is larger has nodes of its own, and any of them takes it.
+    """
+    return max(node // devices, 1)

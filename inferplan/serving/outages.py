@@ -1,0 +1,300 @@
+"""What users see of failures: a run before one, while replicas are missing, while the backlog is worked off, and after.
+
+An episode begins with a failure and is over when all replicas are back and no more requests are in the fleet than on
+average before the first failure; a failure before that belongs to the same episode.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import ceil, inf
+from typing import NamedTuple
+
+import numpy as np
+
+from inferplan.errors import UsageError
+from inferplan.estimate.deployment import Deployment
+from inferplan.serving.failures import Outage
+from inferplan.serving.flags import Flags
+from inferplan.serving.records import FINISHED, REJECTED
+from inferplan.serving.result import SimulationResult
+from inferplan.serving.simulator import Options, simulate
+from inferplan.traffic.requests import OpenLoop, Requests, Slo, Traffic
+from inferplan.units import Array, BoolArray
+
+_FILL = 0.25
+"""Share of the time before the first failure in which the fleet fills: it counts for nothing."""
+_BINS = 4
+"""Bins of a timeline in the time that a replica takes to be back."""
+_RESTARTS = 3.0
+"""Times of a restart that a run lasts beyond the last failure, at first."""
+_ROUNDING = 1e-6
+"""Of a mean number of requests: all users of a closed loop, always."""
+MOST_REQUESTS = 200_000
+"""Of a run that goes on until the backlog is gone."""
+
+
+class Episode(NamedTuple):
+    """Failures until the fleet is as before. at, back: when the first is, and when all replicas take requests again.
+    over: when the backlog is gone; infinite where the run ends before. peak: most requests in the fleet meanwhile.
+    """
+
+    at: float
+    back: float
+    over: float
+    peak: int
+    outages: tuple[Outage, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stretch:
+    """Requests that arrive from ``start`` to ``stop``, in seconds; of several episodes those of each.
+
+    latencies: seconds at the percentile of the limits, infinite where more never finish. within: the share that keeps
+    every limit; ``None`` without requests or limits. most, mean: requests in the fleet.
+    """
+
+    name: str
+    start: float
+    stop: float
+    arrived: int
+    latencies: dict[str, float]
+    within: float | None
+    anew: int
+    most: int
+    replicas: float
+
+
+@dataclass(frozen=True, eq=False)
+class Outages:
+    """A run with failures, looked at."""
+
+    result: SimulationResult
+
+    @cached_property
+    def arrival(self) -> Array:
+        return np.asarray(self.result.records.arrival, dtype=np.float64)
+
+    @cached_property
+    def finished(self) -> BoolArray:
+        return np.equal(np.frombuffer(bytes(self.result.records.status), dtype=np.uint8), FINISHED)
+
+    @cached_property
+    def latencies(self) -> dict[str, Array]:
+        """Of every request, in seconds: infinite where it never finished, NaN where it has none (TPOT of one token)."""
+        records, (first, rest) = self.result.records, self.result.anchor
+        begun, finish = (np.asarray(column, dtype=np.float64) for column in (records.first, records.finish))
+        ttft, decode = (begun - self.arrival) * first, (finish - begun) * rest
+        steps = np.asarray(records.output, dtype=np.float64) - 1
+        tpot = np.where(steps > 0, decode / np.maximum(steps, 1), np.nan)
+        found = {"ttft": ttft, "tpot": tpot, "e2el": ttft + decode}
+        return {name: np.where(self.finished, values, inf) for name, values in found.items()}
+
+    @cached_property
+    def held(self) -> list[tuple[Slo, BoolArray]]:
+        """What is held to which limits: the requests of each class, or all of them."""
+        records = self.result.records
+        if records.of is None:
+            return [(self.result.slo, np.ones(len(self.arrival), dtype=bool))]
+        of = np.asarray(records.of)
+        return [(one.slo, np.equal(of, place)) for place, one in enumerate(records.classes)]
+
+    @property
+    def limited(self) -> bool:
+        """Whether there is any limit."""
+        return any(slo.limits for slo, _ in self.held)
+
+    @cached_property
+    def within(self) -> BoolArray:
+        """Which requests finish and keep every limit that is theirs."""
+        good = self.finished.copy()
+        for slo, mine in self.held:
+            for name, limit in slo.limits.items():
+                values = self.latencies[name]
+                good &= ~mine | np.isnan(values) | (values <= limit)
+        return good
+
+    @cached_property
+    def anew(self) -> Array:
+        """How often each request began anew."""
+        found = np.zeros(len(self.arrival))
+        for request, times in self.result.records.anew.items():
+            found[request] = times
+        return found
+
+    @cached_property
+    def _steps(self) -> tuple[Array, Array]:
+        """Times at which the number of requests in the fleet changes, and the number from each on; those that were
+        refused were never in it."""
+        kept = np.frombuffer(bytes(self.result.records.status), dtype=np.uint8) != REJECTED
+        arrival, finish = self.arrival[kept], np.asarray(self.result.records.finish, dtype=np.float64)[kept]
+        arrival, finish = np.sort(arrival[~np.isnan(arrival)]), np.sort(finish[~np.isnan(finish)])
+        times = np.unique(np.concatenate([arrival, finish]))
+        held = np.searchsorted(arrival, times, "right") - np.searchsorted(finish, times, "right")
+        return times, held.astype(np.float64)
+
+    def in_fleet(self, start: float, stop: float) -> tuple[float, int]:
+        """Requests in the fleet between two times: on average, and at most."""
+        times, held = self._steps
+        first = int(np.searchsorted(times, start, "right"))
+        last = max(int(np.searchsorted(times, stop, "left")), first)
+        inside = np.concatenate([held[first - 1 : first] if first else np.zeros(1), held[first:last]])
+        edges = np.concatenate([[start], times[first:last], [stop]])
+        mean = float(np.dot(np.diff(edges), inside)) / (stop - start) if stop > start else float(inside[-1])
+        return mean, int(np.max(inside))
+
+    @cached_property
+    def before(self) -> tuple[float, float]:
+        """The time before the first failure that counts."""
+        first = self.result.outages[0].at
+        return _FILL * first, first
+
+    @cached_property
+    def level(self) -> float:
+        """Requests in the fleet before the first failure, on average."""
+        return self.in_fleet(*self.before)[0]
+
+    def _over(self, back: float) -> float:
+        """When no more requests than before are in the fleet, from ``back`` on; infinite where arrivals end first."""
+        times, held = self._steps
+        at = max(int(np.searchsorted(times, back, "right")) - 1, 0)
+        low = np.flatnonzero(held[at:] <= self.level + _ROUNDING)
+        over = max(float(times[at + low[0]]), back) if len(low) else inf
+        return over if over <= float(np.nanmax(self.arrival)) else inf
+
+    @cached_property
+    def episodes(self) -> list[Episode]:
+        """The failures, those together of which the later begins before the fleet is as before."""
+        groups: list[list[Outage]] = []
+        for outage in self.result.outages:
+            if groups and outage.at <= self._over(max(one.back for one in groups[-1])):
+                groups[-1].append(outage)
+            else:
+                groups.append([outage])
+        found = []
+        for group in groups:
+            back = max(one.back for one in group)
+            over = self._over(back)
+            peak = self.in_fleet(group[0].at, min(over, self.result.end))[1]
+            found.append(Episode(group[0].at, back, over, peak, tuple(group)))
+        return found
+
+    @property
+    def recovered(self) -> bool:
+        """Whether the backlog of every failure was gone while requests still came."""
+        return all(episode.over < inf for episode in self.episodes)
+
+    def stretch(self, name: str, *spans: tuple[float, float]) -> Stretch:
+        """Of requests that arrive in some spans of time, each from its start until before its stop."""
+        mine = np.zeros(len(self.arrival), dtype=bool)
+        for start, stop in spans:
+            mine |= (self.arrival >= start) & (self.arrival < stop)
+        count = int(np.sum(mine))
+        latencies = {
+            key: _percentile(values[mine], self.result.slo.percentile) for key, values in self.latencies.items()
+        }
+        long = sum(stop - start for start, stop in spans)
+        return Stretch(
+            name=name,
+            start=min((start for start, _ in spans), default=inf),
+            stop=max((stop for _, stop in spans), default=inf),
+            arrived=count,
+            latencies=latencies,
+            within=float(np.mean(self.within[mine])) if count and self.limited else None,
+            anew=int(np.sum(self.anew[mine])),
+            most=max((self.in_fleet(*span)[1] for span in spans), default=0),
+            replicas=sum(self.replica_seconds(*span) for span in spans) / long if long else 0.0,
+        )
+
+    def replica_seconds(self, start: float, stop: float) -> float:
+        """Seconds of replicas that take requests between two times, summed over the replicas."""
+        there = [(max(life.ready, start), min(life.left, stop)) for life in self.result.lives]
+        return sum(max(until - since, 0.0) for since, until in there)
+
+    @cached_property
+    def end(self) -> float:
+        """When the last request comes."""
+        return float(np.nanmax(self.arrival))
+
+    @cached_property
+    def stretches(self) -> list[Stretch]:
+        """Before the first failure, with replicas missing, until the backlog is gone, and all other time after."""
+        episodes, end = self.episodes, np.nextafter(self.end, inf)
+        outside = zip([episode.over for episode in episodes], [*(episode.at for episode in episodes[1:]), end])
+        return [
+            self.stretch("before", self.before),
+            self.stretch("replicas missing", *((episode.at, min(episode.back, end)) for episode in episodes)),
+            self.stretch(
+                "backlog worked off",
+                *((min(episode.back, end), min(episode.over, end)) for episode in episodes),
+            ),
+            self.stretch("after", *((start, stop) for start, stop in outside if start < stop)),
+        ]
+
+    def bins(self, most: int) -> list[Stretch]:
+        """The run from a restart before the first failure to one after the last: four bins in a restart, longer ones
+        where that makes more than ``most``. One begins at the first failure."""
+        first, last = self.episodes[0], self.episodes[-1]
+        long = max(first.back - first.at, 1e-3)
+        stop = min(last.over + long, self.end) if last.over < inf else self.end
+        width = max(long / _BINS, (stop - first.at + long) / (most - 1))
+        low, high = -min(ceil(long / width), int(first.at / width)), max(ceil((stop - first.at) / width - 1e-9), 1)
+        edges = [(first.at + place * width, first.at + (place + 1) * width) for place in range(low, high)]
+        return [self.stretch("", edge) for edge in edges]
+
+
+def _percentile(values: Array, percentile: float) -> float:
+    """As :func:`inferplan.serving.class_results.at_percentile`: what never finished is infinitely late."""
+    values = values[~np.isnan(values)]
+    if not len(values):
+        return float("nan")
+    if np.any(np.isinf(values)):
+        return float(np.percentile(values, percentile, method="higher"))
+    return float(np.percentile(values, percentile))
+
+
+def simulate_failures(
+    deployment: Deployment, traffic: Traffic | Requests, flags: Flags, options: Options
+) -> SimulationResult:
+    """Simulate until the backlog of the last failure is gone: a load whose number of requests is not given takes twice
+    as many until it is, :data:`MOST_REQUESTS` at most.
+
+    Raises ``UsageError`` where the last request comes before the last failure.
+    """
+    failures, scaling, options = options.fleet.failures, options.fleet.scaling, replace(options, trim=False)
+    assert failures is not None and scaling is not None
+    last = failures.at[-1].at
+    whole = last + _RESTARTS * scaling.cold_start
+    if not isinstance(traffic, Traffic) or traffic.requests_count is not None:
+        result = simulate(deployment, traffic, flags, options)
+        _require_reached(result, last)
+        return result
+    arrivals = traffic.arrivals
+    count = ceil(arrivals.rate * whole) + 1 if isinstance(arrivals, OpenLoop) else 10 * arrivals.concurrency
+    while True:
+        count = min(count, MOST_REQUESTS)
+        result = simulate(deployment, replace(traffic, requests_count=count), flags, options)
+        if count == MOST_REQUESTS:
+            _require_reached(result, last)
+            return result
+        seen = Outages(result)
+        if seen.end >= whole and seen.recovered:
+            return result
+        count *= 2
+
+
+def _require_reached(result: SimulationResult, last: float) -> None:
+    end = float(np.nanmax(np.asarray(result.records.arrival, dtype=np.float64)))
+    if end < last:
+        raise UsageError(
+            f"the last request comes at {end:,.4g} s, before the failure at {last:,.4g} s",
+            because=f"{len(result.records.prompt):,} requests are sent",
+            hint="more --requests, or an earlier --fail",
+        )
+
+
+def anew_late(seen: Outages) -> tuple[int, int]:
+    """Requests that began anew, and those of them that miss a limit."""
+    again = seen.anew > 0
+    return int(np.sum(again)), int(np.sum(again & ~seen.within))

@@ -1,0 +1,111 @@
+"""``inferplan simulate --fail`` as a user types it."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run
+
+BASE = ("simulate", "llama-3.1-8b", "--gpu", "h100-sxm", "--ideal", "--prompt", "512", "--output", "32")
+LOAD = (*BASE, "--replicas", "3", "--rate", "20")
+
+
+def test_a_failure_is_told(run: Run) -> None:
+    """Of 20 requests/s: what comes in 20 s before (without the first 5 s), and in 30 s with one of three missing."""
+    asked = (*LOAD, "--ttft", "500ms", "--arrivals", "constant")
+    record = run(*asked, "--fail", "20s", "--restart", "30s", "--format", "json").json
+    assert record["recovered"] is True and record["percentile"] == 95.0
+    (failure,) = record["failures"]
+    assert (failure["at_s"], failure["replicas_lost"], failure["back_s"]) == (20.0, 1, 50.0)
+    assert failure["began_anew"] == record["began_anew"] > 0
+    assert failure["recovered_after_s"] == failure["backlog_gone_s"] - 20.0 >= 30.0
+    stretches = {one["name"]: one for one in record["stretches"]}
+    assert (stretches["before"]["start_s"], stretches["before"]["requests"]) == (5.0, 300)
+    assert (stretches["replicas missing"]["requests"], stretches["replicas missing"]["replicas"]) == (600, 2.0)
+    assert stretches["after"]["replicas"] == pytest.approx(3.0)
+    assert record["timeline"][0]["start_s"] == pytest.approx(5.0)  # bins of 7.5 s; before that the run is not there
+    assert sum(one["began_anew"] for one in record["timeline"]) == record["began_anew"]
+    assert record["conditions"]["failures"] == {"mode": "cut", "restart_s": 30.0, "replicas_per_node": None}
+    rows = list(csv.DictReader(run(*asked, "--fail", "20s", "--restart", "30s", "--format", "csv").out.splitlines()))
+    assert [row["name"] for row in rows] == list(stretches)
+
+
+def test_what_a_start_is_made_of_and_a_node(run: Run) -> None:
+    """16.06 GB at 1 GB/s and 14 s; four replicas of two GPUs stand on a node of eight."""
+    asked = (*LOAD[:-4], "--replicas", "6", "--tp", "2", "--rate", "20", "--fail", "node@10s", "--fail-mode", "drain")
+    record = run(*asked, "--storage-bandwidth", "1GB/s", "--engine-start", "14s", "--format", "json").json
+    (failure,) = record["failures"]
+    assert failure["replicas_lost"] == 4 and failure["began_anew"] == 0
+    assert record["conditions"]["failures"]["restart_s"] == pytest.approx(14 + 2 * 8.030261248, rel=1e-3)
+    assert record["conditions"]["failures"]["replicas_per_node"] == 4
+    own = run(*asked[:-4], "--fail", "node@10s", "--replicas-per-node", "2", "--restart", "9s", "--format", "json").json
+    assert own["failures"][0]["replicas_lost"] == 2
+
+
+def test_users_and_classes(run: Run, tmp_path: Path) -> None:
+    """Forty users who all are always in the fleet: as before as soon as the replica is back."""
+    asked = (*BASE, "--replicas", "2", "--concurrency", "40", "--fail", "10s", "--restart", "5s", "--format", "json")
+    record = run(*asked).json
+    assert record["failures"][0]["recovered_after_s"] == pytest.approx(5.0)
+    assert record["in_fleet_before"] == pytest.approx(40.0)
+    classes = tmp_path / "classes.yaml"
+    classes.write_text(
+        "classes:\n"
+        "  - {name: quick, rate: 5, prompt: '256', output: '8', ttft: 1ms}\n"
+        "  - {name: slow, rate: 5, prompt: '256', output: '8', ttft: 1min}\n"
+    )
+    mixed = ("simulate", "llama-3.1-8b", "--gpu", "h100-sxm", "--ideal", "--replicas", "2", "--classes", str(classes))
+    ran = run(*mixed, "--fail", "50s", "--restart", "20s", "--format", "json")
+    within = {one["name"]: one["within"] for one in ran.json["stretches"]}
+    assert within["before"] == pytest.approx(0.5, abs=0.1)  # nobody is as quick as a millisecond
+
+
+def test_an_overload_does_not_recover(run: Run) -> None:
+    ran = run(*BASE, "--replicas", "1", "--rate", "200", "--requests", "2000", "--fail", "2s", "--restart", "3s")
+    assert ran.code == 3
+    assert "not recovered" in ran.err and "not in this run" in ran.out
+    again = run(*BASE, "--rate", "200", "--requests", "2000", "--fail", "2s", "--restart", "3s", "--format", "json")
+    assert json.loads(again.out)["failures"][0]["recovered_after_s"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--fail", "20s"), "--restart 3min"),
+        (("--restart", "20s"), "time to restart is of replicas that fail"),
+        (("--fail-mode", "drain"), "--fail-mode is of replicas that fail"),
+        (("--fail", "9s", "--restart", "1s", "--replicas-per-node", "2"), "is of a node that fails"),
+        (("--fail", "soon", "--restart", "1s"), "--fail"),
+        (("--fail", "9s:0", "--restart", "1s"), "is no failure"),
+        (("--fail", "node@9s:2", "--restart", "1s"), "is no failure"),
+        (("--fail", "9s", "--restart", "1s", "--warmup", "3"), "--warmup and --fail"),
+        (("--fail", "9s", "--restart", "1s", "--energy"), "replicas that fail"),
+        (("--fail", "9s", "--restart", "1s", "--hit-curve"), "--hit-curve and --fail"),
+        (("--fail", "9s", "--restart", "1s", "--jobs", "2"), "what a replica loses goes to another"),
+        (("--fail", "9s", "--restart", "1s", "--engine-start", "3s"), "--restart is all of it"),
+        (("--fail", "9s", "--engine-start", "3s"), "a restart is the weights and the engine"),
+        (("--fail", "900s", "--restart", "1s", "--requests", "40"), "before the failure"),
+    ],
+)
+def test_what_is_refused(run: Run, arguments: tuple[str, ...], said: str) -> None:
+    ran = run(*LOAD, *arguments)
+    assert ran.code == 2
+    assert said in ran.err
+
+
+def test_sessions_of_agents_do_not_meet_failures(run: Run) -> None:
+    asked = (*BASE[:-4], "--sessions", "coding-agent", "--session-rate", "0.1/s", "--fail", "9s", "--restart", "1s")
+    ran = run(*asked)
+    assert ran.code == 2 and "sessions of agents" in ran.err
+
+
+def test_nobody_says_how_many_cards_are_in_a_host(run: Run) -> None:
+    asked = ("simulate", "llama-3.1-8b", "--gpu", "l4", "--prompt", "512", "--output", "32", "--rate", "1")
+    ran = run(*asked, "--fail", "node@9s", "--restart", "1s")
+    assert ran.code == 2 and "--replicas-per-node" in ran.err
+    apart = run(*asked, "--prefill-replicas", "1", "--decode-replicas", "1", "--fail", "9s", "--restart", "1s")
+    assert apart.code == 2 and "prompts and decodes apart" in apart.err
