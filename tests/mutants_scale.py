@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from tests import test_explain, test_releases, test_routes, test_step_time
+from tests import test_explain, test_mig, test_releases, test_routes, test_step_time
 from tests.mutants_source import SourceMutant
 from tests.serving import test_pipeline as pipeline
 from tests.serving import test_scheduling_rules as rules
@@ -205,5 +205,29 @@ SCALE_MUTANTS = [
         new="self.decodes.taken(1)",
         changes="admission keeps no room for the requests that decode in other lanes",
         check=_replay,
+    ),
+    SourceMutant(
+        name="bandwidth by compute slices",
+        place="inferplan.devices.mig:_memory",
+        old="profile.memory_slices / EIGHTHS",
+        new="profile.units / (whole.units or 1)",
+        changes="an instance streams its weights as fast as it multiplies",
+        check=test_mig.test_an_instance_by_hand,
+    ),
+    SourceMutant(
+        name="instances sold one by one",
+        place="inferplan.catalog.price_lists:sliced",
+        old="offer.size * part.instances",
+        new="offer.gpus",
+        changes="an instance costs as much as its GPU",
+        check=test_mig.test_whole_gpus_are_bought,
+    ),
+    SourceMutant(
+        name="the whole's error for its part",
+        place="inferplan.catalog.calibrations:_carried_errors",
+        old="if found.name != hardware.relative or hardware.part is not None:",
+        new="if found.name != hardware.relative:",
+        changes="a MIG instance has an error band that nobody measured",
+        check=test_mig.test_no_error_is_known,
     ),
 ]

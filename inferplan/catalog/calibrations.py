@@ -50,6 +50,11 @@ def _on_file(hardware: HardwareSpec, engine: str) -> Calibration:
     if hardware.preliminary:
         said = f"announced figures of {hardware.name}, which may change; nothing was measured on it"
         found = found.for_vendor("").model_copy(update={"note": f"{found.note}; {said}" if found.note else said})
+    if hardware.part is not None:
+        said = (
+            f"no MIG instance was measured: constants of the whole {hardware.part.of} stand for it, with no error known"
+        )
+        found = found.for_vendor("").model_copy(update={"note": f"{found.note}; {said}" if found.note else said})
     if own_kernels(hardware, name) == file:
         return _beside_class(found.for_vendor(hardware.vendor), hardware, name)
     if _of_another(found, hardware):
@@ -154,8 +159,10 @@ def _carried(found: Calibration, hardware: HardwareSpec, engine: str) -> Calibra
 
 
 def _carried_errors(found: Calibration, hardware: HardwareSpec) -> tuple[Sequence[Errors], dict[str, float] | None]:
-    """What :meth:`Calibration.borrowed` knows of errors: nothing where the other device is no relative."""
-    if found.name != hardware.relative:
+    """What :meth:`Calibration.borrowed` knows of errors: nothing where the other device is no relative, and of parts of
+    a device.
+    """
+    if found.name != hardware.relative or hardware.part is not None:
         return (), None
     pairs = relatives()
     alike = pairs.same_chip if hardware.same_chip else pairs.other_chip
@@ -173,7 +180,7 @@ def _beside_class(found: Calibration, hardware: HardwareSpec, engine: str) -> Ca
 def _class_constants(hardware: HardwareSpec) -> Calibration:
     """Those that are carried over from measured devices of the same class of memory."""
     file = class_file(hardware)
-    return spec_of(file, Calibration).for_vendor(hardware.vendor)
+    return spec_of(file, Calibration).for_vendor(hardware.vendor if hardware.part is None else "")
 
 
 class Relatives(Spec):

@@ -27,6 +27,7 @@ from inferplan.models.spec import ModelSpec
 from inferplan.spec import Spec
 
 if TYPE_CHECKING:
+    from inferplan.devices.mig import Table as MigTable
     from inferplan.models.huggingface import Imported
 
 SpecType = TypeVar("SpecType", bound=Spec)
@@ -42,6 +43,8 @@ _SINGULAR = {
     "profiles": "profile",
     "services": "file of models",
 }
+PROFILE = re.compile(r"\d+g\.\d+gb", re.IGNORECASE)
+"""A profile of Multi-Instance GPU, behind a device and a colon."""
 _MAKERS = ("nvidia", "amd", "intel", "google", "aws")
 """Makers that tools put before a device's name."""
 _HUB_ID = re.compile(r"(?!.*(?:--|\.\.|\.git$))\w(?:[\w.-]*\w)?/\w(?:[\w.-]{0,94}\w)?")
@@ -372,5 +375,21 @@ def find_source(name: str) -> Imported:
 
 
 def load_hardware(name: str) -> HardwareSpec:
-    """An accelerator by name, alias or path."""
+    """An accelerator by name, alias or path; ``h100-sxm:3g.40gb`` is one of its MIG instances."""
+    device, colon, profile = name.rpartition(":")
+    if colon and PROFILE.fullmatch(profile):
+        from inferplan.devices.mig import instance_of
+
+        whole = load("hardware", device, HardwareSpec)
+        own = (config_root() / "calibration" / f"{whole.name}.yaml").is_file()
+        measured = whole.name if own or whole.relative is None else whole.relative
+        return instance_of(whole, profile.lower(), mig_table(), measured)
     return load("hardware", name, HardwareSpec)
+
+
+@cache
+def mig_table() -> MigTable:
+    """Every profile of Multi-Instance GPU on file."""
+    from inferplan.devices.mig import Table
+
+    return spec_of(config_root() / "mig.yaml", Table)

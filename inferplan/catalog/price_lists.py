@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice
 from operator import itemgetter
@@ -14,7 +14,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from inferplan.catalog.bills import Bill, Offer, Tariff
-from inferplan.catalog.files import aliases, load, load_hardware, names
+from inferplan.catalog.files import PROFILE, aliases, load, load_hardware, names
 from inferplan.errors import MissingFactError, UnknownNameError, UsageError
 from inferplan.spec import Spec
 from inferplan.units import parse_number, parse_whole
@@ -127,6 +127,8 @@ class PriceBook:
         """How a device is sold: as the user stated, else by the first list that sells it; empty when none does."""
         if gpu in self.stated:
             return self.stated[gpu]
+        if (whole := whole_of(gpu)) is not None:
+            return tuple(sliced(offer, gpu) for offer in self.offers(whole))
         found = (listing.offers(gpu, self.term) for listing in self._searched())
         return tuple(next((offers for offers in found if offers), ()))
 
@@ -239,6 +241,26 @@ def price_book(
     default = load("prices", DEFAULT_LISTS[term], PriceList)
     loaded = named or ((default,) if default.currency == unit else ())
     return PriceBook(lists=loaded, term=term, stated=given, currency=unit, everywhere=not named)
+
+
+def whole_of(gpu: str) -> str | None:
+    """The device that a MIG instance is a part of; ``None`` for a whole one."""
+    device, colon, profile = gpu.rpartition(":")
+    return device if colon and PROFILE.fullmatch(profile) else None
+
+
+def sliced(offer: Offer, gpu: str) -> Offer:
+    """An offer of whole devices as one of their MIG instances: as many more for the same price, bought together."""
+    part = load_hardware(gpu).part
+    assert part is not None
+    said = f"{part.instances} instances of {part.profile} on each {part.of}; {part.stranded} are in none of them"
+    return replace(
+        offer,
+        gpu=gpu,
+        gpus=offer.size * part.instances,
+        instance=offer.instance or f"a whole {part.of}",
+        note=f"{offer.note}; {said}" if offer.note else said,
+    )
 
 
 def parse_stated(text: str, currency: str = "USD", term: Contract = "on-demand") -> Offer:

@@ -209,7 +209,8 @@ _OPTIONS = [
 
 def gpu_name(name: str) -> str:
     """The device's own name, whatever alias was typed; a file stays a path, for it may bear the name of one on file."""
-    return load_hardware(name).name if find("hardware", name).is_relative_to(config_root()) else name
+    spec = load_hardware(name)
+    return spec.name if spec.part or find("hardware", name).is_relative_to(config_root()) else name
 
 
 def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Question:

@@ -66,6 +66,27 @@ class Derivation(Spec):
     note: str = ""
 
 
+class Slice(Spec):
+    """A device that is a part of another one: an instance of NVIDIA Multi-Instance GPU (docs/mig.md)."""
+
+    of: str
+    """The whole device, by name."""
+    profile: str
+    instances: int = Field(ge=1)
+    """How many of these one device holds."""
+    units: int
+    """Multiprocessors of all of them, of ``whole_units`` that the device has."""
+    whole_units: int
+    memory_eighths: int
+    """Memory slices of all of them, of 8."""
+
+    @property
+    def stranded(self) -> str:
+        """What of the device no instance has: ``"12 of 132 multiprocessors and 0 of 8 memory slices"``."""
+        units, eighths = self.whole_units - self.units, 8 - self.memory_eighths
+        return f"{units} of {self.whole_units} multiprocessors and {eighths} of 8 memory slices"
+
+
 Segment = Literal["datacenter", "workstation", "consumer", "embedded"]
 """What a device is sold for. ``plan`` searches those for data centres unless devices are named."""
 
@@ -111,6 +132,8 @@ class HardwareSpec(Spec):
     power: Watts | None = None
     """TDP of one device."""
     derivation: dict[str, Derivation] = {}
+    part: Slice | None = None
+    """What it is a part of; absent for a whole device."""
 
     @model_validator(mode="after")
     def _same_as_what(self) -> Self:
@@ -180,7 +203,9 @@ class HardwareSpec(Spec):
     def tdp(self) -> float:
         """TDP of one device [W]. Raises ``MissingFactError`` when it is not on file."""
         if self.power is None:
-            raise MissingFactError(f"the power of {self.name} is not on file", hint="add power: to a copy of its YAML")
+            shared = self.part and f"--gpu {self.part.of}, whose instances share its power"
+            hint = shared or "add power: to a copy of its YAML"
+            raise MissingFactError(f"the power of {self.name} is not on file", hint=hint)
         return self.power
 
     def link(self, group: int) -> Link:

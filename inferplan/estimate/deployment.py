@@ -130,6 +130,12 @@ class Deployment(Shown):
     """On the watts of each device; none is its TDP."""
 
     def __post_init__(self) -> None:
+        if self.hardware.part is not None and self.parallel.ranks > 1:
+            raise UsageError(
+                f"a replica on {self.parallel.ranks} MIG instances is not modelled",
+                because="instances have no NVLink between them, and nobody has published what they exchange otherwise",
+                hint=f"one instance a replica, a larger profile, or --gpu {self.hardware.part.of}",
+            )
         if self.parallel.redundant:
             require_experts(self.model, "--redundant-experts")
             if self.parallel.ep == 1:

@@ -86,7 +86,12 @@ def node_note(launch: Launch) -> str:
 
 
 def resource(hardware: HardwareSpec) -> str:
-    """The resource of a device. Raises ``UsageError`` where no plugin for it is known."""
+    """The resource of a device; of a MIG instance that of its profile (NVIDIA's device plugin, strategy ``mixed``).
+
+    Raises ``UsageError`` where no plugin for it is known.
+    """
+    if hardware.part is not None:
+        return f"nvidia.com/mig-{hardware.part.profile}"
     known = _RESOURCES.get(hardware.vendor) or _RESOURCES_OF.get(hardware.name.partition("-")[0].rstrip("0123456789"))
     if known is None:
         raise UsageError(f"no Kubernetes resource name of {hardware.name} is known")
