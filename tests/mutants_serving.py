@@ -960,8 +960,8 @@ SERVING_MUTANTS = [
     SourceMutant(
         name="failures: recovered when the backlog begins to fall",
         place="inferplan.serving.outages:Outages._over",
-        old="held[at:] <= self.level + _ROUNDING",
-        new="held[at:] <= held[at] - 1",
+        old="held[since:] <= self._level(at) + _ROUNDING",
+        new="held[since:] <= held[since] - 1",
         changes="a backlog is called gone at its first departure",
         check=lambda: failures.test_a_backlog_by_the_fluid_law(_service(), "least-loaded", 1.0),
     ),

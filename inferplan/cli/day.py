@@ -16,6 +16,7 @@ from inferplan.catalog.price_lists import PriceBook
 from inferplan.catalog.profiles import load_profile
 from inferplan.catalog.workloads import WorkloadSpec, load_limits, load_workload
 from inferplan.cli.cold_start_options import cold_start_of, start_options
+from inferplan.cli.failure_options import failure_options, failures_of
 from inferplan.cli.options import (
     PROGRESS,
     Count,
@@ -94,6 +95,7 @@ policy_options = option_group(
         help="How often an hour each replica is taken away (spot).",
     ),
     click.option("--notice", metavar="TIME", help="What a replica is told before that: 120s at AWS, 30s at others."),
+    *failure_options,
     click.option("--min-replicas", type=Count(0), default=1, show_default=True, help="0: none while nothing comes."),
     click.option("--max-replicas", type=Count(most=10_000), default=1000, show_default=True, help="The most at once."),
     click.option(
@@ -227,7 +229,9 @@ def _asked(values: dict[str, Any], profile: Profile, deployment: Deployment) -> 
     if unknown is not None:
         raise UsageError(f"no policy is called {unknown!r}", hint=f"--policy {','.join(POLICIES)}, or some of them")
     chosen: tuple[Policy, ...] = tuple(name for name in dict.fromkeys(policies))
-    _require_used(chosen, _OPTIONS_OF if values["preemptions"] else (*_OPTIONS_OF, _STARTS))
+    failures = failures_of(values, deployment)
+    lost = values["preemptions"] or failures is not None
+    _require_used(chosen, _OPTIONS_OF if lost else (*_OPTIONS_OF, _STARTS))
     require_some(values["min_replicas"], values["max_replicas"])  # before a replica's capacity is simulated
     return DayAsked(
         profile=profile,
@@ -243,6 +247,7 @@ def _asked(values: dict[str, Any], profile: Profile, deployment: Deployment) -> 
         least=values["min_replicas"],
         most=values["max_replicas"],
         losses=_losses(values),
+        failures=failures,
         span=quantity(values["duration"], "seconds", "--duration") or 0.0,
         seed=values["seed"],
     )

@@ -25,6 +25,8 @@ from inferplan.serving.autoscaling import Life, Losses, Reactive, Scaling, Sched
 from inferplan.serving.class_results import at_percentile
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.cold_start import ColdStart
+from inferplan.serving.failures import Failures
+from inferplan.serving.outages import Outages
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.routing import Routing
 from inferplan.serving.simulator import Options, simulate
@@ -54,7 +56,8 @@ class Autoscaler:
 @dataclass(frozen=True, kw_only=True)
 class DayAsked:
     """What is asked of a day. span: seconds that are simulated. least, most: replicas, of the policies that change
-    their number; 0 where no requests come. cold_start: ``None`` where nobody needs one. losses: of spot.
+    their number; 0 where no requests come. cold_start: ``None`` where nobody needs one. losses: of spot. failures: at
+    times of the day, of every policy.
     """
 
     profile: Profile
@@ -66,12 +69,14 @@ class DayAsked:
     most: int = 1000
     span: float = DAY
     losses: Losses | None = None
+    failures: Failures | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
         if not self.policies:
             raise UsageError("no policy is named", hint=f"--policy {','.join(POLICIES)}")
-        if self.cold_start is None and (set(self.policies) != {"static"} or self.losses is not None):
+        lost = self.losses is not None or self.failures is not None
+        if self.cold_start is None and (set(self.policies) != {"static"} or lost):
             raise UsageError(
                 "replicas that come and go need the time that one takes to start",
                 because="nobody knows it without your storage and your engine",
@@ -79,6 +84,12 @@ class DayAsked:
             )
         if not 0 < self.span <= DAY:
             raise UsageError("--duration is more than 0 and at most 24h")
+        if self.failures is not None and self.failures.at[-1].at >= self.span:
+            raise UsageError(
+                f"a failure at {self.failures.at[-1].at:g} s is not in the time that is simulated",
+                because=f"that is {self.span:g} s",
+                hint="an earlier --fail, or a longer --duration",
+            )
         expected = self.profile.expected(self.span)
         if expected > MOST_REQUESTS:
             raise UsageError(
@@ -150,6 +161,12 @@ class PolicyDay:
         """Requests that began anew because their replica was taken away."""
         return sum(life.resent for life in self.result.lives)
 
+    @cached_property
+    def outages(self) -> Outages:
+        """The failures; the backlog of each is gone when no more requests are in the fleet than for as long before it
+        as a replica takes to start, on average."""
+        return Outages(self.result, self.scaling.cold_start)
+
     @property
     def missed(self) -> float:
         """Share of the requests that miss a limit, those that never finish among them."""
@@ -206,7 +223,7 @@ def simulate_day(
     for index, policy in enumerate(asked.policies):
         scaling = scaling_of(policy, asked, question, replica, target)
         options = Options(
-            fleet=Fleet(routing=asked.routing, scaling=scaling, losses=asked.losses),
+            fleet=Fleet(routing=asked.routing, scaling=scaling, losses=asked.losses, failures=asked.failures),
             slo=question.slo,
             hit_rate=question.demand.hit_rate,
             progress=None if progress is None else partial(_told, progress, index * len(requests)),

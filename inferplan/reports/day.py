@@ -11,6 +11,7 @@ from inferplan.planning.day import HOUR, Day, PolicyDay
 from inferplan.planning.demand import METRIC_NAMES, percentile_of
 from inferplan.reports.cost import bill_record
 from inferplan.reports.estimate import deployment_record
+from inferplan.reports.failures import episode_records, failure_table
 from inferplan.reports.plan import BOTTLENECKS
 from inferplan.serving.autoscaling import Reactive
 from inferplan.table import Report, Table
@@ -41,9 +42,21 @@ def day_report(day: Day) -> Report:
         if day.asked.losses is None
         else {"per_replica_hour": day.asked.losses.rate * HOUR, "notice_s": day.asked.losses.notice},
         "routing": day.asked.routing,
-        "policies": [{**row, "hours": _hours(day, one)} for row, one in zip(rows, day.policies)],
+        "failures": None
+        if day.asked.failures is None
+        else {"mode": day.asked.failures.mode, "replicas_per_node": day.asked.failures.per_node},
+        "policies": [{**row, **_more(day, one)} for row, one in zip(rows, day.policies)],
     }
-    return Report(record=record, tables=[_summary(day, rows), _by_hour(day)], notes=_notes(day), rows=rows)
+    tables = [_summary(day, rows), _by_hour(day)]
+    if day.asked.failures is not None:
+        tables.insert(1, failure_table([(one.policy, one.outages) for one in day.policies], "policy"))
+    return Report(record=record, tables=tables, notes=_notes(day), rows=rows)
+
+
+def _more(day: Day, one: PolicyDay) -> dict[str, Any]:
+    """What of a policy is no single figure."""
+    failures = {} if day.asked.failures is None else {"failures": episode_records(one.outages)}
+    return {"hours": _hours(day, one), **failures}
 
 
 def _profile(day: Day) -> dict[str, Any]:
@@ -199,6 +212,12 @@ def _notes(day: Day) -> list[str]:
         lines.append(
             f"each replica is taken away {asked.losses.rate * HOUR:g} times an hour, {asked.losses.notice:g} s after "
             "it is told; another is ordered then; anew: requests that it had at its end"
+        )
+    if asked.failures is not None:
+        how = "gone at once" if asked.failures.mode == "cut" else "drained, and gone then"
+        lines.append(
+            f"a replica that fails is {how}, and back after a cold start; the backlog is gone when no more requests "
+            "are in the fleet than for as long before the failure, on average"
         )
     if asked.span < 24 * HOUR:
         lines.append(

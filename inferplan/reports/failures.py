@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf, isfinite, isnan
 from typing import Any
 
@@ -64,9 +65,29 @@ def episode_records(seen: Outages) -> list[dict[str, Any]]:
             "recovered_after_s": _finite(episode.over - episode.at),
             "began_anew": sum(outage.anew for outage in episode.outages),
             "in_fleet_peak": episode.peak,
+            "in_fleet_before": episode.level,
+            "within_while_missing": seen.stretch("", (episode.at, episode.back)).within,
         }
         for episode in seen.episodes
     ]
+
+
+def failure_table(runs: Sequence[tuple[str, Outages]], what: str) -> Table:
+    """The failures of several runs, and how many of the requests keep the limits that come while replicas are missing.
+
+    what: that the runs differ by.
+    """
+    own = ["replicas lost", "began anew", "back after", "backlog gone after", "most in the fleet", "within meanwhile"]
+    columns = [what, "at", *own]
+    rows = [
+        [name, *_failure(seen, episode), _within(seen, episode)] for name, seen in runs for episode in seen.episodes
+    ]
+    return Table(title="Failures", columns=columns, rows=rows, right=frozenset(columns[1:]))
+
+
+def _within(seen: Outages, episode: Episode) -> str:
+    share = seen.stretch("", (episode.at, episode.back)).within
+    return "-" if share is None else f"{share:.2%}"
 
 
 def _finite(value: float) -> float | None:
@@ -118,7 +139,7 @@ def _failure(seen: Outages, episode: Episode) -> list[str]:
         f"{sum(outage.anew for outage in episode.outages):,}",
         format_time(episode.back - episode.at, 4),
         "not in this run" if episode.over == inf else format_time(episode.over - episode.at, 4),
-        f"{episode.peak:,} ({seen.level:,.1f} before, mean)",
+        f"{episode.peak:,} ({episode.level:,.1f} before, mean)",
     ]
 
 

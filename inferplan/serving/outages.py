@@ -1,7 +1,8 @@
 """What users see of failures: a run before one, while replicas are missing, while the backlog is worked off, and after.
 
 An episode begins with a failure and is over when all replicas are back and no more requests are in the fleet than on
-average before the first failure; a failure before that belongs to the same episode.
+average before: before the first failure of a steady load, and for some time before each one of a load that changes. A
+failure before that belongs to the same episode.
 """
 
 from __future__ import annotations
@@ -38,12 +39,14 @@ MOST_REQUESTS = 200_000
 class Episode(NamedTuple):
     """Failures until the fleet is as before. at, back: when the first is, and when all replicas take requests again.
     over: when the backlog is gone; infinite where the run ends before. peak: most requests in the fleet meanwhile.
+    level: the mean before.
     """
 
     at: float
     back: float
     over: float
     peak: int
+    level: float
     outages: tuple[Outage, ...]
 
 
@@ -68,9 +71,11 @@ class Stretch:
 
 @dataclass(frozen=True, eq=False)
 class Outages:
-    """A run with failures, looked at."""
+    """A run with failures, looked at. recent: seconds before a failure that it is compared with; ``None``: those before
+    the first failure, without their first quarter."""
 
     result: SimulationResult
+    recent: float | None = None
 
     @cached_property
     def arrival(self) -> Array:
@@ -155,12 +160,17 @@ class Outages:
         """Requests in the fleet before the first failure, on average."""
         return self.in_fleet(*self.before)[0]
 
-    def _over(self, back: float) -> float:
-        """When no more requests than before are in the fleet, from ``back`` on; infinite where arrivals end first."""
+    def _level(self, at: float) -> float:
+        """Requests in the fleet before a failure, on average."""
+        return self.level if self.recent is None else self.in_fleet(max(at - self.recent, 0.0), at)[0]
+
+    def _over(self, at: float, back: float) -> float:
+        """When no more requests are in the fleet than before a failure ``at`` some time, from ``back`` on; infinite
+        where arrivals end first."""
         times, held = self._steps
-        at = max(int(np.searchsorted(times, back, "right")) - 1, 0)
-        low = np.flatnonzero(held[at:] <= self.level + _ROUNDING)
-        over = max(float(times[at + low[0]]), back) if len(low) else inf
+        since = max(int(np.searchsorted(times, back, "right")) - 1, 0)
+        low = np.flatnonzero(held[since:] <= self._level(at) + _ROUNDING)
+        over = max(float(times[since + low[0]]), back) if len(low) else inf
         return over if over <= float(np.nanmax(self.arrival)) else inf
 
     @cached_property
@@ -168,16 +178,16 @@ class Outages:
         """The failures, those together of which the later begins before the fleet is as before."""
         groups: list[list[Outage]] = []
         for outage in self.result.outages:
-            if groups and outage.at <= self._over(max(one.back for one in groups[-1])):
+            if groups and outage.at <= self._over(groups[-1][0].at, max(one.back for one in groups[-1])):
                 groups[-1].append(outage)
             else:
                 groups.append([outage])
         found = []
         for group in groups:
             back = max(one.back for one in group)
-            over = self._over(back)
+            over = self._over(group[0].at, back)
             peak = self.in_fleet(group[0].at, min(over, self.result.end))[1]
-            found.append(Episode(group[0].at, back, over, peak, tuple(group)))
+            found.append(Episode(group[0].at, back, over, peak, self._level(group[0].at), tuple(group)))
         return found
 
     @property

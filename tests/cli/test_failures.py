@@ -103,6 +103,28 @@ def test_sessions_of_agents_do_not_meet_failures(run: Run) -> None:
     assert ran.code == 2 and "sessions of agents" in ran.err
 
 
+def test_a_day_with_a_failure(run: Run, tmp_path: Path) -> None:
+    """Two replicas all day; one is gone for 60 s from 10 min on. The bill is as without: one replaces the other."""
+    profile = tmp_path / "flat.csv"
+    profile.write_text("time,rate\n0,2\n", encoding="utf-8")
+    asked = ("day", "llama-3.1-8b", "--gpu", "l4", "--prompt", "512", "--output", "32", "--price", "l4=1.00")
+    asked += ("--ttft", "2s", "--tpot", "120ms", "--profile", str(profile), "--duration", "20min", "--format", "json")
+    without = run(*asked, "--policy", "static").json
+    record = run(*asked, "--policy", "static", "--cold-start", "60s", "--fail", "10min").json
+    assert without["failures"] is None and "failures" not in without["policies"][0]
+    assert record["failures"] == {"mode": "cut", "replicas_per_node": None}
+    (static,) = record["policies"]
+    (failure,) = static["failures"]
+    assert (failure["at_s"], failure["back_s"], failure["replicas_lost"]) == (600.0, 660.0, 1)
+    assert static["cost_per_day"] == without["policies"][0]["cost_per_day"]
+    assert static["begun_anew"] == failure["began_anew"]
+    assert failure["within_while_missing"] <= 1.0
+    late = run(*asked, "--policy", "static", "--cold-start", "60s", "--fail", "30min")
+    assert late.code == 2 and "not in the time that is simulated" in late.err
+    unknown = run(*asked, "--policy", "static", "--fail", "10min")
+    assert unknown.code == 2 and "time that one takes to start" in unknown.err
+
+
 def test_nobody_says_how_many_cards_are_in_a_host(run: Run) -> None:
     asked = ("simulate", "llama-3.1-8b", "--gpu", "l4", "--prompt", "512", "--output", "32", "--rate", "1")
     ran = run(*asked, "--fail", "node@9s", "--restart", "1s")

@@ -318,6 +318,13 @@ def test_stretches_by_hand() -> None:
     assert [one.start for one in bins].count(4.0) == 1
 
 
+def test_a_load_that_changes_is_compared_with_the_time_before_each_failure() -> None:
+    """From 3 to 4 s the fleet has 0.5 + 0.1 requests on average, in the last second before the failure."""
+    seen = Outages(looked_at().result, recent=1.0)
+    assert seen.episodes[0].level == pytest.approx(0.6)
+    assert looked_at().episodes[0].level == pytest.approx(1.6 / 3)
+
+
 def test_an_episode_takes_in_a_failure_before_the_backlog_is_gone(service: float) -> None:
     arrival = np.arange(0, 3000 * service, service / 3.5)
     of = fleet(4, 400 * service, 700 * service, restart=200 * service)
