@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
 from tests.mutants_source import SourceMutant
+from tests.serving import test_agent_traces as traces
 from tests.serving import test_sessions as sessions
 
 _SENDERS = "inferplan.serving.session_senders:SessionSenders"
 _CLUSTER = "inferplan.serving.session_cluster:SessionCluster"
 _RESULTS = "inferplan.serving.session_results"
 _TRAFFIC = "inferplan.traffic.sessions"
+_TRACES = "inferplan.traffic.agent_traces"
+
+
+def in_a_folder(check: Callable[[Path], None]) -> Callable[[], None]:
+    """A check with an empty folder of its own."""
+
+    def run() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            check(Path(folder))
+
+    return run
+
 
 SESSION_MUTANTS = [
     SourceMutant(
@@ -98,5 +115,41 @@ SESSION_MUTANTS = [
         new="self._conversations[request] = replica",
         changes="the calls of a session go anywhere",
         check=lambda: sessions.test_sticky_routing_keeps_a_session_and_its_subagents_together(sessions.ARRIVALS[0]),
+    ),
+    SourceMutant(
+        name="a call of a trace overtakes its parent",
+        place=f"{_SENDERS}._due",
+        old="max(due, self.begun[self.session[call]] + self.earliest[call])",
+        new="self.begun[self.session[call]] + self.earliest[call]",
+        changes="a call is sent before the answer that it goes on from",
+        check=in_a_folder(traces.test_bailian_by_hand),
+    ),
+    SourceMutant(
+        name="names of two sessions are mixed",
+        place=f"{_TRACES}:weka",
+        old='(number + 1) * _NAMES if scope == "local" else 0',
+        new="0",
+        changes="a session finds the text of another that only has the same numbers",
+        check=in_a_folder(
+            lambda folder: traces.test_equal_names_of_two_sessions_are_one_text_only_where_the_file_says_so(
+                "local", 0, folder
+            )
+        ),
+    ),
+    SourceMutant(
+        name="times of sub-agents are always the session's",
+        place=f"{_TRACES}:_convention",
+        old="        return True, f",
+        new="        return False, f",
+        changes="calls of sub-agents that count from their own begin come at the begin of the session",
+        check=in_a_folder(lambda folder: traces.test_weka_by_hand(traces.RELATIVE, "from the sub-agent", folder)),
+    ),
+    SourceMutant(
+        name="a join of a trace waits twice",
+        place=f"{_TRACES}:_Weka._call",
+        old="if not below and entry.get",
+        new="if entry.get",
+        changes="a recorded wait for sub-agents is added to the simulated one",
+        check=in_a_folder(lambda folder: traces.test_weka_by_hand(traces.ABSOLUTE, "of the session", folder)),
     ),
 ]

@@ -10,7 +10,7 @@ import click
 from inferplan.cli.options import Count
 from inferplan.cli.technique_options import option_group
 from inferplan.errors import UsageError
-from inferplan.traffic.requests import ArrivalKind, ClosedLoop, OpenLoop, arrivals_of
+from inferplan.traffic.requests import ArrivalKind, ClosedLoop, OpenLoop, Requests, arrivals_of
 from inferplan.units import parse_number, parse_quantity
 
 if TYPE_CHECKING:
@@ -38,9 +38,11 @@ session_options = option_group(
     click.option("--session-count", type=Count(), help="Sessions of a run [400; 10 for each of --concurrency]."),
     click.option(*SESSION_TIME[0], **SESSION_TIME[1]),
 )
+_NOT_OF_SESSIONS = ("requests_count", "warmup", "loras", "client_timeout", "prefix_hit_rate")
+"""Options that are not modelled with sessions, whatever brings them."""
 _SAID = (
     *("workload", "trace", "rate", "prompt", "output_tokens", "shared_prefix", "distinct_prefixes", "turns"),
-    *("think_time", "samples", "classes", "requests_count", "warmup", "loras", "client_timeout", "prefix_hit_rate"),
+    *("think_time", "samples", "classes", *_NOT_OF_SESSIONS),
     *("requests", "deadline", "cached_prefix", "users"),
 )
 """Options that describe requests, which sessions bring, or that are not modelled with them."""
@@ -62,10 +64,10 @@ def rate_of(text: str) -> float:
 def require_sessions(values: Mapping[str, Any]) -> None:
     """Raise ``UsageError`` for options of sessions where there are none."""
     names = ("session_rate", "session_count", "session_time")
-    if values["sessions"] is None and (given := [name for name in names if values.get(name) is not None]):
+    if given := [name for name in names if values.get(name) is not None]:
         raise UsageError(
             f"--{given[0].replace('_', '-')} is of sessions of agents, and there are none",
-            hint="--sessions coding-agent, or leave it out",
+            hint="--sessions coding-agent, --trace FILE of agents, or leave it out",
         )
 
 
@@ -91,8 +93,9 @@ def arrivals(values: Mapping[str, Any]) -> tuple[ArrivalKind, float]:
 
 def asked_sessions(values: Mapping[str, Any], closed: ClosedLoop | None) -> SessionTraffic | None:
     """The sessions that are asked for; ``None`` without ``--sessions``. Raises ``UsageError``."""
-    require_sessions(values)
     if values["sessions"] is None:
+        if values["trace"] is None:  # of agents, that may be: it is seen when it is read
+            require_sessions(values)
         return None
     from inferplan.catalog.sessions import load_sessions
     from inferplan.traffic.sessions import SessionTraffic
@@ -114,3 +117,36 @@ def asked_sessions(values: Mapping[str, Any], closed: ClosedLoop | None) -> Sess
         seed=values["seed"],
         name=found.name,
     )
+
+
+def sessions_of_trace(trace: Requests, values: Mapping[str, Any], closed: ClosedLoop | None) -> Requests:
+    """The sessions of a trace of agents: at its own times, at ``--session-rate``, or so many at a time.
+
+    Raises ``UsageError`` for options that are of requests, and where nothing says when sessions begin.
+    """
+    from inferplan.traffic.agent_traces import begun, first_sessions
+
+    spread = ("arrivals", "burstiness") if values["session_rate"] is None else ()
+    given = [name for name in (*_NOT_OF_SESSIONS, *spread) if values.get(name)]
+    if given:
+        raise UsageError(
+            f"--{_SPELLED.get(given[0], given[0]).replace('_', '-')} and a trace of agents exclude each other",
+            because="the trace says it, or it is not modelled with sessions",
+            hint="--session-count for its first sessions" if given[0] == "requests_count" else "leave one out",
+        )
+    if values["session_count"] is not None:
+        trace = first_sessions(trace, values["session_count"])
+    if values["session_rate"] is not None:
+        if closed is not None:
+            raise UsageError("sessions need one kind of load", hint="--session-rate or --concurrency alone")
+        kind, burstiness = arrivals(values)
+        loop = OpenLoop(rate=rate_of(values["session_rate"]), kind=kind, burstiness=burstiness)
+        return begun(trace, loop, values["seed"])
+    if closed is not None:
+        return trace.in_loop(closed)
+    if trace.arrival is None:
+        raise UsageError(
+            "the sessions of this trace have no times at which they begin",
+            hint="--session-rate 0.2/s, or --concurrency 20",
+        )
+    return trace

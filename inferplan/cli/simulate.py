@@ -34,7 +34,7 @@ from inferplan.cli.options import (
     suffixed,
 )
 from inferplan.cli.power_options import cap_option, energy_options
-from inferplan.cli.session_options import asked_sessions, session_options
+from inferplan.cli.session_options import asked_sessions, require_sessions, session_options, sessions_of_trace
 from inferplan.cli.technique_options import host_of, limited, option_group, quantity, technique_options
 from inferplan.cli.tier_options import cache_tier_option, tiers_of
 from inferplan.devices.engine import CacheSending
@@ -87,8 +87,8 @@ traffic_options = option_group(
     click.option(
         "--trace",
         metavar="FILE",
-        help="Replay a trace: Azure 2023 CSV, Mooncake JSONL, arrival_s,prompt,output. With --concurrency its requests "
-        "are sent by users, one after another.",
+        help="Replay a trace: Azure 2023 CSV, Mooncake JSONL, arrival_s,prompt,output; of agents Bailian JSONL, Weka "
+        "JSON or a folder of it. With --concurrency its requests, or sessions, come one after another.",
     ),
     click.option("--rate", type=Finite(), help="Open loop: requests a second."),
     click.option("--concurrency", type=Count(), help="Closed loop: users with one request each at a time."),
@@ -437,6 +437,9 @@ def _traffic(values: dict[str, Any], media: Media | None) -> Traffic | Requests:
     if values["trace"] is not None:
         _refuse_with_trace(values)
         trace = traces.read(Path(values["trace"]))
+        if trace.sessions is not None:
+            return sessions_of_trace(trace, values, closed)
+        require_sessions(values)
         trace = trace.head(values["requests_count"]) if values["requests_count"] else trace
         return trace if closed is None else trace.in_loop(closed)
     prompt, output = values["prompt"], values["output_tokens"]

@@ -356,6 +356,7 @@ def _notes(result: SimulationResult, record: Mapping[str, Any]) -> list[str]:
     return [
         f"{record['verdict']}: {_MEANING[record['verdict']]}{_of_ttft(record)}",
         *([f"classes: {kept(record['classes'])}"] if record["classes"] else []),
+        *_of_trace(result),
         *_warnings(result, record),
         *([f"media: a request carries {media['described']}"] if (media := given.get("media")) else []),
         *(f"note: {text}" for text in given.get("model_notes", ())),
@@ -363,6 +364,12 @@ def _notes(result: SimulationResult, record: Mapping[str, Any]) -> list[str]:
         *([f"kernels: {given['kernels']}"] if given.get("kernels") else []),
         f"basis: {record['basis']}, constants {given['calibration']}{_anchored(result)}",
     ]
+
+
+def _of_trace(result: SimulationResult) -> list[str]:
+    """What the reader of a trace of agents concluded."""
+    sessions = result.records.sessions
+    return [f"trace: {sessions.note}"] if sessions is not None and sessions.note else []
 
 
 def _of_ttft(record: Mapping[str, Any]) -> str:

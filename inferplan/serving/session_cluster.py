@@ -75,7 +75,7 @@ class SessionCluster(Cluster):
             self._give_up(request, time)
             return None
         if what == SENT:
-            if not self.senders.sends(request):
+            if not self.senders.sends(request, time):
                 return None
             patience = self.senders.patience[self.senders.session[request]]
             if patience < inf and not self.senders.ready[request] and self._begins(request):

@@ -29,6 +29,9 @@ class SessionSenders(Senders):
         """Answers that each call still waits for."""
         self.ready = [0.0] * len(self.session)
         """When the last answer came that each waits for."""
+        self.earliest = None if sessions.earliest is None else sessions.earliest.tolist()
+        self.begun = [0.0] * len(sessions)
+        """When the first call of each session was sent."""
         self.alive = [0] * len(sessions)
         """Calls of each session that run, or will be sent at a time that is known."""
         self.running: dict[int, None] = {}
@@ -52,13 +55,13 @@ class SessionSenders(Senders):
         """All calls of a session."""
         return range(self.bounds[session], self.bounds[session + 1])
 
-    def sends(self, call: int) -> bool:
-        """Whether a call is still to be sent, now that its time has come; its session may have been given up."""
+    def sends(self, call: int, time: float) -> bool:
+        """Whether a call is still to be sent, now that its ``time`` has come; its session may have been given up."""
         session = self.session[call]
         if session in self.records.left:
             return False
         if self.missing[call] == 0 and not self.alive[session]:  # its first
-            self.alive[session] = 1
+            self.alive[session], self.begun[session] = 1, time
         self.running[call] = None
         return True
 
@@ -74,12 +77,17 @@ class SessionSenders(Senders):
                 self.missing[after] -= 1
                 self.ready[after] = max(self.ready[after], time)
                 if not self.missing[after]:
-                    sending.append((self.ready[after] + self.think(after), after))
+                    sending.append((self._due(after), after))
         self.alive[session] += len(sending) - 1
         if self.alive[session]:
             return sending
         self.ended[session] = time
         return self.another(time)
+
+    def _due(self, call: int) -> float:
+        """When a call is sent that waits for no answer any more."""
+        due = self.ready[call] + self.think(call)
+        return due if self.earliest is None else max(due, self.begun[self.session[call]] + self.earliest[call])
 
     def another(self, time: float) -> list[Sending]:
         """In a closed loop the session that begins as another ends."""

@@ -96,7 +96,8 @@ class Sessions:
     of: by request. joins: pairs of requests ``(n, 2)``; the first also waits for the answer to the second. by_user: by
     request, whether its gap is that of a user (else of a tool). patience: by session, seconds from its first request on
     after which its user gives up; infinite for users who wait. kind: by session, the place of its name in ``names``.
-    recipe: how they were drawn; absent for those of a trace.
+    recipe: how they were drawn; absent for those of a trace. earliest: by request, seconds after the first of its
+    session before which it is not sent; absent for none. note: what a reader of a trace concluded.
     """
 
     of: Ints
@@ -106,6 +107,8 @@ class Sessions:
     kind: Ints
     names: tuple[str, ...]
     recipe: dict[str, Any] | None = field(default=None, repr=False)
+    earliest: Floats | None = None
+    note: str = ""
 
     def __len__(self) -> int:
         return len(self.patience)
@@ -113,11 +116,14 @@ class Sessions:
     def head(self, count: int) -> Sessions:
         """Those of the first ``count`` requests."""
         joins = self.joins[np.all(self.joins < count, axis=1)]
-        return replace(self, of=self.of[:count], joins=joins, by_user=self.by_user[:count])
+        earliest = None if self.earliest is None else self.earliest[:count]
+        return replace(self, of=self.of[:count], joins=joins, by_user=self.by_user[:count], earliest=earliest)
 
     def renumbered(self, order: Ints, place: Ints) -> Sessions:
         """The same where request ``order[i]`` is now ``i``; ``place`` is the inverse."""
-        return replace(self, of=self.of[order], joins=place[self.joins], by_user=self.by_user[order])
+        earliest = None if self.earliest is None else self.earliest[order]
+        joins = place[self.joins]
+        return replace(self, of=self.of[order], joins=joins, by_user=self.by_user[order], earliest=earliest)
 
 
 @lru_cache(maxsize=256)

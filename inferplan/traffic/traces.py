@@ -1,12 +1,13 @@
 """Request traces: files of arrivals and lengths, read into :class:`inferplan.traffic.requests.Requests`.
 
-Three formats, told apart by their first line:
+Formats, told apart by their first line:
 
 - Azure LLM inference 2023: CSV with ``TIMESTAMP,ContextTokens,GeneratedTokens``;
 - Mooncake: JSON lines with ``timestamp`` (ms), ``input_length``, ``output_length`` and ``hash_ids``, the names of the
   512-token blocks of the prompt. Its timestamps come in bins of about three seconds, which are spread before replay:
   the requests of a bin are sent evenly until the next bin begins;
-- plain CSV with the columns ``arrival_s``, ``prompt`` and ``output`` (``arrival_s`` may be absent for a closed loop).
+- plain CSV with the columns ``arrival_s``, ``prompt`` and ``output`` (``arrival_s`` may be absent for a closed loop);
+- traces of agents, which are sessions: Bailian and Weka (:mod:`inferplan.traffic.agent_traces`), a folder of them too.
 
 Times are counted from the first request. Every problem is an ``InputFileError`` (exit 4) that names the line.
 """
@@ -39,7 +40,11 @@ _LARGEST = 2**40
 
 
 def read(path: Path) -> Requests:
-    """The requests of a trace file, in order of arrival. Raises ``InputFileError``."""
+    """The requests of a trace file, in order of arrival; of agents session by session. Raises ``InputFileError``."""
+    if path.is_dir():
+        from inferplan.traffic.agent_traces import read_folder
+
+        return read_folder(path)
     try:
         announce(path)
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -52,7 +57,7 @@ def read(path: Path) -> Requests:
     if start is None:
         raise InputFileError(f"{path} is empty", hint=_formats())
     if start.lstrip().startswith("{"):
-        return _mooncake(path, lines)
+        return _agents(path, start, lines) or _mooncake(path, lines)
     columns = [column.strip() for column in start.split(",")]
     if tuple(columns[:3]) == _AZURE:
         return _azure(path, lines)
@@ -63,9 +68,39 @@ def read(path: Path) -> Requests:
 
 def _formats() -> str:
     return (
-        "a CSV with the columns arrival_s,prompt,output, an Azure 2023 CSV (TIMESTAMP,ContextTokens,GeneratedTokens) "
-        "or Mooncake JSON lines (timestamp, input_length, output_length, hash_ids)"
+        "a CSV with the columns arrival_s,prompt,output, an Azure 2023 CSV (TIMESTAMP,ContextTokens,GeneratedTokens), "
+        "Mooncake JSON lines (timestamp, input_length, output_length, hash_ids), or sessions of agents: Bailian JSON "
+        "lines (chat_id, parent_chat_id), Weka JSON (requests)"
     )
+
+
+def _agents(path: Path, start: str, lines: list[str]) -> Requests | None:
+    """The sessions of a trace of agents whose first line is ``start``; ``None`` for another trace."""
+    try:
+        keys = set(json.loads(start))
+    except (ValueError, RecursionError):  # of an object over several lines, or cut off
+        keys = {"requests"} if any('"requests"' in line for line in lines) else set()
+    if not keys & {"chat_id", "requests"}:
+        return None
+    from inferplan.traffic import agent_traces
+
+    if "chat_id" in keys:
+        return agent_traces.bailian(path, _objects(path, lines))
+    return agent_traces.weka(path, agent_traces.objects(path, "\n".join(lines)))
+
+
+def _objects(path: Path, lines: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of JSON lines with their line numbers."""
+    for number, text in enumerate(lines, start=1):
+        if not text.strip():
+            continue
+        try:
+            row = json.loads(text)
+        except (ValueError, RecursionError) as error:  # an integer of thousands of digits, nesting without end
+            raise _bad(path, number, f"not JSON: {getattr(error, 'msg', error)}") from None
+        if not isinstance(row, dict):
+            raise _bad(path, number, f"is {text.strip()[:40]!r}, not an object")
+        yield number, row
 
 
 def _bad(path: Path, line: int, reason: str) -> InputFileError:
@@ -162,15 +197,7 @@ def _mooncake(path: Path, lines: list[str]) -> Requests:
     prompt: list[int] = []
     output: list[int] = []
     hashes: list[tuple[int, ...]] = []
-    for number, text in enumerate(lines, start=1):
-        if not text.strip():
-            continue
-        try:
-            row = json.loads(text)
-        except (ValueError, RecursionError) as error:  # an integer of thousands of digits, nesting without end
-            raise _bad(path, number, f"not JSON: {getattr(error, 'msg', error)}") from None
-        if not isinstance(row, dict):
-            raise _bad(path, number, f"is {text.strip()[:40]!r}, not an object")
+    for number, row in _objects(path, lines):
         missing = [name for name in ("timestamp", "input_length", "output_length") if name not in row]
         if missing:
             raise _bad(path, number, f"has no {missing[0]}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,48 @@ def test_the_answer(load: str, run: Run, tmp_path: Path, monkeypatch: pytest.Mon
     assert arrivals.get("rate", 0.5) == 0.5  # 30 a minute
     shown = run(*f"{SIMULATE} {load} --session-count 40".split())
     assert shown.code == 0 and "40 of mine (0.7 coder, 0.3 chat), seed 0" in shown.out
+
+
+WEKA = {
+    "block_size": 64,
+    "hash_id_scope": "local",
+    "requests": [
+        {"t": 0, "type": "n", "in": 100, "out": 5, "hash_ids": [1, 2], "api_time": 1.0},
+        {"t": 2, "type": "subagent", "requests": [{"t": 2, "type": "n", "in": 90, "out": 5, "hash_ids": [8, 9]}]},
+        {"t": 9, "type": "s", "in": 200, "out": 5, "hash_ids": [1, 3, 4, 5], "input_types": ["text"], "think_time": 3},
+    ],
+}
+TRACE = "simulate llama-3.1-8b --gpu h100-sxm --trace agents.json"
+
+
+def test_a_trace_of_agents_is_replayed(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("agents.json").write_text("\n".join([json.dumps(WEKA)] * 3), encoding="utf-8")
+    for load, loaded in (
+        ("--session-rate 1/s", "1 sessions/s (poisson), 3 of agents.json"),
+        ("--concurrency 2 --burst", "the requests of a trace, sent by 2 users"),
+    ):
+        shown = run(*f"{TRACE} {load}".split())
+        assert shown.code == 0 and loaded in shown.out
+        assert "trace: times inside sub-agents count from the begin of the session" in shown.out
+        assert "3 begun: 3 finished" in shown.out
+    cut = run(*f"{TRACE} --session-rate 1/s --session-count 2 --format json".split()).json
+    assert cut["sessions"]["finished"] == 2 and cut["run"]["sent"] == 6
+    for options, said in (
+        ("", "the sessions of this trace have no times at which they begin"),
+        ("--session-rate 1/s --concurrency 2", "sessions need one kind of load"),
+        ("--session-rate 1/s --requests 4", "--requests and a trace of agents exclude each other"),
+        ("--concurrency 2 --burstiness 2", "--burstiness and a trace of agents exclude each other"),
+    ):
+        refused = run(*f"{TRACE} {options}".split())
+        assert refused.code == 2 and said in refused.err
+
+
+def test_a_rate_of_sessions_is_not_of_other_traces(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("agents.json").write_text("arrival_s,prompt,output\n0,10,10\n1,10,10\n", encoding="utf-8")
+    answer = run(*f"{TRACE} --session-rate 1/s".split())
+    assert answer.code == 2 and "--session-rate is of sessions of agents, and there are none" in answer.err
 
 
 @pytest.mark.parametrize("name", names("sessions"))
