@@ -298,9 +298,9 @@ def waits_for_decodes(seen: Verified) -> bool:
 
 
 def larger(option: Option) -> Option:
-    """The next size: of pools apart one replica more in each."""
+    """The next size: one replica more, or as many as capacities are known to; of pools apart one more in each."""
     if option.pools is None:
-        return option.sized(option.filled(option.replicas + 1))
+        return option.sized(option.filled(ceil(option.replicas * (1 + CAPACITY_TOLERANCE))))
     return option.sized(option.replicas + 2, (option.pools[0] + 1, option.pools[1] + 1))
 
 

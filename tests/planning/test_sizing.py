@@ -32,7 +32,7 @@ from inferplan.planning.pools import (
 )
 from inferplan.planning.question import Question
 from inferplan.planning.search import cheapest_point, in_order, search
-from inferplan.planning.sizing import Simulations
+from inferplan.planning.sizing import Simulations, larger
 from inferplan.planning.space import Space
 from inferplan.planning.verify import QUOTED, slots_for, verify
 from inferplan.reports.cost import cost_table
@@ -110,6 +110,11 @@ def option(**changes: object) -> Option:
         "cost": 6.0,
     }
     return Option(**(values | changes))  # type: ignore[arg-type]
+
+
+def test_a_next_size_is_as_much_larger_as_capacities_are_known() -> None:
+    """One replica more of up to 33; of 60 two, which is 3 % rounded up."""
+    assert [larger(option(replicas=replicas)).replicas for replicas in (1, 33, 34, 60)] == [2, 34, 36, 62]
 
 
 @pytest.mark.parametrize(("utilisation", "replicas"), [(1.0, 4), (0.5, 7), (0.3, 11)])
