@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from inferplan.reports.emit import Emitted as Emitted
     from inferplan.serving.flags import Flags as Flags
     from inferplan.serving.result import SimulationResult as SimulationResult
+    from inferplan.traffic.reasoning import ReasoningLengths as ReasoningLengths
     from inferplan.traffic.requests import ClosedLoop as ClosedLoop
     from inferplan.traffic.requests import Lengths as Lengths
     from inferplan.traffic.requests import OpenLoop as OpenLoop
@@ -111,6 +112,7 @@ PUBLIC: dict[str, str] = {
     "Flags": "serving.flags",
     "Traffic": "traffic.requests",
     "Lengths": "traffic.requests",
+    "ReasoningLengths": "traffic.reasoning",
     "OpenLoop": "traffic.requests",
     "ClosedLoop": "traffic.requests",
     "Slo": "traffic.requests",

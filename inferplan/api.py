@@ -261,8 +261,9 @@ class PlanQuestion(PriceOptions, total=False):
     """What :func:`make_plan` takes by keyword; times in seconds, or text such as ``"500ms"``.
 
     The load: rate (requests a second), or users, or requests with a deadline; cached: prompt tokens that are always in
-    the prefix cache. Limits: ttft, tpot, e2el, and the percentile of the requests that must meet them. Sizing:
-    utilisation (the share of its capacity to load a replica with), spare (replicas beyond those needed), confidence.
+    the prefix cache. Limits: ttft, tpot, e2el, answer_ttft, and the percentile of the requests that must meet them.
+    Sizing: utilisation (the share of its capacity to load a replica with), spare (replicas beyond those needed),
+    confidence.
     Prices: as in :class:`PriceOptions`. Space: quants, engines, most (GPUs of one replica), ideal.
     """
 
@@ -274,6 +275,7 @@ class PlanQuestion(PriceOptions, total=False):
     ttft: Seconds
     tpot: Seconds
     e2el: Seconds
+    answer_ttft: Seconds
     percentile: float
     utilisation: float
     spare: Few
@@ -554,9 +556,9 @@ def make_plan(
 ) -> Plan:
     """The cheapest deployment that meets the limits under a load.
 
-    Load: ``rate``, ``users``, or ``requests`` with ``deadline`` [s]. Limits: ``ttft``, ``tpot``, ``e2el`` [s] at
-    ``percentile``. Sizing: ``utilisation``, ``spare``, ``confidence``. Prices: ``prices`` (lists), ``price`` (device to
-    price an hour).
+    Load: ``rate``, ``users``, or ``requests`` with ``deadline`` [s]. Limits: ``ttft``, ``tpot``, ``e2el`` and, behind a
+    thought (``ReasoningLengths``), ``answer_ttft`` [s] at ``percentile``. Sizing: ``utilisation``, ``spare``,
+    ``confidence``. Prices: ``prices`` (lists), ``price`` (device to price an hour).
     Space: ``quants``, ``engines``, ``most``, ``ideal``. Raises ``InfeasibleError`` when nothing meets the limits.
     """
     from inferplan.reports.progress import counted
@@ -568,7 +570,7 @@ def make_plan(
         output=_lengths("output", output),
         **{name: take(name) for name in ("rate", "users", "requests", "deadline", "cached") if name in given},
     )
-    limits = {name: take(name) for name in ("ttft", "tpot", "e2el") if name in given}
+    limits = {name: take(name) for name in ("ttft", "tpot", "e2el", "answer_ttft") if name in given}
     slo = Slo(percentile=take("percentile", 95.0), **limits)
     sizing = Sizing(
         utilisation=take("utilisation", 0.95 if demand.offline else 0.8),

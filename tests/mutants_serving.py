@@ -18,6 +18,7 @@ from tests.serving import test_hit_curve as hit_curve
 from tests.serving import test_lora as lora
 from tests.serving import test_plain_replica as plain
 from tests.serving import test_pools as pools
+from tests.serving import test_reasoning as reasoning
 from tests.serving import test_run_length as run_length
 from tests.serving import test_scheduling_rules as rules
 from tests.serving import test_slices as slices
@@ -42,7 +43,71 @@ _SAME = partial(plain.hold_to_the_general_one, "users", True)
 _service = cache(failures.seconds_of_a_request)
 _SLOTS = "inferplan.serving.adapter_slots:AdapterSlots"
 
+_THOUGHT = "inferplan.traffic.reasoning:ReasoningLengths"
+
 SERVING_MUTANTS = [
+    SourceMutant(
+        name="thoughts: an answer begins a step late",
+        place="inferplan.serving.records:Records.until_answer",
+        old="left + 1 - (",
+        new="left + 2 - (",
+        changes="users wait a token longer than they do",
+        check=reasoning.test_an_answer_begins_behind_its_thought,
+    ),
+    SourceMutant(
+        name="thoughts: a request that was sent back answers where it would have",
+        place="inferplan.serving.decode_batch:DecodeBatch.remove",
+        old="end[1] not in (request, ~request)",
+        new="end[1] != request",
+        changes="an answer is seen while its request waits to be computed again",
+        check=reasoning.test_a_thought_sent_back_twice_is_answered_once,
+    ),
+    SourceMutant(
+        name="thoughts: an answer that comes with a prompt is not seen",
+        place="inferplan.serving.clients:Clients.until_answer",
+        old="if until == 0:",
+        new="if until is None:",
+        changes="a thought whose cache was lost at its end is never answered",
+        check=partial(reasoning.test_a_thought_that_is_sent_back_goes_on, 11, 0),
+    ),
+    SourceMutant(
+        name="thoughts: what is forced costs nothing",
+        place=f"{_THOUGHT}.before",
+        old="mean + MARKER + forced * share",
+        new="mean + MARKER",
+        changes="the sentence that ends a cut thought is not in the lengths that a plan prices",
+        check=reasoning.test_four_thoughts_by_hand,
+    ),
+    SourceMutant(
+        name="thoughts: a thought as long as the budget is cut",
+        place="inferplan.traffic.reasoning:_above",
+        old="_values(lengths) > most",
+        new="_values(lengths) >= most",
+        changes="more thoughts are said to be cut than are",
+        check=partial(
+            reasoning.test_what_is_no_longer_than_the_budget_is_not_cut,
+            reasoning.Lengths(kind="uniform", mean=10.0, spread=0.1),
+            7,
+            0.3,
+            5.9,
+        ),
+    ),
+    SourceMutant(
+        name="thoughts: prompts get the time that thoughts take",
+        place="inferplan.planning.pools:_limit_on_ttft",
+        old='slo.limits.get("answer_ttft", np.inf) - thinking',
+        new='slo.limits.get("answer_ttft", np.inf)',
+        changes="pools apart are sized for an answer that comes with the first token",
+        check=reasoning.test_pools_leave_to_prompts_what_thoughts_do_not_take,
+    ),
+    SourceMutant(
+        name="thoughts: the last token of the thought is its answer",
+        place="inferplan.estimate.batch:Estimate.answer_ttft",
+        old="load.before + 1.0",
+        new="load.before",
+        changes="estimate says an answer begins a token early",
+        check=reasoning.test_a_lone_answer_is_the_closed_form,
+    ),
     SourceMutant(
         name="cache tiers: a block that comes again keeps its place",
         place="inferplan.serving.cache_tiers:Tier.put",
@@ -623,7 +688,7 @@ SERVING_MUTANTS = [
     ),
     SourceMutant(
         name="everyone in the system for ever",
-        place=f"{_RESULT}.in_system",
+        place="inferplan.serving.result:_seconds_inside",
         old="np.where(np.isnan(finish), end, finish)",
         new="np.full(len(finish), end)",
         changes="Little's law fails",

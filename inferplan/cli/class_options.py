@@ -33,7 +33,7 @@ queue_option = click.option(*QUEUE[0], **QUEUE[1])
 _OF_CLASSES = (
     *("workload", "trace", "prompt", "output_tokens", "shared_prefix", "distinct_prefixes", "turns", "samples"),
     *("ttft", "tpot", "e2e", "slo", "percentile", "deadline"),
-    "cached_prefix",
+    *("cached_prefix", "thinking_tokens", "thinking_budget", "thinking_end", "answer_ttft"),
 )
 """What classes say for themselves, or know nothing of."""
 
@@ -53,7 +53,7 @@ def asked_classes(values: dict[str, Any]) -> Mix:
     if values.get("length_ratio_min", 1.0) != 1.0:
         given.append("length_ratio_min")
     if given:
-        option = given[0].removesuffix("_tokens").replace("_", "-")
+        option = given[0].replace("output_tokens", "output").replace("_", "-")
         raise UsageError(
             f"--{option} and --classes exclude each other",
             because="each class has lengths and limits of its own, and its requests share nothing",

@@ -13,11 +13,12 @@ from inferplan.cli.media_options import media_options
 from inferplan.cli.offload_options import offload_options
 from inferplan.cli.options import Count, deployment_options, load_options, report_options
 from inferplan.cli.power_options import cap_option, energy_options
+from inferplan.cli.reasoning_options import mean_thinking, reasoning_options
 from inferplan.cli.sampling_options import samples_option
 from inferplan.cli.technique_options import technique_options, techniques_of
 from inferplan.errors import UsageError
 from inferplan.estimate.load import StaticLoad
-from inferplan.estimate.run import carrying, estimate, unchecked
+from inferplan.estimate.run import carrying, estimate, require_thoughts, unchecked
 from inferplan.reports.estimate import estimate_report, pruning_table
 from inferplan.serving.techniques.applied import ServedEstimate, served_estimate
 from inferplan.table import Report
@@ -43,6 +44,7 @@ def with_energy(report: Report, result: Estimate, asked: EnergyAsked) -> Report:
 @offload_options
 @load_options
 @samples_option
+@reasoning_options
 @media_options
 @lora_options
 @technique_options
@@ -62,10 +64,21 @@ def estimate_command(request: Request, load: StaticLoad, energy: EnergyAsked | N
 
     Example: inferplan estimate llama-3.1-8b --gpu h100-sxm --batch 8 --prompt 1024 --output 256
     """
-    deployment, load = carrying(assemble(request), load)
+    lengths = mean_thinking(float(load.output), serving)
+    if lengths is not None:
+        load = replace(load, output=load.output + lengths.mean_before, before=lengths.mean_before)
+    deployment = assemble(request)
+    require_thoughts(deployment, load)
+    deployment, load = carrying(deployment, load)
     users, techniques = serving.pop("concurrency"), techniques_of(serving, request)
     if users and load.samples > 1:
         raise UsageError("--concurrency is answered for one sample a prompt", hint="inferplan simulate --samples 4")
+    if lengths is not None and (techniques.any or users):
+        raise UsageError(
+            "--thinking-tokens with drafts, a hit rate, chunks or --concurrency",
+            because="the first token of an answer is only known of a plain batch",
+            hint="inferplan simulate, or leave them out",
+        )
     result = served_estimate(deployment, load, techniques) if techniques.any else estimate(deployment, load)
     if isinstance(result, ServedEstimate):
         from inferplan.reports.techniques import served_report
@@ -75,6 +88,12 @@ def estimate_command(request: Request, load: StaticLoad, energy: EnergyAsked | N
         report = estimate_report(result)
     if energy is not None:
         report = with_energy(report, result, energy)
+    if lengths is not None:
+        report = replace(
+            report,
+            record={**report.record, "reasoning": lengths.describe()},
+            notes=[*report.notes, lengths.said()],
+        )
     if users:
         from inferplan.reports.techniques import steady_record
 

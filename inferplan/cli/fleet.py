@@ -24,6 +24,7 @@ _NOT_HERE = (
     *("prefill_redundant_experts", "prefill_two_batch_overlap", "aggregated", "confidence", "spare", "anchor"),
     *("lora_rank", "lora_modules", "max_loras", "lora_folder", "loras", "lora_skew", "lora_bandwidth"),
     *("draft_model", "draft_tokens", "draft_branches", "acceptance", "acceptance_length", "thinking"),
+    *("thinking_tokens", "thinking_budget", "thinking_end", "answer_ttft"),
 )
 """Options of a plan that a fleet has not: it is of a rate, on GPUs that are named, and its replicas are plain."""
 

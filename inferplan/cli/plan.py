@@ -40,18 +40,21 @@ from inferplan.cli.options import (
     usual_engines,
 )
 from inferplan.cli.price_options import price_options
+from inferplan.cli.reasoning_options import BUDGETS, END, LIMIT, TOKENS, budgets_of, refuse_thinking, thinking
 from inferplan.cli.technique_options import limited, quantity
 from inferplan.devices.engine import EngineFlags
 from inferplan.errors import UsageError
 from inferplan.estimate.towers import carried
 from inferplan.extras import require
 from inferplan.files import save
+from inferplan.planning.budgets import plan_budgets
 from inferplan.planning.confidence import MIDDLE
 from inferplan.planning.demand import Demand, demand_of_trace, mixed, screened_by, sharing
 from inferplan.planning.option import Sizing
 from inferplan.planning.plan import Plan, plan
 from inferplan.planning.question import Question
 from inferplan.planning.space import Space, default_gpus
+from inferplan.reports.budgets import budgets_report
 from inferplan.reports.plan import plan_report
 from inferplan.table import Report
 from inferplan.traffic.requests import Media, Slo, arrivals_of, parse_lengths
@@ -113,6 +116,7 @@ _OPTIONS = [
     _Option(*QUEUE[0], **QUEUE[1]),
     _Option("--prompt", metavar="LENGTHS", help="Prompt tokens: 1024, uniform:1024:0.8, lognormal:1024:0.6."),
     _Option("--output", "output_tokens", metavar="LENGTHS", help="Generated tokens, in the same way."),
+    *(_Option(*names, **keywords) for names, keywords in (TOKENS, BUDGETS, END)),
     _Option("--cached-prefix", type=Count(0), default=0, help="Prompt tokens always found in the prefix cache [0]."),
     *(_Option(*names, **keywords) for names, keywords in MEDIA),
     _Option("--rate", type=Finite(), help="Requests a second."),
@@ -133,6 +137,7 @@ _OPTIONS = [
     _Option("--ttft", metavar="TIME", help="Limit on the TTFT at the server, such as 500ms."),
     _Option("--tpot", metavar="TIME", help="Limit on the time per output token."),
     _Option("--e2e", metavar="TIME", help="Limit on the end-to-end latency."),
+    _Option(*LIMIT[0], **LIMIT[1]),
     _Option(
         "--slo",
         metavar="NAME",
@@ -223,6 +228,8 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Que
     encoder = load_model(model).encoder
     if encoder is not None and encoder.frames is not None and own and not values["prompt"]:
         values = {**values, "prompt": str(encoder.frames)}  # the one input that it reads
+    budgets = budgets_of(values["thinking_budget"])
+    values = {**values, "thinking_budget": budgets[0] if budgets else None}
     demand = _of_classes(classes, values) if classes.classes else _demand(values, named)
     base, demand = _with_media(Request(model=model, gpu="", media=media_values(values)), demand, named)
     if (popularity := popularity_of(values)) is not None:
@@ -267,7 +274,8 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Que
     )
     utilisation = values["utilisation"] if values["utilisation"] is not None else 0.95 if demand.offline else 0.8
     sizing = Sizing(utilisation=utilisation, spare=values["spare"], confidence=values["confidence"])
-    return Question(space=space, demand=demand, slo=slo, sizing=sizing, prices=prices)
+    several = budgets if len(budgets) > 1 else ()
+    return Question(space=space, demand=demand, slo=slo, sizing=sizing, prices=prices, budgets=several)
 
 
 def _tried(text: str | None, option: str) -> tuple[int, ...] | None:
@@ -322,7 +330,7 @@ def _demand(values: dict[str, Any], named: WorkloadSpec | None) -> Demand:
         what = f"workload {named.name} states limits only" if named else "the lengths of requests are missing"
         lengths = "--prompt 1024" if output else "--prompt 1024 --output 256"
         raise UsageError(what, because=f"no {missing}", hint=f"{lengths}, or --workload chat, or --trace FILE")
-    own, generated = parse_lengths(prompt), parse_lengths(output)
+    own, generated = parse_lengths(prompt), thinking(parse_lengths(output), values)
     whole, cached = own, 0
     shared: dict[str, Any] = {}
     if named is not None:
@@ -365,9 +373,11 @@ def _of_classes(mix: Mix, values: dict[str, Any]) -> Demand:
 
 
 def _no_page(question: Question) -> None:
-    """Raise ``UsageError`` for a page on several classes."""
+    """Raise ``UsageError`` for a page on several classes, or on several budgets of thought."""
     if question.demand.classes:
         raise UsageError("a page on classes of traffic is not drawn yet", hint="inferplan plan without --report")
+    if question.budgets:
+        raise UsageError("a page is of one budget of thought", hint="one --thinking-budget, or no --report")
 
 
 def _with_media(request: Request, demand: Demand, named: WorkloadSpec | None) -> tuple[Request, Demand]:
@@ -387,6 +397,7 @@ def _with_media(request: Request, demand: Demand, named: WorkloadSpec | None) ->
 def _traced(values: dict[str, Any]) -> Demand:
     from inferplan.traffic import traces
 
+    refuse_thinking(values, "--trace", "a trace does not say which tokens of an output are thoughts")
     given = [name for name in ("workload", "prompt", "output_tokens", "users", "requests", "deadline") if values[name]]
     if given:
         hint = f"--slo {values['workload']} for its limits alone" if given[0] == "workload" else "leave one out"
@@ -439,6 +450,10 @@ def plan_command(question: Question, html: str | None) -> Report:
     """
     if html:
         _no_page(question)
+    if question.budgets:
+        with simulations_so_far() as progress:
+            report = budgets_report(question, plan_budgets(question, progress))
+        return replace(report, record={**report.record, "command": command_line()})
     with simulations_so_far() as progress:
         found = plan(question, progress)
     if html:

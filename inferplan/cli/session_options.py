@@ -44,6 +44,7 @@ _SAID = (
     *("workload", "trace", "rate", "prompt", "output_tokens", "shared_prefix", "distinct_prefixes", "turns"),
     *("think_time", "samples", "classes", *_NOT_OF_SESSIONS),
     *("requests", "deadline", "cached_prefix", "users"),
+    *("thinking_tokens", "thinking_budget", "thinking_end", "answer_ttft"),
 )
 """Options that describe requests, which sessions bring, or that are not modelled with them."""
 _SPELLED = {"output_tokens": "output", "requests_count": "requests"}

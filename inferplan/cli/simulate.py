@@ -34,6 +34,7 @@ from inferplan.cli.options import (
     suffixed,
 )
 from inferplan.cli.power_options import cap_option, energy_options
+from inferplan.cli.reasoning_options import LIMIT, reasoning_options, refuse_thinking, thinking
 from inferplan.cli.session_options import asked_sessions, require_sessions, session_options, sessions_of_trace
 from inferplan.cli.technique_options import host_of, limited, option_group, quantity, technique_options
 from inferplan.cli.tier_options import cache_tier_option, tiers_of
@@ -42,6 +43,7 @@ from inferplan.errors import InfeasibleError, InferplanError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
 from inferplan.files import save
+from inferplan.models.spec import require_decoder
 from inferplan.reports.estimate import idle_note
 from inferplan.reports.simulation import simulation_report, timeline_csv, timeline_trace, timeline_tracks
 from inferplan.serving.cluster import Fleet
@@ -214,6 +216,7 @@ output_options = option_group(
     click.option("--ttft", metavar="TIME", help="SLO on the TTFT at the server."),
     click.option("--tpot", metavar="TIME", help="SLO on the time per output token."),
     click.option("--e2e", metavar="TIME", help="SLO on the end-to-end latency."),
+    click.option(*LIMIT[0], **LIMIT[1]),
     click.option("--slo", metavar="NAME", help="The SLO of a named workload, such as mlperf:llama2-70b-interactive."),
     click.option(
         "--hit-curve",
@@ -282,6 +285,7 @@ def _failure(result: SimulationResult) -> InfeasibleError | None:
 @offload_options
 @traffic_options
 @session_options
+@reasoning_options
 @flag_options
 @fleet_options
 @prefill_options
@@ -311,6 +315,7 @@ def simulate_command(
     deployment = assemble(request)
     flags = _flags(values)
     options = with_failures(_run_options(values, request, flags), values, deployment)
+    _require_thoughts(values, deployment)
     _require_balance(flags, deployment, options.fleet.prefill_deployment)
     options = replace(options, timeline=bool(timeline or plot_file))
     if energy is not None:
@@ -363,6 +368,17 @@ def _require_one_pool(options: Options) -> None:
             f"the energy of a run with {' and '.join(found)} is not known here",
             because="it is that of the mean steps of one pool of engines",
             hint="leave --energy and its options out",
+        )
+
+
+def _require_thoughts(values: dict[str, Any], deployment: Deployment) -> None:
+    """Raise ``UsageError`` for thoughts of a model that generates nothing, and for a limit behind thoughts without."""
+    if values["thinking_tokens"] is not None:
+        require_decoder(deployment.model, "thought before its answer", "leave --thinking-tokens out")
+    elif values["answer_ttft"] is not None:
+        raise UsageError(
+            "--answer-ttft limits the first token after a thought, and nobody thinks",
+            hint="--thinking-tokens lognormal:4k:0.8 as well, or --ttft",
         )
 
 
@@ -436,6 +452,7 @@ def _traffic(values: dict[str, Any], media: Media | None) -> Traffic | Requests:
         return sessions.requests()
     if values["trace"] is not None:
         _refuse_with_trace(values)
+        refuse_thinking(values, "--trace", "a trace does not say which tokens of an output are thoughts")
         trace = traces.read(Path(values["trace"]))
         if trace.sessions is not None:
             return sessions_of_trace(trace, values, closed)
@@ -460,7 +477,7 @@ def _traffic(values: dict[str, Any], media: Media | None) -> Traffic | Requests:
         classes=classes.classes,
         arrivals=closed or OpenLoop(rate=values["rate"], kind=kind, burstiness=burstiness),
         prompt=parse_lengths(prompt or _PROMPT, ratio),
-        output=parse_lengths(output or _OUTPUT, ratio),
+        output=thinking(parse_lengths(output or _OUTPUT, ratio), values, ratio),
         requests_count=values["requests_count"],
         prefix=prefix,
         samples=values["samples"] or (named.samples if named else 1),

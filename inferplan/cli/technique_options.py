@@ -29,12 +29,14 @@ def quantity(text: str | None, dimension: str, option: str) -> float | None:
 
 
 def limited(base: Slo, values: Mapping[str, Any]) -> Slo:
-    """``base`` with the limits of ``--ttft``, ``--tpot``, ``--e2e`` and, where a command has them, ``--percentile`` and
-    ``--session-time``."""
+    """``base`` with the limits of ``--ttft``, ``--tpot``, ``--e2e`` and, where a command has them, ``--answer-ttft``,
+    ``--percentile`` and ``--session-time``.
+    """
     limits = {
         "ttft": quantity(values["ttft"], "seconds", "--ttft"),
         "tpot": quantity(values["tpot"], "seconds", "--tpot"),
         "e2el": quantity(values["e2e"], "seconds", "--e2e"),
+        "answer_ttft": quantity(values.get("answer_ttft"), "seconds", "--answer-ttft"),
         "percentile": values.get("percentile"),
         "session": quantity(values.get("session_time"), "seconds", "--session-time"),
     }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, pairwise
 from typing import Any
@@ -185,6 +185,12 @@ class Estimate(Shown):
     def e2el(self) -> Num:
         """Seconds from the request to its last token: ``TTFT + (output - 1)*TPOT``."""
         return self._last()
+
+    @cached_property
+    def answer_ttft(self) -> Num:
+        """Seconds to the first token behind the thought: ``TTFT`` and as many decode steps as it has tokens."""
+        load = self.load
+        return replace(self, load=replace(load, output=load.before + 1.0, before=0.0)).e2el
 
     @property
     def output_rate(self) -> Num:

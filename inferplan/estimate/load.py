@@ -25,6 +25,8 @@ class StaticLoad:
     """Tokens of ``prompt`` that stand for images, videos and sound."""
     samples: float = 1.0
     """Answers of each prompt, which is computed once (``n`` of the OpenAI API)."""
+    before: float = 0.0
+    """Tokens of an answer's ``output`` that come before what its reader sees: a thought and the marker of its end."""
     usual: bool = False
     """Nobody asked for this prompt: a model that reads inputs of one length has that one."""
 
@@ -32,6 +34,8 @@ class StaticLoad:
         for name in ("batch", "prompt", "output", "samples"):
             if np.any(np.asarray(getattr(self, name)) < 1):
                 raise UsageError(f"--{name} must be 1 or more")
+        if self.before and not np.all(np.asarray(self.output) > self.before):
+            raise UsageError("a thought leaves no token to the answer", hint="a longer output, of thought and answer")
 
     def carrying(self, tokens: Num) -> StaticLoad:
         """The same with so many tokens more of media in every prompt."""

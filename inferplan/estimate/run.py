@@ -52,6 +52,7 @@ def estimate(deployment: Deployment, load: StaticLoad) -> Estimate:
 def unchecked(deployment: Deployment, load: StaticLoad) -> Estimate:
     """The estimate of a batch that may not fit. Raises ``UsageError`` for a diffusion model that lacks its steps."""
     require_samples(deployment, load)
+    require_thoughts(deployment, load)
     if deployment.model.generation.kind == "diffusion":
         return diffusion_estimate(deployment, load)
     if deployment.model.encodes:
@@ -90,6 +91,22 @@ def require_samples(deployment: Deployment, load: StaticLoad) -> None:
             because="the samples of a request share the cache of one rank",
             hint=f"a --batch that is a multiple of {dp}",
         )
+
+
+def require_thoughts(deployment: Deployment, load: StaticLoad) -> None:
+    """Raise ``UsageError`` for a thought before the answer of a model that writes no token after another, and where
+    measured runs correct the times of whole outputs.
+    """
+    if not load.before:
+        return
+    model, hint = deployment.model, "leave --thinking-tokens out"
+    require_decoder(model, "thought before its answer", hint)
+    if model.generation.kind == "diffusion":
+        raise UsageError(f"{model.name} denoises blocks: no token of a thought comes before another", hint=hint)
+    if not load.kv_cache:
+        raise UsageError("a thought without a KV cache is not modelled", hint=f"{hint}, or --no-kv-cache")
+    if deployment.calibration.anchor is not None:
+        raise UsageError("--anchor has runs of whole outputs", hint="leave --anchor or --thinking-tokens out")
 
 
 def require_context(result: Estimate) -> None:

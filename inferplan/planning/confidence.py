@@ -35,12 +35,12 @@ AS_PREDICTED = Slowness()
 def slowness(deployment: Deployment, prompt: float, slo: Slo, confidence: float) -> Slowness | None:
     """How much slower the devices may be; ``None`` where no measurement says so for one of the limits.
 
-    A limit on end-to-end latency needs the error of both TTFT and TPOT.
+    A limit on end-to-end latency, or on the first token of an answer, needs the error of both TTFT and TPOT.
     """
     if confidence == MIDDLE:
         return AS_PREDICTED
     limits = set(slo.limits)
-    metrics = {"tpot"} | ({"ttft"} if limits & {"ttft", "e2el"} else set())
+    metrics = {"tpot"} | ({"ttft"} if limits & {"ttft", "e2el", "answer_ttft"} else set())
     factors = slow_end(serving_bands(deployment, prompt), metrics, confidence)
     if factors is None:
         return None
@@ -59,6 +59,7 @@ def slowed(grid: LoadGrid, slow: Slowness) -> LoadGrid:
         ttft_mean=grid.ttft_mean * first,
         tpot=grid.tpot * slow.step,
         e2el=grid.e2el * slow.step + grid.ttft * (first - slow.step),
+        answer_ttft=grid.answer_ttft * slow.step + grid.ttft * (first - slow.step),
         step_decode=grid.step_decode * slow.step,
         step_mixed=grid.step_mixed * slow.step,
     )

@@ -14,6 +14,7 @@ from inferplan.serving.class_results import METRICS
 from inferplan.serving.waiting import QueueOrder
 from inferplan.traffic.classes import TrafficClass
 from inferplan.traffic.popularity import Popularity
+from inferplan.traffic.reasoning import ReasoningLengths
 from inferplan.traffic.requests import (
     LEAST_RATE,
     ArrivalKind,
@@ -30,7 +31,7 @@ from inferplan.units import format_time
 
 _MOST = 1e9
 """No service has more users, or requests a second."""
-METRIC_NAMES = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "end-to-end latency"}
+METRIC_NAMES = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "end-to-end latency", "answer_ttft": "TTFT of the answer"}
 _COUNTED_OF_CLASSES = 0.65
 """Of a run the share of the requests that is counted in any case, with room for the chance of which class they are."""
 _MIXED = 8192
@@ -175,14 +176,18 @@ class Demand:
             lengths = f"{len(self.classes)} classes ({kinds}), {lengths}"
         if self.output.average > 1:
             lengths += f", {self.output.average:,.0f} out"
+        if isinstance(self.output, ReasoningLengths):
+            lengths += f" ({self.output.before[0]:,.0f} of them before the answer)"
         if self.adapters is not None:
             lengths += f", {self.adapters.describe()}"
+        return f"{self.loaded()}, {lengths}"
+
+    def loaded(self) -> str:
+        """How much there is of it: ``"50 requests/s"``."""
         if self.deadline is not None:
             span = f"{self.deadline / 3600:,g} h" if self.deadline >= 3600 else format_time(self.deadline)
-            return f"{self.requests:,} requests in {span}, {lengths}"
-        if self.users is not None:
-            return f"{self.users:,} users, {lengths}"
-        return f"{self.rate:g} requests/s, {lengths}"
+            return f"{self.requests:,} requests in {span}"
+        return f"{self.rate:g} requests/s" if self.users is None else f"{self.users:,} users"
 
 
 def sharing(own: Lengths, output: Lengths, prefix: SharedPrefix, samples: int) -> tuple[Lengths, int]:

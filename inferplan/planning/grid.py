@@ -34,6 +34,7 @@ from inferplan.serving.rounds import (
 )
 from inferplan.serving.techniques.queueing import mean_wait, tail_wait
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
+from inferplan.traffic.reasoning import before_answer
 from inferplan.units import Array, BoolArray
 
 
@@ -77,8 +78,9 @@ class PromptsAlone:
 class LoadGrid:
     """One deployment under a demand over a grid (batch down, budget across); times in seconds, rates of one replica.
 
-    ttft, tpot, e2el: at the percentile asked for (screening formulas; finalists are simulated). concurrency: requests
-    in the system. step_decode, step_mixed: of a step, which yields ``speculation.tokens`` tokens a request.
+    ttft, tpot, e2el, answer_ttft: at the percentile asked for (screening formulas; finalists are simulated), the last
+    for a thought that is as long as the percentile too. concurrency: requests in the system. step_decode, step_mixed:
+    of a step, which yields ``speculation.tokens`` tokens a request.
     """
 
     deployment: Deployment
@@ -93,6 +95,7 @@ class LoadGrid:
     ttft_mean: Array
     tpot: Array
     e2el: Array
+    answer_ttft: Array
     concurrency: Array
     memory_use: Array
     """Tokens' worth of state over the cache, at two standard deviations above the mean."""
@@ -246,6 +249,7 @@ def _grid(
         ttft_mean=mean,
         tpot=step / speculation.tokens,
         e2el=ttft + steps * step,
+        answer_ttft=ttft + before_answer(demand.output, percentile / 100) * step / speculation.tokens,
         concurrency=(concurrency + rate * wait) * dp,
         memory_use=_cache_use(deployment, demand, axes, concurrency, speculation.draft),
         prefill_use=np.where(room < longest_whole(deployment, demand, percentile), np.inf, rounds.held.filled),

@@ -21,11 +21,12 @@ REASONS = {
     "ttft": "TTFT is over the limit",
     "tpot": "TPOT is over the limit",
     "e2el": "end-to-end latency is over the limit",
+    "answer_ttft": "the first token of the answer comes after its limit",
     "disaggregated": "no pair of pools meets the limits",
     "drafts": "the draft model cannot be divided that way (tried without it)",
     "unmeasured": "no constants on file: at the bare roofline they would look better than they are",
 }
-_OPTIONS = {"e2el": "e2e"}
+_OPTIONS = {"e2el": "e2e", "answer_ttft": "answer-ttft"}
 """Options whose name is not that of the metric they limit."""
 
 

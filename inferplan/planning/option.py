@@ -54,8 +54,8 @@ class Option:
     """One point of one grid with its replicas: a plan before it is simulated. Of pools apart it is what decodes.
 
     rate: requests a second of one replica at this point, which is its capacity under the limits. output: mean output
-    tokens of a request. ttft, tpot, e2el: seconds at the percentile asked for. replicas: without the spare ones. cost:
-    the bill of an hour, or of the whole job where it is offline; ``None`` without a price.
+    tokens of a request. ttft, tpot, e2el, answer_ttft: seconds at the percentile asked for. replicas: without the spare
+    ones. cost: the bill of an hour, or of the whole job where it is offline; ``None`` without a price.
     """
 
     request: Request
@@ -66,6 +66,7 @@ class Option:
     ttft: float
     tpot: float
     e2el: float
+    answer_ttft: float
     rate: float
     output: float
     replicas: int
@@ -215,6 +216,7 @@ def option_at(priced: PricedGrid, demand: Demand, sizing: Sizing, at: tuple[int,
         ttft=float(grid.ttft[at]),
         tpot=float(grid.tpot[at]),
         e2el=float(grid.e2el[at]),
+        answer_ttft=float(grid.answer_ttft[at]),
         rate=float(grid.rate[at]),
         output=demand.output.average,
         replicas=int(np.minimum(billed.replicas, demand.requests or np.inf)),  # of a job that is late: one a request

@@ -86,6 +86,7 @@ def _grid(deployment: Deployment, step: tuple[Array, Array], demand: Demand, per
         ttft_mean=mean,
         tpot=interval,
         e2el=latency,
+        answer_ttft=latency,
         concurrency=rate * mean * dp,
         memory_use=np.full(shape, 0.0 if fits else np.inf),
         prefill_use=np.where(whole, np.inf, filled),

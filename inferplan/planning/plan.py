@@ -206,6 +206,7 @@ def row(verified: Verified) -> dict[str, Any]:
         "ttft_s": verified.achieved["ttft"],
         "tpot_s": verified.achieved["tpot"],
         "e2el_s": verified.achieved["e2el"],
+        "answer_ttft_s": verified.achieved.get("answer_ttft"),
         "verdict": verified.verdict,
         "screened_capacity_requests_per_s": option.rate,
         "screened_output_tokens_per_s_per_device": None if encodes else option.per_device,

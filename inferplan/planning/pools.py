@@ -31,6 +31,7 @@ from inferplan.planning.grid import LoadGrid, longest_whole, single
 from inferplan.planning.option import Option, PricedGrid, PromptPool, Sizing
 from inferplan.serving.cache_transfer import Transfer, sending_of, steps_to_answer
 from inferplan.serving.techniques.queueing import mean_wait, tail_wait
+from inferplan.traffic.reasoning import before_answer
 from inferplan.traffic.requests import Slo
 from inferplan.units import Array, BoolArray, Num
 
@@ -132,6 +133,7 @@ def _pair(prompts: PricedGrid, decodes: PricedGrid, demand: Demand, slo: Slo, si
         ttft=prefill.ttft,
         tpot=decode.tpot,
         e2el=prefill.ttft + (demand.output.average - 1.0) * decode.tpot,
+        answer_ttft=prefill.ttft + before_answer(demand.output, slo.percentile / 100) * decode.tpot,
         rate=rate / sizing.utilisation / total,
         output=demand.output.average,
         replicas=total,
@@ -288,9 +290,16 @@ def _holds(grid: LoadGrid, tokens: float) -> BoolArray:
 
 
 def _limit_on_ttft(slo: Slo, demand: Demand, tpot: float) -> TtftLimit:
-    """What the limits on TTFT and on end-to-end latency leave to TTFT, when a token takes ``tpot`` seconds."""
-    left = slo.limits.get("e2el", np.inf) - (demand.output.average - 1.0) * tpot
-    return TtftLimit(seconds=float(min(slo.limits.get("ttft", np.inf), left)), share=tail(slo.percentile))
+    """What the limits on TTFT, on the first token of an answer and on end-to-end latency leave to TTFT, when a token
+    takes ``tpot`` seconds.
+    """
+    thinking = before_answer(demand.output, slo.percentile / 100) * tpot
+    left = min(
+        slo.limits.get("ttft", np.inf),
+        slo.limits.get("e2el", np.inf) - (demand.output.average - 1.0) * tpot,
+        slo.limits.get("answer_ttft", np.inf) - thinking,
+    )
+    return TtftLimit(seconds=float(left), share=tail(slo.percentile))
 
 
 def _seconds_beside_prefill(prompts: LoadGrid, decodes: LoadGrid, demand: Demand) -> Num | None:

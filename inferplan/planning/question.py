@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isinf
 
 from inferplan.catalog.price_lists import PriceBook
@@ -13,15 +13,17 @@ from inferplan.planning.demand import Demand
 from inferplan.planning.option import Sizing
 from inferplan.planning.space import Space
 from inferplan.serving.batch_means import batch_size
+from inferplan.traffic.reasoning import ReasoningLengths
 from inferplan.traffic.requests import Slo
 
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """Everything that a plan answers to.
+    """Everything that a plan answers to. budgets: of thought, where several are compared (``None`` for no end).
 
     Raises ``UsageError`` for a utilisation outside (0, 1], a confidence outside [0.5, 1), for the 100th percentile of
-    what has no end, and for an online demand without a limit on latency.
+    what has no end, for an online demand without a limit on latency, and for a limit on the answer behind a thought
+    where nobody thinks.
     """
 
     space: Space
@@ -29,6 +31,15 @@ class Question:
     slo: Slo
     sizing: Sizing
     prices: PriceBook
+    budgets: tuple[int | None, ...] = ()
+
+    def each_budget(self) -> list[Question]:
+        """The question under each of its budgets of thought; itself alone where none are compared."""
+        output = self.demand.output
+        if not self.budgets or not isinstance(output, ReasoningLengths):
+            return [self]
+        each = (replace(self.demand, output=output.under(budget)) for budget in self.budgets)
+        return [replace(self, demand=demand, budgets=()) for demand in each]
 
     def __post_init__(self) -> None:
         if not 0 < self.sizing.utilisation <= 1:
@@ -48,6 +59,11 @@ class Question:
                 "the --prefill-... options describe a pool of its own for prompts, and none is planned for this load",
                 because="pools apart are planned for a rate of requests",
                 hint="--rate, or leave them out",
+            )
+        if self.slo.answer_ttft is not None and not isinstance(self.demand.output, ReasoningLengths):
+            raise UsageError(
+                "--answer-ttft limits the first token after a thought, and nobody thinks",
+                hint="--thinking-tokens lognormal:4k:0.8 as well, or --ttft",
             )
         if not self.slo.limits and not self.demand.offline:
             hint = "--ttft 500ms --tpot 40ms, --e2e 2s, or --slo NAME"

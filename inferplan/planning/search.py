@@ -48,7 +48,7 @@ class SearchResult(NamedTuple):
 
 _ALIKE = 1e-9
 """Figures that differ by no more than this share of them differ by rounding."""
-_LATENCY_ERROR = {"ttft": 2.0, "tpot": 1.15, "e2el": 1.3}
+_LATENCY_ERROR = {"ttft": 2.0, "tpot": 1.15, "e2el": 1.3, "answer_ttft": 1.3}
 """By how much the closed form may be too careful about each latency; what it rules out by more is not simulated.
 
 Of 131 points at the 95th percentile (python -m tests.benchmarks.compare_screening, 2026-11-22) 95 % were too careful by
@@ -125,6 +125,8 @@ def _require_one_pass(model: ModelSpec, space: Space, demand: Demand) -> None:
     require_readable(model, demand.prompt.average, demand.output.average)
     if demand.output.average < 2 and not model.encodes:
         raise UsageError("a plan needs two output tokens or more", hint="--output 2, or inferplan sweep")
+    if demand.output.kind == "reasoning":
+        require_decoder(model, "thought before its answer", "leave --thinking-tokens out")
     if demand.cached:
         require_decoder(model, "prefix cache", "leave --cached-prefix out, or another --workload")
     if space.drafting:
@@ -299,7 +301,7 @@ def cheapest_point(priced: PricedGrid, demand: Demand, slo: Slo, sizing: Sizing)
     if option.cost is None or demand.offline:
         return option
     bound = option.sized(max(int(np.ceil(fewest / CAPACITY_ERROR)), 1)).cost or 0.0
-    if demand.users is not None and not loose.limits.keys() & {"ttft", "e2el"}:
+    if demand.users is not None and not loose.limits.keys() & {"ttft", "e2el", "answer_ttft"}:
         bound = 0.0  # users may queue for a slot as long as they like
     return replace(option, bound=bound, screened=bool(kept.any()))
 

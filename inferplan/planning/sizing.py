@@ -315,6 +315,7 @@ def with_budget(option: Option, question: Question, budget: int) -> Option:
         ttft=float(grid.ttft[0, 0]),
         tpot=float(grid.tpot[0, 0]),
         e2el=float(grid.e2el[0, 0]),
+        answer_ttft=float(grid.answer_ttft[0, 0]),
         rate=float(grid.rate[0, 0]),
     )
 

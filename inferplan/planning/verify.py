@@ -15,7 +15,7 @@ from inferplan.planning.demand import Demand
 from inferplan.planning.option import Option
 from inferplan.planning.question import Question
 from inferplan.serving.batch_means import Precision, batch_size, fewest_values, student_95
-from inferplan.serving.class_results import METRICS, at_percentile, parts
+from inferplan.serving.class_results import METRICS, at_percentile, metrics_of, parts
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags
 from inferplan.serving.result import SimulationResult
@@ -246,7 +246,7 @@ def _told(
 
 
 def _screened(option: Option) -> dict[str, float]:
-    return {name: getattr(option, name) for name in ("ttft", "tpot", "e2el")}
+    return {name: getattr(option, name) for name in (*METRICS, "answer_ttft")}
 
 
 def _clear(checked: Verified, slo: Slo, look: int) -> bool:
@@ -319,7 +319,7 @@ def _run(
 
 def _achieved(result: SimulationResult, percentile: float, option: Option) -> dict[str, float]:
     """Latencies at a percentile, as slow as the option takes the devices to be."""
-    achieved = {name: at_percentile(result, name, percentile) for name in METRICS}
+    achieved = {name: at_percentile(result, name, percentile) for name in metrics_of(result)}
     step, first = option.slow
     late = achieved["ttft"] * step * (first - 1.0)
     return {name: value * step + (late if name != "tpot" else 0.0) for name, value in achieved.items()}

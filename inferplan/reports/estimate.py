@@ -113,6 +113,7 @@ def estimate_record(estimate: Estimate) -> dict[str, Any]:
             "prompt_tokens": int(load.prompt),
             "media_tokens": int(load.media_tokens),
             "output_tokens": 0 if encodes else int(load.output),
+            "before_answer_tokens": int(load.before),
             "kv_cache": load.kv_cache,
             "all_logits": load.all_logits,
         },
@@ -129,6 +130,7 @@ def estimate_record(estimate: Estimate) -> dict[str, Any]:
         "tpot_end_s": estimate.tpot_end if decoding else None,
         "e2el_s": estimate.e2el,
         **band_record(estimate, "e2el"),
+        "answer_ttft_s": estimate.answer_ttft if load.before else None,
         "output_tokens_per_s": None if encodes else estimate.output_rate,
         "total_tokens_per_s": estimate.total_rate,
         "requests_per_s": estimate.request_rate,
@@ -296,6 +298,8 @@ def _latency_rows(estimate: Estimate) -> list[list[str]]:
     if isinstance(estimate, DiffusionEstimate):
         block = f"block of {estimate.generation.block} tokens in {estimate.generation.steps}"
         rows += [["denoising pass, mean", _time(estimate.step_time)], [block, _time(estimate.block_time)]]
+    if load.before:
+        rows.append([f"TTFT of the answer alone, behind {load.before:,.0f} tokens", _time(estimate.answer_ttft)])
     several = load.samples > 1
     alone = f"{1 / float(estimate.tpot):,.1f}" if load.output > 1 else "-"
     return [

@@ -24,6 +24,7 @@ BOTTLENECKS = {
     "ttft": "the limit on TTFT",
     "tpot": "the limit on TPOT",
     "e2el": "the limit on end-to-end latency",
+    "answer_ttft": "the limit on the TTFT of the answer",
     "memory": "the memory left for the cache",
     "slots": "the engine's limit on sequences",
     "adapters": "the slots of LoRA adapters",

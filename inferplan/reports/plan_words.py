@@ -15,6 +15,7 @@ _HELD = {
     "ttft": "the first word of an answer within {}",
     "tpot": "then one token every {} or faster",
     "e2el": "the whole answer within {}",
+    "answer_ttft": "the first word after the thought within {}",
 }
 
 
@@ -86,6 +87,7 @@ _NAMES = {
     "ttft": "the time to the first token was",
     "tpot": "the time for each further token was",
     "e2el": "the time of the whole answer was",
+    "answer_ttft": "the time to the first word after the thought was",
 }
 
 
@@ -128,4 +130,9 @@ def key_figures(plan: Plan) -> list[KeyFigure]:
     return found
 
 
-_SHORT = {"ttft": "first token", "tpot": "each further token", "e2el": "whole answer"}
+_SHORT = {
+    "ttft": "first token",
+    "tpot": "each further token",
+    "e2el": "whole answer",
+    "answer_ttft": "first token of the answer",
+}

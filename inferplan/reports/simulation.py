@@ -67,6 +67,10 @@ def simulation_report(result: SimulationResult, curve: Sequence[Mapping[str, Any
         for key, name in (_NAMES if result.conditions.get("generates", True) else _ONE_PASS).items()
     ]
     columns = ("", "mean", "p50", "p90", "p95", "p99")
+    if record["answer_ttft_s"] is not None:
+        interval = record["intervals"]["answer_ttft_s"]
+        waits = [_with_error(value, interval.get(at)) for at, value in record["answer_ttft_s"].items()]
+        latency.insert(1, ["TTFT of the answer", *waits])
     tables = [
         Table(title="Latency", columns=columns, rows=latency, right=frozenset(columns[1:])),
         Table(title="Run", columns=("", ""), rows=_rows(result, record), right=frozenset()),
@@ -111,6 +115,7 @@ def _rows(result: SimulationResult, record: Mapping[str, Any]) -> list[list[str]
         *([["output tokens/s", f"{rates['output_tokens_per_s']:,.1f}"]] if generates else []),
         ["total tokens/s" if generates else "tokens read/s", f"{_read(rates, generates):,.1f}"],
         *_goodput(record),
+        *_reasoning(record),
         ["wait until admission", _waits(record["queue"])],
         *(cached if generates else []),
         ["steps", f"{record['steps']:,}" + (f", {record['prompt_steps']:,} with prompts" if generates else "")],
@@ -284,6 +289,9 @@ def _lengths(lengths: Mapping[str, Any]) -> str:
         return f"empirical ({len(lengths['values'])} values)"
     if lengths["kind"] == "fixed":
         return f"{lengths['mean']:.12g}"
+    if lengths["kind"] == "reasoning":
+        cut = "" if lengths["budget"] is None else f" cut to {lengths['budget']:,}"
+        return f"{_lengths(lengths['answer'])} after a thought of {_lengths(lengths['thought'])}{cut}"
     most = "" if lengths["most"] is None else f":{lengths['most']}"
     return "{kind}:{mean:.12g}:{spread:.12g}".format(**lengths) + most
 
@@ -315,10 +323,21 @@ def _goodput(record: Mapping[str, Any]) -> list[list[str]]:
     """Requests a second that meet the limits, which are named."""
     if record["goodput_requests_per_s"] is None:
         return []
-    names = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2el_s": "end to end"}
+    names = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2el_s": "end to end", "answer_ttft_s": "TTFT of the answer"}
     limits = ", ".join(f"{names[name]} {format_time(limit)}" for name, limit in record["slo"].items())
     share = f"{record['slo_attained'] or 0:.1%} of the requests"
     return [["goodput, requests/s", f"{record['goodput_requests_per_s']:.4g} ({share} meet {limits})"]]
+
+
+def _reasoning(record: Mapping[str, Any]) -> list[list[str]]:
+    """How much is thought before an answer, and how many thoughts are cut; empty where nobody thinks."""
+    found = record["reasoning"]
+    if found is None:
+        return []
+    text = f"{found['before_answer_tokens_mean']:,.0f} before an answer of {found['answer_tokens_mean']:,.0f}"
+    if found["budget_tokens"] is not None:
+        text += f"; a budget of {found['budget_tokens']:,} cuts {found['cut_share']:.2%} of the thoughts"
+    return [["tokens, mean", text]]
 
 
 def _waits(queue: Mapping[str, Any]) -> str:

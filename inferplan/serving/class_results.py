@@ -22,6 +22,11 @@ PERCENTILES = (50, 90, 95, 99)
 """Those of a record."""
 
 
+def metrics_of(result: SimulationResult) -> tuple[str, ...]:
+    """Latencies that a run has: where somebody thinks, until the first token of the answer too."""
+    return METRICS if result.records.before is None else (*METRICS, "answer_ttft")
+
+
 class Served(Protocol):
     """Latencies of finished requests in seconds, and what became of all."""
 

@@ -35,14 +35,18 @@ class DecodeBatch:
         """Requests by their context less the steps made, modulo the page: who needs a new block in which step."""
         self.requests: dict[int, Decoding] = {}
         self.ends: list[tuple[int, int]] = []
-        """Heap of (last step, request)."""
+        """Heap of (last step, request); of a thought (step that makes the first token of the answer, ``~request``)."""
+        self.answering: list[int] = []
+        """Requests that have made the first token of their answer, until somebody is told."""
         self.joined: dict[int, float] = {}
         """When those that have decoded nothing yet got their first token (``interleaved`` only)."""
         self.token_time = 0.0
         """When the batch made its last tokens."""
 
-    def enter(self, request: int, context: float, output: int, time: float) -> None:
-        """A request with ``context`` tokens in its cache joins; it has ``output`` tokens to write."""
+    def enter(self, request: int, context: float, output: int, time: float, until_answer: int = 0) -> None:
+        """A request with ``context`` tokens in its cache joins; it has ``output`` tokens to write, of which the first
+        of its answer is number ``until_answer``, if it has yet to come.
+        """
         each = self.tokens_per_step
         last = self.steps + (output if each == 1.0 else ceil(output / each))
         self.size += 1
@@ -50,11 +54,13 @@ class DecodeBatch:
         self.phases[int(context - self.steps) % self.page] += 1
         self.requests[request] = (self.steps, context, output)
         heapq.heappush(self.ends, (last, request))
+        if until_answer:
+            heapq.heappush(self.ends, (self.steps + ceil(until_answer / each), ~request))
         if self.interleaved:
             self.joined[request] = time
 
     def steps_left(self) -> int:
-        """Steps until the next request is done. The batch must hold one."""
+        """Steps until the next request is done, or with its thought. The batch must hold one."""
         return self.ends[0][0] - self.steps
 
     def crossing(self, later: int) -> int:
@@ -103,7 +109,7 @@ class DecodeBatch:
         return taken
 
     def done(self) -> list[tuple[int, float, float]]:
-        """Take out the requests that are done.
+        """Take out the requests that are done, and note those that are done with their thoughts.
 
         Gives each request, the tokens in its cache, and by how many tokens it has overshot its output (a last step may
         make more tokens than are asked for).
@@ -112,6 +118,9 @@ class DecodeBatch:
         left: list[tuple[int, float, float]] = []
         while heap and heap[0][0] <= steps:
             _, request = heapq.heappop(heap)
+            if request < 0:
+                self.answering.append(~request)
+                continue
             entry, context, output = requests.pop(request)
             written = (steps - entry) * self.tokens_per_step
             if not self.static:
@@ -126,7 +135,7 @@ class DecodeBatch:
     def remove(self, request: int) -> tuple[float, float]:
         """Take out a preempted request: the tokens in its cache, and the output tokens that it has still to write."""
         entry, context, output = self.requests.pop(request)
-        self.ends = [end for end in self.ends if end[1] != request]
+        self.ends = [end for end in self.ends if end[1] not in (request, ~request)]
         heapq.heapify(self.ends)
         self.joined.pop(request, None)
         written = (self.steps - entry) * self.tokens_per_step

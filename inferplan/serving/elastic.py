@@ -266,10 +266,7 @@ class Elastic(Cluster):
         for request in lost:
             self.front.leave(request, time)
         for request in lost + unmade:
-            records.admitted[request] = records.first[request] = NAN
-            records.anew[request] = records.anew.get(request, 0) + 1
-            records.cached.pop(request, None)
-            records.loaded.pop(request, None)
+            records.begin_anew(request)
             heapq.heappush(self.events, (time, request, _HELD))
         lost += unmade
         self._lives[replica] = self._lives[replica]._replace(resent=len(lost))

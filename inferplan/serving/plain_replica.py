@@ -23,7 +23,7 @@ def is_plain(scheduler: Scheduler) -> bool:
     """Whether an engine does nothing but admit prompts in order, mix them with decodes, and count blocks.
 
     Not so: what wants a hook in every step (polling, waiting for more prompts, client timeouts, a timeline), steps that
-    make more than a token, named blocks to look for, and cache that is not counted in blocks of what was written.
+    make more than a token, thoughts, named blocks to look for, and cache not counted in blocks of what was written.
     """
     rules, records = scheduler.rules, scheduler.records
     return (
@@ -37,6 +37,7 @@ def is_plain(scheduler: Scheduler) -> bool:
         and rules.timeout == inf
         and records.hashes is None
         and records.encoder is None
+        and records.before is None
         and scheduler.meter.timeline is None
     )
 

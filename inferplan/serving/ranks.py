@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from math import inf
 from typing import NamedTuple
 
+from inferplan.serving.clients import ANSWER
 from inferplan.serving.scheduler import Scheduler
 from inferplan.serving.step_times import NO_PROMPTS, Chunk, StepTimes
 
@@ -252,7 +253,7 @@ class Ranks:
         """Seconds of a step of those whose last tokens nobody has seen yet."""
         duration = 0.0
         for scheduler in self.schedulers:
-            requests = [request for request, _ in scheduler.clients.unseen]
+            requests = [request for request, token in scheduler.clients.unseen if token is not ANSWER]
             if requests:
                 records = scheduler.records
                 context = sum(records.prompt[request] + records.output[request] for request in requests)

@@ -26,7 +26,8 @@ class Records:
 
     ``hashes``: names of the blocks of prompt and output, where the traffic knows them. ``follows``: the request whose
     answer each waits for, -1 for none. ``encoder``: seconds that the towers take for what each carries, set where they
-    carry any. ``think``: seconds from an answer to the request that follows it. ``classes``, ``of``: kinds of traffic,
+    carry any. ``think``: seconds from an answer to the request that follows it. ``before``: output tokens before the
+    first of an answer, absent where nobody thinks; ``answered``: when that came. ``classes``, ``of``: kinds of traffic,
     and which of them each request is, by place. ``served_by``: whose replica got it, where replicas are not alike: 0
     those of the run, then the fleet's ``others`` in order, -1 where it was never sent. ``sessions``: of agents, where
     requests are of some; ``left``: when the user of a session gave up, by session. Inter-token gaps are kept with their
@@ -34,9 +35,9 @@ class Records:
     """
 
     __slots__ = (
-        *("admitted", "anew", "arrival", "cached", "classes", "finish", "first", "follows", "gap_weights", "gaps"),
-        *("encoder", "hashes", "left", "loaded", "of", "output", "preempted", "prompt", "refused", "served_by"),
-        *("sessions", "status", "think"),
+        *("admitted", "anew", "answered", "arrival", "before", "cached", "classes", "finish", "first", "follows"),
+        *("gap_weights", "gaps", "encoder", "hashes", "left", "loaded", "of", "output", "preempted", "prompt"),
+        *("refused", "served_by", "sessions", "status", "think"),
     )
 
     def __init__(
@@ -53,6 +54,8 @@ class Records:
         self.hashes = hashes
         self.follows = None if follows is None else _packed("q", follows)
         self.think = None if think is None else _packed("d", think)
+        self.before: array[int] | None = None
+        self.answered = array("d")
         self.encoder: Sequence[float] | None = None
         self.classes: tuple[TrafficClass, ...] = ()
         self.of: array[int] | None = None
@@ -105,9 +108,27 @@ class Records:
         lasted = (end - start)[np.isfinite(end) & np.isfinite(start)]
         return float(np.mean(lasted)) if len(lasted) else 0.0
 
+    def begin_anew(self, request: int) -> None:
+        """A request has lost its replica: nothing that it had happened."""
+        self.admitted[request] = self.first[request] = NAN
+        if self.before is not None:
+            self.answered[request] = NAN
+        self.anew[request] = self.anew.get(request, 0) + 1
+        self.cached.pop(request, None)
+        self.loaded.pop(request, None)
+
+    def until_answer(self, request: int, left: int) -> int | None:
+        """Tokens that a request with ``left`` more to write has yet to write up to the first of its answer, that one
+        included; 0 where the last one written was it, ``None`` where it came before, or nobody thinks.
+        """
+        if self.before is None:
+            return None
+        until = left + 1 - (self.output[request] - self.before[request])
+        return until if until >= 0 else None
+
     def excerpt(self, requests: npt.NDArray[np.int64]) -> Excerpt:
         """What became of some of the requests, with everything that is not by request."""
-        times = tuple(np.asarray(getattr(self, name))[requests] for name in _TIMES)
+        times = tuple(np.asarray(getattr(self, name))[requests] for name in self._times)
         mine = set(requests.tolist()) if self.preempted or self.cached else set()
         counts = ({key: value for key, value in getattr(self, name).items() if key in mine} for name in _COUNTS)
         status = np.frombuffer(self.status, dtype=np.uint8)[requests]
@@ -120,6 +141,11 @@ class Records:
         found = sum(count for request, count in self.cached.items() if request in those)
         return found, float(np.sum(prompt[~np.isnan(admitted)]))
 
+    def thinking(self, before: npt.ArrayLike) -> None:
+        """Set of each request the output tokens before the first of its answer."""
+        self.before = _packed("q", before)
+        self.answered = array("d", [NAN]) * len(self.prompt)
+
     def classed(self, classes: tuple[TrafficClass, ...], of: npt.ArrayLike) -> None:
         """Set of which kind of traffic each request is."""
         self.classes, self.of = classes, _packed("q", of)
@@ -127,8 +153,11 @@ class Records:
     def only(self, which: npt.NDArray[np.bool_]) -> Records:
         """A copy of what happened to some of the requests; tokens are not by request, and are left out."""
         arrival, prompt, output = (np.asarray(getattr(self, name))[which] for name in ("arrival", "prompt", "output"))
+        before = None if self.before is None else np.asarray(self.before)[which]
         part = Records(arrival=arrival, prompt=prompt, output=output)
-        for name in _TIMES:
+        if before is not None:
+            part.thinking(before)
+        for name in self._times:
             setattr(part, name, _packed("d", np.asarray(getattr(self, name))[which]))
         part.status = bytearray(np.frombuffer(self.status, dtype=np.uint8)[which].tobytes())
         return part
@@ -137,7 +166,7 @@ class Records:
         """Number the requests anew in the order in which they were sent, which answers have decided."""
         order = np.argsort(np.asarray(self.arrival), kind="stable")
         place = np.argsort(order)
-        for name, code in (*((name, "d") for name in ("arrival", *_TIMES)), ("prompt", "q"), ("output", "q")):
+        for name, code in (*((name, "d") for name in ("arrival", *self._times)), ("prompt", "q"), ("output", "q")):
             setattr(self, name, _packed("d" if code == "d" else "q", np.asarray(getattr(self, name))[order]))
         self.status = bytearray(np.frombuffer(self.status, dtype=np.uint8)[order].tobytes())
         for name in _COUNTS:
@@ -151,6 +180,8 @@ class Records:
             self.think = _packed("d", np.asarray(self.think)[order])
         if self.of is not None:
             self.of = _packed("q", np.asarray(self.of)[order])
+        if self.before is not None:
+            self.before = _packed("q", np.asarray(self.before)[order])
         if self.encoder is not None:
             self.encoder = [self.encoder[request] for request in order]
         if self.follows is not None:
@@ -159,9 +190,14 @@ class Records:
         if self.sessions is not None:
             self.sessions = self.sessions.renumbered(order, place)
 
+    @property
+    def _times(self) -> tuple[str, ...]:
+        """Columns of times that happen to requests after they are sent."""
+        return ("admitted", "first", "finish", *(() if self.before is None else ("answered",)))
+
     def merge(self, part: Excerpt) -> None:
         """Take over what another process has recorded, from empty gaps and refusals on."""
-        for name, column in zip(_TIMES, part.times):
+        for name, column in zip(self._times, part.times):
             np.asarray(getattr(self, name))[part.requests] = column
         np.frombuffer(self.status, dtype=np.uint8)[part.requests] = part.status
         for name, counts in zip(_COUNTS, part.counts):
@@ -172,7 +208,6 @@ class Records:
         self.gap_weights.extend(part.gaps[1])
 
 
-_TIMES = ("admitted", "first", "finish")
 _COUNTS = ("preempted", "anew", "cached", "loaded")
 """What is counted of some requests, by request."""
 
@@ -182,7 +217,7 @@ class Excerpt(NamedTuple):
 
     requests: npt.NDArray[np.int64]
     times: tuple[npt.NDArray[np.float64], ...]
-    """Admitted, first, finish."""
+    """Admitted, first, finish, and answered where anybody thinks."""
     status: npt.NDArray[np.uint8]
     counts: tuple[dict[int, Any], ...]
     """Preempted, begun anew, cached, loaded."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import ceil, inf
 
 from inferplan.serving.adapter_slots import AdapterTimes
-from inferplan.serving.clients import FIRST
+from inferplan.serving.clients import ANSWER, FIRST
 from inferplan.serving.decode_batch import steps_within
 from inferplan.serving.scheduler import Scheduler
 from inferplan.serving.step_times import Chunk, StepTimes
@@ -93,7 +93,10 @@ class Replica:
         """The batch is empty: who sees tokens late learns so from one more step, which had been launched already."""
         scheduler = self.scheduler
         if self.rules.seen_late:
-            records, requests = scheduler.records, [request for request, _ in scheduler.clients.unseen]
+            records, requests = (
+                scheduler.records,
+                [one for one, token in scheduler.clients.unseen if token is not ANSWER],
+            )
             context = sum(records.prompt[request] + records.output[request] for request in requests) / len(requests)
             self.previous = self.clock
             self.clock += self.times.decode(len(requests), context)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from inferplan.serving.autoscaling import Life
 from inferplan.serving.batch_means import Precision, half_width
-from inferplan.serving.class_results import PERCENTILES, class_records, intervals_of
+from inferplan.serving.class_results import PERCENTILES, class_records, intervals_of, metrics_of
 from inferplan.serving.failures import Outage
 from inferplan.serving.records import CANCELLED, FINISHED, REJECTED, TIMED_OUT, Meter, Records
 from inferplan.serving.session_results import SessionFigures, session_figures, session_record
@@ -92,11 +92,20 @@ class SimulationResult(Shown):
         return (self._column("first") - self.arrival)[self._done] * self.anchor[0]
 
     @cached_property
+    def answer_ttft(self) -> Array:
+        """Time to the first token after the thought of each finished request; empty where nobody thinks."""
+        return np.zeros(0) if self.records.before is None else self._until("answered")
+
+    @cached_property
     def e2el(self) -> Array:
         """Time to the last token of each finished request."""
+        return self._until("finish")
+
+    def _until(self, event: str) -> Array:
+        """Time to something that follows the first token of each finished request."""
         if self.anchor == (1.0, 1.0):
-            return (self._column("finish") - self.arrival)[self._done]
-        rest = (self._column("finish") - self._column("first"))[self._done]
+            return (self._column(event) - self.arrival)[self._done]
+        rest = (self._column(event) - self._column("first"))[self._done]
         return self.ttft + rest * self.anchor[1]
 
     @cached_property
@@ -179,10 +188,9 @@ class SimulationResult(Shown):
     def attained(self) -> BoolArray:
         """Which finished requests meet every limit of the SLO."""
         good = np.ones(len(self.ttft), dtype=bool)
-        output = self._column("output")[self._done]
-        tpot = (self.e2el - self.ttft) / np.maximum(output - 1, 1)
+        tpot = (self.e2el - self.ttft) / np.maximum(self._column("output")[self._done] - 1, 1)
         for name, limit in self.slo.limits.items():
-            good &= {"ttft": self.ttft, "tpot": tpot, "e2el": self.e2el}[name] <= limit
+            good &= (tpot if name == "tpot" else getattr(self, name)) <= limit
         return good
 
     @property
@@ -200,19 +208,12 @@ class SimulationResult(Shown):
     @property
     def in_system(self) -> float:
         """Mean number of requests in the system: the seconds of all of them in it while rates count, over those."""
-        records, (start, end) = self.records, self.window
-        arrival, finish = np.asarray(records.arrival), np.asarray(records.finish)
-        seen = np.frombuffer(bytes(records.status), dtype=np.uint8) != REJECTED
-        until = np.minimum(np.where(np.isnan(finish), end, finish), end)
-        held = np.maximum(until - np.maximum(arrival, start), 0.0)
-        return float(np.nansum(held[seen])) * self._stretch / self.duration
+        return _seconds_inside(self.records, self.window) * self._stretch / self.duration
 
     @property
     def mean_batch(self) -> float:
         """Mean number of requests that decode while the engine is busy, a replica; of those that decode at all."""
-        meters = [meter for meter in self.meters if meter.batch_seconds]
-        busy = sum(meter.busy for meter in meters)
-        return sum(meter.batch_seconds for meter in meters) / busy if busy else 0.0
+        return _mean_batch([meter for meter in self.meters if meter.batch_seconds])
 
     @property
     def kv_use(self) -> dict[str, float]:
@@ -241,7 +242,7 @@ class SimulationResult(Shown):
         return self.verdict != "overloaded"
 
     def percentiles(self, name: str) -> dict[str, float | None]:
-        """Mean and percentiles of ``ttft_s``, ``tpot_s``, ``itl_s`` or ``e2el_s``; ``None`` where the queue grows."""
+        """Mean and percentiles of a latency, such as ``ttft_s`` or ``itl_s``; ``None`` where the queue grows."""
         keys = ("mean", *(f"p{q}" for q in PERCENTILES))
         if not self.steady:
             return dict.fromkeys(keys)
@@ -297,6 +298,22 @@ def while_counting(result: SimulationResult) -> tuple[int, int]:
     return int(np.sum((arrival >= start) & (arrival <= end))), round(result.request_rate * result.duration)
 
 
+def _seconds_inside(records: Records, window: tuple[float, float]) -> float:
+    """Seconds that all requests together are in the system in a window of time."""
+    start, end = window
+    arrival, finish = np.asarray(records.arrival), np.asarray(records.finish)
+    seen = np.frombuffer(bytes(records.status), dtype=np.uint8) != REJECTED
+    until = np.minimum(np.where(np.isnan(finish), end, finish), end)
+    held = np.maximum(until - np.maximum(arrival, start), 0.0)
+    return float(np.nansum(held[seen]))
+
+
+def _mean_batch(meters: Sequence[Meter]) -> float:
+    """Decodes of a busy second."""
+    busy = sum(meter.busy for meter in meters)
+    return sum(meter.batch_seconds for meter in meters) / busy if busy else 0.0
+
+
 def _cache_use(meters: Sequence[Meter]) -> dict[str, float]:
     busy = sum(meter.busy for meter in meters)
     mean = sum(meter.kv_seconds for meter in meters) / busy if busy else 0.0
@@ -341,8 +358,10 @@ def record_of(result: SimulationResult) -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION,
         "verdict": result.verdict,
         **{name: result.percentiles(name) for name in ("ttft_s", "tpot_s", "itl_s", "e2el_s")},
+        "answer_ttft_s": result.percentiles("answer_ttft_s") if len(result.answer_ttft) else None,
         **_bands(result),
-        "intervals": {f"{name}_s": intervals_of(result, name) for name in ("ttft", "tpot", "e2el")},
+        "reasoning": _reasoning(result),
+        "intervals": {f"{name}_s": intervals_of(result, name) for name in metrics_of(result)},
         "run": _run(result),
         "capacity": _capacity(result),
         "requests": counts,
@@ -376,6 +395,23 @@ def record_of(result: SimulationResult) -> dict[str, Any]:
         "basis": result.basis,
         "anchor": None if result.anchor == (1.0, 1.0) else {"ttft": result.anchor[0], "tpot": result.anchor[1]},
         "conditions": result.conditions,
+    }
+
+
+def _reasoning(result: SimulationResult) -> dict[str, float | None] | None:
+    """Output tokens before and in the answers of the requests that finished, on average; null where nobody thinks."""
+    before = result.records.before
+    if before is None or not len(result.answer_ttft):
+        return None
+    done = result.status == FINISHED
+    thoughts = np.asarray(before[result.counted], dtype=np.float64)[done]
+    answers = np.asarray(result.records.output[result.counted], dtype=np.float64)[done] - thoughts
+    lengths = result.conditions.get("reasoning")
+    return {
+        "before_answer_tokens_mean": float(np.mean(thoughts)),
+        "answer_tokens_mean": float(np.mean(answers)),
+        "budget_tokens": None if lengths is None else lengths["budget_tokens"],
+        "cut_share": None if lengths is None else lengths["cut_share"],
     }
 
 

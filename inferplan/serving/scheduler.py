@@ -38,8 +38,7 @@ class Scheduler:
         lanes: int = 1,
     ) -> None:
         self.rules, self.records, self.cache, self.width = rules, records, cache, width
-        self.handoff = False
-        self.mixed = rules.mixed
+        self.handoff, self.mixed = False, rules.mixed
         self.grows = rules.growing and rules.admission != "reserve"
         """Whether decode steps take cache that was not reserved at admission."""
         self.meter = Meter()
@@ -236,6 +235,7 @@ class Scheduler:
             self.queue.service.decode(request, self.decodes, -1)
             self._release(request, tokens)
             self.clients.unseen.append((request, LAST))
+        self.clients.answered(self.decodes.answering)
 
     def finish_prompts(self, completed: Sequence[int], time: float) -> None:
         """Prompts are in the cache at ``time``, and each has made its next token."""
@@ -259,9 +259,9 @@ class Scheduler:
 
     def _decode(self, request: int, left: int, time: float) -> None:
         """A request whose prompt is in the cache decodes from now on, if it has output tokens left to write."""
-        tokens = self.progress.compute(request)
+        tokens, until = self.progress.compute(request), self.clients.until_answer(request, left)
         if left:
-            self.decodes.enter(request, tokens, left, time)
+            self.decodes.enter(request, tokens, left, time, until)
             self.queue.service.decode(request, self.decodes, 1)
         else:
             self._release(request, tokens)

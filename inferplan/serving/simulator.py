@@ -32,6 +32,7 @@ from inferplan.serving.techniques.offload import HostTier
 from inferplan.serving.techniques.speculation import PLAIN, Speculation, one_graph
 from inferplan.serving.techniques.tiers import CacheTier, chains_of, require_tiers
 from inferplan.serving.waiting import QueueOrder
+from inferplan.traffic.reasoning import ReasoningLengths
 from inferplan.traffic.requests import ClosedLoop, Requests, Slo, Traffic
 from inferplan.work.step import decode
 
@@ -154,6 +155,8 @@ def _records(prompts: Deployment, requests: Requests) -> Records:
         think=None if requests.think is None else requests.think.tolist(),
     )
     records.encoder = _encoder(prompts, requests)
+    if requests.before is not None:
+        records.thinking(requests.before)
     if requests.of is not None:
         records.classed(requests.classes, requests.of)
     records.sessions = requests.sessions
@@ -467,6 +470,7 @@ def _conditions(cluster: Cluster, flags: Flags, traffic: Traffic | Requests, opt
         }
     if isinstance(traffic, Traffic):
         record["traffic"] = asdict(traffic)
+        record["reasoning"] = traffic.output.describe() if isinstance(traffic.output, ReasoningLengths) else None
     elif traffic.sessions is not None and traffic.sessions.recipe is not None:
         record["traffic"] = traffic.sessions.recipe
     elif traffic.loop is not None:

@@ -1,4 +1,4 @@
-"""Mean and mean square of ``min(X, m)``: what a distribution keeps where longer draws are cut to ``m``.
+"""Mean and mean square of ``min(X, m)``: what a distribution keeps where longer draws are cut to ``m``; how many are.
 
 For each family E[X^k; X < m] is E[X^k] times a distribution function of the same family, with other parameters: a
 lognormal's z moves by k sigma, a gamma's shape by k; a normal's follows by parts.
@@ -36,6 +36,22 @@ def gamma_moments(mean: float, spread: float, most: float) -> tuple[float, float
     first = mean * _gamma(shape + 1, x)
     second = mean**2 * (1 + spread**2) * _gamma(shape + 2, x)
     return first + most * above, second + most**2 * above
+
+
+def normal_above(mean: float, deviation: float, most: float) -> float:
+    """The share of a normal distribution above ``most``."""
+    return 1 - _normal((most - mean) / deviation)
+
+
+def lognormal_above(mean: float, spread: float, most: float) -> float:
+    """The share of a lognormal distribution above ``most``."""
+    sigma = sqrt(log1p(spread**2))
+    return 1 - _normal((log(most / mean) + sigma**2 / 2) / sigma)
+
+
+def gamma_above(mean: float, spread: float, most: float) -> float:
+    """The share of a gamma distribution above ``most``."""
+    return 1 - _gamma(1 / spread**2, most / (mean * spread**2))
 
 
 def _normal(z: float) -> float:

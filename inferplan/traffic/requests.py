@@ -26,7 +26,7 @@ LEAST_RATE = 1e-6
 """Requests a second: with fewer, a clock that counts seconds since the start cannot tell the steps of one request."""
 MOST_REQUESTS = 20_000_000
 """Requests of one run: each takes some 500 bytes of memory."""
-LengthKind = Literal["fixed", "uniform", "normal", "lognormal", "gamma", "empirical"]
+LengthKind = Literal["fixed", "uniform", "normal", "lognormal", "gamma", "empirical", "reasoning"]
 ArrivalKind = Literal["constant", "poisson", "gamma"]
 
 
@@ -37,7 +37,8 @@ class Lengths:
     fixed: ``mean``. uniform: whole numbers from ``spread*mean`` to ``mean``, ends included: ``mean`` is then the
     nominal length and ``spread`` the smallest ratio (``random_range_ratio`` of vLLM's benchmark client). normal,
     lognormal, gamma: mean and standard deviation ``spread*mean``, of which draws beyond ``most`` tokens are cut to it.
-    empirical: the ``values``, drawn with replacement.
+    empirical: the ``values``, drawn with replacement. reasoning:
+    :class:`inferplan.traffic.reasoning.ReasoningLengths`.
     """
 
     kind: LengthKind = "fixed"
@@ -60,6 +61,10 @@ class Lengths:
         if self.spread < 0 or (self.kind == "uniform" and not 0 < self.spread <= 1):
             limits = "in (0, 1]" if self.kind == "uniform" else "0 or more"
             raise UsageError(f"the spread of a {self.kind} length must be {limits}, not {self.spread:g}")
+
+    def sample_parts(self, rng: np.random.Generator, count: int) -> tuple[Ints, Ints | None]:
+        """``count`` lengths, and of each the tokens before the first of an answer; ``None`` where all are answers."""
+        return self.sample(rng, count), None
 
     def sample(self, rng: np.random.Generator, count: int) -> Ints:
         """``count`` lengths."""
@@ -286,6 +291,8 @@ class Requests:
     """The LoRA adapter of each, from 0; absent where they name none."""
     sessions: Sessions | None = None
     """Sessions of agents that they are of, where they are."""
+    before: Ints | None = None
+    """Output tokens of each before the first of its answer; absent where nobody thinks."""
 
     def __len__(self) -> int:
         return len(self.prompt)
@@ -319,6 +326,7 @@ class Requests:
             of=None if self.of is None else self.of[:count],
             adapters=None if self.adapters is None else self.adapters[:count],
             sessions=None if self.sessions is None else self.sessions.head(count),
+            before=None if self.before is None else self.before[:count],
         )
 
     def naming(self, popularity: Popularity, seed: int, samples: int = 1) -> Requests:
@@ -343,7 +351,8 @@ class Traffic:
 
     samples: completions of each prompt; each is a request of its own with the same prompt, sent at the same time.
     classes: kinds of traffic of which each request is one, by their shares; they have the lengths, and ``prompt`` and
-    ``output`` are not used. Raises ``UsageError`` for classes beside what prompts share, and beside media.
+    ``output`` are not used. Raises ``UsageError`` for classes beside what prompts share, and beside media; and for
+    conversations of a model that thinks, whose thoughts its later prompts do not repeat.
     """
 
     arrivals: ClosedLoop | OpenLoop
@@ -365,6 +374,12 @@ class Traffic:
         if self.classes and (shares or self.media is not None):
             what = "text or conversations that prompts share" if shares else "images, video or sound"
             raise UsageError(f"classes of traffic know no {what}", hint="leave one of them out")
+        if self.output.kind == "reasoning" and self.prefix.turns > 1:
+            raise UsageError(
+                "conversations of a model that thinks are not modelled",
+                because="chat templates leave thoughts out of later prompts, which then differ from what was cached",
+                hint="leave --turns or --thinking-tokens out",
+            )
 
     @property
     def count(self) -> int:
@@ -388,11 +403,11 @@ class Traffic:
     def _made(self, block: int) -> Requests:
         rng = np.random.default_rng(self.seed)
         count = self.count
-        of = None
+        of = before = None
         if self.classes:
             of, prompt, output = _drawn_of(self.classes, self.seed, count)
         else:
-            prompt, output = self.prompt.sample(rng, count), self.output.sample(rng, count)
+            prompt, (output, before) = self.prompt.sample(rng, count), self.output.sample_parts(rng, count)
         sets = None
         if self.media is not None:
             sets = self.media.sets.sample(np.random.default_rng((self.seed, 1)), count)
@@ -401,8 +416,12 @@ class Traffic:
         if isinstance(self.arrivals, OpenLoop):
             arrival = self._open_arrivals(rng, count)
         if self.prefix.tokens or self.prefix.turns > 1 or self.samples > 1:
-            return self._shared(rng, block, (prompt, output, arrival), sets)
+            made = self._shared(rng, block, (prompt, output, arrival), sets)
+            if before is not None:  # which exclude turns, so that requests stay in the order they are drawn in
+                made = replace(made, before=np.repeat(before, self.samples))
+            return made
         given: dict[str, Any] = {"think": self._think(rng, count), "media": sets, "classes": self.classes, "of": of}
+        given["before"] = before
         return Requests(prompt=prompt, output=output, arrival=arrival, **given)
 
     def _think(self, rng: np.random.Generator, count: int) -> Floats | None:
@@ -492,17 +511,21 @@ def _drawn_of(classes: Sequence[TrafficClass], seed: int, count: int) -> tuple[I
 
 @dataclass(frozen=True, kw_only=True)
 class Slo:
-    """What users accept, in seconds; ``percentile`` percent of the requests have to meet all that is set."""
+    """What users accept, in seconds; ``percentile`` percent of the requests have to meet all that is set.
+
+    answer_ttft: until the first token after the thought of a reasoning model.
+    """
 
     ttft: float | None = None
     tpot: float | None = None
     e2el: float | None = None
+    answer_ttft: float | None = None
     percentile: float = 90.0
     session: float | None = None
     """On the time of a whole session; ``limits`` are those of requests."""
 
     def __post_init__(self) -> None:
-        for name in ("ttft", "tpot", "e2el", "session"):
+        for name in ("ttft", "tpot", "e2el", "session", "answer_ttft"):
             limit = getattr(self, name)
             if limit is not None and not limit > 0:
                 raise UsageError(f"an SLO must be more than 0 seconds: {name} {limit:g}")
@@ -512,5 +535,5 @@ class Slo:
     @property
     def limits(self) -> dict[str, float]:
         """The limits that are set, by metric."""
-        pairs = (("ttft", self.ttft), ("tpot", self.tpot), ("e2el", self.e2el))
+        pairs = (("ttft", self.ttft), ("tpot", self.tpot), ("e2el", self.e2el), ("answer_ttft", self.answer_ttft))
         return {name: limit for name, limit in pairs if limit is not None}

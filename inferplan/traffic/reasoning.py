@@ -1,0 +1,161 @@
+"""Outputs of a reasoning model: a thought, the marker that ends it, and the answer that users read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from inferplan.errors import UsageError
+from inferplan.traffic.clipped import (
+    gamma_above,
+    gamma_moments,
+    lognormal_above,
+    lognormal_moments,
+    normal_above,
+    normal_moments,
+)
+from inferplan.traffic.conversations import Ints
+from inferplan.traffic.requests import LengthKind, Lengths
+
+MARKER = 1
+"""Tokens that end a thought: ``</think>`` is one token of Qwen3's vocabulary, 151668 (its model card)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReasoningLengths(Lengths):
+    """Tokens that a reasoning model writes for a request: ``min(thought, budget)``, the end of it, then ``answer``.
+
+    thought: tokens that it thinks where nobody stops it, without the marker that ends it. budget: the most of them
+    (``thinking_token_budget`` of vLLM's ``SamplingParams``); ``None`` for no end. end: tokens that the engine forces
+    where it cuts a thought, the marker among them (``reasoning_end_str`` of vLLM's ``ReasoningConfig``).
+
+    Thought and answer of a request are independent. Raises ``UsageError`` for a budget or an end below 1, and for an
+    end that nothing forces.
+    """
+
+    kind: LengthKind = "reasoning"
+    thought: Lengths = field(kw_only=True)
+    answer: Lengths = field(kw_only=True)
+    budget: int | None = None
+    end: int = MARKER
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.budget is not None and self.budget < 1:
+            raise UsageError(f"--thinking-budget must be 1 or more, not {self.budget}")
+        if self.end < MARKER:
+            raise UsageError(f"--thinking-end must be {MARKER} or more, not {self.end}")
+        if self.budget is None and self.end != MARKER:
+            raise UsageError(
+                "--thinking-end is what an engine writes where it cuts a thought, and nothing is cut",
+                hint="--thinking-budget 4k as well, or leave it out",
+            )
+
+    def sample_parts(self, rng: np.random.Generator, count: int) -> tuple[Ints, Ints]:
+        """``count`` whole outputs, and of each the tokens before the first of its answer.
+
+        The thoughts and answers of a seed are the same under every budget, which only cuts them.
+        """
+        thought, answer = self.thought.sample(rng, count), self.answer.sample(rng, count)
+        before = thought + MARKER
+        if self.budget is not None:
+            before = np.where(thought > self.budget, self.budget + self.end, before)
+        return before + answer, before
+
+    def sample(self, rng: np.random.Generator, count: int) -> Ints:
+        """``count`` whole outputs."""
+        return self.sample_parts(rng, count)[0]
+
+    @property
+    def cut_share(self) -> float:
+        """The share of requests whose thought the budget cuts: of draws, which are whole, so those above ``budget +
+        1/2``.
+        """
+        return 0.0 if self.budget is None else _above(self.thought, self.budget)
+
+    @property
+    def before(self) -> tuple[float, float]:
+        """Mean and variance of the tokens before the first of the answer, as :attr:`Lengths.average` counts them.
+
+        With ``t = min(X, budget)``, a share ``p`` cut and ``f`` tokens forced beyond the marker, they are ``E[t] + 1 +
+        f p`` and ``Var[t] + f^2 p (1 - p) + 2 f p (budget - E[t])``.
+        """
+        if self.budget is None:
+            return self.thought.average + MARKER, self.thought.variance
+        mean, square = _cut(self.thought, self.budget)
+        share, forced = self.cut_share, self.end - MARKER
+        variance = max(square - mean**2, 0.0) + forced**2 * share * (1 - share)
+        return mean + MARKER + forced * share, variance + 2 * forced * share * (self.budget - mean)
+
+    @property
+    def mean_before(self) -> float:
+        """The mean of those tokens, as a whole number: what a static batch has."""
+        return float(round(self.before[0]))
+
+    def said(self) -> str:
+        """The thoughts of a batch in words."""
+        cut = "" if self.budget is None else f"; a budget of {self.budget:,} cuts {self.cut_share:.2%} of the thoughts"
+        return f"every request of the batch writes {self.mean_before:,.0f} tokens before its answer, the mean{cut}"
+
+    def before_quantile(self, share: float) -> float:
+        """The tokens before an answer that a ``share`` of the requests does not exceed, of a sample of 4,096."""
+        return float(np.quantile(self.sample_parts(np.random.default_rng(0), 4096)[1], share))
+
+    @property
+    def _moments(self) -> tuple[float, float]:
+        """Mean and mean square of independent parts."""
+        mean, variance = self.before
+        whole = mean + self.answer.average
+        return whole, variance + self.answer.variance + whole**2
+
+    def describe(self) -> dict[str, float | None]:
+        """What a budget does to thoughts, by the keys of JSON."""
+        mean, _ = self.before
+        return {"budget_tokens": self.budget, "cut_share": self.cut_share, "before_answer_tokens_mean": mean}
+
+    def under(self, budget: int | None) -> ReasoningLengths:
+        """The same requests with another budget; without one nothing is forced at its end."""
+        return replace(self, budget=budget, end=MARKER if budget is None else self.end)
+
+
+def before_answer(lengths: Lengths, share: float) -> float:
+    """Tokens before the first of an answer that a ``share`` of requests does not exceed; 0 without thoughts."""
+    return lengths.before_quantile(share) if isinstance(lengths, ReasoningLengths) else 0.0
+
+
+def _cut(lengths: Lengths, most: int) -> tuple[float, float]:
+    """Mean and mean square of draws that are cut to ``most``."""
+    mean, deviation = lengths.mean, lengths.spread * lengths.mean
+    least = most if lengths.most is None else min(most, lengths.most)
+    if lengths.kind in ("uniform", "empirical"):
+        values: Any = np.minimum(_values(lengths), most)
+        return float(np.mean(values)), float(np.mean(values**2))
+    if lengths.kind == "fixed" or not deviation:
+        return min(mean, most), min(mean, most) ** 2
+    if lengths.kind == "normal":
+        return normal_moments(mean, deviation, least)
+    return (lognormal_moments if lengths.kind == "lognormal" else gamma_moments)(mean, lengths.spread, least)
+
+
+def _above(lengths: Lengths, most: int) -> float:
+    """The share of draws of more than ``most`` tokens."""
+    mean, deviation = lengths.mean, lengths.spread * lengths.mean
+    if lengths.most is not None and lengths.most <= most:
+        return 0.0
+    if lengths.kind in ("uniform", "empirical"):
+        return float(np.mean(_values(lengths) > most))
+    if lengths.kind == "fixed" or not deviation:
+        return float(round(mean) > most)
+    if lengths.kind == "normal":
+        return normal_above(mean, deviation, most + 0.5)
+    return (lognormal_above if lengths.kind == "lognormal" else gamma_above)(mean, lengths.spread, most + 0.5)
+
+
+def _values(lengths: Lengths) -> Any:
+    """All lengths that are drawn alike."""
+    if lengths.kind == "empirical":
+        return np.asarray(lengths.values, dtype=np.float64)
+    first = max(1.0, float(np.floor(lengths.spread * lengths.mean)))
+    return np.arange(first, np.floor(lengths.mean) + 1)
