@@ -141,7 +141,9 @@ class Apart:
         router = self.back if incoming.computed else self.front
         size = len(router.pool)
         turns = [turn for turn, scheduler in enumerate(router.pool) if self.engine_of[scheduler] == engine]
-        mine = np.sort(np.concatenate([np.arange(turn, len(incoming.requests), size) for turn in turns]))
+        each = 1 if incoming.computed else self.records.samples  # all answers of a prompt go to one
+        starts = [turn * each + answer for turn in turns for answer in range(each)]
+        mine = np.sort(np.concatenate([np.arange(start, len(incoming.requests), size * each) for start in starts]))
         requests: npt.NDArray[np.int64] = incoming.requests[mine]
         times, metering = incoming.times[mine], Metering(self.records, self.metering.fill)
         meters, sent = [router.pool[turn].meter for turn in turns], 0
@@ -151,7 +153,7 @@ class Apart:
             stop = int(np.searchsorted(times, until))
             while sent < stop:
                 block = slice(sent, min(sent + at_once, stop))
-                self._send(router, incoming.computed, (mine[block] % size, requests[block], times[block]))
+                self._send(router, incoming.computed, (mine[block] // each % size, requests[block], times[block]))
                 sent = block.stop
                 self.engines[engine].advance(float(times[sent]) if sent < stop else until)
             self.engines[engine].advance(until)

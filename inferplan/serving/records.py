@@ -30,14 +30,14 @@ class Records:
     first of an answer, absent where nobody thinks; ``answered``: when that came. ``classes``, ``of``: kinds of traffic,
     and which of them each request is, by place. ``served_by``: whose replica got it, where replicas are not alike: 0
     those of the run, then the fleet's ``others`` in order, -1 where it was never sent. ``sessions``: of agents, where
-    requests are of some; ``left``: when the user of a session gave up, by session. Inter-token gaps are kept with their
-    weights.
+    requests are of some; ``left``: when the user of a session gave up, by session. ``samples``: answers
+    of each prompt, requests in a row. Inter-token gaps are kept with their weights.
     """
 
     __slots__ = (
         *("admitted", "anew", "answered", "arrival", "before", "cached", "classes", "finish", "first", "follows"),
         *("gap_weights", "gaps", "encoder", "hashes", "left", "loaded", "of", "output", "preempted", "prompt"),
-        *("refused", "served_by", "sessions", "status", "think"),
+        *("refused", "samples", "served_by", "sessions", "status", "think"),
     )
 
     def __init__(
@@ -62,6 +62,7 @@ class Records:
         self.served_by: Sequence[int] | None = None
         self.sessions: Sessions | None = None
         self.left: dict[int, float] = {}
+        self.samples = 1
         count = len(self.prompt)
         self.admitted = array("d", [NAN]) * count
         self.first = array("d", [NAN]) * count

@@ -53,6 +53,8 @@ class Router:
         """Which engine each request went to, where they differ."""
         self.home: dict[int, int] = {}
         """Which scheduler has a request, where that matters."""
+        self._of_prompt: dict[int, int] = {}
+        """Which scheduler has the last prompt of which there are several answers, by the first of them."""
         self._conversations: dict[int, int] = {}
         """Which scheduler had the last request of each conversation that may go on; of sessions by session."""
         self._by_load = [(0, index) for index in range(len(pool))]
@@ -89,18 +91,30 @@ class Router:
         """The scheduler that gets a request sent at ``time``; requests must be sent in order of time."""
         if not self.blind:
             self._see(time)
-        if self.weights is not None and self.routing == "round-robin":
-            index = self._by_weight()
-        elif self.routing in ("round-robin", "sticky"):
-            index = self._in_turn(request)
-        else:
-            index = self._least_loaded() if self.routing == "least-loaded" else self._least_work(request)
+        index = self._of_prompt.get(request - request % self.records.samples, -1)
+        if index < 0 or index in self._closed:
+            index = self._chosen(request)
+            self._keep_together(request, index)
         if not self.blind:
             self._count(index, 1, self.records.prompt[request])
         self.home[request] = index
         if self.weights is not None:
             self.went[request] = index
         return index
+
+    def _chosen(self, request: int) -> int:
+        """The scheduler that the rule of the router names."""
+        if self.weights is not None and self.routing == "round-robin":
+            return self._by_weight()
+        if self.routing in ("round-robin", "sticky"):
+            return self._in_turn(request)
+        return self._least_loaded() if self.routing == "least-loaded" else self._least_work(request)
+
+    def _keep_together(self, request: int, index: int) -> None:
+        """All answers of a prompt are asked for in one call, which one server gets; later turns of each are its own."""
+        follows, samples = self.records.follows, self.records.samples
+        if samples > 1 and (follows is None or follows[request] < 0):
+            self._of_prompt = {request - request % samples: index}
 
     def _by_weight(self) -> int:
         """The engine whose turn is due first (stride scheduling, Waldspurger and Weihl 1995)."""

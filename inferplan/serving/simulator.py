@@ -154,7 +154,7 @@ def _records(prompts: Deployment, requests: Requests) -> Records:
         follows=None if requests.follows is None else requests.follows.tolist(),
         think=None if requests.think is None else requests.think.tolist(),
     )
-    records.encoder = _encoder(prompts, requests)
+    records.encoder, records.samples = _encoder(prompts, requests), requests.samples
     if requests.before is not None:
         records.thinking(requests.before)
     if requests.of is not None:

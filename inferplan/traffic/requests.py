@@ -293,6 +293,8 @@ class Requests:
     """Sessions of agents that they are of, where they are."""
     before: Ints | None = None
     """Output tokens of each before the first of its answer; absent where nobody thinks."""
+    samples: int = 1
+    """Answers of each prompt: so many requests in a row."""
 
     def __len__(self) -> int:
         return len(self.prompt)
@@ -327,6 +329,7 @@ class Requests:
             adapters=None if self.adapters is None else self.adapters[:count],
             sessions=None if self.sessions is None else self.sessions.head(count),
             before=None if self.before is None else self.before[:count],
+            samples=self.samples,
         )
 
     def naming(self, popularity: Popularity, seed: int, samples: int = 1) -> Requests:
@@ -489,6 +492,7 @@ class Traffic:
             follows=follows if prefix.turns > 1 else None,
             think=self._think(rng, len(each)),
             media=None if sets is None else np.where(np.tile(np.arange(samples), count) == 0, sets[each], 0),
+            samples=samples,
         )
 
 

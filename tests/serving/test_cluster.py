@@ -187,7 +187,7 @@ def test_arrivals_that_are_not_in_order_are_served_in_order() -> None:
 
 def test_an_engine_shares_requests_out_over_its_own_ranks() -> None:
     """Two replicas in turn, of two ranks each: even shares first, then fewest prompt tokens (TensorRT-LLM)."""
-    records = SimpleNamespace(prompt=[100, 90, 50, 60, 70, 80, 90], follows=None)
+    records = SimpleNamespace(samples=1, prompt=[100, 90, 50, 60, 70, 80, 90], follows=None)
     router = Router("round-robin", [None] * 4, records, shared=2)  # type: ignore[list-item, arg-type]
     assert [router.send(request, 0.0) for request in range(4)] == [0, 2, 1, 3]
     router.leave(0, 1.0)
@@ -196,6 +196,17 @@ def test_an_engine_shares_requests_out_over_its_own_ranks() -> None:
     router.leave(2, 2.0)
     router.leave(4, 2.5)
     assert router.send(6, 2.2) == 1  # the other one is still there
-    long = SimpleNamespace(prompt=[1000, 10, 10, 5], follows=None)
+    long = SimpleNamespace(samples=1, prompt=[1000, 10, 10, 5], follows=None)
     one = Router("round-robin", [None] * 2, long, shared=2)  # type: ignore[list-item, arg-type]
     assert [one.send(request, 0.0) for request in range(4)] == [0, 1, 1, 0]  # two are rank 1's even share
+
+
+@pytest.mark.parametrize("routing", ["round-robin", "least-loaded"])
+@pytest.mark.parametrize("loop", [OpenLoop(rate=6.0), ClosedLoop(concurrency=12)])
+def test_answers_of_a_prompt_are_of_one_replica(routing: Routing, loop: OpenLoop | ClosedLoop) -> None:
+    """Three answers of 1024 tokens: two find all of the prompt but its last page, whatever the replicas are."""
+    lengths = {"prompt": parse_lengths("1024"), "output": parse_lengths("32")}
+    asked = Traffic(arrivals=loop, requests_count=60, samples=3, **lengths)
+    run = simulate(served(replicas=3), asked, options=Options(fleet=Fleet(routing=routing)))
+    assert run.hit_rate == pytest.approx(2 / 3 * 1008 / 1024, rel=1e-9)
+    assert len(run.meters) == 3 and all(meter.prompt_tokens for meter in run.meters)
