@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+from inferplan.traffic.requests import OpenLoop
 from tests.mutants_source import SourceMutant
 from tests.planning import (
     test_classes,
@@ -11,14 +14,39 @@ from tests.planning import (
     test_packing,
     test_prices,
     test_quoted,
+    test_samples,
     test_screening,
     test_several,
     test_sizing,
     test_sizing_by_simulation,
 )
-from tests.serving import test_decode_batch, test_queueing, test_tandem
+from tests.serving import test_cluster, test_decode_batch, test_queueing, test_tandem
 
 PLANNING_MUTANTS = [
+    SourceMutant(
+        name="samples in a plan: each keeps its whole prompt",
+        place="inferplan.planning.grid:_held",
+        old="prompt=demand.prompt.average)) / demand.samples",
+        new="prompt=0.0)) / demand.samples",
+        changes="answers of one prompt take as much cache as requests apart",
+        check=partial(test_samples.test_answers_keep_their_prompt_once, 4),
+    ),
+    SourceMutant(
+        name="samples: the router sends each answer where it likes",
+        place="inferplan.serving.routing:Router._keep_together",
+        old="samples > 1",
+        new="samples > 9",
+        changes="answers of one prompt do not find it on their replica",
+        check=partial(test_cluster.test_answers_of_a_prompt_are_of_one_replica, OpenLoop(rate=6.0), "least-loaded"),
+    ),
+    SourceMutant(
+        name="samples: engines apart take answers in turn",
+        place="inferplan.serving.apart:Apart.serve_on",
+        old="1 if incoming.computed else self.records.samples",
+        new="1",
+        changes="answers of one prompt go to one replica after another",
+        check=partial(test_cluster.test_answers_of_a_prompt_are_of_one_replica, OpenLoop(rate=6.0), "round-robin"),
+    ),
     SourceMutant(
         name="LoRA in a plan: a step reads an adapter for each of its sequences",
         place="inferplan.planning.adapters:named",

@@ -57,7 +57,7 @@ from inferplan.planning.space import Space, default_gpus
 from inferplan.reports.budgets import budgets_report
 from inferplan.reports.plan import plan_report
 from inferplan.table import Report
-from inferplan.traffic.requests import Media, Slo, arrivals_of, parse_lengths
+from inferplan.traffic.requests import Media, SharedPrefix, Slo, arrivals_of, parse_lengths
 from inferplan.work.parallel import MOST_DEGREE
 
 Command = Callable[..., Any]
@@ -117,6 +117,7 @@ _OPTIONS = [
     _Option("--prompt", metavar="LENGTHS", help="Prompt tokens: 1024, uniform:1024:0.8, lognormal:1024:0.6."),
     _Option("--output", "output_tokens", metavar="LENGTHS", help="Generated tokens, in the same way."),
     *(_Option(*names, **keywords) for names, keywords in (TOKENS, BUDGETS, END)),
+    _Option("--samples", type=Count(), help="Answers of each prompt; --rate and --requests count prompts [1]."),
     _Option("--cached-prefix", type=Count(0), default=0, help="Prompt tokens always found in the prefix cache [0]."),
     *(_Option(*names, **keywords) for names, keywords in MEDIA),
     _Option("--rate", type=Finite(), help="Requests a second."),
@@ -331,12 +332,18 @@ def _demand(values: dict[str, Any], named: WorkloadSpec | None) -> Demand:
         lengths = "--prompt 1024" if output else "--prompt 1024 --output 256"
         raise UsageError(what, because=f"no {missing}", hint=f"{lengths}, or --workload chat, or --trace FILE")
     own, generated = parse_lengths(prompt), thinking(parse_lengths(output), values)
-    whole, cached = own, 0
-    shared: dict[str, Any] = {}
+    prefix, samples = SharedPrefix(), values["samples"] or 1
     if named is not None:
-        whole, cached = sharing(own, generated, named.shared_prefix(), named.samples)
-        if whole is not own:
-            shared = {"own": own, "prefix": named.shared_prefix(), "samples": named.samples}
+        prefix, samples = named.shared_prefix(), values["samples"] or named.samples
+    whole, cached = sharing(own, generated, prefix, samples)
+    shared: dict[str, Any] = {} if whole is own else {"own": own, "prefix": prefix, "samples": samples}
+    if shared and values["cached_prefix"]:
+        raise UsageError(
+            "--cached-prefix beside prompts that share text",
+            because="what a prefix cache finds of it is simulated",
+            hint="leave --cached-prefix out, or --samples and the --workload",
+        )
+    if named is not None:
         cached = cached or round(named.cached_share * whole.average)
     kind, burstiness = arrivals_of(values["arrivals"], values["burstiness"], named.burstiness if named else 1.0)
     return Demand(
@@ -346,9 +353,9 @@ def _demand(values: dict[str, Any], named: WorkloadSpec | None) -> Demand:
         arrivals=kind,
         burstiness=burstiness,
         **shared,
-        rate=values["rate"],
+        rate=None if values["rate"] is None else values["rate"] * samples,
         users=values["users"],
-        requests=values["requests"],
+        requests=None if values["requests"] is None else values["requests"] * samples,
         deadline=quantity(values["deadline"], "seconds", "--deadline"),
     )
 
@@ -398,7 +405,8 @@ def _traced(values: dict[str, Any]) -> Demand:
     from inferplan.traffic import traces
 
     refuse_thinking(values, "--trace", "a trace does not say which tokens of an output are thoughts")
-    given = [name for name in ("workload", "prompt", "output_tokens", "users", "requests", "deadline") if values[name]]
+    names = ("workload", "prompt", "output_tokens", "samples", "users", "requests", "deadline")
+    given = [name for name in names if values[name]]
     if given:
         hint = f"--slo {values['workload']} for its limits alone" if given[0] == "workload" else "leave one out"
         raise UsageError(f"--trace says everything that --{given[0].split('_')[0]} would", hint=hint)

@@ -48,7 +48,8 @@ class Demand:
     cache. rate: requests a second. users: clients that each have one request at a time. deadline: seconds in which
     ``requests`` of an offline job must be done. trace: requests with arrival times, which the simulation replays.
     arrivals, burstiness: of an open loop. own, prefix, samples: where prompts share text (:func:`sharing`), the tokens
-    that are a request's own, what it shares, and how many completions a prompt has; ``prompt`` is then the whole.
+    that are a request's own, what it shares, and how many completions a prompt has, each of which is a request of its
+    own in all numbers here; ``prompt`` is then the whole.
     """
 
     prompt: Lengths
@@ -92,8 +93,8 @@ class Demand:
         if self.rate is not None and self.rate / self.samples < _LEAST:
             of = "--rate" if self.trace is None else "the mean rate of the trace,"
             raise UsageError(
-                f"{of} {self.rate:g} requests/s is less than can be planned for",
-                hint=f"at least {_LEAST * self.samples:g} requests/s",
+                f"{of} {self.rate / self.samples:g} requests/s is less than can be planned for",
+                hint=f"at least {_LEAST:g} requests/s",
             )
         if self.classes and self.media is not None:
             raise UsageError("classes of traffic know no images, video or sound", hint="leave one of them out")
@@ -170,7 +171,8 @@ class Demand:
         beside = ""
         if self.media is not None:
             beside = f" ({self.media.tokens * self.media.sets.average:,.0f} of them media)"
-        lengths = f"{self.prompt.average:,.0f} tokens in{known}{beside}"
+        answers = f"{self.samples} answers each, " if self.samples > 1 else ""
+        lengths = f"{answers}{self.prompt.average:,.0f} tokens in{known}{beside}"
         if self.classes:
             kinds = ", ".join(f"{one.share:.3g} {one.name}" for one in self.classes)
             lengths = f"{len(self.classes)} classes ({kinds}), {lengths}"
@@ -184,10 +186,11 @@ class Demand:
 
     def loaded(self) -> str:
         """How much there is of it: ``"50 requests/s"``."""
+        unit = "requests" if self.samples == 1 else "prompts"
         if self.deadline is not None:
             span = f"{self.deadline / 3600:,g} h" if self.deadline >= 3600 else format_time(self.deadline)
-            return f"{self.requests:,} requests in {span}"
-        return f"{self.rate:g} requests/s" if self.users is None else f"{self.users:,} users"
+            return f"{(self.requests or 0) // self.samples:,} {unit} in {span}"
+        return f"{(self.rate or 0.0) / self.samples:g} {unit}/s" if self.users is None else f"{self.users:,} users"
 
 
 def sharing(own: Lengths, output: Lengths, prefix: SharedPrefix, samples: int) -> tuple[Lengths, int]:
@@ -210,7 +213,7 @@ def sharing(own: Lengths, output: Lengths, prefix: SharedPrefix, samples: int) -
     found = 0
     for tokens, names in zip(requests.prompt, requests.hashes or ()):
         known = next((index for index, name in enumerate(names) if name not in seen), len(names))
-        found += min(known * block, int(tokens) - 1)
+        found += min(known, (int(tokens) - 1) // block) * block  # its last token is always computed
         seen.update(names)
     whole = Lengths(kind="empirical", values=tuple(int(tokens) for tokens in requests.prompt))
     return whole, found // len(requests)

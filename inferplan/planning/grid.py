@@ -16,6 +16,8 @@ from inferplan.devices.engine import mixes
 from inferplan.estimate.anchoring import correction
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
+from inferplan.estimate.sharing import Sharing
+from inferplan.estimate.stage_memory import StageMemory
 from inferplan.planning.adapters import loads_of, named, slot_wait, with_loads
 from inferplan.planning.demand import Demand, tail
 from inferplan.serving.rounds import (
@@ -35,7 +37,7 @@ from inferplan.serving.rounds import (
 from inferplan.serving.techniques.queueing import mean_wait, tail_wait
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.traffic.reasoning import before_answer
-from inferplan.units import Array, BoolArray
+from inferplan.units import Array, BoolArray, Num
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -266,6 +268,7 @@ def _cache_use(
 
     A request's age is uniform, so it holds its prompt and half its output on average; two standard deviations of the
     sum are added. Engines that reserve hold prompt and output from the start. A draft model takes its part of both.
+    Samples of a prompt share its pages, as in an estimate of as many (:class:`inferplan.estimate.sharing.Sharing`).
     """
     prompt, output = demand.prompt.average, demand.output.average
     reserve = deployment.engine.defaults.scheduler.admission == "reserve"
@@ -278,11 +281,22 @@ def _cache_use(
     footprint = Footprint(deployment=deployment, batch=1.0, prompt=1.0, context=1.0, budget=axes.budget)
     beside = None if draft is None else single(draft).stage
     for stage in dict.fromkeys(known.stages):
-        pool, state = footprint.pools(stage) - stage.in_flight(held, axes.budget), stage.held(held)
+        pool, state = footprint.pools(stage) - stage.in_flight(held, axes.budget), _held(stage, held, demand)
         if beside is not None:
             pool, state = pool - beside.weights, state + beside.held(held)
         use = np.maximum(use, np.where(pool > 0, concurrency * state / np.where(pool > 0, pool, 1.0), np.inf))
     return use
+
+
+def _held(stage: StageMemory, tokens: Array, demand: Demand) -> Num:
+    """Bytes that a request of so many tokens keeps; of several samples of a prompt its share, where they share pages.
+
+    A state of constant size lies in no page, and without a prefix cache samples are requests apart.
+    """
+    shares = stage.deployment.engine.defaults.scheduler.prefix_caching and not stage.recurrent
+    if demand.samples == 1 or not shares:
+        return stage.held(tokens)
+    return stage.held(tokens, sharing=Sharing(samples=demand.samples, prompt=demand.prompt.average)) / demand.samples
 
 
 @lru_cache(maxsize=16)

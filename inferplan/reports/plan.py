@@ -104,7 +104,8 @@ def capacity_rows(plan: Plan) -> list[list[str]]:
         return [[f"{served}, closed form", f"{option.per_device:,.0f}"]]
     least = "at least " if found.open else ""
     carried = plan.load * found.factor
-    unit = "requests/s" if plan.question.demand.users is None else "users"
+    answers = "requests/s" if plan.question.demand.samples == 1 else "answers/s"
+    unit = answers if plan.question.demand.users is None else "users"
     each = "" if option.pools else f", {least}{carried / option.replicas:,.2f} a replica"
     return [
         [

@@ -47,6 +47,7 @@ def plan_record(plan: Plan) -> dict[str, Any]:
             "classes": [asdict(one) for one in classes] or None,
             "queue": question.demand.queue,
             "adapters": None if question.demand.adapters is None else asdict(question.demand.adapters),
+            "samples": question.demand.samples,
             "lora_bandwidth_bytes_per_s": question.demand.lora_bandwidth,
             "utilisation": question.sizing.utilisation,
             "spare": question.sizing.spare,
