@@ -18,7 +18,7 @@ from inferplan.units import Seconds
 
 class ClassSpec(Spec):
     """One class. ``prompt`` and ``output`` are written as on the command line; either every class has a ``share`` of
-    the requests or every one a ``rate``, requests a second."""
+    the requests or every one a ``rate``, requests a second; neither where a profile has the rates."""
 
     name: str = Field(min_length=1, max_length=40)
     share: float | None = Field(default=None, gt=0, le=1)
@@ -49,14 +49,18 @@ class Mix(NamedTuple):
     rate: float | None
 
 
-def load_classes(name: str) -> Mix:
-    """The classes of a name or a path. Raises ``SpecError`` with file and line."""
+def load_classes(name: str, rated: bool = False) -> Mix:
+    """The classes of a name or a path; rated: their rates are said elsewhere, so that shares of the file do not count
+    and may be missing, and all are the same here. Raises ``SpecError`` with file and line.
+    """
     path = find("classes", name)
     spec = spec_of(path, ClassesSpec)
-    total = _total_rate(path, spec)
+    total = None if rated else _total_rate(path, spec)
     made = []
     for place, one in enumerate(spec.classes):
-        share = one.share if one.rate is None or total is None else one.rate / total
+        if rated and one.rate is not None:
+            raise SpecError(_at(path, place, "a class has a rate, and so it has elsewhere"), hint="leave rate: out")
+        share = 1 / len(spec.classes) if rated else one.share if total is None else (one.rate or 0.0) / total
         assert share is not None
         try:
             made.append(_class(one, share))

@@ -1,4 +1,4 @@
-"""The options of several kinds of traffic, for ``simulate`` and ``plan``."""
+"""The options of several kinds of traffic, for ``simulate``, ``plan`` and ``day``."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ _OF_CLASSES = (
 """What classes say for themselves, or know nothing of."""
 
 
-def asked_classes(values: dict[str, Any]) -> Mix:
-    """The classes that are asked for; none where ``--classes`` is not given.
+def asked_classes(values: dict[str, Any], rated: bool = False) -> Mix:
+    """The classes that are asked for; none where ``--classes`` is not given. rated: their rates are said elsewhere.
 
     Raises ``UsageError`` for options that the file speaks for, and for an order of the queue without classes.
     """
@@ -59,7 +59,7 @@ def asked_classes(values: dict[str, Any]) -> Mix:
             because="each class has lengths and limits of its own, and its requests share nothing",
             hint="the file of the classes says it, or leave one of them out",
         )
-    mix = load_classes(values["classes"])
+    mix = load_classes(values["classes"], rated)
     beside = [name for name in ("rate", "concurrency", "users") if values.get(name) is not None]
     if mix.rate is not None and beside:
         raise UsageError(

@@ -12,9 +12,11 @@ from typing import Any
 import click
 
 from inferplan.catalog.assemble import Request, assemble
+from inferplan.catalog.classes import Mix
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.catalog.profiles import load_profile
 from inferplan.catalog.workloads import WorkloadSpec, load_limits, load_workload
+from inferplan.cli.class_options import asked_classes, classes_option, queue_option
 from inferplan.cli.cold_start_options import cold_start_of, start_options
 from inferplan.cli.failure_options import failure_options, failures_of
 from inferplan.cli.options import (
@@ -33,7 +35,7 @@ from inferplan.cli.technique_options import limited, option_group, quantity
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.planning.day import HOUR, POLICIES, Autoscaler, DayAsked, Policy, simulate_day
-from inferplan.planning.demand import Demand, demand_of_trace, sharing
+from inferplan.planning.demand import Demand, demand_of_trace, mixed, screened_by, sharing
 from inferplan.planning.option import Sizing
 from inferplan.planning.question import Question
 from inferplan.planning.space import Space
@@ -41,7 +43,7 @@ from inferplan.reports.day import day_report
 from inferplan.serving.autoscaling import Losses, require_some
 from inferplan.table import Report
 from inferplan.traffic import traces
-from inferplan.traffic.profile import Profile, profile_of
+from inferplan.traffic.profile import Profile, profile_of, require_classes
 from inferplan.traffic.requests import Requests, Slo, arrivals_of, parse_lengths
 
 _OPTIONS_OF: tuple[tuple[tuple[str, ...], frozenset[str]], ...] = (
@@ -64,6 +66,8 @@ load_options = option_group(
     click.option("--workload", metavar="NAME", help="Lengths and limits by name or path: chat, rag, code, agent, ..."),
     click.option("--prompt", metavar="LENGTHS", help="Prompt tokens: 1024, uniform:1024:0.8, lognormal:1024:0.6."),
     click.option("--output", "output_tokens", metavar="LENGTHS", help="Generated tokens, in the same way."),
+    classes_option,
+    queue_option,
     click.option(
         "--arrivals",
         type=click.Choice(["poisson", "constant", "gamma"]),
@@ -146,12 +150,15 @@ def day_command(request: Request, prices: PriceBook, **values: Any) -> Report:
     """
     deployment = assemble(request)
     trace = traces.read(Path(values["profile_from"])) if values["profile_from"] else None
-    profile = _profile(values, trace)
+    profile, mix = _with_classes(_profile(values, trace), values)
     named = load_workload(values["workload"]) if values["workload"] else None
-    slo = _slo(values, named)
+    if mix.classes:
+        demand, slo = _of_classes(mix, values), screened_by(mix.classes)
+    else:
+        demand, slo = _demand(_answering(values, named, deployment), named, trace), _slo(values, named)
     question = Question(
         space=Space(base=request, gpus=(request.gpu,)),
-        demand=_demand(_answering(values, named, deployment), named, trace),
+        demand=demand,
         slo=slo,
         sizing=Sizing(utilisation=values["utilisation"]),
         prices=prices,
@@ -179,6 +186,57 @@ def _profile(values: dict[str, Any], trace: Requests | None) -> Profile:
         )
     found = profile_of(trace, Path(values["profile_from"]).stem) if trace else load_profile(values["profile"])
     return found if values["peak"] is None else found.scaled(values["peak"])
+
+
+def _with_classes(profile: Profile, values: dict[str, Any]) -> tuple[Profile, Mix]:
+    """The profile with the rates of the classes that are asked for, if any are, and those with their shares of it.
+
+    Raises ``InputFileError`` for a profile with other classes, ``UsageError`` for rates that are said twice.
+    """
+    mix = asked_classes(values, rated=bool(profile.classes))
+    if not mix.classes:
+        return profile, mix
+    names = [one.name for one in mix.classes]
+    if values["profile_from"] is not None:
+        raise UsageError(
+            "--profile-from takes lengths of a trace, and classes have lengths of their own",
+            hint="--profile FILE, with the columns time, class and rate",
+        )
+    if mix.rate is not None:
+        raise UsageError(
+            "the classes have rates of their own beside those of the profile",
+            because=f"they make {mix.rate:g} requests a second",
+            hint="share: instead of rate: in the file, or a column class in the profile",
+        )
+    if not any(one.slo.limits for one in mix.classes):
+        raise UsageError("a day needs a limit on latency of one class at least", hint="ttft: 500 ms in the file")
+    if profile.classes:
+        require_classes(profile, names)
+        profile = profile.ordered(names)
+    else:
+        profile = profile.divided(names, [one.share for one in mix.classes])
+    shares = profile.shares_until(quantity(values["duration"], "seconds", "--duration") or 0.0)
+    if nothing := [name for name, share in zip(names, shares) if not share]:
+        raise UsageError(
+            f"no request of class {nothing[0]!r} comes in the time that is simulated",
+            hint="a longer --duration, or leave the class out of both files",
+        )
+    return profile, mix._replace(classes=tuple(replace(one, share=share) for one, share in zip(mix.classes, shares)))
+
+
+def _of_classes(mix: Mix, values: dict[str, Any]) -> Demand:
+    """The demand of several kinds of traffic, in the shares of the day."""
+    prompt, output = mixed(mix.classes)
+    kind, burstiness = arrivals_of(values["arrivals"], values["burstiness"])
+    return Demand(
+        prompt=prompt,
+        output=output,
+        rate=1.0,
+        arrivals=kind,
+        burstiness=burstiness,
+        classes=mix.classes,
+        queue=values["queue"],
+    )
 
 
 def _slo(values: dict[str, Any], named: WorkloadSpec | None) -> Slo:

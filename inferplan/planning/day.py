@@ -19,10 +19,10 @@ from inferplan.catalog.assemble import Request
 from inferplan.catalog.bills import Tariff
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
+from inferplan.planning.day_work import Work, work_of
 from inferplan.planning.question import Question
-from inferplan.planning.replica import Replica, replica_of
 from inferplan.serving.autoscaling import Life, Losses, Reactive, Scaling, Schedule
-from inferplan.serving.class_results import at_percentile
+from inferplan.serving.class_results import at_percentile, parts
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.cold_start import ColdStart
 from inferplan.serving.failures import Failures
@@ -30,8 +30,9 @@ from inferplan.serving.outages import Outages
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.routing import Routing
 from inferplan.serving.simulator import Options, simulate
+from inferplan.traffic.classes import TrafficClass
 from inferplan.traffic.profile import DAY, Profile
-from inferplan.traffic.requests import MOST_REQUESTS, Requests
+from inferplan.traffic.requests import MOST_REQUESTS, Requests, drawn_of
 from inferplan.units import Array
 
 Policy = Literal["static", "scheduled", "reactive"]
@@ -108,8 +109,8 @@ class PolicyDay:
     result: SimulationResult
     span: float
     tariff: Tariff
-    capacity: float
-    """Requests a second of one replica within the limits."""
+    work: float
+    """Seconds of replicas within the limits that the requests take."""
 
     @cached_property
     def lives(self) -> list[Life]:
@@ -169,14 +170,21 @@ class PolicyDay:
 
     @property
     def missed(self) -> float:
-        """Share of the requests that miss a limit, those that never finish among them."""
-        return 1.0 - float(np.sum(self.result.attained)) / len(self.result.records.prompt)
+        """Share of the requests that miss a limit, of their class where there are some; those that never finish are
+        among them."""
+        kept = [part.attained for _, part in self.parts] or [self.result.attained]
+        return 1.0 - sum(float(np.sum(each)) for each in kept) / len(self.result.records.prompt)
+
+    @cached_property
+    def parts(self) -> list[tuple[TrafficClass, SimulationResult]]:
+        """The day as each class of traffic sees it; nothing without classes."""
+        return parts(self.result)
 
     @property
     def utilisation(self) -> float:
-        """Requests over those that the replicas that are paid for would carry within the limits."""
-        carried = self.replica_hours * HOUR * self.capacity
-        return len(self.result.records.prompt) / carried if carried else inf
+        """What the requests take over what the replicas that are paid for have."""
+        paid = self.replica_hours * HOUR
+        return self.work / paid if paid else inf
 
     def percentile(self, name: str, percentile: float) -> float | None:
         """Of ``ttft``, ``tpot`` or ``e2el``, with requests that never finish infinitely late; ``None`` for infinity."""
@@ -190,7 +198,7 @@ class Day:
 
     asked: DayAsked
     question: Question
-    replica: Replica
+    work: Work
     target: float
     tariff: Tariff
     requests: Requests
@@ -217,27 +225,26 @@ def simulate_day(
     _require_plain(deployment, question)
     hardware, parallel = deployment.hardware.name, deployment.parallel
     tariff = question.prices.require(hardware, parallel.ranks, parallel.tp)
-    replica, requests = replica_of(request, deployment, question), requests_of(question, asked)
-    target = asked.autoscaler.target or replica.requests
+    requests, work = requests_of(question, asked), work_of(request, deployment, question, asked.profile)
+    target = asked.autoscaler.target or work.replica.requests
+    taken = work.seconds(len(requests), asked.profile, asked.span)
     served = []
     for index, policy in enumerate(asked.policies):
-        scaling = scaling_of(policy, asked, question, replica, target)
+        scaling = scaling_of(policy, asked, question, work.load, target)
         options = Options(
             fleet=Fleet(routing=asked.routing, scaling=scaling, losses=asked.losses, failures=asked.failures),
             slo=question.slo,
             hit_rate=question.demand.hit_rate,
             progress=None if progress is None else partial(_told, progress, index * len(requests)),
         )
-        result = simulate(deployment, requests, replica.flags, options)
+        result = simulate(deployment, requests, work.replica.flags, options)
         served.append(
-            PolicyDay(
-                policy=policy, scaling=scaling, result=result, span=asked.span, tariff=tariff, capacity=replica.rate
-            )
+            PolicyDay(policy=policy, scaling=scaling, result=result, span=asked.span, tariff=tariff, work=taken)
         )
     return Day(
         asked=asked,
         question=question,
-        replica=replica,
+        work=work,
         target=target,
         tariff=tariff,
         requests=requests,
@@ -265,44 +272,50 @@ def _require_plain(deployment: Deployment, question: Question) -> None:
 
 
 def requests_of(question: Question, asked: DayAsked) -> Requests:
-    """The requests of the day: arrivals by the profile, lengths of the demand. Raises ``UsageError`` without any."""
-    demand = question.demand
-    arrival = asked.profile.arrivals(asked.span, demand.arrivals, demand.burstiness, asked.seed)
+    """The requests of the day: arrivals by the profile, lengths of the demand, or of the class of each, which is drawn
+    by the rates of the moment. Raises ``UsageError`` without any.
+    """
+    demand, classes = question.demand, question.demand.classes
+    arrival, step = asked.profile.placed(asked.span, demand.arrivals, demand.burstiness, asked.seed)
     if not len(arrival):
         raise UsageError(
             "no request comes in the time that is simulated", hint="a longer --duration, or a higher --peak"
         )
+    if classes:
+        of, prompt, output = drawn_of(classes, asked.seed, asked.profile.shares, step)
+        return Requests(prompt=prompt, output=output, arrival=arrival, classes=classes, of=of)
     rng = np.random.default_rng((asked.seed, 1))
     prompt, output = demand.prompt.sample(rng, len(arrival)), demand.output.sample(rng, len(arrival))
     return Requests(prompt=prompt, output=output, arrival=arrival)
 
 
-def replicas_for(rate: float, asked: DayAsked, question: Question, replica: Replica) -> int:
-    """Replicas for a rate, each given its share of its capacity, within the bounds; none for no requests."""
-    count = int(question.sizing.replicas(rate, replica.rate)) if rate else 0
+def replicas_for(load: float, asked: DayAsked, question: Question) -> int:
+    """Replicas for a load of so many busy ones, each given its share of what it carries, within the bounds; none for no
+    requests."""
+    count = int(question.sizing.replicas(load, 1.0)) if load else 0
     return min(max(count, asked.least), asked.most)
 
 
-def scaling_of(policy: Policy, asked: DayAsked, question: Question, replica: Replica, target: float) -> Scaling:
-    """How replicas come and go under a policy.
+def scaling_of(policy: Policy, asked: DayAsked, question: Question, load: Profile, target: float) -> Scaling:
+    """How replicas come and go under a policy. load: the replicas that the profile would keep busy, over time.
 
     Scheduled: at any time those for the largest rate from then until a replica that is ordered then would be ready. All
     that are there at the beginning are ready.
     """
-    profile, seconds = asked.profile, asked.cold_start.seconds if asked.cold_start is not None else 0.0
+    seconds = asked.cold_start.seconds if asked.cold_start is not None else 0.0
     if policy == "static":
-        peak = profile.most(0.0, asked.span - _INSTANT)
-        return Schedule(changes=((0.0, int(question.sizing.replicas(peak, replica.rate))),), cold_start=seconds)
+        peak = load.most(0.0, asked.span - _INSTANT)
+        return Schedule(changes=((0.0, int(question.sizing.replicas(peak, 1.0))),), cold_start=seconds)
     if policy == "scheduled":
-        edges = {start for start, _ in profile.steps(asked.span)}
-        edges |= {start - seconds for start, _ in profile.steps(asked.span + seconds) if start > seconds}
+        edges = {start for start, _ in load.steps(asked.span)}
+        edges |= {start - seconds for start, _ in load.steps(asked.span + seconds) if start > seconds}
         changes: list[tuple[float, int]] = []
         for time in sorted(edges):
-            wanted = replicas_for(profile.most(time + _INSTANT, time + seconds + _INSTANT), asked, question, replica)
+            wanted = replicas_for(load.most(time + _INSTANT, time + seconds + _INSTANT), asked, question)
             if not changes or wanted != changes[-1][1]:
                 changes.append((time, wanted))
         return Schedule(changes=tuple(changes), cold_start=seconds)
-    first = replicas_for(profile.rates[0], asked, question, replica)
+    first = replicas_for(load.rates[0], asked, question)
     rule = asked.autoscaler
     return Reactive(
         target=target,

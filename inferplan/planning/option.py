@@ -90,6 +90,8 @@ class Option:
     """Whether the closed form meets the limits; if not, it misses them by less than it can be wrong."""
     slow: Slowness = AS_PREDICTED
     """How much slower than predicted the devices are taken to be."""
+    slots: int | None = None
+    """Sequences that one replica is started with; ``None``: as its load takes."""
 
     def sized(self, replicas: int, pools: tuple[int, int] | None = None) -> Option:
         """The same with so many replicas, and its bill."""

@@ -10,7 +10,7 @@ import numpy as np
 from inferplan.catalog.assemble import Request
 from inferplan.errors import InfeasibleError
 from inferplan.estimate.deployment import Deployment
-from inferplan.planning.demand import METRIC_NAMES, percentile_of
+from inferplan.planning.demand import METRIC_NAMES, limits_in_words
 from inferplan.planning.grid import axes_for, longest_whole
 from inferplan.planning.option import Option, PricedGrid
 from inferplan.planning.passes import priced_grid
@@ -23,7 +23,7 @@ from inferplan.serving.simulator import simulate
 from inferplan.traffic.requests import Requests
 from inferplan.units import format_time
 
-_MOST_LOADS = 60
+MOST_LOADS = 60
 """Loads that are tried to find a capacity: a bisection takes about ten."""
 
 
@@ -46,11 +46,11 @@ def replica_of(request: Request, deployment: Deployment, question: Question) -> 
 
     Raises ``InfeasibleError`` where no load is small enough for the limits.
     """
-    option = _best_point(request, deployment, question)
+    option = best_point(request, deployment, question)
     alone = replace(question, demand=replace(question.demand, rate=option.rate * question.sizing.utilisation))
-    found = carried_by(option, alone, Simulations(most=_MOST_LOADS))
+    found = carried_by(option, alone, Simulations(most=MOST_LOADS))
     if not found.rate:
-        raise _never(question, deployment)
+        raise never(question, deployment)
     return found
 
 
@@ -67,11 +67,13 @@ def carried_by(option: Option, question: Question, simulations: Simulations) -> 
     sized = at(found.factor * question.sizing.utilisation) if rate else at(1.0)
     held = 0.0 if sized.result is None else sized.result.in_system
     ranks = option.deployment.parallel.dp
-    flags = Flags(max_num_seqs=ceil(sized.slots / ranks), max_num_batched_tokens=option.budget)
+    flags = Flags(
+        max_num_seqs=ceil(sized.slots / ranks), max_num_batched_tokens=option.budget, queue=question.demand.queue
+    )
     return Replica(deployment=option.deployment, flags=flags, rate=rate, broken=found.broken, requests=held)
 
 
-def _best_point(request: Request, deployment: Deployment, question: Question) -> Option:
+def best_point(request: Request, deployment: Deployment, question: Question) -> Option:
     """The batch with which one replica carries most within the limits, in closed form."""
     slo, budget = question.slo, deployment.engine.defaults.tier(deployment.hardware).token_budget
     little = replace(question.demand, rate=1e-3)  # one replica carries it, so that the most rate is the best
@@ -79,20 +81,20 @@ def _best_point(request: Request, deployment: Deployment, question: Question) ->
     grid = priced_grid(deployment, little, slo.percentile, axes)
     option = cheapest_point(PricedGrid(request, grid, None), little, slo, question.sizing)
     if option is None:
-        raise _never(question, deployment)
+        raise never(question, deployment)
     return option.sized(1)
 
 
-def _never(question: Question, deployment: Deployment) -> InfeasibleError:
+def never(question: Question, deployment: Deployment) -> InfeasibleError:
     """The error that says so, with what a typical request takes alone. Raises what the simulation of that does."""
     slo, demand = question.slo, question.demand
-    limits = " and ".join(f"{METRIC_NAMES[name]} {format_time(limit, 3)}" for name, limit in slo.limits.items())
+    limits = limits_in_words(slo, demand.classes)
     prompt, output = (np.array([max(round(lengths.average), 1)]) for lengths in (demand.prompt, demand.output))
     alone = simulate(deployment, Requests(prompt=prompt, output=output, arrival=np.zeros(1)))
     seconds = {METRIC_NAMES[name]: float(np.sum(getattr(alone, name))) for name in slo.limits}
     takes = " and ".join(f"{name} {format_time(value, 3)}" for name, value in seconds.items())
     return InfeasibleError(
-        f"a replica of {deployment.describe()} keeps {limits} at {percentile_of(slo)} under no load",
+        f"a replica of {deployment.describe()} keeps {limits} under no load",
         because=f"a mean request takes {takes} alone" if len(alone.e2el) else "; ".join(alone.records.refused),
         hint="longer limits, another --gpu or --tp, or inferplan plan for what would do",
     )

@@ -148,6 +148,8 @@ def slots_for(option: Option, demand: Demand, utilisation: float) -> int:
     decodes share the token budget with prompts, a step holds a token (with drafts, a verification) of each in it: vLLM
     does not start with fewer tokens of a step than sequences, whatever the stages (``config/scheduler.py``).
     """
+    if option.slots is not None:
+        return option.slots
     engine, parallel = option.deployment.engine, option.deployment.parallel
     each = engine.defaults.tier(option.deployment.hardware).max_sequences
     if mixes(engine.policy):

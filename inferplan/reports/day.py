@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 
 from inferplan.planning.day import HOUR, Day, PolicyDay
-from inferplan.planning.demand import METRIC_NAMES, percentile_of
+from inferplan.planning.demand import METRIC_NAMES, limits_in_words, percentile_of
 from inferplan.reports.cost import bill_record
+from inferplan.reports.day_classes import by_class, classes_record, kept, meets_percentile, mix_notes, mixes_record
 from inferplan.reports.estimate import deployment_record
 from inferplan.reports.failures import episode_records, failure_table
 from inferplan.reports.plan import BOTTLENECKS
 from inferplan.serving.autoscaling import Reactive
+from inferplan.serving.class_results import METRICS
 from inferplan.table import Report, Table
 from inferplan.units import format_bytes, format_time
 
@@ -22,21 +24,24 @@ _NAMES = METRIC_NAMES | {"e2el": "latency"}
 
 def day_report(day: Day) -> Report:
     """The policies side by side, and the replicas of each by the hour."""
-    rows = [_row(day, one) for one in day.policies]
+    rows, classes, replica = [_row(day, one) for one in day.policies], day.question.demand.classes, day.work.replica
     record = {
-        **deployment_record(day.replica.deployment),
+        **deployment_record(day.work.replica.deployment),
         "profile": _profile(day),
-        "slo": {f"{name}_s": limit for name, limit in day.question.slo.limits.items()},
-        "percentile": day.question.slo.percentile,
+        "slo": None if classes else {f"{name}_s": limit for name, limit in day.question.slo.limits.items()},
+        "percentile": None if classes else day.question.slo.percentile,
         "replica": {
-            "requests_per_s": day.replica.rate,
-            "breaks_first": day.replica.broken,
+            "requests_per_s": replica.rate,
+            "breaks_first": replica.broken,
             "utilisation": day.question.sizing.utilisation,
-            "requests_in_it": day.replica.requests,
-            "max_num_seqs": day.replica.flags.max_num_seqs,
-            "max_num_batched_tokens": day.replica.flags.max_num_batched_tokens,
+            "requests_in_it": replica.requests,
+            "max_num_seqs": replica.flags.max_num_seqs,
+            "max_num_batched_tokens": replica.flags.max_num_batched_tokens,
+            "queue": replica.flags.queue,
             "bill": bill_record(day.tariff.bill(1)),
         },
+        "classes": classes_record(day),
+        "mixes": mixes_record(day),
         "cold_start": _cold_start(day),
         "preemptions": None
         if day.asked.losses is None
@@ -47,16 +52,17 @@ def day_report(day: Day) -> Report:
         else {"mode": day.asked.failures.mode, "replicas_per_node": day.asked.failures.per_node},
         "policies": [{**row, **_more(day, one)} for row, one in zip(rows, day.policies)],
     }
-    tables = [_summary(day, rows), _by_hour(day)]
+    tables = [_summary(day, rows), *([by_class(day)] if classes else []), _by_hour(day)]
     if day.asked.failures is not None:
-        tables.insert(1, failure_table([(one.policy, one.outages) for one in day.policies], "policy"))
-    return Report(record=record, tables=tables, notes=_notes(day), rows=rows)
+        tables.insert(-1, failure_table([(one.policy, one.outages) for one in day.policies], "policy"))
+    flat = [{**row, "classes": {of["name"]: of for of in kept(one)}} for row, one in zip(rows, day.policies)]
+    return Report(record=record, tables=tables, notes=_notes(day), rows=flat)
 
 
 def _more(day: Day, one: PolicyDay) -> dict[str, Any]:
     """What of a policy is no single figure."""
     failures = {} if day.asked.failures is None else {"failures": episode_records(one.outages)}
-    return {"hours": _hours(day, one), **failures}
+    return {"classes": kept(one) or None, "hours": _hours(day, one), **failures}
 
 
 def _profile(day: Day) -> dict[str, Any]:
@@ -90,8 +96,9 @@ def _cold_start(day: Day) -> dict[str, Any] | None:
 
 def _row(day: Day, one: PolicyDay) -> dict[str, Any]:
     """One policy; GPU-hours and cost are of a day, whatever the span."""
-    percentile, ranks = day.question.slo.percentile, day.replica.deployment.parallel.ranks
-    first = day.policies[0].cost
+    slo, ranks = day.question.slo, day.work.replica.deployment.parallel.ranks
+    first, classes = day.policies[0].cost, kept(one)
+    meets = all(of["meets"] is not False for of in classes) if classes else meets_percentile(one.missed, slo)
     return {
         "policy": one.policy,
         "peak_replicas": one.peak,
@@ -100,36 +107,41 @@ def _row(day: Day, one: PolicyDay) -> dict[str, Any]:
         "currency": day.tariff.currency,
         "saving": 1.0 - one.cost / first if first else None,
         "missed": one.missed,
-        "meets": one.missed <= 1 - percentile / 100 + 1e-12,
+        "meets": meets,
         "utilisation": one.utilisation,
         "taken_away": one.taken,
         "begun_anew": one.resent,
-        **{f"{name}_s": one.percentile(name, percentile) for name in ("ttft", "tpot", "e2el")},
+        **{f"{name}_s": None if classes else one.percentile(name, slo.percentile) for name in METRICS},
         "requests": one.result.counts,
     }
 
 
-def _hours(day: Day, one: PolicyDay) -> list[dict[str, float]]:
+def _hours(day: Day, one: PolicyDay) -> list[dict[str, Any]]:
     """The replicas that are paid for and the requests that come, hour by hour."""
     span, arrival = day.asked.span, day.requests.arrival
     assert arrival is not None
     found = []
+    names, of = [kind.name for kind in day.requests.classes], day.requests.of
     for hour in range(ceil(span / HOUR)):
         start, stop = hour * HOUR, min((hour + 1) * HOUR, span)
-        came = int(np.searchsorted(arrival, stop) - np.searchsorted(arrival, start))
-        found.append(
-            {
-                "hour": hour,
-                "requests_per_s": came / (stop - start),
-                "replicas": one.mean_replicas(start, stop),
-            }
-        )
+        first, last = (int(np.searchsorted(arrival, time)) for time in (start, stop))
+        row: dict[str, Any] = {
+            "hour": hour,
+            "requests_per_s": (last - first) / (stop - start),
+            "replicas": one.mean_replicas(start, stop),
+        }
+        if of is not None:
+            counts = np.bincount(of[first:last], minlength=len(names)) / (stop - start)
+            row["of_class"] = dict(zip(names, counts.tolist()))
+        found.append(row)
     return found
 
 
 def _summary(day: Day, rows: list[dict[str, Any]]) -> Table:
-    percentile, limits = percentile_of(day.question.slo), list(day.question.slo.limits)
-    asked = ", ".join(f"{_NAMES[name]} {format_time(limit, 3)}" for name, limit in day.question.slo.limits.items())
+    slo, classes = day.question.slo, day.question.demand.classes
+    percentile, limits = percentile_of(slo), [] if classes else list(slo.limits)
+    asked = ", ".join(f"{_NAMES[name]} {format_time(limit, 3)}" for name, limit in slo.limits.items())
+    asked = limits_in_words(slo, classes) if classes else f"{asked} at {percentile}"
     latencies = [f"{_NAMES[name]} {percentile}" for name in limits]
     spot = day.asked.losses is not None
     columns = [
@@ -157,17 +169,18 @@ def _summary(day: Day, rows: list[dict[str, Any]]) -> Table:
         ]
         for index, row in enumerate(rows)
     ]
-    title = f"{day.replica.deployment.describe()}: a day of {day.asked.profile.name}, {asked} at {percentile}"
+    title = f"{day.work.replica.deployment.describe()}: a day of {day.asked.profile.name}, {asked}"
     return Table(title=title, columns=columns, rows=cells, right=frozenset(columns[1:]))
 
 
 def _by_hour(day: Day) -> Table:
-    policies = [_hours(day, one) for one in day.policies]
-    columns = ["hour", "requests/s", *(one.policy for one in day.policies)]
+    policies, names = [_hours(day, one) for one in day.policies], [one.name for one in day.requests.classes]
+    columns = ["hour", "requests/s", *names, *(one.policy for one in day.policies)]
     rows = [
         [
             f"{hour['hour']:02d}:00",
             f"{hour['requests_per_s']:,.2f}",
+            *(f"{hour['of_class'][name]:,.2f}" for name in names),
             *(f"{of[index]['replicas']:.2f}" for of in policies),
         ]
         for index, hour in enumerate(policies[0])
@@ -178,22 +191,24 @@ def _by_hour(day: Day) -> Table:
 
 
 def _notes(day: Day) -> list[str]:
-    asked, replica, profile = day.asked, day.replica, day.asked.profile
-    sizing, percentile = day.question.sizing, day.question.slo.percentile
+    asked, replica, profile = day.asked, day.work.replica, day.asked.profile
+    sizing, percentile, classes = day.question.sizing, day.question.slo.percentile, day.question.demand.classes
+    of = " of the mix that takes most" if len(day.work.mixes) > 1 else ""
     why = f" ({BOTTLENECKS[replica.broken]} breaks first)" if replica.broken in BOTTLENECKS else ""
     lines = [
-        f"a replica carries {replica.rate:.3g} requests/s within the limits{why}, by simulation, and is given "
+        f"a replica carries {replica.rate:.3g} requests/s{of} within the limits{why}, by simulation, and is given "
         f"{sizing.utilisation:.0%} of it; it runs with --max-num-seqs {replica.flags.max_num_seqs} "
         f"--max-num-batched-tokens {replica.flags.max_num_batched_tokens}",
         f"{len(day.requests):,} requests in {asked.span / HOUR:.3g} h, of {np.mean(day.requests.prompt):,.0f} tokens "
         f"in and {np.mean(day.requests.output):,.0f} out on average, {day.question.demand.arrivals} arrivals, the same "
         f"for every policy; {asked.routing} routing; used: requests over what the replicas that are paid for carry",
+        *(mix_notes(day) if classes else []),
     ]
     if profile.end < asked.span:
         lines.append(f"the profile lasts {format_time(profile.end, 4)} and repeats")
     if profile.source:
         lines.append(f"profile: {profile.source}")
-    if profile.classes:
+    if profile.classes and not classes:
         lines.append(f"the rates of {', '.join(profile.classes)} are added: all have the lengths that are given here")
     if asked.cold_start is not None:
         start = asked.cold_start
@@ -223,7 +238,9 @@ def _notes(day: Day) -> list[str]:
         lines.append(
             f"GPU-hours and cost are {24 * HOUR / asked.span:g} times those of the {asked.span / HOUR:.3g} h simulated"
         )
-    if any(one.missed > 1 - percentile / 100 for one in day.policies):
+    if classes:
+        lines.append("! more of a class miss a limit than its percentile allows; miss: of the requests of its class")
+    elif any(one.missed > 1 - percentile / 100 for one in day.policies):
         lines.append(f"! more than {100 - percentile:g} % of the requests miss a limit")
     lines.append("a bill runs from the order of a replica until its last request is done, by the second")
     return [*lines, *day.tariff.bill(1).remarks, *day.question.prices.remarks([replica.deployment.hardware.name])]

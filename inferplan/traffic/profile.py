@@ -1,7 +1,7 @@
 """Load profiles: requests a second by the time of day, constant from one row to the next.
 
 A file is CSV with the columns ``time`` (seconds, HH:MM or HH:MM:SS), ``rate`` (requests a second) and, if there are
-several kinds of traffic, ``class``: the rates of classes are added. Its last row lasts until 24:00. A profile repeats
+several kinds of traffic, ``class``; every class has rows of its own. Its last row lasts until 24:00. A profile repeats
 from its end on: that of a day every day, that of a trace of an hour every hour.
 """
 
@@ -19,7 +19,7 @@ import numpy as np
 
 from inferplan.errors import InputFileError, UsageError
 from inferplan.files import LARGEST_SPEC, read_text
-from inferplan.traffic.conversations import Floats
+from inferplan.traffic.conversations import Floats, Ints
 from inferplan.traffic.requests import ArrivalKind, OpenLoop, Requests
 from inferplan.units import parse_number
 
@@ -36,7 +36,7 @@ _CLOCK = re.compile(r"(\d{1,2}):([0-5]\d)(?::([0-5]\d))?", re.ASCII)
 @dataclass(frozen=True, kw_only=True)
 class Profile:
     """Requests a second over time: ``rates[i]`` from ``starts[i]`` seconds to the next, the last until ``end``, and
-    again from there. classes: kinds of traffic whose rates are added here.
+    again from there. classes: kinds of traffic whose rates are added here; of_class: those of each, step by step.
 
     Raises ``UsageError`` for steps that do not follow each other from 0 on, and for rates that are none.
     """
@@ -46,6 +46,7 @@ class Profile:
     rates: tuple[float, ...]
     end: float = DAY
     classes: tuple[str, ...] = ()
+    of_class: tuple[tuple[float, ...], ...] = ()
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -75,7 +76,25 @@ class Profile:
 
     def scaled(self, peak: float) -> Profile:
         """The same shape with another peak."""
-        return replace(self, rates=tuple(rate * (peak / self.peak) for rate in self.rates))
+        times = peak / self.peak
+        of_class = tuple(tuple(rate * times for rate in rates) for rates in self.of_class)
+        return replace(self, rates=tuple(rate * times for rate in self.rates), of_class=of_class)
+
+    def divided(self, names: Sequence[str], shares: Sequence[float]) -> Profile:
+        """The same rates, of each class by its share at any time."""
+        whole = sum(shares)
+        of_class = tuple(tuple(rate * share / whole for rate in self.rates) for share in shares)
+        return replace(self, classes=tuple(names), of_class=of_class)
+
+    def ordered(self, names: Sequence[str]) -> Profile:
+        """The same with its classes in this order."""
+        of_class = tuple(self.of_class[self.classes.index(name)] for name in names)
+        return replace(self, classes=tuple(names), of_class=of_class)
+
+    def weighted(self, weights: Sequence[float] | Floats) -> Profile:
+        """What the requests of a second amount to, over time, where each counts by the weight of its step."""
+        rates = np.array(self.rates) * weights
+        return replace(self, rates=tuple(rates.tolist()), classes=(), of_class=())
 
     def steps(self, until: float) -> Iterator[tuple[float, float]]:
         """(start, rate) of every step that begins before ``until``, in seconds; it repeats as often as that takes."""
@@ -107,6 +126,10 @@ class Profile:
         which so many are expected (inversion of the cumulative rate; E. Cinlar, Introduction to Stochastic Processes,
         1975). Poisson arrivals stay Poisson with the rates of the profile.
         """
+        return self.placed(until, kind, burstiness, seed)[0]
+
+    def placed(self, until: float, kind: ArrivalKind, burstiness: float, seed: int) -> tuple[Floats, Ints]:
+        """:meth:`arrivals`, with the step of the profile that each is in."""
         edges, expected = self._summed(until)
         total, stream = float(expected[-1]), OpenLoop(rate=1.0, kind=kind, burstiness=burstiness)
         count = int(total + 10 * np.sqrt(total / min(burstiness, 1.0)) + 100)
@@ -119,7 +142,21 @@ class Profile:
         step = np.searchsorted(expected, ordinal, "right") - 1
         rate = np.diff(expected) / np.diff(edges)
         times: Floats = edges[step] + (ordinal - expected[step]) / rate[step]
-        return times
+        return times, step % len(self.starts)
+
+    def shares_until(self, until: float) -> list[float]:
+        """The share of each class in all requests that are expected before ``until`` seconds."""
+        edges = self._summed(until)[0]
+        step = np.arange(len(edges) - 1) % len(self.starts)
+        expected = np.array(self.of_class)[:, step] @ np.diff(edges)
+        return list((expected / max(float(np.sum(expected)), 1e-300)).tolist())
+
+    @property
+    def shares(self) -> Floats:
+        """The share of each class in the requests of each step, ``(steps, classes)``; 0 where none come."""
+        of_class = np.array(self.of_class).T
+        shares: Floats = of_class / np.maximum(np.sum(of_class, axis=1, keepdims=True), 1e-300)
+        return shares
 
 
 def profile_of(trace: Requests, name: str = "trace") -> Profile:
@@ -138,8 +175,7 @@ def profile_of(trace: Requests, name: str = "trace") -> Profile:
 
 def read_profile(path: Path) -> Profile:
     """The profile of a CSV file. Raises ``InputFileError`` that names the line."""
-    lines = read_text(path, LARGEST_SPEC).splitlines()
-    rows = [(number, row) for number, row in enumerate(csv.reader(lines), 1) if any(cell.strip() for cell in row)]
+    rows = _rows(path)
     if not rows:
         raise InputFileError(f"{path} is empty", hint=_COLUMNS)
     columns = [cell.strip().lower() for cell in rows[0][1]]
@@ -166,17 +202,37 @@ def read_profile(path: Path) -> Profile:
     if not classes:
         raise InputFileError(f"{path} has no rows", hint=_COLUMNS)
     starts = sorted({time for steps in classes.values() for time, _ in steps})
-    rates = np.sum([_held(steps, starts) for steps in classes.values()], axis=0)
+    held = np.array([_held(steps, starts) for steps in classes.values()])
     try:
         return Profile(
             name=path.stem,
             starts=tuple(starts),
-            rates=tuple(map(float, rates)),
+            rates=tuple(np.sum(held, axis=0).tolist()),
             classes=tuple(classes) if "class" in columns else (),
+            of_class=tuple(map(tuple, held.tolist())) if "class" in columns else (),
             source=str(path),
         )
     except UsageError as error:
         raise InputFileError(f"{path} is no load profile", because=error.what) from None
+
+
+def require_classes(profile: Profile, names: Sequence[str]) -> None:
+    """Raise ``InputFileError`` where a profile from a file has rates of other classes than these, or lacks some."""
+    path = Path(profile.source)
+    for name in profile.classes:
+        if name not in names:
+            line = next(line for line, row in _rows(path) if name in map(str.strip, row))
+            raise _bad(path, line, f"no class is named {name!r}; there are {', '.join(names)}")
+    if lacking := [name for name in names if name not in profile.classes]:
+        raise InputFileError(
+            f"{path} has no rate of class {lacking[0]!r}", hint=f"a row 0,{lacking[0]},0 if none of it ever comes"
+        )
+
+
+def _rows(path: Path) -> list[tuple[int, list[str]]]:
+    """The rows of a CSV file that hold anything, with the number of their line."""
+    lines = read_text(path, LARGEST_SPEC).splitlines()
+    return [(number, row) for number, row in enumerate(csv.reader(lines), 1) if any(cell.strip() for cell in row)]
 
 
 def _held(steps: Sequence[tuple[float, float]], starts: Sequence[float]) -> Floats:

@@ -408,7 +408,8 @@ class Traffic:
         count = self.count
         of = before = None
         if self.classes:
-            of, prompt, output = _drawn_of(self.classes, self.seed, count)
+            shares = np.array([[one.share for one in self.classes]])
+            of, prompt, output = drawn_of(self.classes, self.seed, shares, np.zeros(count, dtype=np.int64))
         else:
             prompt, (output, before) = self.prompt.sample(rng, count), self.output.sample_parts(rng, count)
         sets = None
@@ -496,15 +497,20 @@ class Traffic:
         )
 
 
-def _drawn_of(classes: Sequence[TrafficClass], seed: int, count: int) -> tuple[Ints, Ints, Ints]:
-    """The class of each of ``count`` requests, by its place, and their prompts and outputs in tokens.
+def drawn_of(classes: Sequence[TrafficClass], seed: int, shares: Floats, step: Ints) -> tuple[Ints, Ints, Ints]:
+    """The class of each request, by its place, and their prompts and outputs in tokens.
 
-    Each is drawn by its share, whatever the others are: of Poisson arrivals each class then gets Poisson arrivals of
-    its own. The stream of random numbers is their own, so that arrivals are those of a load without classes.
+    shares: of each class at each step of a load, ``(steps, classes)``, as numbers in proportion; step: that in which
+    each request comes. Each is drawn by the shares of its step, whatever the others are: of Poisson arrivals each class
+    then gets Poisson arrivals of its own. The stream of random numbers is their own, so that arrivals are those of a
+    load without classes.
     """
-    rng = np.random.default_rng((seed, 2))
-    shares = np.array([one.share for one in classes])
-    of = rng.choice(len(classes), count, p=shares / np.sum(shares)).astype(np.int64)
+    rng, count = np.random.default_rng((seed, 2)), len(step)
+    bounds = np.cumsum(shares / np.maximum(np.sum(shares, axis=1, keepdims=True), 1e-300), axis=1)
+    bounds /= np.maximum(bounds[:, -1:], 1e-300)
+    chance, of = rng.random(count), np.zeros(count, dtype=np.int64)
+    for place in range(len(classes) - 1):
+        of += bounds[step, place] <= chance
     prompt, output = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
     for place, one in enumerate(classes):
         mine = of == place

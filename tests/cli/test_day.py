@@ -125,3 +125,84 @@ def test_a_cold_start_of_nobody_is_refused(run: Run, profile: str) -> None:
     assert (refused.code, "--storage-bandwidth changes nothing" in refused.err) == (2, True)
     ran = run(*static, "--cold-start", "20s", "--preemptions", "0.5", "--notice", "10s", "--format", "json")
     assert ran.json["cold_start"]["seconds"] == 20.0
+
+
+KINDS = """classes:
+  - {name: chat, prompt: "256", output: "32", ttft: 1 s, tpot: 100 ms}
+  - {name: batch, prompt: "1024", output: "64", e2e: 60 s, priority: 1}
+"""
+OF_CLASSES = ("day", "llama-3.1-8b", "--gpu", "l4", *PRICE)
+
+
+@pytest.fixture
+def kinds(tmp_path: Path) -> str:
+    path = tmp_path / "kinds.yaml"
+    path.write_text(KINDS, encoding="utf-8")
+    return str(path)
+
+
+def test_classes_of_a_profile(run: Run, kinds: str, tmp_path: Path) -> None:
+    """Each at its own rate, with its lengths: of 1,200 s 2 and 1 of chat a second, 0 and 0.5 of batch."""
+    profile = tmp_path / "of.csv"
+    profile.write_text("time,rate,class\n0,2,chat\n0,0,batch\n00:10,1,chat\n00:10,0.5,batch\n", encoding="utf-8")
+    asked = (*OF_CLASSES, "--profile", str(profile), "--classes", kinds, "--queue", "priority")
+    asked = (*asked, "--duration", "20min", "--policy", "static")
+    record = run(*asked, "--format", "json").json
+    chat, batch = record["classes"]
+    assert (chat["name"], batch["name"], batch["priority"]) == ("chat", "batch", 1)
+    assert (chat["share"], batch["share"]) == (pytest.approx(1800 / 2100), pytest.approx(300 / 2100))
+    assert [mix["shares"] for mix in record["mixes"]["simulated"]] == [[1.0, 0.0], [2 / 3, 1 / 3]]
+    assert (record["slo"], record["percentile"], record["replica"]["queue"]) == (None, None, "priority")
+    first, second = record["policies"][0]["classes"]
+    assert first["requests"] == pytest.approx(1800, abs=5 * 1800**0.5)
+    assert second["requests"] == pytest.approx(300, abs=5 * 300**0.5)
+
+
+def test_shares_divide_a_profile_without_classes(run: Run, kinds: str, tmp_path: Path) -> None:
+    path = tmp_path / "shares.yaml"
+    path.write_text(KINDS.replace("name: chat", "name: chat, share: 0.75").replace("name: b", "share: 0.25, name: b"))
+    (tmp_path / "flat.csv").write_text("time,rate\n0,2\n")
+    asked = (*OF_CLASSES, "--profile", str(tmp_path / "flat.csv"), "--duration", "10min", "--policy", "static")
+    record = run(*asked, "--classes", str(path), "--format", "json").json
+    assert [one["share"] for one in record["classes"]] == [0.75, 0.25]
+    refused = run(*asked, "--classes", kinds)  # nobody says how many there are of each
+    assert (refused.code, ":2: a class has a share of the requests or a rate" in refused.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("rows", "more", "said"),
+    [
+        ("0,chat,1\n0,coat,1\n", (), ":3: no class is named 'coat'; there are chat, batch"),
+        ("0,chat,1\n", (), "has no rate of class 'batch'"),
+        ("0,chat,1\n0,batch,0\n", (), "no request of class 'batch' comes"),
+        ("0,chat,1\n0,batch,1\n", ("--ttft", "1s"), "--ttft and --classes exclude each other"),
+        ("0,chat,1\n0,batch,1\n", ("--workload", "chat"), "--workload and --classes exclude each other"),
+    ],
+)
+def test_classes_and_a_profile_that_do_not_fit(
+    run: Run, kinds: str, tmp_path: Path, rows: str, more: tuple[str, ...], said: str
+) -> None:
+    profile = tmp_path / "of.csv"
+    profile.write_text(f"time,class,rate\n{rows}", encoding="utf-8")
+    refused = run(*OF_CLASSES, "--profile", str(profile), "--classes", kinds, "--policy", "static", *more)
+    assert refused.code in (2, 3, 4) and said in refused.err, refused.err
+
+
+def test_rates_are_said_once(run: Run, tmp_path: Path) -> None:
+    """A rate in the file of the classes, beside one in the profile; and a trace, which has lengths of its own."""
+    path, profile = tmp_path / "rated.yaml", tmp_path / "of.csv"
+    path.write_text(KINDS.replace("name: chat", "name: chat, rate: 3").replace("name: b", "rate: 1, name: b"))
+    profile.write_text("time,class,rate\n0,chat,1\n0,batch,1\n", encoding="utf-8")
+    asked = (*OF_CLASSES, "--classes", str(path), "--policy", "static")
+    refused = run(*asked, "--profile", str(profile))
+    assert ":2: a class has a rate, and so it has elsewhere" in refused.err
+    profile.write_text("time,rate\n0,1\n", encoding="utf-8")
+    refused = run(*asked, "--profile", str(profile))
+    assert "the classes have rates of their own beside those of the profile" in refused.err
+    refused = run(*OF_CLASSES, "--profile", str(profile), "--prompt", "8", "--output", "8", "--queue", "fair")
+    assert (refused.code, "--queue fair needs several classes" in refused.err) == (2, True)
+    trace = tmp_path / "trace.csv"
+    trace.write_text("arrival_s,prompt,output\n" + "".join(f"{n},64,8\n" for n in range(60)), encoding="utf-8")
+    path.write_text(KINDS.replace("name: chat", "name: chat, share: 0.5").replace("name: b", "share: 0.5, name: b"))
+    refused = run(*asked, "--profile-from", str(trace))
+    assert "--profile-from takes lengths of a trace" in refused.err

@@ -23,11 +23,10 @@ from inferplan.planning.day import (
 from inferplan.planning.demand import Demand
 from inferplan.planning.option import Sizing
 from inferplan.planning.question import Question
-from inferplan.planning.replica import Replica, replica_of
+from inferplan.planning.replica import replica_of
 from inferplan.planning.space import Space
 from inferplan.serving.autoscaling import Life, Reactive, Schedule
 from inferplan.serving.cold_start import ColdStart, weights_of
-from inferplan.serving.flags import Flags
 from inferplan.serving.records import FINISHED, Records
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.simulator import Options, simulate
@@ -50,8 +49,9 @@ def question(price: str = "h100-sxm=2.00", **slo: float) -> Question:
     )
 
 
-def replica(rate: float) -> Replica:
-    return Replica(deployment=assemble(REQUEST), flags=Flags(), rate=rate, broken="tpot", requests=3.0)
+def busy(profile: Profile, rate: float) -> Profile:
+    """The replicas that a profile would keep busy, each of so many requests a second."""
+    return profile.weighted([1 / rate] * len(profile.rates))
 
 
 def policy_day(lives: list[Life], span: float = 7200.0, price: str = "h100-sxm=2.00") -> PolicyDay:
@@ -62,7 +62,7 @@ def policy_day(lives: list[Life], span: float = 7200.0, price: str = "h100-sxm=2
     result = SimulationResult(records=records, meters=[], closed=False, slo=Slo(ttft=0.5, tpot=0.02), lives=lives)
     tariff = price_book(stated=[price]).require("h100-sxm", 1)
     return PolicyDay(
-        policy="reactive", scaling=Schedule(changes=((0.0, 1),)), result=result, span=span, tariff=tariff, capacity=2.0
+        policy="reactive", scaling=Schedule(changes=((0.0, 1),)), result=result, span=span, tariff=tariff, work=1.5
     )
 
 
@@ -101,27 +101,27 @@ def test_timetables_by_hand() -> None:
     the 2 of the next period only once it has begun, and its 10 at 2300 s.
     """
     asked = DayAsked(profile=PEAKS, cold_start=ColdStart(rest=100.0), span=3600.0)
-    found = scaling_of("scheduled", asked, question(), replica(2.5), 3.0)
+    found = scaling_of("scheduled", asked, question(), busy(PEAKS, 2.5), 3.0)
     assert found == Schedule(
         changes=((0.0, 2), (500.0, 10), (1200.0, 4), (1800.0, 2), (2300.0, 10), (3000.0, 4)), cold_start=100.0
     )
-    assert scaling_of("static", asked, question(), replica(2.5), 3.0) == Schedule(
+    assert scaling_of("static", asked, question(), busy(PEAKS, 2.5), 3.0) == Schedule(
         changes=((0.0, 10),), cold_start=100.0
     )
     short = replace(asked, span=600.0)  # the peak begins when it is over
-    assert scaling_of("static", short, question(), replica(2.5), 3.0).first == 2
+    assert scaling_of("static", short, question(), busy(PEAKS, 2.5), 3.0).first == 2
     long = replace(asked, cold_start=ColdStart(rest=700.0))  # longer than a step: nobody leaves who would come back
-    assert scaling_of("scheduled", long, question(), replica(2.5), 3.0) == Schedule(
+    assert scaling_of("scheduled", long, question(), busy(PEAKS, 2.5), 3.0) == Schedule(
         changes=((0.0, 10), (1200.0, 4), (1700.0, 10), (3000.0, 4), (3500.0, 10)), cold_start=700.0
     )
 
 
 def test_bounds_of_replicas() -> None:
     asked = DayAsked(profile=FLAT, cold_start=ColdStart(rest=1.0), least=0, most=3)
-    counts = [replicas_for(rate, asked, question(), replica(2.5)) for rate in (0.0, 0.1, 2.0, 2.1, 100.0)]
+    counts = [replicas_for(rate / 2.5, asked, question()) for rate in (0.0, 0.1, 2.0, 2.1, 100.0)]
     assert counts == [0, 1, 1, 2, 3]
     reactive = scaling_of(
-        "reactive", replace(asked, autoscaler=Autoscaler(interval=5.0)), question(), replica(2.5), 7.0
+        "reactive", replace(asked, autoscaler=Autoscaler(interval=5.0)), question(), busy(FLAT, 2.5), 7.0
     )
     assert reactive == Reactive(target=7.0, first=3, cold_start=1.0, least=0, most=3, interval=5.0, until=86_400.0)
 
@@ -167,7 +167,7 @@ def test_constant_load_and_no_cold_start_make_all_policies_alike() -> None:
     static, scheduled = day.policies
     assert np.array_equal(static.result.records.finish, scheduled.result.records.finish)
     assert (static.cost, static.missed) == (scheduled.cost, scheduled.missed)
-    peak = max(int(np.ceil(6.0 / (0.8 * day.replica.rate))), 1)
+    peak = max(int(np.ceil(6.0 / (0.8 * day.work.replica.rate))), 1)
     assert static.peak == peak
     assert static.cost * day.days == pytest.approx(peak * 24 * 2.00)
 
