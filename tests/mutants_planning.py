@@ -21,7 +21,7 @@ from tests.planning import (
     test_sizing,
     test_sizing_by_simulation,
 )
-from tests.serving import test_cluster, test_decode_batch, test_queueing, test_tandem
+from tests.serving import test_cluster, test_decode_batch, test_queueing, test_tandem, test_time_shared
 
 PLANNING_MUTANTS = [
     SourceMutant(
@@ -479,5 +479,29 @@ PLANNING_MUTANTS = [
         new="1.0",
         changes="replicas are given all that they carry",
         check=test_several.test_models_side_by_side_have_the_fewest_replicas,
+    ),
+    SourceMutant(
+        name="everybody has the GPU to itself",
+        place="inferplan.serving.time_shared:_share",
+        old="pace = 1.0 / len(busy)",
+        new="pace = 1.0",
+        changes="models on the same GPUs run as if they were on their own",
+        check=test_time_shared.test_two_requests_by_hand,
+    ),
+    SourceMutant(
+        name="a step ends as if it were alone",
+        place="inferplan.serving.time_shared:_Resident.end",
+        old="Clients.show(self.clients, now)",
+        new="Clients.show(self.clients, self.engine.previous)",
+        changes="users see tokens before the GPU has made them",
+        check=test_time_shared.test_beside_an_idle_model_nothing_changes,
+    ),
+    SourceMutant(
+        name="GPUs that two models share are bought twice",
+        place="inferplan.planning.several:_packings",
+        old="if count and member.stage.shares is None:",
+        new="if count:",
+        changes="sharing saves nothing",
+        check=test_several.test_models_on_the_same_gpus_are_sized_together,
     ),
 ]

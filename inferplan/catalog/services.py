@@ -46,6 +46,8 @@ class ServiceModel(Spec):
     rate: float | None = Field(default=None, gt=0, le=1e6)
     after: str | None = None
     share: float | None = Field(default=None, ge=0, le=1)
+    shares: str | None = None
+    """The model on whose GPUs it is resident too."""
     prompt: str | None = None
     output: str
     ttft: Seconds | None = Field(default=None, gt=0)
@@ -100,6 +102,15 @@ def _stage(one: ServiceModel, known: dict[str, int]) -> Stage:
             f"{one.name}: share is of the answers of the model that it is asked after",
             hint="after: NAME and share: 0.2, or rate: alone",
         )
+    if one.shares is not None and one.shares not in known:
+        raise UsageError(
+            f"{one.name} shares the GPUs of {one.shares!r}, which is no model before it in the file",
+            hint=f"one of {', '.join(known)}" if known else "shares: in the second of them",
+        )
+    if one.shares is not None and one.replicas is not None:
+        raise UsageError(
+            f"{one.name} has as many replicas as {one.shares}, whose GPUs it shares", hint="replicas: there alone"
+        )
     if one.answer is not None and one.after is not None:
         raise UsageError(
             f"{one.name}: the limits of whole answers stand at the model that is asked first", hint="answer: there"
@@ -112,6 +123,7 @@ def _stage(one: ServiceModel, known: dict[str, int]) -> Stage:
         rate=one.rate,
         after=None if one.after is None else known[one.after],
         share=1.0 if one.share is None else one.share,
+        shares=None if one.shares is None else known[one.shares],
         limits=Slo(ttft=one.ttft, tpot=one.tpot, e2el=one.e2e, percentile=one.percentile),
         answer=Slo(ttft=whole.ttft, e2el=whole.e2e, percentile=whole.percentile),
     )

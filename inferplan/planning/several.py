@@ -25,10 +25,11 @@ from inferplan.serving.batch_means import fewest_values
 from inferplan.serving.class_results import at_percentile
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.simulator import MOST_ENGINES, simulate
-from inferplan.serving.tandem import Answers, Asked, TandemRun, answers, ask, simulate_tandem
+from inferplan.serving.tandem import Answers, Asked, TandemRun, answers, ask, ask_together, simulate_tandem
+from inferplan.serving.time_shared import require_shareable
 from inferplan.serving.verdict import flow_of
 from inferplan.traffic.requests import Lengths, Requests
-from inferplan.traffic.stages import Stage, draws, rate_of, reach, require_tree, root_of, scaled
+from inferplan.traffic.stages import Stage, draws, host_of, rate_of, reach, require_tree, root_of, scaled
 
 FEWEST, MOST = 4000, 60_000
 """Requests of a stream in one run."""
@@ -114,6 +115,9 @@ class SeveralAsked:
 
     def __post_init__(self) -> None:
         require_tree(self.stages)
+        for place in range(len(self.members)):
+            if len(together := self.together(place)) > 1:
+                require_shareable([self.members[one].deployment for one in together])
         used = {member.gpu for member in self.members}
         for kind in self.kinds:
             if kind.name not in used:
@@ -126,11 +130,21 @@ class SeveralAsked:
     def stages(self) -> tuple[Stage, ...]:
         return tuple(member.stage for member in self.members)
 
+    def together(self, place: int) -> list[int]:
+        """The models on the GPUs of one, itself too; the first of them has their number of replicas."""
+        host = host_of(self.stages, place)
+        return [one for one in range(len(self.members)) if host_of(self.stages, one) == host]
+
+    def spread(self, counts: Sequence[int]) -> tuple[int, ...]:
+        """The numbers of replicas with those of models that share GPUs: as many as of the first of them."""
+        return tuple(counts[host_of(self.stages, place)] for place in range(len(counts)))
+
     def require_sizable(self) -> None:
         """Raise ``UsageError`` for a model whose replicas nothing decides."""
         for place, member in enumerate(self.members):
             root = self.stages[root_of(self.stages, place)]
-            if member.replicas is None and not member.stage.limits.limits and not root.answer.limits:
+            given = self.members[host_of(self.stages, place)].replicas is not None
+            if not given and not member.stage.limits.limits and not root.answer.limits:
                 raise UsageError(
                     f"nothing says how many replicas {member.stage.name} needs",
                     because="it has neither limits nor replicas, and its stream has no limits of the whole answer",
@@ -177,7 +191,7 @@ class SeveralPlan:
     @property
     def devices(self) -> int:
         """GPUs that replicas run on."""
-        return sum(member.size.devices * count for member, count in zip(self.asked.members, self.replicas))
+        return devices_of(self.asked, self.replicas)
 
     @property
     def gpus(self) -> int:
@@ -194,6 +208,12 @@ class SeveralPlan:
     def too_short(self) -> bool:
         """Whether some run ends before anybody can tell if a queue grows."""
         return any(one.run is not None and one.run.verdict == "too short to tell" for one in self.run.asked)
+
+
+def devices_of(asked: SeveralAsked, counts: Sequence[int]) -> int:
+    """GPUs that so many replicas run on."""
+    own = ((member, count) for member, count in zip(asked.members, counts) if member.stage.shares is None)
+    return sum(member.size.devices * count for member, count in own)
 
 
 def keeps_own(run: SimulationResult | None, stage: Stage) -> bool:
@@ -221,14 +241,21 @@ def requests_of(members: Sequence[Member], factor: float = 1.0) -> list[int]:
         path = sum(members[one].alone for one in range(len(stages)) if root_of(stages, one) == root and shares[one])
         wanted.append(_LIVES * (stages[root].rate or 0.0) * factor * path)
         needed[root] = max(wanted)
+    for place, stage in enumerate(stages):  # models that share GPUs are there for as long as each other
+        if stage.shares is not None:
+            pair = stage.shares, place
+            span = max(needed[one] / (stages[one].rate or 1.0) for one in pair)
+            span = min(span, MOST / max(stages[one].rate or 1.0 for one in pair))
+            needed |= {one: span * (stages[one].rate or 1.0) for one in pair}
     return [ceil(min(needed[root_of(stages, place)], MOST)) for place in range(len(stages))]
 
 
 class _Runs:
     """Simulations of a load that are made once: of a model behind so many replicas of those before it."""
 
-    def __init__(self, members: Sequence[Member], factor: float, seed: int, told: Callable[[int], None]) -> None:
-        self.members, self.told = members, told
+    def __init__(self, asked: SeveralAsked, factor: float, told: Callable[[int], None]) -> None:
+        self.asked, self.members, self.told = asked, asked.members, told
+        members, seed = asked.members, asked.seed
         self.stages = scaled([member.stage for member in members], factor)
         self.drawn = draws(self.stages, requests_of(members, factor), seed)
         self.known: dict[tuple[int, tuple[int, ...]], Asked] = {}
@@ -240,8 +267,17 @@ class _Runs:
 
     def at(self, place: int, counts: Sequence[int]) -> Asked:
         """One model with so many replicas of each."""
-        key = place, tuple(counts[one] for one in self.path(place))
-        if key not in self.known:
+        key = place, tuple(counts[host_of(self.stages, one)] for one in self.path(place))
+        if key in self.known:
+            return self.known[key]
+        together = self.asked.together(place)
+        if len(together) > 1:
+            count = max(counts[together[0]], 1)
+            own = [(self.members[one].served(count), self.drawn[one], self.stages[one].limits) for one in together]
+            for one, found in zip(together, ask_together(*zip(*own))):
+                self.known[one, (counts[together[0]],)] = found
+            self.told(1)
+        else:
             after = self.stages[place].after
             before = None if after is None else self.at(after, counts)
             served = self.members[place].served(max(counts[place], 1))
@@ -292,15 +328,21 @@ def _sized(asked: SeveralAsked, told: Callable[[int], None]) -> tuple[int, ...]:
     """Replicas of each model: first the fewest with which it keeps its own limits behind the fewest of those before
     it, then more of whichever costs least until whole answers keep theirs too.
     """
-    runs = _Runs(asked.members, 1 / asked.utilisation, asked.seed, told)
+    runs = _Runs(asked, 1 / asked.utilisation, told)
     counts: list[int] = [0] * len(asked.members)
     for place, member in enumerate(asked.members):
-        if member.replicas is not None:
+        if member.stage.shares is not None:
+            counts[place] = counts[member.stage.shares]
+        elif member.replicas is not None:
             counts[place] = member.replicas
         elif rate_of(asked.stages, place):
             counts[place] = _fewest(runs, place, counts)
     roots = [place for place, stage in enumerate(asked.stages) if stage.answer.limits]
-    free = [place for place, member in enumerate(asked.members) if member.replicas is None and counts[place]]
+    free = [
+        place
+        for place, member in enumerate(asked.members)
+        if member.replicas is None and member.stage.shares is None and counts[place]
+    ]
     if not roots or not free:
         return tuple(counts)
     return _whole(asked, runs, counts, (roots, free))
@@ -309,7 +351,7 @@ def _sized(asked: SeveralAsked, told: Callable[[int], None]) -> tuple[int, ...]:
 def _most(runs: _Runs, place: int) -> int:
     """Replicas beyond which more help no request."""
     member = runs.members[place]
-    busy = rate_of(runs.stages, place) * member.alone
+    busy = sum(rate_of(runs.stages, one) * runs.members[one].alone for one in runs.asked.together(place))
     return min(ceil(busy / _NEARLY_ALONE) + 1, MOST_ENGINES // member.deployment.parallel.dp)
 
 
@@ -318,7 +360,7 @@ def _fewest(runs: _Runs, place: int, counts: Sequence[int]) -> int:
 
     def kept(replicas: int) -> bool:
         tried = [replicas if one == place else count for one, count in enumerate(counts)]
-        return keeps_own(runs.at(place, tried).run, runs.stages[place])
+        return all(keeps_own(runs.at(one, tried).run, runs.stages[one]) for one in runs.asked.together(place))
 
     below, tried, most = 0, 1, _most(runs, place)
     while not kept(tried):
@@ -333,14 +375,20 @@ def _fewest(runs: _Runs, place: int, counts: Sequence[int]) -> int:
 
 def _more(runs: _Runs, place: int, counts: Sequence[int], tried: int) -> int:
     """Replicas to try after too few: as many as carry what arrives, where fewer leave than come, or an eighth more."""
-    run = runs.at(place, [tried if one == place else count for one, count in enumerate(counts)]).run
-    flow = None if run is None or run.steady else flow_of(run)
-    needed = tried if flow is None or not flow.leaving else floor(tried * flow.arriving / flow.leaving)
+    now, needed = [tried if one == place else count for one, count in enumerate(counts)], tried
+    for one in runs.asked.together(place):
+        run = runs.at(one, now).run
+        flow = None if run is None or run.steady else flow_of(run)
+        if flow is not None and flow.leaving:
+            needed = max(needed, floor(tried * flow.arriving / flow.leaving))
     return max(needed, tried + 1 + tried // 8)
 
 
 def _never(runs: _Runs, place: int, tried: int) -> InfeasibleError:
-    member, run = runs.members[place], runs.at(place, [tried] * len(runs.members)).run
+    missed = (one for one in runs.asked.together(place))
+    at = [tried] * len(runs.members)
+    place = next((one for one in missed if not keeps_own(runs.at(one, at).run, runs.stages[one])), place)
+    member, run = runs.members[place], runs.at(place, at).run
     slo = member.stage.limits
     assert run is not None
     if run.records.refused:
@@ -369,26 +417,26 @@ def _whole(
     for root in roots:
         if not runs.answers(root, plenty).keeps:
             raise _never_whole(runs, root, plenty)
-    floors = tuple(
-        _floor(runs, roots, place, (count, plenty)) if place in free else count for place, count in enumerate(fewest)
+    floors = asked.spread(
+        [_floor(runs, roots, place, (count, plenty)) if place in free else count for place, count in enumerate(fewest)]
     )
     waiting, seen = [(0.0, 0, floors)], {floors}
     for _ in range(_MOST_FLEETS):
         if not waiting:
             break
         _, _, counts = heapq.heappop(waiting)
-        own = all(keeps_own(runs.at(place, counts).run, runs.stages[place]) for place in free)
+        own = all(keeps_own(runs.at(place, counts).run, runs.stages[place]) for place in range(len(counts)))
         if own and all(runs.answers(root, counts).keeps for root in roots):
             return counts
         for place in free:
-            more = tuple(count + (one == place) for one, count in enumerate(counts))
+            more = asked.spread([count + (one == place) for one, count in enumerate(counts)])
             if more in seen or more[place] > plenty[place]:
                 continue
             seen.add(more)
             packings = _packings(asked, more)
             if packings is not None:
-                devices = sum(member.size.devices * count for member, count in zip(asked.members, more))
-                heapq.heappush(waiting, (sum(packing.cost for packing in packings.values()), devices, more))
+                cost = sum(packing.cost for packing in packings.values())
+                heapq.heappush(waiting, (cost, devices_of(asked, more), more))
     raise InfeasibleError(
         "no fleet was found that keeps the limits of whole answers",
         because=f"none of the {len(seen):,} that cost least, or that the stock holds",
@@ -443,7 +491,7 @@ def _packings(asked: SeveralAsked, counts: Sequence[int]) -> dict[str, Packing] 
     demand: dict[str, dict[Size, int]] = {}
     for member, count in zip(asked.members, counts):
         sizes = demand.setdefault(member.gpu, {})
-        if count:
+        if count and member.stage.shares is None:
             sizes[member.size] = sizes.get(member.size, 0) + count
     found: dict[str, Packing] = {}
     for gpu, sizes in demand.items():
@@ -480,7 +528,8 @@ def _alone(asked: SeveralAsked, place: int, counts: Sequence[int], told: Callabl
         chain.insert(0, after)
     own = [one for one in range(len(stages)) if root_of(stages, one) == chain[0]]
     given = any(asked.members[one].replicas is not None for one in chain)
-    if len(chain) == 1 or own != chain or given or asked.kinds:
+    shared = any(len(asked.together(one)) > 1 for one in chain)
+    if len(chain) == 1 or own != chain or given or shared or asked.kinds:
         return None
     first = stages[chain[0]]
     stage = replace(member.stage, after=None, share=1.0, rate=first.rate, prompt=member.prompt, answer=first.answer)

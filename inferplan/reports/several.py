@@ -13,7 +13,7 @@ from inferplan.reports.estimate import deployment_record
 from inferplan.serving.class_results import PERCENTILES, at_percentile
 from inferplan.serving.tandem import Answers
 from inferplan.table import Report, Table
-from inferplan.traffic.stages import rate_of, reach
+from inferplan.traffic.stages import host_of, rate_of, reach
 from inferplan.units import format_time
 
 _NAMES = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "end to end"}
@@ -52,7 +52,8 @@ def _model(plan: SeveralPlan, place: int) -> dict[str, Any]:
         "model": member.deployment.model.name,
         "gpu": member.gpu,
         "replicas": plan.replicas[place],
-        "given": member.replicas is not None,
+        "given": plan.asked.members[host_of(plan.run.stages, place)].replicas is not None,
+        "shares_gpus_of": None if stage.shares is None else plan.run.stages[stage.shares].name,
         "devices": plan.replicas[place] * member.size.devices,
         "after": None if stage.after is None else plan.run.stages[stage.after].name,
         "share": stage.share,
@@ -98,7 +99,8 @@ def _contents(plan: SeveralPlan) -> list[tuple[str, Pattern, int, dict[str, int]
     """
     found = []
     for gpu, packing in plan.packings.items():
-        mine = [(member, n) for member, n in zip(plan.asked.members, plan.replicas) if member.gpu == gpu]
+        every = zip(plan.asked.members, plan.replicas)
+        mine = [(member, n) for member, n in every if member.gpu == gpu and member.stage.shares is None]
         left = {member.stage.name: count for member, count in mine}
         for pattern, count in packing.used:
             inside: dict[str, int] = {}
@@ -161,7 +163,7 @@ def _models_table(plan: SeveralPlan, models: list[dict[str, Any]]) -> Table:
                 asked,
                 f"{one['requests_per_s']:,.4g}",
                 f"{one['replicas']:,}",
-                f"{one['devices']:,}",
+                f"{one['devices']:,}" if one["shares_gpus_of"] is None else f"with {one['shares_gpus_of']}",
                 *times,
                 "-" if not limits and one["keeps_the_limits"] else "yes" if one["keeps_the_limits"] else "no",
             ]
@@ -211,13 +213,20 @@ def _machine_table(plan: SeveralPlan) -> Table:
             [
                 f"{pattern.units * count:,}",
                 pattern.offer.what if rented else f"{gpu}, owned",
-                ", ".join(f"{number} x {name}" for name, number in inside.items()),
+                ", ".join(f"{number} x {_with_sharers(plan, name)}" for name, number in inside.items()),
                 f"{one['gpus']:,}",
                 f"{one['idle_gpus']:,}",
                 f"{one['cost_per_hour']:,.2f}",
             ]
         )
     return Table(title="Machines", columns=columns, rows=rows, right=frozenset((columns[0], *columns[3:])))
+
+
+def _with_sharers(plan: SeveralPlan, name: str) -> str:
+    """The model and those on the same GPUs: ``"chat + titles"``."""
+    stages = plan.run.stages
+    place = next(index for index, stage in enumerate(stages) if stage.name == name)
+    return " + ".join(stages[one].name for one in plan.asked.together(place))
 
 
 def _alone_table(plan: SeveralPlan) -> Table:
@@ -243,6 +252,11 @@ def _notes(plan: SeveralPlan) -> list[str]:
         )
     if any(stage.after is not None for stage in asked.stages):
         lines.append("a model whose answers may go on shows nothing before its answer is whole and judged")
+    if any(stage.shares is not None for stage in asked.stages):
+        lines.append(
+            "models on the same GPUs take turns: each of those that have a step under way proceeds at its share of the "
+            "pace; a whole step needs the GPU, and a switch takes no time"
+        )
     if not plan.keeps:
         lines.append("! a limit is missed, or a queue grows: more replicas, or a lower --utilisation")
     if plan.too_short:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache, partial
 from math import ceil
@@ -23,7 +23,7 @@ from inferplan.serving.elastic import Elastic
 from inferplan.serving.flags import Flags, rules_of, verifying, with_flags
 from inferplan.serving.mixed import Mixed
 from inferplan.serving.prefix_cache import PrefixCache
-from inferplan.serving.records import NAN, Records
+from inferplan.serving.records import NAN, Meter, Records
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.session_cluster import SessionCluster
 from inferplan.serving.step_times import Reach, StepTimes, step_times
@@ -96,6 +96,61 @@ def simulate(
     are where they differ from ``deployment`` and ``flags``. Raises ``InfeasibleError`` when the weights leave no room
     for a cache, ``UsageError`` for a trace without times.
     """
+    run = prepare(deployment, traffic, flags, options, times)
+    return run.result(run.cluster.run(run.options.warmup, run.fill, run.options.jobs))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Prepared:
+    """A run that has not begun: its engines and requests. fill: requests at the head that fill the system."""
+
+    deployment: Deployment
+    prompts: Deployment
+    """What computes prompts."""
+    flags: Flags
+    options: Options
+    traffic: Traffic | Requests
+    closed: ClosedLoop | None
+    kind: Kind
+    cluster: Cluster
+    fill: int
+    typical: float
+    """Tokens of a mean prompt."""
+
+    def result(self, meters: Sequence[Meter]) -> SimulationResult:
+        """What the run says when it has ended."""
+        cluster, closed, fill, options = self.cluster, self.closed, self.fill, self.options
+        records, deployment, rules = cluster.records, self.deployment, self.kind.rules
+        traffic = self.traffic if closed is None else _in_loop(self.traffic, closed)
+        pools = (self.prompts, deployment, *(one.deployment for one in options.fleet.others))
+        found = SimulationResult(
+            records=records,
+            meters=meters,
+            closed=closed is not None,
+            slo=options.slo,
+            warmup=options.warmup + fill,
+            cooldown=((_cooldown(records) if closed is None else fill) if fill else 0) + _never_sent(records),
+            metered=(cluster.metering.span[0], cluster.metering.span[1]) if fill else None,
+            basis=_basis(pools, self.typical),
+            bands=_bands(self.prompts, deployment, self.typical),
+            capacity=rules.capacity if rules.growing else 0.0,
+            prompt_pool=(len(cluster.front.pool), cluster.kinds[0].rules.capacity) if cluster.back.pool else (0, 0.0),
+            slots=rules.slots,
+            lives=cluster.lives if isinstance(cluster, Elastic) else (),
+            outages=cluster.outages if isinstance(cluster, Elastic) else (),
+            conditions=_conditions(cluster, self.flags, traffic, options),
+        )
+        return _anchored(found, deployment, None if closed is None else closed.concurrency)
+
+
+def prepare(
+    deployment: Deployment,
+    traffic: Traffic | Requests,
+    flags: Flags | None = None,
+    options: Options | None = None,
+    times: StepTimes | None = None,
+) -> Prepared:
+    """What :func:`simulate` runs, before it does; raises as that."""
     require_tokens(deployment.model, "serving under load")
     flags, options = flags or Flags(), options or Options()
     require_tiers(options)
@@ -122,26 +177,18 @@ def simulate(
         cluster.build(kind, None if apart is None else _kind(apart, requests, options))
     for meter in cluster.meters:
         meter.timeline = [] if options.timeline else None
-    fill, typical = _fill(requests, closed, options), float(np.mean(requests.prompt))
-    meters = cluster.run(options.warmup, fill, options.jobs)
-    result = SimulationResult(
-        records=records,
-        meters=meters,
-        closed=closed is not None,
-        slo=options.slo,
-        warmup=options.warmup + fill,
-        cooldown=((_cooldown(records) if closed is None else fill) if fill else 0) + _never_sent(records),
-        metered=(cluster.metering.span[0], cluster.metering.span[1]) if fill else None,
-        basis=_basis((prompts, deployment, *(one.deployment for one in options.fleet.others)), typical),
-        bands=_bands(prompts, deployment, typical),
-        capacity=kind.rules.capacity if kind.rules.growing else 0.0,
-        prompt_pool=(len(cluster.front.pool), cluster.kinds[0].rules.capacity) if cluster.back.pool else (0, 0.0),
-        slots=kind.rules.slots,
-        lives=cluster.lives if isinstance(cluster, Elastic) else (),
-        outages=cluster.outages if isinstance(cluster, Elastic) else (),
-        conditions=_conditions(cluster, flags, traffic if closed is None else _in_loop(traffic, closed), options),
+    return Prepared(
+        deployment=deployment,
+        prompts=prompts,
+        flags=flags,
+        options=options,
+        traffic=traffic,
+        closed=closed,
+        kind=kind,
+        cluster=cluster,
+        fill=_fill(requests, closed, options),
+        typical=float(np.mean(requests.prompt)),
     )
-    return _anchored(result, deployment, None if closed is None else closed.concurrency)
 
 
 def _records(prompts: Deployment, requests: Requests) -> Records:

@@ -17,8 +17,10 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.serving.records import FINISHED
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.time_shared import simulate_shared
+from inferplan.traffic.conversations import Ints
 from inferplan.traffic.requests import Requests, Slo
-from inferplan.traffic.stages import Draw, Stage, draws, root_of
+from inferplan.traffic.stages import Draw, Stage, draws, host_of, root_of
 from inferplan.units import Array
 
 
@@ -39,17 +41,33 @@ def ask(deployment: Deployment, draw: Draw, limits: Slo, before: Asked | None = 
 
     Of the run the first quarter, and what runs empty at the end, are in no figure of it.
     """
+    who, requests = _coming(draw, before)
+    if not len(who):
+        return _answered(draw, who, None)
+    return _answered(draw, who, simulate(deployment, requests, options=Options(slo=limits, trim=True)))
+
+
+def ask_together(deployments: Sequence[Deployment], drawn: Sequence[Draw], limits: Sequence[Slo]) -> list[Asked]:
+    """:func:`ask` of stages that share GPUs by time, to all of which requests come from outside."""
+    coming = [_coming(draw, None) for draw in drawn]
+    runs = simulate_shared([(one, requests, slo) for one, (_, requests), slo in zip(deployments, coming, limits)])
+    return [_answered(draw, who, run) for draw, (who, _), run in zip(drawn, coming, runs)]
+
+
+def _coming(draw: Draw, before: Asked | None) -> tuple[Ints, Requests]:
+    """Which requests of the stream come to a stage, in order of time, and those requests."""
     sent = draw.arrival if before is None else before.finish
     coming = np.flatnonzero(draw.asked & np.isfinite(sent))
     who = coming[np.argsort(sent[coming], kind="stable")]
+    return who, Requests(prompt=draw.prompt[who], output=draw.output[who], arrival=sent[who])
+
+
+def _answered(draw: Draw, who: Ints, run: SimulationResult | None) -> Asked:
     first, finish = (np.where(draw.asked, inf, np.nan) for _ in range(2))
-    if not len(who):
-        return Asked(run=None, finish=finish, first=first)
-    requests = Requests(prompt=draw.prompt[who], output=draw.output[who], arrival=sent[who])
-    run = simulate(deployment, requests, options=Options(slo=limits, trim=True))
-    done = np.frombuffer(bytes(run.records.status), dtype=np.uint8) == FINISHED
-    finish[who[done]] = np.asarray(run.records.finish)[done]
-    first[who[done]] = np.asarray(run.records.first)[done]
+    if run is not None:
+        done = np.frombuffer(bytes(run.records.status), dtype=np.uint8) == FINISHED
+        finish[who[done]] = np.asarray(run.records.finish)[done]
+        first[who[done]] = np.asarray(run.records.first)[done]
     return Asked(run=run, finish=finish, first=first)
 
 
@@ -151,13 +169,21 @@ def simulate_tandem(
     stage belongs to. Raises ``UsageError`` for a tree that is none, and what
     :func:`inferplan.serving.simulator.simulate` does.
     """
-    drawn, asked = draws(stages, counts, seed=seed), list[Asked]()
+    drawn, asked = draws(stages, counts, seed=seed), dict[int, Asked]()
     for place, stage in enumerate(stages):
-        before = None if stage.after is None else asked[stage.after]
-        asked.append(ask(served[place], drawn[place], stage.limits, before))
+        together = [one for one in range(len(stages)) if host_of(stages, one) == host_of(stages, place)]
+        if place in asked:
+            continue
+        if len(together) > 1:
+            own = [(served[one], drawn[one], stages[one].limits) for one in together]
+            asked |= dict(zip(together, ask_together(*zip(*own))))
+        else:
+            before = None if stage.after is None else asked[stage.after]
+            asked[place] = ask(served[place], drawn[place], stage.limits, before)
+    found = [asked[place] for place in range(len(stages))]
     roots = [place for place, stage in enumerate(stages) if stage.after is None]
     return TandemRun(
         stages=tuple(stages),
-        asked=tuple(asked),
-        answers={root: answers(stages, drawn, asked, root) for root in roots},
+        asked=tuple(found),
+        answers={root: answers(stages, drawn, found, root) for root in roots},
     )

@@ -35,6 +35,8 @@ class Stage:
     share: float = 1.0
     limits: Slo = field(default_factory=Slo)
     answer: Slo = field(default_factory=Slo)
+    shares: int | None = None
+    """Which stage's GPUs it runs on too, by place, before this one; ``None``: on GPUs of its own."""
 
 
 def require_tree(stages: Sequence[Stage]) -> None:
@@ -55,6 +57,7 @@ def require_tree(stages: Sequence[Stage]) -> None:
             raise UsageError(f"{stage.name}: a share is in [0, 1], not {stage.share:g}")
         if stage.answer.tpot is not None:
             raise UsageError("an answer of several models has no time per output token", hint="tpot: of one model")
+        _require_sharing(stages, place)
         followers = [one for one in stages if one.after == place]
         total = sum(one.share for one in followers)
         if total > 1 + SUM_TOLERANCE:
@@ -63,6 +66,31 @@ def require_tree(stages: Sequence[Stage]) -> None:
                 because=", ".join(f"{one.share:g} to {one.name}" for one in followers),
                 hint="shares that follow one model add up to 1 at most",
             )
+
+
+def _require_sharing(stages: Sequence[Stage], place: int) -> None:
+    """Raise ``UsageError`` for a stage whose GPUs are those of none, or of one that is asked after another."""
+    host = stages[place].shares
+    if host is None:
+        return
+    if not 0 <= host < place or stages[host].shares is not None:
+        raise UsageError(
+            f"{stages[place].name} shares the GPUs of a model that has none of its own before it",
+            hint="the first model of those that share",
+        )
+    late = next((one for one in (stages[place], stages[host]) if one.rate is None), None)
+    if late is not None:
+        raise UsageError(
+            f"{late.name} is asked after another model and shares GPUs",
+            because="models that share GPUs are simulated together, and their requests have to be known ahead",
+            hint="models with a rate of their own, or GPUs of its own",
+        )
+
+
+def host_of(stages: Sequence[Stage], place: int) -> int:
+    """The stage on whose GPUs a stage runs: itself, or the one that it shares them with."""
+    shares = stages[place].shares
+    return place if shares is None else shares
 
 
 def reach(stages: Sequence[Stage]) -> list[float]:

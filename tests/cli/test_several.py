@@ -14,6 +14,9 @@ FIRST = (
     "answer: {e2e: 6 s, percentile: 90}}"
 )
 SECOND = "{name: large, model: llama-3.1-8b, gpu: l4, after: small, share: 0.5, output: '32'}"
+BESIDE = SECOND.replace(
+    "after: small, share: 0.5", "rate: 2, prompt: '256', shares: small, gpu_memory_utilization: 0.5"
+).replace("large", "beside")
 PRICE = ("--price", "l4=2.00")
 
 
@@ -46,7 +49,7 @@ def test_rows_are_the_models_and_seeds_differ(run: Run, tmp_path: Path) -> None:
         tmp_path, FIRST.replace("rate: 6", "rate: 6, replicas: 2"), SECOND.replace("share", "replicas: 2, share")
     )
     lines = run("several", path, *PRICE, "--format", "csv").out.splitlines()
-    assert lines[0].startswith("name,model,gpu,replicas,given,devices,after,share,share_of_stream,requests_per_s")
+    assert lines[0].startswith("name,model,gpu,replicas,given,shares_gpus_of,devices,after,share,share_of_stream,")
     assert [line.split(",")[0] for line in lines[1:]] == ["small", "large"]
     assert lines != run("several", path, *PRICE, "--format", "csv", "--seed", "1").out.splitlines()
     shown = run("several", path, *PRICE, "--own", "l4=4", "--own-price", "0.5").out
@@ -67,6 +70,12 @@ def test_rows_are_the_models_and_seeds_differ(run: Run, tmp_path: Path) -> None:
         ((FIRST.replace("prompt: '256', ", ""),), "the prompts of small have no length"),
         ((FIRST.replace("output: '32'", "output: few"),), "'few' is not a length"),
         ((FIRST, SECOND.replace("gpu", "gpus")), "unknown field; did you mean gpu?"),
+        (
+            (FIRST, SECOND.replace("share", "shares: smal, share")),
+            "shares the GPUs of 'smal', which is no model before it",
+        ),
+        ((FIRST, BESIDE.replace("rate", "replicas: 2, rate")), "beside has as many replicas as small"),
+        ((FIRST, BESIDE), "models that share GPUs take 0.92 + 0.5 of their memory"),
         ((FIRST.replace(", answer: {e2e: 6 s, percentile: 90}", ""),), "nothing says how many replicas small needs"),
     ],
 )

@@ -9,6 +9,7 @@ import pytest
 
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.price_lists import price_book
+from inferplan.devices.engine import EngineFlags
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.planning.fleet import Kind
 from inferplan.planning.several import Member, SeveralAsked, SeveralPlan, keeps_own, plan_several, requests_of
@@ -139,3 +140,28 @@ def test_limits_that_no_fleet_keeps_are_refused() -> None:
         plan_several(cascade(0.5, Slo(e2el=0.2, percentile=90)))
     with pytest.raises(UsageError, match="nothing says how many replicas small needs"):
         plan_several(SeveralAsked(members=(member(replace(SMALL, limits=Slo())),), prices=PRICES))
+
+
+def test_models_on_the_same_gpus_are_sized_together() -> None:
+    """One replica fewer breaks a limit; GPUs are counted and paid once; beside each other both are slower."""
+    flags = EngineFlags(memory_fraction=0.45)
+    stages = (replace(SMALL, rate=35.0), replace(LARGE, rate=35.0, shares=0))
+    members = [member(stage) for stage in stages]
+    members = [
+        replace(one, deployment=assemble(replace(one.request, flags=flags)), request=replace(one.request, flags=flags))
+        for one in members
+    ]
+    asked = SeveralAsked(members=tuple(members), prices=PRICES)
+    plan = plan_several(asked)
+    assert plan.keeps
+    assert plan.replicas[0] == plan.replicas[1] > 1
+    assert plan.devices == plan.gpus == plan.replicas[0]
+    assert plan.cost == pytest.approx(plan.replicas[0] * 1.00)
+    assert keeps(asked, plan.replicas)
+    assert not keeps(asked, tuple(count - 1 for count in plan.replicas))
+    spans = [len(one.finish) / stage.rate for one, stage in zip(plan.run.asked, stages)]  # the same time of both
+    assert spans[0] == pytest.approx(spans[1], rel=0.01)
+    alone = plan_several(replace(asked, members=tuple(members[:1])))
+    assert plan.run.answers[0].mean("e2el") > alone.run.answers[0].mean("e2el")
+    with pytest.raises(UsageError, match=r"take 0\.45 \+ 0\.92 of their memory"):
+        replace(asked, members=(members[0], member(stages[1])))
