@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests import test_power as power
 from tests.mutants_source import SourceMutant
+from tests.planning import test_power_budget as budget
 
 POWER_MUTANTS = [
     SourceMutant(
@@ -77,5 +78,37 @@ POWER_MUTANTS = [
         new="3.6e3",
         changes="CO2 is a thousand times what it is",
         check=power.test_carbon_by_hand,
+    ),
+    SourceMutant(
+        name="power budget: spare replicas need no power",
+        place="inferplan.planning.option:Option.least_watts",
+        old="self.power.least(self.kinds)",
+        new="self.power.least([(one, n - self.spare * one.parallel.ranks) for one, n in self.kinds])",
+        changes="a plan with spare replicas is over its budget when they run",
+        check=budget.test_spare_replicas_need_power_too,
+    ),
+    SourceMutant(
+        name="power budget: an instance is filled whatever it draws",
+        place="inferplan.planning.option:Option.filled",
+        old="while most > replicas and not",
+        new="while most < replicas and not",
+        changes="replicas that the bill holds are started without power for them",
+        check=budget.test_an_instance_is_filled_as_far_as_there_is_power,
+    ),
+    SourceMutant(
+        name="power budget: means are not held to it",
+        place="inferplan.planning.verify:Verified.powered",
+        old="watts <= budget.watts",
+        new="watts <= 2 * budget.watts",
+        changes="a plan draws more on average than it may",
+        check=budget.test_mean_draw_is_that_of_the_simulation,
+    ),
+    SourceMutant(
+        name="power budget: caps are tried on no device",
+        place="inferplan.planning.space:Space.caps_of",
+        old="cap >= tdp else cap",
+        new="cap > 0 else cap",
+        changes="lower caps, which fit more GPUs into a budget, are not looked at",
+        check=budget.test_a_cap_at_tdp_is_none,
     ),
 ]

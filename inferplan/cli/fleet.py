@@ -25,6 +25,7 @@ _NOT_HERE = (
     *("lora_rank", "lora_modules", "max_loras", "lora_folder", "loras", "lora_skew", "lora_bandwidth", "samples"),
     *("draft_model", "draft_tokens", "draft_branches", "acceptance", "acceptance_length", "thinking"),
     *("thinking_tokens", "thinking_budget", "thinking_end", "answer_ttft"),
+    *("power_cap", "power_budget", "provision", "pue", "host_watts"),
 )
 """Options of a plan that a fleet has not: it is of a rate, on GPUs that are named, and its replicas are plain."""
 

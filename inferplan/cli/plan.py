@@ -39,6 +39,7 @@ from inferplan.cli.options import (
     suffixed,
     usual_engines,
 )
+from inferplan.cli.power_options import BUDGET, budget_of, caps_of
 from inferplan.cli.price_options import price_options
 from inferplan.cli.reasoning_options import BUDGETS, END, LIMIT, TOKENS, budgets_of, refuse_thinking, thinking
 from inferplan.cli.technique_options import limited, quantity
@@ -192,6 +193,7 @@ _OPTIONS = [
     *(_Option(*names, **{**keywords, **_SEVERAL_SLOTS.get(names[0], {})}) for names, keywords in SLOTS),
     *(_Option(*names, **keywords) for names, keywords in NAMED),
     _Option("--aggregated", is_flag=True, help="Do not consider separate prefill and decode pools."),
+    *(_Option(*names, **keywords) for names, keywords in BUDGET),
     _Option("--utilisation", type=Finite(), help="Share of its capacity to load a replica with [0.8; offline 0.95]."),
     _Option(
         "--confidence",
@@ -271,12 +273,19 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Que
         prefill_redundant=_copies(values["prefill_redundant_experts"]),
         prefill_two_batches=values["prefill_two_batch_overlap"],
         slots=slots,
+        caps=caps_of(values),
         **degrees,
     )
-    utilisation = values["utilisation"] if values["utilisation"] is not None else 0.95 if demand.offline else 0.8
-    sizing = Sizing(utilisation=utilisation, spare=values["spare"], confidence=values["confidence"])
-    several = budgets if len(budgets) > 1 else ()
+    sizing, several = _sizing(values, demand), budgets if len(budgets) > 1 else ()
     return Question(space=space, demand=demand, slo=slo, sizing=sizing, prices=prices, budgets=several)
+
+
+def _sizing(values: dict[str, Any], demand: Demand) -> Sizing:
+    """How replicas are counted."""
+    utilisation = values["utilisation"] if values["utilisation"] is not None else 0.95 if demand.offline else 0.8
+    return Sizing(
+        utilisation=utilisation, spare=values["spare"], confidence=values["confidence"], power=budget_of(values)
+    )
 
 
 def _tried(text: str | None, option: str) -> tuple[int, ...] | None:

@@ -16,6 +16,7 @@ from inferplan.units import parse_quantity
 if TYPE_CHECKING:
     from inferplan.answers.energy import EnergyAsked
     from inferplan.catalog.assemble import Request
+    from inferplan.planning.power import PowerBudget
 
 MOST_HOST_WATTS = 1e5
 
@@ -48,6 +49,52 @@ _ENERGY: tuple[Callable[[Any], Any], ...] = (
         help="CO2 of a kWh: grams, or a country whose mean is on file, such as DEU [not counted].",
     ),
 )
+
+
+BUDGET: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
+    (("--power-cap",), {"metavar": "LIST", "help": "Watts of each device to try, instead of its TDP: 700W,500W,400W."}),
+    (("--power-budget",), {"metavar": "WATTS", "help": "The most of all devices, spare ones too, such as 40kW."}),
+    (
+        ("--provision",),
+        {
+            "type": click.Choice(["tdp", "mean"]),
+            "help": "What is held to it: nameplates (TDP, or the cap), or what devices draw on average [tdp].",
+        },
+    ),
+    (
+        ("--pue",),
+        {"type": Positive(1.0), "help": "Power of the facility over what is in it, in the budget [GPUs alone]."},
+    ),
+    (("--host-watts",), {"metavar": "WATTS", "help": "Of the host, for each GPU, in the budget [GPUs alone]."}),
+)
+"""What a plan is asked of watts."""
+
+
+def caps_of(values: dict[str, Any]) -> tuple[float, ...]:
+    """The caps that a plan tries. Raises ``UsageError`` for a list of nothing."""
+    if values["power_cap"] is None:
+        return ()
+    named = [one.strip() for one in values["power_cap"].split(",") if one.strip()]
+    found = tuple(watts for one in named if (watts := parse_watts(one, "--power-cap")) is not None)
+    if not found:
+        raise UsageError(f"--power-cap {values['power_cap']!r} names no watts", hint="--power-cap 700W,500W")
+    return found
+
+
+def budget_of(values: dict[str, Any]) -> PowerBudget | None:
+    """The power budget of a plan. Raises ``UsageError`` for what describes one where there is none."""
+    watts = parse_watts(values["power_budget"], "--power-budget")
+    given = [name for name in ("provision", "pue", "host_watts") if values[name] is not None]
+    if watts is None:
+        if given:
+            option = f"--{given[0].replace('_', '-')}"
+            raise UsageError(f"{option} describes a power budget, and none is given", hint="--power-budget 40kW")
+        return None
+    from inferplan.answers.energy import EnergyAsked
+    from inferplan.planning.power import PowerBudget
+
+    beside = EnergyAsked(pue=values["pue"] or 1.0, host_watts=parse_watts(values["host_watts"], "--host-watts") or 0.0)
+    return PowerBudget(watts=watts, provision=values["provision"] or "tdp", beside=beside)
 
 
 def _added(command: Callable[..., Any], options: tuple[Callable[[Any], Any], ...]) -> Callable[..., Any]:

@@ -292,6 +292,6 @@ def safe_options(searched: SearchResult, question: Question, confidence: float) 
             continue
         priced = PricedGrid(request, slowed(grid, slow), tariff)
         option = cheapest_point(priced, question.demand, question.slo, question.sizing)
-        if option is not None and not carried_over(option):
+        if option is not None and option.bound < inf and not carried_over(option):
             options.append(replace(option, slow=slow))
     return sorted(options, key=in_order)

@@ -24,6 +24,7 @@ REASONS = {
     "answer_ttft": "the first token of the answer comes after its limit",
     "disaggregated": "no pair of pools meets the limits",
     "drafts": "the draft model cannot be divided that way (tried without it)",
+    "power": "more watts than the power budget",
     "unmeasured": "no constants on file: at the bare roofline they would look better than they are",
 }
 _OPTIONS = {"e2el": "e2e", "answer_ttft": "answer-ttft"}
@@ -37,10 +38,25 @@ def infeasible(question: Question, searched: SearchResult, failed: list[Verified
     what = f"no plan serves {question.space.base.model} with {question.demand.describe()}" + (
         f" under {asked}" if asked else ""
     )
+    if question.sizing.power is not None:
+        what += f" within {question.sizing.power.describe()}"
     if failed:
         return _missed_in_simulation(what, question, failed)
+    if searched.over_power is not None and not searched.options:
+        return _over_power(what, question, searched.over_power)
     miss = nearest_miss(searched, question.demand, slo, question.sizing)
     return _nothing_runs(what, question, searched) if miss is None else _missed(what, question, searched, miss)
+
+
+def _over_power(what: str, question: Question, nearest: Option) -> InfeasibleError:
+    """Everything that keeps the limits takes more than the power budget."""
+    caps = ", or lower caps to try: --power-cap 500W,400W" if not question.space.caps else ", or lower --power-cap"
+    return InfeasibleError(
+        what,
+        because=f"the least that keeps the limits, {nearest.replicas} x {nearest.deployment.describe()}, takes "
+        f"{nearest.least_watts / 1e3:,.3g} kW",
+        hint=f"--power-budget {np.ceil(nearest.least_watts / 10) / 100:g}kW{caps}, or looser limits",
+    )
 
 
 def _missed_in_simulation(what: str, question: Question, failed: list[Verified]) -> InfeasibleError:
@@ -60,6 +76,7 @@ def _missed_in_simulation(what: str, question: Question, failed: list[Verified])
     over = f"the simulated {percentile_of(slo)} of {_named(nearest)} is over"
     bounded = np.isfinite(max(factors.values(), default=np.inf))
     hint = _relaxation(question, factors) if bounded else "a larger --most, a lower --utilisation, or another --gpu"
+    hint += "" if question.sizing.power is None else ", or a larger --power-budget"
     refused = "" if bounded else nearest.refused
     return InfeasibleError(what, because=refused or over, hint=hint)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.planning.confidence import AS_PREDICTED, MIDDLE, Slowness
 from inferplan.planning.demand import Demand
 from inferplan.planning.grid import LoadGrid
+from inferplan.planning.power import PowerBudget
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.terms import ceil
 from inferplan.traffic.requests import Slo
@@ -25,12 +27,13 @@ class Sizing:
     """How replicas are counted. utilisation: the share of its capacity that a replica is given. spare: more of them.
 
     confidence: the chance that the limits are kept, as far as the error of the prediction is known
-    (:mod:`inferplan.planning.confidence`).
+    (:mod:`inferplan.planning.confidence`). power: the most watts of all devices.
     """
 
     utilisation: float = 0.8
     spare: int = 0
     confidence: float = MIDDLE
+    power: PowerBudget | None = None
 
     def replicas(self, load: float, capacity: Num) -> Num:
         """Replicas, without the spare ones, that carry ``load``: ``max(ceil(load/(utilisation*capacity)), 1)``.
@@ -92,6 +95,8 @@ class Option:
     """How much slower than predicted the devices are taken to be."""
     slots: int | None = None
     """Sequences that one replica is started with; ``None``: as its load takes."""
+    power: PowerBudget | None = None
+    """The most watts of all devices; a size that takes more costs infinitely much."""
 
     def sized(self, replicas: int, pools: tuple[int, int] | None = None) -> Option:
         """The same with so many replicas, and its bill."""
@@ -99,7 +104,18 @@ class Option:
         if self.tariff is not None:
             hours = 1.0 if self.hours is None else self.hours
             cost = self._bill_of(replicas, pools) * hours
-        return replace(self, replicas=replicas, pools=pools, cost=cost)
+        found = replace(self, replicas=replicas, pools=pools, cost=cost)
+        return found if found.powered else replace(found, cost=inf)
+
+    @property
+    def least_watts(self) -> float:
+        """Watts that its devices take in any case (:meth:`PowerBudget.least`); infinitely many without a budget."""
+        return inf if self.power is None else self.power.least(self.kinds)
+
+    @property
+    def powered(self) -> bool:
+        """Whether its devices, the spare ones too, are within the power budget, as far as it is known without a run."""
+        return self.power is None or self.least_watts <= self.power.watts * (1 + 1e-9)
 
     def _bill_of(self, replicas: int, pools: tuple[int, int] | None) -> float:
         """The bill of an hour: replicas of two kinds have instances of their own."""
@@ -110,8 +126,15 @@ class Option:
         return float(self.prompts.tariff.cost(prefill)) + float(self.tariff.cost(decode))
 
     def filled(self, replicas: int) -> int:
-        """So many replicas, and those that the same bill holds besides: an instance is paid for whole."""
-        return replicas if self.tariff is None else self.tariff.filled(replicas + self.spare) - self.spare
+        """So many replicas, and those that the same bill holds besides: an instance is paid for whole. No more of those
+        than there is power for.
+        """
+        if self.tariff is None or (self.power is not None and self.power.provision == "mean"):
+            return replicas  # each that runs draws watts
+        most = self.tariff.filled(replicas + self.spare) - self.spare
+        while most > replicas and not replace(self, replicas=most).powered:
+            most -= 1
+        return most
 
     @property
     def devices(self) -> int:
@@ -227,4 +250,5 @@ def option_at(priced: PricedGrid, demand: Demand, sizing: Sizing, at: tuple[int,
         cost=None if tariff is None else float(billed.cost),
         hours=float(billed.hours) if demand.offline else None,
         speculation=grid.speculation,
+        power=sizing.power,
     )

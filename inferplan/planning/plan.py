@@ -217,6 +217,7 @@ def row(verified: Verified) -> dict[str, Any]:
         "draft_tokens": option.speculation.length or None,
         "max_loras": None if option.deployment.lora is None else option.deployment.lora.slots,
         "calibration": option.deployment.calibration.described,
+        "power_cap_w": None if option.deployment.cap is None else option.deployment.cap.watts,
     }
 
 

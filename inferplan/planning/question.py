@@ -65,6 +65,19 @@ class Question:
                 "--answer-ttft limits the first token after a thought, and nobody thinks",
                 hint="--thinking-tokens lognormal:4k:0.8 as well, or --ttft",
             )
+        if self.sizing.power is not None and self.sizing.power.provision == "mean":
+            self._one_simulated_pool()
         if not self.slo.limits and not self.demand.offline:
             hint = "--ttft 500ms --tpot 40ms, --e2e 2s, or --slo NAME"
             raise UsageError("a plan needs a limit on latency", hint=hint)
+
+    def _one_simulated_pool(self) -> None:
+        """Raise ``UsageError`` where nobody knows what devices draw on average."""
+        beside = [("pools apart", self.space.disaggregate), ("drafts", bool(self.space.drafting))]
+        beside.append(("an offline job", self.demand.offline))
+        if found := [name for name, there in beside if there]:
+            raise UsageError(
+                f"--provision mean with {' and '.join(found)} is not known here",
+                because="what devices draw comes from the simulation of one pool",
+                hint="--provision tdp" + (", or --aggregated" if found == ["pools apart"] else ""),
+            )

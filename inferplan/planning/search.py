@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from inferplan.catalog.assemble import Request
 from inferplan.catalog.files import load_model
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.errors import InferplanError, NotFiniteError, UsageError
@@ -36,6 +37,7 @@ class SearchResult(NamedTuple):
     options: the cheapest option of each candidate that meets the limits, cheapest first. frontier: the options that no
     other beats in both speed for a user and throughput of a device, limits or not. grids: every grid that was priced.
     rejections: how many points each reason ruled out. evaluated: points; structures: grids.
+    over_power: of what the power budget rules out what takes least.
     """
 
     options: list[Option]
@@ -44,6 +46,7 @@ class SearchResult(NamedTuple):
     rejections: Rejections
     evaluated: int
     structures: int
+    over_power: Option | None = None
 
 
 _ALIKE = 1e-9
@@ -90,8 +93,8 @@ def search(space: Space, demand: Demand, slo: Slo, sizing: Sizing, prices: Price
     _require_one_pass(model, space, demand)
     state = _Search(demand=demand, slo=slo, sizing=sizing)
     found = candidates(space, state.rejections)
-    for _, alike in groupby(found, key=lambda candidate: id(candidate[1].precision)):  # of a device, engine and format
-        members = list(alike)
+    for _, alike in groupby(found, key=_family):
+        members = [one for one in alike if sizing.power is None or state.rejections.has_power(one[1])]
         fitting = [deployment for _, deployment in members if _weights_fit(deployment)]
         grids = _plain_grids(space, demand, slo, fitting)
         for request, deployment in members:
@@ -117,6 +120,12 @@ def search(space: Space, demand: Demand, slo: Slo, sizing: Sizing, prices: Price
                 if space.disaggregate and _may_be_apart(deployment, demand):
                     state.add_pools(priced, prompts, decodes)
     return state.result()
+
+
+def _family(candidate: tuple[Request, Deployment]) -> tuple[int, float | None]:
+    """What candidates of a device under one cap, an engine and a format have in common."""
+    request, deployment = candidate
+    return id(deployment.precision), request.power_cap
 
 
 def _require_one_pass(model: ModelSpec, space: Space, demand: Demand) -> None:
@@ -196,6 +205,8 @@ class _Search:
     rejections: Rejections = field(default_factory=Rejections)
     evaluated: int = 0
     structures: int = 0
+    nearest: Option | None = None
+    """Of what the power budget rules out what takes least."""
 
     @cached_property
     def halves(self) -> Halves:
@@ -208,10 +219,10 @@ class _Search:
         self.structures += 1
         self.evaluated += grid.rate.size
         self.grids.append(priced)
-        self._count(grid)
+        left = self._count(grid)
         option = cheapest_point(priced, self.demand, self.slo, self.sizing)
         if option is not None:
-            self.options.append(option)
+            self._keep(option, max(left, 1))
         self._add_frontier(priced)
 
     def add_pools(self, priced: PricedGrid, prompts: bool, decodes: bool) -> None:
@@ -224,16 +235,26 @@ class _Search:
         if option is None:
             self.rejections.add("disaggregated", 1, priced.grid.deployment.describe())
         else:
-            self.options.append(option)
+            self._keep(option, 1)
 
-    def _count(self, grid: LoadGrid) -> None:
-        """Count each point that misses something once, under the first reason that applies."""
+    def _keep(self, option: Option, points: int) -> None:
+        """Keep an option that stands for so many points, or count them where not even its least size has the power."""
+        if option.bound < inf:
+            self.options.append(option)
+            return
+        self.rejections.add("power", points, option.deployment.describe())
+        if self.nearest is None or option.least_watts < self.nearest.least_watts:
+            self.nearest = option
+
+    def _count(self, grid: LoadGrid) -> int:
+        """Count each point that misses something once, under the first reason that applies; how many are left."""
         alive = np.ones(grid.rate.shape, dtype=bool)
         label, left = grid.deployment.describe(), alive.size
         for reason, kept in conditions(grid, ruling(self.slo, self.demand.classes)).items():
             alive &= kept
             before, left = left, int(np.count_nonzero(alive))
             self.rejections.add(reason, before - left, label)
+        return left
 
     def _add_frontier(self, priced: PricedGrid) -> None:
         """Of each batch the fastest step: its rate is the batch over that step, so no other beats it in either."""
@@ -272,6 +293,7 @@ class _Search:
             rejections=self.rejections,
             evaluated=self.evaluated,
             structures=self.structures,
+            over_power=self.nearest,
         )
 
 
@@ -299,9 +321,9 @@ def cheapest_point(priced: PricedGrid, demand: Demand, slo: Slo, sizing: Sizing)
     option = option_at(priced, demand, sizing, (row, column))
     fewest = float(np.min(billed.replicas[maybe]))
     if option.cost is None or demand.offline:
-        return option
+        return option if option.powered else replace(option, bound=inf)
     bound = option.sized(max(int(np.ceil(fewest / CAPACITY_ERROR)), 1)).cost or 0.0
-    if demand.users is not None and not loose.limits.keys() & {"ttft", "e2el", "answer_ttft"}:
+    if bound < inf and demand.users is not None and not loose.limits.keys() & {"ttft", "e2el", "answer_ttft"}:
         bound = 0.0  # users may queue for a slot as long as they like
     return replace(option, bound=bound, screened=bool(kept.any()))
 

@@ -188,7 +188,7 @@ class Sizer:
             if seen.meets(question.slo):
                 seen = self.simulations.long(sized, question, precision=precision)
                 if seen.meets(question.slo):
-                    return seen
+                    return seen if seen.powered else None  # a larger size draws more
             self.trials[sized.replicas, sized.pools] = seen
             sized = larger(sized)
         return None
@@ -277,9 +277,9 @@ class Sizer:
         return prefill, waits or not prefill or (seen.verdict != "overloaded" and "tpot" in over)
 
     def _affordable(self, sized: Callable[[int], Option], guess: int, below: float) -> int:
-        """The largest size that costs less than ``below``; four times the guess where anything may cost."""
+        """The largest size that costs less than ``below``, up to four times the guess, and that there is power for."""
         most = 4 * guess + 2
-        if below == inf or (sized(most).cost or 0.0) < below:
+        if (sized(most).cost or 0.0) < below:
             return most
         low, high = 0, most
         while high - low > 1:

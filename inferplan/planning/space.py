@@ -17,6 +17,7 @@ from inferplan.catalog.assemble import (
     load_engine,
     native_precision,
     precision_of,
+    refuse_capped_anchor,
 )
 from inferplan.catalog.backends import Backends, kernels_run, with_backends
 from inferplan.catalog.files import load_hardware, load_model
@@ -65,6 +66,8 @@ class Space:
     prefill_two_batches: bool | None = None
     slots: tuple[int, ...] = ()
     """Slots of LoRA adapters to try (``max_loras``); none: those of ``base``."""
+    caps: tuple[float, ...] = ()
+    """Watts of each device to try, instead of none; on a device whose TDP is no more it is none."""
     anchor: str | None = None
     """A file of measured runs of one of the systems, which are that system's alone."""
 
@@ -72,6 +75,8 @@ class Space:
         """Raise ``UsageError`` for options about experts that no candidate can have, for drafts beside an anchor."""
         if self.anchor is not None and self.drafting:
             refuse_anchor()
+        if self.anchor is not None and self.caps:
+            refuse_capped_anchor()
         if self.slots and not self.base.lora.any:
             raise UsageError("no adapters were asked for", hint="--lora-rank 16, or --lora-folder DIR")
         if self.base.lora.any and self.drafting:
@@ -114,6 +119,11 @@ class Space:
         copied = parallel.ep == 1 or parallel.redundant in self.copies(prompts)
         return copied and (deployment.two_batches is None or self.halves(prompts))
 
+    def caps_of(self, gpu: str) -> tuple[float | None, ...]:
+        """The caps to try on a device, each once: one at its TDP or above is none."""
+        tdp = load_hardware(gpu).power
+        return tuple(dict.fromkeys(None if tdp is not None and cap >= tdp else cap for cap in self.caps)) or (None,)
+
     def drafting_of(self, speculation: Speculation) -> Drafting | None:
         """The drafting that an option was priced with; ``None`` for plain decoding."""
         return next((one for one in self.drafting if one.length == speculation.length), None)
@@ -131,6 +141,12 @@ class Rejections:
         if number:
             self.counts[reason] += number
             self.examples.setdefault(reason, example)
+
+    def has_power(self, deployment: Deployment) -> bool:
+        """Whether its TDP is on file, which a power budget needs; if not it is counted."""
+        known = deployment.hardware.power is not None
+        self.add("impossible", int(not known), f"the power of {deployment.hardware.name} is not on file")
+        return known
 
 
 def default_gpus(prices: PriceBook) -> tuple[str, ...]:
@@ -180,10 +196,12 @@ def candidates(space: Space, rejections: Rejections) -> Iterator[tuple[Request, 
     model = _model(space.base.model)
     shapes = divisions(model, space)
     runs, seen = load_anchor(space.anchor) if space.anchor else None, set[System]()
-    for gpu, engine in itertools.product(space.gpus, space.engines):
+    each = (itertools.product((gpu,), space.engines, space.caps_of(gpu)) for gpu in space.gpus)
+    for gpu, engine, cap in itertools.chain.from_iterable(each):
         plain: Deployment | None = None
+        bare = replace(space.base, gpu=gpu, engine=engine, parallel=Parallelism(), power_cap=cap)
         for quant in space.quants or default_quants(model, load_hardware(gpu)):
-            request = replace(space.base, gpu=gpu, engine=engine, quant=quant, parallel=Parallelism())
+            request = replace(bare, quant=quant)
             try:
                 plain = _in_format(request, plain)
                 known = _with_backends(request, plain)

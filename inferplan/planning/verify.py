@@ -13,6 +13,7 @@ from inferplan.devices.engine import mixes
 from inferplan.errors import InferplanError, NotFiniteError
 from inferplan.planning.demand import Demand
 from inferplan.planning.option import Option
+from inferplan.planning.power import PowerBudget, drawn
 from inferplan.planning.question import Question
 from inferplan.serving.batch_means import Precision, batch_size, fewest_values, student_95
 from inferplan.serving.class_results import METRICS, at_percentile, metrics_of, parts
@@ -112,6 +113,25 @@ class Verified:
             return ""
         share = self.result.counts["rejected"] / self.result.counts["arrived"]
         return f"{share:.1%} of the requests are refused: {'; '.join(self.result.records.refused)}"
+
+    @property
+    def watts(self) -> float | None:
+        """Mean watts of all devices, with what the power budget counts beside them; spare ones are on. ``None`` where
+        that is not known: of pools apart, with drafts, without a run or a TDP.
+        """
+        option = self.option
+        found = None if option.speculation.length else drawn(option.deployment, self.result)
+        if found is None:
+            return None
+        ranks, beside = option.deployment.parallel.ranks, option.power or PowerBudget(watts=inf)
+        spare = beside.whole(found.on / found.seconds / found.devices, ranks * option.spare)
+        return beside.whole(found.watts, ranks * option.replicas) + spare
+
+    @property
+    def powered(self) -> bool:
+        """Whether its devices draw no more than the power budget, where that is of what they draw."""
+        budget, watts = self.option.power, self.watts
+        return budget is None or budget.provision == "tdp" or watts is None or watts <= budget.watts
 
     def longer(self, precision: Precision) -> tuple[Verified | None, Precision]:
         """This run of a steady load with what it says of a precision; ``None`` where that takes a longer one, and the

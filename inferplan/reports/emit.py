@@ -23,6 +23,7 @@ from inferplan.answers.emit import (
 )
 from inferplan.catalog.assemble import Request
 from inferplan.errors import UsageError
+from inferplan.estimate.deployment import Deployment
 from inferplan.files import save
 from inferplan.reports.plan_file import Planned
 from inferplan.serving.waiting import QueueOrder
@@ -146,6 +147,12 @@ def _objects(started: Launch, pools: Pools | None, site: Site) -> str:
     return yaml.safe_dump_all(plain, sort_keys=False).rstrip()
 
 
+def cap_note(deployment: Deployment) -> str:
+    """How the cap on the watts of its GPUs is set, which no flag of an engine does; empty without one."""
+    cap = deployment.cap
+    return "" if cap is None else f"first, on every {deployment.hardware.name}: nvidia-smi -pl {cap.watts:g}"
+
+
 def _notes(started: Launch, pools: Pools | None) -> list[str]:
     """What is not in the words of a command."""
     source, replicas = from_catalogue(started), started.deployment.parallel.replicas
@@ -158,5 +165,5 @@ def _notes(started: Launch, pools: Pools | None) -> list[str]:
     if replicas > 1 and not pools:
         lines.append(f"one of {replicas} replicas")
     launches = [started] if pools is None or pools.prompts is None else [pools.prompts, started]
-    lines += filter(None, [queue_note(started.queue, started.deployment.engine.name)])
+    lines += filter(None, [queue_note(started.queue, started.deployment.engine.name), cap_note(started.deployment)])
     return [*lines, *filter(None, dict.fromkeys(node_note(one) for one in launches))]

@@ -10,13 +10,23 @@ from inferplan.planning.plan import Plan, row
 from inferplan.planning.sizing import CAPACITY_TOLERANCE
 from inferplan.planning.verify import TOO_SHORT, Verified
 from inferplan.reports.cost import cost_table, energy_table
-from inferplan.reports.plan_figures import cost_of, devices, energy_of, formats, gpus, money, quants, shape
+from inferplan.reports.plan_figures import (
+    cost_of,
+    devices,
+    energy_of,
+    formats,
+    gpus,
+    money,
+    power_record,
+    quants,
+    shape,
+)
 from inferplan.reports.plan_notes import answer, notes
 from inferplan.reports.plan_record import plan_record
 from inferplan.reports.simulation import in_slots
 from inferplan.serving.result import adapters_found
 from inferplan.table import Report, Table
-from inferplan.units import format_time
+from inferplan.units import format_quantity, format_time
 
 _RIGHT = frozenset({"value", "GPUs", "cost", "TTFT", "TPOT", "candidates", "tokens/s/GPU", "tokens/s/user", "load"})
 _RIGHT |= {"latency", "requests/s/GPU"}
@@ -72,7 +82,7 @@ def summary_table(plan: Plan) -> Table:
         for name, limit in one.slo.limits.items():
             what = f"{whose}{METRIC_NAMES[name]} {percentile_of(one.slo)} ({simulated})"
             rows.append([what, f"{format_time(one.achieved[name])}, limit {format_time(limit, 3)}"])
-    rows += [*_adapters(plan), *capacity_rows(plan)]
+    rows += [*_adapters(plan), *capacity_rows(plan), *power_rows(plan)]
     asked = limits_in_words(question.slo, question.demand.classes)
     title = f"{question.space.base.model}: {question.demand.describe()}" + (f"; {asked}" if asked else "")
     return Table(title=title, columns=["plan", "value"], rows=rows)
@@ -116,6 +126,21 @@ def capacity_rows(plan: Plan) -> list[list[str]]:
         [f"{served} at this load", f"{plan.rate * option.output / option.devices:,.0f}"],
         ["bottleneck", BOTTLENECKS[plan.binding]],
     ]
+
+
+def power_rows(plan: Plan) -> list[list[str]]:
+    """Watts of all devices, where a plan was asked about them."""
+    if plan.question.sizing.power is None and not plan.question.space.caps:
+        return []
+    found, budget = power_record(plan), plan.question.sizing.power
+    if found is None:
+        return []
+    within = "" if budget is None else f", budget {budget.describe()}"
+    rows = [["power by nameplate", f"{found['nameplate_w'] / 1e3:,.3g} kW{within}"]]
+    if found["mean_w"] is not None:
+        joules = format_quantity(found["j_per_output_token"], "J") if found["j_per_output_token"] else "-"
+        rows.append(["mean draw at this load", f"{found['mean_w'] / 1e3:,.3g} kW, {joules} an output token"])
+    return rows
 
 
 def confidence_table(plan: Plan) -> Table:

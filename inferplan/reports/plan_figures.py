@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
+from typing import Any
 
 from inferplan.answers.cost import Cost, Energy, Rates
 from inferplan.answers.drafting import Drafting
 from inferplan.answers.emit import Drafts, Launch, command_line, launch
 from inferplan.errors import InferplanError
+from inferplan.estimate.deployment import Deployment
 from inferplan.planning.option import Option
 from inferplan.planning.plan import Plan
+from inferplan.planning.power import PowerBudget
 from inferplan.planning.verify import Verified
 from inferplan.serving.techniques.speculation import break_even
 
@@ -64,14 +68,15 @@ def cost_of(plan: Plan) -> Cost | None:
 
 
 def energy_of(plan: Plan) -> Energy | None:
-    """Energy at full TDP; ``None`` where the power is not on file."""
+    """Energy at full TDP, or at the caps; ``None`` where the power is not on file."""
     option = plan.option
     try:
         watts = sum(deployment.hardware.tdp * count for deployment, count in option.kinds)
+        most = PowerBudget(watts=inf).least(option.kinds)
     except InferplanError:
         return None
-    power = watts / option.devices
-    return Energy(power=power, devices=option.devices, rates=rates_of(plan))
+    power, share = watts / option.devices, min(most / watts, 1.0)
+    return Energy(power=power, devices=option.devices, rates=rates_of(plan), share=share)
 
 
 def cheapest_drafting(plan: Plan) -> Drafting | None:
@@ -118,13 +123,40 @@ def devices(option: Option) -> str:
     """``"8 x h100-sxm"``, or of two kinds ``"4 x h100-sxm + 8 x h200-sxm"``, those that compute prompts first."""
     counts: dict[str, int] = {}
     for deployment, count in option.kinds:
-        counts[deployment.hardware.name] = counts.get(deployment.hardware.name, 0) + count
+        name = device(deployment)
+        counts[name] = counts.get(name, 0) + count
     return " + ".join(f"{count} x {name}" for name, count in counts.items())
 
 
 def gpus(option: Option) -> str:
     """The devices of an option by name, those that compute prompts first."""
-    return " + ".join(dict.fromkeys(deployment.hardware.name for deployment, _ in option.kinds))
+    return " + ".join(dict.fromkeys(device(deployment) for deployment, _ in option.kinds))
+
+
+def device(deployment: Deployment) -> str:
+    """Its device by name, with the cap on its watts: ``"h100-sxm at 500 W"``."""
+    cap = deployment.cap
+    return deployment.hardware.name + ("" if cap is None else f" at {cap.watts:g} W")
+
+
+def power_record(plan: Plan) -> dict[str, Any] | None:
+    """Watts of all devices by nameplate and on average, with joules of a token; ``None`` without a TDP on file."""
+    option, budget = plan.option, plan.question.sizing.power
+    try:
+        rated = (budget or PowerBudget(watts=inf)).beside
+        by_name = PowerBudget(watts=inf, beside=rated).least(option.kinds)
+    except InferplanError:
+        return None
+    watts = plan.best.watts
+    served = plan.rate * option.output
+    return {
+        "nameplate_w": by_name,
+        "mean_w": watts,
+        "j_per_output_token": watts / served if watts is not None and served else None,
+        "scope": rated.scope,
+        "budget_w": None if budget is None else budget.watts,
+        "provision": None if budget is None else budget.provision,
+    }
 
 
 def quants(option: Option) -> str:

@@ -255,6 +255,7 @@ _OF_ADAPTERS: dict[str, type] = {"rank": int, "modules": str, "slots": int, "fol
 _PLAIN: dict[str, type] = {
     "calibration": str,
     "ideal": bool,
+    "power_cap": float,
     "memory": str,
     "unfused_attention": bool,
     "prune": str,

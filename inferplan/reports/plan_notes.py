@@ -10,6 +10,8 @@ from inferplan.planning.confidence import MIDDLE
 from inferplan.planning.demand import METRIC_NAMES, percentile_of
 from inferplan.planning.plan import Plan
 from inferplan.planning.verify import TOO_SHORT
+from inferplan.reports.emit import cap_note
+from inferplan.reports.energy import UNMEASURED
 from inferplan.reports.estimate import media_note
 from inferplan.reports.plan_figures import (
     break_even_batch,
@@ -58,6 +60,7 @@ def notes(plan: Plan) -> list[str]:
         search_line(plan),
         price_line(plan),
         start_line(plan),
+        cap_line(plan),
     ]
     unmeasured = plan.searched.rejections.examples.get("unmeasured")
     if unmeasured:
@@ -84,6 +87,12 @@ def start_line(plan: Plan) -> str:
     if plan.option.pools:
         return f"{words} prints the servers of both pools and their router"
     return f"{words} prints the commands of its nodes, or why {engine} has none"
+
+
+def cap_line(plan: Plan) -> str:
+    """How a cap is set and what it rests on; empty where the plan has none."""
+    capped = [deployment for deployment, _ in plan.option.kinds if deployment.cap is not None]
+    return "; ".join([*dict.fromkeys(map(cap_note, capped)), UNMEASURED, "see docs/power.md"]) if capped else ""
 
 
 def speculation_line(plan: Plan) -> str:

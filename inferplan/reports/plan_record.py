@@ -18,6 +18,7 @@ from inferplan.reports.plan_figures import (
     energy_of,
     launch_line,
     launch_of,
+    power_record,
     prompts_launch_of,
     relaxation,
     screened_costs,
@@ -70,6 +71,7 @@ def plan_record(plan: Plan) -> dict[str, Any]:
         },
         "cost": cost_record(cost) if cost else None,
         "energy": energy_record(energy) if energy else None,
+        "power": power_record(plan),
         "at_the_other_confidence": None
         if plan.other is None
         else {"confidence": plan.other_confidence, **row(plan.other)},

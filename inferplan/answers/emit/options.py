@@ -14,6 +14,7 @@ from inferplan.spec import Spec
 
 PREDICTION = frozenset(
     {"calibration", "anchor", "ideal", "memory", "expert_skew", "speculation.acceptance", "speculation.basis"}
+    | {"power_cap"}  # set on the device: reports/emit.py says so
     | {"lora.active"}
     | {f"media.{name}" for name in ("images", "image_size", "video_frames", "audio_seconds", "sets", "text")}
     | {f"offload.{name}" for name in ("host", "host_memory", "host_link")}

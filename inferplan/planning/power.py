@@ -1,0 +1,55 @@
+"""A budget of watts for a plan: by the nameplates of its devices, or by what they draw on average (docs/power.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from inferplan.answers.energy import EnergyAsked
+from inferplan.answers.power import RunEnergy, run_energy
+from inferplan.catalog.power import power_shares
+from inferplan.estimate.deployment import Deployment
+from inferplan.serving.result import SimulationResult
+
+Provision = Literal["tdp", "mean"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PowerBudget:
+    """The most watts that a plan may take. provision: what is held to it: ``tdp``, the TDP of every device or the cap
+    on it, whatever it does; ``mean``, what devices draw at the load. beside: what is counted beside the devices.
+    """
+
+    watts: float
+    provision: Provision = "tdp"
+    beside: EnergyAsked = EnergyAsked()
+
+    def least(self, kinds: Iterable[tuple[Deployment, int]]) -> float:
+        """Watts that deployments on so many devices take in any case: all of it, or what they draw for being on.
+
+        Raises ``MissingFactError`` for a device whose TDP is not on file.
+        """
+        share = 1.0 if self.provision == "tdp" else power_shares().idle
+        return sum(self.whole(share * (nameplate(one) if share == 1.0 else one.hardware.tdp), n) for one, n in kinds)
+
+    def whole(self, watts: float, devices: float) -> float:
+        """Watts of so many devices of ``watts`` each, with what is counted beside them."""
+        return self.beside.pue * (watts + self.beside.host_watts) * devices
+
+    def describe(self) -> str:
+        """In words."""
+        how = "nameplate" if self.provision == "tdp" else "mean draw"
+        return f"{self.watts / 1e3:,.3g} kW ({how}, {self.beside.scope})"
+
+
+def nameplate(deployment: Deployment) -> float:
+    """The most watts that one of its devices draws: the cap, else TDP."""
+    return deployment.hardware.tdp if deployment.cap is None else deployment.cap.watts
+
+
+def drawn(deployment: Deployment, result: SimulationResult | None) -> RunEnergy | None:
+    """What devices draw in a run of one pool without drafts; ``None`` for others, and where no TDP is on file."""
+    if result is None or result.prompt_pool[0] or deployment.hardware.power is None:
+        return None
+    return run_energy(deployment, result)

@@ -1,0 +1,63 @@
+"""Power on the command line: what is refused, what JSON holds."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.conftest import Run
+
+PLAN = "plan llama-3.1-8b --gpu h100-sxm --rate 10 --prompt 512 --output 64 --ttft 1s"
+ESTIMATE = "estimate llama-3.1-8b --gpu h100-sxm"
+SIMULATE = "simulate llama-3.1-8b --gpu h100-sxm --rate 2 --requests 20"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (f"{PLAN} --provision mean", "--provision describes a power budget, and none is given"),
+        (f"{PLAN} --pue 1.2", "--pue describes a power budget"),
+        (f"{PLAN} --power-budget 8", "has no unit"),
+        (f"{PLAN} --power-cap ,", "names no watts"),
+        (f"{PLAN} --power-budget 8kW --provision mean", "--provision mean with pools apart is not known here"),
+        (f"{ESTIMATE} --power-cap 500", "--power-cap: '500' has no unit"),
+        (f"{ESTIMATE} --power-cap 0W", "leaves no power at all"),
+        (f"{ESTIMATE} --power-cap 900W", "above what h100-sxm draws"),
+        (f"{ESTIMATE} --power-cap 300W", "below what the law of clocks covers"),
+        (f"{ESTIMATE} --carbon DEX", "no grams of CO2 a kWh are on file"),
+        (f"{ESTIMATE} --energy --no-kv-cache", "the energy of a batch without a KV cache is not known here"),
+        (f"{ESTIMATE} --energy --prefix-hit-rate 0.5", "the energy of a batch with drafts"),
+        (f"{SIMULATE} --energy --prefill-replicas 1 --decode-replicas 1", "with pools apart is not known here"),
+        (
+            "estimate gpt-oss-20b --gpu h100-sxm --dp 2 --ep 2 --engine sglang --two-batch-overlap --power-cap 500W",
+            "draw",
+        ),
+    ],
+)
+def test_what_means_nothing_is_refused(run: Run, line: str, said: str) -> None:
+    found = run(*line.split())
+    assert found.code == 2, found.out
+    assert said in found.err
+
+
+def test_json_of_an_estimate_holds_its_energy(run: Run) -> None:
+    asked = f"{ESTIMATE} --batch 8 --power-cap 500W --pue 1.5 --host-watts 100W --carbon 360 --format json"
+    found = run(*asked.split()).json
+    energy, prefill = found["energy"], found["energy"]["prefill"]
+    assert found["power_cap_w"] == 500.0
+    assert prefill["gpu_joules"] == pytest.approx(prefill["gpu_w"] * found["ttft_s"])
+    assert prefill["joules"] == pytest.approx(1.5 * (prefill["gpu_joules"] + 100 * found["ttft_s"]))
+    assert energy["request_g"] == pytest.approx(energy["request_j"] / 1e4)  # 360 g for 3.6 MJ
+    assert energy["j_per_output_token"] == pytest.approx(energy["request_j"] / 256)
+    assert "energy" not in run(*ESTIMATE.split(), "--format", "json").json
+
+
+def test_json_of_a_run_adds_up(run: Run) -> None:
+    found = run(*SIMULATE.split(), *["--pue", "2", "--carbon", "180", "--format", "json"]).json
+    energy = found["energy"]
+    parts = energy["prompt_joules"] + energy["decode_joules"] + energy["idle_joules"]
+    assert parts == pytest.approx(energy["gpu_joules"], rel=1e-12)
+    assert energy["joules"] == pytest.approx(2 * parts)
+    assert energy["w_mean"] == pytest.approx(2 * energy["gpu_w_mean"])
+    assert energy["request_g"] == pytest.approx(energy["request_j"] / 2e4)  # 180 g for 3.6 MJ
+    rates = found["throughput"]
+    assert energy["request_j"] == pytest.approx(energy["w_mean"] / rates["requests_per_s"], rel=1e-9)
