@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from inferplan.traffic.requests import OpenLoop
+from tests import test_request_log
 from tests.mutants_source import SourceMutant
 from tests.planning import (
     test_classes,
@@ -383,6 +384,22 @@ PLANNING_MUTANTS = [
         new="ruled = slo",
         changes="no fleet is found where a class has no limit on TTFT",
         check=test_classes.test_a_class_without_limits_rules_no_fleet_out,
+    ),
+    SourceMutant(
+        name="days that begin with the log",
+        place="inferplan.traffic.request_log:folded",
+        old="begin % steps, axis=1",
+        new="0, axis=1",
+        changes="noon is when the log began twelve hours ago",
+        check=test_request_log.test_days_in_part_count_for_their_whole_steps,
+    ),
+    SourceMutant(
+        name="a step that is over counts in part",
+        place="inferplan.traffic.request_log:folded",
+        old="np.full((days * steps, kinds), np.nan)",
+        new="np.zeros((days * steps, kinds))",
+        changes="hours that the log does not have are hours without requests",
+        check=test_request_log.test_days_in_part_count_for_their_whole_steps,
     ),
     SourceMutant(
         name="replicas for the mix of the whole day",

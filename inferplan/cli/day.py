@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.classes import Mix
@@ -43,7 +44,8 @@ from inferplan.reports.day import day_report
 from inferplan.serving.autoscaling import Losses, require_some
 from inferplan.table import Report
 from inferplan.traffic import traces
-from inferplan.traffic.profile import Profile, profile_of, require_classes
+from inferplan.traffic.profile import DAY, Profile, profile_of, require_classes
+from inferplan.traffic.request_log import Log, folded, read_log, way_of
 from inferplan.traffic.requests import Requests, Slo, arrivals_of, parse_lengths
 
 _OPTIONS_OF: tuple[tuple[tuple[str, ...], frozenset[str]], ...] = (
@@ -59,7 +61,12 @@ load_options = option_group(
         "--profile", metavar="NAME", help="Rates by time of day: a name, a CSV (time,rate[,class]) or a YAML."
     ),
     click.option(
-        "--profile-from", metavar="FILE", help="Rates (of five minutes) and lengths of a trace, which repeats."
+        "--profile-from",
+        metavar="FILE",
+        help="Rates (of five minutes) and lengths of a trace, which repeats; rates of a log (timestamp[,class]).",
+    ),
+    click.option(
+        "--fold", metavar="WAY", help="One day of the many in that file: mean, or a percentile of the days, p95."
     ),
     click.option("--peak", type=Positive(), metavar="RATE", help="Scale the profile to this peak, in requests/s."),
     click.option("--duration", metavar="TIME", default="24h", show_default=True, help="Time that is simulated."),
@@ -149,8 +156,9 @@ def day_command(request: Request, prices: PriceBook, **values: Any) -> Report:
     --cold-start 90s
     """
     deployment = assemble(request)
-    trace = traces.read(Path(values["profile_from"])) if values["profile_from"] else None
-    profile, mix = _with_classes(_profile(values, trace), values)
+    log = read_log(Path(values["profile_from"])) if values["profile_from"] else None
+    trace = traces.read(Path(values["profile_from"])) if values["profile_from"] and log is None else None
+    profile, mix = _with_classes(_profile(values, trace, log), values)
     named = load_workload(values["workload"]) if values["workload"] else None
     if mix.classes:
         demand, slo = _of_classes(mix, values), screened_by(mix.classes)
@@ -172,11 +180,12 @@ def day_command(request: Request, prices: PriceBook, **values: Any) -> Report:
 without_anchor(day_command)
 
 
-def _profile(values: dict[str, Any], trace: Requests | None) -> Profile:
-    """The profile that is named, or that of the trace."""
-    if (values["profile"] is None) == (trace is None):
+def _profile(values: dict[str, Any], trace: Requests | None, log: Log | None) -> Profile:
+    """The profile that is named, or that of the trace or the log."""
+    given = trace is not None or log is not None
+    if (values["profile"] is None) is not given:
         raise UsageError(
-            "a day needs one profile" + (", not two" if trace is not None else ""),
+            "a day needs one profile" + (", not two" if given else ""),
             hint="--profile azure-2023-conv, --profile day.csv, or --profile-from TRACE",
         )
     if trace is not None and values["workload"] is not None:
@@ -184,8 +193,33 @@ def _profile(values: dict[str, Any], trace: Requests | None) -> Profile:
             "--profile-from and --workload say the lengths of requests both",
             hint=f"--slo {values['workload']} for its limits alone, or --profile for rates alone",
         )
-    found = profile_of(trace, Path(values["profile_from"]).stem) if trace else load_profile(values["profile"])
+    found = _made(values, trace, log) if given else load_profile(values["profile"])
+    if values["fold"] is not None and not given:
+        raise UsageError("--fold is of the days of a file of requests", hint="--profile-from FILE, or leave it out")
     return found if values["peak"] is None else found.scaled(values["peak"])
+
+
+def _made(values: dict[str, Any], trace: Requests | None, log: Log | None) -> Profile:
+    """The profile of when requests came: of the whole time, or of one day. The day of a trace begins with its first
+    request, that of a log at midnight."""
+    name = Path(values["profile_from"]).stem
+    if values["fold"] is None:
+        if log is not None:
+            raise UsageError(
+                f"{values['profile_from']} is a log of requests, of which a day has to be made",
+                hint="--fold mean, or --fold p95 for a busy one",
+            )
+        assert trace is not None
+        return profile_of(trace, name)
+    percentile = way_of(values["fold"])
+    if log is None:
+        assert trace is not None
+        if trace.arrival is None or np.any(np.isnan(trace.arrival)):
+            raise UsageError("a profile needs a trace with arrival times", hint="--profile with a file of rates")
+        log = Log(np.sort(trace.arrival), np.zeros(len(trace), dtype=np.int64))
+    days = (log.seconds[-1] - log.seconds[0]) / DAY if len(log.seconds) else 0.0
+    source = f"{values['profile_from']}, {values['fold']} of {days:.3g} days"
+    return folded(log, name, percentile, source)
 
 
 def _with_classes(profile: Profile, values: dict[str, Any]) -> tuple[Profile, Mix]:
@@ -197,7 +231,7 @@ def _with_classes(profile: Profile, values: dict[str, Any]) -> tuple[Profile, Mi
     if not mix.classes:
         return profile, mix
     names = [one.name for one in mix.classes]
-    if values["profile_from"] is not None:
+    if values["profile_from"] is not None and not profile.classes:
         raise UsageError(
             "--profile-from takes lengths of a trace, and classes have lengths of their own",
             hint="--profile FILE, with the columns time, class and rate",

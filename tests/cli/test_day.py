@@ -206,3 +206,25 @@ def test_rates_are_said_once(run: Run, tmp_path: Path) -> None:
     path.write_text(KINDS.replace("name: chat", "name: chat, share: 0.5").replace("name: b", "share: 0.5, name: b"))
     refused = run(*asked, "--profile-from", str(trace))
     assert "--profile-from takes lengths of a trace" in refused.err
+
+
+def test_a_log_of_several_days_is_one_day(run: Run, tmp_path: Path) -> None:
+    """Two days with one and three requests in every five minutes: 2 on average, 3 at the 100th percentile."""
+    log = tmp_path / "log.csv"
+    steps = [(288 * day + step) * 300 + 50 * n for day in range(2) for step in range(288) for n in range(1 + 2 * day)]
+    log.write_text("timestamp\n" + "".join(f"{at}\n" for at in [*steps, 2 * 86_400]), encoding="utf-8")
+    asked = (*ASKED, *PRICE, "--profile-from", str(log), "--duration", "10min", "--policy", "static")
+    record = run(*asked, "--fold", "mean", "--format", "json").json
+    assert record["profile"]["peak_requests_per_s"] == pytest.approx(2 / 300)
+    assert record["profile"]["source"] == f"{log}, mean of 2 days"
+    busy = run(*asked, "--fold", "p100", "--peak", "1", "--format", "json").json["profile"]
+    assert (busy["steps"], busy["mean_requests_per_s"]) == (288, pytest.approx(1.0))
+    refused = run(*asked)
+    assert (refused.code, "--fold mean" in refused.err) == (2, True)
+    trace = tmp_path / "trace.csv"
+    trace.write_text("arrival_s,prompt,output\n" + "".join(f"{at},64,8\n" for at in [*steps, 2 * 86_400]))
+    asked = ("day", "llama-3.1-8b", "--gpu", "l4", "--ttft", "2s", *PRICE, "--policy", "static", "--duration", "1h")
+    found = run(*asked, "--profile-from", str(trace), "--fold", "p100", "--format", "json").json["profile"]
+    assert found["peak_requests_per_s"] == pytest.approx(3 / 300)
+    refused = run(*asked, "--profile", "azure-2023-conv", "--workload", "chat", "--fold", "mean")
+    assert (refused.code, "--fold is of the days of a file" in refused.err) == (2, True)

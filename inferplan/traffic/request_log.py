@@ -1,0 +1,126 @@
+"""A day out of many: when requests came, over days, as the rates of one day, by the clock.
+
+A log is a CSV with the column ``timestamp``, a date and time (ISO 8601) or seconds (since 1970, or any midnight), and,
+if there are several kinds of traffic, ``class``. Times with an offset are taken to UTC; those without are as they are.
+"""
+
+from __future__ import annotations
+
+import csv
+from datetime import UTC, datetime
+from math import isfinite
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from inferplan.errors import InputFileError, UsageError
+from inferplan.files import announce
+from inferplan.traffic.conversations import Floats, Ints
+from inferplan.traffic.profile import BIN, DAY, Profile
+from inferplan.units import parse_number
+
+
+class Log(NamedTuple):
+    """When requests came. seconds: in order, from some midnight. of: the class of each, by its place; none of all."""
+
+    seconds: Floats
+    of: Ints
+    classes: tuple[str, ...] = ()
+
+
+def read_log(path: Path) -> Log | None:
+    """The times of a log; ``None`` for a file with other columns. Raises ``InputFileError`` that names the line."""
+    try:
+        announce(path)
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = csv.reader(file)
+            columns = [cell.strip().lower() for cell in next(rows, [])]
+            if sorted(columns) not in (["timestamp"], ["class", "timestamp"]):
+                return None
+            at, seconds, names = columns.index("timestamp"), [], []
+            for row in rows:
+                if len(row) != len(columns):
+                    if row:
+                        raise _bad(path, rows.line_num, f"has {len(row)} columns where {len(columns)} are needed")
+                    continue
+                seconds.append(_time(path, rows.line_num, row[at].strip()))
+                names.append("" if len(row) == 1 else row[1 - at].strip())
+    except OSError as error:
+        raise InputFileError(f"cannot read {path}", because=error.strerror or str(error)) from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputFileError(f"cannot read {path}", because=str(error)) from None
+    if len({zoned for _, zoned in seconds}) > 1:
+        raise InputFileError(f"{path}: some times have an offset and some have none", hint="the same for all")
+    times = np.array([time for time, _ in seconds])
+    order = np.argsort(times, kind="stable")
+    kinds = tuple(dict.fromkeys(names)) if len(columns) == 2 else ()
+    of = np.array([kinds.index(name) for name in names]) if kinds else np.zeros(len(times), dtype=np.int64)
+    return Log(times[order], of[order], kinds)
+
+
+def _time(path: Path, line: int, text: str) -> tuple[float, bool]:
+    """Seconds, and whether they are of a known place on earth."""
+    try:
+        seconds = parse_number(text)
+    except ValueError:
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            raise _bad(path, line, f"timestamp is {text!r:.40}, neither a date and time nor seconds") from None
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp(), moment.tzinfo is not None
+    if not isfinite(seconds) or seconds < 0:
+        raise _bad(path, line, f"timestamp is {text}, not 0 seconds or more")
+    return seconds, False
+
+
+def _bad(path: Path, line: int, reason: str) -> InputFileError:
+    return InputFileError(f"{path}:{line}: {reason}")
+
+
+def folded(log: Log, name: str, percentile: float | None = None, source: str = "") -> Profile:
+    """One day with the rates of many, in steps of five minutes: of each step, and class, the mean over the days, or a
+    percentile of them (interpolated linearly). Of the first and the last day only whole steps count.
+
+    Raises ``UsageError`` where some step of the day is in no day whole.
+    """
+    steps, kinds = round(DAY / BIN), max(len(log.classes), 1)
+    if not len(log.seconds):
+        raise UsageError(f"{name} has no requests")
+    begin, end = int(np.ceil(log.seconds[0] / BIN)), int(np.floor(log.seconds[-1] / BIN))  # whole steps, end excluded
+    if end - begin < steps:
+        raise UsageError(
+            f"{name} is no whole day",
+            because=f"it lasts {(log.seconds[-1] - log.seconds[0]) / 3600:.3g} h",
+            hint="a longer log, or --profile with rates by the hour",
+        )
+    inside = np.floor(log.seconds / BIN).astype(np.int64) - begin
+    kept = (inside >= 0) & (inside < end - begin)
+    counts = np.bincount(inside[kept] * kinds + log.of[kept], minlength=(end - begin) * kinds)
+    days = -(-(end - begin) // steps)
+    padded = np.full((days * steps, kinds), np.nan)
+    padded[: end - begin] = counts.reshape(-1, kinds)
+    by_day = np.roll(padded.reshape(days, steps, kinds), begin % steps, axis=1)  # a step of a day is in one column
+    found = np.nanmean(by_day, axis=0) if percentile is None else np.nanpercentile(by_day, percentile, axis=0)
+    rates = found / BIN
+    return Profile(
+        name=name,
+        starts=tuple((np.arange(steps) * BIN).tolist()),
+        rates=tuple(np.sum(rates, axis=1).tolist()),
+        classes=log.classes,
+        of_class=tuple(map(tuple, rates.T.tolist())) if log.classes else (),
+        source=source,
+    )
+
+
+def way_of(text: str) -> float | None:
+    """The percentile of ``p95``; ``None`` for ``mean``. Raises ``UsageError`` for anything else."""
+    if text == "mean":
+        return None
+    try:
+        percentile = parse_number(text.removeprefix("p"))
+    except ValueError:
+        percentile = -1.0
+    if not text.startswith("p") or not 0 <= percentile <= 100:
+        raise UsageError(f"--fold {text} is no way to make one day of many", hint="--fold mean, or --fold p95")
+    return percentile
