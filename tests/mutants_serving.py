@@ -24,6 +24,7 @@ from tests.serving import test_scheduling_rules as rules
 from tests.serving import test_slices as slices
 from tests.serving import test_steady_by_hand as steady
 from tests.serving import test_step_times as step_times
+from tests.serving import test_structured as structured
 from tests.serving import test_verdict as verdict
 
 _SCHEDULER, _ADMISSION = "inferplan.serving.scheduler:Scheduler", "inferplan.serving.admission:Admitted"
@@ -43,9 +44,50 @@ _SAME = partial(plain.hold_to_the_general_one, "users", True)
 _service = cache(failures.seconds_of_a_request)
 _SLOTS = "inferplan.serving.adapter_slots:AdapterSlots"
 
+_MASKED = "inferplan.estimate.structured:MaskedSteps"
 _THOUGHT = "inferplan.traffic.reasoning:ReasoningLengths"
 
 SERVING_MUTANTS = [
+    SourceMutant(
+        name="structured decoding: masks wait for the forward pass",
+        place=f"{_MASKED}.beyond",
+        old="np.maximum(left, 0.0) if self.structured.overlapped else fill",
+        new="fill",
+        changes="masks that nobody waits for are said to cost their whole time",
+        check=structured.test_a_structured_step_by_its_parts,
+    ),
+    SourceMutant(
+        name="structured decoding: a mask is a byte a token",
+        place=f"{_MASKED}.mask_bytes",
+        old="/ _WORD)",
+        new="/ 4)",
+        changes="eight times as much is copied",
+        check=structured.test_a_mask_is_a_bit_a_token,
+    ),
+    SourceMutant(
+        name="structured decoding: the last piece is a whole one",
+        place="inferplan.estimate.structured:Structured.fill",
+        old="(rounds - 1) * _PIECE + last if alone else",
+        new="rounds * _PIECE if alone else",
+        changes="129 masks take as long as 144",
+        check=partial(structured.test_masks_are_filled_by_the_threads_that_are_free, 32),
+    ),
+    SourceMutant(
+        name="structured decoding: the mean batch stands for all",
+        place=f"{_MASKED}._of",
+        old="binomial(batch, share)[1:]",
+        new="np.eye(batch)[max(round(batch * share) - 1, 0)]",
+        changes="batches with more structured requests than the mean wait for nothing",
+        check=structured.test_a_share_of_a_batch_by_enumeration,
+    ),
+    SourceMutant(
+        name="structured decoding: engines decode without masks",
+        place="inferplan.serving.masked_times:MaskedTimes.decode",
+        old="self._with(self.times.decode(batch, context), batch, batch)",
+        new="self.times.decode(batch, context)",
+        changes="simulate says what estimate does not",
+        check=partial(structured.test_a_lone_request_is_the_same_in_simulation, 20e-3),
+    ),
     SourceMutant(
         name="thoughts: an answer begins a step late",
         place="inferplan.serving.records:Records.until_answer",

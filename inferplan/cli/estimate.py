@@ -15,7 +15,8 @@ from inferplan.cli.options import Count, deployment_options, load_options, repor
 from inferplan.cli.power_options import cap_option, energy_options
 from inferplan.cli.reasoning_options import mean_thinking, reasoning_options
 from inferplan.cli.sampling_options import samples_option
-from inferplan.cli.technique_options import technique_options, techniques_of
+from inferplan.cli.structured_options import refuse_with, structured_of, structured_options, structured_report
+from inferplan.cli.technique_options import quantity, technique_options, techniques_of
 from inferplan.errors import UsageError
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.run import carrying, estimate, require_thoughts, unchecked
@@ -45,6 +46,8 @@ def with_energy(report: Report, result: Estimate, asked: EnergyAsked) -> Report:
 @load_options
 @samples_option
 @reasoning_options
+@structured_options
+@click.option("--grammar-compile", metavar="TIME", help="What the first request of a schema waits for its grammar.")
 @media_options
 @lora_options
 @technique_options
@@ -79,7 +82,13 @@ def estimate_command(request: Request, load: StaticLoad, energy: EnergyAsked | N
             because="the first token of an answer is only known of a plain batch",
             hint="inferplan simulate, or leave them out",
         )
+    structured, compiling = structured_of(serving), serving.pop("grammar_compile")
+    beside = [("drafts, a hit rate or chunks", techniques.any), ("--concurrency", bool(users))]
+    beside += [("--thinking-tokens", lengths is not None), ("--samples", load.samples > 1), ("--energy", bool(energy))]
+    refuse_with(structured, beside)
     result = served_estimate(deployment, load, techniques) if techniques.any else estimate(deployment, load)
+    if structured is not None or compiling is not None:
+        return structured_report(result, structured, quantity(compiling, "seconds", "--grammar-compile"))
     if isinstance(result, ServedEstimate):
         from inferplan.reports.techniques import served_report
 

@@ -36,6 +36,7 @@ from inferplan.cli.options import (
 from inferplan.cli.power_options import cap_option, energy_options
 from inferplan.cli.reasoning_options import LIMIT, reasoning_options, refuse_thinking, thinking
 from inferplan.cli.session_options import asked_sessions, require_sessions, session_options, sessions_of_trace
+from inferplan.cli.structured_options import refuse_with, structured_of, structured_options
 from inferplan.cli.technique_options import host_of, limited, option_group, quantity, technique_options
 from inferplan.cli.tier_options import cache_tier_option, tiers_of
 from inferplan.devices.engine import CacheSending
@@ -73,6 +74,7 @@ from inferplan.traffic.requests import (
 if TYPE_CHECKING:
     from inferplan.answers.energy import EnergyAsked
     from inferplan.catalog.workloads import WorkloadSpec
+    from inferplan.estimate.structured import Structured
 
 _FAILED = "inferplan.failed"
 _PROMPT, _OUTPUT = "1024", "256"
@@ -286,6 +288,7 @@ def _failure(result: SimulationResult) -> InfeasibleError | None:
 @traffic_options
 @session_options
 @reasoning_options
+@structured_options
 @flag_options
 @fleet_options
 @prefill_options
@@ -319,6 +322,7 @@ def simulate_command(
     _require_balance(flags, deployment, options.fleet.prefill_deployment)
     options = replace(options, timeline=bool(timeline or plot_file))
     if energy is not None:
+        refuse_with(options.structured, [("--energy", True)])
         _require_one_pool(options)
     own = values["workload"] is None and values["classes"] is None and values["sessions"] is None
     if own and deployment.model.encoder is not None and deployment.model.encoder.frames is not None:
@@ -369,6 +373,15 @@ def _require_one_pool(options: Options) -> None:
             because="it is that of the mean steps of one pool of engines",
             hint="leave --energy and its options out",
         )
+
+
+def _structured(values: dict[str, Any], request: Request) -> Structured | None:
+    """The structured decoding that is asked for, beside what it is modelled with."""
+    found = structured_of(values)
+    beside = [("drafts", speculation_of(values, request).length > 0), ("LoRA adapters", values["loras"] is not None)]
+    beside += [("--thinking-tokens", values["thinking_tokens"] is not None)]
+    refuse_with(found, [*beside, ("pools apart", values["prefill_replicas"] > 0)])
+    return found
 
 
 def _require_thoughts(values: dict[str, Any], deployment: Deployment) -> None:
@@ -591,6 +604,7 @@ def _run_options(values: dict[str, Any], request: Request, flags: Flags) -> Opti
         hit_rate=values["prefix_hit_rate"] or _cached_share(values),
         host=host_of(values),
         tiers=tiers_of(values["cache_tiers"]),
+        structured=_structured(values, request),
         lora_bandwidth=quantity(values["lora_bandwidth"], "bytes/s", "--lora-bandwidth"),
     )
 

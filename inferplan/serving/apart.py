@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from inferplan.estimate.structured import MaskedSteps
 from inferplan.serving.adapter_slots import AdapterPool, AdapterSlots, AdapterTimes
+from inferplan.serving.masked_times import MaskedTimes
 from inferplan.serving.pipeline import Pipeline
 from inferplan.serving.plain_replica import PlainReplica
 from inferplan.serving.records import Excerpt, Meter, Metering, Records
@@ -56,15 +58,17 @@ def _serve_elsewhere(cluster: Apart, incoming: Incoming, engines: list[int]) -> 
     return Served(cluster.records.excerpt(requests), meters, cluster.events, cluster.done - done)
 
 
-def _engine(group: list[Scheduler], times: StepTimes, adapters: AdapterPool | None) -> Replica | Pipeline:
+def _engine(group: list[Scheduler], times: StepTimes, beside: AdapterPool | MaskedSteps | None) -> Replica | Pipeline:
     """What keeps the time of schedulers that step together."""
     first = group[0]
     if len(group) > 1 or len(first.lanes) > 1:
         return Pipeline(times, group)
-    if adapters is None:
+    if beside is None:
         return PlainReplica(times, first)
-    slots = first.admitted.adapters = AdapterSlots(adapters, first.meter)
-    return Replica(AdapterTimes(adapters, slots), first)
+    if isinstance(beside, MaskedSteps):
+        return Replica(MaskedTimes(times, beside), first)
+    slots = first.admitted.adapters = AdapterSlots(beside, first.meter)
+    return Replica(AdapterTimes(beside, slots), first)
 
 
 class Apart:
@@ -94,7 +98,7 @@ class Apart:
         return []
 
     def keep_time(
-        self, schedulers: list[Scheduler], prices: tuple[StepTimes, AdapterPool | None], together: int
+        self, schedulers: list[Scheduler], prices: tuple[StepTimes, AdapterPool | MaskedSteps | None], together: int
     ) -> None:
         """Make the engines of these schedulers, of which so many in a row step together. prices: the times of their
         steps, and the LoRA adapters by which these differ."""

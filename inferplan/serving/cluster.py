@@ -14,6 +14,7 @@ import numpy as np
 from inferplan.devices.engine import CacheSending
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.structured import MaskedSteps
 from inferplan.serving.adapter_slots import AdapterPool
 from inferplan.serving.admission import Rules
 from inferplan.serving.apart import Apart, Event, Incoming
@@ -153,6 +154,8 @@ class Kind(NamedTuple):
     draft: Deployment | None = None
     adapters: AdapterPool | None = None
     shares: bool = False
+    masked: MaskedSteps | None = None
+    """What masks of structured decoding add to its steps."""
 
     def way_to(self, decodes: Kind, link: str | None) -> Transfer:
         """How caches move from here to ``decodes``."""
@@ -237,7 +240,7 @@ class Cluster(Apart):
         stages, width = kind.deployment.parallel.pp, kind.times.width
         made = [Scheduler(kind.rules, self.records, self.notify, kind.cache(), width, stages) for _ in range(ranks)]
         there = len(self.engines)
-        self.keep_time(made, (kind.times, kind.adapters), coupled_ranks(kind.deployment))
+        self.keep_time(made, (kind.times, kind.adapters or kind.masked), coupled_ranks(kind.deployment))
         for engine in self.engines[there:]:
             engine.reactive = self.senders.reacts
         return made

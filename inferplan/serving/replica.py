@@ -12,6 +12,7 @@ from math import ceil, inf
 from inferplan.serving.adapter_slots import AdapterTimes
 from inferplan.serving.clients import ANSWER, FIRST
 from inferplan.serving.decode_batch import steps_within
+from inferplan.serving.masked_times import MaskedTimes
 from inferplan.serving.scheduler import Scheduler
 from inferplan.serving.step_times import Chunk, StepTimes
 
@@ -26,7 +27,7 @@ class Replica:
     ``reactive``: a notification may bring a new request at once, so no run of steps passes one.
     """
 
-    def __init__(self, times: StepTimes | AdapterTimes, scheduler: Scheduler) -> None:
+    def __init__(self, times: StepTimes | AdapterTimes | MaskedTimes, scheduler: Scheduler) -> None:
         self.times, self.scheduler, self.rules = times, scheduler, scheduler.rules
         self.reactive = self.pause = False
         self.clock = 0.0

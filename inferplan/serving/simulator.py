@@ -15,6 +15,7 @@ from inferplan.estimate.anchoring import anchored_bands, correction
 from inferplan.estimate.bands import serving_bands
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import media_seconds, run_step
+from inferplan.estimate.structured import MaskedSteps, Structured
 from inferplan.models.spec import ModelSpec, require_decoder, require_readable, require_tokens
 from inferplan.serving.admission import Rules
 from inferplan.serving.cache_transfer import Links, handoff_of
@@ -63,6 +64,8 @@ class Options:
     tiers: tuple[CacheTier, ...] = ()
     lora_bandwidth: float | None = None
     """Bytes a second of the link that brings adapters to a device; ``None`` for the host link on file."""
+    structured: Structured | None = None
+    """Requests that follow a grammar."""
     slo: Slo = field(default_factory=Slo)
     warmup: int = 0
     trim: bool = False
@@ -340,7 +343,9 @@ def _kind(
     times = times or times_for(deployment, rules, requests, speculation)
     cache = _caches((deployment, speculation.draft), requests, rules, options)
     shares = any(tier.shared for tier in options.tiers)
-    return Kind(deployment, times, rules, cache, speculation.draft, adapters, shares)
+    asked = options.structured
+    masked = None if asked is None else MaskedSteps(deployment=deployment, structured=asked)
+    return Kind(deployment, times, rules, cache, speculation.draft, adapters, shares, masked)
 
 
 def _rules(deployment: Deployment, flags: Flags, options: Options, requests: Requests) -> Rules:
@@ -485,6 +490,7 @@ def _conditions(cluster: Cluster, flags: Flags, traffic: Traffic | Requests, opt
         "prefill": None if fleet.alike else {"deployment": prompts.deployment.describe(), **_engine(prompts)},
         "cache_transfer": None if cluster.links is None else _moved(cluster.links),
         "contiguous": flags.contiguous,
+        "structured": None if options.structured is None else asdict(options.structured),
         "queue": kind.rules.queue,
         "prefix_hit_rate_given": options.hit_rate,
         "kv_offload": None if options.host is None else asdict(options.host),

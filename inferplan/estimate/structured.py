@@ -1,0 +1,184 @@
+"""Structured decoding: masks of the tokens that a grammar allows, filled by the host beside every step.
+
+A mask is a bit for each token of the vocabulary in words of 32: ``4 ceil(V/32)`` bytes a sequence and step. vLLM
+launches the forward pass, fills the masks meanwhile and samples when both are done (``v1/engine/core.py``, ``step``:
+``execute_model(non_block=True)``, ``get_grammar_bitmask``, ``sample_tokens``), as XGrammar proposes (2411.15100):
+
+    step = host + max(forward, masks) + copy + apply          masks behind the forward pass
+    step = host + forward + masks + copy + apply              masks before it
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil
+
+import numpy as np
+import numpy.typing as npt
+
+from inferplan.errors import MissingFactError, UsageError
+from inferplan.estimate.batch import Estimate
+from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.phase import host_seconds
+from inferplan.estimate.roofline import price
+from inferplan.models.spec import require_decoder
+from inferplan.terms import Naming, plain
+from inferplan.units import Array, Num
+from inferplan.work.ops import Elementwise
+
+_SERIAL, _PIECE, _MOST_THREADS = 128, 16, 8
+"""vLLM fills up to 128 masks one after another; more in pieces of 16, by half the cores but 8 threads at most
+(``v1/structured_output/__init__.py``, ``StructuredOutputManager``)."""
+_WORD = 32
+"""Tokens of a word of a mask, which is an int32."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Structured:
+    """What is asked for. share: of the requests whose answers follow a grammar. mask_time: CPU seconds of one mask.
+    cores: of the host. overlapped: masks are filled while the device computes. bandwidth: bytes a second from the host
+    to the device; ``None`` for its host link on file.
+
+    Raises ``UsageError`` for a share outside (0, 1], and for a mask that takes no time.
+    """
+
+    share: float
+    mask_time: float
+    cores: int
+    overlapped: bool = True
+    bandwidth: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise UsageError(f"--structured-share is in (0, 1], not {self.share:g}")
+        if not self.mask_time > 0:
+            raise UsageError("--mask-time must be more than 0")
+
+    def fill(self, masks: int) -> float:
+        """Seconds until so many masks are filled: pieces go to the thread that is free first."""
+        if masks <= _SERIAL:
+            return masks * self.mask_time
+        threads, pieces = max(1, min(self.cores // 2, _MOST_THREADS)), ceil(masks / _PIECE)
+        rounds, last = ceil(pieces / threads), masks - (pieces - 1) * _PIECE
+        alone = (pieces - 1) % threads == 0  # the last piece, which may be a smaller one, has a round of its own
+        whole = (rounds - 1) * _PIECE + last if alone else rounds * _PIECE
+        return whole * self.mask_time
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MaskedSteps:
+    """What masks add to the steps of a deployment.
+
+    Of a batch of B sequences a binomial number is structured, for the two kinds of requests are alike but for their
+    masks: what is added is its mean over them. Raises ``UsageError`` where the engine's way is not known.
+    """
+
+    deployment: Deployment
+    structured: Structured
+
+    def __post_init__(self) -> None:
+        engine, parallel = self.deployment.engine, self.deployment.parallel
+        require_decoder(self.deployment.model, "structured decoding", "leave --structured-share out")
+        if engine.name != "vllm":
+            raise UsageError(
+                f"what masks of structured decoding cost under {engine.name} is not known here",
+                because="when they are filled, and by how many threads, was read of vLLM alone",
+                hint="--engine vllm, or leave --structured-share out",
+            )
+        if parallel.pp > 1 or parallel.dp > 1:
+            raise UsageError(
+                "structured decoding with several pipeline stages or attention ranks is not modelled",
+                because="masks of one batch are then filled beside another",
+                hint="--tp, or leave --structured-share out",
+            )
+
+    @property
+    def mask_bytes(self) -> float:
+        """Bytes of a mask."""
+        return 4.0 * ceil(self.deployment.model.vocab / _WORD)
+
+    def copied(self, masks: Num) -> Num:
+        """Seconds in which so many masks come from the host. Raises ``MissingFactError`` where no link is known."""
+        given, hardware = self.structured.bandwidth, self.deployment.hardware
+        if given is None and hardware.host_link is None:
+            raise MissingFactError(
+                f"how fast masks come to {hardware.name} from its host is not on file",
+                because="host_link of its hardware YAML is absent",
+                hint="--mask-bandwidth 63GB/s (PCIe 5.0 x16, one direction)",
+            )
+        return masks * self.mask_bytes / (hardware.to_host.bandwidth if given is None else given)
+
+    def applied(self, masks: Num) -> Num:
+        """Seconds in which the device reads and writes the logits of so many sequences."""
+        deployment = self.deployment
+        base, vocab = deployment.precision.base, deployment.model.vocab
+        op = Elementwise(name="mask", ranks=1, tokens=masks, width=vocab, base=base, reads=1 + 1 / (8 * base.width))
+        return price(op, *deployment.runs_on(op)).total
+
+    @cached_property
+    def _known(self) -> dict[int, tuple[Array, Array, Array]]:
+        return {}
+
+    def _of(self, batch: int) -> tuple[Array, Array, Array]:
+        """Of each number of masks that a batch may have: its chance, seconds to fill, and seconds behind the forward
+        pass.
+        """
+        if batch not in self._known:
+            share = self.structured.share
+            masks = np.array([float(batch)]) if share == 1 else np.arange(1.0, batch + 1)
+            fill = np.array([self.structured.fill(int(count)) for count in masks])
+            chance = np.ones(1) if share == 1 else binomial(batch, share)[1:]
+            after = np.asarray(self.copied(masks) + self.applied(masks))
+            self._known[batch] = chance, fill, after
+        return self._known[batch]
+
+    def beyond(self, batch: int, forward: Num) -> Num:
+        """Mean seconds that masks add to a step of ``batch`` rows whose kernels take ``forward`` seconds."""
+        if not batch:
+            return 0.0
+        chance, fill, after = self._of(batch)
+        left = fill - np.asarray(forward)[..., None]
+        excess = np.maximum(left, 0.0) if self.structured.overlapped else fill
+        found = np.sum(chance * (excess + after), axis=-1)
+        return float(found) if np.ndim(found) == 0 else np.asarray(found)
+
+
+def binomial(count: int, share: float) -> npt.NDArray[np.float64]:
+    """The chance of 0 to ``count`` of so many, each with a chance of ``share`` in (0, 1)."""
+    steps = np.arange(1.0, count + 1)
+    logs = np.concatenate([[0.0], np.cumsum(np.log((count + 1 - steps) / steps))])
+    numbers = np.arange(count + 1.0)
+    found: npt.NDArray[np.float64] = np.exp(logs + numbers * np.log(share) + (count - numbers) * np.log1p(-share))
+    return found
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class StructuredEstimate(Estimate):
+    """A static batch of which a share of the requests follows a grammar; its mean figures."""
+
+    structured: Structured
+
+    @cached_property
+    def steps(self) -> MaskedSteps:
+        """What masks add to its steps."""
+        return MaskedSteps(deployment=self.deployment, structured=self.structured)
+
+    def _forward(self, seconds: Num) -> Num:
+        return seconds - host_seconds(self.deployment, self.load.batch)
+
+    def _added(self, seconds: Num) -> Num:
+        return self.steps.beyond(int(self.load.batch), self._forward(seconds))
+
+    def _token_seconds(self, past: Num) -> Num:
+        seconds = super()._token_seconds(past)
+        return seconds + self._added(seconds)
+
+    def _first(self, name: Naming = plain) -> Num:
+        first = super()._first(name)
+        return first + self._added(self.prefill.time)
+
+    @property
+    def plain_tpot(self) -> Num:
+        """Time per output token without masks."""
+        return Estimate(deployment=self.deployment, load=self.load).tpot

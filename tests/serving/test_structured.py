@@ -1,0 +1,162 @@
+"""Masks of structured decoding: bytes, rounds of threads and steps by hand, means by enumeration."""
+
+from __future__ import annotations
+
+from itertools import product
+from math import comb
+from typing import Any
+
+import numpy as np
+import pytest
+
+from inferplan.catalog.assemble import Request, assemble
+from inferplan.errors import MissingFactError, UsageError
+from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.load import StaticLoad
+from inferplan.estimate.phase import decode_phase, host_seconds
+from inferplan.estimate.run import estimate
+from inferplan.estimate.structured import MaskedSteps, Structured, StructuredEstimate, binomial
+from inferplan.serving.simulator import Options, simulate
+from inferplan.traffic.requests import ClosedLoop, Lengths, Traffic
+from tests.command import exit_code
+
+VOCABULARY, LINK = 128_256, 64e9
+
+
+def deployment(**more: Any) -> Deployment:
+    return assemble(Request(model="llama-3.1-8b", gpu="h100-sxm", ideal=True, **more))
+
+
+def asked(share: float = 1.0, mask_time: float = 50e-6, **more: Any) -> Structured:
+    return Structured(share=share, mask_time=mask_time, cores=32, bandwidth=LINK, **more)
+
+
+def after(masks: int) -> float:
+    """Seconds to copy and to apply masks by hand: bits over the link, two bytes read and written of every logit and its
+    bit read, at 3.35 TB/s.
+    """
+    return masks * (VOCABULARY / 8 / LINK + VOCABULARY * (2 + 2 + 1 / 8) / 3.35e12)
+
+
+def replayed(pieces: list[int], threads: int) -> float:
+    """Seconds of pieces of so many masks of 50 us, each on the thread that is free first."""
+    free = [0.0] * threads
+    for piece in pieces:
+        at = free.index(min(free))
+        free[at] += piece * 50e-6
+    return max(free)
+
+
+def test_a_mask_is_a_bit_a_token() -> None:
+    steps = MaskedSteps(deployment=deployment(), structured=asked())
+    assert steps.mask_bytes == 16_032 == VOCABULARY / 8
+    assert steps.copied(64.0) == pytest.approx(64 * 16_032 / 64e9, rel=1e-12)
+    assert float(steps.copied(64.0) + steps.applied(64.0)) == pytest.approx(after(64), rel=1e-9)
+
+
+@pytest.mark.parametrize("cores", [1, 2, 6, 32, 400])
+def test_masks_are_filled_by_the_threads_that_are_free(cores: int) -> None:
+    """One after another up to 128; beyond, pieces of 16 on half the cores, 8 threads at most."""
+    of = Structured(share=1.0, mask_time=50e-6, cores=cores)
+    for masks in (1, 64, 128):
+        assert of.fill(masks) == pytest.approx(masks * 50e-6, rel=1e-12)
+    threads = {1: 1, 2: 1, 6: 3, 32: 8, 400: 8}[cores]
+    for masks in (129, 144, 145, 200, 256, 257, 1000):
+        pieces = [16] * (masks // 16) + ([masks % 16] if masks % 16 else [])
+        assert of.fill(masks) == pytest.approx(replayed(pieces, threads), rel=1e-12)
+
+
+def test_a_structured_step_by_its_parts() -> None:
+    """64 masks of 50 us are filled in 3.2 ms: behind a forward pass of 5 ms none of it shows, of 2 ms 1.2 ms."""
+    steps = MaskedSteps(deployment=deployment(), structured=asked())
+    assert steps.beyond(64, 5e-3) == pytest.approx(after(64), rel=1e-9)
+    assert steps.beyond(64, 2e-3) == pytest.approx(1.2e-3 + after(64), rel=1e-9)
+    before = MaskedSteps(deployment=deployment(), structured=asked(overlapped=False))
+    assert before.beyond(64, 5e-3) == pytest.approx(3.2e-3 + after(64), rel=1e-9)
+    assert steps.beyond(0, 1.0) == 0.0
+    both = np.asarray(steps.beyond(64, np.array([5e-3, 2e-3])))
+    assert both.tolist() == [steps.beyond(64, 5e-3), steps.beyond(64, 2e-3)]
+
+
+def test_a_share_of_a_batch_by_enumeration() -> None:
+    """Eight requests, each structured with a chance of 0.3: all 256 ways, with masks of 1 ms behind 2.5 ms."""
+    steps = MaskedSteps(deployment=deployment(), structured=asked(share=0.3, mask_time=1e-3))
+    mean = 0.0
+    for ways in product((0, 1), repeat=8):
+        masks = sum(ways)
+        chance = 0.3**masks * 0.7 ** (8 - masks)
+        mean += chance * (max(masks * 1e-3 - 2.5e-3, 0.0) + after(masks))
+    assert steps.beyond(8, 2.5e-3) == pytest.approx(mean, rel=1e-9)
+    assert binomial(20, 0.3) == pytest.approx([comb(20, n) * 0.3**n * 0.7 ** (20 - n) for n in range(21)], rel=1e-9)
+    assert float(np.sum(binomial(1024, 0.4))) == pytest.approx(1.0, rel=1e-9)
+
+
+def found(load: StaticLoad, structured: Structured) -> StructuredEstimate:
+    plain = estimate(deployment(), load)
+    return StructuredEstimate(deployment=plain.deployment, load=plain.load, structured=structured)
+
+
+def test_an_estimate_adds_them_to_every_step() -> None:
+    """255 steps one by one, each the larger of its kernels and 12.8 ms; the prompts' step is longer than its masks."""
+    load, structured = StaticLoad(batch=64.0, prompt=1024.0, output=256.0), asked(mask_time=200e-6)
+    plain, made = estimate(deployment(), load), found(load, structured)
+    kernels = decode_phase(deployment(), load, 1024.0 + np.arange(255.0)).time - host_seconds(deployment(), 64.0)
+    steps = np.maximum(kernels, 12.8e-3) + after(64)
+    assert made.tpot == pytest.approx(float(np.mean(steps)), rel=1e-9)
+    assert made.ttft == pytest.approx(float(plain.ttft) + after(64), rel=1e-9)
+    hidden = found(load, asked(mask_time=1e-6))
+    assert hidden.tpot == pytest.approx(float(plain.tpot) + after(64), rel=1e-9)
+    assert hidden.plain_tpot == plain.tpot
+
+
+@pytest.mark.parametrize("mask_time", [50e-6, 20e-3])
+def test_a_lone_request_is_the_same_in_simulation(mask_time: float) -> None:
+    """Its masks are hidden, or longer than every step: 20 ms, its copy and its kernel."""
+    structured = asked(mask_time=mask_time)
+    made = found(StaticLoad(batch=1.0, prompt=512.0, output=100.0), structured)
+    load = Traffic(
+        arrivals=ClosedLoop(concurrency=1), prompt=Lengths(mean=512.0), output=Lengths(mean=100.0), requests_count=1
+    )
+    run = simulate(deployment(), load, options=Options(structured=structured))
+    assert float(run.tpot[0]) == pytest.approx(float(made.tpot), rel=1e-6)
+    assert float(run.ttft[0]) == pytest.approx(float(made.ttft), rel=1e-4)
+    if mask_time > 1e-3:
+        assert made.tpot == pytest.approx(20e-3 + after(1), rel=1e-9)
+
+
+def test_what_is_not_known_is_refused() -> None:
+    with pytest.raises(UsageError, match="under sglang"):
+        MaskedSteps(deployment=deployment(engine="sglang"), structured=asked())
+    with pytest.raises(MissingFactError, match="how fast masks come"):
+        MaskedSteps(deployment=deployment(), structured=Structured(share=1, mask_time=1e-6, cores=1)).copied(1.0)
+    for share, mask_time in ((0.0, 1e-6), (1.1, 1e-6), (0.5, 0.0)):
+        with pytest.raises(UsageError):
+            Structured(share=share, mask_time=mask_time, cores=1)
+
+
+HERE = ("llama-3.1-8b", "--gpu", "h100-sxm")
+MASKS = ("--structured-share", "0.5", "--mask-time", "50us", "--host-cores", "8", "--mask-bandwidth", "63GB/s")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("estimate", *HERE, "--mask-time", "40us"), "--mask-time is of structured decoding"),
+        (("estimate", *HERE, "--grammar-compile", "4ms"), "--grammar-compile is of structured decoding"),
+        (("estimate", *HERE, "--structured-share", "1"), "needs --mask-time"),
+        (("estimate", *HERE, *MASKS, "--samples", "2"), "--structured-share with --samples"),
+        (("estimate", *HERE, *MASKS, "--thinking-tokens", "200"), "with --thinking-tokens"),
+        (("estimate", *HERE, *MASKS, "--no-kv-cache"), "as it is asked for is not modelled"),
+        (("estimate", "bge-m3", *HERE[1:], *MASKS), "no structured decoding"),
+        (("simulate", "t5-small", *HERE[1:], "--rate", "1", "--output", "9", *MASKS), "no structured decoding"),
+        (("simulate", *HERE, "--rate", "1", "--pp", "2", *MASKS), "several pipeline stages"),
+        (("simulate", *HERE, "--rate", "1", *MASKS, "--thinking-tokens", "200"), "with --thinking-tokens"),
+        (("simulate", *HERE, "--rate", "1", *MASKS, "--energy"), "--structured-share with --energy"),
+        (("estimate", *HERE, *MASKS, "--energy"), "--structured-share with --energy"),
+    ],
+)
+def test_what_is_refused(
+    words: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code(monkeypatch, *words) == 2
+    assert said in capsys.readouterr().err
