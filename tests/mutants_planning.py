@@ -436,10 +436,18 @@ PLANNING_MUTANTS = [
     SourceMutant(
         name="a replica that leaves is not paid for",
         place="inferplan.planning.day:PolicyDay.lives",
-        old="min(life.gone, self.span)",
-        new="min(life.left, self.span)",
+        old="max(life.gone, life.ordered + least)",
+        new="max(life.left, life.ordered + least)",
         changes="the bill forgets the time in which the last requests are finished",
         check=test_day.test_what_is_paid_by_hand,
+    ),
+    SourceMutant(
+        name="a minimum beyond the end",
+        place="inferplan.planning.day:PolicyDay.lives",
+        old="min(max(life.gone, life.ordered + least), self.span)",
+        new="max(min(life.gone, self.span), life.ordered + least)",
+        changes="seconds behind the end of the day are paid for",
+        check=test_day.test_a_replica_is_paid_for_its_minimum,
     ),
     SourceMutant(
         name="a timetable that is late",

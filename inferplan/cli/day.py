@@ -53,7 +53,10 @@ _OPTIONS_OF: tuple[tuple[tuple[str, ...], frozenset[str]], ...] = (
     (("min_replicas", "max_replicas"), frozenset({"reactive", "scheduled"})),
 )
 """Options that some policies alone follow, and those."""
-_STARTS = (("cold_start", "storage_bandwidth", "engine_start", "startup_log"), frozenset({"reactive", "scheduled"}))
+_STARTS = (
+    ("cold_start", "storage_bandwidth", "engine_start", "startup_log", "minimum_bill"),
+    frozenset({"reactive", "scheduled"}),
+)
 """Those of a replica that is ordered: static replicas are there from the beginning, unless some are taken away."""
 
 load_options = option_group(
@@ -107,6 +110,9 @@ policy_options = option_group(
     ),
     click.option("--notice", metavar="TIME", help="What a replica is told before that: 120s at AWS, 30s at others."),
     *failure_options,
+    click.option(
+        "--minimum-bill", metavar="TIME", help="What a replica is paid for at least: 60s at AWS and Google Cloud. [0s]"
+    ),
     click.option("--min-replicas", type=Count(0), default=1, show_default=True, help="0: none while nothing comes."),
     click.option("--max-replicas", type=Count(most=10_000), default=1000, show_default=True, help="The most at once."),
     click.option(
@@ -339,6 +345,7 @@ def _asked(values: dict[str, Any], profile: Profile, deployment: Deployment) -> 
         least=values["min_replicas"],
         most=values["max_replicas"],
         losses=_losses(values),
+        minimum_bill=quantity(values["minimum_bill"], "seconds", "--minimum-bill") or 0.0,
         failures=failures,
         span=quantity(values["duration"], "seconds", "--duration") or 0.0,
         seed=values["seed"],

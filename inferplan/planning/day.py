@@ -58,7 +58,7 @@ class Autoscaler:
 class DayAsked:
     """What is asked of a day. span: seconds that are simulated. least, most: replicas, of the policies that change
     their number; 0 where no requests come. cold_start: ``None`` where nobody needs one. losses: of spot. failures: at
-    times of the day, of every policy.
+    times of the day, of every policy. minimum_bill: seconds that a replica is paid for at least.
     """
 
     profile: Profile
@@ -71,6 +71,7 @@ class DayAsked:
     span: float = DAY
     losses: Losses | None = None
     failures: Failures | None = None
+    minimum_bill: float = 0.0
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -111,11 +112,14 @@ class PolicyDay:
     tariff: Tariff
     work: float
     """Seconds of replicas within the limits that the requests take."""
+    minimum_bill: float = 0.0
+    """Seconds that a replica is paid for at least."""
 
     @cached_property
     def lives(self) -> list[Life]:
-        """The replicas, from their order until they are gone, as far as that lies in the span."""
-        whole = [life._replace(gone=min(life.gone, self.span)) for life in self.result.lives]
+        """The replicas, from their order until they are gone and paid for, as far as that lies in the span."""
+        least = self.minimum_bill
+        whole = [life._replace(gone=min(max(life.gone, life.ordered + least), self.span)) for life in self.result.lives]
         return [life for life in whole if life.ordered < self.span]
 
     @cached_property
@@ -239,7 +243,15 @@ def simulate_day(
         )
         result = simulate(deployment, requests, work.replica.flags, options)
         served.append(
-            PolicyDay(policy=policy, scaling=scaling, result=result, span=asked.span, tariff=tariff, work=taken)
+            PolicyDay(
+                policy=policy,
+                scaling=scaling,
+                result=result,
+                span=asked.span,
+                tariff=tariff,
+                work=taken,
+                minimum_bill=asked.minimum_bill,
+            )
         )
     return Day(
         asked=asked,

@@ -121,6 +121,8 @@ def test_a_cold_start_of_nobody_is_refused(run: Run, profile: str) -> None:
     static = (*ASKED, *PRICE, "--profile", profile, "--duration", "10min", "--policy", "static")
     refused = run(*static, "--cold-start", "20s")
     assert (refused.code, "--cold-start changes nothing of the policy static" in refused.err) == (2, True)
+    refused = run(*static, "--minimum-bill", "60s")
+    assert (refused.code, "--minimum-bill changes nothing" in refused.err) == (2, True)
     refused = run(*static, "--storage-bandwidth", "2GB/s", "--engine-start", "45s")
     assert (refused.code, "--storage-bandwidth changes nothing" in refused.err) == (2, True)
     ran = run(*static, "--cold-start", "20s", "--preemptions", "0.5", "--notice", "10s", "--format", "json")

@@ -84,6 +84,19 @@ def test_what_is_paid_by_hand() -> None:
     assert day.utilisation == pytest.approx(3 / (3.25 * 3600 * 2.0))
 
 
+def test_a_replica_is_paid_for_its_minimum() -> None:
+    """One for 30 s counts a minute, one for 90 s is paid as long as it was, one that comes 10 s before the end 10 s."""
+    lives = [
+        Life(0.0, 0.0, 20.0, 30.0),
+        Life(1000.0, 1010.0, 1080.0, 1090.0),
+        Life(7190.0, 7195.0, 7196.0, 7197.0),
+    ]
+    assert policy_day(lives).replica_hours * 3600 == pytest.approx(30 + 90 + 7)
+    least = replace(policy_day(lives), minimum_bill=60.0)
+    assert least.replica_hours * 3600 == pytest.approx(60 + 90 + 10)
+    assert least.cost == pytest.approx(160 / 3600 * 2.00)
+
+
 def test_instances_are_paid_for_whole() -> None:
     """Nine replicas of one GPU for half an hour of two, four else: two instances of eight, then one, at 16 an hour."""
     lives = [Life(0.0, 0.0)] * 4 + [Life(0.0, 0.0, 1800.0, 1800.0)] * 5
