@@ -13,6 +13,7 @@ from tests.planning import (
     test_day,
     test_day_of_classes,
     test_lora,
+    test_offload,
     test_packing,
     test_prices,
     test_quoted,
@@ -25,6 +26,30 @@ from tests.planning import (
 from tests.serving import test_cluster, test_decode_batch, test_queueing, test_tandem, test_time_shared
 
 PLANNING_MUTANTS = [
+    SourceMutant(
+        name="weights on the host: the cache of the device alone counts",
+        place="inferplan.planning.grid:stages_of",
+        old="[here] if here.host is None else [here, here.host]",
+        new="[here]",
+        changes="a host without room holds any number of requests",
+        check=partial(test_offload.test_the_fuller_side_says_how_many_requests_there_are, "23GB", "host"),
+    ),
+    SourceMutant(
+        name="weights on the host: all are tried where all fit",
+        place="inferplan.planning.space:candidates",
+        old="                    yield one, made\n",
+        new="",
+        changes="a model that fits is read over the link all the same",
+        check=test_offload.test_a_device_that_fits_needs_no_host_and_an_unknown_link_is_said,
+    ),
+    SourceMutant(
+        name="weights on the host: any number of GPUs has one host",
+        place="inferplan.catalog.offload:_of_one_host",
+        old="link.domain or 1 for link",
+        new="99 for link",
+        changes="sixteen cards share the memory of a server of eight",
+        check=test_offload.test_gpus_of_one_host_are_those_of_a_node_or_of_its_slots,
+    ),
     SourceMutant(
         name="samples in a plan: each keeps its whole prompt",
         place="inferplan.planning.grid:_held",

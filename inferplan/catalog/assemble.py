@@ -309,6 +309,16 @@ def assemble(
         deployment = anchored(deployment, load_anchor(request.anchor), request.anchor)
     if request.power_cap is not None:
         deployment = _capped(deployment, request.power_cap)
+    return offloaded(request, deployment, model_loader, hardware_loader)
+
+
+def offloaded(
+    request: Request,
+    deployment: Deployment,
+    model_loader: Callable[[str], ModelSpec] = load_model,
+    hardware_loader: Callable[[str], HardwareSpec] = load_hardware,
+) -> Deployment:
+    """The deployment of a request with what is asked for in host memory; raises what ``with_offload`` does."""
     if not request.offload.any:
         return deployment
 

@@ -121,8 +121,12 @@ def _with_streamed(
         raise UsageError("--cpu-offload-gb is vLLM's, --gpu-layers and --cpu-moe-layers are llama.cpp's")
     if model.encoder is not None or deployment.lora is not None or any(layer.shared for layer in model.sequence):
         raise UsageError("--cpu-offload-gb is not known beside an encoder, shared blocks or adapters")
-    if parallel.ranks > (deployment.hardware.node or parallel.ranks):
-        raise UsageError(f"--cpu-offload-gb is known for the devices of one host, not for {parallel.ranks}")
+    if parallel.ranks > (most := _of_one_host(deployment.hardware)):
+        raise UsageError(
+            f"--cpu-offload-gb is known for the devices of one host, not for {parallel.ranks}",
+            because=f"a host of {deployment.hardware.name} has up to {most}, by its node or its links on file",
+            hint="a smaller --tp or --pp",
+        )
     host = host_hardware(_named(asked))
     _require_size(host)
     streamed = Streamed(host=host, link=_link(deployment, asked), bytes=asked.cpu_offload_gb * 2.0**30)
@@ -135,6 +139,12 @@ def _with_streamed(
             hint="a smaller --cpu-offload-gb, or a host with more memory",
         )
     return found
+
+
+def _of_one_host(hardware: HardwareSpec) -> int:
+    """The most devices of one host: those of a node; where sites differ (cards in slots) those that the widest link on
+    file joins; 1 where nothing says so."""
+    return hardware.node or max((link.domain or 1 for link in hardware.links), default=1)
 
 
 def _link(deployment: Deployment, asked: OffloadAsked) -> Link:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
@@ -11,10 +12,13 @@ import click
 
 from inferplan.catalog.offload import OffloadAsked
 from inferplan.cli.options import Count, Within, noted
+from inferplan.errors import UsageError
+from inferplan.units import parse_number
 
 if TYPE_CHECKING:
     from inferplan.catalog.assemble import Request
 
+_MOST_GIB = 4096
 _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--gpu-layers",
@@ -30,7 +34,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     ),
     click.option(
         "--cpu-offload-gb",
-        type=Within(0, 4096),
+        type=Within(0, _MOST_GIB),
         default=0.0,
         metavar="GIB",
         help="vLLM: GiB of each GPU's layers in host memory, read over the link in every step. [0]",
@@ -39,6 +43,69 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--host-memory", metavar="SIZE", help="Usable memory of the host, such as 384GB."),
     click.option("--host-link", metavar="RATE", help="Of the link to it, in one direction, such as 63GB/s [on file]."),
 )
+
+
+SEVERAL: list[tuple[tuple[str, ...], dict[str, Any]]] = [
+    (
+        ("--gpu-layers",),
+        {
+            "metavar": "COUNTS",
+            "help": "llama.cpp -ngl: layers on the GPU, each tried beside all of them.",
+        },
+    ),
+    (
+        ("--cpu-moe-layers",),
+        {
+            "metavar": "COUNTS",
+            "help": "llama.cpp -ncmoe: experts of so many layers on the host, each beside none.",
+        },
+    ),
+    (
+        ("--cpu-offload-gb",),
+        {"metavar": "GIBS", "help": "vLLM: GiB of each GPU's layers in host memory, each tried beside none."},
+    ),
+    (("--host",), {"help": "The host of all: a CPU (inferplan gpus) or a path to a YAML."}),
+    (("--host-memory",), {"metavar": "SIZE", "help": "Usable memory of the host of a replica, such as 384GB."}),
+    (("--host-link",), {"metavar": "RATE", "help": "Of the link to it, in one direction, such as 63GB/s [on file]."}),
+]
+"""The options as data, where several values are tried."""
+
+
+def placed_of(values: dict[str, Any]) -> tuple[OffloadAsked, ...]:
+    """What lies on the host, each to be tried; nothing where none of the options is given.
+
+    Raises ``UsageError`` for a host that holds nothing, and for a list that is none.
+    """
+    from inferplan.answers.sweep import parse_copies, parse_values
+
+    given = {name: values[name] for name in ("host", "host_memory", "host_link")}
+    counts = {name: parse_copies(text) if (text := values[name]) else None for name in ("gpu_layers", "cpu_moe_layers")}
+    sizes = [_gib(text) for text in parse_values(values["cpu_offload_gb"] or "")]
+    found = [OffloadAsked(cpu_offload_gb=size, **given) for size in sizes if size]
+    if any(counts.values()):
+        layers, experts = counts["gpu_layers"] or (None,), counts["cpu_moe_layers"] or (0,)
+        pairs = itertools.product(layers, experts)
+        found += [OffloadAsked(gpu_layers=here, cpu_moe_layers=away, **given) for here, away in pairs]
+    found = [one for one in found if one.computes or one.cpu_offload_gb]
+    if not found and any(given.values()):
+        raise UsageError(
+            "nothing is to lie on the host",
+            because="--host, --host-memory and --host-link say what it is, and no option says what it holds",
+            hint="--gpu-layers, --cpu-moe-layers or --cpu-offload-gb, or leave them out",
+        )
+    if found and not given["host"]:
+        raise UsageError("what lies on the host needs a host", hint="--host epyc-9654 --host-memory 384GB")
+    return tuple(dict.fromkeys(found))
+
+
+def _gib(text: str) -> float:
+    try:
+        size = parse_number(text)
+    except ValueError as error:
+        raise UsageError(f"--cpu-offload-gb: {error}", hint="--cpu-offload-gb 20,40") from None
+    if not 0 <= size <= _MOST_GIB:
+        raise UsageError(f"--cpu-offload-gb is 0 to {_MOST_GIB:,} GiB, not {text}")
+    return size
 
 
 def offload_asked(values: dict[str, Any]) -> OffloadAsked:

@@ -23,6 +23,7 @@ from inferplan.cli.class_options import CLASSES, QUEUE, asked_classes
 from inferplan.cli.draft_options import draft_options, draftings_of
 from inferplan.cli.lora_options import NAMED, SLOTS, lora_values, popularity_of
 from inferplan.cli.media_options import MEDIA, asked_of, media_values
+from inferplan.cli.offload_options import SEVERAL, placed_of
 from inferplan.cli.options import (
     BACKEND,
     IDEAL,
@@ -192,6 +193,7 @@ _OPTIONS = [
     *(_Option(*names, **keywords) for names, keywords in draft_options(several=True)),
     *(_Option(*names, **{**keywords, **_SEVERAL_SLOTS.get(names[0], {})}) for names, keywords in SLOTS),
     *(_Option(*names, **keywords) for names, keywords in NAMED),
+    *(_Option(*names, **keywords) for names, keywords in SEVERAL),
     _Option("--aggregated", is_flag=True, help="Do not consider separate prefill and decode pools."),
     *(_Option(*names, **keywords) for names, keywords in BUDGET),
     _Option("--utilisation", type=Finite(), help="Share of its capacity to load a replica with [0.8; offline 0.95]."),
@@ -274,6 +276,7 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Que
         prefill_two_batches=values["prefill_two_batch_overlap"],
         slots=slots,
         caps=caps_of(values),
+        placed=placed_of(values),
         **degrees,
     )
     sizing, several = _sizing(values, demand), budgets if len(budgets) > 1 else ()

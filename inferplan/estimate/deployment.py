@@ -320,9 +320,14 @@ class Deployment(Shown):
         """How it is divided, in words: ``"ep 8, dp 8, two half batches"``."""
         return self.parallel.describe() + (", two half batches" if self.two_batches else "")
 
+    @property
+    def elsewhere(self) -> list[Offload | Streamed]:
+        """What of it lies in the memory of its host."""
+        return [one for one in (self.offload, self.streamed) if one is not None]
+
     def describe(self) -> str:
         devices = f"{self.parallel.devices} x {self.hardware.name}"
         division = f" ({self.division})" if self.parallel.devices > 1 else ""
-        there = "".join(f", {one.describe()}" for one in (self.offload, self.streamed) if one is not None)
+        there = "".join(f", {one.describe()}" for one in self.elsewhere)
         there += "" if self.cap is None else f", {self.cap.watts:g} W each"
         return f"{self.model.name} in {self.formats} on {devices}{division}{there}"

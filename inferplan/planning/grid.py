@@ -7,7 +7,7 @@ over the users, so that nothing has to be solved for: rate, waiting and the numb
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
 
 import numpy as np
@@ -277,10 +277,9 @@ def _cache_use(
     whole: Array = np.full_like(concurrency, prompt + output)
     held = whole if reserve else np.minimum(prompt + output / 2 + 2 * spread, whole)
     use = np.zeros_like(concurrency)
-    known = single(deployment)
-    footprint = Footprint(deployment=deployment, batch=1.0, prompt=1.0, context=1.0, budget=axes.budget)
     beside = None if draft is None else single(draft).stage
-    for stage in dict.fromkeys(known.stages):
+    for side, stage in stages_of(deployment):
+        footprint = replace(side, budget=axes.budget)
         pool, state = footprint.pools(stage) - stage.in_flight(held, axes.budget), _held(stage, held, demand)
         if beside is not None:
             pool, state = pool - beside.weights, state + beside.held(held)
@@ -297,6 +296,13 @@ def _held(stage: StageMemory, tokens: Array, demand: Demand) -> Num:
     if demand.samples == 1 or not shares:
         return stage.held(tokens)
     return stage.held(tokens, sharing=Sharing(samples=demand.samples, prompt=demand.prompt.average)) / demand.samples
+
+
+def stages_of(deployment: Deployment) -> list[tuple[Footprint, StageMemory]]:
+    """The stages with the footprint of their side: the device, and its host where that keeps a part of the model."""
+    here = single(deployment)
+    sides = [here] if here.host is None else [here, here.host]
+    return [(side, stage) for side in sides for stage in dict.fromkeys(side.stages)]
 
 
 @lru_cache(maxsize=16)

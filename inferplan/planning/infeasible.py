@@ -14,6 +14,7 @@ from inferplan.units import format_time
 
 REASONS = {
     "impossible": "the model cannot be divided that way, or the device lacks an arithmetic or a figure",
+    "host": "not with weights on the host: no room there, an unknown link, or a division that is not known with it",
     "weights": "the weights do not fit",
     "memory": "the cache does not hold the requests",
     "slots": "more requests than the engine admits",

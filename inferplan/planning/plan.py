@@ -215,6 +215,7 @@ def row(verified: Verified) -> dict[str, Any]:
         "currency": option.tariff.currency if option.tariff else None,
         "hours": option.hours,
         "draft_tokens": option.speculation.length or None,
+        "on_host": [one.describe() for one in option.deployment.elsewhere] or None,
         "max_loras": None if option.deployment.lora is None else option.deployment.lora.slots,
         "calibration": option.deployment.calibration.described,
         "power_cap_w": None if option.deployment.cap is None else option.deployment.cap.watts,

@@ -20,7 +20,7 @@ from inferplan.errors import InferplanError, NotFiniteError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.models.spec import ModelSpec, require_decoder, require_readable, require_tokens
 from inferplan.planning.demand import Demand, ruling
-from inferplan.planning.grid import Axes, LoadGrid, axes_for, longest_whole, single
+from inferplan.planning.grid import Axes, LoadGrid, axes_for, longest_whole, stages_of
 from inferplan.planning.option import Option, PricedGrid, Sizing, bill, option_at
 from inferplan.planning.passes import priced_grid, priced_grids
 from inferplan.planning.pools import CAPACITY_ERROR, Halves, cheapest_pools
@@ -147,8 +147,13 @@ def _require_one_pass(model: ModelSpec, space: Space, demand: Demand) -> None:
 def _may_be_apart(deployment: Deployment, demand: Demand) -> bool:
     """Whether pools for prompts and for decodes are planned for a deployment under a demand."""
     model = deployment.model
-    plain = model.encoder is None and not model.encodes and deployment.lora is None
+    plain = model.encoder is None and not model.encodes and deployment.lora is None and not reads_host(deployment)
     return plain and not demand.offline and demand.users is None
+
+
+def reads_host(deployment: Deployment) -> bool:
+    """Whether a part of its weights lies in the memory of its host."""
+    return deployment.offload is not None or deployment.streamed is not None
 
 
 def _axes(space: Space, deployment: Deployment, demand: Demand, slo: Slo) -> Axes:
@@ -161,11 +166,12 @@ def _plain_grids(space: Space, demand: Demand, slo: Slo, deployments: list[Deplo
 
     Those of a group of which one has no price are left out.
     """
-    groups: dict[tuple[Parallelism, bool, int], list[Deployment]] = defaultdict(list)
+    groups: dict[tuple[Parallelism, bool, int, int], list[Deployment]] = defaultdict(list)
     for deployment in deployments:
         cut = deployment.two_batches is not None
         slots = 0 if deployment.lora is None else deployment.lora.slots
-        groups[replace(deployment.parallel, pp=1), cut, slots].append(deployment)
+        alone = id(deployment) if reads_host(deployment) else 0  # its stages differ by what they leave there
+        groups[replace(deployment.parallel, pp=1), cut, slots, alone].append(deployment)
     found: dict[int, LoadGrid] = {}
     for group in groups.values():
         try:
@@ -179,8 +185,8 @@ def _plain_grids(space: Space, demand: Demand, slo: Slo, deployments: list[Deplo
 
 
 def _weights_fit(deployment: Deployment) -> bool:
-    footprint = single(deployment)
-    return all(stage.weights + stage.adapters < footprint.usable for stage in dict.fromkeys(footprint.stages))
+    """Whether they leave room on every device, and on the host where a part of them lies there."""
+    return all(stage.weights + stage.adapters < side.usable for side, stage in stages_of(deployment))
 
 
 class _Frontier(NamedTuple):

@@ -16,11 +16,13 @@ from inferplan.catalog.assemble import (
     load_anchor,
     load_engine,
     native_precision,
+    offloaded,
     precision_of,
     refuse_capped_anchor,
 )
 from inferplan.catalog.backends import Backends, kernels_run, with_backends
 from inferplan.catalog.files import load_hardware, load_model
+from inferplan.catalog.offload import OffloadAsked
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.devices.anchors import System
 from inferplan.devices.engine import EngineFlags
@@ -68,6 +70,8 @@ class Space:
     """Slots of LoRA adapters to try (``max_loras``); none: those of ``base``."""
     caps: tuple[float, ...] = ()
     """Watts of each device to try, instead of none; on a device whose TDP is no more it is none."""
+    placed: tuple[OffloadAsked, ...] = ()
+    """What of the model lies in host memory, each tried beside all of it on the devices."""
     anchor: str | None = None
     """A file of measured runs of one of the systems, which are that system's alone."""
 
@@ -81,6 +85,8 @@ class Space:
             raise UsageError("no adapters were asked for", hint="--lora-rank 16, or --lora-folder DIR")
         if self.base.lora.any and self.drafting:
             raise UsageError("adapters beside drafts are not simulated", hint="leave one of them out")
+        if self.placed:
+            self._require_placed()
         if self.base.lora.any:
             model = _model(self.base.model)
             for engine in self.engines:
@@ -102,6 +108,18 @@ class Space:
                 "the --prefill-... options describe a pool of its own for prompts, and --aggregated has none",
                 hint="leave one of them out",
             )
+
+    def _require_placed(self) -> None:
+        """Raise ``UsageError`` for what no engine of the space leaves on the host, and beside what is not planned."""
+        beside = {"drafts": self.drafting, "--anchor": self.anchor, "adapters": self.base.lora.any}
+        if odd := [name for name, there in beside.items() if there]:
+            raise UsageError(f"weights in host memory beside {odd[0]} are not planned", hint="leave one of them out")
+        names = {load_engine(name).name for name in self.engines}
+        for one in self.placed:
+            engine = "llama.cpp" if one.computes else "vllm"
+            if engine not in names:
+                option = "--gpu-layers and --cpu-moe-layers are" if one.computes else "--cpu-offload-gb is"
+                raise UsageError(f"{option} of {engine}, which is no candidate", hint=f"--engine {engine}")
 
     def copies(self, prompts: bool) -> tuple[int, ...]:
         """Redundant experts to try, of what computes ``prompts`` alone or of the others."""
@@ -220,14 +238,31 @@ def candidates(space: Space, rejections: Rejections) -> Iterator[tuple[Request, 
                         made = replace(whole, parallel=parallel, engine=own)
                         if made.lora is not None:
                             require_served(made)
-                        yield replace(asked, parallel=parallel, flags=_own_backends(flags, made)), made
+                        one = replace(asked, parallel=parallel, flags=_own_backends(flags, made))
                     except InferplanError as error:
                         rejections.add("impossible", 1, error.what)
+                        continue
+                    yield one, made
+                    yield from _placed(space, one, made, rejections)
     if runs is not None and not any(runs.system.same(system) for system in seen):
         raise UsageError(
             f"{space.anchor} is anchored to {runs.system.describe()}, which is no candidate",
             because=f"candidates are {'; '.join(sorted(system.describe() for system in seen))}",
         )
+
+
+def _placed(
+    space: Space, request: Request, deployment: Deployment, rejections: Rejections
+) -> Iterator[tuple[Request, Deployment]]:
+    """The candidate with what lies in host memory; what cannot lie there is counted as ``host``."""
+    for offload in space.placed:
+        if offload.computes != (deployment.engine.name == "llama.cpp"):
+            continue  # of another engine
+        asked = replace(request, offload=offload)
+        try:
+            yield asked, offloaded(asked, deployment, _model)
+        except InferplanError as error:
+            rejections.add("host", 1, error.what)
 
 
 def _with_slots(space: Space, request: Request, deployment: Deployment) -> list[tuple[Request, Deployment]]:

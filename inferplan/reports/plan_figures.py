@@ -176,6 +176,7 @@ def shape(option: Option) -> str:
     drafts = f", {option.speculation.length} drafts" if option.speculation.length else ""
     if option.deployment.lora is not None:
         drafts += f", {option.deployment.lora.slots} adapter slots"
+    drafts += "".join(f", {one.describe()}" for one in option.deployment.elsewhere)
     if option.pools and option.prompts:
         first = option.prompts.deployment.division
         return f"{option.pools[0]} prefill ({first}) + {option.pools[1]} decode ({parallel}{drafts})"

@@ -224,6 +224,9 @@ def _with_option(path: str, request: Request, name: str, value: Any) -> Request:
         return replace(request, flags=_checked(path, EngineFlags, flags, "plan.deployment.options.flags"))
     if group == "lora":
         return _with_adapters(path, request, last, value)
+    if group == "offload" and isinstance(value, _ON_HOST.get(last, ())) and not isinstance(value, bool):
+        there: dict[str, Any] = {last: value}
+        return replace(request, offload=replace(request.offload, **there))
     field, changed, kind = name, value, _PLAIN.get(name)
     if group in ("roles", "generation"):
         field, changed, kind = group, (*getattr(request, group), (last, value)), str if group == "roles" else int
@@ -251,6 +254,11 @@ def _with_adapters(path: str, request: Request, name: str, value: Any) -> Reques
         raise SpecError(f"{path} is not the JSON of a plan: {error.what}") from None
 
 
+_ON_HOST: dict[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("gpu_layers", "cpu_moe_layers"), int),
+    **dict.fromkeys(("host", "host_memory", "host_link"), str),
+    "cpu_offload_gb": (int, float),
+}
 _OF_ADAPTERS: dict[str, type] = {"rank": int, "modules": str, "slots": int, "folder": str}
 _PLAIN: dict[str, type] = {
     "calibration": str,

@@ -54,6 +54,7 @@ def notes(plan: Plan) -> list[str]:
         speculation_line(plan),
         queue_line(plan),
         cheaper_line(plan),
+        *host_lines(plan),
         media_note(option.deployment),
         *(f"note: {text}" for text in option.deployment.warnings),
         basis_line(plan),
@@ -71,6 +72,20 @@ def notes(plan: Plan) -> list[str]:
     if unpriced:
         lines.append(f"without a price, on the frontier only: {', '.join(unpriced)} (--price {unpriced[0]}=...)")
     return [text for text in lines if text]
+
+
+def host_lines(plan: Plan) -> list[str]:
+    """That each replica has a host which the bill does not have; what could not lie on one, and why."""
+    found = []
+    if plan.option.deployment.elsewhere:
+        found.append(
+            "each replica has a host of its own; the bill is of GPUs, and a host that they do not bring is extra"
+        )
+    refused = plan.searched.rejections.examples.get("host")
+    if refused:
+        count = plan.searched.rejections.counts["host"]
+        found.append(f"not tried with weights on the host: {count:,} candidates, such as: {refused}")
+    return found
 
 
 def start_line(plan: Plan) -> str:
