@@ -366,7 +366,7 @@ def test_a_model_that_generates_is_not_planned_for_one_token() -> None:
 def test_a_rate_that_is_too_low_is_refused_as_it_was_typed() -> None:
     with pytest.raises(UsageError, match=r"--rate 1e-09 requests/s is less than can be planned for"):
         Demand(prompt=Lengths(mean=700), output=Lengths(mean=200), rate=1e-9)
-    with pytest.raises(UsageError, match="--rate 3e-05"):
+    with pytest.raises(UsageError, match=r"--rate 7\.5e-06"):  # four answers of a prompt each
         Demand(prompt=Lengths(mean=700), output=Lengths(mean=200), rate=3e-5, samples=4)
     assert Demand(prompt=Lengths(mean=700), output=Lengths(mean=200), rate=1e-5).rate == 1e-5
 
